@@ -1,0 +1,34 @@
+//! How an operation runs on a device: one [`Kernel`] implementation for each pair, in one file.
+
+use crate::device::{Device, Slice};
+use crate::error::Result;
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
+
+/// A device that can run `O`.
+pub trait Kernel<O: Op>: Device {
+    /// Everything decided ahead: the variant, its tiles, compiled code.
+    type Plan: Send;
+
+    /// The names of the variants, best first.
+    fn variants(&self) -> &'static [&'static str];
+    /// Chooses a variant (`only` that one, where it is named) and compiles. May be slow.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::Error::Unsupported) with every variant's reason.
+    fn plan(&self, op: &O, only: Option<&str>) -> Result<Self::Plan>;
+    /// Bytes of workspace that a launch needs.
+    fn workspace_bytes(plan: &Self::Plan) -> u64;
+    /// The variant that was chosen.
+    fn variant(plan: &Self::Plan) -> &'static str;
+    /// Puts the work into the queue. Never allocates, compiles or waits, so that it may be captured.
+    ///
+    /// # Safety
+    /// [`crate::ops::check`] accepted `args` for the `op` that was planned; `workspace` is as large as the plan asks
+    /// for and used by nothing else in flight.
+    unsafe fn launch(&self, queue: &mut Self::Queue, plan: &Self::Plan, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()>;
+}
+
+/// A device that runs every operation.
+pub trait Backend: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> {}
+
+impl<D> Backend for D where D: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> {}

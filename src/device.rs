@@ -1,0 +1,117 @@
+//! What a device gives: memory, an in-order queue, capture. No validation and no policy; [`crate::session`]
+//! is the safe front door.
+
+use derive_where::derive_where;
+
+use crate::error::Result;
+
+/// A device of one backend. Implemented once per backend.
+///
+/// Work goes into a queue and runs in the order it was put there; only [`read`](Device::read) and
+/// [`wait`](Device::wait) block. Methods trust their arguments: slices lie inside their buffers.
+pub trait Device: Sized + Send + Sync + 'static {
+    /// The backend's name in errors, test names and on the command line.
+    const NAME: &'static str;
+    /// A counted handle to untyped device memory, aligned to 256 bytes; a clone aliases.
+    type Buffer: Clone + Send + Sync;
+    /// Work runs in the order it was put in.
+    type Queue: Send;
+    /// Captured work: a CUDA graph; elsewhere the resolved launches.
+    type Graph: Send;
+
+    /// What this device can do.
+    fn caps(&self) -> &Caps;
+    /// A new queue.
+    fn queue(&self) -> Result<Self::Queue>;
+    /// `bytes` of memory, contents unspecified. Zero is legal.
+    fn alloc(&self, bytes: u64) -> Result<Self::Buffer>;
+    /// Tells buffers apart: equal for clones, different for any two that live at once.
+    fn buffer_id(buffer: &Self::Buffer) -> usize;
+    /// Copies `src` to the start of `dst`. The bytes are taken before the call returns.
+    fn write(&self, queue: &mut Self::Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()>;
+    /// Copies the start of `src` to the whole of `dst`, after all earlier work of the queue. Blocks.
+    fn read(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()>;
+    /// Blocks until the queue is empty and reports what failed in it.
+    fn wait(&self, queue: &mut Self::Queue) -> Result<()>;
+    /// From here launches are recorded, not run.
+    fn begin_capture(&self, queue: &mut Self::Queue) -> Result<()>;
+    /// Ends a capture; the queue is usable afterwards, also on an error.
+    fn end_capture(&self, queue: &mut Self::Queue) -> Result<Self::Graph>;
+    /// Runs captured work again.
+    ///
+    /// # Safety
+    /// Every buffer named while the graph was recorded is alive.
+    unsafe fn replay(&self, queue: &mut Self::Queue, graph: &Self::Graph) -> Result<()>;
+}
+
+/// A device that can be looked for and opened by number.
+pub trait Open: Device {
+    /// The devices present, best first, or why there are none and what to install.
+    fn list() -> Result<Vec<Caps>>;
+    /// Opens the device at `index` of [`list`](Open::list).
+    fn open(index: usize) -> Result<Self>;
+}
+
+/// A range of bytes of a buffer.
+#[derive_where(Clone)]
+pub struct Slice<D: Device> {
+    /// The memory it lies in.
+    pub buffer: D::Buffer,
+    /// Bytes from the buffer's start.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl<D: Device> Slice<D> {
+    /// `len` bytes of this slice from `offset`, or nothing where they reach past its end.
+    pub fn part(&self, offset: u64, len: u64) -> Option<Self> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| Self { buffer: self.buffer.clone(), offset: self.offset + offset, len })
+    }
+}
+
+impl<D: Device> std::fmt::Debug for Slice<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} buffer {:#x} [{} + {}]", D::NAME, D::buffer_id(&self.buffer), self.offset, self.len)
+    }
+}
+
+/// What kind of hardware runs the work. A time measured on [`Cpu`](Kind::Cpu) is not a GPU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A processor, be it through a graphics driver written in software.
+    Cpu,
+    /// A graphics processor that shares the host's memory.
+    Integrated,
+    /// A graphics processor with memory of its own.
+    Discrete,
+    /// A graphics processor seen through a virtual machine, or one that does not say.
+    Other,
+}
+
+/// What a device can do, and who it is.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Caps {
+    /// The product's name.
+    pub name: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// Processor, or what sort of GPU.
+    pub kind: Kind,
+    /// Device memory in bytes, where the driver tells.
+    pub memory_bytes: Option<u64>,
+    /// The largest single buffer in bytes.
+    pub max_buffer_bytes: u64,
+    /// Multiprocessors, or threads on a processor; 0 where the driver does not tell.
+    pub units: u32,
+    /// Shared (workgroup) memory that one block may use, in bytes.
+    pub shared_bytes: u64,
+    /// Arithmetic on f16 in kernels.
+    pub f16: bool,
+    /// Lanes of a subgroup (warp), where kernels may use subgroup operations.
+    pub subgroup: Option<u32>,
+    /// CUDA compute capability, major × 10 + minor.
+    pub cuda_arch: Option<u32>,
+}

@@ -1,0 +1,135 @@
+//! Element types, and exact conversion on the host.
+
+use half::{bf16, f16};
+
+use crate::error::{Error, Result};
+
+/// The element type of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE 754 binary16: 11 significant bits.
+    F16,
+    /// The upper half of a binary32: 8 significant bits.
+    BF16,
+    /// IEEE 754 binary32: 24 significant bits.
+    F32,
+}
+
+impl DType {
+    /// Every element type, narrowest first.
+    pub const ALL: [Self; 3] = [Self::F16, Self::BF16, Self::F32];
+
+    /// Bytes an element.
+    pub const fn size(self) -> u64 {
+        match self {
+            Self::F16 | Self::BF16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// `f16`, `bf16` or `f32`, as in case files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F32 => "f32",
+        }
+    }
+
+    /// The significant bits of the format, the implied one counted.
+    pub const fn significand_bits(self) -> u32 {
+        match self {
+            Self::F16 => 11,
+            Self::BF16 => 8,
+            Self::F32 => 24,
+        }
+    }
+
+    /// The distance from |`value`| to the next number of this type: one unit in the last place.
+    pub fn ulp(self, value: f64) -> f64 {
+        let least_exponent = match self {
+            Self::F16 => -14,
+            Self::BF16 | Self::F32 => -126,
+        };
+        let exponent = if value == 0.0 { least_exponent } else { value.abs().log2().floor().max(f64::from(least_exponent)) as i32 };
+        2f64.powi(exponent - (self.significand_bits() as i32 - 1))
+    }
+
+    /// `value` rounded once to this type, to nearest, ties to even.
+    pub fn round(self, value: f64) -> f64 {
+        match self {
+            Self::F16 => f16::from_f64(value).to_f64(),
+            Self::BF16 => bf16::from_f64(value).to_f64(),
+            Self::F32 => f64::from(value as f32),
+        }
+    }
+
+    /// `values` as little-endian elements of this type, each rounded once.
+    pub fn encode(self, values: &[f64]) -> Vec<u8> {
+        match self {
+            Self::F16 => values.iter().flat_map(|&v| f16::from_f64(v).to_le_bytes()).collect(),
+            Self::BF16 => values.iter().flat_map(|&v| bf16::from_f64(v).to_le_bytes()).collect(),
+            Self::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
+        }
+    }
+
+    /// Little-endian elements of this type, widened exactly. A trailing part of an element is left out.
+    pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
+        match self {
+            Self::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
+            Self::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
+            Self::F32 => bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect(),
+        }
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| Error::invalid("dtype", "f16, bf16 or f32", format!("{name:?}")))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_pattern_survives_a_round_trip() {
+        for dtype in [DType::F16, DType::BF16] {
+            let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+            let values = dtype.decode(&bytes);
+            let again = dtype.encode(&values);
+            for (index, (a, b)) in bytes.chunks_exact(2).zip(again.chunks_exact(2)).enumerate() {
+                assert!(a == b || values[index].is_nan(), "{dtype} {index:#06x}");
+            }
+        }
+    }
+
+    #[test]
+    fn ulp_is_the_distance_to_the_next_number() {
+        assert_eq!(DType::F16.ulp(1.0), 2f64.powi(-10));
+        assert_eq!(DType::F16.ulp(-1.5), 2f64.powi(-10));
+        assert_eq!(DType::F16.ulp(2048.0), 2.0);
+        assert_eq!(DType::F16.ulp(0.0), 2f64.powi(-24));
+        assert_eq!(DType::BF16.ulp(1.0), 2f64.powi(-7));
+        assert_eq!(DType::F32.ulp(1.0), 2f64.powi(-23));
+    }
+
+    #[test]
+    fn names_parse_back() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
+        }
+        assert!("f64".parse::<DType>().is_err());
+    }
+}

@@ -1,0 +1,17 @@
+//! Three fused GPU operations behind one trait, for serving and studying compressed language models.
+
+#![warn(missing_docs)]
+
+pub mod adapters;
+pub mod backend;
+pub mod device;
+pub mod dtype;
+pub mod error;
+pub mod ops;
+pub mod session;
+
+pub use dtype::DType;
+pub use error::{Error, Result};
+
+#[path = "../backends/mod.rs"]
+pub mod backends;

@@ -1,0 +1,325 @@
+//! `O = softmax(scale · Q · Kᵀ + mask) · V` for each head, with an online softmax: one pass over K and V, a running
+//! maximum and sum in f32, no score matrix in memory.
+//!
+//! Query `i` of a sequence stands at position `i + kv_len − q_len`. Causal: it sees key `j` where `j ≤ position`.
+//! Window `w`: also `j ≥ position − w` and, when not causal, `j ≤ position + w`. Masks combine; in the block-sparse
+//! form they hold inside the listed blocks. A query that sees no key gets `O = 0` and `LSE = −∞`.
+
+use derive_where::derive_where;
+
+use super::index::{BlockMask, BlockShape, Index, PageShape, PageTable, Varlen, VarlenShape};
+use super::{Access, Cost, Op, Operand, expect_present, product};
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Error, Result, ensure};
+
+/// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    /// Of q, k, v and o. Scores and sums are in f32.
+    pub dtype: DType,
+    /// Sequences.
+    pub batch: u64,
+    /// Heads of q and o.
+    pub heads: u64,
+    /// Heads of k and v; divides `heads`. Query head `h` reads head `h / (heads / kv_heads)`.
+    pub kv_heads: u64,
+    /// Elements of a head, 1 to 256.
+    pub head_dim: u64,
+    /// Queries a sequence (varlen: at most).
+    pub q_len: u64,
+    /// Keys a sequence (varlen, paged: at most).
+    pub kv_len: u64,
+    /// The factor in front of the scores.
+    pub scale: Scale,
+    /// See the module's text.
+    pub causal: bool,
+    /// See the module's text.
+    pub window: Option<u64>,
+    /// How sequences, keys and masks are given.
+    pub form: Form,
+    /// Also write the logarithm of Σ exp(scale·q·k).
+    pub lse: bool,
+    /// Where the elements of q lie.
+    pub q: Strides,
+    /// Where the elements of k lie; paged: `batch` is the stride of a page.
+    pub k: Strides,
+    /// Where the elements of v lie; paged: as k.
+    pub v: Strides,
+    /// Where the elements of o lie.
+    pub o: Strides,
+}
+
+/// The factor in front of the scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scale {
+    /// 1/√head_dim.
+    Default,
+    /// The f32 with these bits; see [`Scale::from`].
+    Bits(u32),
+}
+
+impl From<f32> for Scale {
+    fn from(value: f32) -> Self {
+        Self::Bits(value.to_bits())
+    }
+}
+
+/// How sequences, keys and masks are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Every sequence has `q_len` queries and `kv_len` keys.
+    Dense,
+    /// Sequences of different length, end to end: batch strides are not used.
+    Varlen(VarlenShape),
+    /// Dense, and only the listed blocks of the score matrix.
+    Blocks(BlockShape),
+    /// K and V in pages of a pool, each sequence with its own length.
+    Paged(PageShape),
+}
+
+/// Elements from one index to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Strides {
+    /// From a sequence (paged k and v: from a page) to the next.
+    pub batch: u64,
+    /// From a token to the next.
+    pub token: u64,
+    /// From a head to the next.
+    pub head: u64,
+}
+
+impl Strides {
+    /// `[b, s, h, d]`, packed.
+    pub const fn bshd(tokens: u64, heads: u64, head_dim: u64) -> Self {
+        Self { batch: tokens * heads * head_dim, token: heads * head_dim, head: head_dim }
+    }
+
+    /// `[b, h, s, d]`, packed.
+    pub const fn bhsd(tokens: u64, heads: u64, head_dim: u64) -> Self {
+        Self { batch: tokens * heads * head_dim, token: head_dim, head: tokens * head_dim }
+    }
+}
+
+/// The operands.
+#[derive_where(Clone, Debug)]
+pub struct AttentionArgs<D: Device> {
+    /// Queries, read.
+    pub q: Slice<D>,
+    /// Keys, read. Paged: `[pool_pages, page, kv_heads, head_dim]`.
+    pub k: Slice<D>,
+    /// Values, read. Paged: as k.
+    pub v: Slice<D>,
+    /// For the forms that need one.
+    pub index: AttentionIndex<D>,
+    /// The output.
+    pub o: Slice<D>,
+    /// `[batch, heads, q_len]` f32 (varlen: `[heads, total_q]`), written.
+    pub lse: Option<Slice<D>>,
+}
+
+/// The index data of a [`Form`].
+#[derive_where(Clone, Debug)]
+pub enum AttentionIndex<D: Device> {
+    /// For [`Form::Dense`].
+    None,
+    /// For [`Form::Varlen`].
+    Varlen(Index<Varlen, D>),
+    /// For [`Form::Blocks`].
+    Blocks(Index<BlockMask, D>),
+    /// For [`Form::Paged`].
+    Paged(Index<PageTable, D>),
+}
+
+impl Attention {
+    /// Dense, not causal, no LSE, all operands packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths
+    /// `[q_len, kv_len]`.
+    pub fn dense(dtype: DType, batch: u64, [heads, kv_heads]: [u64; 2], [q_len, kv_len]: [u64; 2], head_dim: u64) -> Self {
+        let query = Strides::bshd(q_len, heads, head_dim);
+        let key = Strides::bshd(kv_len, kv_heads, head_dim);
+        Self {
+            dtype,
+            batch,
+            heads,
+            kv_heads,
+            head_dim,
+            q_len,
+            kv_len,
+            scale: Scale::Default,
+            causal: false,
+            window: None,
+            form: Form::Dense,
+            lse: false,
+            q: query,
+            k: key,
+            v: key,
+            o: query,
+        }
+    }
+
+    /// Sequences end to end: `q [total_q, heads, head_dim]`, `k`, `v [total_kv, kv_heads, head_dim]`.
+    pub fn varlen(dtype: DType, shape: VarlenShape, heads: [u64; 2], head_dim: u64) -> Self {
+        Self { form: Form::Varlen(shape), ..Self::dense(dtype, shape.batch, heads, [shape.max_q, shape.max_kv], head_dim) }
+    }
+
+    /// Decoding from a pool of pages: `q [batch, q_len, heads, head_dim]`.
+    pub fn paged(dtype: DType, shape: PageShape, heads: [u64; 2], q_len: u64, head_dim: u64) -> Self {
+        let page = Strides::bshd(shape.page, heads[1], head_dim);
+        let dense = Self::dense(dtype, shape.batch, heads, [q_len, shape.pages.saturating_mul(shape.page)], head_dim);
+        Self { form: Form::Paged(shape), k: page, v: page, ..dense }
+    }
+
+    /// The factor in front of the scores, as a number.
+    pub fn scale_value(&self) -> f32 {
+        match self.scale {
+            Scale::Default => 1.0 / (self.head_dim as f32).sqrt(),
+            Scale::Bits(bits) => f32::from_bits(bits),
+        }
+    }
+
+    /// Rows of q in all sequences: `(sequences as laid out, tokens of each)`.
+    fn q_extent(&self) -> (u64, u64) {
+        match self.form {
+            Form::Varlen(shape) => (1, shape.total_q),
+            _ => (self.batch, self.q_len),
+        }
+    }
+
+    /// Rows of k in all sequences or pages.
+    fn kv_extent(&self) -> (u64, u64) {
+        match self.form {
+            Form::Varlen(shape) => (1, shape.total_kv),
+            Form::Paged(shape) => (shape.pool_pages, shape.page),
+            _ => (self.batch, self.kv_len),
+        }
+    }
+
+    /// Elements of the LSE.
+    pub fn lse_len(&self) -> u64 {
+        let (batch, tokens) = self.q_extent();
+        batch * self.heads * tokens
+    }
+
+    /// One past the last element of a tensor, from its first.
+    fn span(&self, name: &str, strides: Strides, (batch, tokens): (u64, u64), heads: u64) -> Result<u64> {
+        if batch == 0 || tokens == 0 {
+            return Ok(0);
+        }
+        let parts = [(batch - 1, strides.batch), (tokens - 1, strides.token), (heads - 1, strides.head)];
+        let last = parts.iter().try_fold(self.head_dim, |all, &(n, stride)| n.checked_mul(stride).and_then(|part| all.checked_add(part)));
+        last.filter(|&last| last < 1 << 61).ok_or_else(|| Error::invalid(format!("attention: {name}"), "a span below 2^61", format!("{strides:?}")))
+    }
+
+    /// Pairs of query and key that the masks leave, of a dense sequence.
+    fn seen_pairs(&self) -> f64 {
+        let (q, kv) = (self.q_len as i128, self.kv_len as i128);
+        if !self.causal && self.window.is_none() {
+            return (q * kv) as f64;
+        }
+        let window = self.window.map_or(i128::from(i64::MAX), i128::from);
+        (0..q)
+            .map(|i| {
+                let position = i + kv - q;
+                let last = if self.causal { position } else { position.saturating_add(window) }.min(kv - 1);
+                (last - position.saturating_sub(window).max(0) + 1).max(0)
+            })
+            .sum::<i128>() as f64
+    }
+}
+
+impl Op for Attention {
+    const NAME: &'static str = "attention";
+    type Args<D: Device> = AttentionArgs<D>;
+
+    fn validate(&self) -> Result<()> {
+        ensure((1..=256).contains(&self.head_dim), "attention: head_dim", "1 to 256", self.head_dim)?;
+        ensure(self.heads > 0 && self.kv_heads > 0 && self.heads % self.kv_heads == 0, "attention: heads", &format!("a multiple of kv_heads, {}", self.kv_heads), self.heads)?;
+        let scale = self.scale_value();
+        ensure(scale.is_finite(), "attention: scale", "a finite number", scale)?;
+        product("attention: scores", &[self.batch.max(1), self.heads, self.q_len.max(1), self.kv_len.max(1)])?;
+        for (name, strides, extent, heads) in [
+            ("q", self.q, self.q_extent(), self.heads),
+            ("k", self.k, self.kv_extent(), self.kv_heads),
+            ("v", self.v, self.kv_extent(), self.kv_heads),
+            ("o", self.o, self.q_extent(), self.heads),
+        ] {
+            self.span(name, strides, extent, heads)?;
+            // Rows of d elements must not run into each other; that is only needed of what is written.
+            if name == "o" {
+                let mut steps = [(extent.0, strides.batch), (extent.1, strides.token), (heads, strides.head)];
+                steps.sort_by_key(|&(_, stride)| stride);
+                let mut room = self.head_dim;
+                for (count, stride) in steps.into_iter().filter(|&(count, _)| count > 1) {
+                    ensure(stride >= room, "attention: o strides", &format!("elements apart, a stride of at least {room}"), stride)?;
+                    room = stride.saturating_mul(count);
+                }
+            }
+        }
+        match self.form {
+            Form::Dense => Ok(()),
+            Form::Varlen(shape) => {
+                let fits = shape.batch == self.batch && shape.max_q == self.q_len && shape.max_kv == self.kv_len;
+                ensure(fits, "attention: varlen", "batch, q_len and kv_len of the index's shape", format!("{shape:?}"))
+            }
+            Form::Blocks(shape) => {
+                let block = u64::from(shape.block.max(1));
+                let (rows, columns) = (self.q_len.div_ceil(block), self.kv_len.div_ceil(block));
+                let fits = u64::from(shape.q_blocks) == rows && u64::from(shape.kv_blocks) == columns;
+                ensure(fits, "attention: block mask", &format!("{rows} × {columns} blocks"), format!("{} × {}", shape.q_blocks, shape.kv_blocks))?;
+                let patterns = u64::from(shape.patterns);
+                let legal = patterns == 1 || patterns == self.heads || patterns == self.heads * self.batch;
+                ensure(legal, "attention: block patterns", "1, heads, or batch · heads", patterns)
+            }
+            Form::Paged(shape) => {
+                let fits = shape.batch == self.batch && Some(self.kv_len) == shape.pages.checked_mul(shape.page);
+                ensure(fits, "attention: page table", "the batch of the operation, and kv_len = pages · page", format!("{shape:?}"))
+            }
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        let sequence = 4.0 * (self.heads * self.head_dim) as f64;
+        let dense = sequence * (self.batch * self.q_len * self.kv_len) as f64;
+        let useful = sequence * self.batch as f64 * self.seen_pairs();
+        let executed = match self.form {
+            // An upper bound: the blocks there is room for, each pattern's share.
+            Form::Blocks(shape) => {
+                let rows = (self.batch * self.heads) as f64 / f64::from(shape.patterns);
+                4.0 * self.head_dim as f64 * f64::from(shape.block).powi(2) * f64::from(shape.capacity) * rows
+            }
+            _ => useful,
+        };
+        let (q, kv) = (self.q_extent(), self.kv_extent());
+        let elements = 2 * q.0 * q.1 * self.heads + 2 * kv.0 * kv.1 * self.kv_heads;
+        let bytes = (elements * self.head_dim * self.dtype.size()) as f64 + if self.lse { 4.0 * self.lse_len() as f64 } else { 0.0 };
+        Cost { executed_flops: executed, useful_flops: useful.min(executed), dense_flops: dense, bytes }
+    }
+
+    fn operands<'a, D: Device>(&self, args: &'a AttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        let size = self.dtype.size();
+        let tensors = [
+            ("q", Access::Read, &args.q, self.q, self.q_extent(), self.heads),
+            ("k", Access::Read, &args.k, self.k, self.kv_extent(), self.kv_heads),
+            ("v", Access::Read, &args.v, self.v, self.kv_extent(), self.kv_heads),
+            ("o", Access::Write, &args.o, self.o, self.q_extent(), self.heads),
+        ];
+        for (name, access, slice, strides, extent, heads) in tensors {
+            see(Operand::packed(name, access, slice, self.span(name, strides, extent, heads)?, size));
+        }
+        let index = match (&args.index, self.form) {
+            (AttentionIndex::None, Form::Dense) => None,
+            (AttentionIndex::Varlen(index), Form::Varlen(shape)) if *index.shape() == shape => Some(index.slice()),
+            (AttentionIndex::Blocks(index), Form::Blocks(shape)) if *index.shape() == shape => Some(index.slice()),
+            (AttentionIndex::Paged(index), Form::Paged(shape)) if *index.shape() == shape => Some(index.slice()),
+            (other, form) => return Err(Error::invalid("attention: index", format!("the index of {form:?}"), format!("{other:?}"))),
+        };
+        if let Some(slice) = index {
+            see(Operand::packed("index", Access::Read, slice, slice.len / 4, 4));
+        }
+        expect_present(Self::NAME, "lse", self.lse, args.lse.is_some())?;
+        if let Some(lse) = &args.lse {
+            see(Operand::packed("lse", Access::Write, lse, self.lse_len(), 4));
+        }
+        Ok(())
+    }
+}

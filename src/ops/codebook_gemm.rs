@@ -1,0 +1,253 @@
+//! Many compressed LoRA adapters in one batch, decoded on the fly (after S2LC).
+//!
+//! For token `t` with adapter `a`, and for each slice (a projection that reads the same `x`):
+//!
+//! ```text
+//! h[t]  = x[t] · I_a           [R]       I_a [d_in, R], the input factor
+//! g[t]  = h[t] · Q_a           [R]       Q_a [R, R], the core; the identity where absent
+//! y[t] += s_a · g[t] · O_aᵀ    [d_out]   O_a [d_out, R], the output factor
+//! ```
+//!
+//! Each factor is either dense and shared (one of a few bases that the whole population uses) or coded and
+//! private (a column of codes into a small codebook). S2LC's own form is a dense input factor, the basis V, and a
+//! coded output factor, U. The other three combinations are the other rungs of the encoder's ladder.
+//! Tokens without an adapter keep their row (accumulate) or get zeros (overwrite).
+
+use derive_where::derive_where;
+
+use super::index::{BasisOf, Codes, CodesShape, Index, TokenAdapters};
+use super::{Access, CodeWidth, Cost, Op, Operand, expect_present, product};
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Result, ensure};
+use crate::ops::codes::CODEBOOK_LEN;
+
+/// The descriptor. Sizes in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodebookGemm {
+    /// Of x, y and the dense factors. Sums are in f32.
+    pub dtype: DType,
+    /// Rows of x and y.
+    pub tokens: u64,
+    /// Columns of x.
+    pub d_in: u64,
+    /// Elements from one row of x to the next.
+    pub x_stride: u64,
+    /// Adapters (slots of a pool).
+    pub adapters: u32,
+    /// `y += …`, rather than `y = …`.
+    pub accumulate: bool,
+    /// Projections that read the same x: q, k, v; gate, up.
+    pub slices: Vec<CodebookSlice>,
+}
+
+/// One projection of a [`CodebookGemm`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodebookSlice {
+    /// Columns of y.
+    pub d_out: u64,
+    /// Elements from one row of y to the next.
+    pub y_stride: u64,
+    /// Columns of both factors. An adapter with fewer leaves the rest zero.
+    pub rank: u64,
+    /// The factor on the input side.
+    pub input: Factor,
+    /// Whether a core stands between the factors.
+    pub core: bool,
+    /// The factor on the output side.
+    pub output: Factor,
+}
+
+/// How a factor is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Factor {
+    /// `[bases, d, R]` in the operation's dtype.
+    Dense {
+        /// How many bases the population uses.
+        bases: u32,
+    },
+    /// Codes, one private set an adapter.
+    Coded {
+        /// One width for every column, or a width a column.
+        width: Option<CodeWidth>,
+        /// As in [`CodesShape`].
+        words_per_adapter: u32,
+    },
+}
+
+/// The operands.
+#[derive_where(Clone, Debug)]
+pub struct CodebookGemmArgs<D: Device> {
+    /// `[tokens, d_in]`, read.
+    pub x: Slice<D>,
+    /// The adapter of each token.
+    pub token_adapter: Index<TokenAdapters, D>,
+    /// `[adapters]` f32, read: `s_a`.
+    pub scaling: Slice<D>,
+    /// One for each slice of the descriptor, in its order.
+    pub slices: Vec<CodebookSliceArgs<D>>,
+}
+
+/// The operands of one slice.
+#[derive_where(Clone, Debug)]
+pub struct CodebookSliceArgs<D: Device> {
+    /// `I_a`.
+    pub input: FactorArgs<D>,
+    /// `[adapters, R, R]` f32, read: `Q_a`, `g[j] = Σ_i h[i] · Q_a[i, j]`.
+    pub core: Option<Slice<D>>,
+    /// `O_a`.
+    pub output: FactorArgs<D>,
+    /// `[tokens, d_out]`, written, and read where the descriptor accumulates.
+    pub y: Slice<D>,
+}
+
+/// The operands of one factor.
+#[derive_where(Clone, Debug)]
+pub enum FactorArgs<D: Device> {
+    /// For [`Factor::Dense`].
+    Dense {
+        /// `[bases, d, R]`, read.
+        values: Slice<D>,
+        /// The basis of each adapter; may be absent where there is one basis.
+        basis_of: Option<Index<BasisOf, D>>,
+    },
+    /// For [`Factor::Coded`].
+    Coded {
+        /// The packed codes.
+        codes: Index<Codes, D>,
+        /// `[adapters, 52]` f32, read: each adapter's codebook record (see [`CodeWidth::stage1`]).
+        codebooks: Slice<D>,
+    },
+}
+
+impl CodebookGemm {
+    /// S2LC's form for one projection: rows one after another, one shared basis, codes of one width, y += ….
+    pub fn s2lc(dtype: DType, tokens: u64, [d_in, d_out, rank]: [u64; 3], adapters: u32, width: CodeWidth) -> Self {
+        let words = width.column_words(d_out).saturating_mul(rank).min(u64::from(u32::MAX)) as u32;
+        let slice = CodebookSlice {
+            d_out,
+            y_stride: d_out,
+            rank,
+            input: Factor::Dense { bases: 1 },
+            core: false,
+            output: Factor::Coded { width: Some(width), words_per_adapter: words },
+        };
+        Self { dtype, tokens, d_in, x_stride: d_in, adapters, accumulate: true, slices: vec![slice] }
+    }
+}
+
+impl Factor {
+    /// The shape of the codes of this factor with columns of `d` elements, where it is coded.
+    pub fn codes(self, adapters: u32, d: u64, rank: u64) -> Option<CodesShape> {
+        match self {
+            Self::Dense { .. } => None,
+            Self::Coded { width, words_per_adapter } => Some(CodesShape { adapters, d: d as u32, rank: rank as u32, width, words_per_adapter }),
+        }
+    }
+
+    fn validate(self, name: &str, adapters: u32, d: u64, rank: u64, size: u64) -> Result<()> {
+        match self {
+            Self::Dense { bases } => {
+                ensure(bases > 0, name, "at least one basis", bases)?;
+                product(name, &[u64::from(bases), d, rank, size]).map(drop)
+            }
+            Self::Coded { width, words_per_adapter } => {
+                ensure(d < 1 << 31 && rank < 1 << 31, name, "sizes below 2^31", format!("[{d}, {rank}]"))?;
+                let need = width.map_or(rank, |width| width.column_words(d).saturating_mul(rank));
+                ensure(u64::from(words_per_adapter) >= need, name, &format!("at least {need} words an adapter"), words_per_adapter)?;
+                product(name, &[u64::from(adapters), u64::from(words_per_adapter), 4]).map(drop)
+            }
+        }
+    }
+
+    fn bytes(self, adapters: u32, d: u64, rank: u64, size: u64) -> u64 {
+        match self {
+            Self::Dense { bases } => u64::from(bases) * d * rank * size,
+            Self::Coded { words_per_adapter, .. } => u64::from(adapters) * (u64::from(words_per_adapter) * 4 + CODEBOOK_LEN as u64 * 4),
+        }
+    }
+}
+
+impl<D: Device> FactorArgs<D> {
+    fn operands<'a>(&'a self, name: [&'static str; 2], factor: Factor, op: &CodebookGemm, [d, rank]: [u64; 2], see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        match (self, factor) {
+            (Self::Dense { values, basis_of }, Factor::Dense { bases }) => {
+                see(Operand::packed(name[0], Access::Read, values, u64::from(bases) * d * rank, op.dtype.size()));
+                if let Some(index) = basis_of {
+                    let shape = *index.shape();
+                    let fits = shape.adapters == op.adapters && shape.bases == bases;
+                    ensure(fits, "codebook_gemm: basis_of", &format!("{} adapters on {bases} bases", op.adapters), format!("{shape:?}"))?;
+                    see(Operand::packed("basis_of", Access::Read, index.slice(), u64::from(op.adapters), 4));
+                }
+                ensure(basis_of.is_some() || bases == 1, "codebook_gemm: basis_of", "present where there are several bases", "absent")
+            }
+            (Self::Coded { codes, codebooks }, Factor::Coded { .. }) => {
+                let wanted = factor.codes(op.adapters, d, rank);
+                ensure(Some(*codes.shape()) == wanted, "codebook_gemm: codes", &format!("{wanted:?}"), format!("{:?}", codes.shape()))?;
+                see(Operand::packed(name[0], Access::Read, codes.slice(), codes.slice().len / 4, 4));
+                see(Operand::packed(name[1], Access::Read, codebooks, u64::from(op.adapters) * CODEBOOK_LEN as u64, 4));
+                Ok(())
+            }
+            _ => ensure(false, &format!("codebook_gemm: {}", name[0]), &format!("{factor:?}"), "the other kind of factor"),
+        }
+    }
+}
+
+impl Op for CodebookGemm {
+    const NAME: &'static str = "codebook_gemm";
+    type Args<D: Device> = CodebookGemmArgs<D>;
+
+    fn validate(&self) -> Result<()> {
+        let size = self.dtype.size();
+        ensure(!self.slices.is_empty(), "codebook_gemm: slices", "at least one", 0)?;
+        ensure(self.d_in > 0, "codebook_gemm: d_in", "at least 1", self.d_in)?;
+        ensure(self.x_stride >= self.d_in, "codebook_gemm: x_stride", &format!("at least d_in, {}", self.d_in), self.x_stride)?;
+        product("codebook_gemm: x", &[self.tokens, self.x_stride, size])?;
+        for slice in &self.slices {
+            ensure(slice.d_out > 0 && slice.rank > 0, "codebook_gemm: d_out and rank", "at least 1", format!("{} and {}", slice.d_out, slice.rank))?;
+            ensure(slice.rank <= 1024, "codebook_gemm: rank", "at most 1024", slice.rank)?;
+            ensure(slice.y_stride >= slice.d_out, "codebook_gemm: y_stride", &format!("at least d_out, {}", slice.d_out), slice.y_stride)?;
+            product("codebook_gemm: y", &[self.tokens, slice.y_stride, size])?;
+            product("codebook_gemm: core", &[u64::from(self.adapters), slice.rank, slice.rank, 4])?;
+            slice.input.validate("codebook_gemm: input factor", self.adapters, self.d_in, slice.rank, size)?;
+            slice.output.validate("codebook_gemm: output factor", self.adapters, slice.d_out, slice.rank, size)?;
+        }
+        Ok(())
+    }
+
+    fn cost(&self) -> Cost {
+        let mut flops = 0.0;
+        let mut bytes = (self.tokens * self.d_in * self.dtype.size()) as f64;
+        for slice in &self.slices {
+            let core = if slice.core { slice.rank } else { 0 };
+            flops += 2.0 * (self.tokens * slice.rank * (self.d_in + slice.d_out + core)) as f64;
+            let passes = if self.accumulate { 2 } else { 1 };
+            bytes += (passes * self.tokens * slice.d_out * self.dtype.size()) as f64;
+            bytes += (slice.input.bytes(self.adapters, self.d_in, slice.rank, self.dtype.size())) as f64;
+            bytes += (slice.output.bytes(self.adapters, slice.d_out, slice.rank, self.dtype.size())) as f64;
+        }
+        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
+    }
+
+    fn operands<'a, D: Device>(&self, args: &'a CodebookGemmArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        let size = self.dtype.size();
+        see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, size));
+        let shape = *args.token_adapter.shape();
+        let fits = shape.tokens == self.tokens && shape.adapters == self.adapters;
+        ensure(fits, "codebook_gemm: token_adapter", &format!("{} tokens over {} adapters", self.tokens, self.adapters), format!("{shape:?}"))?;
+        see(Operand::packed("token_adapter", Access::Read, args.token_adapter.slice(), args.token_adapter.slice().len / 4, 4));
+        see(Operand::packed("scaling", Access::Read, &args.scaling, u64::from(self.adapters), 4));
+        ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", &format!("{}", self.slices.len()), args.slices.len())?;
+        for (slice, args) in self.slices.iter().zip(&args.slices) {
+            args.input.operands(["input factor", "input codebooks"], slice.input, self, [self.d_in, slice.rank], see)?;
+            expect_present(Self::NAME, "core", slice.core, args.core.is_some())?;
+            if let Some(core) = &args.core {
+                see(Operand::packed("core", Access::Read, core, u64::from(self.adapters) * slice.rank * slice.rank, 4));
+            }
+            args.output.operands(["output factor", "output codebooks"], slice.output, self, [slice.d_out, slice.rank], see)?;
+            let access = if self.accumulate { Access::ReadWrite } else { Access::Write };
+            see(Operand::pitched("y", access, &args.y, [self.tokens, slice.d_out], slice.y_stride, size));
+        }
+        Ok(())
+    }
+}

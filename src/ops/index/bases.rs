@@ -1,0 +1,52 @@
+use super::HostIndex;
+use crate::error::{Error, Result};
+
+/// Which of several shared bases each adapter was encoded on. Words: one an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BasisOf {
+    basis: Vec<i32>,
+    bases: u32,
+}
+
+/// What the device's copy is sized and checked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BasisShape {
+    /// Adapters.
+    pub adapters: u32,
+    /// Bases there are.
+    pub bases: u32,
+}
+
+impl BasisOf {
+    /// # Errors
+    /// A basis outside `0..bases`.
+    pub fn new(basis: &[i32], bases: u32) -> Result<Self> {
+        if let Some((adapter, found)) = basis.iter().enumerate().find(|&(_, &b)| b < 0 || i64::from(b) >= i64::from(bases)) {
+            return Err(Error::invalid("basis_of", format!("numbers below {bases}"), format!("{found} at adapter {adapter}")));
+        }
+        super::word("basis_of: adapters", basis.len() as u64)?;
+        Ok(Self { basis: basis.to_vec(), bases })
+    }
+
+    /// The basis of each adapter.
+    pub fn basis(&self) -> &[i32] {
+        &self.basis
+    }
+}
+
+impl HostIndex for BasisOf {
+    const NAME: &'static str = "basis_of";
+    type Shape = BasisShape;
+
+    fn shape(&self) -> BasisShape {
+        BasisShape { adapters: self.basis.len() as u32, bases: self.bases }
+    }
+
+    fn words(&self) -> Vec<i32> {
+        self.basis.clone()
+    }
+
+    fn capacity(shape: &BasisShape) -> u64 {
+        u64::from(shape.adapters)
+    }
+}

@@ -1,0 +1,96 @@
+//! Index data: checked once on the host, then carried only as a typed device value, so that kernels may trust
+//! every index they read.
+//!
+//! Each kind is a host type whose constructor checks everything, and a documented list of 32-bit words. On the
+//! device it is an [`Index`]: fixed shape, contents replaceable between replays of a captured graph.
+
+mod bases;
+mod blocks;
+mod codes;
+mod pages;
+mod tokens;
+mod varlen;
+
+pub use bases::{BasisOf, BasisShape};
+pub use blocks::{BlockKind, BlockMask, BlockShape};
+pub use codes::{AdapterCodes, Codes, CodesShape};
+pub use pages::{PageShape, PageTable};
+pub use tokens::{TokenAdapters, TokenShape};
+pub use varlen::{Varlen, VarlenShape};
+
+use derive_where::derive_where;
+
+use crate::device::{Device, Slice};
+use crate::error::{Error, Result};
+
+/// Checked index data on the host.
+pub trait HostIndex {
+    /// The name in errors.
+    const NAME: &'static str;
+    /// Everything that the device's copy is sized by; an update must keep it.
+    type Shape: Clone + Eq + std::fmt::Debug + Send + Sync;
+
+    /// The shape of this data.
+    fn shape(&self) -> Self::Shape;
+    /// The words as they lie on the device; their number depends on the shape alone.
+    fn words(&self) -> Vec<i32>;
+    /// The number of words of data of that shape.
+    fn capacity(shape: &Self::Shape) -> u64;
+}
+
+/// Checked index data on a device.
+#[derive_where(Clone)]
+pub struct Index<H: HostIndex, D: Device> {
+    shape: H::Shape,
+    slice: Slice<D>,
+}
+
+impl<H: HostIndex, D: Device> Index<H, D> {
+    /// Allocates room for `host` and copies it there.
+    pub fn new(device: &D, queue: &mut D::Queue, host: &H) -> Result<Self> {
+        let bytes = H::capacity(&host.shape()) * 4;
+        let index = Self { shape: host.shape(), slice: Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes } };
+        index.update(device, queue, host)?;
+        Ok(index)
+    }
+
+    /// Replaces the contents; graphs captured with this index see them at their next replay.
+    ///
+    /// # Errors
+    /// `host` has another shape.
+    pub fn update(&self, device: &D, queue: &mut D::Queue, host: &H) -> Result<()> {
+        if host.shape() != self.shape {
+            return Err(Error::invalid(H::NAME, format!("the shape it was made with, {:?}", self.shape), format!("{:?}", host.shape())));
+        }
+        self.put(device, queue, 0, &host.words())
+    }
+
+    /// The shape it was made with.
+    pub fn shape(&self) -> &H::Shape {
+        &self.shape
+    }
+
+    /// The words, as [`HostIndex::words`] lays them out.
+    pub fn slice(&self) -> &Slice<D> {
+        &self.slice
+    }
+
+    /// Copies words that the caller has checked to word `at`.
+    fn put(&self, device: &D, queue: &mut D::Queue, at: u64, words: &[i32]) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        let part = self.slice.part(at * 4, bytes.len() as u64);
+        let part = part.ok_or_else(|| Error::invalid(H::NAME, format!("at most {} bytes", self.slice.len), format!("{} at {}", bytes.len(), at * 4)))?;
+        device.write(queue, &part, bytes)
+    }
+}
+
+impl<H: HostIndex, D: Device> std::fmt::Debug for Index<H, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?} in {:?}", H::NAME, self.shape, self.slice)
+    }
+}
+
+/// `value` as a word, or an error naming `subject`.
+fn word(subject: &str, value: u64) -> Result<i32> {
+    i32::try_from(value).map_err(|_| Error::invalid(subject, "a number below 2^31", value))
+}

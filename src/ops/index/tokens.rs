@@ -1,0 +1,101 @@
+use super::HostIndex;
+use crate::error::{Error, Result};
+
+/// Which adapter each token uses; −1 is the base model alone.
+///
+/// Words, for `T` tokens: `[0]` segments `S`; `[1]` tokens with an adapter, `A`; then four lists:
+/// `adapter[T]` as given; `order[T]`, the tokens with an adapter sorted by it (ties in token order), then −1;
+/// `segment_adapter[T]`, the adapter of each run of `order` that shares one, then −1;
+/// `segment_start[T + 1]`, where in `order` each run starts, then `A`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenAdapters {
+    ids: Vec<i32>,
+    adapters: u32,
+}
+
+/// What the device's copy is sized and checked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenShape {
+    /// Tokens in the batch.
+    pub tokens: u64,
+    /// Adapters there are: ids lie in `-1..adapters`.
+    pub adapters: u32,
+}
+
+impl TokenAdapters {
+    /// # Errors
+    /// An id outside `-1..adapters`.
+    pub fn new(ids: &[i32], adapters: u32) -> Result<Self> {
+        if let Some((token, id)) = ids.iter().enumerate().find(|&(_, &id)| id < -1 || i64::from(id) >= i64::from(adapters)) {
+            return Err(Error::invalid("token_adapter", format!("ids from -1 to {}", i64::from(adapters) - 1), format!("{id} at token {token}")));
+        }
+        super::word("token_adapter: tokens", ids.len() as u64)?;
+        Ok(Self { ids: ids.to_vec(), adapters })
+    }
+
+    /// The ids, one a token.
+    pub fn ids(&self) -> &[i32] {
+        &self.ids
+    }
+
+    /// The tokens with an adapter, sorted by it, and the runs: `(adapter, start in the order)`.
+    pub fn grouped(&self) -> (Vec<i32>, Vec<(i32, i32)>) {
+        let mut order: Vec<i32> = (0..self.ids.len() as i32).filter(|&t| self.ids[t as usize] >= 0).collect();
+        order.sort_by_key(|&t| self.ids[t as usize]);
+        let mut segments: Vec<(i32, i32)> = Vec::new();
+        for (place, &token) in order.iter().enumerate() {
+            let adapter = self.ids[token as usize];
+            if segments.last().is_none_or(|&(last, _)| last != adapter) {
+                segments.push((adapter, place as i32));
+            }
+        }
+        (order, segments)
+    }
+}
+
+impl HostIndex for TokenAdapters {
+    const NAME: &'static str = "token_adapter";
+    type Shape = TokenShape;
+
+    fn shape(&self) -> TokenShape {
+        TokenShape { tokens: self.ids.len() as u64, adapters: self.adapters }
+    }
+
+    fn words(&self) -> Vec<i32> {
+        let tokens = self.ids.len();
+        let (mut order, segments) = self.grouped();
+        let adapted = order.len() as i32;
+        order.resize(tokens, -1);
+        let mut words = vec![segments.len() as i32, adapted];
+        words.extend_from_slice(&self.ids);
+        words.extend(order);
+        words.extend((0..tokens).map(|s| segments.get(s).map_or(-1, |segment| segment.0)));
+        words.extend((0..=tokens).map(|s| segments.get(s).map_or(adapted, |segment| segment.1)));
+        words
+    }
+
+    fn capacity(shape: &TokenShape) -> u64 {
+        3 + 4 * shape.tokens
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_group_tokens_by_adapter() {
+        let index = TokenAdapters::new(&[2, -1, 0, 2], 3).unwrap();
+        let words = index.words();
+        assert_eq!(words.len() as u64, TokenAdapters::capacity(&index.shape()));
+        assert_eq!(words, [2, 3, /* adapter */ 2, -1, 0, 2, /* order */ 2, 0, 3, -1, /* adapters */ 0, 2, -1, -1, /* starts */ 0, 1, 3, 3, 3]);
+    }
+
+    #[test]
+    fn an_id_out_of_range_is_refused() {
+        assert!(TokenAdapters::new(&[0, 3], 3).is_err());
+        assert!(TokenAdapters::new(&[-2], 3).is_err());
+        assert!(TokenAdapters::new(&[], 0).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! `Y = act(X·Wᵀ + bias + delta) + residual`, where the delta is a [`CodebookGemm`] of one slice on the same x.
+
+use derive_where::derive_where;
+
+use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, expect_present, product};
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Result, ensure};
+
+/// The descriptor. Sizes in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Linear {
+    /// Of every operand. Sums are in f32; nothing is rounded before y.
+    pub dtype: DType,
+    /// Rows of x (M).
+    pub tokens: u64,
+    /// Columns of x (K).
+    pub d_in: u64,
+    /// Columns of y (N).
+    pub d_out: u64,
+    /// There is a bias.
+    pub bias: bool,
+    /// The activation, if any.
+    pub activation: Option<Activation>,
+    /// There is a residual.
+    pub residual: bool,
+    /// Adapters on top: one slice, packed rows, accumulating.
+    pub delta: Option<CodebookGemm>,
+}
+
+/// The operands, of the descriptor's dtype.
+#[derive_where(Clone, Debug)]
+pub struct LinearArgs<D: Device> {
+    /// `[tokens, d_in]`, read.
+    pub x: Slice<D>,
+    /// `[d_out, d_in]`, read.
+    pub w: Slice<D>,
+    /// `[d_out]`, read.
+    pub bias: Option<Slice<D>>,
+    /// `[tokens, d_out]`, read.
+    pub residual: Option<Slice<D>>,
+    /// The operands of the delta. Its `x` and the `y` of its slice must be this operation's own x and y.
+    pub delta: Option<CodebookGemmArgs<D>>,
+    /// `[tokens, d_out]`, written.
+    pub y: Slice<D>,
+}
+
+impl Linear {
+    /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ.
+    pub fn new(dtype: DType, [tokens, d_out, d_in]: [u64; 3]) -> Self {
+        Self { dtype, tokens, d_in, d_out, bias: false, activation: None, residual: false, delta: None }
+    }
+}
+
+impl Op for Linear {
+    const NAME: &'static str = "linear";
+    type Args<D: Device> = LinearArgs<D>;
+
+    fn validate(&self) -> Result<()> {
+        let (size, dims) = (self.dtype.size(), [self.d_in, self.d_out]);
+        ensure(dims.iter().all(|&dim| dim > 0), "linear: d_in, d_out", "at least 1", format!("{dims:?}"))?;
+        for [rows, columns] in [[self.tokens, self.d_in], [self.tokens, self.d_out], [self.d_out, self.d_in]] {
+            product("linear", &[rows, columns, size])?;
+        }
+        if let Some(delta) = &self.delta {
+            delta.validate()?;
+            let own = (self.dtype, self.tokens, self.d_in, self.d_in, true);
+            let same = own == (delta.dtype, delta.tokens, delta.d_in, delta.x_stride, delta.accumulate);
+            let slice = delta.slices.len() == 1 && (delta.slices[0].d_out, delta.slices[0].y_stride) == (self.d_out, self.d_out);
+            ensure(same && slice, "linear: delta", "one accumulating slice on the operation's own x and y, packed", format!("{delta:?}"))?;
+        }
+        Ok(())
+    }
+
+    fn cost(&self) -> Cost {
+        let delta = self.delta.as_ref().map(Op::cost).unwrap_or_default();
+        let flops = 2.0 * self.tokens as f64 * (self.d_in * self.d_out) as f64 + delta.executed_flops;
+        let outputs = if self.residual { 2 } else { 1 };
+        let elements = self.tokens * (self.d_in + self.d_out * outputs) + self.d_out * self.d_in + if self.bias { self.d_out } else { 0 };
+        // The delta's x and y are already counted.
+        let shared = (self.tokens * (self.d_in + 2 * self.d_out) * self.dtype.size()) as f64;
+        let bytes = (elements * self.dtype.size()) as f64 + (delta.bytes - shared).max(0.0);
+        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
+    }
+
+    fn operands<'a, D: Device>(&self, args: &'a LinearArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        let size = self.dtype.size();
+        see(Operand::packed("x", Access::Read, &args.x, self.tokens * self.d_in, size));
+        see(Operand::packed("w", Access::Read, &args.w, self.d_out * self.d_in, size));
+        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, size));
+        for (name, slice, wanted, rows) in [("bias", &args.bias, self.bias, 1), ("residual", &args.residual, self.residual, self.tokens)] {
+            expect_present(Self::NAME, name, wanted, slice.is_some())?;
+            if let Some(slice) = slice {
+                see(Operand::packed(name, Access::Read, slice, rows * self.d_out, size));
+            }
+        }
+        expect_present(Self::NAME, "delta", self.delta.is_some(), args.delta.is_some())?;
+        if let (Some(op), Some(delta)) = (&self.delta, &args.delta) {
+            let same = |a: &Slice<D>, b: &Slice<D>| (D::buffer_id(&a.buffer), a.offset) == (D::buffer_id(&b.buffer), b.offset);
+            let own = same(&delta.x, &args.x) && delta.slices.iter().all(|slice| same(&slice.y, &args.y));
+            ensure(own, "linear: delta", "the operation's own x and y", "other memory")?;
+            // Its x and y were shown above; showing them again would make y overlap itself.
+            op.operands(delta, &mut |operand| {
+                if operand.name != "x" && operand.name != "y" {
+                    see(operand);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! What each operation computes, apart from how: its descriptor, its operands, every shape rule, its cost.
+//!
+//! Shapes are row-major, the last axis contiguous. All rules are checked here, once, for every backend.
+
+pub mod attention;
+pub mod codebook_gemm;
+pub mod codes;
+pub mod fused_mlp;
+pub mod index;
+pub mod linear;
+pub mod pointwise;
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+pub use attention::{Attention, AttentionArgs};
+pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs};
+pub use codes::CodeWidth;
+pub use fused_mlp::{FusedMlp, FusedMlpArgs};
+pub use linear::{Linear, LinearArgs};
+pub use pointwise::{Pointwise, PointwiseArgs};
+
+use crate::device::{Device, Slice};
+use crate::error::{Error, Result};
+
+/// An operation: the descriptor is the operation, and the key under which its plan is kept.
+pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
+    /// The name in errors, case files and on the command line.
+    const NAME: &'static str;
+    /// The operands: named slices and checked index buffers.
+    type Args<D: Device>: Send;
+
+    /// Every rule on the descriptor itself: dimensions, types, flags that exclude each other.
+    fn validate(&self) -> Result<()>;
+    /// Work and traffic.
+    fn cost(&self) -> Cost;
+    /// Shows every operand of `args`. Fails where an operand that a flag asks for is absent, or one is
+    /// there that no flag asks for.
+    fn operands<'a, D: Device>(&self, args: &'a Self::Args<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()>;
+}
+
+/// Floating-point work in three honest counts, and the least traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Cost {
+    /// Operations of the blocks that are computed, masked elements in them counted.
+    pub executed_flops: f64,
+    /// Operations that the result depends on.
+    pub useful_flops: f64,
+    /// Operations of the same shape with no mask and no sparsity.
+    pub dense_flops: f64,
+    /// Bytes read and written when every operand moves once.
+    pub bytes: f64,
+}
+
+/// Read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only read.
+    Read,
+    /// Written; what was there does not matter.
+    Write,
+    /// Read, then written.
+    ReadWrite,
+}
+
+/// One operand, as [`check`] sees it: `rows` runs of `row_bytes`, `pitch` bytes from start to start.
+pub struct Operand<'a, D: Device> {
+    /// Its name in errors.
+    pub name: &'static str,
+    /// Read or written.
+    pub access: Access,
+    /// Where it lies.
+    pub slice: &'a Slice<D>,
+    /// The alignment its element type needs, in bytes.
+    pub align: u64,
+    /// Runs of bytes.
+    pub rows: u64,
+    /// Bytes of a run.
+    pub row_bytes: u64,
+    /// Bytes from the start of a run to the start of the next.
+    pub pitch: u64,
+}
+
+impl<'a, D: Device> Operand<'a, D> {
+    /// `count` elements of `size` bytes, one after another.
+    pub fn packed(name: &'static str, access: Access, slice: &'a Slice<D>, count: u64, size: u64) -> Self {
+        let bytes = count.saturating_mul(size);
+        Self { name, access, slice, align: size, rows: u64::from(bytes > 0), row_bytes: bytes, pitch: bytes }
+    }
+
+    /// `rows` rows of `columns` elements of `size` bytes, a row every `stride` elements.
+    pub fn pitched(name: &'static str, access: Access, slice: &'a Slice<D>, [rows, columns]: [u64; 2], stride: u64, size: u64) -> Self {
+        let rows = if columns == 0 { 0 } else { rows };
+        Self { name, access, slice, align: size, rows, row_bytes: columns.saturating_mul(size), pitch: stride.saturating_mul(size) }
+    }
+
+    /// Bytes from the first to one past the last.
+    fn span(&self) -> u64 {
+        match self.rows {
+            0 => 0,
+            rows => (rows - 1).saturating_mul(self.pitch).saturating_add(self.row_bytes),
+        }
+    }
+
+    /// Whether the two share a byte. Exact for equal pitches (slices of one matrix side by side); else by span.
+    fn overlaps(&self, other: &Operand<'_, D>) -> bool {
+        if self.span() == 0 || other.span() == 0 || D::buffer_id(&self.slice.buffer) != D::buffer_id(&other.slice.buffer) {
+            return false;
+        }
+        let (a, b) = (self.slice.offset, other.slice.offset);
+        if a + self.span() <= b || b + other.span() <= a {
+            return false;
+        }
+        if self.pitch != other.pitch || self.pitch == 0 || self.row_bytes > self.pitch || other.row_bytes > self.pitch {
+            return true;
+        }
+        // Columns on a circle of one pitch: apart when each ends before the other begins, going round.
+        let gap = (b % self.pitch + self.pitch - a % self.pitch) % self.pitch;
+        gap < self.row_bytes || gap + other.row_bytes > self.pitch
+    }
+}
+
+/// Checks `args` against `op`: the descriptor, sizes, alignment, and that nothing written overlaps anything else.
+pub fn check<O: Op, D: Device>(op: &O, args: &O::Args<D>) -> Result<()> {
+    op.validate()?;
+    let mut operands = Vec::new();
+    op.operands(args, &mut |operand| operands.push(operand))?;
+    for operand in &operands {
+        let subject = || format!("{}: {}", O::NAME, operand.name);
+        if operand.slice.len < operand.span() {
+            return Err(Error::invalid(subject(), format!("at least {} bytes", operand.span()), format!("{} bytes", operand.slice.len)));
+        }
+        if operand.slice.offset % operand.align != 0 {
+            return Err(Error::invalid(subject(), format!("an offset that is a multiple of {}", operand.align), operand.slice.offset));
+        }
+    }
+    for (index, a) in operands.iter().enumerate() {
+        for b in &operands[index + 1..] {
+            if (a.access != Access::Read || b.access != Access::Read) && a.overlaps(b) {
+                return Err(Error::invalid(format!("{}: {} and {}", O::NAME, a.name, b.name), "operands apart where one is written", "overlapping memory"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `Err` unless `present` is what the descriptor's flag says.
+fn expect_present(op: &'static str, operand: &str, wanted: bool, present: bool) -> Result<()> {
+    let say = |there: bool| if there { "present" } else { "absent" };
+    crate::error::ensure(wanted == present, &format!("{op}: {operand}"), &format!("{} (the descriptor says so)", say(wanted)), say(present))
+}
+
+/// The product of `dims`, or an error naming `subject` where it passes 2⁶³.
+fn product(subject: &str, dims: &[u64]) -> Result<u64> {
+    dims.iter()
+        .try_fold(1u64, |all, &dim| all.checked_mul(dim).filter(|&bytes| bytes < 1 << 63))
+        .ok_or_else(|| Error::invalid(subject, "a size below 2^63", format!("{dims:?}")))
+}
+
+/// How an activation bends its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// x·½(1 + tanh(√(2/π)(x + 0.044715x³))): the form of GPT-2 (Hendrycks and Gimpel, arXiv:1606.08415).
+    GeluTanh,
+    /// x·Φ(x), by the error function: the form of BERT.
+    GeluErf,
+    /// x/(1 + e⁻ˣ), also called swish.
+    Silu,
+    /// max(x, 0).
+    Relu,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Self; 4] = [Self::GeluTanh, Self::GeluErf, Self::Silu, Self::Relu];
+
+    /// The name in case files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GeluTanh => "gelu_tanh",
+            Self::GeluErf => "gelu_erf",
+            Self::Silu => "silu",
+            Self::Relu => "relu",
+        }
+    }
+}
+
+impl std::str::FromStr for Activation {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|activation| activation.name() == name)
+            .ok_or_else(|| Error::invalid("activation", "gelu_tanh, gelu_erf, silu or relu", format!("{name:?}")))
+    }
+}

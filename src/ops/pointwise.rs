@@ -1,0 +1,170 @@
+//! What a transformer layer needs between the large operations: norms, rotary positions, embedding, pooling.
+
+use derive_where::derive_where;
+
+use super::index::{Index, TokenAdapters, Varlen, VarlenShape};
+use super::{Access, Cost, Op, Operand, expect_present, product};
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Result, ensure};
+
+/// The descriptor: rows of `columns` elements, and what is done to each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pointwise {
+    /// Of x, weight, bias, residual and y. Arithmetic is in f32.
+    pub dtype: DType,
+    /// Rows of y (of x where [`Kind`] does not say otherwise).
+    pub rows: u64,
+    /// Elements of a row.
+    pub columns: u64,
+    /// What is done.
+    pub kind: Kind,
+}
+
+/// What a [`Pointwise`] operation does to a row. `eps` are the bits of an f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `y = (x + residual) / √(mean((x + residual)²) + eps) · weight` (arXiv:1910.07467); the residual is optional.
+    RmsNorm {
+        /// Added to the mean square: the bits of an f32.
+        eps: u32,
+        /// There is a residual.
+        residual: bool,
+    },
+    /// `y = (z − mean(z)) / √(var(z) + eps) · weight + bias`, `z = x + residual` (arXiv:1607.06450).
+    LayerNorm {
+        /// Added to the variance: the bits of an f32.
+        eps: u32,
+        /// There is a residual.
+        residual: bool,
+    },
+    /// Rotary positions (arXiv:2104.09864), the two halves of a head paired: a row is `heads · head_dim` elements, its
+    /// position an entry of `positions`; `y[j] = x[j]·cos − x[j + d/2]·sin`, `y[j + d/2] = x[j + d/2]·cos + x[j]·sin`,
+    /// the angle `position · base^(−2j/d)`.
+    Rope {
+        /// Elements of a head: even, divides `columns`.
+        head_dim: u64,
+        /// Usually 10,000: the bits of an f32.
+        base: u32,
+    },
+    /// `y[r] = x[ids[r]]`; x is a table of `vocabulary` rows. An id of −1 gives a row of zeros.
+    Embedding {
+        /// Rows of the table.
+        vocabulary: u32,
+    },
+    /// `y[b]` = the mean of the rows of sequence `b`; x has `total_q` rows, y `batch`. No rows give zeros.
+    MeanPool(VarlenShape),
+    /// `y = x / max(‖x‖₂, 1e-12)`.
+    L2Normalise,
+    /// `y = x + residual`.
+    Add,
+}
+
+/// The operands.
+#[derive_where(Clone, Debug)]
+pub struct PointwiseArgs<D: Device> {
+    /// Rows, or the table of an embedding; read.
+    pub x: Slice<D>,
+    /// `[columns]`, read: of the norms.
+    pub weight: Option<Slice<D>>,
+    /// `[columns]`, read: of LayerNorm.
+    pub bias: Option<Slice<D>>,
+    /// `[rows, columns]`, read.
+    pub residual: Option<Slice<D>>,
+    /// Of Rope: `[rows]` positions as i32, any value, read.
+    pub positions: Option<Slice<D>>,
+    /// Of Embedding: the id of each row ([`TokenAdapters`] checks ids against a range, here the vocabulary).
+    pub ids: Option<Index<TokenAdapters, D>>,
+    /// Of MeanPool: where the sequences start.
+    pub sequences: Option<Index<Varlen, D>>,
+    /// `[rows, columns]`, written.
+    pub y: Slice<D>,
+}
+
+impl<D: Device> PointwiseArgs<D> {
+    /// `x` to `y`, nothing else.
+    pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, sequences: None, y }
+    }
+}
+
+impl Pointwise {
+    /// Rows of x.
+    pub fn x_rows(&self) -> u64 {
+        match self.kind {
+            Kind::Embedding { vocabulary } => u64::from(vocabulary),
+            Kind::MeanPool(shape) => shape.total_q,
+            _ => self.rows,
+        }
+    }
+
+    fn has_residual(&self) -> bool {
+        matches!(self.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add)
+    }
+}
+
+impl Op for Pointwise {
+    const NAME: &'static str = "pointwise";
+    type Args<D: Device> = PointwiseArgs<D>;
+
+    fn validate(&self) -> Result<()> {
+        ensure(self.columns > 0, "pointwise: columns", "at least 1", self.columns)?;
+        product("pointwise: x", &[self.x_rows(), self.columns, self.dtype.size()])?;
+        product("pointwise: y", &[self.rows, self.columns, self.dtype.size()])?;
+        match self.kind {
+            Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } => {
+                let eps = f32::from_bits(eps);
+                ensure(eps.is_finite() && eps >= 0.0, "pointwise: eps", "a finite number of at least 0", eps)
+            }
+            Kind::Rope { head_dim, base } => {
+                ensure(head_dim > 0 && head_dim % 2 == 0 && self.columns % head_dim == 0, "pointwise: head_dim", &format!("even, a divisor of {}", self.columns), head_dim)?;
+                let base = f32::from_bits(base);
+                ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
+            }
+            Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", &format!("one a sequence, {}", shape.batch), self.rows),
+            Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add => Ok(()),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        let read = if matches!(self.kind, Kind::Embedding { .. }) { self.rows } else { self.x_rows() };
+        let residual = if self.has_residual() { self.rows } else { 0 };
+        let elements = ((read + residual + self.rows) * self.columns) as f64;
+        let flops = 4.0 * (read * self.columns) as f64;
+        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes: elements * self.dtype.size() as f64 }
+    }
+
+    fn operands<'a, D: Device>(&self, args: &'a PointwiseArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        let size = self.dtype.size();
+        see(Operand::packed("x", Access::Read, &args.x, self.x_rows() * self.columns, size));
+        see(Operand::packed("y", Access::Write, &args.y, self.rows * self.columns, size));
+        let norm = matches!(self.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. });
+        let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
+        for (name, slice, wanted, rows) in [
+            ("weight", &args.weight, norm, 1),
+            ("bias", &args.bias, layer_norm, 1),
+            ("residual", &args.residual, self.has_residual(), self.rows),
+        ] {
+            expect_present(Self::NAME, name, wanted, slice.is_some())?;
+            if let Some(slice) = slice {
+                see(Operand::packed(name, Access::Read, slice, rows * self.columns, size));
+            }
+        }
+        expect_present(Self::NAME, "positions", matches!(self.kind, Kind::Rope { .. }), args.positions.is_some())?;
+        if let Some(positions) = &args.positions {
+            see(Operand::packed("positions", Access::Read, positions, self.rows, 4));
+        }
+        expect_present(Self::NAME, "ids", matches!(self.kind, Kind::Embedding { .. }), args.ids.is_some())?;
+        if let (Some(ids), Kind::Embedding { vocabulary }) = (&args.ids, self.kind) {
+            let fits = ids.shape().tokens == self.rows && ids.shape().adapters == vocabulary;
+            ensure(fits, "pointwise: ids", &format!("{} ids below {vocabulary}", self.rows), format!("{:?}", ids.shape()))?;
+            see(Operand::packed("ids", Access::Read, ids.slice(), ids.slice().len / 4, 4));
+        }
+        expect_present(Self::NAME, "sequences", matches!(self.kind, Kind::MeanPool(_)), args.sequences.is_some())?;
+        if let (Some(sequences), Kind::MeanPool(shape)) = (&args.sequences, self.kind) {
+            ensure(*sequences.shape() == shape, "pointwise: sequences", &format!("{shape:?}"), format!("{:?}", sequences.shape()))?;
+            see(Operand::packed("sequences", Access::Read, sequences.slice(), sequences.slice().len / 4, 4));
+        }
+        Ok(())
+    }
+}

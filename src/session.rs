@@ -1,0 +1,198 @@
+//! The safe front door: allocate, plan, run, capture, replay. Generic over the backend, written once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::backend::Kernel;
+use crate::device::{Caps, Device, Slice};
+use crate::error::{Error, Result, ensure};
+use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index};
+use crate::ops::{Op, check};
+
+/// One in-order queue on a device. Several sessions may share a device, each on its own thread.
+pub struct Session<D: Device> {
+    id: u64,
+    device: Arc<D>,
+    queue: D::Queue,
+    /// Buffers named since the capture began; `None` outside one.
+    recording: Option<Vec<D::Buffer>>,
+}
+
+/// An operation ready to run: its variant chosen and compiled, its workspace allocated. Belongs to one session.
+pub struct Plan<O: Op, D: Kernel<O>> {
+    op: O,
+    inner: D::Plan,
+    workspace: Slice<D>,
+    session: u64,
+}
+
+impl<O: Op, D: Kernel<O>> Plan<O, D> {
+    /// The operation.
+    pub fn op(&self) -> &O {
+        &self.op
+    }
+
+    /// The variant that was chosen.
+    pub fn variant(&self) -> &'static str {
+        D::variant(&self.inner)
+    }
+
+    /// Bytes of workspace it holds.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.workspace.len
+    }
+}
+
+/// Captured work, with a hold on every buffer it names: a replay cannot outlive its memory.
+pub struct Graph<D: Device> {
+    raw: D::Graph,
+    session: u64,
+    _retained: Vec<D::Buffer>,
+}
+
+impl<D: Device> Session<D> {
+    /// A new queue on `device`.
+    pub fn new(device: Arc<D>) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let queue = device.queue()?;
+        Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<D> {
+        &self.device
+    }
+
+    /// What the device can do.
+    pub fn caps(&self) -> &Caps {
+        self.device.caps()
+    }
+
+    /// `bytes` of device memory, contents unspecified.
+    pub fn alloc(&self, bytes: u64) -> Result<Slice<D>> {
+        let most = self.caps().max_buffer_bytes;
+        if bytes > most {
+            return Err(Error::OutOfMemory { requested: bytes, purpose: format!("one buffer (the device allows {most})") });
+        }
+        Ok(Slice { buffer: self.device.alloc(bytes)?, offset: 0, len: bytes })
+    }
+
+    /// Device memory holding `values`.
+    pub fn upload<T: bytemuck::NoUninit>(&mut self, values: &[T]) -> Result<Slice<D>> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let slice = self.alloc(bytes.len() as u64)?;
+        self.write(&slice, bytes)?;
+        Ok(slice)
+    }
+
+    /// Copies `bytes` to the start of `dst`.
+    pub fn write(&mut self, dst: &Slice<D>, bytes: &[u8]) -> Result<()> {
+        self.outside_capture("write")?;
+        ensure(bytes.len() as u64 <= dst.len, "write", &format!("at most {} bytes", dst.len), bytes.len())?;
+        self.device.write(&mut self.queue, dst, bytes)
+    }
+
+    /// The bytes of `src`, after all earlier work. Blocks.
+    pub fn read(&mut self, src: &Slice<D>) -> Result<Vec<u8>> {
+        self.outside_capture("read")?;
+        let mut bytes = vec![0; src.len as usize];
+        self.device.read(&mut self.queue, src, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The elements of `src`, after all earlier work. Blocks.
+    pub fn download<T: bytemuck::AnyBitPattern>(&mut self, src: &Slice<D>) -> Result<Vec<T>> {
+        let bytes = self.read(src)?;
+        let size = size_of::<T>().max(1);
+        ensure(bytes.len() % size == 0, "download", &format!("a multiple of {size} bytes"), bytes.len())?;
+        Ok(bytes.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    /// Blocks until all work is done, and reports what failed in it.
+    pub fn wait(&mut self) -> Result<()> {
+        self.outside_capture("wait")?;
+        self.device.wait(&mut self.queue)
+    }
+
+    /// A device copy of checked index data.
+    pub fn index<H: HostIndex>(&mut self, host: &H) -> Result<Index<H, D>> {
+        self.outside_capture("index")?;
+        Index::new(&self.device, &mut self.queue, host)
+    }
+
+    /// Replaces index data; captured graphs see it at their next replay.
+    pub fn update_index<H: HostIndex>(&mut self, index: &Index<H, D>, host: &H) -> Result<()> {
+        self.outside_capture("update_index")?;
+        index.update(&self.device, &mut self.queue, host)
+    }
+
+    /// Replaces the codes of the adapter in `slot`.
+    pub fn update_adapter(&mut self, codes: &Index<Codes, D>, slot: u32, adapter: &AdapterCodes) -> Result<()> {
+        self.outside_capture("update_adapter")?;
+        codes.update_adapter(&self.device, &mut self.queue, slot, adapter)
+    }
+
+    /// Chooses the best variant for `op` and compiles it. Slow; keep the plan.
+    pub fn plan<O: Op>(&self, op: O) -> Result<Plan<O, D>>
+    where
+        D: Kernel<O>,
+    {
+        self.plan_variant(op, None)
+    }
+
+    /// As [`plan`](Self::plan), with only the named variant.
+    pub fn plan_variant<O: Op>(&self, op: O, only: Option<&str>) -> Result<Plan<O, D>>
+    where
+        D: Kernel<O>,
+    {
+        op.validate()?;
+        if let Some(name) = only {
+            let known = Kernel::<O>::variants(&*self.device);
+            ensure(known.contains(&name), &format!("{} variant", O::NAME), &format!("one of {known:?}"), name)?;
+        }
+        let inner = self.device.plan(&op, only)?;
+        let bytes = D::workspace_bytes(&inner);
+        let workspace = Slice { buffer: self.device.alloc(bytes)?, offset: 0, len: bytes };
+        Ok(Plan { op, inner, workspace, session: self.id })
+    }
+
+    /// Puts `plan` to work on `args`. Does not block; inside [`capture`](Self::capture) it is recorded instead.
+    pub fn run<O: Op>(&mut self, plan: &Plan<O, D>, args: &O::Args<D>) -> Result<()>
+    where
+        D: Kernel<O>,
+    {
+        ensure(plan.session == self.id, "plan", "one made by this session", "another session's")?;
+        check(&plan.op, args)?;
+        if let Some(buffers) = &mut self.recording {
+            buffers.push(plan.workspace.buffer.clone());
+            plan.op.operands(args, &mut |operand| buffers.push(operand.slice.buffer.clone()))?;
+        }
+        // SAFETY: `check` accepted the operands; the workspace is the plan's own, of the size it asked for, and this
+        // session's queue runs in order, so that no other launch uses it meanwhile.
+        unsafe { self.device.launch(&mut self.queue, &plan.inner, &plan.workspace, args) }
+    }
+
+    /// Records the launches of `body` instead of running them. The session is usable afterwards, also on an error.
+    pub fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Graph<D>> {
+        self.outside_capture("capture")?;
+        self.device.begin_capture(&mut self.queue)?;
+        self.recording = Some(Vec::new());
+        let done = body(self);
+        let retained = self.recording.take().unwrap_or_default();
+        let raw = self.device.end_capture(&mut self.queue);
+        done?;
+        Ok(Graph { raw: raw?, session: self.id, _retained: retained })
+    }
+
+    /// Runs captured work again, on whatever its operands hold now. Does not block.
+    pub fn replay(&mut self, graph: &Graph<D>) -> Result<()> {
+        self.outside_capture("replay")?;
+        ensure(graph.session == self.id, "graph", "one captured by this session", "another session's")?;
+        // SAFETY: the graph retains every buffer that was named while it was recorded.
+        unsafe { self.device.replay(&mut self.queue, &graph.raw) }
+    }
+
+    fn outside_capture(&self, what: &str) -> Result<()> {
+        ensure(self.recording.is_none(), what, "a call outside capture (inside, only run)", "a call inside")
+    }
+}
