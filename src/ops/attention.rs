@@ -233,7 +233,12 @@ impl Op for Attention {
 
     fn validate(&self) -> Result<()> {
         ensure((1..=256).contains(&self.head_dim), "attention: head_dim", "1 to 256", self.head_dim)?;
-        ensure(self.heads > 0 && self.kv_heads > 0 && self.heads % self.kv_heads == 0, "attention: heads", &format!("a multiple of kv_heads, {}", self.kv_heads), self.heads)?;
+        ensure(
+            self.heads > 0 && self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),
+            "attention: heads",
+            &format!("a multiple of kv_heads, {}", self.kv_heads),
+            self.heads,
+        )?;
         let scale = self.scale_value();
         ensure(scale.is_finite(), "attention: scale", "a finite number", scale)?;
         product("attention: scores", &[self.batch.max(1), self.heads, self.q_len.max(1), self.kv_len.max(1)])?;

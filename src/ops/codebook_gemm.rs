@@ -169,7 +169,14 @@ impl Factor {
 }
 
 impl<D: Device> FactorArgs<D> {
-    fn operands<'a>(&'a self, name: [&'static str; 2], factor: Factor, op: &CodebookGemm, [d, rank]: [u64; 2], see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+    fn operands<'a>(
+        &'a self,
+        name: [&'static str; 2],
+        factor: Factor,
+        op: &CodebookGemm,
+        [d, rank]: [u64; 2],
+        see: &mut dyn FnMut(Operand<'a, D>),
+    ) -> Result<()> {
         match (self, factor) {
             (Self::Dense { values, basis_of }, Factor::Dense { bases }) => {
                 see(Operand::packed(name[0], Access::Read, values, u64::from(bases) * d * rank, op.dtype.size()));

@@ -104,8 +104,18 @@ pub fn pack(width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Vec<u32>> 
     let mut words = vec![0u32; width.column_words(codes1.len() as u64) as usize];
     for (e, &i1) in codes1.iter().enumerate() {
         let i2 = second(e);
-        ensure(usize::from(i1) < width.stage1().len().max(1), "codes", &format!("first-stage indices below {}", width.stage1().len().max(1)), format!("{i1} at element {e}"))?;
-        ensure(usize::from(i2) < width.stage2().len().max(1), "codes", &format!("second-stage indices below {}", width.stage2().len().max(1)), format!("{i2} at element {e}"))?;
+        ensure(
+            usize::from(i1) < width.stage1().len().max(1),
+            "codes",
+            &format!("first-stage indices below {}", width.stage1().len().max(1)),
+            format!("{i1} at element {e}"),
+        )?;
+        ensure(
+            usize::from(i2) < width.stage2().len().max(1),
+            "codes",
+            &format!("second-stage indices below {}", width.stage2().len().max(1)),
+            format!("{i2} at element {e}"),
+        )?;
         let field = u64::from(width.join(i1, i2)) << (e * bits % 32);
         if bits > 0 {
             words[e * bits / 32] |= field as u32;

@@ -117,7 +117,12 @@ impl Op for Pointwise {
                 ensure(eps.is_finite() && eps >= 0.0, "pointwise: eps", "a finite number of at least 0", eps)
             }
             Kind::Rope { head_dim, base } => {
-                ensure(head_dim > 0 && head_dim % 2 == 0 && self.columns % head_dim == 0, "pointwise: head_dim", &format!("even, a divisor of {}", self.columns), head_dim)?;
+                ensure(
+                    head_dim > 0 && head_dim % 2 == 0 && self.columns.is_multiple_of(head_dim),
+                    "pointwise: head_dim",
+                    &format!("even, a divisor of {}", self.columns),
+                    head_dim,
+                )?;
                 let base = f32::from_bits(base);
                 ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
             }
@@ -140,11 +145,9 @@ impl Op for Pointwise {
         see(Operand::packed("y", Access::Write, &args.y, self.rows * self.columns, size));
         let norm = matches!(self.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. });
         let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
-        for (name, slice, wanted, rows) in [
-            ("weight", &args.weight, norm, 1),
-            ("bias", &args.bias, layer_norm, 1),
-            ("residual", &args.residual, self.has_residual(), self.rows),
-        ] {
+        for (name, slice, wanted, rows) in
+            [("weight", &args.weight, norm, 1), ("bias", &args.bias, layer_norm, 1), ("residual", &args.residual, self.has_residual(), self.rows)]
+        {
             expect_present(Self::NAME, name, wanted, slice.is_some())?;
             if let Some(slice) = slice {
                 see(Operand::packed(name, Access::Read, slice, rows * self.columns, size));

@@ -64,15 +64,25 @@ impl BlockMask {
         ensure(col_idx.len() <= shape.capacity as usize, "col_idx", &format!("at most {} blocks", shape.capacity), col_idx.len())?;
         ensure(kinds.is_empty() || kinds.len() == col_idx.len(), "block kinds", &format!("{} or none", col_idx.len()), kinds.len())?;
         let mask_words = Self::mask_words(&shape);
-        ensure(bits.len() % mask_words == 0 && bits.len() / mask_words <= shape.masks as usize, "bit masks", &format!("at most {} of {mask_words} words", shape.masks), format!("{} words", bits.len()))?;
+        ensure(
+            bits.len().is_multiple_of(mask_words) && bits.len() / mask_words <= shape.masks as usize,
+            "bit masks",
+            &format!("at most {} of {mask_words} words", shape.masks),
+            format!("{} words", bits.len()),
+        )?;
         for (pattern, ptr) in row_ptr.chunks_exact(rows).enumerate() {
             for (row, pair) in ptr.windows(2).enumerate() {
                 let place = format!("row_ptr: pattern {pattern}, row {row}");
                 let range = (pair[0] >= 0 && pair[0] <= pair[1] && pair[1] as usize <= col_idx.len()).then(|| pair[0] as usize..pair[1] as usize);
-                let range = range.ok_or_else(|| Error::invalid(&place, format!("a rising range inside 0..{}", col_idx.len()), format!("{}..{}", pair[0], pair[1])))?;
+                let range =
+                    range.ok_or_else(|| Error::invalid(&place, format!("a rising range inside 0..{}", col_idx.len()), format!("{}..{}", pair[0], pair[1])))?;
                 let columns = &col_idx[range];
                 if let Some(pair) = columns.windows(2).find(|pair| pair[0] >= pair[1]) {
-                    return Err(Error::invalid(format!("col_idx: pattern {pattern}, row {row}"), "columns in strictly rising order", format!("{} before {}", pair[0], pair[1])));
+                    return Err(Error::invalid(
+                        format!("col_idx: pattern {pattern}, row {row}"),
+                        "columns in strictly rising order",
+                        format!("{} before {}", pair[0], pair[1]),
+                    ));
                 }
                 if let Some(&column) = columns.iter().find(|&&c| c < 0 || c as u32 >= shape.kv_blocks) {
                     return Err(Error::invalid(format!("col_idx: pattern {pattern}, row {row}"), format!("columns below {}", shape.kv_blocks), column));
@@ -80,7 +90,7 @@ impl BlockMask {
             }
         }
         let masks = (bits.len() / mask_words) as u32;
-        if let Some(mask) = kinds.iter().find_map(|kind| matches!(kind, BlockKind::Bits(m) if *m >= masks).then_some(kind)) {
+        if let Some(mask) = kinds.iter().find(|kind| matches!(kind, BlockKind::Bits(m) if *m >= masks)) {
             return Err(Error::invalid("block kinds", format!("bit masks below {masks}"), format!("{mask:?}")));
         }
         let kinds = if kinds.is_empty() { vec![BlockKind::Full.word(); col_idx.len()] } else { kinds.iter().map(|kind| kind.word()).collect() };

@@ -60,11 +60,14 @@ impl AdapterCodes {
     /// From unpacked indices in row order, `codes1[o·rank + j]`, all of one width; `codes2` empty for one stage.
     pub fn from_indices(d: u32, rank: u32, width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Self> {
         let count = d as usize * rank as usize;
-        ensure(codes1.len() == count && (codes2.is_empty() || codes2.len() == count), "codes", &format!("{count} indices a stage"), format!("{} and {}", codes1.len(), codes2.len()))?;
+        ensure(
+            codes1.len() == count && (codes2.is_empty() || codes2.len() == count),
+            "codes",
+            &format!("{count} indices a stage"),
+            format!("{} and {}", codes1.len(), codes2.len()),
+        )?;
         let column = |codes: &[u8], j: usize| codes.iter().skip(j).step_by(rank as usize).copied().collect::<Vec<u8>>();
-        let columns = (0..rank as usize)
-            .map(|j| Ok((width, pack(width, &column(codes1, j), &column(codes2, j))?)))
-            .collect::<Result<Vec<_>>>()?;
+        let columns = (0..rank as usize).map(|j| Ok((width, pack(width, &column(codes1, j), &column(codes2, j))?))).collect::<Result<Vec<_>>>()?;
         Self::new(d, Some(width), &columns)
     }
 

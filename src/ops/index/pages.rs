@@ -30,18 +30,26 @@ impl PageTable {
     pub fn new(table: &[i32], kv_len: &[i32], shape: PageShape) -> Result<Self> {
         ensure(shape.page > 0, "page_table: page", "at least 1 token", shape.page)?;
         ensure(kv_len.len() as u64 == shape.batch, "kv_len", &format!("{} lengths", shape.batch), kv_len.len())?;
-        let entries = shape.batch.checked_mul(shape.pages).unwrap_or(u64::MAX);
+        let entries = shape.batch.saturating_mul(shape.pages);
         ensure(table.len() as u64 == entries, "page_table", &format!("{entries} entries"), table.len())?;
         let mut clean = vec![0; table.len()];
         for (b, &len) in kv_len.iter().enumerate() {
             let room = shape.pages.saturating_mul(shape.page);
             if len < 0 || len as u64 > room {
-                return Err(Error::invalid("kv_len", format!("lengths from 0 to {room} ({} pages of {})", shape.pages, shape.page), format!("{len} at sequence {b}")));
+                return Err(Error::invalid(
+                    "kv_len",
+                    format!("lengths from 0 to {room} ({} pages of {})", shape.pages, shape.page),
+                    format!("{len} at sequence {b}"),
+                ));
             }
             for p in 0..(len as u64).div_ceil(shape.page) {
                 let at = b * shape.pages as usize + p as usize;
                 if table[at] < 0 || table[at] as u64 >= shape.pool_pages {
-                    return Err(Error::invalid("page_table", format!("pages from 0 to {}", shape.pool_pages.saturating_sub(1)), format!("{} at sequence {b}, page {p}", table[at])));
+                    return Err(Error::invalid(
+                        "page_table",
+                        format!("pages from 0 to {}", shape.pool_pages.saturating_sub(1)),
+                        format!("{} at sequence {b}, page {p}", table[at]),
+                    ));
                 }
                 clean[at] = table[at];
             }
