@@ -137,11 +137,45 @@ impl<T: Copy> Matrix<T> {
     }
 }
 
+/// The sizes of a [`SharedProjection`]: what an adapter is checked against before the bases themselves are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedShape {
+    /// Columns of the weight.
+    pub d_in: usize,
+    /// Rows of the weight.
+    pub d_out: usize,
+    /// Input bases, and the columns of each.
+    pub input: [usize; 2],
+    /// Output bases, and the columns of each.
+    pub output: [usize; 2],
+}
+
+impl SharedProjection {
+    /// The sizes alone, checked.
+    ///
+    /// # Errors
+    /// Bases of several shapes, of another size than the weight, or with values that are not finite.
+    pub fn shape(&self) -> Result<SharedShape> {
+        let side = |name: &str, d: usize, bases: &[Matrix<f16>]| {
+            let rank = bases.first().map_or(0, |basis| basis.cols);
+            for basis in bases {
+                let fits = basis.rows == d && basis.cols == rank && rank > 0 && d.checked_mul(rank) == Some(basis.data.len());
+                ensure(fits, name, &format!("[{d}, {rank}], at least one column"), format!("[{}, {}]", basis.rows, basis.cols))?;
+                ensure(basis.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
+            }
+            Ok([bases.len(), rank])
+        };
+        let input = side("input basis", self.d_in, &self.input_bases)?;
+        let output = side("output basis", self.d_out, &self.output_bases)?;
+        Ok(SharedShape { d_in: self.d_in, d_out: self.d_out, input, output })
+    }
+}
+
 impl EncodedFactor {
     /// Columns, `R`; `None` for a shared basis that the projection does not have.
-    pub fn rank(&self, bases: &[Matrix<f16>]) -> Option<usize> {
+    pub fn rank(&self, [bases, basis_rank]: [usize; 2]) -> Option<usize> {
         match self {
-            Self::Shared(basis) => bases.get(*basis).map(|basis| basis.cols),
+            Self::Shared(basis) => (*basis < bases).then_some(basis_rank),
             Self::Coded(coded) => Some(coded.columns.len()),
             Self::Plain(values) => Some(values.cols),
         }
@@ -155,38 +189,33 @@ impl EncodedFactor {
         }
     }
 
-    /// Checks the factor against its `d` rows and the bases it may point into.
-    ///
-    /// # Errors
-    /// A shape, index, code or value that [`Self::dense`] could not decode.
-    pub fn validate(&self, name: &str, d: usize, bases: &[Matrix<f16>]) -> Result<()> {
-        let finite = |values: &[f16]| values.iter().all(|value| value.is_finite());
-        let (rows, cols) = match self {
-            Self::Shared(basis) => {
-                let Some(found) = bases.get(*basis) else {
-                    return Err(Error::invalid(name, format!("a basis below {}", bases.len()), basis));
-                };
-                (found.rows, found.cols)
-            }
+    /// Checks the factor against its `d` rows and the number and columns of the bases it may point into.
+    fn validate(&self, name: &str, d: usize, bases: [usize; 2]) -> Result<usize> {
+        let rows = match self {
+            Self::Shared(_) => d,
             Self::Coded(coded) => {
                 ensure(coded.codebook.iter().all(|value| value.is_finite()), name, "finite centroids", format!("{:?}", coded.codebook))?;
                 for (width, words) in &coded.columns {
                     codes::validate_column(*width, words, coded.d)?;
                 }
-                (coded.d, coded.columns.len())
+                coded.d
             }
             Self::Plain(values) => {
                 ensure(values.rows.checked_mul(values.cols) == Some(values.data.len()), name, "rows · columns elements", values.data.len())?;
-                ensure(finite(&values.data), name, "finite values", "NaN or an infinity")?;
-                (values.rows, values.cols)
+                ensure(values.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
+                values.rows
             }
+        };
+        let Some(cols) = self.rank(bases) else {
+            return Err(Error::invalid(name, format!("a basis below {}", bases[0]), format!("{self:?}")));
         };
         ensure(rows == d && cols > 0, name, &format!("[{d}, at least 1]"), format!("[{rows}, {cols}]"))?;
         let elements = (rows as u64).saturating_mul(cols as u64);
-        ensure(elements <= MAX_FACTOR_ELEMENTS, name, &format!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)
+        ensure(elements <= MAX_FACTOR_ELEMENTS, name, &format!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)?;
+        Ok(cols)
     }
 
-    /// The factor `[d, R]`, widened exactly. It must have passed [`Self::validate`].
+    /// The factor `[d, R]`, widened exactly. It must have passed `validate`.
     fn dense(&self, bases: &[Matrix<f16>]) -> Matrix<f64> {
         match self {
             Self::Shared(basis) => bases[*basis].map(f16::to_f64),
@@ -209,14 +238,13 @@ impl EncodedProjection {
     ///
     /// # Errors
     /// The first fault: wrong sizes, a basis that is not there, a code outside its codebook, a value that is not finite.
-    pub fn validate(&self, shared: &SharedProjection) -> Result<()> {
-        self.input.validate("input factor", shared.d_in, &shared.input_bases)?;
-        self.output.validate("output factor", shared.d_out, &shared.output_bases)?;
-        let (input, output) = (self.input.rank(&shared.input_bases), self.output.rank(&shared.output_bases));
-        ensure(input == output, "output factor", &format!("{input:?} columns, as the input factor"), format!("{output:?}"))?;
+    pub fn validate(&self, shared: &SharedShape) -> Result<()> {
+        let input = self.input.validate("input factor", shared.d_in, shared.input)?;
+        let output = self.output.validate("output factor", shared.d_out, shared.output)?;
+        ensure(input == output, "output factor", &format!("{input} columns, as the input factor"), output)?;
         if let Some(core) = &self.core {
-            let square = Some(core.rows) == input && Some(core.cols) == input && core.rows * core.cols == core.data.len();
-            ensure(square, "core", &format!("{input:?} rows and columns"), format!("[{}, {}]", core.rows, core.cols))?;
+            let square = core.rows == input && core.cols == input && input.checked_mul(input) == Some(core.data.len());
+            ensure(square, "core", &format!("[{input}, {input}]"), format!("[{}, {}]", core.rows, core.cols))?;
             ensure(core.data.iter().all(|value| value.is_finite()), "core", "finite values", "NaN or an infinity")?;
         }
         ensure(self.scaling.is_finite(), "scaling", "a finite number", self.scaling)
@@ -235,9 +263,9 @@ impl EncodedProjection {
     /// `ΔW = scaling · B · A`. Columns that hold nothing are left out, so `r ≤ R`; `r` is 1, of zeros, where all do.
     ///
     /// # Errors
-    /// As [`Self::validate`].
+    /// As [`Self::validate`] and [`SharedProjection::shape`].
     pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
-        self.validate(shared)?;
+        self.validate(&shared.shape()?)?;
         let (input, output) = (self.input.dense(&shared.input_bases), self.output.dense(&shared.output_bases));
         let live: Vec<usize> = (0..input.cols).filter(|&j| self.reaches(j, input.cols)).collect();
         if live.is_empty() {
@@ -258,7 +286,7 @@ impl EncodedProjection {
     /// `ΔW [d_out, d_in]`, in float64 from exactly what is held.
     ///
     /// # Errors
-    /// As [`Self::validate`].
+    /// As [`Self::validate`] and [`SharedProjection::shape`].
     pub fn delta(&self, shared: &SharedProjection) -> Result<Matrix<f64>> {
         let (a, b) = self.factors(shared)?;
         Ok(b.times(&a).map(|value| value * f64::from(self.scaling)))
