@@ -107,7 +107,9 @@ pub enum Rung {
 }
 
 /// Elements that one decoded factor may have, so that a small hostile file cannot ask for the whole memory.
-pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 28;
+pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 26;
+/// Rows or columns that a weight may have. The longest dimension of models in use is their vocabulary, below 2^19.
+pub const MAX_DIMENSION: usize = 1 << 24;
 
 impl<T: Copy> Matrix<T> {
     /// `data` as a matrix.
@@ -157,6 +159,7 @@ impl SharedProjection {
     /// Bases of several shapes, of another size than the weight, or with values that are not finite.
     pub fn shape(&self) -> Result<SharedShape> {
         let side = |name: &str, d: usize, bases: &[Matrix<f16>]| {
+            ensure((1..=MAX_DIMENSION).contains(&d), name, &format!("1 to {MAX_DIMENSION} rows"), d)?;
             let rank = bases.first().map_or(0, |basis| basis.cols);
             for basis in bases {
                 let fits = basis.rows == d && basis.cols == rank && rank > 0 && d.checked_mul(rank) == Some(basis.data.len());
@@ -215,21 +218,22 @@ impl EncodedFactor {
         Ok(cols)
     }
 
-    /// The factor `[d, R]`, widened exactly. It must have passed `validate`.
-    fn dense(&self, bases: &[Matrix<f16>]) -> Matrix<f64> {
-        match self {
-            Self::Shared(basis) => bases[*basis].map(f16::to_f64),
-            Self::Plain(values) => values.map(f16::to_f64),
-            Self::Coded(coded) => {
-                let mut column = vec![0f32; coded.d];
-                let mut data = Vec::with_capacity(coded.d * coded.columns.len());
-                for (width, words) in &coded.columns {
-                    codes::decode_column(*width, words, &coded.codebook, &mut column);
-                    data.extend(column.iter().map(|&value| f64::from(value)));
+    /// The columns of those numbers, `[d, columns]`, widened exactly. It must have passed `validate`.
+    fn dense(&self, d: usize, bases: &[Matrix<f16>], columns: &[usize]) -> Matrix<f64> {
+        let mut decoded = vec![0f32; d];
+        let mut data = Vec::with_capacity(d * columns.len());
+        for &column in columns {
+            match self {
+                Self::Shared(basis) => data.extend((0..d).map(|row| bases[*basis].at(row, column).to_f64())),
+                Self::Plain(values) => data.extend((0..d).map(|row| values.at(row, column).to_f64())),
+                Self::Coded(coded) => {
+                    let (width, words) = &coded.columns[column];
+                    codes::decode_column(*width, words, &coded.codebook, &mut decoded);
+                    data.extend(decoded.iter().map(|&value| f64::from(value)));
                 }
-                Matrix { rows: coded.columns.len(), cols: coded.d, data }.transposed()
             }
         }
+        Matrix { rows: columns.len(), cols: d, data }.transposed()
     }
 }
 
@@ -266,21 +270,23 @@ impl EncodedProjection {
     /// As [`Self::validate`] and [`SharedProjection::shape`].
     pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
         self.validate(&shared.shape()?)?;
-        let (input, output) = (self.input.dense(&shared.input_bases), self.output.dense(&shared.output_bases));
-        let live: Vec<usize> = (0..input.cols).filter(|&j| self.reaches(j, input.cols)).collect();
+        let rank = self.output.rank([shared.output_bases.len(), shared.output_bases.first().map_or(0, |basis| basis.cols)]).unwrap_or(0);
+        let live: Vec<usize> = (0..rank).filter(|&j| self.reaches(j, rank)).collect();
         if live.is_empty() {
             let zeros = |rows: usize, cols: usize| Matrix { rows, cols, data: vec![0.0; rows * cols] };
             return Ok((zeros(1, shared.d_in), zeros(shared.d_out, 1)));
         }
-        let pick = |m: &Matrix<f64>| {
-            let data = (0..m.rows).flat_map(|row| live.iter().map(move |&col| m.at(row, col))).collect();
-            Matrix { rows: m.rows, cols: live.len(), data }
-        };
+        let output = self.output.dense(shared.d_out, &shared.output_bases, &live);
+        let input = |columns: &[usize]| self.input.dense(shared.d_in, &shared.input_bases, columns);
         let a = match &self.core {
-            None => pick(&input),
-            Some(core) => input.times(&pick(&core.map(f64::from))),
+            None => input(&live),
+            Some(core) => {
+                let fed: Vec<usize> = (0..rank).filter(|&i| self.input.is_live(i)).collect();
+                let block = fed.iter().flat_map(|&i| live.iter().map(move |&j| f64::from(core.at(i, j)))).collect();
+                input(&fed).times(&Matrix { rows: fed.len(), cols: live.len(), data: block })
+            }
         };
-        Ok((a.transposed(), pick(&output)))
+        Ok((a.transposed(), output))
     }
 
     /// `ΔW [d_out, d_in]`, in float64 from exactly what is held.
@@ -338,7 +344,7 @@ mod tests {
     #[test]
     fn delta_is_the_documented_product() {
         let (projection, shared) = projection();
-        let (i, q, o) = (&shared.input_bases[0], projection.core.as_ref().unwrap(), projection.output.dense(&[]));
+        let (i, q, o) = (&shared.input_bases[0], projection.core.as_ref().unwrap(), projection.output.dense(4, &[], &[0, 1, 2]));
         let delta = projection.delta(&shared).unwrap();
         for row in 0..4 {
             for col in 0..5 {
