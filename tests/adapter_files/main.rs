@@ -5,4 +5,5 @@ mod bundle;
 mod decompress;
 mod mutated;
 mod peft;
+mod real;
 mod support;

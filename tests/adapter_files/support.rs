@@ -54,7 +54,7 @@ pub fn adapter_tensors() -> Vec<u8> {
         ("base_model.model.l.0.q.lora_A.weight", "F32", &[2, 4], ramp(1.0, 8)),
         ("base_model.model.l.0.q.lora_B.weight", "F32", &[3, 2], ramp(2.0, 6)),
         ("base_model.model.l.0.v.lora_A.weight", "F16", &[2, 3], vec![0, 0x3c, 0, 0xbc, 0, 0x38, 0, 0, 1, 0, 0, 0x40]),
-        ("base_model.model.l.0.v.lora_B.weight", "BF16", &[5, 2], vec![0x80, 0x3f].repeat(10)),
+        ("base_model.model.l.0.v.lora_B.weight", "BF16", &[5, 2], [0x80, 0x3f].repeat(10)),
     ])
 }
 

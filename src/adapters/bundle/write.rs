@@ -25,10 +25,10 @@ pub fn write(path: impl AsRef<Path>, population: &Population) -> Result<u64> {
     Ok(parts.len())
 }
 
-/// The bytes that [`write`] would write.
+/// The bytes that [`write()`] would write.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn to_bytes(population: &Population) -> Result<Vec<u8>> {
     let parts = Parts::new(population)?;
     let mut bytes = Vec::with_capacity(parts.len() as usize);

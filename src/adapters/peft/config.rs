@@ -19,6 +19,7 @@ const HARMLESS: &[&str] = &[
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
+    "ensure_weight_tying",
     "eva_config",
     "exclude_modules",
     "inference_mode",
@@ -224,7 +225,7 @@ impl Needs {
                 used("the modules that it is for")
             }
             "init_lora_weights" => match value {
-                Value::String(start) if !HARMLESS_INIT.contains(&start.as_str()) => {
+                Value::String(start) if !HARMLESS_INIT.contains(&start.to_lowercase().as_str()) => {
                     Err(format!("expected a start that leaves the base as it is, found {start:?}; convert the adapter to plain LoRA when saving it"))
                 }
                 _ => ignored("how training began"),
