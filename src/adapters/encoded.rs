@@ -299,6 +299,17 @@ impl EncodedProjection {
     }
 }
 
+impl Matrix<f16> {
+    /// The elements as multiples of 1/128 below 1, where all of them are: what a byte each holds exactly.
+    pub fn as_steps(&self) -> Option<Vec<i8>> {
+        let step = |value: &f16| {
+            let steps = value.to_f32() * 128.0;
+            (steps.fract() == 0.0 && steps.abs() <= 127.0).then_some(steps as i8)
+        };
+        self.data.iter().map(step).collect()
+    }
+}
+
 impl Matrix<f64> {
     /// The product; the inner sizes are the caller's to match.
     fn times(&self, right: &Self) -> Self {

@@ -4,8 +4,8 @@
 //!
 //! | tensor | type and shape | what |
 //! |---|---|---|
-//! | `shared.MODULE.input` | F16 `[bases, d_in, R]` | the input bases of that projection |
-//! | `shared.MODULE.output` | F16 `[bases, d_out, R]` | the output bases |
+//! | `shared.MODULE.input` | F16 or I8 `[bases, d_in, R]` | the input bases of that projection; I8 counts steps of 1/128 |
+//! | `shared.MODULE.output` | F16 or I8 `[bases, d_out, R]` | the output bases |
 //! | `adapters.NAME.codes` | U32 | packed columns ([`crate::ops::codes`]), projection by projection |
 //! | `adapters.NAME.values` | F16 | codebooks, cores and plain factors that f16 holds exactly |
 //! | `adapters.NAME.values32` | F32 | the other codebooks and cores |
@@ -158,10 +158,13 @@ impl Bundle {
             if bases == 0 {
                 return Ok(Vec::new());
             }
-            let (_, bytes) = self.file.bytes(&format!("shared.{projection}.{name}"))?;
+            let (info, bytes) = self.file.bytes(&format!("shared.{projection}.{name}"))?;
             digest.update(&bytes);
-            let basis = |bytes: &[u8]| Matrix { rows: d, cols: rank, data: halves(bytes) };
-            Ok(bytes.chunks_exact(d * rank * 2).map(basis).collect())
+            let values: Vec<f16> = match info.dtype {
+                Dtype::I8 => bytes.iter().map(|&step| f16::from_f32(f32::from(step as i8) / 128.0)).collect(),
+                _ => halves(&bytes),
+            };
+            Ok(values.chunks_exact(d * rank).map(|basis| Matrix { rows: d, cols: rank, data: basis.to_vec() }).collect())
         };
         let (input_bases, output_bases) = (side("input", shape.d_in, shape.input)?, side("output", shape.d_out, shape.output)?);
         if let Some(expected) = &entry.sha256 {
@@ -243,8 +246,8 @@ fn basis_shape(file: &TensorFile, projection: &str, side: &str, d: usize) -> Res
         return Ok([0, 0]);
     };
     match (info.dtype, info.shape.as_slice()) {
-        (Dtype::F16, &[bases, rows, rank]) if rows == d && bases > 0 && rank > 0 && d > 0 => Ok([bases, rank]),
-        (dtype, shape) => Err(Error::input_item(file.path(), name, format!("expected F16 [bases, {d}, R], found {dtype:?} {shape:?}"))),
+        (Dtype::F16 | Dtype::I8, &[bases, rows, rank]) if rows == d && bases > 0 && rank > 0 && d > 0 => Ok([bases, rank]),
+        (dtype, shape) => Err(Error::input_item(file.path(), name, format!("expected F16 or I8 [bases, {d}, R], found {dtype:?} {shape:?}"))),
     }
 }
 

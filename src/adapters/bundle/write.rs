@@ -74,7 +74,8 @@ impl Parts {
             tensors.extend(group);
         }
         // Each adapter's bytes are a multiple of eight, so every tensor lies at a multiple of its element; the bases, of
-        // two bytes an element, come last.
+        // two bytes an element and then of one, come last.
+        bases.sort_by_key(|tensor| tensor.dtype == "I8");
         tensors.extend(bases);
         let header = seal(&metadata(&header)?, &entries(&tensors)?);
         Ok(Self { header, tensors })
@@ -116,11 +117,14 @@ fn validate(name: &str, adapter: &EncodedAdapter, shapes: &BTreeMap<&str, Shared
     Ok(())
 }
 
-/// Bases of one shape as one tensor `[bases, d, R]`.
+/// Bases of one shape as one tensor `[bases, d, R]`: a byte an element where that holds each exactly.
 fn stack(name: &str, bases: &[Matrix<f16>]) -> Option<Tensor> {
     let first = bases.first()?;
-    let bytes = bases.iter().flat_map(|basis| halves(&basis.data)).collect();
-    Some(Tensor { name: name.into(), dtype: "F16", shape: vec![bases.len(), first.rows, first.cols], bytes })
+    let (dtype, bytes) = match bases.iter().map(Matrix::as_steps).collect::<Option<Vec<_>>>() {
+        Some(steps) => ("I8", steps.concat().into_iter().map(|step| step as u8).collect()),
+        None => ("F16", bases.iter().flat_map(|basis| halves(&basis.data)).collect()),
+    };
+    Some(Tensor { name: name.into(), dtype, shape: vec![bases.len(), first.rows, first.cols], bytes })
 }
 
 fn halves(values: &[f16]) -> Vec<u8> {
