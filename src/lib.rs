@@ -8,6 +8,7 @@ pub mod device;
 pub mod dtype;
 pub mod error;
 pub mod ops;
+pub mod oracle;
 pub mod session;
 
 pub use dtype::DType;
