@@ -179,7 +179,7 @@ impl Define for CodebookGemm {
                     };
                 }
             }
-            outputs.push(Output { name: format!("y of slice {which}"), dtype: self.dtype, elements });
+            outputs.push(Output { name: format!("y of slice {which}"), dtype: self.dtype, elements, least: 0.0 });
         }
         Ok(outputs)
     }

@@ -87,12 +87,15 @@ pub struct Output {
     /// From the first element to the last; `None` has to be left as it was (a gap between rows, a row of a token
     /// without an adapter).
     pub elements: Vec<Option<f64>>,
+    /// The least magnitude at which a tolerance takes its unit in the last place. Zero, but for a logarithm: an error
+    /// of ε in its argument is an error of ε in it, however near to zero it lies.
+    pub least: f64,
 }
 
 impl Output {
     /// Elements one after another, all of them written.
     fn packed(name: &str, dtype: DType, values: Vec<f64>) -> Self {
-        Self { name: name.into(), dtype, elements: values.into_iter().map(Some).collect() }
+        Self { name: name.into(), dtype, elements: values.into_iter().map(Some).collect(), least: 0.0 }
     }
 }
 
