@@ -5,6 +5,7 @@
 pub mod adapters;
 pub mod backend;
 pub mod cases;
+pub mod conformance;
 pub mod device;
 pub mod dtype;
 pub mod error;
