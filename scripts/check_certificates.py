@@ -203,7 +203,7 @@ def print_worst(lines: list[Line], count: int) -> None:
     # NaN compares false with everything: `not true` goes first, so that it cannot sink in the sort.
     for line in sorted(lines, key=lambda line: (line.true, -np.nan_to_num(line.off, nan=np.inf)))[:count]:
         claimed = "none" if line.claimed is None else f"{line.claimed:.6f}"
-        verdict = "" if line.true else "  FALSE: too good" if line.flattery > FLATTERY else "  FALSE"
+        verdict = "" if line.true else "  FALSE: too good" if line.claimed is not None and line.flattery > FLATTERY else "  FALSE"
         print(f"{line.adapter:<24} {line.path:<42} {line.measure:<22} {claimed:>10} {line.found:>10.6f} {line.off:>9.1e}{verdict}")
     print()
 

@@ -15,6 +15,8 @@ PAIRS is a file of JSON lines with `d` (domain), `i` (number), `a` and `b` (a pa
 Rows of one passage lie together, and pairs come in shuffled order: the last quarter of a file comes from other passages
 than the rest (at most one pair lies across the border). `--held-out FILE` writes a second file from pairs that share none with the first.
 query, key and value have the same input; it is written under each path, so that a reader needs no rule for it.
+
+On a busy machine set OPENBLAS_NUM_THREADS=1: threads that wait for a core spin, and cost more than they give.
 """
 
 from __future__ import annotations
@@ -326,13 +328,20 @@ def compare(bert: Bert, passages: list[Passage], options: argparse.Namespace) ->
             seen = set((file.metadata() or {}).get("pairs", "").split())
         passages = [passage for passage in passages if passage.pair not in seen]
     domains = list(dict.fromkeys(passage.domain for passage in passages))
+    if options.pairs_per_domain:
+        kept = {
+            pair
+            for domain in domains
+            for pair in list(dict.fromkeys(p.pair for p in passages if p.domain == domain))[: options.pairs_per_domain]
+        }
+        passages = [passage for passage in passages if passage.pair in kept]
     decoded, originals = find_adapters(options.adapter), find_adapters(options.against)
     if len(decoded) == len(originals) == 1:
         originals = dict(zip(decoded, originals.values()))
     missing = sorted(set(decoded) - set(originals))
     if missing:
         raise SystemExit(f"{options.against}: no folder for {', '.join(missing)}")
-    base = bert.embed(passages)
+    base_of: dict[str, np.ndarray] = {}
     print("Cosine of embeddings to those of base + original. `base`: without any adapter, what doing nothing gives.")
     head = f"{'adapter':<24} {'pairs':>6}  {'cos mean':>9} {'cos min':>9}  {'base mean':>9} {'base min':>9}"
     print(f"{head}  {'recall@1':>8} {'original':>8} {'base':>8}")
@@ -340,14 +349,18 @@ def compare(bert: Bert, passages: list[Passage], options: argparse.Namespace) ->
     for name in decoded:
         own = [domain for domain in domains if name == domain or name.endswith(("/" + domain, "_" + domain))]
         own = [max(own, key=len)] if own and options.domains == "own" else domains
-        places = [p for p, passage in enumerate(passages) if passage.domain in own]
-        part = [passages[p] for p in places]
+        part = [passage for domain in own for passage in passages if passage.domain == domain]
+        bert.set_adapter(None)
+        for domain in own:
+            if domain not in base_of:
+                base_of[domain] = bert.embed([passage for passage in part if passage.domain == domain])
+        base = np.concatenate([base_of[domain] for domain in own])
         bert.set_adapter(read_adapter(originals[name]))
         original = bert.embed(part)
         bert.set_adapter(read_adapter(decoded[name]))
         found = bert.embed(part)
-        near, far = (found * original).sum(1), (base[places] * original).sum(1)
-        recalls = [recall(embeddings, part) for embeddings in (found, original, base[places])]
+        near, far = (found * original).sum(1), (base * original).sum(1)
+        recalls = [recall(embeddings, part) for embeddings in (found, original, base)]
         row = [len(part) / 2, near.mean(), near.min(), far.mean(), far.min(), *recalls]
         right &= bool(near.mean() >= options.min_cosine)
         sums.append(row)
@@ -392,6 +405,7 @@ def arguments() -> argparse.Namespace:
     job.add_argument("--adapter", type=Path, metavar="DIR", help="a decompressed adapter, or a folder of them")
     job.add_argument("--against", type=Path, metavar="DIR", help="the original, or a folder of originals")
     job.add_argument("--without", type=Path, metavar="FILE", help="leave out the pairs that this calibration file has seen")
+    job.add_argument("--pairs-per-domain", type=int, metavar="N", help="only the first N pairs of each domain (default all)")
     job.add_argument("--min-cosine", type=float, default=-1.0, help="exit with 1 if a mean cosine is below this")
     options = parser.parse_args()
     options.layers = [int(layer) for layer in options.layers.split(",")]
