@@ -86,7 +86,10 @@ def main() -> int:
         # PEFT only warns of keys that are missing or that it does not know; here that is a failure.
         faults = [str(w.message)[:200] for w in warned if "keys" in str(w.message)]
         faults += faults_of_loading(model, folder)
-        reference.set_adapter(read_adapter(folder))
+        try:
+            reference.set_adapter(read_adapter(folder))
+        except (KeyError, ValueError) as error:
+            faults.append(str(error))
         found, expected = embed(model, texts), reference.embed(texts)
         difference, effect = np.abs(found - expected).max(), np.abs(found - base).max()
         if not difference <= LIMIT:

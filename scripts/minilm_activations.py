@@ -13,7 +13,7 @@ PAIRS is a file of JSON lines with `d` (domain), `i` (number), `a` and `b` (a pa
 `--output` also takes `--tokens FILE`, a safetensors file with `input_ids` and `attention_mask` [passages, length].
 
 Rows of one passage lie together, and pairs come in shuffled order: the last quarter of a file comes from other passages
-than the rest (at most one pair lies across the border). `--held-out FILE` writes a second file from pairs that share none with the first.
+than the rest (at most one pair lies across the border). `--held-out FILE` writes a second file, from other pairs.
 query, key and value have the same input; it is written under each path, so that a reader needs no rule for it.
 
 On a busy machine set OPENBLAS_NUM_THREADS=1: threads that wait for a core spin, and cost more than they give.
@@ -96,6 +96,8 @@ class Bert:
         """Adds an adapter, or with None goes back to the base model."""
         self.adapter = {}
         for path, lora in (adapter or {}).items():
+            if path + ".weight" not in self.weights:
+                raise ValueError(f"{path}: the base model has no such projection")
             shape = self.weights[path + ".weight"].shape
             if (lora.b.shape[0], lora.a.shape[1]) != shape:
                 raise ValueError(f"{path}: the weight is {shape}, lora_B {lora.b.shape}, lora_A {lora.a.shape}")
