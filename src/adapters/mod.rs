@@ -16,6 +16,7 @@ pub(crate) mod draft;
 #[cfg(feature = "compress")]
 pub mod encode;
 pub mod encoded;
+pub mod engine;
 #[cfg(feature = "compress")]
 pub(crate) mod factor;
 #[cfg(feature = "compress")]
