@@ -56,7 +56,9 @@ pub struct Adapted<B: Backend> {
 
 pub const TOKENS: usize = 12;
 pub const ADAPTERS: u32 = 6;
-const [D_IN, D_OUT, RANK]: [usize; 3] = [48, 70, 20];
+const D_IN: usize = 48;
+const D_OUT: usize = 70;
+const RANK: usize = 20;
 const WIDTH: CodeWidth = CodeWidth::FourThree;
 
 impl<B: Backend> Adapted<B> {
