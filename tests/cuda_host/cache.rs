@@ -96,7 +96,9 @@ pub fn trials() -> Vec<Trial> {
             let child = || {
                 let mut command = crate::probe("build");
                 command.env(LIBRARY_DIR, empty.path()).env("TRIFUSE_CACHE_DIR", folder.path());
-                ["VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"].iter().for_each(|name| drop(command.env_remove(name)));
+                for variable in ["VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"] {
+                    command.env_remove(variable);
+                }
                 command.output().unwrap()
             };
             let output = child();

@@ -111,7 +111,7 @@ const HOPPER: &str = r#"
         for (int i = 0; i < N / 2; i++) { sum += d[i]; }
         return sum;
     }
-    extern "C" __global__ void __launch_bounds__(128) probe(const __grid_constant__ tensor_map map, f32 *to, bool more) {
+    extern "C" __global__ void __launch_bounds__(384, 1) probe(const __grid_constant__ tensor_map map, f32 *to, bool more) {
         extern __shared__ __align__(1024) char tile[];
         __shared__ u64 barrier;
         grid_wait();
