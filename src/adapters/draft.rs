@@ -12,7 +12,7 @@ use super::codebook::WIDTHS;
 use super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
-use super::lora::Lora;
+use super::peft::Lora;
 use super::options::{DEFAULT_BITS, EncodeOptions};
 use super::terms::{Side, Terms};
 use crate::error::Result;

@@ -10,7 +10,7 @@ use super::draft::{Member, Setting};
 use super::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
 use super::ladder::{climb, metric};
 use super::linalg::{Mat, widen};
-use super::lora::Lora;
+use super::peft::Lora;
 pub use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
 use super::terms::Terms;
 use crate::error::{Error, Result, ensure};
