@@ -126,6 +126,18 @@ impl<D: Device> Session<D> {
         index.update(&self.device, &mut self.queue, host)
     }
 
+    /// Several indices in one allocation, to be replaced together by [`update_indices`](Self::update_indices).
+    pub fn indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Vec<Index<H, D>>> {
+        self.outside_capture("indices")?;
+        Index::packed(&self.device, &mut self.queue, hosts)
+    }
+
+    /// Replaces what [`indices`](Self::indices) made, in one copy.
+    pub fn update_indices<H: HostIndex>(&mut self, indices: &[Index<H, D>], hosts: &[H]) -> Result<()> {
+        self.outside_capture("update_indices")?;
+        Index::update_packed(&*self.device, &mut self.queue, indices, hosts)
+    }
+
     /// Replaces the codes of the adapter in `slot`.
     pub fn update_adapter(&mut self, codes: &Index<Codes, D>, slot: u32, adapter: &AdapterCodes) -> Result<()> {
         self.outside_capture("update_adapter")?;

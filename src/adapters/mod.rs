@@ -2,3 +2,4 @@
 
 pub mod certificate;
 pub mod encoded;
+pub mod engine;

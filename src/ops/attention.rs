@@ -213,17 +213,16 @@ impl Attention {
     /// Pairs of query and key that the masks leave, of a dense sequence.
     fn seen_pairs(&self) -> f64 {
         let (q, kv) = (self.q_len as i128, self.kv_len as i128);
-        if !self.causal && self.window.is_none() {
-            return (q * kv) as f64;
-        }
-        let window = self.window.map_or(i128::from(i64::MAX), i128::from);
-        (0..q)
-            .map(|i| {
-                let position = i + kv - q;
-                let last = if self.causal { position } else { position.saturating_add(window) }.min(kv - 1);
-                (last - position.saturating_sub(window).max(0) + 1).max(0)
-            })
-            .sum::<i128>() as f64
+        // Σ over n ≤ last of n clamped to 0..=kv.
+        let clamped_up_to = |last: i128| match last {
+            ..=0 => 0.0,
+            _ if last <= kv => last as f64 * (last + 1) as f64 / 2.0,
+            _ => kv as f64 * (kv + 1) as f64 / 2.0 + (last - kv) as f64 * kv as f64,
+        };
+        // Pairs whose key lies at most `ahead` after the query's position: row by row, position + ahead + 1 keys.
+        let up_to = |ahead: i128| clamped_up_to(kv + ahead) - clamped_up_to(kv - q + ahead);
+        let ahead = if self.causal { 0 } else { self.window.map_or(q + kv, i128::from) };
+        up_to(ahead) - self.window.map_or(0.0, |window| up_to(-i128::from(window) - 1))
     }
 }
 
@@ -283,20 +282,21 @@ impl Op for Attention {
     }
 
     fn cost(&self) -> Cost {
-        let sequence = 4.0 * (self.heads * self.head_dim) as f64;
-        let dense = sequence * (self.batch * self.q_len * self.kv_len) as f64;
+        let sequence = 4.0 * self.heads as f64 * self.head_dim as f64;
+        let dense = sequence * self.batch as f64 * self.q_len as f64 * self.kv_len as f64;
         let useful = sequence * self.batch as f64 * self.seen_pairs();
         let executed = match self.form {
             // An upper bound: the blocks there is room for, each pattern's share.
             Form::Blocks(shape) => {
-                let rows = (self.batch * self.heads) as f64 / f64::from(shape.patterns);
+                let rows = self.batch as f64 * self.heads as f64 / f64::from(shape.patterns);
                 4.0 * self.head_dim as f64 * f64::from(shape.block).powi(2) * f64::from(shape.capacity) * rows
             }
             _ => useful,
         };
         let (q, kv) = (self.q_extent(), self.kv_extent());
-        let elements = 2 * q.0 * q.1 * self.heads + 2 * kv.0 * kv.1 * self.kv_heads;
-        let bytes = (elements * self.head_dim * self.dtype.size()) as f64 + if self.lse { 4.0 * self.lse_len() as f64 } else { 0.0 };
+        let rows = |(batch, tokens): (u64, u64), heads: u64| 2.0 * batch as f64 * tokens as f64 * heads as f64;
+        let elements = rows(q, self.heads) + rows(kv, self.kv_heads);
+        let bytes = elements * (self.head_dim * self.dtype.size()) as f64 + if self.lse { 4.0 * self.lse_len() as f64 } else { 0.0 };
         Cost { executed_flops: executed, useful_flops: useful.min(executed), dense_flops: dense, bytes }
     }
 

@@ -160,10 +160,10 @@ impl Factor {
         }
     }
 
-    fn bytes(self, adapters: u32, d: u64, rank: u64, size: u64) -> u64 {
+    fn bytes(self, adapters: u32, d: u64, rank: u64, size: f64) -> f64 {
         match self {
-            Self::Dense { bases } => u64::from(bases) * d * rank * size,
-            Self::Coded { words_per_adapter, .. } => u64::from(adapters) * (u64::from(words_per_adapter) * 4 + CODEBOOK_LEN as u64 * 4),
+            Self::Dense { bases } => f64::from(bases) * d as f64 * rank as f64 * size,
+            Self::Coded { words_per_adapter, .. } => f64::from(adapters) * 4.0 * (f64::from(words_per_adapter) + CODEBOOK_LEN as f64),
         }
     }
 }
@@ -223,15 +223,16 @@ impl Op for CodebookGemm {
     }
 
     fn cost(&self) -> Cost {
+        let (tokens, size) = (self.tokens as f64, self.dtype.size() as f64);
         let mut flops = 0.0;
-        let mut bytes = (self.tokens * self.d_in * self.dtype.size()) as f64;
+        let mut bytes = tokens * self.d_in as f64 * size;
         for slice in &self.slices {
             let core = if slice.core { slice.rank } else { 0 };
-            flops += 2.0 * (self.tokens * slice.rank * (self.d_in + slice.d_out + core)) as f64;
-            let passes = if self.accumulate { 2 } else { 1 };
-            bytes += (passes * self.tokens * slice.d_out * self.dtype.size()) as f64;
-            bytes += (slice.input.bytes(self.adapters, self.d_in, slice.rank, self.dtype.size())) as f64;
-            bytes += (slice.output.bytes(self.adapters, slice.d_out, slice.rank, self.dtype.size())) as f64;
+            flops += 2.0 * tokens * slice.rank as f64 * (self.d_in as f64 + slice.d_out as f64 + core as f64);
+            let passes = if self.accumulate { 2.0 } else { 1.0 };
+            bytes += passes * tokens * slice.d_out as f64 * size;
+            bytes += slice.input.bytes(self.adapters, self.d_in, slice.rank, size);
+            bytes += slice.output.bytes(self.adapters, slice.d_out, slice.rank, size);
         }
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }

@@ -73,13 +73,12 @@ impl Op for FusedMlp {
     }
 
     fn cost(&self) -> Cost {
-        let inputs = if self.gated { 2 } else { 1 };
-        let weights = inputs * self.d_ff * self.d_model + self.d_out * self.d_ff;
-        let flops = 2.0 * self.tokens as f64 * weights as f64;
-        let rows = self.tokens * (self.d_model + self.d_out * if self.residual { 2 } else { 1 });
-        let bias = if self.bias1 { self.d_ff } else { 0 } + if self.bias2 { self.d_out } else { 0 };
-        let bytes = ((weights + rows + bias) * self.dtype.size()) as f64;
-        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
+        let (tokens, d_model, d_ff, d_out) = (self.tokens as f64, self.d_model as f64, self.d_ff as f64, self.d_out as f64);
+        let weights = d_ff * d_model * if self.gated { 2.0 } else { 1.0 } + d_out * d_ff;
+        let flops = 2.0 * tokens * weights;
+        let rows = tokens * (d_model + d_out * if self.residual { 2.0 } else { 1.0 });
+        let bias = if self.bias1 { d_ff } else { 0.0 } + if self.bias2 { d_out } else { 0.0 };
+        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes: (weights + rows + bias) * self.dtype.size() as f64 }
     }
 
     fn operands<'a, D: Device>(&self, args: &'a FusedMlpArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

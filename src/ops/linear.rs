@@ -73,13 +73,13 @@ impl Op for Linear {
     }
 
     fn cost(&self) -> Cost {
+        let (tokens, d_in, d_out, size) = (self.tokens as f64, self.d_in as f64, self.d_out as f64, self.dtype.size() as f64);
         let delta = self.delta.as_ref().map(Op::cost).unwrap_or_default();
-        let flops = 2.0 * self.tokens as f64 * (self.d_in * self.d_out) as f64 + delta.executed_flops;
-        let outputs = if self.residual { 2 } else { 1 };
-        let elements = self.tokens * (self.d_in + self.d_out * outputs) + self.d_out * self.d_in + if self.bias { self.d_out } else { 0 };
+        let flops = 2.0 * tokens * d_in * d_out + delta.executed_flops;
+        let outputs = if self.residual { 2.0 } else { 1.0 };
+        let elements = tokens * (d_in + d_out * outputs) + d_out * d_in + if self.bias { d_out } else { 0.0 };
         // The delta's x and y are already counted.
-        let shared = (self.tokens * (self.d_in + 2 * self.d_out) * self.dtype.size()) as f64;
-        let bytes = (elements * self.dtype.size()) as f64 + (delta.bytes - shared).max(0.0);
+        let bytes = elements * size + (delta.bytes - tokens * (d_in + 2.0 * d_out) * size).max(0.0);
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }
 

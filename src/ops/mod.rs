@@ -9,6 +9,8 @@ pub mod fused_mlp;
 pub mod index;
 pub mod linear;
 pub mod pointwise;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -132,11 +132,12 @@ impl Op for Pointwise {
     }
 
     fn cost(&self) -> Cost {
-        let read = if matches!(self.kind, Kind::Embedding { .. }) { self.rows } else { self.x_rows() };
-        let residual = if self.has_residual() { self.rows } else { 0 };
-        let elements = ((read + residual + self.rows) * self.columns) as f64;
-        let flops = 4.0 * (read * self.columns) as f64;
-        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes: elements * self.dtype.size() as f64 }
+        let read = if matches!(self.kind, Kind::Embedding { .. }) { self.rows } else { self.x_rows() } as f64;
+        let residual = if self.has_residual() { self.rows as f64 } else { 0.0 };
+        let columns = self.columns as f64;
+        let flops = 4.0 * read * columns;
+        let bytes = (read + residual + self.rows as f64) * columns * self.dtype.size() as f64;
+        Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }
 
     fn operands<'a, D: Device>(&self, args: &'a PointwiseArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

@@ -38,6 +38,9 @@ pub trait HostIndex {
     fn capacity(shape: &Self::Shape) -> u64;
 }
 
+/// Where an index may start in a shared allocation, in bytes: what every device's binding rules allow.
+const PACKED_ALIGN: u64 = 256;
+
 /// Checked index data on a device.
 #[derive_where(Clone)]
 pub struct Index<H: HostIndex, D: Device> {
@@ -63,6 +66,43 @@ impl<H: HostIndex, D: Device> Index<H, D> {
             return Err(Error::invalid(H::NAME, format!("the shape it was made with, {:?}", self.shape), format!("{:?}", host.shape())));
         }
         self.put(device, queue, 0, &host.words())
+    }
+
+    /// Several indices in one allocation, so that [`update_packed`](Self::update_packed) is one copy.
+    pub fn packed(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Vec<Self>> {
+        let mut at = 0;
+        let places: Vec<(u64, u64)> = hosts
+            .iter()
+            .map(|host| {
+                let (offset, len) = (at, H::capacity(&host.shape()) * 4);
+                at = (at + len).next_multiple_of(PACKED_ALIGN);
+                (offset, len)
+            })
+            .collect();
+        let buffer = device.alloc(at)?;
+        let slice = |(offset, len)| Slice { buffer: buffer.clone(), offset, len };
+        let indices: Vec<Self> = hosts.iter().zip(places).map(|(host, place)| Self { shape: host.shape(), slice: slice(place) }).collect();
+        Self::update_packed(device, queue, &indices, hosts)?;
+        Ok(indices)
+    }
+
+    /// Replaces the contents of all indices that [`packed`](Self::packed) made together, in one copy.
+    ///
+    /// # Errors
+    /// Another number of indices, or one of another shape, than was packed.
+    pub fn update_packed(device: &D, queue: &mut D::Queue, indices: &[Self], hosts: &[H]) -> Result<()> {
+        let Some(first) = indices.first() else { return Ok(()) };
+        let mut bytes = Vec::new();
+        for (n, index) in indices.iter().enumerate() {
+            let together = D::buffer_id(&index.slice.buffer) == D::buffer_id(&first.slice.buffer) && index.slice.offset == bytes.len() as u64;
+            let host = hosts.get(n).filter(|host| together && hosts.len() == indices.len() && host.shape() == index.shape);
+            let host =
+                host.ok_or_else(|| Error::invalid(H::NAME, "the indices packed together, each of its own shape", format!("index {n} of {}", hosts.len())))?;
+            bytes.extend_from_slice(bytemuck::cast_slice(&host.words()));
+            bytes.resize(bytes.len().next_multiple_of(PACKED_ALIGN as usize), 0);
+        }
+        let all = Slice { buffer: first.slice.buffer.clone(), offset: 0, len: bytes.len() as u64 };
+        device.write(queue, &all, &bytes)
     }
 
     /// The shape it was made with.

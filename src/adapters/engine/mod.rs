@@ -1,0 +1,373 @@
+//! Serving from the compressed form: any mix of adapters in a batch, token by token.
+//!
+//! Adapters of one projection that share a form (which factors are shared, coded or plain, and the rank) share one
+//! launch. A pool of bounded size holds the adapters in use on the device; the least recently used make room, and
+//! come back from the bundle.
+
+mod class;
+mod pool;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use class::{Class, Form};
+use pool::Pool;
+
+use super::encoded::{EncodedAdapter, Population, SharedProjection};
+use crate::backend::Kernel;
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Error, Result, ensure};
+use crate::ops::CodebookGemm;
+use crate::ops::index::{Index, TokenAdapters};
+use crate::ops::{CodebookGemmArgs, codebook_gemm::CodebookSlice};
+use crate::session::{Plan, Session};
+
+/// Where encoded adapters come from: a population in memory, or a bundle that is read adapter by adapter.
+pub trait Source: Send {
+    /// What all adapters share, by module path.
+    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>>;
+    /// The names of the adapters, sorted.
+    fn names(&self) -> Vec<String>;
+    /// One adapter.
+    fn adapter(&self, name: &str) -> Result<EncodedAdapter>;
+}
+
+impl Source for Population {
+    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
+        Ok(self.projections.clone())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.adapters.keys().cloned().collect()
+    }
+
+    fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
+        self.adapters.get(name).cloned().ok_or_else(|| unknown(name, &self.names()))
+    }
+}
+
+fn unknown(name: &str, known: &[String]) -> Error {
+    Error::invalid("adapter", format!("one of {}", known.join(", ")), format!("{name:?}"))
+}
+
+/// An adapter that an engine knows. Stays valid until it is removed; ids are not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AdapterId(u64);
+
+/// How an engine is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// The type of x, y and the bases on the device.
+    pub dtype: DType,
+    /// The most bytes of device memory for adapters (bases not counted); `None` holds them all.
+    pub pool_bytes: Option<u64>,
+}
+
+/// Compressed adapters, ready to be applied on a device.
+pub struct Engine<D: Kernel<CodebookGemm>> {
+    dtype: DType,
+    source: Box<dyn Source>,
+    shared: BTreeMap<String, SharedProjection>,
+    /// Adapters that were added while running: not in the source.
+    added: HashMap<AdapterId, Arc<EncodedAdapter>>,
+    names: BTreeMap<String, AdapterId>,
+    next_id: u64,
+    classes: Vec<Class<D>>,
+    pool: Pool,
+    plans: HashMap<CodebookGemm, Plan<CodebookGemm, D>>,
+    generation: u64,
+}
+
+/// The adapters of a batch's tokens, on the device. Its contents may change between replays of a captured graph.
+pub struct Batch<D: Device> {
+    tokens: usize,
+    generation: u64,
+    maps: Vec<Index<TokenAdapters, D>>,
+}
+
+impl<D: Device> Batch<D> {
+    /// Tokens of the batch.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+}
+
+/// One projection of [`Engine::apply`]: `y` gets the delta added.
+pub struct Target<'a, D: Device> {
+    /// The module path.
+    pub projection: &'a str,
+    /// `[tokens, d_out]` in the engine's dtype.
+    pub y: Slice<D>,
+    /// Elements from one row of y to the next.
+    pub y_stride: u64,
+}
+
+impl<D: Kernel<CodebookGemm>> Engine<D> {
+    /// An engine for the adapters of `source`. Bases go to the device now, adapters when they are first used.
+    ///
+    /// # Errors
+    /// A pool too small for a single adapter; a source that cannot be read; no device memory.
+    pub fn open(session: &mut Session<D>, source: Box<dyn Source>, options: EngineOptions) -> Result<Self> {
+        let shared = source.projections()?;
+        let names = source.names();
+        let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
+        for (index, name) in names.iter().enumerate() {
+            for (path, projection) in &source.adapter(name)?.projections {
+                let form = Form::of(path, projection);
+                match forms.keys().find(|known| known.same_class(&form)).cloned() {
+                    Some(known) => {
+                        let mut members = forms.remove(&known).unwrap_or_default();
+                        members.push(index);
+                        forms.insert(known.widened(&form), members);
+                    }
+                    None => drop(forms.insert(form, vec![index])),
+                }
+            }
+        }
+        // Classes with the same members share one map from adapters to slots, and so one launch (q, k, v).
+        let mut memberships: Vec<Vec<usize>> = forms.values().cloned().collect();
+        memberships.sort();
+        memberships.dedup();
+        let map_of = |members: &[usize]| memberships.iter().position(|known| known == members).unwrap_or(0);
+        let demand: Vec<(usize, u64)> = forms.iter().map(|(form, members)| (map_of(members), form.slot_bytes(options.dtype))).collect();
+        let pool = Pool::new(&memberships.iter().map(Vec::len).collect::<Vec<_>>(), &demand, options.pool_bytes)?;
+        let mut classes = Vec::new();
+        for (form, members) in forms {
+            let map = map_of(&members);
+            let projection = shared.get(form.path()).ok_or_else(|| Error::invalid("projection", "one that the population shares", form.path()))?;
+            classes.push(Class::new(session, form, map, pool.capacity(map), projection, options.dtype)?);
+        }
+        let ids: BTreeMap<String, AdapterId> = names.into_iter().enumerate().map(|(index, name)| (name, AdapterId(index as u64))).collect();
+        let next_id = ids.len() as u64;
+        Ok(Self { dtype: options.dtype, source, shared, added: HashMap::new(), names: ids, next_id, classes, pool, plans: HashMap::new(), generation: 0 })
+    }
+
+    /// The adapters that are known, sorted by name.
+    pub fn adapters(&self) -> impl Iterator<Item = (&str, AdapterId)> {
+        self.names.iter().map(|(name, id)| (name.as_str(), *id))
+    }
+
+    /// The adapter of that name.
+    pub fn adapter(&self, name: &str) -> Result<AdapterId> {
+        self.names.get(name).copied().ok_or_else(|| unknown(name, &self.names.keys().cloned().collect::<Vec<_>>()))
+    }
+
+    /// The projections that any adapter touches.
+    pub fn projections(&self) -> impl Iterator<Item = (&str, &SharedProjection)> {
+        self.shared.iter().map(|(path, shared)| (path.as_str(), shared))
+    }
+
+    /// Whether the adapter is on the device now.
+    pub fn is_resident(&self, id: AdapterId) -> bool {
+        self.pool.is_resident(id)
+    }
+
+    /// Bytes of device memory set aside for adapters, and for bases.
+    pub fn device_bytes(&self) -> (u64, u64) {
+        let adapters = self.classes.iter().map(|class| class.slot_bytes() * u64::from(class.capacity())).sum();
+        (adapters, self.classes.iter().map(Class::basis_bytes).sum())
+    }
+
+    /// Rises when memory had to grow for an added adapter. Batches and graphs made before must be made anew.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Adds an adapter that was encoded on this population's bases, while batches run.
+    ///
+    /// # Errors
+    /// A name that is taken; a projection or basis that the population does not have; a pool with no room for it.
+    pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format!("{name:?}"))?;
+        for (path, projection) in &adapter.projections {
+            let shared = self.shared.get(path).ok_or_else(|| Error::invalid(format!("adapter {name}"), "projections of the population", path.as_str()))?;
+            class::check(name, path, projection, shared)?;
+        }
+        let mut joined = Vec::new();
+        for (path, projection) in &adapter.projections {
+            let form = Form::of(path, projection);
+            joined.push(match self.classes.iter().position(|class| class.form().same_class(&form)) {
+                Some(at) => {
+                    if self.classes[at].form().slot_bytes(self.dtype) < self.classes[at].form().widened(&form).slot_bytes(self.dtype) {
+                        let widened = self.classes[at].form().widened(&form);
+                        self.replace(session, at, widened, self.pool.capacity(self.classes[at].map()))?;
+                    }
+                    at
+                }
+                None => {
+                    let map = self.pool.add_map();
+                    let class = Class::new(session, form, map, self.pool.capacity(map), &self.shared[path], self.dtype)?;
+                    self.generation += 1;
+                    self.classes.push(class);
+                    self.classes.len() - 1
+                }
+            });
+        }
+        let mut maps: Vec<usize> = joined.iter().map(|&at| self.classes[at].map()).collect();
+        maps.sort_unstable();
+        maps.dedup();
+        for map in maps {
+            if self.pool.join(map) {
+                for at in 0..self.classes.len() {
+                    if self.classes[at].map() == map {
+                        self.replace(session, at, self.classes[at].form().clone(), self.pool.capacity(map))?;
+                    }
+                }
+            }
+        }
+        let id = AdapterId(self.next_id);
+        self.next_id += 1;
+        self.names.insert(name.into(), id);
+        self.added.insert(id, Arc::new(adapter));
+        Ok(id)
+    }
+
+    /// Forgets an adapter; its place is free for others. Batches already in the queue still see it.
+    pub fn remove(&mut self, id: AdapterId) -> Result<()> {
+        let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name.clone());
+        let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
+        self.names.remove(&name);
+        self.added.remove(&id);
+        self.pool.evict(id);
+        Ok(())
+    }
+
+    /// Puts the adapters of a batch on the device, one id a token, `None` for the base model alone.
+    ///
+    /// # Errors
+    /// An adapter that is not known; more adapters than the pool holds at once.
+    pub fn batch(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Batch<D>> {
+        let hosts = self.settle(session, ids)?;
+        Ok(Batch { tokens: ids.len(), generation: self.generation, maps: session.indices(&hosts)? })
+    }
+
+    /// Changes the adapters of a batch in place: graphs captured with it see them at their next replay.
+    ///
+    /// # Errors
+    /// As [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
+    pub fn update(&mut self, session: &mut Session<D>, batch: &Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
+        ensure(ids.len() == batch.tokens, "batch", &format!("{} tokens", batch.tokens), ids.len())?;
+        self.current(batch)?;
+        let hosts = self.settle(session, ids)?;
+        session.update_indices(&batch.maps, &hosts)
+    }
+
+    /// `y += ΔW_a(t) · x[t]` for every target; all read the same `x [tokens, d_in]`, rows `x_stride` elements apart.
+    /// Targets whose adapters share a form share a launch. Does not block; may be captured.
+    ///
+    /// # Errors
+    /// A projection that the population does not have; one with another d_in; operands too small or overlapping.
+    pub fn apply(&mut self, session: &mut Session<D>, batch: &Batch<D>, x: &Slice<D>, x_stride: u64, targets: &[Target<'_, D>]) -> Result<()> {
+        self.current(batch)?;
+        let mut launches: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+        for (number, target) in targets.iter().enumerate() {
+            let known = self.shared.contains_key(target.projection);
+            ensure(known, "projection", "one that the population has", format!("{:?}", target.projection))?;
+            let classes = self.classes.iter().enumerate().filter(|(_, class)| class.form().path() == target.projection);
+            for (at, class) in classes {
+                launches.entry(class.map()).or_default().push((at, number));
+            }
+        }
+        for (map, mut parts) in launches {
+            // Two classes of one projection both add to the same y, so each round takes a y once.
+            while !parts.is_empty() {
+                let mut seen = Vec::new();
+                let (round, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(|&(_, target)| {
+                    !seen.contains(&target) && {
+                        seen.push(target);
+                        true
+                    }
+                });
+                parts = rest;
+                self.launch(session, batch, map, x, x_stride, targets, &round)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one step of `apply`, its operands passed on")]
+    fn launch(
+        &mut self,
+        session: &mut Session<D>,
+        batch: &Batch<D>,
+        map: usize,
+        x: &Slice<D>,
+        x_stride: u64,
+        targets: &[Target<'_, D>],
+        round: &[(usize, usize)],
+    ) -> Result<()> {
+        let first = &self.classes[round[0].0];
+        let (d_in, capacity) = (first.d_in(), first.capacity());
+        let mut slices: Vec<CodebookSlice> = Vec::new();
+        let mut args = Vec::new();
+        for &(at, target) in round {
+            let class = &self.classes[at];
+            ensure(class.d_in() == d_in, "targets", &format!("projections of d_in {d_in}"), format!("{} of {}", targets[target].projection, class.d_in()))?;
+            slices.push(class.slice(targets[target].y_stride));
+            args.push(class.args(&targets[target].y));
+        }
+        let op = CodebookGemm { dtype: self.dtype, tokens: batch.tokens as u64, d_in, x_stride, adapters: capacity, accumulate: true, slices };
+        let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling: first.scaling().clone(), slices: args };
+        if !self.plans.contains_key(&op) {
+            let plan = session.plan(op.clone())?;
+            self.plans.insert(op.clone(), plan);
+        }
+        session.run(&self.plans[&op], &args)
+    }
+
+    /// Makes every adapter of `ids` resident, and gives each map's words.
+    fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Vec<TokenAdapters>> {
+        let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        for &id in &wanted {
+            self.pool.touch(id);
+        }
+        for &id in wanted.iter().filter(|&&id| !self.pool.is_resident(id)).collect::<Vec<_>>() {
+            let adapter = self.load(id)?;
+            let member = |class: &Class<D>| adapter.projections.get(class.form().path()).filter(|p| class.form().same_class(&Form::of(class.form().path(), p)));
+            let mut maps: Vec<usize> = self.classes.iter().filter(|class| member(class).is_some()).map(Class::map).collect();
+            maps.sort_unstable();
+            maps.dedup();
+            let slots = self.pool.admit(id, &maps, &wanted)?;
+            for class in &mut self.classes {
+                if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
+                    let projection = adapter.projections.get(class.form().path()).filter(|p| class.form().same_class(&Form::of(class.form().path(), p)));
+                    class.put(session, slot, projection)?;
+                }
+            }
+        }
+        (0..self.pool.maps())
+            .map(|map| {
+                let slots: Vec<i32> = ids.iter().map(|id| id.and_then(|id| self.pool.slot(id, map)).map_or(-1, |slot| slot as i32)).collect();
+                TokenAdapters::new(&slots, self.pool.capacity(map))
+            })
+            .collect()
+    }
+
+    fn load(&self, id: AdapterId) -> Result<Arc<EncodedAdapter>> {
+        if let Some(adapter) = self.added.get(&id) {
+            return Ok(adapter.clone());
+        }
+        let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name);
+        let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
+        self.source.adapter(name).map(Arc::new)
+    }
+
+    fn current(&self, batch: &Batch<D>) -> Result<()> {
+        let found = format!("generation {}", batch.generation);
+        ensure(batch.generation == self.generation, "batch", &format!("one of generation {}: make it anew", self.generation), found)
+    }
+
+    /// Puts a larger class in the place of `classes[at]`; its adapters come back when they are next used.
+    fn replace(&mut self, session: &mut Session<D>, at: usize, form: Form, capacity: u32) -> Result<()> {
+        let map = self.classes[at].map();
+        let class = Class::new(session, form.clone(), map, capacity, &self.shared[form.path()], self.dtype)?;
+        self.classes[at] = class;
+        self.pool.evict_map(map);
+        self.plans.clear();
+        self.generation += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Which adapters are on the device: slots, and who makes room for whom.
+
+use std::collections::HashMap;
+
+use super::AdapterId;
+use crate::error::{Error, Result};
+
+/// Slots of each map, and the adapters that hold them. A map serves the classes whose adapters are the same.
+pub struct Pool {
+    /// The most adapters on the device at once.
+    limit: u32,
+    maps: Vec<Map>,
+    /// Of every adapter on the device: its slot in each map that it is in.
+    resident: HashMap<AdapterId, HashMap<usize, u32>>,
+    /// When each adapter was last asked for.
+    used: HashMap<AdapterId, u64>,
+    clock: u64,
+}
+
+struct Map {
+    capacity: u32,
+    members: usize,
+    free: Vec<u32>,
+}
+
+impl Map {
+    fn new(capacity: u32, members: usize) -> Self {
+        Self { capacity, members, free: (0..capacity).rev().collect() }
+    }
+}
+
+impl Pool {
+    /// `members[m]` adapters know map `m`; each `(map, bytes)` of `demand` needs that many bytes a slot of the map.
+    /// As many adapters are held as fit `limit_bytes`.
+    pub fn new(members: &[usize], demand: &[(usize, u64)], limit_bytes: Option<u64>) -> Result<Self> {
+        let most = members.iter().copied().max().unwrap_or(0).max(1) as u32;
+        let bytes = |limit: u32| demand.iter().map(|&(map, bytes)| u64::from(limit.min(members[map] as u32)) * bytes).sum::<u64>();
+        let fits = |limit: u32| limit_bytes.is_none_or(|limit_bytes| bytes(limit) <= limit_bytes);
+        if !fits(1) {
+            return Err(Error::invalid("pool_bytes", format!("at least {} bytes, one adapter of each form", bytes(1)), limit_bytes.unwrap_or(0)));
+        }
+        let limit = (1..=most).rev().find(|&limit| fits(limit)).unwrap_or(1);
+        let maps = members.iter().map(|&members| Map::new(limit.min(members as u32).max(1), members)).collect();
+        // With no limit in bytes, adapters that are added later may all stay too.
+        let limit = if limit_bytes.is_none() { u32::MAX } else { limit };
+        Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0 })
+    }
+
+    /// Maps there are.
+    pub fn maps(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Slots of a map.
+    pub fn capacity(&self, map: usize) -> u32 {
+        self.maps[map].capacity
+    }
+
+    /// A map with one slot and no member yet.
+    pub fn add_map(&mut self) -> usize {
+        self.maps.push(Map::new(1, 0));
+        self.maps.len() - 1
+    }
+
+    /// One more adapter knows `map`. Says whether the map grew, so that its memory must too.
+    pub fn join(&mut self, map: usize) -> bool {
+        let entry = &mut self.maps[map];
+        entry.members += 1;
+        let wanted = (entry.members.min(self.limit as usize) as u32).max(1);
+        if wanted <= entry.capacity {
+            return false;
+        }
+        // Doubling keeps a long row of additions from copying every time.
+        entry.capacity = wanted.next_power_of_two().min(self.limit);
+        true
+    }
+
+    /// Whether the adapter is on the device.
+    pub fn is_resident(&self, id: AdapterId) -> bool {
+        self.resident.contains_key(&id)
+    }
+
+    /// The adapter's slot in a map.
+    pub fn slot(&self, id: AdapterId, map: usize) -> Option<u32> {
+        self.resident.get(&id)?.get(&map).copied()
+    }
+
+    /// Notes that the adapter is asked for.
+    pub fn touch(&mut self, id: AdapterId) {
+        self.clock += 1;
+        self.used.insert(id, self.clock);
+    }
+
+    /// Takes a slot in each of `maps`, the least recently used making room; those in `keep` stay.
+    pub fn admit(&mut self, id: AdapterId, maps: &[usize], keep: &[AdapterId]) -> Result<Vec<(usize, u32)>> {
+        while self.resident.len() as u64 >= u64::from(self.limit) || maps.iter().any(|&map| self.maps[map].free.is_empty()) {
+            let oldest = self.resident.keys().filter(|held| !keep.contains(held)).min_by_key(|held| self.used.get(held).copied().unwrap_or(0));
+            let Some(&oldest) = oldest else {
+                let room = maps.iter().map(|&map| self.maps[map].capacity).min().unwrap_or(self.limit).min(self.limit);
+                return Err(Error::invalid("batch", format!("at most {room} adapters at once (the pool's limit)"), format!("{} adapters", keep.len())));
+            };
+            self.evict(oldest);
+        }
+        let slots: Vec<(usize, u32)> = maps.iter().filter_map(|&map| self.maps[map].free.pop().map(|slot| (map, slot))).collect();
+        self.resident.insert(id, slots.iter().copied().collect());
+        Ok(slots)
+    }
+
+    /// Frees the adapter's slots.
+    pub fn evict(&mut self, id: AdapterId) {
+        for (map, slot) in self.resident.remove(&id).unwrap_or_default() {
+            self.maps[map].free.push(slot);
+        }
+    }
+
+    /// Frees every slot of a map whose memory was replaced: whoever was in it is no longer on the device.
+    pub fn evict_map(&mut self, map: usize) {
+        let held: Vec<AdapterId> = self.resident.iter().filter(|(_, slots)| slots.contains_key(&map)).map(|(id, _)| *id).collect();
+        for id in held {
+            self.evict(id);
+        }
+        let Map { capacity, members, .. } = self.maps[map];
+        self.maps[map] = Map::new(capacity, members);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn ids(numbers: &[u64]) -> Vec<AdapterId> {
+        numbers.iter().map(|&n| AdapterId(n)).collect()
+    }
+
+    #[test]
+    fn the_least_recently_used_makes_room() {
+        let mut pool = Pool::new(&[5], &[(0, 100)], Some(250)).unwrap();
+        assert_eq!(pool.capacity(0), 2);
+        for id in ids(&[0, 1]) {
+            pool.touch(id);
+            pool.admit(id, &[0], &[id]).unwrap();
+        }
+        pool.touch(AdapterId(0));
+        pool.touch(AdapterId(2));
+        pool.admit(AdapterId(2), &[0], &ids(&[2])).unwrap();
+        assert!(pool.is_resident(AdapterId(0)) && !pool.is_resident(AdapterId(1)));
+        assert_ne!(pool.slot(AdapterId(0), 0), pool.slot(AdapterId(2), 0));
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_pool_is_refused() {
+        let mut pool = Pool::new(&[3], &[(0, 100)], Some(100)).unwrap();
+        pool.admit(AdapterId(0), &[0], &ids(&[0, 1])).unwrap();
+        assert!(pool.admit(AdapterId(1), &[0], &ids(&[0, 1])).is_err());
+        assert!(Pool::new(&[3], &[(0, 100)], Some(99)).is_err());
+    }
+
+    #[test]
+    fn maps_grow_by_doubling_and_shrink_to_nothing_resident() {
+        let mut pool = Pool::new(&[2], &[(0, 100)], None).unwrap();
+        pool.admit(AdapterId(0), &[0], &[]).unwrap();
+        assert!(pool.join(0));
+        assert_eq!(pool.capacity(0), 4);
+        pool.evict_map(0);
+        assert!(!pool.is_resident(AdapterId(0)) && !pool.join(0));
+    }
+}

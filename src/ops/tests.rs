@@ -1,0 +1,114 @@
+//! Descriptors of any size: validated or refused, never a panic; costs counted by hand.
+
+use proptest::prelude::*;
+
+use super::index::{BlockShape, PageShape, VarlenShape};
+use super::*;
+use crate::dtype::DType;
+use crate::ops::attention::Form;
+use crate::ops::codebook_gemm::{CodebookSlice, Factor};
+
+/// Small sizes, and every power of two with its neighbours.
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![0..40u64, (0..64u32, 0..3u64).prop_map(|(bits, off)| (1u64 << bits).wrapping_add(off).wrapping_sub(1))]
+}
+
+fn word() -> impl Strategy<Value = u32> {
+    size().prop_map(|size| size as u32)
+}
+
+fn factor() -> impl Strategy<Value = Factor> {
+    let width = proptest::option::of(proptest::sample::select(CodeWidth::ALL.to_vec()));
+    prop_oneof![
+        word().prop_map(|bases| Factor::Dense { bases }),
+        (width, word()).prop_map(|(width, words_per_adapter)| Factor::Coded { width, words_per_adapter })
+    ]
+}
+
+fn form() -> impl Strategy<Value = Form> {
+    let varlen =
+        [size(), size(), size(), size(), size()].prop_map(|[batch, total_q, total_kv, max_q, max_kv]| VarlenShape { batch, total_q, total_kv, max_q, max_kv });
+    let blocks = [word(), word(), word(), word(), word(), word()].prop_map(|[block, q_blocks, kv_blocks, patterns, capacity, masks]| BlockShape {
+        block,
+        q_blocks,
+        kv_blocks,
+        patterns,
+        capacity,
+        masks,
+    });
+    let paged = [size(), size(), size(), size()].prop_map(|[batch, pages, page, pool_pages]| PageShape { batch, pages, page, pool_pages });
+    prop_oneof![Just(Form::Dense), varlen.prop_map(Form::Varlen), blocks.prop_map(Form::Blocks), paged.prop_map(Form::Paged)]
+}
+
+/// The cost of whatever passes validation is finite and not negative.
+fn sane<O: Op>(op: &O) -> Result<(), TestCaseError> {
+    if op.validate().is_ok() {
+        let cost = op.cost();
+        for value in [cost.executed_flops, cost.useful_flops, cost.dense_flops, cost.bytes] {
+            prop_assert!(value.is_finite() && value >= 0.0, "{op:?}: {cost:?}");
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn attention_of_any_size_is_accepted_or_refused(
+        [batch, heads, kv_heads, q_len, kv_len] in [size(), size(), size(), size(), size()],
+        head_dim in 0..300u64, causal: bool, window in proptest::option::of(size()), form in form(), strides in [size(), size(), size()],
+    ) {
+        let mut op = Attention::dense(DType::F16, 1, [1, 1], [1, 1], 1);
+        op = Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, window, form, ..op };
+        let [batch, token, head] = strides;
+        op.q = attention::Strides { batch, token, head };
+        sane(&op)?;
+    }
+
+    #[test]
+    fn products_of_any_size_are_accepted_or_refused(
+        [tokens, d_in, d_out, rank, x_stride] in [size(), size(), size(), size(), size()],
+        adapters in word(), input in factor(), output in factor(), core: bool, flag: bool,
+    ) {
+        let slice = CodebookSlice { d_out, y_stride: x_stride, rank, input, core, output };
+        let delta = CodebookGemm { dtype: DType::BF16, tokens, d_in, x_stride, adapters, accumulate: flag, slices: vec![slice] };
+        sane(&delta)?;
+        let linear = Linear::new(DType::BF16, [tokens, d_out, d_in]);
+        sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;
+        sane(&Linear { delta: Some(delta), ..linear })?;
+        let mlp = FusedMlp {
+            dtype: DType::F32, tokens, d_model: d_in, d_ff: rank, d_out, activation: Activation::Relu, gated: flag, bias1: core, bias2: flag, residual: core,
+        };
+        sane(&mlp)?;
+        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base: 1e4f32.to_bits() }, pointwise::Kind::Embedding { vocabulary: adapters }] {
+            sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
+        }
+    }
+
+    #[test]
+    fn pairs_of_query_and_key_are_counted_as_the_masks_say(q_len in 0..20u64, kv_len in 0..20u64, causal: bool, window in proptest::option::of(0..25u64)) {
+        let op = Attention { causal, window, ..Attention::dense(DType::F32, 1, [1, 1], [q_len, kv_len], 1) };
+        let sees = |i: i64, j: i64| {
+            let position = i + kv_len as i64 - q_len as i64;
+            let window = window.map_or(i64::MAX / 4, |window| window as i64);
+            j >= position - window && j <= if causal { position } else { position + window }
+        };
+        let pairs = (0..q_len as i64).flat_map(|i| (0..kv_len as i64).map(move |j| (i, j))).filter(|&(i, j)| sees(i, j)).count();
+        prop_assert_eq!(op.cost().useful_flops, 4.0 * pairs as f64);
+    }
+}
+
+#[test]
+fn flops_of_toy_shapes_are_those_counted_by_hand() {
+    // 3 × 5 scores of 7 products each, a multiply and an add apiece, and as many for the values; 2 sequences of 4 heads.
+    let dense = Attention::dense(DType::F16, 2, [4, 2], [3, 5], 7);
+    assert_eq!(dense.cost().useful_flops, 2.0 * 4.0 * 15.0 * 7.0 * 4.0);
+    // Causal: 3 + 4 + 5 keys seen.
+    let causal = Attention { causal: true, ..dense };
+    assert_eq!((causal.cost().useful_flops, causal.cost().dense_flops), (2.0 * 4.0 * 12.0 * 7.0 * 4.0, 2.0 * 4.0 * 15.0 * 7.0 * 4.0));
+    // Two blocks of 64 × 64 there is room for, of 2 × 2.
+    let shape = BlockShape { block: 64, q_blocks: 2, kv_blocks: 2, patterns: 1, capacity: 2, masks: 0 };
+    let sparse = Attention { form: Form::Blocks(shape), ..Attention::dense(DType::F16, 1, [1, 1], [128, 128], 32) };
+    assert_eq!((sparse.cost().executed_flops, sparse.cost().dense_flops), (2.0 * 64.0 * 64.0 * 32.0 * 4.0, 128.0 * 128.0 * 32.0 * 4.0));
+    assert_eq!(Linear::new(DType::F32, [2, 3, 4]).cost().useful_flops, 48.0);
+    assert_eq!(Linear::new(DType::F32, [2, 3, 4]).cost().bytes, 4.0 * (8.0 + 12.0 + 6.0));
+}
