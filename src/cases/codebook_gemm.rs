@@ -137,7 +137,9 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {
-        let op = CodebookGemm::s2lc(dtype_in_turn(n), 13, [33, 45, 12], 4, width);
+        // Of no bits, every delta is zero: written over y, so that writing nothing would show.
+        let accumulate = width != CodeWidth::Zero;
+        let op = CodebookGemm { accumulate, ..CodebookGemm::s2lc(dtype_in_turn(n), 13, [33, 45, 12], 4, width) };
         let made = case(format!("codes_{width:?}").to_lowercase(), op.clone(), mixed);
         let input = with_slice(op, |slice| {
             slice.input = coded(Some(width), 4, 33, 12);
