@@ -25,6 +25,7 @@ pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option
     tensors.expect(params.window >= -1, "params", "window: -1 or more", params.window)?;
     let scale = params.scale as f32;
     tensors.expect(scale.is_finite() && f64::from(scale) == params.scale, "params", "scale: a number that f32 holds exactly", params.scale)?;
+    tensors.expect([0, 64, 128].contains(&params.block), "params", "block: 0 (dense), 64 or 128", params.block)?;
     for (name, shape) in [("q", &q_shape), ("k", &k_shape)] {
         // A shape with a zero in it holds no data, so its other sizes may be anything.
         let product = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size.max(1)));
