@@ -45,7 +45,7 @@ struct Event {
     bool captured = false;   // recorded in a stream that was capturing then
 };
 
-static const size_t TOTAL = size_t(4) << 30;
+static const size_t TOTAL = size_t(1) << 30;
 static std::mutex guard;
 static std::map<uint64_t, size_t> live;   // allocations
 static size_t used = 0;

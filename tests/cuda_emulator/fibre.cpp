@@ -28,6 +28,7 @@ struct Fibre {
     void *stack_pointer;
     State state;
     Place place;
+    size_t barriers;   // passed so far
 };
 
 struct Block {
@@ -49,7 +50,14 @@ static void leave(State state) {
     emulated_switch(&self.stack_pointer, block.scheduler);
 }
 
-extern "C" void emulated_barrier() { leave(AT_BARRIER); }
+extern "C" void emulated_barrier() {
+    // A fault on purpose, for the proof that tests see it.
+    static const bool skip = getenv("TRIFUSE_EMULATOR_SKIP_BARRIERS") != nullptr;
+    if (skip && block.fibres[block.running].barriers++ % 3 == 1) {
+        return;
+    }
+    leave(AT_BARRIER);
+}
 extern "C" void emulated_warp_barrier() { leave(AT_WARP_BARRIER); }
 
 static void start() {
@@ -93,7 +101,7 @@ extern "C" void run_block(void (*kernel)(void *), void *parameters, Index3 index
         void **top = (void **)(stacks + (i + 1) * STACK - 16);
         *--top = nullptr;           // what `start` would return to
         *--top = (void *)start;     // what the switch returns to
-        block.fibres[i] = {top - 6, READY, {thread, index, threads, grid, aligned}};
+        block.fibres[i] = {top - 6, READY, {thread, index, threads, grid, aligned}, 0};
     }
     bool backwards = getenv("TRIFUSE_EMULATOR_BACKWARDS") != nullptr;
     for (size_t phase = 0;; phase++) {
