@@ -14,7 +14,7 @@ use trifuse::cases::{OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case, variants};
 use trifuse::session::Session;
 
-fn main() {
+pub fn main() {
     let arguments = Arguments::from_args();
     let mut subjects: Vec<Arc<Subject>> = all().into_iter().map(|case| Arc::new(Subject::from(case))).collect();
     match vectors() {
