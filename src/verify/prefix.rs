@@ -70,7 +70,7 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     let source = Source { name: "prefix", config: &serde_json::Value::Null, modules: &modules };
     let options = EncodeOptions { min_cosine: Some(0.995), rungs: Some(vec![Rung::SharedInput, Rung::SharedOutput, Rung::PrivateCoded]), ..EncodeOptions::default() };
     let population = encode(&[source], &options, &|_, _| ())?;
-    let (own, shared) = crate::adapters::encode::payload_bytes(&population);
+    let (_, bytes) = crate::adapters::encode::payload_bytes(&population);
 
     // Rebuilt on the device: x is the identity, so that row t of y is row t of the cache.
     let mut engine = Engine::open(session, Box::new(population), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
@@ -88,7 +88,7 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     }
     let plain = (2 * prefix.tokens * width * 2) as f64;
     found.tell("bytes of K and V in f16", plain);
-    found.at_most("bytes as codes and bases, as a share of that", (own + shared) as f64 / plain, 1.0);
+    found.at_most("bytes as codes and bases, as a share of that", bytes as f64 / plain, 1.0);
     Ok(found)
 }
 
