@@ -4,11 +4,15 @@
 
 pub mod adapters;
 pub mod backend;
+pub mod cases;
+pub mod conformance;
 pub mod device;
 pub mod dtype;
 pub mod error;
 pub mod ops;
+pub mod oracle;
 pub mod session;
+pub mod tolerance;
 
 pub use dtype::DType;
 pub use error::{Error, Result};

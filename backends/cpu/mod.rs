@@ -1,1 +1,109 @@
-//! Under construction.
+//! Backend `cpu`: pure Rust on every core, no system package. The embedded default.
+//!
+//! Work runs when it is put into the queue, spread over the threads of the rayon pool that the caller stands in.
+//! How work is cut into pieces depends on shapes and index data alone, and partial sums are combined in a fixed
+//! order: results are bitwise equal from run to run, whatever the number of threads.
+
+mod attention;
+mod codebook;
+mod element;
+mod fused_mlp;
+mod host;
+mod linear;
+mod math;
+mod memory;
+mod pointwise;
+mod product;
+mod queue;
+
+pub use memory::Buffer;
+pub use queue::{Graph, Queue};
+
+use std::sync::Arc;
+
+use crate::device::{Caps, Device, Open, Slice};
+use crate::error::{Error, Result, ensure};
+use memory::{Budget, View};
+
+/// The machine's processors.
+pub struct Cpu {
+    caps: Caps,
+    budget: Arc<Budget>,
+}
+
+impl Device for Cpu {
+    const NAME: &'static str = "cpu";
+    type Buffer = Buffer;
+    type Queue = Queue;
+    type Graph = Graph;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn queue(&self) -> Result<Queue> {
+        Ok(Queue::default())
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Buffer> {
+        Buffer::new(bytes, &self.budget)
+    }
+
+    fn buffer_id(buffer: &Buffer) -> usize {
+        buffer.id()
+    }
+
+    fn write(&self, _queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
+        ensure(src.len() as u64 <= dst.len, "write", &format!("at most {} bytes", dst.len), src.len())?;
+        let _held = memory::hold([(&dst.buffer, true, "write")])?;
+        // SAFETY: the hold is exclusive, so nothing else refers to these bytes meanwhile.
+        unsafe { View::<u8>::new(dst).write(0, src.len()) }.copy_from_slice(src);
+        Ok(())
+    }
+
+    fn read(&self, _queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        ensure(dst.len() as u64 <= src.len, "read", &format!("at most {} bytes", src.len), dst.len())?;
+        let _held = memory::hold([(&src.buffer, false, "read")])?;
+        // SAFETY: the hold keeps writers out.
+        dst.copy_from_slice(unsafe { View::<u8>::new(src).read(0, dst.len()) });
+        Ok(())
+    }
+
+    fn wait(&self, _queue: &mut Queue) -> Result<()> {
+        // Work is done, and its failure reported, before the call that put it in returns.
+        Ok(())
+    }
+
+    fn begin_capture(&self, queue: &mut Queue) -> Result<()> {
+        queue.begin()
+    }
+
+    fn end_capture(&self, queue: &mut Queue) -> Result<Graph> {
+        queue.end()
+    }
+
+    unsafe fn replay(&self, _queue: &mut Queue, graph: &Graph) -> Result<()> {
+        graph.run()
+    }
+}
+
+impl Open for Cpu {
+    fn list() -> Result<Vec<Caps>> {
+        Ok(vec![host::caps()])
+    }
+
+    fn open(index: usize) -> Result<Self> {
+        ensure(index == 0, "cpu", "device 0, the only one", index)?;
+        let caps = host::caps();
+        let budget = Arc::new(Budget::new(caps.max_buffer_bytes));
+        Ok(Self { caps, budget })
+    }
+}
+
+/// The only variant of `op`, unless `only` names another.
+fn sole_variant(op: &str, name: &'static str, only: Option<&str>) -> Result<()> {
+    match only {
+        Some(other) if other != name => Err(Error::unsupported(format!("{op} variant {other}"), format!("cpu has {name}"))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,109 @@
+//! The element types in code: widened to f32 to compute, narrowed once to store.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// A type that operands may have.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// Widens exactly; both of one length.
+    fn widen(src: &[Self], dst: &mut [f32]);
+    /// Rounds to nearest, ties to even; both of one length.
+    fn narrow(src: &[f32], dst: &mut [Self]);
+    /// The elements themselves, where they are f32 and need no widening.
+    fn as_f32(src: &[Self]) -> Option<&[f32]> {
+        let _ = src;
+        None
+    }
+}
+
+impl Element for f32 {
+    fn widen(src: &[f32], dst: &mut [f32]) {
+        dst.copy_from_slice(src);
+    }
+
+    fn narrow(src: &[f32], dst: &mut [f32]) {
+        dst.copy_from_slice(src);
+    }
+
+    fn as_f32(src: &[f32]) -> Option<&[f32]> {
+        Some(src)
+    }
+}
+
+impl Element for f16 {
+    fn widen(src: &[f16], dst: &mut [f32]) {
+        src.convert_to_f32_slice(dst);
+    }
+
+    fn narrow(src: &[f32], dst: &mut [f16]) {
+        dst.convert_from_f32_slice(src);
+    }
+}
+
+impl Element for bf16 {
+    fn widen(src: &[bf16], dst: &mut [f32]) {
+        // A plain shift, which the compiler turns into vector code; the crate's own keeps apart signalling NaNs.
+        for (wide, narrow) in dst.iter_mut().zip(src) {
+            *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
+        }
+    }
+
+    fn narrow(src: &[f32], dst: &mut [bf16]) {
+        dst.convert_from_f32_slice(src);
+    }
+}
+
+/// Rounds `values` to the type `T` and back.
+pub fn round_trip<T: Element>(values: &mut [f32]) {
+    let mut narrow = [T::zeroed(); 64];
+    for chunk in values.chunks_mut(64) {
+        let narrow = &mut narrow[..chunk.len()];
+        T::narrow(chunk, narrow);
+        T::widen(narrow, chunk);
+    }
+}
+
+/// Runs an expression with `T` standing for the element type of a [`DType`](crate::DType).
+macro_rules! by_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            crate::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            crate::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            crate::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+        }
+    };
+}
+pub(super) use by_dtype;
+
+// What tiles are widened into, kept by each thread from one piece of work to the next. Taken out while in use: a
+// piece of work that the pool starts inside another finds an empty one.
+std::thread_local! {
+    static SCRATCH: std::cell::Cell<Vec<f32>> = const { std::cell::Cell::new(Vec::new()) };
+}
+
+/// Runs `work` with `parts` of scratch memory, contents unspecified.
+pub fn with_scratch<const N: usize, R>(parts: [usize; N], work: impl FnOnce([&mut [f32]; N]) -> R) -> R {
+    let mut memory = SCRATCH.take();
+    let total: usize = parts.iter().sum();
+    if memory.len() < total {
+        memory.resize(total, 0.0);
+    }
+    let mut rest = memory.as_mut_slice();
+    let pieces = parts.map(|len| {
+        let (piece, after) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = after;
+        piece
+    });
+    let result = work(pieces);
+    SCRATCH.set(memory);
+    result
+}

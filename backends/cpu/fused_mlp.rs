@@ -1,0 +1,148 @@
+//! Fused MLP: a block of tokens at a time, its intermediate in the workspace, both products tile by tile.
+
+use rayon::prelude::*;
+
+use super::element::{self, Element, by_dtype, with_scratch};
+use super::linear::Epilogue;
+use super::memory::View;
+use super::product::{self, Rows, Tiling};
+use super::{Cpu, Queue, math, sole_variant};
+use crate::backend::Kernel;
+use crate::device::Slice;
+use crate::error::{Error, Result};
+use crate::ops::fused_mlp::MAX_WORKSPACE;
+use crate::ops::{FusedMlp, FusedMlpArgs};
+
+const VARIANT: &str = "blocked";
+
+/// A planned MLP.
+#[derive(Clone)]
+pub struct Plan {
+    op: FusedMlp,
+    blocking: Blocking,
+}
+
+/// How much of the intermediate is there at a time.
+#[derive(Clone, Copy, Debug)]
+struct Blocking {
+    /// Tokens.
+    tokens: usize,
+    /// Columns. Where these are not all, the workspace also holds running sums of y.
+    columns: usize,
+}
+
+impl Blocking {
+    /// As many tokens as fit a half of `bytes`, all columns of the intermediate if they do; the other half is for sums.
+    fn new(op: &FusedMlp, bytes: u64) -> Option<Self> {
+        let room = bytes / 2 / 4;
+        let columns = op.d_ff.min(room).max(1);
+        let fit = (room / columns).max(1);
+        // Whole tiles of the product, where there are several.
+        let tokens = op.tokens.clamp(1, if fit > 256 { fit / 256 * 256 } else { fit }.min(1024));
+        (columns == op.d_ff || op.d_out <= room).then_some(Self { tokens: tokens as usize, columns: columns as usize })
+    }
+
+    fn workspace_len(&self, op: &FusedMlp) -> u64 {
+        let sums = if (self.columns as u64) < op.d_ff { op.d_out } else { 0 };
+        self.tokens as u64 * (self.columns as u64 + sums)
+    }
+}
+
+impl Kernel<FusedMlp> for Cpu {
+    type Plan = Plan;
+
+    fn variants(&self) -> &'static [&'static str] {
+        &[VARIANT]
+    }
+
+    fn plan(&self, op: &FusedMlp, only: Option<&str>) -> Result<Plan> {
+        sole_variant("fused_mlp", VARIANT, only)?;
+        let limit = || Error::unsupported("fused_mlp", format!("{VARIANT}: d_ff {} and d_out {} exceed the workspace together", op.d_ff, op.d_out));
+        Ok(Plan { op: op.clone(), blocking: Blocking::new(op, MAX_WORKSPACE).ok_or_else(limit)? })
+    }
+
+    fn workspace_bytes(plan: &Plan) -> u64 {
+        plan.blocking.workspace_len(&plan.op) * 4
+    }
+
+    fn variant(_plan: &Plan) -> &'static str {
+        VARIANT
+    }
+
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, workspace: &Slice<Self>, args: &FusedMlpArgs<Self>) -> Result<()> {
+        let (plan, space) = (plan.clone(), workspace.clone());
+        let op = plan.op.clone();
+        queue.put(&op, Some(workspace), args, move |args| {
+            // SAFETY: `check` accepted the operands, and the queue holds their buffers while the work runs.
+            by_dtype!(plan.op.dtype, T => unsafe { run::<T>(&plan, args, &space) });
+            Ok(())
+        })
+    }
+}
+
+/// # Safety
+/// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
+unsafe fn run<T: Element>(Plan { op, blocking }: &Plan, args: &FusedMlpArgs<Cpu>, workspace: &Slice<Cpu>) {
+    let [tokens, d_model, d_ff, d_out] = [op.tokens, op.d_model, op.d_ff, op.d_out].map(|size| size as usize);
+    let packed = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
+    let optional = |slice: &Option<Slice<Cpu>>, stride: usize| slice.as_ref().map(|slice| packed(slice, stride));
+    let (x, w1, w2, y) = (packed(&args.x, d_model), packed(&args.w1, d_model), packed(&args.w2, d_ff), packed(&args.y, d_out));
+    let (gate, residual) = (optional(&args.wg, d_model), optional(&args.residual, d_out));
+    let up_end = Epilogue { bias: optional(&args.b1, 0), activation: gate.is_none().then_some(op.activation), residual: None };
+    let down_end = Epilogue { bias: optional(&args.b2, 0), activation: None, residual };
+    for first_token in (0..tokens).step_by(blocking.tokens) {
+        let count = blocking.tokens.min(tokens - first_token);
+        for first in (0..d_ff).step_by(blocking.columns) {
+            let width = blocking.columns.min(d_ff - first);
+            let middle = Rows::<f32> { view: View::new(workspace), start: 0, stride: width };
+            let sums = Rows::<f32> { view: View::new(workspace), start: blocking.tokens * blocking.columns, stride: d_out };
+            let tiling = Tiling::new(count, width);
+            (0..tiling.count()).into_par_iter().for_each(|tile| {
+                let (rows, columns) = tiling.get(tile);
+                let (m, n) = (rows.len(), columns.len());
+                let of_ff = columns.start + first..columns.end + first;
+                with_scratch([m * n, m * n, tiling.scratch_len(d_model), n], |[up, gated, scratch, wide]| {
+                    // SAFETY: rows and columns lie inside the operands; each tile of the middle is written by one piece of work.
+                    unsafe {
+                        let x = x.from(first_token + rows.start, 0);
+                        product::tile(x, w1.from(of_ff.start, 0), [m, n, d_model], up, scratch);
+                        up_end.bend(up, &of_ff, wide);
+                        if let Some(gate) = gate {
+                            product::tile(x, gate.from(of_ff.start, 0), [m, n, d_model], gated, scratch);
+                            math::activate(op.activation, gated);
+                            up.iter_mut().zip(&*gated).for_each(|(up, gated)| *up *= gated);
+                        }
+                        element::round_trip::<T>(up);
+                        for (row, values) in rows.clone().zip(up.chunks_exact(n)) {
+                            middle.from(row, columns.start).row_mut(0, n).copy_from_slice(values);
+                        }
+                    }
+                });
+            });
+            let last = first + width == d_ff;
+            let tiling = Tiling::new(count, d_out);
+            (0..tiling.count()).into_par_iter().for_each(|tile| {
+                let (rows, columns) = tiling.get(tile);
+                let (m, n) = (rows.len(), columns.len());
+                with_scratch([m * n, tiling.scratch_len(width), n], |[down, scratch, wide]| {
+                    // SAFETY: as above; the middle is done.
+                    unsafe {
+                        product::tile(middle.from(rows.start, 0), w2.from(columns.start, first), [m, n, width], down, scratch);
+                        for (row, values) in rows.clone().zip(down.chunks_exact_mut(n)) {
+                            if first > 0 {
+                                math::add(values, sums.from(row, columns.start).row(0, n));
+                            }
+                            if !last {
+                                sums.from(row, columns.start).row_mut(0, n).copy_from_slice(values);
+                            }
+                        }
+                        if last {
+                            let rows = rows.start + first_token..rows.end + first_token;
+                            down_end.finish(down, &rows, &columns, y, wide);
+                        }
+                    }
+                });
+            });
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Linear: tiles of the product, finished while they are in the cache.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::codebook::{self, Projection};
+use super::element::{Element, by_dtype, with_scratch};
+use super::memory::View;
+use super::product::{self, Rows, Tiling};
+use super::{Cpu, Queue, math, sole_variant};
+use crate::backend::Kernel;
+use crate::device::Slice;
+use crate::error::Result;
+use crate::ops::{Linear, LinearArgs};
+
+const VARIANT: &str = "tiled";
+
+/// A planned linear layer.
+#[derive(Clone)]
+pub struct Plan {
+    op: Linear,
+}
+
+impl Kernel<Linear> for Cpu {
+    type Plan = Plan;
+
+    fn variants(&self) -> &'static [&'static str] {
+        &[VARIANT]
+    }
+
+    fn plan(&self, op: &Linear, only: Option<&str>) -> Result<Plan> {
+        sole_variant("linear", VARIANT, only)?;
+        Ok(Plan { op: op.clone() })
+    }
+
+    fn workspace_bytes(plan: &Plan) -> u64 {
+        plan.op.delta.as_ref().map_or(0, codebook::workspace_bytes)
+    }
+
+    fn variant(_plan: &Plan) -> &'static str {
+        VARIANT
+    }
+
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, workspace: &Slice<Self>, args: &LinearArgs<Self>) -> Result<()> {
+        let (op, space) = (plan.op.clone(), workspace.clone());
+        // SAFETY: `check` accepted the operands, and the queue holds their buffers while the work runs.
+        queue.put(&plan.op, Some(workspace), args, move |args| by_dtype!(op.dtype, T => unsafe { run::<T>(&op, args, &space) }))
+    }
+}
+
+/// # Safety
+/// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
+unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
+    let (tokens, d_in, d_out) = (op.tokens as usize, op.d_in as usize, op.d_out as usize);
+    let packed = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
+    let (x, w, y) = (packed(&args.x, d_in), packed(&args.w, d_in), packed(&args.y, d_out));
+    let (bias, residual) = (args.bias.as_ref().map(|b| packed(b, 0)), args.residual.as_ref().map(|r| packed(r, d_out)));
+    let delta = match (&op.delta, &args.delta) {
+        // SAFETY: as this function's contract.
+        (Some(op), Some(args)) => Some(unsafe { Projection::<T>::new(op, args, 0, workspace)? }),
+        _ => None,
+    };
+    // With adapters a block at a time, whose coefficients are in the workspace; else all at once.
+    let block_rows = if delta.is_some() { codebook::BLOCK } else { tokens.max(1) };
+    for start in (0..tokens).step_by(block_rows) {
+        let block = start..(start + block_rows).min(tokens);
+        if let Some(delta) = &delta {
+            // SAFETY: as this function's contract; no work of the delta runs now.
+            unsafe { delta.coefficients(&block) };
+        }
+        let tiling = Tiling::new(block.len(), d_out);
+        let product_scratch = tiling.scratch_len(d_in);
+        (0..tiling.count()).into_par_iter().for_each(|tile| {
+            let (rows, columns) = tiling.get(tile);
+            let rows = rows.start + start..rows.end + start;
+            let (m, n) = (rows.len(), columns.len());
+            let delta_scratch = delta.as_ref().map_or(0, |delta| delta.scratch_len(n) + codebook::GROUP * n);
+            with_scratch([m * n, product_scratch.max(delta_scratch), n], |[sums, scratch, wide]| {
+                // SAFETY: the tile's rows and columns lie inside the operands; each tile of y is written by one piece of work.
+                unsafe {
+                    product::tile(x.from(rows.start, 0), w.from(columns.start, 0), [m, n, d_in], sums, scratch);
+                    if let Some(delta) = &delta {
+                        add_delta(delta, &block, &rows, &columns, sums, scratch);
+                    }
+                    let epilogue = Epilogue { bias, activation: op.activation, residual };
+                    epilogue.finish(sums, &rows, &columns, y, wide);
+                }
+            });
+        });
+    }
+    Ok(())
+}
+
+/// Adds the adapters' part to a tile.
+///
+/// # Safety
+/// The coefficients of `block`, in which the rows lie, are computed.
+unsafe fn add_delta<T: Element>(
+    delta: &Projection<'_, T>,
+    block: &Range<usize>,
+    rows: &Range<usize>,
+    columns: &Range<usize>,
+    sums: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let n = columns.len();
+    let (added, scratch) = scratch.split_at_mut(codebook::GROUP * n);
+    for group in delta.groups_of(rows) {
+        // SAFETY: as this function's contract.
+        unsafe { delta.output(block, &group, columns.clone(), &mut added[..group.tokens.len() * n], scratch) };
+        for (added, token) in added.chunks_exact(n).zip(group.tokens) {
+            math::add(&mut sums[(token - rows.start) * n..][..n], added);
+        }
+    }
+}
+
+/// What is done to a tile of sums before it is stored.
+pub struct Epilogue<T> {
+    /// One row.
+    pub bias: Option<Rows<T>>,
+    pub activation: Option<crate::ops::Activation>,
+    pub residual: Option<Rows<T>>,
+}
+
+impl<T: Element> Epilogue<T> {
+    /// Finishes `sums`, packed, and stores them in the given rows and columns of `y`. `wide` holds one row.
+    ///
+    /// # Safety
+    /// The rows and columns lie inside all operands, and nobody else refers to them in `y`.
+    pub unsafe fn finish(&self, sums: &mut [f32], rows: &Range<usize>, columns: &Range<usize>, y: Rows<T>, wide: &mut [f32]) {
+        let n = columns.len();
+        // SAFETY: as this function's contract.
+        unsafe { self.bend(sums, columns, wide) };
+        for (sums, row) in sums.chunks_exact_mut(n).zip(rows.clone()) {
+            if let Some(residual) = self.residual {
+                // SAFETY: as this function's contract.
+                T::widen(unsafe { residual.from(row, columns.start).row(0, n) }, wide);
+                math::add(sums, wide);
+            }
+            // SAFETY: as this function's contract.
+            T::narrow(sums, unsafe { y.from(row, columns.start).row_mut(0, n) });
+        }
+    }
+
+    /// Adds the bias and applies the activation.
+    ///
+    /// # Safety
+    /// The columns lie inside the bias.
+    pub unsafe fn bend(&self, sums: &mut [f32], columns: &Range<usize>, wide: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            // SAFETY: as this function's contract.
+            T::widen(unsafe { bias.from(0, columns.start).row(0, columns.len()) }, wide);
+            sums.chunks_exact_mut(columns.len()).for_each(|sums| math::add(sums, wide));
+        }
+        if let Some(activation) = self.activation {
+            math::activate(activation, sums);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Host memory that launches share: counted, aligned, and watched, so that a misuse is an error and no data race.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+
+use super::Cpu;
+use crate::device::Slice;
+use crate::error::{Error, Result};
+
+/// Every buffer starts on a multiple of this many bytes.
+const ALIGN: usize = 256;
+/// What the allocator gives zeroed pages for without touching them.
+const ALLOCATOR_ALIGN: usize = 16;
+
+/// How much memory the buffers of one device may take together. Systems promise more memory than they have and then
+/// kill the process that uses it; this makes it an error.
+pub struct Budget {
+    used: AtomicU64,
+    limit: u64,
+}
+
+impl Budget {
+    pub fn new(limit: u64) -> Self {
+        Self { used: AtomicU64::new(0), limit }
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let room = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A counted handle to host memory; a clone aliases.
+#[derive(Clone)]
+pub struct Buffer(Arc<Memory>);
+
+struct Memory {
+    /// What the allocator gave, and its layout; nothing for zero bytes.
+    allocation: Option<(*mut u8, Layout)>,
+    /// The first aligned byte.
+    start: *mut u8,
+    bytes: u64,
+    budget: Arc<Budget>,
+    /// Launches that read, or −1 while one writes.
+    holds: AtomicIsize,
+}
+
+// SAFETY: the pointers are to heap memory that no thread owns; `holds` governs who may touch it.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Buffer {
+    /// `bytes` of zeroed memory.
+    pub fn new(bytes: u64, budget: &Arc<Budget>) -> Result<Self> {
+        let refused = |purpose: &str| Error::OutOfMemory { requested: bytes, purpose: purpose.into() };
+        let mut memory =
+            Memory { allocation: None, start: std::ptr::without_provenance_mut(ALIGN), bytes: 0, budget: Arc::clone(budget), holds: AtomicIsize::new(0) };
+        if bytes > 0 {
+            let size = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(ALIGN));
+            let layout = size.and_then(|size| Layout::from_size_align(size, ALLOCATOR_ALIGN).ok());
+            let layout = layout.ok_or_else(|| refused("one buffer (more than can be addressed)"))?;
+            if !budget.take(bytes) {
+                return Err(refused(&format!("one buffer (all buffers together may take {})", budget.limit)));
+            }
+            // From here a drop of `memory` gives the bytes back to the budget.
+            memory.bytes = bytes;
+            // SAFETY: the layout's size is at least ALIGN.
+            let raw = unsafe { alloc_zeroed(layout) };
+            if raw.is_null() {
+                return Err(refused("one buffer"));
+            }
+            memory.allocation = Some((raw, layout));
+            memory.start = raw.map_addr(|address| address.next_multiple_of(ALIGN));
+        }
+        Ok(Self(Arc::new(memory)))
+    }
+
+    /// Equal for clones, different for any two that live at once.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+        if let Some((raw, layout)) = self.allocation {
+            // SAFETY: this is what `alloc_zeroed` gave for this layout, freed once.
+            unsafe { dealloc(raw, layout) };
+        }
+    }
+}
+
+/// Buffers held while work runs on them; let go when dropped.
+pub struct Held<'a>(Vec<(&'a Memory, bool)>);
+
+/// Holds every `(buffer, exclusively, name)`: many may hold a buffer to read it, or one to write it.
+///
+/// # Errors
+/// Another thread is using one of them. It is not waited for: the holder may be a frame further up this thread's own
+/// stack, where the pool ran one piece of work while another waited, and the wait would never end.
+pub fn hold<'a>(wanted: impl IntoIterator<Item = (&'a Buffer, bool, &'static str)>) -> Result<Held<'a>> {
+    let mut held = Held(Vec::new());
+    for (Buffer(memory), exclusive, name) in wanted {
+        let free = |holds: isize| match (holds, exclusive) {
+            (0, true) => Some(-1),
+            (0.., false) => Some(holds + 1),
+            _ => None,
+        };
+        if memory.holds.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_err() {
+            return Err(Error::invalid(name, "memory that no other thread is using (one of the two writes)", "memory in use"));
+        }
+        held.0.push((memory, exclusive));
+    }
+    Ok(held)
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for (memory, exclusive) in &self.0 {
+            memory.holds.fetch_add(if *exclusive { 1 } else { -1 }, Ordering::Release);
+        }
+    }
+}
+
+/// The elements of a slice. Pieces of it are read and written from many threads at once, so it is a pointer; whoever
+/// asks for a piece answers for it.
+pub struct View<T> {
+    start: *mut T,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T> Clone for View<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<T> {}
+
+// SAFETY: a view gives access only through unsafe functions, whose callers answer for races.
+unsafe impl<T: Send + Sync> Send for View<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for View<T> {}
+
+impl<T: bytemuck::Pod> View<T> {
+    /// The elements of `slice`, whose offset is a multiple of their size.
+    pub fn new(slice: &Slice<Cpu>) -> Self {
+        debug_assert!(slice.offset + slice.len <= slice.buffer.0.bytes && slice.offset.is_multiple_of(align_of::<T>() as u64));
+        let start = slice.buffer.0.start.wrapping_add(slice.offset as usize).cast();
+        Self { start, len: slice.len as usize / size_of::<T>(), elements: PhantomData }
+    }
+
+    /// `len` elements from `at`.
+    ///
+    /// # Safety
+    /// They lie inside the view, the buffer is held, and nothing writes them while the result lives.
+    pub unsafe fn read<'a>(self, at: usize, len: usize) -> &'a [T] {
+        debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
+        // SAFETY: as this function's contract; memory is zeroed when it is made, so every byte is initialised.
+        unsafe { std::slice::from_raw_parts(self.start.add(at), len) }
+    }
+
+    /// `len` elements from `at`, to write.
+    ///
+    /// # Safety
+    /// They lie inside the view, the buffer is held exclusively, and nothing else refers to them while the result lives.
+    pub unsafe fn write<'a>(self, at: usize, len: usize) -> &'a mut [T] {
+        debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
+        // SAFETY: as this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+    }
+
+    /// All elements.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    pub unsafe fn all<'a>(self) -> &'a [T] {
+        // SAFETY: as this function's contract.
+        unsafe { self.read(0, self.len) }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_counted_against_the_budget() {
+        let budget = Arc::new(Budget::new(1000));
+        let first = Buffer::new(600, &budget).unwrap();
+        assert_eq!(first.0.start.addr() % ALIGN, 0);
+        assert!(matches!(Buffer::new(600, &budget), Err(Error::OutOfMemory { requested: 600, .. })));
+        let empty = [Buffer::new(0, &budget).unwrap(), Buffer::new(0, &budget).unwrap()];
+        assert_ne!(empty[0].id(), empty[1].id());
+        drop(first);
+        Buffer::new(1000, &budget).unwrap();
+    }
+
+    #[test]
+    fn an_allocation_that_the_system_refuses_is_given_back() {
+        let budget = Arc::new(Budget::new(u64::MAX));
+        assert!(matches!(Buffer::new(1 << 62, &budget), Err(Error::OutOfMemory { .. })));
+        assert!(matches!(Buffer::new(u64::MAX, &budget), Err(Error::OutOfMemory { .. })));
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn many_may_read_and_one_may_write() {
+        let buffer = Buffer::new(8, &Arc::new(Budget::new(8))).unwrap();
+        let readers = [hold([(&buffer, false, "a")]).unwrap(), hold([(&buffer, false, "b")]).unwrap()];
+        assert!(hold([(&buffer, true, "c")]).is_err());
+        drop(readers);
+        let writer = hold([(&buffer, true, "d")]).unwrap();
+        assert!(hold([(&buffer, false, "e")]).is_err());
+        drop(writer);
+        hold([(&buffer, true, "f")]).unwrap();
+    }
+}

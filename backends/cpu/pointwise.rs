@@ -1,0 +1,190 @@
+//! The small operations of a layer: a row at a time.
+
+use rayon::prelude::*;
+
+use super::element::{Element, by_dtype, with_scratch};
+use super::memory::View;
+use super::{Cpu, Queue, math, sole_variant};
+use crate::backend::Kernel;
+use crate::device::Slice;
+use crate::error::{Error, Result};
+use crate::ops::pointwise::Kind;
+use crate::ops::{Pointwise, PointwiseArgs};
+
+const VARIANT: &str = "rows";
+/// A piece of work has about this many elements, so that its cost exceeds that of starting it.
+const PIECE: usize = 1 << 14;
+
+/// A planned operation.
+#[derive(Clone)]
+pub struct Plan {
+    op: Pointwise,
+}
+
+impl Kernel<Pointwise> for Cpu {
+    type Plan = Plan;
+
+    fn variants(&self) -> &'static [&'static str] {
+        &[VARIANT]
+    }
+
+    fn plan(&self, op: &Pointwise, only: Option<&str>) -> Result<Plan> {
+        sole_variant("pointwise", VARIANT, only)?;
+        Ok(Plan { op: op.clone() })
+    }
+
+    fn workspace_bytes(_plan: &Plan) -> u64 {
+        0
+    }
+
+    fn variant(_plan: &Plan) -> &'static str {
+        VARIANT
+    }
+
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _workspace: &Slice<Self>, args: &PointwiseArgs<Self>) -> Result<()> {
+        let op = plan.op.clone();
+        // SAFETY: `check` accepted the operands, and the queue holds their buffers while the work runs.
+        queue.put(&plan.op, None, args, move |args| by_dtype!(op.dtype, T => unsafe { run::<T>(&op, args) }))
+    }
+}
+
+/// The operands, as elements.
+struct Operands<T> {
+    x: View<T>,
+    weight: Option<View<T>>,
+    bias: Option<View<T>>,
+    residual: Option<View<T>>,
+    columns: usize,
+}
+
+impl<T: Element> Operands<T> {
+    /// Row `row` of x, plus the residual's.
+    ///
+    /// # Safety
+    /// The operands are held and have that row.
+    unsafe fn widen(&self, row: usize, values: &mut [f32], other: &mut [f32]) {
+        // SAFETY: as this function's contract.
+        T::widen(unsafe { self.x.read(row * self.columns, self.columns) }, values);
+        if let Some(residual) = self.residual {
+            // SAFETY: as this function's contract.
+            T::widen(unsafe { residual.read(row * self.columns, self.columns) }, other);
+            math::add(values, other);
+        }
+    }
+
+    /// `(values − mean) · factor · weight + bias`.
+    ///
+    /// # Safety
+    /// The operands are held.
+    unsafe fn scale(&self, values: &mut [f32], mean: f32, factor: f32, other: &mut [f32]) {
+        values.iter_mut().for_each(|value| *value = (*value - mean) * factor);
+        if let Some(weight) = self.weight {
+            // SAFETY: as this function's contract.
+            T::widen(unsafe { weight.read(0, self.columns) }, other);
+            values.iter_mut().zip(&*other).for_each(|(value, weight)| *value *= weight);
+        }
+        if let Some(bias) = self.bias {
+            // SAFETY: as this function's contract.
+            T::widen(unsafe { bias.read(0, self.columns) }, other);
+            math::add(values, other);
+        }
+    }
+}
+
+/// # Safety
+/// [`crate::ops::check`] accepted `args`, and they are held.
+unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<()> {
+    let (rows, columns) = (op.rows as usize, op.columns as usize);
+    let view = |slice: &Option<Slice<Cpu>>| slice.as_ref().map(View::<T>::new);
+    let operands = Operands { x: View::<T>::new(&args.x), weight: view(&args.weight), bias: view(&args.bias), residual: view(&args.residual), columns };
+    // SAFETY: as this function's contract.
+    let words = |slice: &Slice<Cpu>| unsafe { View::<i32>::new(slice).all() };
+    let positions = args.positions.as_ref().map(words).unwrap_or_default();
+    let ids = args.ids.as_ref().map(|ids| words(ids.slice())).unwrap_or_default();
+    let starts = args.sequences.as_ref().map(|sequences| words(sequences.slice())).unwrap_or_default();
+    check_words(op, ids, starts)?;
+    let y = View::<T>::new(&args.y);
+    let piece = (PIECE / columns).max(1);
+    (0..rows.div_ceil(piece)).into_par_iter().for_each(|number| {
+        with_scratch([columns, columns], |[values, other]| {
+            for row in number * piece..((number + 1) * piece).min(rows) {
+                // SAFETY: rows lie inside the operands, each written by one piece of work; the words were checked.
+                unsafe {
+                    match op.kind {
+                        Kind::RmsNorm { eps, .. } => {
+                            operands.widen(row, values, other);
+                            let mean_square = math::sum(values, |x| x * x) / columns as f32;
+                            operands.scale(values, 0.0, 1.0 / (mean_square + f32::from_bits(eps)).sqrt(), other);
+                        }
+                        Kind::LayerNorm { eps, .. } => {
+                            operands.widen(row, values, other);
+                            let mean = math::sum(values, |x| x) / columns as f32;
+                            let variance = math::sum(values, |x| (x - mean) * (x - mean)) / columns as f32;
+                            operands.scale(values, mean, 1.0 / (variance + f32::from_bits(eps)).sqrt(), other);
+                        }
+                        Kind::Rope { head_dim, base } => {
+                            operands.widen(row, values, other);
+                            rotate(values, head_dim as usize, f32::from_bits(base), positions[row], other);
+                        }
+                        Kind::Embedding { .. } => match usize::try_from(ids[2 + row]) {
+                            Ok(id) => operands.widen(id, values, other),
+                            Err(_) => values.fill(0.0),
+                        },
+                        Kind::MeanPool(_) => {
+                            let (first, last) = (starts[row] as usize, starts[row + 1] as usize);
+                            values.fill(0.0);
+                            for token in first..last {
+                                T::widen(operands.x.read(token * columns, columns), other);
+                                math::add(values, other);
+                            }
+                            let count = (last - first).max(1) as f32;
+                            values.iter_mut().for_each(|value| *value /= count);
+                        }
+                        Kind::L2Normalise => {
+                            operands.widen(row, values, other);
+                            let norm = math::sum(values, |x| x * x).sqrt().max(1e-12);
+                            values.iter_mut().for_each(|value| *value /= norm);
+                        }
+                        Kind::Add => operands.widen(row, values, other),
+                    }
+                    T::narrow(values, y.write(row * columns, columns));
+                }
+            }
+        });
+    });
+    Ok(())
+}
+
+/// Looks at every index word: they become addresses.
+fn check_words(op: &Pointwise, ids: &[i32], starts: &[i32]) -> Result<()> {
+    let sound = match op.kind {
+        Kind::Embedding { vocabulary } => {
+            let ids = ids.get(2..2 + op.rows as usize);
+            ids.is_some_and(|ids| ids.iter().all(|&id| id >= -1 && i64::from(id) < i64::from(vocabulary)))
+        }
+        Kind::MeanPool(shape) => {
+            let starts = starts.get(..=op.rows as usize);
+            starts.is_some_and(|starts| starts[0] == 0 && starts.windows(2).all(|pair| pair[0] <= pair[1]) && starts[starts.len() - 1] as u64 <= shape.total_q)
+        }
+        _ => true,
+    };
+    if sound { Ok(()) } else { Err(Error::invalid("pointwise: index", "the words that the index was made with", "other words (was its memory written to?)")) }
+}
+
+/// Turns the pairs of each head by the angles of a position. The angles are in f64: a position may be large, and an f32
+/// holds a large angle only coarsely.
+fn rotate(values: &mut [f32], head_dim: usize, base: f32, position: i32, angles: &mut [f32]) {
+    let half = head_dim / 2;
+    let (sines, rest) = angles.split_at_mut(half);
+    let cosines = &mut rest[..half];
+    for (j, (sine, cosine)) in sines.iter_mut().zip(&mut *cosines).enumerate() {
+        let angle = f64::from(position) * f64::from(base).powf(-2.0 * j as f64 / head_dim as f64);
+        (*sine, *cosine) = (angle.sin() as f32, angle.cos() as f32);
+    }
+    for head in values.chunks_exact_mut(head_dim) {
+        let (low, high) = head.split_at_mut(half);
+        for (((low, high), sine), cosine) in low.iter_mut().zip(high).zip(&*sines).zip(&*cosines) {
+            (*low, *high) = (*low * cosine - *high * sine, *high * cosine + *low * sine);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! One tile of `X·Wᵀ` in f32: by dot products for a few rows, else by the `gemm` crate.
+
+use pulp::{Simd, WithSimd};
+
+use super::element::Element;
+use super::memory::View;
+
+/// Up to this many rows every weight is used too seldom to pay for packing it: it is streamed once.
+pub const FEW_ROWS: usize = 8;
+/// Columns that are widened at a time: a tile of them stays in the second-level cache.
+const DEPTH: usize = 512;
+
+/// Rows of an operand: `stride` elements from row to row, the first at `start`.
+pub struct Rows<T> {
+    pub view: View<T>,
+    pub start: usize,
+    pub stride: usize,
+}
+
+impl<T> Clone for Rows<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Rows<T> {}
+
+impl<T: Element> Rows<T> {
+    /// These rows from row `row` and column `column` on.
+    pub fn from(self, row: usize, column: usize) -> Self {
+        Self { start: self.start + row * self.stride + column, ..self }
+    }
+
+    /// `len` elements of row `row`.
+    ///
+    /// # Safety
+    /// As [`View::read`].
+    pub unsafe fn row<'a>(self, row: usize, len: usize) -> &'a [T] {
+        // SAFETY: as this function's contract.
+        unsafe { self.view.read(self.start + row * self.stride, len) }
+    }
+
+    /// `len` elements of row `row`, to write.
+    ///
+    /// # Safety
+    /// As [`View::write`].
+    pub unsafe fn row_mut<'a>(self, row: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: as this function's contract.
+        unsafe { self.view.write(self.start + row * self.stride, len) }
+    }
+
+    /// Widens the first `rows × columns` into `dst`, packed.
+    ///
+    /// # Safety
+    /// As [`View::read`].
+    unsafe fn widen(self, rows: usize, columns: usize, dst: &mut [f32]) {
+        for (row, dst) in dst.chunks_exact_mut(columns).take(rows).enumerate() {
+            // SAFETY: as this function's contract.
+            T::widen(unsafe { self.row(row, columns) }, dst);
+        }
+    }
+}
+
+/// How much scratch memory [`tile`] needs for `m` rows of x and `n` of w, `k` long.
+pub const fn scratch_len(m: usize, n: usize, k: usize) -> usize {
+    if m <= FEW_ROWS { m * k + DEPTH } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
+}
+
+/// `out[i, j] = Σ_k x[i, k] · w[j, k]`, `out` packed `[m, n]`.
+///
+/// # Safety
+/// `x` has `m` rows and `w` has `n`, of `k` elements, inside their views and written by nobody meanwhile.
+pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [usize; 3], out: &mut [f32], scratch: &mut [f32]) {
+    debug_assert!(out.len() == m * n && scratch.len() >= scratch_len(m, n, k));
+    if m == 0 || n == 0 {
+        return;
+    }
+    // SAFETY: one row inside the view stands for all; as this function's contract.
+    let (x_first, w_first) = unsafe { (x.row(0, k), w.row(0, k)) };
+    if m <= FEW_ROWS {
+        let (wide, chunk) = scratch.split_at_mut(m * k);
+        // SAFETY: as this function's contract.
+        unsafe {
+            x.widen(m, k, wide);
+            few_rows(wide, w, [m, n, k], out, &mut chunk[..DEPTH]);
+        }
+        return;
+    }
+    if let (Some(x_first), Some(w_first)) = (X::as_f32(x_first), W::as_f32(w_first)) {
+        // SAFETY: rows of k elements, `stride` apart, inside both views.
+        unsafe { multiply([m, n, k], out, false, (x_first.as_ptr(), x.stride), (w_first.as_ptr(), w.stride)) };
+        return;
+    }
+    let (x_wide, w_wide) = scratch.split_at_mut(m * k.min(DEPTH));
+    for at in (0..k).step_by(DEPTH) {
+        let depth = DEPTH.min(k - at);
+        // SAFETY: as this function's contract; the panels are packed, `depth` a row.
+        unsafe {
+            let x_panel = panel(x.from(0, at), m, depth, x_wide);
+            let w_panel = panel(w.from(0, at), n, depth, w_wide);
+            multiply([m, n, depth], out, at > 0, x_panel, w_panel);
+        }
+    }
+}
+
+/// The first `rows × columns` as f32 and the distance between rows: in place where that is their type.
+///
+/// # Safety
+/// As [`View::read`].
+unsafe fn panel<T: Element>(rows: Rows<T>, count: usize, columns: usize, scratch: &mut [f32]) -> (*const f32, usize) {
+    // SAFETY: as this function's contract.
+    if let Some(first) = T::as_f32(unsafe { rows.row(0, columns) }) {
+        return (first.as_ptr(), rows.stride);
+    }
+    // SAFETY: as this function's contract.
+    unsafe { rows.widen(count, columns, scratch) };
+    (scratch.as_ptr(), columns)
+}
+
+/// `out = X·Wᵀ`, or `out += X·Wᵀ`, `out` packed.
+///
+/// # Safety
+/// `x` points to `m` rows and `w` to `n`, of `k` elements, the given number of elements apart.
+unsafe fn multiply([m, n, k]: [usize; 3], out: &mut [f32], accumulate: bool, x: (*const f32, usize), w: (*const f32, usize)) {
+    // SAFETY: as this function's contract; `out` holds m · n elements.
+    unsafe { gemm([m, n, k], out.as_mut_ptr(), [n, 1], accumulate, (x.0, [x.1, 1]), (w.0, [1, w.1]), 1.0) };
+}
+
+/// `dst (+)= factor · A·B`, `A [m, k]`, `B [k, n]`; strides are `[row, column]`. On this thread alone, so that the order
+/// of the sums depends on the shape and nothing else.
+///
+/// # Safety
+/// The pointers are to matrices of those shapes and strides, `dst` written by nobody else.
+pub unsafe fn gemm(
+    [m, n, k]: [usize; 3],
+    dst: *mut f32,
+    dst_strides: [usize; 2],
+    accumulate: bool,
+    (a, a_strides): (*const f32, [usize; 2]),
+    (b, b_strides): (*const f32, [usize; 2]),
+    factor: f32,
+) {
+    let [d, l, r] = [dst_strides, a_strides, b_strides].map(|strides| strides.map(|stride| stride as isize));
+    // SAFETY: as this function's contract.
+    unsafe {
+        gemm::gemm(m, n, k, dst, d[1], d[0], accumulate, a, l[1], l[0], b, r[1], r[0], 1.0, factor, false, false, false, gemm::Parallelism::None);
+    }
+}
+
+/// Streams each row of `w` once, against all rows of `x` (packed, widened).
+///
+/// # Safety
+/// As [`tile`].
+unsafe fn few_rows<W: Element>(x: &[f32], w: Rows<W>, [m, n, k]: [usize; 3], out: &mut [f32], chunk: &mut [f32]) {
+    for j in 0..n {
+        let mut sums = [0.0; FEW_ROWS];
+        // SAFETY: as this function's contract.
+        let row = unsafe { w.row(j, k) };
+        if let Some(row) = W::as_f32(row) {
+            dots(x, k, 0, row, &mut sums[..m]);
+        } else {
+            for (at, piece) in row.chunks(DEPTH).enumerate() {
+                let chunk = &mut chunk[..piece.len()];
+                W::widen(piece, chunk);
+                dots(x, k, at * DEPTH, chunk, &mut sums[..m]);
+            }
+        }
+        for (i, &sum) in sums[..m].iter().enumerate() {
+            out[i * n + j] = sum;
+        }
+    }
+}
+
+/// `sums[i] += x[i, at ..] · w`, `x` of `k` columns.
+fn dots(x: &[f32], k: usize, at: usize, w: &[f32], sums: &mut [f32]) {
+    let row = |i: usize| &x[i * k + at..i * k + at + w.len()];
+    let mut i = 0;
+    while i < sums.len() {
+        let taken = match sums.len() - i {
+            1 => add_dots([row(i)], w, &mut sums[i..]),
+            2 | 3 => add_dots([row(i), row(i + 1)], w, &mut sums[i..]),
+            _ => add_dots([row(i), row(i + 1), row(i + 2), row(i + 3)], w, &mut sums[i..]),
+        };
+        i += taken;
+    }
+}
+
+fn add_dots<const M: usize>(x: [&[f32]; M], w: &[f32], sums: &mut [f32]) -> usize {
+    let dots = pulp::Arch::new().dispatch(Dots { x, w });
+    sums.iter_mut().zip(dots).for_each(|(sum, dot)| *sum += dot);
+    M
+}
+
+/// The dot products of `w` with each of `x`.
+struct Dots<'a, const M: usize> {
+    x: [&'a [f32]; M],
+    w: &'a [f32],
+}
+
+impl<const M: usize> WithSimd for Dots<'_, M> {
+    type Output = [f32; M];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> [f32; M] {
+        let (w, w_rest) = S::as_simd_f32s(self.w);
+        let x = self.x.map(|x| S::as_simd_f32s(x));
+        // Two sums a row hide the latency of the multiply-add for four rows; four do for one.
+        const WAYS: usize = 4;
+        let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
+        let blocks = w.len() / WAYS;
+        for block in 0..blocks {
+            let w: &[S::f32s] = &w[block * WAYS..][..WAYS];
+            for (sums, (x, _)) in sums.iter_mut().zip(&x) {
+                let x = &x[block * WAYS..][..WAYS];
+                for way in 0..WAYS {
+                    sums[way] = simd.mul_add_e_f32s(w[way], x[way], sums[way]);
+                }
+            }
+        }
+        for at in blocks * WAYS..w.len() {
+            for (sums, (x, _)) in sums.iter_mut().zip(&x) {
+                sums[0] = simd.mul_add_e_f32s(w[at], x[at], sums[0]);
+            }
+        }
+        let mut dots = [0.0; M];
+        for ((dot, sums), (_, x_rest)) in dots.iter_mut().zip(sums).zip(&x) {
+            let [a, b, c, d] = sums;
+            let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
+            *dot = sum + w_rest.iter().zip(*x_rest).map(|(w, x)| w * x).sum::<f32>();
+        }
+        dots
+    }
+}
+
+/// How `rows × columns` of output are cut: by shape alone, into enough pieces for many threads, large enough to pay.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiling {
+    rows: usize,
+    columns: usize,
+    tile_rows: usize,
+    tile_columns: usize,
+}
+
+impl Tiling {
+    /// For an output of `rows × columns`.
+    pub fn new(rows: usize, columns: usize) -> Self {
+        let with = |tile_rows: usize, tile_columns: usize| Self { rows, columns, tile_rows: tile_rows.min(rows.max(1)), tile_columns };
+        if rows <= FEW_ROWS {
+            return with(FEW_ROWS, 64);
+        }
+        let sizes = [(256, 256), (128, 256), (128, 128), (64, 64)].map(|(rows, columns)| with(rows, columns));
+        sizes.into_iter().find(|tiling| tiling.count() >= 64).unwrap_or(sizes[3])
+    }
+
+    /// How many tiles.
+    pub fn count(&self) -> usize {
+        self.rows.div_ceil(self.tile_rows) * self.columns.div_ceil(self.tile_columns)
+    }
+
+    /// The rows and columns of a tile. Neighbours share their columns, that is, their weights.
+    pub fn get(&self, tile: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let down = self.rows.div_ceil(self.tile_rows);
+        let (row, column) = (tile % down * self.tile_rows, tile / down * self.tile_columns);
+        (row..(row + self.tile_rows).min(self.rows), column..(column + self.tile_columns).min(self.columns))
+    }
+
+    /// Scratch memory for [`tile`] on the largest tile, `k` deep.
+    pub fn scratch_len(&self, k: usize) -> usize {
+        scratch_len(self.tile_rows, self.tile_columns, k).max(scratch_len(FEW_ROWS, self.tile_columns, k))
+    }
+}

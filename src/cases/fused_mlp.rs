@@ -1,0 +1,64 @@
+use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
+use crate::dtype::DType;
+use crate::ops::{Activation, FusedMlp};
+use crate::oracle::fused_mlp::Host;
+
+impl Posed<FusedMlp> {
+    /// Draws the operands of `op`.
+    pub fn draw(op: FusedMlp, draw: &mut Draw) -> Self {
+        let dtype = op.dtype;
+        let (input, inner) = (1.0 / (op.d_model as f64).sqrt(), 2.0 / (op.d_ff as f64).sqrt());
+        let host = Host {
+            x: draw.normal(dtype, op.tokens * op.d_model, 1.0),
+            w1: draw.normal(dtype, op.d_ff * op.d_model, input),
+            wg: draw.optional(op.gated, dtype, op.d_ff * op.d_model, input),
+            b1: draw.optional(op.bias1, dtype, op.d_ff, 0.5),
+            w2: draw.normal(dtype, op.d_out * op.d_ff, inner),
+            b2: draw.optional(op.bias2, dtype, op.d_out, 0.5),
+            residual: draw.optional(op.residual, dtype, op.tokens * op.d_out, 1.0),
+        };
+        Self { op, host }
+    }
+}
+
+/// No gate, bias or residual; GELU in its tanh form.
+fn op(dtype: DType, tokens: u64, [d_model, d_ff, d_out]: [u64; 3]) -> FusedMlp {
+    FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation: Activation::GeluTanh, gated: false, bias1: false, bias2: false, residual: false }
+}
+
+fn gated(dtype: DType, tokens: u64, dims: [u64; 3]) -> FusedMlp {
+    FusedMlp { gated: true, activation: Activation::Silu, ..op(dtype, tokens, dims) }
+}
+
+fn case(name: impl std::fmt::Display, op: FusedMlp) -> Case {
+    Case::new(OpKind::FusedMlp, format!("{name}_{}", op.dtype), move |draw| Ok(Posed::<FusedMlp>::draw(op.clone(), draw).into()))
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, edge) in EDGES.into_iter().enumerate() {
+        cases.push(case(format!("tokens{edge}"), op(dtype_in_turn(n), edge, [24, 40, 24])));
+        cases.push(case(format!("d_model{edge}"), gated(dtype_in_turn(n + 1), 5, [edge, 48, edge])));
+        cases.push(case(format!("d_ff{edge}"), op(dtype_in_turn(n + 2), 5, [40, edge, 33])));
+    }
+    for dtype in DType::ALL {
+        cases.push(case("no_tokens", op(dtype, 0, [16, 32, 16])).zero("zero tokens: nothing is written"));
+        cases.push(case("d_ff4096", op(dtype, 3, [32, 4096, 48])));
+        let everything = FusedMlp { bias1: true, bias2: true, residual: true, activation: Activation::GeluErf, ..op(dtype, 33, [65, 130, 65]) };
+        cases.push(case("everything", everything.clone()));
+        cases.push(case("gated_everything", FusedMlp { gated: true, activation: Activation::Silu, ..everything }));
+    }
+    for (n, activation) in Activation::ALL.into_iter().enumerate() {
+        cases.push(case(activation.name(), FusedMlp { activation, ..op(dtype_in_turn(n), 9, [33, 70, 47]) }));
+        cases.push(case(format!("gated_{}", activation.name()), FusedMlp { activation, ..gated(dtype_in_turn(n + 1), 9, [33, 70, 47]) }));
+    }
+    let plain = op(DType::F16, 17, [48, 96, 64]);
+    cases.push(case("bias1", FusedMlp { bias1: true, ..plain.clone() }));
+    cases.push(case("bias2", FusedMlp { bias2: true, ..plain.clone() }));
+    cases.push(case("residual", FusedMlp { residual: true, ..plain.clone() }));
+    cases.push(case("gated_bias1", FusedMlp { bias1: true, gated: true, ..plain }));
+    cases.push(case("one_token_wide", gated(DType::F16, 1, [512, 1376, 512])));
+    cases.push(case("one_element", op(DType::F32, 1, [1, 1, 1])).orderless("one element"));
+    cases.push(case("tokens4096", op(DType::BF16, 4096, [8, 12, 9])));
+    cases
+}

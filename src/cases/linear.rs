@@ -1,0 +1,80 @@
+use super::codebook_gemm::{Assignment, Population};
+use super::{Case, Draw, EDGES, OpKind, Posed, Problem, dtype_in_turn};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Activation, CodeWidth, CodebookGemm, Linear};
+use crate::oracle::linear::Host;
+
+impl Posed<Linear> {
+    /// Draws the operands of `op`, which has no delta.
+    pub fn draw(op: Linear, draw: &mut Draw) -> Self {
+        let dtype = op.dtype;
+        let host = Host {
+            x: draw.normal(dtype, op.tokens * op.d_in, 1.0),
+            w: draw.normal(dtype, op.d_out * op.d_in, 1.0 / (op.d_in as f64).sqrt()),
+            bias: draw.optional(op.bias, dtype, op.d_out, 0.5),
+            residual: draw.optional(op.residual, dtype, op.tokens * op.d_out, 1.0),
+            delta: None,
+        };
+        Self { op, host }
+    }
+
+    /// Draws the operands of `op` with `population`'s adapters on top.
+    fn draw_with_delta(mut op: Linear, population: &Population, draw: &mut Draw) -> Result<Self> {
+        let mut posed = Self::draw(op.clone(), draw);
+        let mut delta = population.pose(draw)?;
+        for slice in &mut delta.host.slices {
+            slice.y.clear();
+        }
+        delta.host.x.clear();
+        posed.host.delta = Some(delta.host);
+        op.delta = Some(delta.op);
+        posed.op = op;
+        Ok(posed)
+    }
+}
+
+fn case(name: impl std::fmt::Display, op: Linear) -> Case {
+    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| Ok(Posed::<Linear>::draw(op.clone(), draw).into()))
+}
+
+fn with_delta(name: &str, op: Linear, width: CodeWidth, rank: u64) -> Case {
+    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| {
+        let population =
+            Population { assignment: Assignment::Mixed, ..Population::new(CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, op.d_out, rank], 5, width)) };
+        Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from)
+    })
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, edge) in EDGES.into_iter().enumerate() {
+        cases.push(case(format!("tokens{edge}"), Linear::new(dtype_in_turn(n), [edge, 67, 40])));
+        cases.push(case(format!("d_in{edge}"), Linear::new(dtype_in_turn(n + 1), [5, 33, edge])));
+        cases.push(case(format!("d_out{edge}"), Linear::new(dtype_in_turn(n + 2), [5, edge, 40])));
+    }
+    for dtype in DType::ALL {
+        cases.push(case("no_tokens", Linear::new(dtype, [0, 33, 40])).zero("zero tokens: nothing is written"));
+        cases.push(case("one_element", Linear::new(dtype, [1, 1, 1])).orderless("one element"));
+        cases.push(case("k4095", Linear::new(dtype, [3, 65, 4095])));
+        cases.push(case("n4095", Linear::new(dtype, [3, 4095, 65])));
+        cases.push(case("everything", Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, [33, 129, 96]) }));
+        cases.push(with_delta("delta_rank16", Linear::new(dtype, [37, 72, 64]), CodeWidth::Bytes, 16));
+    }
+    cases.push(case("k4096", Linear::new(DType::F16, [2, 33, 4096])));
+    cases.push(case("n4096", Linear::new(DType::BF16, [2, 4096, 32])));
+    cases.push(case("tokens4096", Linear::new(DType::F16, [4096, 9, 8])));
+    cases.push(case("k4095_n4095", Linear::new(DType::F16, [2, 4095, 4095])).large());
+    cases.push(case("decode_gemv", Linear::new(DType::F16, [1, 512, 768])));
+    for (n, activation) in Activation::ALL.into_iter().enumerate() {
+        let op = Linear { activation: Some(activation), ..Linear::new(dtype_in_turn(n), [9, 65, 33]) };
+        cases.push(case(activation.name(), op.clone()));
+        cases.push(case(format!("bias_{}", activation.name()), Linear { bias: true, ..op }));
+    }
+    cases.push(case("bias", Linear { bias: true, ..Linear::new(DType::F16, [17, 65, 33]) }));
+    cases.push(case("residual", Linear { residual: true, ..Linear::new(DType::BF16, [17, 65, 33]) }));
+    let full = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, [21, 65, 33]) };
+    cases.push(with_delta("delta_odd_rank_everything", full, CodeWidth::FourThree, 11));
+    cases.push(with_delta("delta_one_token", Linear::new(DType::BF16, [1, 129, 127]), CodeWidth::Four, 8));
+    cases
+}

@@ -1,0 +1,84 @@
+use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::index::{HostIndex, TokenAdapters, Varlen};
+use crate::ops::pointwise::{Kind, Pointwise};
+use crate::oracle::pointwise::Host;
+
+/// 1e-5 as a descriptor holds it.
+fn eps() -> u32 {
+    1e-5f32.to_bits()
+}
+
+fn case(name: impl std::fmt::Display, op: Pointwise) -> Case {
+    Case::new(OpKind::Pointwise, format!("{name}_{}", op.dtype), move |draw| Ok(pose(op.clone(), draw)?.into()))
+}
+
+fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
+    let dtype = op.dtype;
+    let mut host = Host::new(draw.normal(dtype, op.x_rows() * op.columns, 1.0));
+    let residual = matches!(op.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add);
+    host.residual = draw.optional(residual, dtype, op.rows * op.columns, 1.0);
+    host.weight = draw.optional(matches!(op.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. }), dtype, op.columns, 1.0);
+    host.bias = draw.optional(matches!(op.kind, Kind::LayerNorm { .. }), dtype, op.columns, 0.5);
+    match op.kind {
+        Kind::Rope { .. } => {
+            // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
+            let far = if dtype == DType::F32 { 32 } else { 2000 };
+            host.positions = Some((0..op.rows).map(|_| draw.below(far) as i32 - far as i32 / 8).collect());
+        }
+        Kind::Embedding { vocabulary } => {
+            let ids: Vec<i32> = (0..op.rows).map(|r| if r % 5 == 4 { -1 } else { draw.below(vocabulary) as i32 }).collect();
+            host.ids = Some(TokenAdapters::new(&ids, vocabulary)?);
+        }
+        Kind::MeanPool(shape) => {
+            // Cut points in no special place; the second sequence, where there is one, is empty.
+            let mut cuts: Vec<i32> = (1..shape.batch).map(|_| draw.below(shape.total_q as u32 + 1) as i32).collect();
+            cuts.sort_unstable();
+            if cuts.len() > 1 {
+                cuts[1] = cuts[0];
+            }
+            let starts: Vec<i32> = std::iter::once(0).chain(cuts).chain([shape.total_q as i32]).collect();
+            host.sequences = Some(Varlen::new(&starts, &starts, shape.max_q, shape.max_kv)?);
+        }
+        _ => {}
+    }
+    Ok(Posed { op, host })
+}
+
+fn pool(dtype: DType, batch: u64, total: u64, columns: u64) -> Result<Pointwise> {
+    // Only the shape is wanted here: the bounds on lengths are the total, so that any cuts fit.
+    let starts: Vec<i32> = std::iter::once(0).chain((0..batch).map(|_| total as i32)).collect();
+    let shape = Varlen::new(&starts, &starts, total, total)?.shape();
+    Ok(Pointwise { dtype, rows: batch, columns, kind: Kind::MeanPool(shape) })
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, columns) in EDGES.into_iter().chain([4096]).enumerate() {
+        let dtype = dtype_in_turn(n);
+        // A row of one element is its own mean: LayerNorm would give the bias whatever x is.
+        if columns > 1 {
+            cases.push(case(format!("layer_norm{columns}"), Pointwise { dtype, rows: 5, columns, kind: Kind::LayerNorm { eps: eps(), residual: n % 2 == 0 } }));
+        }
+        let dtype = dtype_in_turn(n + 1);
+        cases.push(case(format!("rms_norm{columns}"), Pointwise { dtype, rows: 5, columns, kind: Kind::RmsNorm { eps: eps(), residual: n % 2 == 1 } }));
+    }
+    for dtype in DType::ALL {
+        let op = |rows, columns, kind| Pointwise { dtype, rows, columns, kind };
+        cases.push(case("layer_norm_residual", op(33, 384, Kind::LayerNorm { eps: eps(), residual: true })));
+        cases.push(case("rms_norm_residual", op(33, 384, Kind::RmsNorm { eps: eps(), residual: true })));
+        cases.push(case("rope_d64", op(9, 4 * 64, Kind::Rope { head_dim: 64, base: 1e4f32.to_bits() })));
+        cases.push(case("rope_d2", op(7, 6, Kind::Rope { head_dim: 2, base: 1e4f32.to_bits() })));
+        cases.push(case("embedding", op(21, 65, Kind::Embedding { vocabulary: 300 })));
+        cases.push(case("l2_normalise", op(7, 385, Kind::L2Normalise)));
+        cases.push(case("add", op(13, 129, Kind::Add)));
+        cases.push(case("no_rows", op(0, 32, Kind::Add)).zero("zero rows: nothing is written"));
+        cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
+    }
+    cases.push(case("rope_d254", Pointwise { dtype: DType::F16, rows: 3, columns: 3 * 254, kind: Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() } }));
+    cases.push(case("l2_normalise_one", Pointwise { dtype: DType::F16, rows: 21, columns: 1, kind: Kind::L2Normalise }));
+    cases.push(case("add_rows4096", Pointwise { dtype: DType::BF16, rows: 4096, columns: 3, kind: Kind::Add }));
+    cases.extend(pool(DType::F16, 1, 511, 33).map(|op| case("mean_pool_one_long", op)));
+    cases
+}

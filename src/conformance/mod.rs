@@ -1,0 +1,184 @@
+//! Whether a backend computes what the oracle says: one runner for tests, benchmarks and the command line.
+//!
+//! Operands lie at odd but legal offsets inside buffers whose other bytes are guards; outputs hold NaN before each run.
+//! Afterwards every byte that the operation has no business with is as it was, outputs are within tolerance, and a
+//! second run gives the same bits.
+
+mod stage;
+mod upload;
+
+pub use stage::Stage;
+pub use upload::Upload;
+
+use std::sync::OnceLock;
+
+use crate::backend::{Backend, Kernel};
+use crate::cases::{Case, OpKind, Posed, Problem};
+use crate::error::{Error, Result};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise};
+use crate::session::Session;
+use crate::tolerance::{Expected, Metrics, expect, expect_given};
+
+/// Where a case's operands and answers come from.
+enum Source {
+    Drawn(Case),
+    Given(String, Box<Problem>, Vec<Vec<Option<f64>>>),
+}
+
+/// A case ready to be run anywhere: its answers are computed once, its operands drawn for each run.
+pub struct Subject {
+    source: Source,
+    expected: OnceLock<Vec<Expected>>,
+}
+
+/// What came of running a case.
+#[derive(Clone, Debug)]
+#[must_use]
+pub enum Outcome {
+    /// Every check held. One entry for each output, by name.
+    Passed(Vec<(String, Metrics)>),
+    /// A check did not hold.
+    Failed {
+        /// Which, and by how much.
+        why: String,
+    },
+    /// This backend, or this variant, does not do this.
+    Unsupported {
+        /// The backend's own words.
+        reason: String,
+    },
+}
+
+/// How the work is put to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Run twice.
+    Direct,
+    /// Run once, then captured and replayed twice.
+    Captured,
+}
+
+impl From<Case> for Subject {
+    fn from(case: Case) -> Self {
+        Self { source: Source::Drawn(case), expected: OnceLock::new() }
+    }
+}
+
+impl Subject {
+    /// A problem with reference values from elsewhere: one list an output, from its first element to its last, `None`
+    /// for what has to be left as it was.
+    pub fn given(name: impl Into<String>, problem: Problem, expected: Vec<Vec<Option<f64>>>) -> Self {
+        Self { source: Source::Given(name.into(), Box::new(problem), expected), expected: OnceLock::new() }
+    }
+
+    /// The case's name.
+    pub fn name(&self) -> &str {
+        match &self.source {
+            Source::Drawn(case) => case.name(),
+            Source::Given(name, ..) => name,
+        }
+    }
+
+    /// Its operation.
+    pub const fn kind(&self) -> OpKind {
+        match &self.source {
+            Source::Drawn(case) => case.kind(),
+            Source::Given(_, problem, _) => problem.kind(),
+        }
+    }
+
+    /// The operation with its operands.
+    ///
+    /// # Errors
+    /// A case that cannot be drawn: a fault of the case.
+    pub fn problem(&self) -> Result<Problem> {
+        match &self.source {
+            Source::Drawn(case) => case.problem(),
+            Source::Given(_, problem, _) => Ok((**problem).clone()),
+        }
+    }
+
+    fn expected(&self, problem: &Problem) -> Result<&[Expected]> {
+        if let Some(expected) = self.expected.get() {
+            return Ok(expected);
+        }
+        let expected = match &self.source {
+            Source::Drawn(_) => expect(problem)?,
+            Source::Given(_, problem, given) => expect_given(problem, given)?,
+        };
+        Ok(self.expected.get_or_init(|| expected))
+    }
+}
+
+/// The names of the variants of an operation on a device, best first.
+pub fn variants<D: Backend>(device: &D, kind: OpKind) -> &'static [&'static str] {
+    match kind {
+        OpKind::CodebookGemm => Kernel::<CodebookGemm>::variants(device),
+        OpKind::Attention => Kernel::<Attention>::variants(device),
+        OpKind::FusedMlp => Kernel::<FusedMlp>::variants(device),
+        OpKind::Linear => Kernel::<Linear>::variants(device),
+        OpKind::Pointwise => Kernel::<Pointwise>::variants(device),
+    }
+}
+
+/// Runs a case with the named variant, or with the one that the backend chooses, and checks everything.
+///
+/// # Errors
+/// What the device or driver reports. A wrong answer is no error but [`Outcome::Failed`].
+pub fn run_case<D: Backend>(session: &mut Session<D>, subject: &Subject, variant: Option<&str>, mode: Mode) -> Result<Outcome> {
+    let problem = subject.problem()?;
+    match &problem {
+        Problem::CodebookGemm(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+        Problem::Attention(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+        Problem::FusedMlp(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+        Problem::Linear(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+        Problem::Pointwise(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+    }
+}
+
+fn run_posed<O: Upload, D: Backend + Kernel<O>>(
+    session: &mut Session<D>,
+    subject: &Subject,
+    problem: &Problem,
+    posed: &Posed<O>,
+    variant: Option<&str>,
+    mode: Mode,
+) -> Result<Outcome> {
+    let plan = match session.plan_variant(posed.op.clone(), variant) {
+        Ok(plan) => plan,
+        Err(Error::Unsupported { reason, .. }) => return Ok(Outcome::Unsupported { reason }),
+        Err(error) => return Err(error),
+    };
+    if variant.is_some() {
+        // What one variant can do, the backend's own choice must not refuse.
+        if let Err(Error::Unsupported { reason, .. }) = session.plan(posed.op.clone()) {
+            return Ok(Outcome::Failed { why: format!("the variant supports it, but the backend's own choice does not: {reason}") });
+        }
+    }
+    let mut stage = Stage::default();
+    let args = posed.op.upload(&posed.host, session, &mut stage)?;
+
+    session.run(&plan, &args)?;
+    let first = stage.read(session)?;
+    let metrics = match stage.compare(&first, subject.expected(problem)?)? {
+        Ok(metrics) => metrics,
+        Err(why) => return Ok(Outcome::Failed { why }),
+    };
+
+    let graph = match mode {
+        Mode::Direct => None,
+        Mode::Captured => Some(session.capture(|session| session.run(&plan, &args))?),
+    };
+    for _ in 0..if graph.is_some() { 2 } else { 1 } {
+        stage.reset(session)?;
+        match &graph {
+            None => session.run(&plan, &args)?,
+            Some(graph) => session.replay(graph)?,
+        }
+        if let Some(place) = stage.first_difference(&first, &stage.read(session)?) {
+            let again = if graph.is_some() { "a replay" } else { "a second run" };
+            return Ok(Outcome::Failed { why: format!("{again} differs from the first run in {place}") });
+        }
+    }
+    Ok(Outcome::Passed(metrics))
+}

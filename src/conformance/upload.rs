@@ -1,0 +1,155 @@
+use super::Stage;
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex};
+use crate::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
+use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::oracle::attention::{HostForm, span};
+use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
+use crate::oracle::{Define, attention, fused_mlp, linear, pointwise};
+use crate::session::Session;
+
+/// An operation whose operands can be put on a device.
+pub trait Upload: Define {
+    /// Puts `host` on the device, outputs in the order of [`Define::evaluate`].
+    ///
+    /// # Errors
+    /// The device has no room.
+    fn upload<D: Device>(&self, host: &Self::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<Self::Args<D>>;
+}
+
+impl Upload for Linear {
+    fn upload<D: Device>(&self, host: &linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<LinearArgs<D>> {
+        let x = stage.input(session, "x", self.dtype, &host.x)?;
+        let y = stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?;
+        let delta = match (&self.delta, &host.delta) {
+            (Some(op), Some(delta)) => Some(codebook_args(op, delta, x.clone(), vec![y.clone()], session, stage)?),
+            _ => None,
+        };
+        Ok(LinearArgs {
+            w: stage.input(session, "w", self.dtype, &host.w)?,
+            bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
+            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            x,
+            delta,
+            y,
+        })
+    }
+}
+
+impl Upload for FusedMlp {
+    fn upload<D: Device>(&self, host: &fused_mlp::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<FusedMlpArgs<D>> {
+        Ok(FusedMlpArgs {
+            x: stage.input(session, "x", self.dtype, &host.x)?,
+            w1: stage.input(session, "w1", self.dtype, &host.w1)?,
+            wg: stage.optional(session, "wg", self.dtype, host.wg.as_deref())?,
+            b1: stage.optional(session, "b1", self.dtype, host.b1.as_deref())?,
+            w2: stage.input(session, "w2", self.dtype, &host.w2)?,
+            b2: stage.optional(session, "b2", self.dtype, host.b2.as_deref())?,
+            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            y: stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?,
+        })
+    }
+}
+
+impl Upload for Pointwise {
+    fn upload<D: Device>(&self, host: &pointwise::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PointwiseArgs<D>> {
+        Ok(PointwiseArgs {
+            x: stage.input(session, "x", self.dtype, &host.x)?,
+            weight: stage.optional(session, "weight", self.dtype, host.weight.as_deref())?,
+            bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
+            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            positions: host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?,
+            ids: host.ids.as_ref().map(|ids| session.index(ids)).transpose()?,
+            sequences: host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?,
+            y: stage.output(session, "y", self.dtype, (self.rows * self.columns) as usize)?,
+        })
+    }
+}
+
+impl Upload for Attention {
+    fn upload<D: Device>(&self, host: &attention::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<AttentionArgs<D>> {
+        let index = match &host.index {
+            HostForm::None => AttentionIndex::None,
+            HostForm::Varlen(index) => AttentionIndex::Varlen(session.index(index)?),
+            HostForm::Blocks(index) => AttentionIndex::Blocks(session.index(index)?),
+            HostForm::Paged(index) => AttentionIndex::Paged(session.index(index)?),
+        };
+        let o_len = span(self.o, self.query_rows(), self.head_dim) as usize;
+        Ok(AttentionArgs {
+            q: stage.input(session, "q", self.dtype, &host.q)?,
+            k: stage.input(session, "k", self.dtype, &host.k)?,
+            v: stage.input(session, "v", self.dtype, &host.v)?,
+            index,
+            o: stage.output(session, "o", self.dtype, o_len)?,
+            lse: if self.lse { Some(stage.output(session, "lse", DType::F32, self.lse_len() as usize)?) } else { None },
+        })
+    }
+}
+
+impl Upload for CodebookGemm {
+    fn upload<D: Device>(&self, host: &CodebookHost, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<CodebookGemmArgs<D>> {
+        let x = stage.input(session, "x", self.dtype, &host.x)?;
+        let ys = outputs(self, host, session, stage)?;
+        codebook_args(self, host, x, ys, session, stage)
+    }
+}
+
+/// Places the y of every slice: side by side in one matrix where their rows leave room for that, as a server lays out
+/// query, key and value; else each by itself.
+fn outputs<D: Device>(op: &CodebookGemm, host: &CodebookHost, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<Vec<Slice<D>>> {
+    let stride = op.slices[0].y_stride;
+    let side_by_side =
+        op.slices.len() > 1 && op.slices.iter().all(|slice| slice.y_stride == stride) && op.slices.iter().map(|slice| slice.d_out).sum::<u64>() <= stride;
+    if !side_by_side {
+        let each = op.slices.iter().zip(&host.slices).map(|(_, operands)| {
+            if op.accumulate { stage.updated(session, "y", op.dtype, &operands.y) } else { stage.output(session, "y", op.dtype, operands.y.len()) }
+        });
+        return each.collect();
+    }
+    let mut matrix = vec![f64::NAN; (op.tokens * stride) as usize];
+    let (mut column, mut parts) = (0, Vec::new());
+    for (slice, operands) in op.slices.iter().zip(&host.slices) {
+        if op.accumulate {
+            let written = operands.y.iter().enumerate().filter(|(place, _)| (*place as u64 % stride) < slice.d_out);
+            written.for_each(|(place, &value)| matrix[column + place] = value);
+        }
+        let size = op.dtype.size() as usize;
+        parts.push((column * size, operands.y.len() * size));
+        column += slice.d_out as usize;
+    }
+    stage.shared(session, "the matrix of every y", &op.dtype.encode(&matrix), op.dtype.size() as usize, &parts)
+}
+
+/// Places everything but x and the outputs.
+fn codebook_args<D: Device>(
+    op: &CodebookGemm,
+    host: &CodebookHost,
+    x: Slice<D>,
+    ys: Vec<Slice<D>>,
+    session: &mut Session<D>,
+    stage: &mut Stage<D>,
+) -> Result<CodebookGemmArgs<D>> {
+    let factor = |factor: &FactorHost, session: &mut Session<D>, stage: &mut Stage<D>| {
+        Ok(match factor {
+            FactorHost::Dense { values, basis_of } => FactorArgs::Dense {
+                values: stage.input(session, "dense factor", op.dtype, values)?,
+                basis_of: basis_of.as_ref().map(|index| session.index(index)).transpose()?,
+            },
+            FactorHost::Coded { codes, codebooks } => {
+                FactorArgs::Coded { codes: session.index(codes)?, codebooks: stage.input(session, "codebooks", DType::F32, codebooks)? }
+            }
+        })
+    };
+    let mut slices = Vec::new();
+    for (operands, y) in host.slices.iter().zip(ys) {
+        slices.push(CodebookSliceArgs {
+            input: factor(&operands.input, session, stage)?,
+            core: stage.optional(session, "core", DType::F32, operands.core.as_deref())?,
+            output: factor(&operands.output, session, stage)?,
+            y,
+        });
+    }
+    Ok(CodebookGemmArgs { x, token_adapter: session.index(&host.token_adapter)?, scaling: stage.input(session, "scaling", DType::F32, &host.scaling)?, slices })
+}

@@ -1,0 +1,73 @@
+//! `Y = act(X·Wᵀ + bias + delta) + residual`.
+
+use super::{Define, Output, Rounding, activate, codebook_gemm, dot, expect_len, expect_optional, transposed};
+use crate::dtype::DType;
+use crate::error::{Result, ensure};
+use crate::ops::{Linear, Op};
+
+/// The operands on the host, row-major; see [`crate::ops::LinearArgs`].
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// `[tokens, d_in]`.
+    pub x: Vec<f64>,
+    /// `[d_out, d_in]`.
+    pub w: Vec<f64>,
+    /// `[d_out]`.
+    pub bias: Option<Vec<f64>>,
+    /// `[tokens, d_out]`.
+    pub residual: Option<Vec<f64>>,
+    /// Its own `x` and `y` are empty: they are this operation's.
+    pub delta: Option<codebook_gemm::Host>,
+}
+
+impl Define for Linear {
+    type Host = Host;
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
+        self.validate()?;
+        expect_len("linear: x", &host.x, self.tokens * self.d_in)?;
+        expect_len("linear: w", &host.w, self.d_out * self.d_in)?;
+        expect_optional("linear: bias", host.bias.as_deref(), self.bias, self.d_out)?;
+        expect_optional("linear: residual", host.residual.as_deref(), self.residual, self.tokens * self.d_out)?;
+        ensure(host.delta.is_some() == self.delta.is_some(), "linear: delta", "present where the descriptor says so", host.delta.is_some())?;
+        let delta = match (&self.delta, &host.delta) {
+            (Some(op), Some(delta)) => codebook_gemm::deltas(op, delta, &host.x, 0, rounding)?,
+            _ => vec![None; self.tokens as usize],
+        };
+
+        let (d_in, d_out) = (self.d_in as usize, self.d_out as usize);
+        let mut y = Vec::with_capacity(host.x.len() / d_in * d_out);
+        for (t, x) in host.x.chunks_exact(d_in).enumerate() {
+            for (n, w) in host.w.chunks_exact(d_in).enumerate() {
+                let mut value = dot(x, w, rounding);
+                if let Some(bias) = &host.bias {
+                    value = rounding.step(value + bias[n]);
+                }
+                if let Some(delta) = &delta[t] {
+                    value = rounding.step(value + delta[n]);
+                }
+                if let Some(activation) = self.activation {
+                    value = activate(activation, value, rounding);
+                }
+                if let Some(residual) = &host.residual {
+                    value = rounding.step(value + residual[t * d_out + n]);
+                }
+                y.push(rounding.keep(value));
+            }
+        }
+        Ok(vec![Output::packed("y", self.dtype, y)])
+    }
+
+    fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {
+        let w = transposed(&host.w, self.d_out as usize, self.d_in as usize).map(|w| ("w", Host { w, ..host.clone() }));
+        let without = host.delta.as_ref().map(|delta| {
+            let delta = codebook_gemm::Host { scaling: vec![0.0; delta.scaling.len()], ..delta.clone() };
+            ("no delta", Host { delta: Some(delta), ..host.clone() })
+        });
+        w.into_iter().chain(without).collect()
+    }
+}

@@ -1,0 +1,143 @@
+//! Norms, rotary positions, embedding, pooling: row by row.
+
+use super::{Define, Output, Rounding, expect_len, expect_optional, reversed};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::Op;
+use crate::ops::index::{HostIndex, TokenAdapters, Varlen};
+use crate::ops::pointwise::{Kind, Pointwise};
+
+/// The operands on the host, row-major; see [`crate::ops::PointwiseArgs`].
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Rows, or the table of an embedding.
+    pub x: Vec<f64>,
+    /// `[columns]`.
+    pub weight: Option<Vec<f64>>,
+    /// `[columns]`.
+    pub bias: Option<Vec<f64>>,
+    /// `[rows, columns]`.
+    pub residual: Option<Vec<f64>>,
+    /// Of Rope.
+    pub positions: Option<Vec<i32>>,
+    /// Of Embedding.
+    pub ids: Option<TokenAdapters>,
+    /// Of MeanPool.
+    pub sequences: Option<Varlen>,
+}
+
+impl Host {
+    /// `x`, nothing else.
+    pub fn new(x: Vec<f64>) -> Self {
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, sequences: None }
+    }
+}
+
+/// The mean of `values`, summed in order.
+fn mean<R: Rounding>(values: impl ExactSizeIterator<Item = f64>, rounding: R) -> f64 {
+    let count = values.len() as f64;
+    rounding.step(values.fold(0.0, |sum, value| rounding.step(sum + value)) / count)
+}
+
+impl Pointwise {
+    fn row<R: Rounding>(&self, host: &Host, r: usize, rounding: R) -> Result<Vec<f64>> {
+        let columns = self.columns as usize;
+        let absent = |name: &str| Error::invalid(format!("pointwise: {name}"), "present", "absent");
+        let part = |values: &[f64], row: usize| values[row * columns..(row + 1) * columns].to_vec();
+        // x, with the residual where there is one.
+        let sum = || {
+            let mut z = part(&host.x, r);
+            if let Some(residual) = &host.residual {
+                z.iter_mut().zip(&residual[r * columns..]).for_each(|(z, residual)| *z = rounding.step(*z + residual));
+            }
+            z
+        };
+        Ok(match self.kind {
+            Kind::Add => sum(),
+            Kind::RmsNorm { eps, .. } => {
+                let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
+                let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+                let square = mean(z.iter().map(|z| z * z), rounding);
+                let factor = rounding.step(1.0 / rounding.step(rounding.step(square + eps).sqrt()));
+                z.iter().zip(weight).map(|(z, w)| rounding.step(z * factor) * w).collect()
+            }
+            Kind::LayerNorm { eps, .. } => {
+                let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
+                let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+                let bias = host.bias.as_ref().ok_or_else(|| absent("bias"))?;
+                let centre = mean(z.iter().copied(), rounding);
+                let variance = mean(z.iter().map(|z| rounding.step(z - centre).powi(2)), rounding);
+                let factor = rounding.step(1.0 / rounding.step(rounding.step(variance + eps).sqrt()));
+                let scaled = z.iter().map(|z| rounding.step(rounding.step(z - centre) * factor));
+                scaled.zip(weight.iter().zip(bias)).map(|(z, (w, b))| rounding.step(z * w) + b).collect()
+            }
+            Kind::Rope { head_dim, base } => {
+                let (d, base) = (head_dim as usize, f64::from(f32::from_bits(base)));
+                let position = f64::from(host.positions.as_ref().ok_or_else(|| absent("positions"))?[r]);
+                let mut y = part(&host.x, r);
+                for (head, x) in y.chunks_exact_mut(d).zip(part(&host.x, r).chunks_exact(d)) {
+                    for j in 0..d / 2 {
+                        let frequency = rounding.step(base.powf(rounding.step(-2.0 * j as f64 / d as f64)));
+                        let angle = rounding.step(position * frequency);
+                        let (sin, cos) = (rounding.step(angle.sin()), rounding.step(angle.cos()));
+                        head[j] = rounding.step(x[j] * cos) - x[j + d / 2] * sin;
+                        head[j + d / 2] = rounding.step(x[j + d / 2] * cos) + x[j] * sin;
+                    }
+                }
+                y
+            }
+            Kind::Embedding { .. } => match usize::try_from(host.ids.as_ref().ok_or_else(|| absent("ids"))?.ids()[r]) {
+                Ok(id) => part(&host.x, id),
+                Err(_) => vec![0.0; columns],
+            },
+            Kind::MeanPool(_) => {
+                let starts = host.sequences.as_ref().ok_or_else(|| absent("sequences"))?.cu_q();
+                let rows = starts[r] as usize..starts[r + 1] as usize;
+                if rows.is_empty() {
+                    return Ok(vec![0.0; columns]);
+                }
+                (0..columns).map(|c| mean(rows.clone().map(|row| host.x[row * columns + c]), rounding)).collect()
+            }
+            Kind::L2Normalise => {
+                let x = part(&host.x, r);
+                let norm = rounding.step(x.iter().fold(0.0, |sum, x| rounding.step(sum + x * x)).sqrt());
+                x.iter().map(|x| x / norm.max(1e-12)).collect()
+            }
+        })
+    }
+}
+
+impl Define for Pointwise {
+    type Host = Host;
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
+        self.validate()?;
+        let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
+        let norm = layer_norm || matches!(self.kind, Kind::RmsNorm { .. });
+        let residual = matches!(self.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add);
+        expect_len("pointwise: x", &host.x, self.x_rows() * self.columns)?;
+        expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
+        expect_optional("pointwise: bias", host.bias.as_deref(), layer_norm, self.columns)?;
+        expect_optional("pointwise: residual", host.residual.as_deref(), residual, self.rows * self.columns)?;
+        let index_fits = match self.kind {
+            Kind::Rope { .. } => host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows),
+            Kind::Embedding { vocabulary } => host.ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, vocabulary)),
+            Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
+            _ => true,
+        };
+        crate::error::ensure(index_fits, "pointwise: index", &format!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
+        let mut y = Vec::new();
+        for r in 0..self.rows as usize {
+            y.extend(self.row(host, r, rounding)?.into_iter().map(|value| rounding.keep(value)));
+        }
+        Ok(vec![Output::packed("y", self.dtype, y)])
+    }
+
+    fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {
+        reversed(&host.x).map(|x| ("x", Host { x, ..host.clone() })).into_iter().collect()
+    }
+}

@@ -1,0 +1,72 @@
+//! Every case on every variant of every backend of this build. A backend that is not there, and a case that a variant
+//! does not support, show as ignored tests with the reason; nothing is skipped in silence.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use trifuse::Result;
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::cases::{OpKind, all};
+use trifuse::conformance::{Mode, Outcome, Subject, run_case, variants};
+use trifuse::session::Session;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let subjects: Vec<Arc<Subject>> = all().into_iter().map(|case| Arc::new(Subject::from(case))).collect();
+    let mut trials = Vec::new();
+    for name in NAMES {
+        match Choice::Named(name, 0).open(Collect(&subjects)) {
+            Ok(found) => trials.extend(found),
+            Err(error) => {
+                trials
+                    .push(Trial::test(format!("not available: {error}"), || Err("this backend is not there".into())).with_kind(*name).with_ignored_flag(true));
+            }
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Makes the trials of one backend.
+struct Collect<'a>(&'a [Arc<Subject>]);
+
+impl Visit for Collect<'_> {
+    type Out = Vec<Trial>;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
+        let device = Arc::new(backend);
+        let mut trials = Vec::new();
+        let mut captured = BTreeSet::new();
+        for subject in self.0 {
+            for &variant in variants(&*device, subject.kind()) {
+                trials.push(trial(&device, subject, variant, Mode::Direct));
+                // Capture does not depend on sizes: one case of each operation and variant shows it.
+                if captured.insert((subject.kind().name(), variant)) {
+                    trials.push(trial(&device, subject, variant, Mode::Captured));
+                }
+            }
+        }
+        for kind in OpKind::ALL {
+            if variants(&*device, kind).is_empty() {
+                trials.push(Trial::test(format!("{} has no variant", kind.name()), || Ok(())).with_kind(B::NAME).with_ignored_flag(true));
+            }
+        }
+        Ok(trials)
+    }
+}
+
+fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static str, mode: Mode) -> Trial {
+    let suffix = if mode == Mode::Captured { ", captured" } else { "" };
+    let name = format!("{} ({variant}{suffix})", subject.name());
+    let (device, subject) = (device.clone(), subject.clone());
+    Trial::ignorable_test(name, move || {
+        let mut session = Session::new(device)?;
+        match run_case(&mut session, &subject, Some(variant), mode)? {
+            Outcome::Passed(_) => Ok(Completion::Completed),
+            Outcome::Failed { why } => Err(Failed::from(why)),
+            Outcome::Unsupported { reason } => Ok(Completion::ignored_with(reason)),
+        }
+    })
+    .with_kind(B::NAME)
+}

@@ -1,0 +1,100 @@
+//! The tolerance of every case accepts the honest low-precision run, and refuses wrong answers: zeros, a missing tile,
+//! an operand in the wrong order, outputs left as they were.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use trifuse::Result;
+use trifuse::cases::{Case, Posed, Work, all};
+use trifuse::oracle::{Define, Exact};
+use trifuse::tolerance::{Expected, expect, plain};
+
+/// Outputs as a backend would give them, `None` for what it left alone.
+type Outputs = Vec<Vec<Option<f64>>>;
+
+/// Whether every output is within tolerance.
+fn accepted(expected: &[Expected], found: &Outputs) -> bool {
+    expected.iter().zip(found).all(|(expected, found)| {
+        let found: Vec<f64> = found.iter().map(|value| value.map_or(f64::NAN, |value| expected.dtype.round(value))).collect();
+        expected.tolerance.compare(&expected.elements, &found).unwrap().accepted()
+    })
+}
+
+/// `expected` with the values that `change` gives, by output and element.
+fn changed(expected: &[Expected], change: impl Fn(usize, usize, f64) -> f64) -> Outputs {
+    let output = |(n, expected): (usize, &Expected)| expected.elements.iter().enumerate().map(|(i, value)| value.map(|value| change(n, i, value))).collect();
+    expected.iter().enumerate().map(output).collect()
+}
+
+/// The answers with an operand in the wrong order, by the operand's name.
+struct Disordered;
+
+impl Work for Disordered {
+    type Out = Result<Vec<(&'static str, Outputs)>>;
+
+    fn on<O: Define>(self, Posed { op, host }: &Posed<O>) -> Self::Out {
+        let run = |(name, host): (&'static str, O::Host)| Ok((name, op.evaluate(&host, Exact)?.into_iter().map(|output| output.elements).collect()));
+        op.disordered(host).into_iter().map(run).collect()
+    }
+}
+
+/// What is wrong with a case's tolerance, in words.
+fn faults(case: &Case) -> Vec<String> {
+    let mut faults = Vec::new();
+    let problem = case.problem().unwrap();
+    let expected = expect(&problem).unwrap();
+    let (exact, honest) = (changed(&expected, |_, _, value| value), plain(&problem).unwrap());
+    let honest: Outputs = honest.into_iter().map(|output| output.elements).collect();
+    for (name, found) in [("the reference itself", &exact), ("the step by step run", &honest)] {
+        if !accepted(&expected, found) {
+            let metrics = expected.iter().zip(found).map(|(expected, found)| {
+                let found: Vec<f64> = found.iter().map(|value| value.map_or(f64::NAN, |value| expected.dtype.round(value))).collect();
+                format!("{}: {}", expected.name, expected.tolerance.compare(&expected.elements, &found).unwrap())
+            });
+            faults.push(format!("refuses {name}: {}", metrics.collect::<Vec<_>>().join("; ")));
+        }
+    }
+    let written = expected.iter().flat_map(|expected| &expected.elements).any(Option::is_some);
+    if written && accepted(&expected, &changed(&expected, |_, _, _| f64::NAN)) {
+        faults.push("accepts NaN".into());
+    }
+
+    let zero_in = |n: usize| accepted(&expected, &changed(&expected, |m, _, value| if m == n { 0.0 } else { value }));
+    if zero_in(0) != case.zero_reason().is_some() {
+        faults.push(format!("zeros: accepted {}, stated reason {:?}", zero_in(0), case.zero_reason()));
+    }
+    if case.zero_reason().is_some() {
+        return faults;
+    }
+    // Each output by itself: a wrong one must not hide behind a right one.
+    for (n, output) in expected.iter().enumerate() {
+        if zero_in(n) {
+            faults.push(format!("accepts zeros in {}", output.name));
+        }
+        let length = output.elements.len();
+        let tile = (length / 16).max(16).min(length);
+        for start in [0, (length - tile) / 2, length - tile] {
+            let inside = |m: usize, i: usize| m == n && (start..start + tile).contains(&i);
+            let something = output.elements[start..start + tile].iter().flatten().any(|&value| value != 0.0);
+            if something && accepted(&expected, &changed(&expected, |m, i, value| if inside(m, i) { 0.0 } else { value })) {
+                faults.push(format!("accepts zeros in elements {start}..{} of {length} of {}", start + tile, output.name));
+            }
+        }
+    }
+    let disordered = problem.with(Disordered).unwrap();
+    for (name, found) in &disordered {
+        if accepted(&expected, found) {
+            faults.push(format!("accepts disorder: {name}"));
+        }
+    }
+    if disordered.is_empty() != case.orderless_reason().is_some() {
+        faults.push(format!("operands in the wrong order: {}, stated reason for none: {:?}", disordered.len(), case.orderless_reason()));
+    }
+    faults
+}
+
+#[test]
+fn every_case_accepts_the_honest_run_and_refuses_wrong_answers() {
+    let cases = all();
+    let report: Vec<String> = cases.iter().flat_map(|case| faults(case).into_iter().map(|fault| format!("{}: {fault}", case.name()))).collect();
+    assert!(report.is_empty(), "{} faults in {} cases:\n{}", report.len(), cases.len(), report.join("\n"));
+}
