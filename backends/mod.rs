@@ -114,7 +114,8 @@ impl Choice {
                     }
                     passed.push(format!("{backend}: only a software driver"));
                 }
-                Err(error) => passed.push(error.to_string()),
+                Err(Error::NoBackend { reason, .. }) => passed.push(format!("{backend}: {reason}")),
+                Err(error) => passed.push(format!("{backend}: {error}")),
             }
         }
         Err(Error::NoBackend { name: "auto".into(), reason: passed.join("; ") })

@@ -1,6 +1,6 @@
-// Y = act(X·Wᵀ + bias + delta) + residual.
+// Y = act(X·Wᵀ + bias + delta) ⊙ gate + residual.
 //
-// x [tokens, d_in], w [columns, d_in], bias [columns], y and residual [tokens, d_out] of which `columns` are this
+// x [tokens, d_in], w [columns, d_in], bias [columns], y, gate and residual [tokens, d_out] of which `columns` are this
 // dispatch's; delta [tokens, d_out] f32. One workgroup of 256 computes a TILE × TILE tile of y, each invocation 4 × 4
 // of it; x and w pass through workgroup memory DEPTH columns at a time. `Staged` is the type they wait in there.
 
@@ -55,7 +55,9 @@ fn w_quad(row: u32, k: u32) -> vec4<f32> {
 
 // The epilogue of one element: all in f32, rounded once, by the store.
 fn finish(sum: f32, at: u32, column: u32) -> f32 {
-    return activate(sum + load_bias(column) + load_delta(at)) + load_residual(at);
+    let activated = activate(sum + load_bias(column) + load_delta(at));
+    // `select` and not a branch: an absent gate reads as zero.
+    return activated * select(1.0, load_gate(at), GATED) + load_residual(at);
 }
 
 fn store_row(row: u32, column: u32, sums: vec4<f32>) {

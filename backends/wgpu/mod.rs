@@ -23,8 +23,11 @@ mod adapter;
 mod buffer;
 mod device;
 mod fault;
+mod fused_mlp;
 mod linear;
 mod pipeline;
+mod pointwise;
+mod product;
 mod queue;
 mod source;
 #[cfg(test)]
@@ -53,6 +56,7 @@ pub struct Wgpu {
 /// Every shader of this backend in every specialisation, as the pipelines compose it.
 pub fn sources() -> Vec<Source> {
     let mut all = vec![buffer::patch_source()];
-    all.extend(linear::sources());
+    all.extend(product::sources());
+    all.extend(pointwise::sources());
     all
 }

@@ -124,7 +124,7 @@ impl Operand {
 }
 
 /// A constant in front of a shader.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Constant {
     /// `const NAME = 1u;`
     U32(u32),
@@ -132,6 +132,8 @@ pub enum Constant {
     Bool(bool),
     /// `alias NAME = f16;`
     Type(&'static str),
+    /// Words that a plan fixes; the shader reads them by `load_NAME(i: u32) -> u32`.
+    Table(Vec<u32>),
 }
 
 /// A shader in one specialisation.
@@ -161,6 +163,12 @@ impl Source {
                 Constant::U32(value) => writeln!(text, "const {name} = {value}u;"),
                 Constant::Bool(value) => writeln!(text, "const {name} = {value};"),
                 Constant::Type(value) => writeln!(text, "alias {name} = {value};"),
+                Constant::Table(words) => {
+                    let list = words.iter().map(|word| format!("{word}u")).collect::<Vec<_>>().join(", ");
+                    let count = words.len();
+                    // A variable, because a constant array takes no index that is known only at run time on every driver.
+                    writeln!(text, "fn load_{name}(i: u32) -> u32 {{\n    var words = array<u32, {count}>({list});\n    return words[i];\n}}")
+                }
             };
         }
         text.push_str("struct Launch {\n    groups: u32,\n");

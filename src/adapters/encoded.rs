@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use half::f16;
 
 use super::certificate::Certificate;
-use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
+use crate::error::{Error, Result, ensure};
+use crate::ops::codes::{self, CODEBOOK_LEN, CodeWidth};
 
 /// A host matrix, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,4 +104,289 @@ pub enum Rung {
     PrivateCoded,
     /// Plain f16 LoRA: nothing lost but the rounding.
     Plain,
+}
+
+/// Elements that one decoded factor may have, so that a small hostile file cannot ask for the whole memory.
+pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 26;
+/// Rows or columns that a weight may have. The longest dimension of models in use is their vocabulary, below 2^19.
+pub const MAX_DIMENSION: usize = 1 << 24;
+
+impl<T: Copy> Matrix<T> {
+    /// `data` as a matrix.
+    ///
+    /// # Errors
+    /// A length that is not `rows · cols`.
+    pub fn new(rows: usize, cols: usize, data: Vec<T>) -> Result<Self> {
+        let fits = rows.checked_mul(cols) == Some(data.len());
+        ensure(fits, "matrix", &format!("{rows} × {cols} elements"), data.len())?;
+        Ok(Self { rows, cols, data })
+    }
+
+    /// The element of that row and column.
+    pub fn at(&self, row: usize, col: usize) -> T {
+        self.data[row * self.cols + col]
+    }
+
+    /// Rows for columns.
+    pub fn transposed(&self) -> Self {
+        let data = (0..self.cols).flat_map(|col| (0..self.rows).map(move |row| self.at(row, col))).collect();
+        Self { rows: self.cols, cols: self.rows, data }
+    }
+
+    /// Every element through `f`.
+    pub fn map<U>(&self, f: impl FnMut(T) -> U) -> Matrix<U> {
+        Matrix { rows: self.rows, cols: self.cols, data: self.data.iter().copied().map(f).collect() }
+    }
+}
+
+/// The sizes of a [`SharedProjection`]: what an adapter is checked against before the bases themselves are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedShape {
+    /// Columns of the weight.
+    pub d_in: usize,
+    /// Rows of the weight.
+    pub d_out: usize,
+    /// Input bases, and the columns of each.
+    pub input: [usize; 2],
+    /// Output bases, and the columns of each.
+    pub output: [usize; 2],
+}
+
+impl SharedProjection {
+    /// The sizes alone, checked.
+    ///
+    /// # Errors
+    /// Bases of several shapes, of another size than the weight, or with values that are not finite.
+    pub fn shape(&self) -> Result<SharedShape> {
+        let side = |name: &str, d: usize, bases: &[Matrix<f16>]| {
+            ensure((1..=MAX_DIMENSION).contains(&d), name, &format!("1 to {MAX_DIMENSION} rows"), d)?;
+            let rank = bases.first().map_or(0, |basis| basis.cols);
+            for basis in bases {
+                let fits = basis.rows == d && basis.cols == rank && rank > 0 && d.checked_mul(rank) == Some(basis.data.len());
+                ensure(fits, name, &format!("[{d}, {rank}], at least one column"), format!("[{}, {}]", basis.rows, basis.cols))?;
+                ensure(basis.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
+            }
+            Ok([bases.len(), rank])
+        };
+        let input = side("input basis", self.d_in, &self.input_bases)?;
+        let output = side("output basis", self.d_out, &self.output_bases)?;
+        Ok(SharedShape { d_in: self.d_in, d_out: self.d_out, input, output })
+    }
+}
+
+impl EncodedFactor {
+    /// Columns, `R`; `None` for a shared basis that the projection does not have.
+    pub fn rank(&self, [bases, basis_rank]: [usize; 2]) -> Option<usize> {
+        match self {
+            Self::Shared(basis) => (*basis < bases).then_some(basis_rank),
+            Self::Coded(coded) => Some(coded.columns.len()),
+            Self::Plain(values) => Some(values.cols),
+        }
+    }
+
+    /// Whether column `column` holds anything: a coded column of no bits does not.
+    pub fn is_live(&self, column: usize) -> bool {
+        match self {
+            Self::Coded(coded) => coded.columns.get(column).is_some_and(|(width, _)| *width != CodeWidth::Zero),
+            _ => true,
+        }
+    }
+
+    /// Checks the factor against its `d` rows and the number and columns of the bases it may point into.
+    fn validate(&self, name: &str, d: usize, bases: [usize; 2]) -> Result<usize> {
+        let rows = match self {
+            Self::Shared(_) => d,
+            Self::Coded(coded) => {
+                ensure(coded.codebook.iter().all(|value| value.is_finite()), name, "finite centroids", format!("{:?}", coded.codebook))?;
+                for (width, words) in &coded.columns {
+                    codes::validate_column(*width, words, coded.d)?;
+                }
+                coded.d
+            }
+            Self::Plain(values) => {
+                ensure(values.rows.checked_mul(values.cols) == Some(values.data.len()), name, "rows · columns elements", values.data.len())?;
+                ensure(values.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
+                values.rows
+            }
+        };
+        let Some(cols) = self.rank(bases) else {
+            return Err(Error::invalid(name, format!("a basis below {}", bases[0]), format!("{self:?}")));
+        };
+        ensure(rows == d && cols > 0, name, &format!("[{d}, at least 1]"), format!("[{rows}, {cols}]"))?;
+        let elements = (rows as u64).saturating_mul(cols as u64);
+        ensure(elements <= MAX_FACTOR_ELEMENTS, name, &format!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)?;
+        Ok(cols)
+    }
+
+    /// The columns of those numbers, `[d, columns]`, widened exactly. It must have passed `validate`.
+    fn dense(&self, d: usize, bases: &[Matrix<f16>], columns: &[usize]) -> Matrix<f64> {
+        let mut decoded = vec![0f32; d];
+        let mut data = Vec::with_capacity(d * columns.len());
+        for &column in columns {
+            match self {
+                Self::Shared(basis) => data.extend((0..d).map(|row| bases[*basis].at(row, column).to_f64())),
+                Self::Plain(values) => data.extend((0..d).map(|row| values.at(row, column).to_f64())),
+                Self::Coded(coded) => {
+                    let (width, words) = &coded.columns[column];
+                    codes::decode_column(*width, words, &coded.codebook, &mut decoded);
+                    data.extend(decoded.iter().map(|&value| f64::from(value)));
+                }
+            }
+        }
+        Matrix { rows: columns.len(), cols: d, data }.transposed()
+    }
+}
+
+impl EncodedProjection {
+    /// Checks shapes, indices, codes and values against what the population shares.
+    ///
+    /// # Errors
+    /// The first fault: wrong sizes, a basis that is not there, a code outside its codebook, a value that is not finite.
+    pub fn validate(&self, shared: &SharedShape) -> Result<()> {
+        let input = self.input.validate("input factor", shared.d_in, shared.input)?;
+        let output = self.output.validate("output factor", shared.d_out, shared.output)?;
+        ensure(input == output, "output factor", &format!("{input} columns, as the input factor"), output)?;
+        if let Some(core) = &self.core {
+            let square = core.rows == input && core.cols == input && input.checked_mul(input) == Some(core.data.len());
+            ensure(square, "core", &format!("[{input}, {input}]"), format!("[{}, {}]", core.rows, core.cols))?;
+            ensure(core.data.iter().all(|value| value.is_finite()), "core", "finite values", "NaN or an infinity")?;
+        }
+        ensure(self.scaling.is_finite(), "scaling", "a finite number", self.scaling)
+    }
+
+    /// Whether column `j` of the product counts: the output has it, and the input reaches it through the core.
+    fn reaches(&self, j: usize, rank: usize) -> bool {
+        let fed = match &self.core {
+            None => self.input.is_live(j),
+            Some(core) => (0..rank).any(|i| core.at(i, j) != 0.0 && self.input.is_live(i)),
+        };
+        fed && self.output.is_live(j)
+    }
+
+    /// What the encoding stands for as plain LoRA: `A [r, d_in] = (I·Q)ᵀ` and `B [d_out, r] = O`, so that
+    /// `ΔW = scaling · B · A`. Columns that hold nothing are left out, so `r ≤ R`; `r` is 1, of zeros, where all do.
+    ///
+    /// # Errors
+    /// As [`Self::validate`] and [`SharedProjection::shape`].
+    pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
+        self.validate(&shared.shape()?)?;
+        let rank = self.output.rank([shared.output_bases.len(), shared.output_bases.first().map_or(0, |basis| basis.cols)]).unwrap_or(0);
+        let live: Vec<usize> = (0..rank).filter(|&j| self.reaches(j, rank)).collect();
+        if live.is_empty() {
+            let zeros = |rows: usize, cols: usize| Matrix { rows, cols, data: vec![0.0; rows * cols] };
+            return Ok((zeros(1, shared.d_in), zeros(shared.d_out, 1)));
+        }
+        let output = self.output.dense(shared.d_out, &shared.output_bases, &live);
+        let input = |columns: &[usize]| self.input.dense(shared.d_in, &shared.input_bases, columns);
+        let a = match &self.core {
+            None => input(&live),
+            Some(core) => {
+                let fed: Vec<usize> = (0..rank).filter(|&i| self.input.is_live(i)).collect();
+                let block = fed.iter().flat_map(|&i| live.iter().map(move |&j| f64::from(core.at(i, j)))).collect();
+                input(&fed).times(&Matrix { rows: fed.len(), cols: live.len(), data: block })
+            }
+        };
+        Ok((a.transposed(), output))
+    }
+
+    /// `ΔW [d_out, d_in]`, in float64 from exactly what is held.
+    ///
+    /// # Errors
+    /// As [`Self::validate`] and [`SharedProjection::shape`].
+    pub fn delta(&self, shared: &SharedProjection) -> Result<Matrix<f64>> {
+        let (a, b) = self.factors(shared)?;
+        Ok(b.times(&a).map(|value| value * f64::from(self.scaling)))
+    }
+}
+
+impl Matrix<f16> {
+    /// The elements as multiples of 1/128 below 1, where all of them are: what a byte each holds exactly.
+    pub fn as_steps(&self) -> Option<Vec<i8>> {
+        let step = |value: &f16| {
+            let steps = value.to_f32() * 128.0;
+            (steps.fract() == 0.0 && steps.abs() <= 127.0).then_some(steps as i8)
+        };
+        self.data.iter().map(step).collect()
+    }
+}
+
+impl Matrix<f64> {
+    /// The product; the inner sizes are the caller's to match.
+    fn times(&self, right: &Self) -> Self {
+        let mut data = vec![0.0; self.rows * right.cols];
+        for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
+            for (k, line) in right.data.chunks_exact(right.cols).enumerate() {
+                let factor = self.at(row, k);
+                for (sum, value) in out.iter_mut().zip(line) {
+                    *sum += factor * value;
+                }
+            }
+        }
+        Self { rows: self.rows, cols: right.cols, data }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn coded(widths: &[CodeWidth], d: usize) -> EncodedFactor {
+        let columns = widths.iter().enumerate().map(|(j, &width)| {
+            let codes: Vec<u8> = (0..d).map(|e| ((e + j) % width.stage1().len().max(1)) as u8).collect();
+            (width, codes::pack(width, &codes, &[]).unwrap())
+        });
+        let codebook = std::array::from_fn(|entry| (entry as f32 * 0.7).sin());
+        EncodedFactor::Coded(CodedColumns { d, columns: columns.collect(), codebook })
+    }
+
+    fn projection() -> (EncodedProjection, SharedProjection) {
+        let basis = Matrix::new(5, 3, (0..15).map(|i| f16::from_f32(i as f32 * 0.25 - 1.0)).collect()).unwrap();
+        let core = Matrix::new(3, 3, vec![1.0, 0.5, -2.0, 0.0, 3.0, 0.25, -1.0, 2.0, 1.5]).unwrap();
+        let certificate = serde_json::from_value(serde_json::json!({
+            "rung": "shared_input", "rank": 3, "basis_energy": 1.0, "cos_factor": 1.0, "cos_delta": 1.0, "output_error_gaussian": 0.0,
+            "output_error_held_out": null, "bits_per_element": 4.0, "bytes": 0, "bytes_before": 0
+        }));
+        let output = coded(&[CodeWidth::Four, CodeWidth::Zero, CodeWidth::Two], 4);
+        let projection = EncodedProjection { input: EncodedFactor::Shared(0), core: Some(core), output, scaling: 2.0, certificate: certificate.unwrap() };
+        (projection, SharedProjection { d_in: 5, d_out: 4, input_bases: vec![basis], output_bases: vec![] })
+    }
+
+    #[test]
+    fn delta_is_the_documented_product() {
+        let (projection, shared) = projection();
+        let (i, q, o) = (&shared.input_bases[0], projection.core.as_ref().unwrap(), projection.output.dense(4, &[], &[0, 1, 2]));
+        let delta = projection.delta(&shared).unwrap();
+        for row in 0..4 {
+            for col in 0..5 {
+                let terms = (0..3).flat_map(|a| (0..3).map(move |b| (a, b)));
+                let sum: f64 = terms.map(|(a, b)| i.at(col, a).to_f64() * f64::from(q.at(a, b)) * o.at(row, b)).sum();
+                assert!((delta.at(row, col) - 2.0 * sum).abs() < 1e-12);
+            }
+        }
+        let (a, b) = projection.factors(&shared).unwrap();
+        assert_eq!([a.rows, a.cols, b.rows, b.cols], [2, 5, 4, 2], "the column of no bits is left out");
+    }
+
+    #[test]
+    fn shapes_indices_and_values_are_checked() {
+        type Spoil = fn(&mut EncodedProjection);
+        let faults: [Spoil; 6] = [
+            |p| p.input = EncodedFactor::Shared(1),
+            |p| p.output = coded(&[CodeWidth::Four; 2], 4),
+            |p| p.output = coded(&[CodeWidth::Four; 3], 5),
+            |p| p.core = Matrix::new(3, 2, vec![0.0; 6]).ok(),
+            |p| p.scaling = f32::NAN,
+            |p| {
+                if let EncodedFactor::Coded(coded) = &mut p.output {
+                    coded.columns[0].1.pop();
+                }
+            },
+        ];
+        for (number, spoil) in faults.iter().enumerate() {
+            let (mut projection, shared) = projection();
+            spoil(&mut projection);
+            assert!(projection.factors(&shared).is_err(), "fault {number}");
+        }
+    }
 }

@@ -1,0 +1,148 @@
+//! Encoding a population of LoRA adapters: every projection by itself, in parallel, the same on any number of threads.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use super::basis::basis_bytes;
+use super::draft::{Member, Setting};
+use super::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
+use super::ladder::{climb, metric};
+use super::linalg::{Mat, widen};
+pub use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
+use super::peft::Lora;
+use super::terms::Terms;
+use crate::error::{Error, Result, ensure};
+
+/// One adapter of a population, as it came.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Its name: the key in the population.
+    pub name: &'a str,
+    /// Its `adapter_config.json`, kept as it is.
+    pub config: &'a serde_json::Value,
+    /// By module path.
+    pub modules: &'a BTreeMap<String, Lora>,
+}
+
+/// Called after each projection with how many are done and how many there are, from any thread.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+/// Encodes a population. Deterministic for the options' seed, whatever the number of threads.
+///
+/// # Errors
+/// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range;
+/// [`Error::Missed`] where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
+pub fn encode(sources: &[Source<'_>], options: &EncodeOptions, progress: Progress<'_>) -> Result<Population> {
+    options.validate()?;
+    let by_path = gather(sources)?;
+    let done = AtomicUsize::new(0);
+    let encoded: Vec<Result<Encoded<'_>>> = by_path
+        .par_iter()
+        .map(|(path, users)| {
+            let out = encode_projection(path, users, options);
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, by_path.len());
+            out
+        })
+        .collect();
+    let blank = |source: &Source<'_>| EncodedAdapter { config: source.config.clone(), projections: BTreeMap::new() };
+    let mut adapters: BTreeMap<String, EncodedAdapter> = sources.iter().map(|source| (source.name.to_string(), blank(source))).collect();
+    let mut projections = BTreeMap::new();
+    for ((path, users), found) in by_path.iter().zip(encoded) {
+        let (shared, found) = found?;
+        projections.insert((*path).to_string(), shared);
+        for ((name, _), projection) in users.iter().zip(found) {
+            if let Some(adapter) = adapters.get_mut(*name) {
+                adapter.projections.insert((*path).to_string(), projection);
+            }
+        }
+    }
+    let population = Population { projections, adapters };
+    check_ratio(&population, options)?;
+    Ok(population)
+}
+
+type Users<'a> = Vec<(&'a str, &'a Lora)>;
+type Encoded<'a> = (SharedProjection, Vec<EncodedProjection>);
+
+/// The adapters of each projection, in the sources' order.
+fn gather<'a>(sources: &[Source<'a>]) -> Result<Vec<(&'a str, Users<'a>)>> {
+    ensure(!sources.is_empty(), "population", "at least one adapter", "none")?;
+    let mut by_path: BTreeMap<&str, Users<'a>> = BTreeMap::new();
+    let mut names = std::collections::BTreeSet::new();
+    for source in sources {
+        ensure(names.insert(source.name), "population", "adapters of different names", format!("{:?} twice", source.name))?;
+        for (path, lora) in source.modules {
+            check(lora, source.name, path)?;
+            let users = by_path.entry(path).or_default();
+            if let Some((other, first)) = users.first() {
+                let (expected, found) = (shape(first), shape(lora));
+                let subject = format!("adapter {:?}, projection {path:?}", source.name);
+                ensure(expected == found, &subject, &format!("[d_out, d_in] = {expected:?} as in {other:?}"), format!("{found:?}"))?;
+            }
+            users.push((source.name, lora));
+        }
+    }
+    Ok(by_path.into_iter().collect())
+}
+
+fn shape(lora: &Lora) -> [usize; 2] {
+    [lora.b.rows, lora.a.cols]
+}
+
+/// Checks shapes and values.
+pub(super) fn check(lora: &Lora, name: &str, path: &str) -> Result<()> {
+    let (a, b) = (&lora.a, &lora.b);
+    let whole = a.data.len() == a.rows * a.cols && b.data.len() == b.rows * b.cols;
+    let subject = format!("adapter {name:?}, projection {path:?}");
+    let fits = whole && a.rows == b.cols && a.rows > 0 && a.cols > 0 && b.rows > 0;
+    ensure(fits, &subject, "A [r, d_in] and B [d_out, r]", format!("[{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols))?;
+    let finite = a.data.iter().chain(&b.data).all(|value| value.is_finite()) && lora.scaling.is_finite();
+    ensure(finite, &subject, "finite values", "NaN or an infinity")
+}
+
+/// One adapter in one projection, ready to encode.
+pub(super) fn member<'a>(lora: &'a Lora, name: &str, path: &str, setting: &Setting<'_>) -> Result<Member<'a>> {
+    let b = widen(&lora.b);
+    let scaled = Mat::from_fn(b.nrows(), b.ncols(), |i, j| f64::from(lora.scaling) * b[(i, j)]);
+    let terms = Terms::new(&widen(&lora.a), &scaled, setting.metric)?;
+    // By name, not by place: an adapter's codes do not depend on who else is there.
+    let seed = name
+        .bytes()
+        .chain([0])
+        .chain(path.bytes())
+        .fold(0xcbf2_9ce4_8422_2325 ^ setting.options.seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    Ok(Member { lora, terms, seed })
+}
+
+fn encode_projection<'a>(path: &str, users: &Users<'a>, options: &EncodeOptions) -> Result<Encoded<'a>> {
+    let [d_out, d_in] = shape(users[0].1);
+    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?;
+    let metric = metric(options, inputs)?;
+    let shared = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };
+    let mut setting = Setting { options, metric: &metric, inputs, shared };
+    let members = users.iter().map(|(name, lora)| member(lora, name, path, &setting)).collect::<Result<Vec<_>>>()?;
+    let names: Vec<&str> = users.iter().map(|user| user.0).collect();
+    let encoded = climb(path, &names, &members, &mut setting)?;
+    Ok((encoded.shared, encoded.projections))
+}
+
+/// Payload bytes of a population before and after: codes, cores and plain values, and the bases; not the headers.
+pub fn payload_bytes(population: &Population) -> (u64, u64) {
+    let own = population.adapters.values().flat_map(|adapter| adapter.projections.values());
+    let (before, after) = own.fold((0, 0), |sum, p| (sum.0 + p.certificate.bytes_before, sum.1 + p.certificate.bytes));
+    let bases = population.projections.values().flat_map(|shared| shared.input_bases.iter().chain(&shared.output_bases));
+    (before, after + bases.map(basis_bytes).sum::<u64>())
+}
+
+fn check_ratio(population: &Population, options: &EncodeOptions) -> Result<()> {
+    let Some(most) = options.max_ratio else { return Ok(()) };
+    let (before, after) = payload_bytes(population);
+    let ratio = after as f64 / before.max(1) as f64;
+    if ratio <= most {
+        return Ok(());
+    }
+    let reached = format!("{after} of {before} bytes, {ratio:.4}; ask for less fidelity, a lower rank or fewer bits");
+    Err(Error::Missed { subject: "the population".into(), asked: format!("at most {most} of the bytes"), reached })
+}

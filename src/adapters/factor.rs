@@ -1,0 +1,128 @@
+//! Coding one factor: columns of unit size, a codebook for each width in use, the codes.
+
+use rand_chacha::ChaCha8Rng;
+
+use super::codebook::{Quantiser, Samples, WIDTHS};
+use super::encoded::CodedColumns;
+use super::linalg::Mat;
+use crate::error::Result;
+use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
+
+/// A factor that is to be coded.
+pub(crate) struct Coder {
+    /// `[d, n]`, columns of unit mean square.
+    target: Mat,
+    /// The weight of an error in each row, 1 where absent.
+    weights: Option<Vec<f64>>,
+    /// The energy of each column in the metric: what its error is held against.
+    scale: Vec<f64>,
+    /// The share of a column's energy that each of [`WIDTHS`] loses, by column.
+    losses: Vec<[f64; 4]>,
+    rng: ChaCha8Rng,
+}
+
+impl Coder {
+    /// `columns [d, n]` are what the factor is to span, orthonormal in the metric that `weights` is the diagonal of
+    /// (no weights: the plain one).
+    pub(crate) fn new(columns: &Mat, weights: Option<&[f64]>, rng: ChaCha8Rng) -> Self {
+        let (d, n) = columns.shape();
+        let rms: Vec<f64> = (0..n).map(|j| ((0..d).map(|i| columns[(i, j)].powi(2)).sum::<f64>() / d as f64).sqrt().max(f64::MIN_POSITIVE)).collect();
+        let target = Mat::from_fn(d, n, |i, j| columns[(i, j)] / rms[j]);
+        // Columns come orthonormal in the metric: their energy is 1 before the change of scale.
+        let scale = rms.iter().map(|rms| 1.0 / (rms * rms)).collect();
+        let mut coder = Self { target, weights: weights.map(<[f64]>::to_vec), scale, losses: vec![], rng };
+        let all = coder.samples((0..n).map(|j| (j, 1.0)));
+        let mut rng = coder.rng.clone();
+        let pooled = WIDTHS.map(|width| Quantiser::design(width, &all, &mut rng));
+        coder.losses = (0..n).map(|j| std::array::from_fn(|k| coder.loss(j, &pooled[k]))).collect();
+        coder
+    }
+
+    /// Rows.
+    pub(crate) fn d(&self) -> usize {
+        self.target.nrows()
+    }
+
+    /// The share of column `j`'s energy that `width` loses, about.
+    pub(crate) fn expected_loss(&self, j: usize, width: CodeWidth) -> f64 {
+        WIDTHS.iter().position(|&each| each == width).map_or(1.0, |k| self.losses[j][k].min(1.0))
+    }
+
+    fn weight(&self, row: usize) -> f64 {
+        self.weights.as_ref().map_or(1.0, |weights| weights[row])
+    }
+
+    fn loss(&self, j: usize, quantiser: &Quantiser) -> f64 {
+        let error = |i: usize| {
+            let value = self.target[(i, j)];
+            self.weight(i) * (value - quantiser.nearest(value).0).powi(2)
+        };
+        (0..self.d()).map(error).sum::<f64>() / self.scale[j]
+    }
+
+    /// The elements of some columns, each column by its weight.
+    fn samples(&self, columns: impl Iterator<Item = (usize, f64)>) -> Samples {
+        Samples::new(columns.flat_map(|(j, weight)| (0..self.d()).map(move |i| (self.target[(i, j)], weight * self.weight(i)))).collect())
+    }
+
+    /// Codes the columns of `live`, each at its width, with codebooks fitted to the columns of each width by their
+    /// `energies`. Returns the codes, in the order of `live` and then empty columns up to `rank`, and what they decode
+    /// to, `[d, live]`.
+    pub(crate) fn code(&self, live: &[(usize, CodeWidth)], energies: &[f64], rank: usize) -> Result<(CodedColumns, Mat)> {
+        let mut rng = self.rng.clone();
+        let mut codebook = [0.0; CODEBOOK_LEN];
+        let mut columns = vec![(CodeWidth::Zero, vec![]); rank];
+        let mut decoded = Mat::zeros(self.d(), live.len());
+        for width in WIDTHS {
+            let places: Vec<usize> = (0..live.len()).filter(|&place| live[place].1 == width).collect();
+            if places.is_empty() {
+                continue;
+            }
+            let weight = |j: usize| (energies[j] / self.scale[j]).max(f64::MIN_POSITIVE);
+            let samples = self.samples(places.iter().map(|&place| (live[place].0, weight(live[place].0))));
+            let quantiser = Quantiser::design(width, &samples, &mut rng);
+            quantiser.record(&mut codebook);
+            for place in places {
+                let (mut codes1, mut codes2) = (Vec::with_capacity(self.d()), Vec::with_capacity(self.d()));
+                for i in 0..self.d() {
+                    let (level, i1, i2) = quantiser.nearest(self.target[(i, live[place].0)]);
+                    decoded[(i, place)] = level;
+                    codes1.push(i1);
+                    codes2.push(i2);
+                }
+                columns[place] = (width, pack(width, &codes1, &codes2)?);
+            }
+        }
+        Ok((CodedColumns { d: self.d(), columns, codebook }, decoded))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ops::codes::decode_column;
+    use rand::SeedableRng;
+    use rand_distr::{Distribution, StandardNormal};
+
+    #[test]
+    fn codes_decode_to_what_the_encoder_saw_and_lose_what_it_expected() {
+        let (d, n) = (1000, 3);
+        let mut normal = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(3));
+        // Orthonormal but for chance.
+        let columns = Mat::from_fn(d, n, |_, _| normal.next().unwrap() / (d as f64).sqrt());
+        let coder = Coder::new(&columns, None, ChaCha8Rng::seed_from_u64(5));
+        let live = [(0, CodeWidth::FourThree), (2, CodeWidth::Three)];
+        let (coded, decoded) = coder.code(&live, &[4.0, 2.0, 1.0], 4).unwrap();
+        assert_eq!(coded.columns.iter().map(|column| column.0.bits()).collect::<Vec<_>>(), [7, 3, 0, 0]);
+        for (place, &(j, width)) in live.iter().enumerate() {
+            let mut values = vec![0.0; d];
+            decode_column(width, &coded.columns[place].1, &coded.codebook, &mut values);
+            assert!((0..d).all(|i| f64::from(values[i]) == decoded[(i, place)]));
+            let error: f64 = (0..d).map(|i| (decoded[(i, place)] - coder.target[(i, j)]).powi(2)).sum::<f64>() / d as f64;
+            assert!((error / coder.expected_loss(j, width) - 1.0).abs() < 0.35, "{error} {}", coder.expected_loss(j, width));
+        }
+        assert_eq!(coded.codebook[..4], [0.0; 4], "entries that no width indexes stay 0");
+        assert_eq!(coder.expected_loss(0, CodeWidth::Zero), 1.0);
+    }
+}

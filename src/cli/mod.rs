@@ -1,0 +1,141 @@
+//! The command line: one file a command, one JSON object a run.
+//!
+//! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
+
+mod completions;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod compress;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod decompress;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod demo;
+mod devices;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod inspect;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod output;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod progress;
+#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use trifuse::Result;
+use trifuse::backends::Choice;
+
+use output::{Color, Output};
+
+const AFTER: &str = "Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.";
+
+/// Compresses LoRA adapters and serves many of them in one batch, on any GPU or on the processor.
+#[derive(Debug, Parser)]
+#[command(name = "trifuse", version, after_help = AFTER, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, clap::Args)]
+struct Global {
+    /// Where to run: auto, cpu, wgpu or cuda; `wgpu:1` is the second device of that backend
+    #[arg(long, global = true, default_value = "auto", env = "TRIFUSE_BACKEND", value_name = "BACKEND", help_heading = "Global options")]
+    backend: Choice,
+    /// Print one JSON object on standard output; everything else goes to standard error
+    #[arg(long, global = true, help_heading = "Global options")]
+    json: bool,
+    /// Print no progress and no notes, only the result and errors
+    #[arg(long, short, global = true, help_heading = "Global options")]
+    quiet: bool,
+    /// When to colour what is printed; NO_COLOR turns it off too
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN", help_heading = "Global options")]
+    color: Color,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List every backend: its devices, or why it has none and what to install
+    Devices,
+    /// Compress real adapters, serve a mixed batch from the compressed form and show what was kept
+    Demo(demo::Args),
+    /// Compress a population of PEFT adapters into one bundle
+    Compress(compress::Args),
+    /// Turn a bundle back into PEFT folders
+    Decompress(decompress::Args),
+    /// Show what an adapter folder or a bundle holds: each tensor used, ignored or refused, and why
+    Inspect(inspect::Args),
+    /// Check every operation on every backend against float64
+    Verify(verify::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+impl Command {
+    /// The command's name, as in JSON.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Devices => "devices",
+            Self::Demo(_) => "demo",
+            Self::Compress(_) => "compress",
+            Self::Decompress(_) => "decompress",
+            Self::Inspect(_) => "inspect",
+            Self::Verify(_) => "verify",
+            Self::Completions(_) => "completions",
+        }
+    }
+}
+
+/// How a command ended, where it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// All it checked is right.
+    Right,
+    /// There is no backend of the sort that was asked for, and the report says why.
+    NoBackend,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Right => Self::SUCCESS,
+            Outcome::NoBackend => Self::from(3),
+        }
+    }
+}
+
+/// Parses the command line, does what it says and gives the exit status.
+pub fn main() -> ExitCode {
+    let Cli { global, command } = match parse() {
+        Ok(cli) => cli,
+        // Prints help or what was wrong, and exits with 0 or 2.
+        Err(error) => error.exit(),
+    };
+    let output = Output::new(command.name(), global.json, global.quiet, global.color);
+    match run(command, &global, &output) {
+        Ok(outcome) => outcome.into(),
+        Err(error) => {
+            output.error(&error);
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&Cli::command().try_get_matches()?)
+}
+
+fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
+    match command {
+        Command::Devices => devices::run(&global.backend, output),
+        Command::Demo(args) => demo::run(&args, &global.backend, output),
+        Command::Compress(args) => compress::run(&args, output),
+        Command::Decompress(args) => decompress::run(&args, output),
+        Command::Inspect(args) => inspect::run(&args, output),
+        Command::Verify(args) => verify::run(&args, &global.backend, output),
+        Command::Completions(args) => completions::run(&args, Cli::command(), output),
+    }
+}

@@ -1,0 +1,150 @@
+//! The command line from outside: exit status, the JSON object, what goes to which stream.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A run of the binary in an environment that decides nothing.
+fn trifuse(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
+    command.args(arguments).env_remove("TRIFUSE_BACKEND").env_remove("NO_COLOR").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    trifuse(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The one object on standard output, its envelope checked.
+fn object(output: &Output, command: &str) -> Value {
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("not one JSON object: {error}: {}", out(output)));
+    assert_eq!(value["schema_version"], 1);
+    assert_eq!(value["command"], command);
+    value
+}
+
+#[test]
+fn help_names_every_command_and_the_exit_statuses() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    for word in ["devices", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"] {
+        assert!(out(&output).contains(word), "{word} is not in the help:\n{}", out(&output));
+    }
+    assert!(out(&run(&["--version"])).starts_with("trifuse "));
+}
+
+#[test]
+fn wrong_use_is_status_2_and_prints_nothing_to_standard_output() {
+    for arguments in [&["nonsense"][..], &[], &["devices", "--backend", "abacus"], &["devices", "--backend", "cpu:x"], &["completions", "klingon"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+    let said = err(&run(&["devices", "--backend", "abacus"]));
+    assert!(said.contains("abacus") && said.contains("wgpu"), "neither what was found nor what was expected: {said}");
+}
+
+#[test]
+fn devices_lists_every_backend_with_devices_or_a_reason() {
+    let output = run(&["devices", "--json"]);
+    let value = object(&output, "devices");
+    let backends = value["backends"].as_array().unwrap();
+    let names: Vec<&str> = backends.iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["cuda", "wgpu", "cpu"]);
+    for entry in backends {
+        let count = entry["devices"].as_array().unwrap().len();
+        assert_eq!(entry["available"].as_bool().unwrap(), count > 0, "{entry}");
+        assert_eq!(entry["reason"].is_string(), count == 0, "{entry}");
+    }
+    // A chosen device is one of the list; with none the status says so.
+    match value["chosen"].as_object() {
+        Some(chosen) => {
+            assert_eq!(output.status.code(), Some(0));
+            let entry = backends.iter().find(|entry| entry["name"] == chosen["backend"]).unwrap();
+            assert!((chosen["device"].as_u64().unwrap() as usize) < entry["devices"].as_array().unwrap().len());
+            assert!(!chosen["why"].as_str().unwrap().is_empty());
+        }
+        None => {
+            assert_eq!(output.status.code(), Some(3));
+            assert!(value["missing"].is_string());
+        }
+    }
+}
+
+#[test]
+fn devices_says_the_same_to_people() {
+    let value = object(&run(&["devices", "--json"]), "devices");
+    let page = out(&run(&["devices"]));
+    for entry in value["backends"].as_array().unwrap() {
+        let name = entry["name"].as_str().unwrap();
+        match entry["reason"].as_str() {
+            Some(reason) => assert!(page.contains(&format!("no {name}: {reason}")), "{page}"),
+            None => assert!(page.contains(&format!("{name}:0")), "{page}"),
+        }
+    }
+    assert!(page.contains("chosen:") || page.contains("nothing to run on:"), "{page}");
+}
+
+#[test]
+fn a_backend_that_is_not_there_is_status_3() {
+    let value = object(&run(&["devices", "--json"]), "devices");
+    for entry in value["backends"].as_array().unwrap() {
+        let name = entry["name"].as_str().unwrap();
+        let there = entry["available"].as_bool().unwrap();
+        assert_eq!(run(&["devices", "--backend", name]).status.code(), Some(if there { 0 } else { 3 }), "{name}");
+        let output = run(&["devices", "--backend", &format!("{name}:99"), "--json"]);
+        assert_eq!(output.status.code(), Some(3), "{name}:99");
+        assert!(object(&output, "devices")["chosen"].is_null());
+    }
+    let by_environment = trifuse(&["devices"]).env("TRIFUSE_BACKEND", "cpu:99").output().unwrap();
+    assert_eq!(by_environment.status.code(), Some(3));
+}
+
+#[test]
+fn colour_only_where_it_is_wanted() {
+    let escape = |output: &Output| out(output).contains('\x1b');
+    assert!(!escape(&run(&["devices"])), "a pipe is no terminal");
+    assert!(!escape(&run(&["devices", "--color", "never"])));
+    assert!(escape(&run(&["devices", "--color", "always"])));
+    let plain = trifuse(&["devices", "--color", "auto"]).env("NO_COLOR", "1").output().unwrap();
+    assert!(!escape(&plain));
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success(), "{shell}: {}", err(&output));
+        assert!(out(&output).contains("devices"), "{shell}");
+    }
+    let refused = run(&["completions", "bash", "--json"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(object(&refused, "completions")["error"]["exit_status"], 2);
+    assert!(err(&refused).starts_with("error: "));
+}
+
+#[test]
+fn a_closed_pipe_is_no_fault() {
+    for arguments in [&["completions", "bash"][..], &["devices"], &["devices", "--json"]] {
+        let mut child = trifuse(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // The reader goes before anything is written, as `| head -0` would.
+        drop(child.stdout.take());
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let status = child.wait().unwrap();
+        assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+        assert!(matches!(status.code(), Some(0 | 3)), "{arguments:?}: {status}: {said}");
+    }
+}

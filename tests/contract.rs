@@ -1,0 +1,65 @@
+//! What every device must do, run on every backend of this build. A backend that is not there shows as an ignored
+//! test with the reason.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "contract/capture.rs"]
+mod capture;
+#[path = "contract/memory.rs"]
+mod memory;
+#[path = "contract/refusals.rs"]
+mod refusals;
+#[path = "contract/threads.rs"]
+mod threads;
+#[path = "contract/work.rs"]
+mod work;
+
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::{Error, Result};
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // One test takes all the memory there is.
+    arguments.test_threads = Some(1);
+    let mut trials = Vec::new();
+    for name in NAMES {
+        match Choice::Named(name, 0).open(Collect) {
+            Ok(found) => trials.extend(found),
+            Err(error) => {
+                let absent = Trial::test(format!("not available: {error}"), || Err("this backend is not there".into()));
+                trials.push(absent.with_kind(*name).with_ignored_flag(true));
+            }
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Makes the trials of one backend.
+struct Collect;
+
+impl Visit for Collect {
+    type Out = Vec<Trial>;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
+        let device = Arc::new(backend);
+        let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), threads::tests()].concat();
+        Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
+    }
+}
+
+/// A test: panics, or gives an error, where the device does not do what it must.
+type Test<B> = fn(&Arc<B>) -> Result<()>;
+
+fn trial<B: Backend>(name: &str, test: Test<B>, device: &Arc<B>) -> Trial {
+    let device = device.clone();
+    let run = move || match test(&device) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(Error::Unsupported { subject, reason }) => Ok(Completion::ignored_with(format!("{subject}: {reason}"))),
+        Err(error) => Err(Failed::from(error)),
+    };
+    Trial::ignorable_test(name, run).with_kind(B::NAME)
+}

@@ -1,0 +1,161 @@
+//! Captured work and its replays.
+
+use std::sync::Arc;
+
+use trifuse::backend::Backend;
+use trifuse::ops::PointwiseArgs;
+use trifuse::ops::index::TokenAdapters;
+use trifuse::session::Session;
+use trifuse::{Error, Result};
+
+use crate::Test;
+use crate::work::{ADAPTERS, Adapted, LEN, Sum, adapter};
+
+pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
+    vec![
+        ("capture records and replays see new operands", replays),
+        ("replays of several launches keep their order", launches_in_order),
+        ("replays see new index data", new_index_data),
+        ("a graph keeps its buffers alive", kept_alive),
+        ("two graphs of one session", two_graphs),
+        ("an empty capture", empty),
+        ("a failed capture leaves the session usable", failed_capture),
+        ("copies and waits inside a capture are refused", nothing_else_inside),
+    ]
+}
+
+fn replays<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 10.0)?;
+    let graph = session.capture(|session| sum.run(session))?;
+    let y: Vec<f32> = session.download(&sum.args.y)?;
+    assert!(y.iter().all(|y| y.is_nan()), "a capture only records");
+    for x in [1.0, 2.0, 3.0] {
+        sum.set_x(&mut session, x)?;
+        session.replay(&graph)?;
+        sum.expect(&mut session, x + 10.0)?;
+    }
+    // Replays without a wait between, and plain work after.
+    session.replay(&graph)?;
+    session.replay(&graph)?;
+    sum.set_x(&mut session, 7.0)?;
+    sum.run(&mut session)?;
+    sum.expect(&mut session, 17.0)
+}
+
+fn launches_in_order<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let there = Sum::new(&mut session, 1.0, 10.0)?;
+    let back = Sum { plan: session.plan(Sum::<B>::op())?, args: PointwiseArgs { x: there.args.y.clone(), y: there.args.x.clone(), ..there.args.clone() } };
+    // Each replay adds 20 to x, by way of y.
+    let graph = session.capture(|session| {
+        there.run(session)?;
+        back.run(session)
+    })?;
+    for _ in 0..3 {
+        session.replay(&graph)?;
+    }
+    back.expect(&mut session, 61.0)
+}
+
+fn new_index_data<B: Backend>(device: &Arc<B>) -> Result<()> {
+    const SEEDS: [u32; ADAPTERS as usize] = [1, 2, 3, 4, 5, 6];
+    let mut session = Session::new(device.clone())?;
+    let captured = [2, 2, -1, 2, 2, 2, -1, 2, 2, 2, 2, 2];
+    let work = Adapted::new(&mut session, &captured, SEEDS)?;
+    let graph = session.capture(|session| work.run(session))?;
+    let batches = [
+        // More segments than at capture, one token each, then none, then all of one.
+        [5, 4, 3, 2, 1, 0, 5, 4, 3, 2, 1, 0],
+        [-1; 12],
+        [0, 1, 2, 3, 4, 5, -1, -1, -1, 5, 5, 5],
+        [3; 12],
+    ];
+    for (round, ids) in batches.iter().enumerate() {
+        let mut seeds = SEEDS;
+        seeds[3] = 40 + round as u32;
+        session.update_index(&work.tokens, &TokenAdapters::new(ids, ADAPTERS)?)?;
+        session.update_adapter(&work.codes, 3, &adapter(seeds[3])?)?;
+        session.replay(&graph)?;
+        let got = session.read(work.y())?;
+        let fresh = Adapted::new(&mut session, ids, seeds)?;
+        fresh.run(&mut session)?;
+        assert_eq!(got, session.read(fresh.y())?, "round {round}");
+        assert_eq!(ids.iter().all(|&id| id < 0), got.iter().all(|&byte| byte == 0), "round {round}");
+    }
+    Ok(())
+}
+
+fn kept_alive<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 4.0, 5.0)?;
+    let y = sum.args.y.clone();
+    let graph = session.capture(|session| sum.run(session))?;
+    drop(sum);
+    // Memory that was given back would be given out again, and overwritten.
+    let other: Vec<_> = (0..16).map(|_| session.upload(&[-1.0f32; LEN])).collect::<Result<_>>()?;
+    session.replay(&graph)?;
+    assert_eq!(session.download::<f32>(&y)?, [9.0; LEN]);
+    for slice in &other {
+        assert_eq!(session.download::<f32>(slice)?, [-1.0; LEN]);
+    }
+    Ok(())
+}
+
+fn two_graphs<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let (first, second) = (Sum::new(&mut session, 1.0, 1.0)?, Sum::new(&mut session, 2.0, 2.0)?);
+    let graphs = [session.capture(|session| first.run(session))?, session.capture(|session| second.run(session))?];
+    session.replay(&graphs[1])?;
+    session.replay(&graphs[0])?;
+    first.expect(&mut session, 2.0)?;
+    second.expect(&mut session, 4.0)
+}
+
+fn empty<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let graph = session.capture(|_| Ok(()))?;
+    session.replay(&graph)?;
+    session.wait()
+}
+
+fn failed_capture<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 10.0)?;
+    let short = PointwiseArgs { y: session.alloc(4)?, ..sum.args.clone() };
+    let failed = session.capture(|session| {
+        sum.run(session)?;
+        session.run(&sum.plan, &short)
+    });
+    assert!(matches!(failed, Err(Error::Invalid { .. })), "{:?}", failed.err());
+    sum.run(&mut session)?;
+    sum.expect(&mut session, 11.0)?;
+    sum.set_x(&mut session, 2.0)?;
+    let graph = session.capture(|session| sum.run(session))?;
+    session.replay(&graph)?;
+    sum.expect(&mut session, 12.0)
+}
+
+fn nothing_else_inside<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 10.0)?;
+    let earlier = session.capture(|session| sum.run(session))?;
+    let tokens = session.index(&TokenAdapters::new(&[0], 1)?)?;
+    let graph = session.capture(|session| {
+        let refused = [
+            ("write", session.write(&sum.args.x, &[0; 4]).err()),
+            ("read", session.read(&sum.args.x).err()),
+            ("wait", session.wait().err()),
+            ("upload", session.upload(&[1u8]).err()),
+            ("capture", session.capture(|_| Ok(())).err()),
+            ("replay", session.replay(&earlier).err()),
+            ("index", session.update_index(&tokens, &TokenAdapters::new(&[-1], 1)?).err()),
+        ];
+        for (name, error) in refused {
+            assert!(matches!(error, Some(Error::Invalid { .. })), "{name}: {error:?}");
+        }
+        sum.run(session)
+    })?;
+    session.replay(&graph)?;
+    sum.expect(&mut session, 11.0)
+}

@@ -1,0 +1,143 @@
+//! Memory, and the order of reads and writes.
+
+use std::sync::Arc;
+
+use trifuse::backend::Backend;
+use trifuse::ops::{Linear, LinearArgs, PointwiseArgs};
+use trifuse::session::Session;
+use trifuse::{Error, Result};
+
+use crate::Test;
+use crate::work::{LEN, Sum, plan_any};
+
+pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
+    vec![
+        ("what is written is read", round_trip),
+        ("work and copies keep their order", order),
+        ("clones alias, other buffers do not", clones),
+        ("a part of a buffer is only that part", parts),
+        ("an operation on parts leaves the rest alone", parts_as_operands),
+        ("zero bytes are legal", zero_bytes),
+        ("out of memory is an error, and work goes on", out_of_memory),
+    ]
+}
+
+fn round_trip<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    for len in [1usize, 2, 3, 4, 5, 255, 256, 257, 1 << 20] {
+        let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+        let slice = session.alloc(len as u64)?;
+        session.write(&slice, &bytes)?;
+        let written = bytes.clone();
+        // The bytes were taken before the call returned.
+        bytes.fill(0);
+        assert_eq!(session.read(&slice)?, written, "{len} bytes");
+    }
+    Ok(())
+}
+
+fn order<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 10.0)?;
+    let twice = Sum { plan: session.plan(Sum::<B>::op())?, args: PointwiseArgs { x: sum.args.y.clone(), ..Sum::new(&mut session, 0.0, 100.0)?.args } };
+    sum.run(&mut session)?;
+    twice.run(&mut session)?;
+    // Overwritten after it was read by work that may not have run yet.
+    sum.set_x(&mut session, 5.0)?;
+    sum.set_x(&mut session, 2.0)?;
+    sum.expect(&mut session, 11.0)?;
+    twice.expect(&mut session, 111.0)?;
+    sum.run(&mut session)?;
+    session.wait()?;
+    sum.expect(&mut session, 12.0)?;
+    twice.expect(&mut session, 111.0)
+}
+
+fn clones<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let (first, second) = (session.upload(&[1u8; 64])?, session.upload(&[2u8; 64])?);
+    let alias = first.clone();
+    assert_eq!(B::buffer_id(&first.buffer), B::buffer_id(&alias.buffer));
+    assert_ne!(B::buffer_id(&first.buffer), B::buffer_id(&second.buffer));
+    session.write(&alias, &[3; 64])?;
+    assert_eq!(session.read(&first)?, [3; 64]);
+    assert_eq!(session.read(&second)?, [2; 64]);
+    drop(first);
+    assert_eq!(session.read(&alias)?, [3; 64]);
+    Ok(())
+}
+
+fn parts<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let whole = session.upload(&[1u8; 1024])?;
+    // Also at places and lengths that are no multiple of a word.
+    for (at, len) in [(0, 4), (512, 256), (260, 12), (1020, 4), (7, 3), (1023, 1)] {
+        session.write(&whole, &[1; 1024])?;
+        let part = whole.part(at, len).expect("inside");
+        session.write(&part, &vec![9; len as usize])?;
+        let mut want = vec![1u8; 1024];
+        want[at as usize..(at + len) as usize].fill(9);
+        assert_eq!(session.read(&whole)?, want, "{len} bytes at {at}");
+        assert_eq!(session.read(&part)?, vec![9; len as usize]);
+    }
+    assert!(whole.part(1000, 25).is_none() && whole.part(u64::MAX, 2).is_none());
+    Ok(())
+}
+
+fn parts_as_operands<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let plan = session.plan(Sum::<B>::op())?;
+    let bytes = LEN as u64 * 4;
+    // One buffer holds all three, four bytes between them.
+    let whole = session.upload(&vec![1.0f32; 3 * LEN + 4])?;
+    let [x, residual, y] = [4, 8 + bytes, 12 + 2 * bytes].map(|at| whole.part(at, bytes).expect("inside"));
+    session.run(&plan, &PointwiseArgs { residual: Some(residual), ..PointwiseArgs::new(x, y) })?;
+    let values: Vec<f32> = session.download(&whole)?;
+    assert_eq!(values[..2 * LEN + 3], vec![1.0; 2 * LEN + 3]);
+    assert_eq!(values[2 * LEN + 3..3 * LEN + 3], [2.0; LEN]);
+    assert_eq!(values[3 * LEN + 3..], [1.0]);
+    Ok(())
+}
+
+fn zero_bytes<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let empty = session.alloc(0)?;
+    session.write(&empty, &[])?;
+    assert!(session.read(&empty)?.is_empty());
+    let at_end = session.upload(&[1u8; 8])?.part(8, 0).expect("inside");
+    assert!(session.read(&at_end)?.is_empty());
+    let plan = plan_any(&session, |dtype| Linear::new(dtype, [0, 32, 16]))?;
+    let w = session.alloc(32 * 16 * 4)?;
+    let graph = session
+        .capture(|session| session.run(&plan, &LinearArgs { x: empty.clone(), w: w.clone(), bias: None, residual: None, delta: None, y: session.alloc(0)? }))?;
+    session.replay(&graph)?;
+    session.wait()
+}
+
+fn out_of_memory<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let out = |result: Result<_>| match result {
+        Err(Error::OutOfMemory { requested, purpose }) => assert!(requested > 0 && !purpose.is_empty()),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the device gave more memory than it says it has"),
+    };
+    out(session.alloc(u64::MAX));
+    if let Some(more) = session.caps().max_buffer_bytes.checked_add(1) {
+        out(session.alloc(more));
+    }
+    let Some(memory) = session.caps().memory_bytes else {
+        return Err(Error::unsupported("taking all memory", "the driver does not say how much there is"));
+    };
+    let first = session.upload(&[7u8; 4096])?;
+    let chunk = session.caps().max_buffer_bytes.min(memory / 8 + 1);
+    let mut taken = Vec::new();
+    let refusal = (0..=memory / chunk).find_map(|_| session.alloc(chunk).map(|slice| taken.push(slice)).err());
+    out(Err(refusal.expect("a device gives no more than it has")).map(|()| first.clone()));
+    // What was allocated before stays usable; and once some is given back, there is room again.
+    assert_eq!(session.read(&first)?, [7; 4096]);
+    taken.clear();
+    session.wait()?;
+    let sum = Sum::new(&mut session, 1.0, 2.0)?;
+    sum.run(&mut session)?;
+    sum.expect(&mut session, 3.0)
+}

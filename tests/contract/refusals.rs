@@ -1,0 +1,104 @@
+//! What is refused before it reaches the device, with the device usable afterwards.
+
+use std::sync::Arc;
+
+use trifuse::backend::Backend;
+use trifuse::ops::index::TokenAdapters;
+use trifuse::ops::{Pointwise, PointwiseArgs};
+use trifuse::session::Session;
+use trifuse::{Error, Result};
+
+use crate::Test;
+use crate::work::{LEN, Sum};
+
+pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
+    vec![
+        ("a plan or graph of another session is refused", strangers),
+        ("operands that overlap are refused", overlap),
+        ("operands too small, misplaced or missing are refused", unfit),
+        ("copies longer than their slice are refused", long_copies),
+        ("unknown variants are refused", unknown_variant),
+        ("index data of another shape is refused", other_shape),
+    ]
+}
+
+/// Panics unless the caller is told of a mistake.
+fn refused<T>(what: &str, result: Result<T>) {
+    match result {
+        Err(Error::Invalid { subject, expected, .. }) => assert!(!subject.is_empty() && !expected.is_empty(), "{what}"),
+        Err(other) => panic!("{what}: {other}"),
+        Ok(_) => panic!("{what} was accepted"),
+    }
+}
+
+fn strangers<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let mut other = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 2.0)?;
+    let graph = session.capture(|session| sum.run(session))?;
+    session.wait()?;
+    refused("a plan", sum.run(&mut other));
+    refused("a graph", other.replay(&graph));
+    other.wait()?;
+    sum.run(&mut session)?;
+    sum.expect(&mut session, 3.0)
+}
+
+fn overlap<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 2.0)?;
+    let PointwiseArgs { x, residual, .. } = &sum.args;
+    let whole = session.upload(&[1.0f32; 2 * LEN])?;
+    let part = |at: usize| whole.part(at as u64 * 4, LEN as u64 * 4).expect("inside");
+    for (x, y) in [(x.clone(), x.clone()), (part(0), part(LEN - 1)), (part(LEN - 1), part(0))] {
+        refused("an overlap", session.run(&sum.plan, &PointwiseArgs { residual: residual.clone(), ..PointwiseArgs::new(x, y) }));
+    }
+    // Side by side is no overlap, and neither are two that are only read.
+    let same = PointwiseArgs { residual: Some(part(0)), ..PointwiseArgs::new(part(0), part(LEN)) };
+    session.run(&sum.plan, &same)?;
+    let values: Vec<f32> = session.download(&whole)?;
+    assert_eq!((&values[..LEN], &values[LEN..]), (&[1.0; LEN][..], &[2.0; LEN][..]));
+    Ok(())
+}
+
+fn unfit<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 2.0)?;
+    let bytes = LEN as u64 * 4;
+    let short = session.alloc(bytes - 4)?;
+    let odd = session.alloc(bytes + 8)?.part(2, bytes).expect("inside");
+    for (name, slice) in [("a short operand", short), ("an offset inside an element", odd)] {
+        refused(name, session.run(&sum.plan, &PointwiseArgs { x: slice.clone(), ..sum.args.clone() }));
+        refused(name, session.run(&sum.plan, &PointwiseArgs { residual: Some(slice.clone()), ..sum.args.clone() }));
+        refused(name, session.run(&sum.plan, &PointwiseArgs { y: slice, ..sum.args.clone() }));
+    }
+    refused("an absent operand", session.run(&sum.plan, &PointwiseArgs { residual: None, ..sum.args.clone() }));
+    refused("an operand too many", session.run(&sum.plan, &PointwiseArgs { weight: Some(sum.args.x.clone()), ..sum.args.clone() }));
+    refused("no columns", session.plan(Pointwise { columns: 0, ..Sum::<B>::op() }));
+    sum.run(&mut session)?;
+    sum.expect(&mut session, 3.0)
+}
+
+fn long_copies<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let whole = session.upload(&[1u8; 16])?;
+    let part = whole.part(4, 4).expect("inside");
+    refused("a long write", session.write(&part, &[2; 5]));
+    session.write(&part, &[3; 2])?;
+    assert_eq!(session.read(&whole)?, [1, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    Ok(())
+}
+
+fn unknown_variant<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let session = Session::new(device.clone())?;
+    refused("a variant", session.plan_variant(Sum::<B>::op(), Some("no such variant")));
+    Ok(())
+}
+
+fn other_shape<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let index = session.index(&TokenAdapters::new(&[0, 1], 2)?)?;
+    refused("more tokens", session.update_index(&index, &TokenAdapters::new(&[0, 1, 0], 2)?));
+    refused("more adapters", session.update_index(&index, &TokenAdapters::new(&[0, 1], 3)?));
+    session.update_index(&index, &TokenAdapters::new(&[1, 1], 2)?)
+}

@@ -1,0 +1,84 @@
+//! Several sessions at once.
+
+use std::sync::Arc;
+
+use trifuse::backend::{Backend, Kernel};
+use trifuse::device::Slice;
+use trifuse::ops::attention::AttentionIndex;
+use trifuse::ops::{Attention, AttentionArgs, Linear, LinearArgs};
+use trifuse::session::Session;
+use trifuse::{DType, Result};
+
+use crate::Test;
+use crate::work::{Adapted, noise, plan_any};
+
+pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
+    vec![("two sessions at once give the serial result bit for bit", at_once), ("a session moves to another thread", moved)]
+}
+
+/// What one session computes, each operation several times over.
+fn work<B: Backend>(device: &Arc<B>, seed: u32) -> Result<Vec<Vec<u8>>> {
+    let mut session = Session::new(device.clone())?;
+    let drawn = |session: &mut Session<B>, dtype: DType, seed: u32, len: u64| -> Result<Slice<B>> {
+        let values: Vec<f64> = (0..len as usize).map(|i| f64::from(noise(seed, i)) / 64.0 - 2.0).collect();
+        session.upload(&dtype.encode(&values))
+    };
+    let [rows, d_out, d_in] = [65, 130, 259];
+    let linear = plan_any(&session, |dtype| Linear::new(dtype, [rows, d_out, d_in]))?;
+    let dtype = linear.op().dtype;
+    let linear_args = LinearArgs {
+        x: drawn(&mut session, dtype, seed, rows * d_in)?,
+        w: drawn(&mut session, dtype, seed + 1, d_out * d_in)?,
+        bias: None,
+        residual: None,
+        delta: None,
+        y: session.alloc(rows * d_out * dtype.size())?,
+    };
+    let attention = plan_any(&session, |dtype| Attention::dense(dtype, 2, [4, 2], [33, 300], 40))?;
+    let dtype = attention.op().dtype;
+    let attention_args = AttentionArgs {
+        q: drawn(&mut session, dtype, seed + 2, 2 * 33 * 4 * 40)?,
+        k: drawn(&mut session, dtype, seed + 3, 2 * 300 * 2 * 40)?,
+        v: drawn(&mut session, dtype, seed + 4, 2 * 300 * 2 * 40)?,
+        index: AttentionIndex::None,
+        o: session.alloc(2 * 33 * 4 * 40 * dtype.size())?,
+        lse: None,
+    };
+    let adapted = Adapted::new(&mut session, &[0, 3, 3, -1, 5, 1, 0, 0, 2, 4, -1, 5], [seed, 2, 3, 4, 5, 6])?;
+    let mut results = Vec::new();
+    for _ in 0..4 {
+        session.run(&linear, &linear_args)?;
+        session.run(&attention, &attention_args)?;
+        adapted.run(&mut session)?;
+        for y in [&linear_args.y, &attention_args.o, adapted.y()] {
+            results.push(session.read(y)?);
+        }
+    }
+    Ok(results)
+}
+
+fn at_once<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let serial = [work(device, 10)?, work(device, 20)?];
+    assert_ne!(serial[0][0], serial[1][0]);
+    for _ in 0..3 {
+        let both = std::thread::scope(|scope| {
+            let threads = [10, 20].map(|seed| scope.spawn(move || work(device, seed)));
+            threads.map(|thread| thread.join().expect("a thread does not panic"))
+        });
+        for (at_once, serial) in both.into_iter().zip(&serial) {
+            assert!(at_once? == *serial, "a session's result depends on another's work");
+        }
+    }
+    Ok(())
+}
+
+fn moved<B: Backend>(device: &Arc<B>) -> Result<()>
+where
+    B: Kernel<Linear>,
+{
+    let mut session = Session::new(device.clone())?;
+    let slice = session.upload(&[5u8; 32])?;
+    let read = std::thread::scope(|scope| scope.spawn(|| session.read(&slice)).join().expect("a thread does not panic"))?;
+    assert_eq!(read, [5; 32]);
+    Ok(())
+}

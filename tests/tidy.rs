@@ -1,0 +1,122 @@
+//! The house rules that a compiler does not hold: who may import whom, how long a file may be, what may stand where.
+//!
+//! Rust is read as tokens, so that comments and strings cannot mislead a rule. Every rule is also shown a sample
+//! that breaks it: a rule that cannot fail is no rule.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "tidy/imports.rs"]
+mod imports;
+#[path = "tidy/licences.rs"]
+mod licences;
+#[path = "tidy/source.rs"]
+mod source;
+#[path = "tidy/text.rs"]
+mod text;
+#[path = "tidy/tokens.rs"]
+mod tokens;
+
+use source::{File, files};
+
+/// Runs `rule` over every file and fails with every fault it finds.
+fn hold(rule: impl Fn(&File) -> Vec<String>) {
+    let faults: Vec<String> = files().iter().flat_map(rule).collect();
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// What `rule` says of a made-up file.
+fn said(rule: impl Fn(&File) -> Vec<String>, path: &str, text: &str) -> usize {
+    rule(&File { path: path.into(), text: text.into() }).len()
+}
+
+#[test]
+fn imports_go_one_way() {
+    hold(imports::rust);
+    assert_eq!(said(imports::rust, "src/device.rs", "use crate::error::Result;"), 0);
+    assert_eq!(said(imports::rust, "src/device.rs", "use crate::session::Session;"), 1);
+    assert_eq!(said(imports::rust, "src/ops/mod.rs", "use crate::{error::Result, backend::{Kernel}, oracle};"), 2);
+    assert_eq!(said(imports::rust, "src/ops/index/codes.rs", "fn f() { super::super::super::session::g() }"), 1);
+    assert_eq!(said(imports::rust, "src/ops/index/codes.rs", "use super::super::codes::Layout;"), 0);
+    assert_eq!(said(imports::rust, "src/ops/mod.rs", "#[cfg(test)] mod tests { use crate::oracle::f; }"), 0);
+    assert_eq!(said(imports::rust, "backends/cpu/linear.rs", "use crate::backends::cpu::Cpu; use crate::backend::Kernel;"), 0);
+    assert_eq!(said(imports::rust, "backends/cpu/linear.rs", "use crate::backends::wgpu::Wgpu;"), 1);
+    assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "fn f() { crate::oracle::linear() }"), 1);
+    assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "use super::cuda::jit;"), 1);
+    assert_eq!(said(imports::rust, "src/newcomer.rs", "fn f() {}"), 1, "a module that the table does not know");
+}
+
+#[test]
+fn kernels_include_downwards_and_no_system_header() {
+    hold(imports::kernels);
+    assert_eq!(said(imports::kernels, "kernels/linear/sm80.cu", "#include <stdint.h>"), 1);
+    assert_eq!(said(imports::kernels, "kernels/linear/sm80.cu", "#include \"tile/gemm.cuh\"\n#include \"ptx/mma.cuh\""), 0);
+    assert_eq!(said(imports::kernels, "kernels/linear/sm80.cu", "#include \"attention/mask.cuh\""), 1);
+    assert_eq!(said(imports::kernels, "kernels/tile/gemm.cuh", "#include \"../linear/shape.cuh\""), 1);
+    assert_eq!(said(imports::kernels, "kernels/ptx/mma.cuh", "#  include \"tile/gemm.cuh\""), 1);
+}
+
+#[test]
+fn every_kernel_and_shader_is_embedded() {
+    let all = files();
+    let faults = text::unreferenced(&all);
+    assert!(faults.is_empty(), "not named by any Rust file: {faults:?}");
+    let orphan = [File { path: "shaders/lost.wgsl".into(), text: String::new() }, File { path: "src/a.rs".into(), text: "fn f() {}".into() }];
+    assert_eq!(text::unreferenced(&orphan).len(), 1);
+}
+
+#[test]
+fn files_stay_small() {
+    hold(text::length);
+    assert_eq!(said(text::length, "src/long.rs", &"\n".repeat(401)), 1);
+    assert_eq!(said(text::length, "src/fits.rs", &"\n".repeat(400)), 0);
+    assert_eq!(said(text::length, "shaders/long.wgsl", &"\n".repeat(451)), 1);
+    assert_eq!(said(text::length, "tests/fits.rs", &"\n".repeat(450)), 0);
+}
+
+#[test]
+fn the_library_never_prints() {
+    hold(tokens::prints);
+    assert_eq!(said(tokens::prints, "src/ops/mod.rs", "fn f() { println!(\"x\"); dbg!(1); }"), 2);
+    assert_eq!(said(tokens::prints, "src/cli/output.rs", "fn f() { print!(\"x\") }"), 1, "it panics on a closed pipe");
+    assert_eq!(said(tokens::prints, "src/ops/mod.rs", "// println!(\"x\")\nconst S: &str = \"println!()\";"), 0);
+}
+
+#[test]
+fn nothing_panics_outside_tests() {
+    hold(tokens::panics);
+    assert_eq!(said(tokens::panics, "src/a.rs", "fn f() { g().unwrap(); h().expect(\"x\"); panic!(); todo!() }"), 4);
+    assert_eq!(said(tokens::panics, "src/a.rs", "#[cfg(test)]\nmod tests { fn f() { g().unwrap(); } }"), 0);
+    assert_eq!(said(tokens::panics, "src/a.rs", "fn f() { g().unwrap_or_default(); }"), 0);
+    assert_eq!(said(tokens::panics, "src/a.rs", "#![allow(clippy::unwrap_used)] fn f() {}"), 1);
+}
+
+#[test]
+fn unsafe_is_fenced_and_explained() {
+    hold(tokens::unsafe_code);
+    assert_eq!(said(tokens::unsafe_code, "src/ops/mod.rs", "// SAFETY: none.\nfn f() { unsafe { g() } }"), 1, "a place that is not on the list");
+    assert_eq!(said(tokens::unsafe_code, "backends/cpu/mod.rs", "fn f() { unsafe { g() } }"), 1, "no reason given");
+    assert_eq!(said(tokens::unsafe_code, "backends/cpu/mod.rs", "fn f() {\n    // SAFETY: checked.\n    unsafe { g() }\n}"), 0);
+}
+
+#[test]
+fn no_package_registry_is_named() {
+    hold(text::registries);
+    assert_eq!(said(text::registries, "README.md", &format!("see https://{}.io/x", "crates")), 1);
+}
+
+#[test]
+fn links_resolve() {
+    hold(text::links);
+    assert_eq!(said(text::links, "README.md", "[a](docs/missing-page.md) [b](Cargo.toml#x) [c](https://example.org)"), 1);
+}
+
+#[test]
+fn dependencies_have_accepted_licences() {
+    let faults = licences::faults();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(licences::accepted("(MIT OR Apache-2.0) AND Unicode-3.0", &["MIT", "Unicode-3.0"]));
+    assert!(licences::accepted("GPL-3.0 OR MIT", &["MIT"]));
+    assert!(!licences::accepted("GPL-3.0", &["MIT"]));
+    assert!(!licences::accepted("MIT AND GPL-3.0", &["MIT"]));
+    assert!(licences::accepted("Apache-2.0 WITH LLVM-exception", &["Apache-2.0 WITH LLVM-exception"]));
+}

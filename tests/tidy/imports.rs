@@ -1,0 +1,159 @@
+//! Who may import whom.
+
+use proc_macro2::TokenTree;
+
+use crate::source::File;
+use crate::tokens::{Flat, flatten};
+
+/// What every backend and the session stand on.
+const CORE: &[&str] = &["error", "dtype", "device", "ops", "backend"];
+
+/// A module of `src/` and those that it may import besides itself. A new module goes in here with its place.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("dtype", &["error"]),
+    ("device", &["error", "dtype"]),
+    ("ops", &["error", "dtype", "device"]),
+    ("backend", &["error", "dtype", "device", "ops"]),
+    ("session", CORE),
+    ("oracle", &["error", "dtype", "device", "ops"]),
+    ("cases", &["error", "dtype", "device", "ops", "oracle"]),
+    ("tolerance", &["error", "dtype", "device", "ops", "oracle", "cases"]),
+    ("casefile", &["error", "dtype", "device", "ops", "oracle", "cases", "tolerance"]),
+    ("conformance", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "casefile", "backends"]),
+    ("adapters", &["error", "dtype", "device", "ops", "backend", "session"]),
+    ("verify", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "adapters"]),
+    ("model", &["error", "dtype", "device", "ops", "backend", "session", "adapters"]),
+    ("align", &["error", "dtype", "device", "ops", "backend", "session", "adapters"]),
+];
+
+/// Modules that may import anything: the front page and what hangs off the end of the chain.
+const FREE: &[&str] = &["lib", "main", "cli", "bench", "serve"];
+
+/// Names that the crate's root gives again, and the module that each comes from.
+const ROOT: &[(&str, &str)] = &[("Error", "error"), ("Result", "error"), ("DType", "dtype")];
+
+/// Faults in the imports of a Rust file.
+pub fn rust(file: &File) -> Vec<String> {
+    if !file.is_product() {
+        return Vec::new();
+    }
+    let module = module_path(&file.path);
+    let top = module[0].as_str();
+    let allowed: Vec<&str> = match (top, FREE.contains(&top)) {
+        (_, true) => return Vec::new(),
+        ("backends", _) => [CORE, &["backends"]].concat(),
+        _ => match ALLOWED.iter().find(|(name, _)| *name == top) {
+            Some((_, allowed)) => [allowed, &[top][..]].concat(),
+            None => return vec![file.fault(1, format_args!("module {top} has no place in the import order; give it one in tests/tidy/imports.rs"))],
+        },
+    };
+    let mut faults = Vec::new();
+    for (line, path) in paths(&flatten(&file.text), &module) {
+        let name = ROOT.iter().find(|(name, _)| *name == path[0]).map_or(path[0].as_str(), |(_, module)| module);
+        if !allowed.contains(&name) {
+            faults.push(file.fault(line, format_args!("{top} may not import {name}")));
+        }
+        // One backend must not lean on another: each can be left out of a build.
+        if top == "backends" && name == "backends" && module.len() > 1 && path.get(1).is_some_and(|other| *other != module[1]) {
+            faults.push(file.fault(line, format_args!("backend {} may not import {}", module[1], path[1])));
+        }
+    }
+    faults
+}
+
+/// `src/ops/index/mod.rs` is `ops::index`; `backends/mod.rs` is `backends`.
+fn module_path(path: &str) -> Vec<String> {
+    let path = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs").trim_end_matches("/mod");
+    path.split('/').map(str::to_owned).collect()
+}
+
+/// The paths from the crate's root that the tokens name, with their lines: those that begin with `crate` and those
+/// that `super` leads there.
+fn paths(tokens: &[Flat], module: &[String]) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let line = tokens[at].line;
+        let first = tokens[at].ident();
+        let base = match first.as_deref() {
+            Some("crate") => Some(Vec::new()),
+            Some("super") => Some(module[..module.len() - 1].to_vec()),
+            _ => None,
+        };
+        at += 1;
+        let Some(mut base) = base else { continue };
+        while tokens.get(at).is_some_and(Flat::is_path_separator) && tokens.get(at + 1).and_then(Flat::ident).as_deref() == Some("super") {
+            base.pop();
+            at += 2;
+        }
+        if tokens.get(at).is_some_and(Flat::is_path_separator) {
+            leaves(&tokens[at + 1..], &base, line, &mut found);
+        }
+    }
+    found
+}
+
+/// Follows a path, or the branches of a `{…}` group, to the first two names from the crate's root.
+fn leaves(tokens: &[Flat], base: &[String], line: usize, found: &mut Vec<(usize, Vec<String>)>) {
+    let mut path = base.to_vec();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        match token.ident() {
+            Some(name) => path.push(name),
+            None if path.len() < 2 && token.branches().is_some() => {
+                for branch in token.branches().into_iter().flatten() {
+                    leaves(&branch, &path, line, found);
+                }
+                return;
+            }
+            None => break,
+        }
+        if path.len() >= 2 || !tokens.get(at + 1).is_some_and(Flat::is_path_separator) {
+            break;
+        }
+        at += 2;
+    }
+    if !path.is_empty() {
+        found.push((line, path));
+    }
+}
+
+/// Splits the tokens of a group at its commas.
+pub fn split_at_commas(stream: proc_macro2::TokenStream) -> Vec<Vec<TokenTree>> {
+    let mut parts = vec![Vec::new()];
+    for token in stream {
+        match &token {
+            TokenTree::Punct(punct) if punct.as_char() == ',' => parts.push(Vec::new()),
+            _ => parts.last_mut().unwrap().push(token),
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Faults in the includes of a CUDA source: `ptx` ← `tile` ← one operation, and nothing of the system.
+pub fn kernels(file: &File) -> Vec<String> {
+    let Some(inner) = file.path.strip_prefix("kernels/") else { return Vec::new() };
+    let own = inner.split('/').next().unwrap_or_default();
+    let allowed: &[&str] = match own {
+        "ptx" => &["ptx"],
+        "tile" => &["ptx", "tile"],
+        own => &["ptx", "tile", own],
+    };
+    let mut faults = Vec::new();
+    for (number, line) in file.text.lines().enumerate() {
+        let Some(target) = line.trim_start().strip_prefix('#').and_then(|line| line.trim_start().strip_prefix("include")) else { continue };
+        let target = target.trim();
+        if target.starts_with('<') {
+            faults.push(file.fault(number + 1, format_args!("{target}: no system headers, so that a user needs no CUDA toolkit")));
+            continue;
+        }
+        let name = target.trim_matches('"').trim_start_matches("../");
+        let folder = if name.contains('/') { name.split('/').next().unwrap_or_default() } else { own };
+        if !allowed.contains(&folder) {
+            faults.push(file.fault(number + 1, format_args!("kernels/{own} may not include {name}")));
+        }
+    }
+    faults
+}

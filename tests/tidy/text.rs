@@ -1,0 +1,61 @@
+//! Rules over lines and names.
+
+use std::path::Path;
+
+use crate::source::File;
+
+/// The most lines that a file may have.
+pub fn length(file: &File) -> Vec<String> {
+    let most = match file.path.rsplit('.').next() {
+        Some("rs") if file.under("tests") => 450,
+        Some("rs") => 400,
+        Some("cu" | "cuh" | "h" | "wgsl") => 450,
+        _ => return Vec::new(),
+    };
+    let lines = file.text.lines().count();
+    if lines > most { vec![file.fault(lines, format_args!("{lines} lines; {most} at most, one subject a file"))] } else { Vec::new() }
+}
+
+/// Kernels and shaders that no Rust file names: they would not be in the binary.
+pub fn unreferenced(files: &[File]) -> Vec<String> {
+    let rust: String = files.iter().filter(|file| file.is_product()).map(|file| file.text.as_str()).collect();
+    let embedded = |path: &str| {
+        // By its path from the root, or from inside the folder where a macro adds the folder's name.
+        let inner = path.split_once('/').map_or(path, |(_, inner)| inner);
+        rust.contains(&format!("/{path}\"")) || rust.contains(&format!("\"{inner}\"")) || rust.contains(&format!("/{inner}\""))
+    };
+    let is_code = |file: &&File| (file.under("kernels") || file.under("shaders")) && !file.path.ends_with(".md");
+    files.iter().filter(is_code).filter(|file| !embedded(&file.path)).map(|file| file.path.clone()).collect()
+}
+
+/// Package registries by host name: which one serves the packages is the reader's choice, not the project's.
+pub fn registries(file: &File) -> Vec<String> {
+    // Cargo writes its lock file itself.
+    if file.path == "Cargo.lock" {
+        return Vec::new();
+    }
+    // Put together here, so that this file does not name them.
+    let hosts = [("crates", "io"), ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("proxy.golang", "org")];
+    let hosts: Vec<String> = hosts.iter().map(|(name, domain)| format!("{name}.{domain}")).collect();
+    let named = |line: &str| hosts.iter().find(|host| line.contains(host.as_str())).cloned();
+    file.text.lines().enumerate().filter_map(|(number, line)| Some(file.fault(number + 1, format_args!("names {}", named(line)?)))).collect()
+}
+
+/// Relative links of Markdown pages that lead nowhere.
+pub fn links(file: &File) -> Vec<String> {
+    if !file.path.ends_with(".md") {
+        return Vec::new();
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(Path::new(&file.path).parent().unwrap_or(Path::new("")));
+    let mut faults = Vec::new();
+    for (number, line) in file.text.lines().enumerate() {
+        for after in line.split("](").skip(1) {
+            let target = after.split([')', ' ', '#']).next().unwrap_or_default();
+            let outside = target.contains("://") || target.starts_with("mailto:");
+            if !target.is_empty() && !outside && !folder.join(target).exists() {
+                faults.push(file.fault(number + 1, format_args!("no {target} there")));
+            }
+        }
+    }
+    faults
+}
