@@ -20,6 +20,8 @@
 //! nothing at run time. What changes from launch to launch goes into `Params`, by immediates (push constants).
 
 mod adapter;
+mod attention;
+mod attention_shader;
 mod buffer;
 mod device;
 mod fault;
@@ -58,5 +60,6 @@ pub fn sources() -> Vec<Source> {
     let mut all = vec![buffer::patch_source()];
     all.extend(product::sources());
     all.extend(pointwise::sources());
+    all.extend(attention_shader::sources());
     all
 }
