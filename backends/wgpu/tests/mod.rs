@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attention;
+mod codebook_gemm;
 mod conversions;
 mod device;
 mod linear;
