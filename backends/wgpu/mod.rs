@@ -20,6 +20,8 @@
 //! nothing at run time. What changes from launch to launch goes into `Params`, by immediates (push constants).
 
 mod adapter;
+mod attention;
+mod attention_shader;
 mod buffer;
 mod codebook_gemm;
 mod codebook_gemm_stage;
@@ -61,5 +63,6 @@ pub fn sources() -> Vec<Source> {
     all.extend(codebook_gemm::sources());
     all.extend(product::sources());
     all.extend(pointwise::sources());
+    all.extend(attention_shader::sources());
     all
 }
