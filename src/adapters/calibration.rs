@@ -21,6 +21,7 @@ const MIN_ROWS: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
     inputs: BTreeMap<String, Inputs>,
+    only_measures: bool,
 }
 
 /// Inputs of one projection, `[rows, d_in]` each.
@@ -58,7 +59,7 @@ impl Calibration {
         }
         match measured.into_keys().next() {
             Some(name) => Err(Error::input_item(held_out, name, "no tensor of that name is in the calibration file: both files need it")),
-            None => Ok(Self { inputs }),
+            None => Ok(Self { inputs, only_measures: false }),
         }
     }
 
@@ -76,7 +77,18 @@ impl Calibration {
             let part = |data: &[f32]| Matrix { rows: data.len() / all.cols, cols: all.cols, data: data.to_vec() };
             inputs.insert(name, Inputs { design: part(design), held_out: part(held_out) });
         }
-        Ok(Self { inputs })
+        Ok(Self { inputs, only_measures: false })
+    }
+
+    /// The same inputs, which then only measure what an encoding without them keeps.
+    #[must_use]
+    pub fn only_measuring(self) -> Self {
+        Self { only_measures: true, ..self }
+    }
+
+    /// Whether the inputs have no part in the encoding.
+    pub(crate) fn only_measures(&self) -> bool {
+        self.only_measures
     }
 
     /// The module paths that have inputs.

@@ -4,7 +4,7 @@ use half::f16;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::allocate::{Goal, State, allocate};
+use super::allocate::{Goal, State, allocate, totals};
 use super::basis::Basis;
 use super::calibration::{Inputs, Metric};
 use super::certificate::Certificate;
@@ -12,8 +12,8 @@ use super::codebook::WIDTHS;
 use super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
-use super::peft::Lora;
 use super::options::{DEFAULT_BITS, EncodeOptions};
+use super::peft::Lora;
 use super::terms::{Side, Terms};
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
@@ -45,7 +45,7 @@ pub(crate) struct Setting<'a> {
 
 enum Part<'a> {
     Basis(usize, &'a Basis),
-    Own(Coder),
+    Own(Box<Coder>),
 }
 
 /// An adapter on a rung, before bits are given out.
@@ -70,8 +70,8 @@ impl<'a> Draft<'a> {
         let lost = (terms.energy - projected.energies.iter().sum::<f64>()).max(0.0);
         let shared = Part::Basis(number, basis);
         let (input, output) = match side {
-            Side::Input => (shared, Part::Own(Coder::new(&projected.columns, None, rng(member, Side::Output)))),
-            Side::Output => (Part::Own(Coder::new(&metric.lift(&projected.columns), metric.weights(), rng(member, Side::Input))), shared),
+            Side::Input => (shared, Part::Own(Box::new(Coder::new(&projected.columns, None, rng(member, Side::Output))))),
+            Side::Output => (Part::Own(Box::new(Coder::new(&metric.lift(&projected.columns), metric.weights(), rng(member, Side::Input)))), shared),
         };
         Ok(Self { member, input, output, energies: projected.energies, lost })
     }
@@ -79,8 +79,8 @@ impl<'a> Draft<'a> {
     /// Both sides coded.
     pub(crate) fn private(member: &'a Member<'a>, metric: &Metric) -> Self {
         let terms = &member.terms;
-        let input = Part::Own(Coder::new(&metric.lift(&terms.right), metric.weights(), rng(member, Side::Input)));
-        let output = Part::Own(Coder::new(&terms.left, None, rng(member, Side::Output)));
+        let input = Part::Own(Box::new(Coder::new(&metric.lift(&terms.right), metric.weights(), rng(member, Side::Input))));
+        let output = Part::Own(Box::new(Coder::new(&terms.left, None, rng(member, Side::Output))));
         Self { member, input, output, energies: terms.sigma.iter().map(|s| s * s).collect(), lost: 0.0 }
     }
 
@@ -148,11 +148,20 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Spends at most that many bytes of codes and core.
+    /// Spends at most that many bytes on the adapter's own part; the least it can where they are too few for any code.
     pub(crate) fn spend(&self, bytes: f64, setting: &Setting<'_>) -> Result<EncodedProjection> {
         let (items, widths) = self.choices(setting.options.width);
-        let (chosen, _) = allocate(&items, Goal::Bytes(bytes));
-        self.realise(&chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect::<Vec<_>>(), setting)
+        // Centroids and the like come on top of codes and core: what they take is known once it is done.
+        let mut left = bytes;
+        loop {
+            let (chosen, _) = allocate(&items, Goal::Bytes(left));
+            let found = self.realise(&chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect::<Vec<_>>(), setting)?;
+            let over = found.certificate.bytes as f64 - bytes;
+            if over <= 0.0 || chosen.iter().all(|&state| state == 0) {
+                return Ok(found);
+            }
+            left = left.min(totals(&items, &chosen).0) - over.max(1.0);
+        }
     }
 
     /// Bytes of that many bits an element, and the core.
@@ -180,7 +189,8 @@ impl<'a> Draft<'a> {
                 Part::Own(coder) => coder,
             };
             let columns: Vec<(usize, CodeWidth)> = live.iter().map(|&j| (j, widths[j][side])).collect();
-            let (coded, decoded) = if live.is_empty() { (empty(coder.d(), rank), Mat::zeros(coder.d(), 0)) } else { coder.code(&columns, &self.energies, rank)? };
+            let (coded, decoded) =
+                if live.is_empty() { (empty(coder.d(), rank), Mat::zeros(coder.d(), 0)) } else { coder.code(&columns, &self.energies, rank)? };
             Ok((EncodedFactor::Coded(coded), Some(decoded)))
         };
         let (input, inner) = code(&self.input, 0)?;

@@ -108,9 +108,9 @@ mod tests {
     #[test]
     fn codes_decode_to_what_the_encoder_saw_and_lose_what_it_expected() {
         let (d, n) = (1000, 3);
-        let mut normal = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(3));
+        let values: Vec<f64> = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(3)).take(d * n).collect();
         // Orthonormal but for chance.
-        let columns = Mat::from_fn(d, n, |_, _| normal.next().unwrap() / (d as f64).sqrt());
+        let columns = Mat::from_fn(d, n, |i, j| values[i * n + j] / (d as f64).sqrt());
         let coder = Coder::new(&columns, None, ChaCha8Rng::seed_from_u64(5));
         let live = [(0, CodeWidth::FourThree), (2, CodeWidth::Three)];
         let (coded, decoded) = coder.code(&live, &[4.0, 2.0, 1.0], 4).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn pair(seed: usize) -> (Mat, Mat) {
-        let value = |i: usize, j: usize, k: usize| ((i * 31 + j * 17 + k * 101 + seed * 7919) as f64 * 0.713).sin();
+        let value = |i: usize, j: usize, k: usize| ((i * 31 + j * 17 + i * i * j * 5 + k * 101 + seed * (7919 + i * 13)) as f64 * 0.713).sin();
         (Mat::from_fn(3, 20, |i, j| value(i, j, 1)), Mat::from_fn(30, 3, |i, j| value(i, j, 2)))
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_basis_of_all_directions_loses_nothing_on_either_side() {
-        let all: Vec<Terms> = (1..4).map(|seed| pair(seed)).map(|(a, b)| Terms::new(&a, &b, &Metric::identity()).unwrap()).collect();
+        let all: Vec<Terms> = (1..4).map(pair).map(|(a, b)| Terms::new(&a, &b, &Metric::identity()).unwrap()).collect();
         let refs: Vec<&Terms> = all.iter().collect();
         for side in [Side::Input, Side::Output] {
             let basis = leading(&refs, &[1.0; 3], side, 64).unwrap();
