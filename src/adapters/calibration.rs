@@ -139,14 +139,12 @@ fn read(path: &Path) -> Result<BTreeMap<String, Matrix>> {
 pub(crate) struct Metric {
     /// The lower Cholesky factor of C.
     lower: Option<Mat>,
-    /// The diagonal of C.
-    diagonal: Option<Vec<f64>>,
 }
 
 impl Metric {
     /// No knowledge of the inputs.
     pub(crate) fn identity() -> Self {
-        Self { lower: None, diagonal: None }
+        Self { lower: None }
     }
 
     /// The second moment of `rows`, shrunk towards a multiple of the identity, so that directions that few inputs
@@ -168,9 +166,8 @@ impl Metric {
             }
             moment[(j, j)] += share;
         }
-        let diagonal = (0..rows.cols).map(|i| moment[(i, i)]).collect();
         let lower = cholesky(&moment).ok_or_else(|| Error::invalid("calibration", "inputs of ordinary size", "a second moment that is not definite"))?;
-        Ok(Self { lower: Some(lower), diagonal: Some(diagonal) })
+        Ok(Self { lower: Some(lower) })
     }
 
     /// `Lᵀ·columns`, `[d_in, n]`: their plain inner products are then those of the metric.
@@ -183,9 +180,9 @@ impl Metric {
         self.lower.as_ref().map_or_else(|| columns.clone(), |lower| solve_transposed(lower, columns))
     }
 
-    /// What an error in each element of an input factor weighs; `None` for all alike.
-    pub(crate) fn weights(&self) -> Option<&[f64]> {
-        self.diagonal.as_deref()
+    /// `L`, where C is not the identity.
+    pub(crate) fn lower(&self) -> Option<&Mat> {
+        self.lower.as_ref()
     }
 }
 

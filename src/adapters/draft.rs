@@ -45,7 +45,7 @@ pub(crate) struct Setting<'a> {
 
 enum Part<'a> {
     Basis(usize, &'a Basis),
-    Own(Box<Coder>),
+    Own(Box<Coder<'a>>),
 }
 
 /// An adapter on a rung, before bits are given out.
@@ -64,22 +64,22 @@ type Widths = [CodeWidth; 2];
 
 impl<'a> Draft<'a> {
     /// One side the basis of that number, the other coded.
-    pub(crate) fn shared(member: &'a Member<'a>, side: Side, number: usize, basis: &'a Basis, metric: &Metric) -> Result<Self> {
+    pub(crate) fn shared(member: &'a Member<'a>, side: Side, number: usize, basis: &'a Basis, metric: &'a Metric) -> Result<Self> {
         let terms = &member.terms;
         let projected = terms.project(side, &terms.coordinates(side, &basis.directions))?;
         let lost = (terms.energy - projected.energies.iter().sum::<f64>()).max(0.0);
         let shared = Part::Basis(number, basis);
         let (input, output) = match side {
             Side::Input => (shared, Part::Own(Box::new(Coder::new(&projected.columns, None, rng(member, Side::Output))))),
-            Side::Output => (Part::Own(Box::new(Coder::new(&metric.lift(&projected.columns), metric.weights(), rng(member, Side::Input)))), shared),
+            Side::Output => (Part::Own(Box::new(Coder::new(&metric.lift(&projected.columns), metric.lower(), rng(member, Side::Input)))), shared),
         };
         Ok(Self { member, input, output, energies: projected.energies, lost })
     }
 
     /// Both sides coded.
-    pub(crate) fn private(member: &'a Member<'a>, metric: &Metric) -> Self {
+    pub(crate) fn private(member: &'a Member<'a>, metric: &'a Metric) -> Self {
         let terms = &member.terms;
-        let input = Part::Own(Box::new(Coder::new(&metric.lift(&terms.right), metric.weights(), rng(member, Side::Input))));
+        let input = Part::Own(Box::new(Coder::new(&metric.lift(&terms.right), metric.lower(), rng(member, Side::Input))));
         let output = Part::Own(Box::new(Coder::new(&terms.left, None, rng(member, Side::Output))));
         Self { member, input, output, energies: terms.sigma.iter().map(|s| s * s).collect(), lost: 0.0 }
     }
@@ -138,8 +138,9 @@ impl<'a> Draft<'a> {
             if shortfall > 1.0 && (!reachable || target <= 0.0) {
                 break;
             }
-            // Past the target by a hair too much or too little: aim off by as much the other way.
-            target += (1.0 - shortfall) * allowed * if shortfall > 1.0 { 1.05 } else { 0.9 };
+            // What the codes lost against what they may: the next target corrects the estimate by that.
+            let (may, did) = (allowed - self.lost, shortfall * allowed - self.lost);
+            target *= if may > 0.0 && did > 0.0 { (0.995 * may / did).clamp(0.1, 4.0) } else { 0.3 };
             last = Some(chosen);
         }
         match best {

@@ -102,10 +102,13 @@ pub(crate) fn lost(terms: &Terms, coordinates: faer::MatRef<'_, f64>) -> f64 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+    use rand_distr::{Distribution, StandardNormal};
 
-    fn pair(seed: usize) -> (Mat, Mat) {
-        let value = |i: usize, j: usize, k: usize| ((i * 31 + j * 17 + i * i * j * 5 + k * 101 + seed * (7919 + i * 13)) as f64 * 0.713).sin();
-        (Mat::from_fn(3, 20, |i, j| value(i, j, 1)), Mat::from_fn(30, 3, |i, j| value(i, j, 2)))
+    fn pair(seed: u64) -> (Mat, Mat) {
+        let values: Vec<f64> = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(seed)).take(150).collect();
+        (Mat::from_fn(3, 20, |i, j| values[i * 20 + j]), Mat::from_fn(30, 3, |i, j| values[60 + i * 3 + j]))
     }
 
     #[test]
