@@ -3,18 +3,13 @@
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
 
 mod completions;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod compress;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod decompress;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod demo;
 mod devices;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod inspect;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod kept;
 mod output;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod progress;
 #[allow(dead_code, reason = "read once the commands have their bodies")]
 mod verify;
@@ -94,6 +89,10 @@ impl Command {
 enum Outcome {
     /// All it checked is right.
     Right,
+    /// A check failed, and the report says which.
+    Failed,
+    /// What was given cannot be used, and the report says why.
+    BadInput,
     /// There is no backend of the sort that was asked for, and the report says why.
     NoBackend,
 }
@@ -102,7 +101,9 @@ impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Right => Self::SUCCESS,
+            Outcome::Failed => Self::from(1),
             Outcome::NoBackend => Self::from(3),
+            Outcome::BadInput => Self::from(4),
         }
     }
 }
