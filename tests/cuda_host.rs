@@ -1,8 +1,8 @@
 //! The CUDA backend as far as it can be judged without a GPU: what it says where something is missing, its cache of
-//! compiled kernels, and every variant's machine code.
+//! compiled kernels, every variant's machine code, and the suites of every backend on an emulated GPU.
 //!
 //! What a test needs and does not find is in its name, which then shows as ignored: NVRTC (`pip install
-//! 'nvidia-cuda-nvrtc==13.0.*'` into `.cuda`, which `./check` does), a C compiler, `nvdisasm`.
+//! 'nvidia-cuda-nvrtc==13.0.*'` into `.cuda`, which `./check` does), `cc`, `g++`, `nvdisasm`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -13,8 +13,17 @@ mod cache;
 #[path = "cuda_host/compile.rs"]
 mod compile;
 #[cfg(feature = "cuda")]
+#[path = "conformance.rs"]
+mod conformance;
+#[cfg(feature = "cuda")]
+#[path = "contract.rs"]
+mod contract;
+#[cfg(feature = "cuda")]
 #[path = "cuda_host/driver.rs"]
 mod driver;
+#[cfg(feature = "cuda")]
+#[path = "cuda_host/emulated.rs"]
+mod emulated;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -38,6 +47,9 @@ fn main() {
         match probe.as_str() {
             "list" => driver::probe(),
             "build" => cache::probe(),
+            // The suites of every backend, in a process that sees the emulated one.
+            "contract" => contract::main(),
+            "conformance" => conformance::main(),
             other => panic!("unknown probe {other}"),
         }
         return;
@@ -51,6 +63,7 @@ fn main() {
     let mut trials = driver::trials();
     trials.extend(cache::trials());
     trials.extend(compile::trials());
+    trials.extend(emulated::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -146,3 +146,77 @@ unsafe fn run<T: Element>(Plan { op, blocking }: &Plan, args: &FusedMlpArgs<Cpu>
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, Open};
+    use crate::dtype::DType;
+    use crate::ops::Activation;
+
+    const OP: FusedMlp = FusedMlp {
+        dtype: DType::F32,
+        tokens: 11,
+        d_model: 40,
+        d_ff: 300,
+        d_out: 33,
+        activation: Activation::GeluErf,
+        gated: true,
+        bias1: true,
+        bias2: true,
+        residual: true,
+    };
+
+    /// Runs [`OP`] with at most `bytes` of workspace.
+    fn run_within(bytes: u64) -> Vec<f32> {
+        let device = Cpu::open(0).unwrap();
+        let mut queue = device.queue().unwrap();
+        let slice = |len: u64| Slice { buffer: device.alloc(len * 4).unwrap(), offset: 0, len: len * 4 };
+        let mut drawn = |len: u64| {
+            let values: Vec<f32> = (0..len).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.49).collect();
+            let slice = slice(len);
+            device.write(&mut queue, &slice, bytemuck::cast_slice(&values)).unwrap();
+            slice
+        };
+        let args = FusedMlpArgs {
+            x: drawn(OP.tokens * OP.d_model),
+            w1: drawn(OP.d_ff * OP.d_model),
+            wg: Some(drawn(OP.d_ff * OP.d_model)),
+            b1: Some(drawn(OP.d_ff)),
+            w2: drawn(OP.d_out * OP.d_ff),
+            b2: Some(drawn(OP.d_out)),
+            residual: Some(drawn(OP.tokens * OP.d_out)),
+            y: slice(OP.tokens * OP.d_out),
+        };
+        crate::ops::check(&OP, &args).unwrap();
+        let plan = Plan { op: OP, blocking: Blocking::new(&OP, bytes).unwrap() };
+        let needed = <Cpu as Kernel<FusedMlp>>::workspace_bytes(&plan);
+        assert!(needed <= bytes);
+        let workspace = slice(needed / 4);
+        // SAFETY: the operands were checked; the workspace is as large as the plan asks for.
+        unsafe { Kernel::<FusedMlp>::launch(&device, &mut queue, &plan, &workspace, &args).unwrap() };
+        let mut bytes = vec![0; args.y.len as usize];
+        device.read(&mut queue, &args.y, &mut bytes).unwrap();
+        bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+    }
+
+    #[test]
+    fn a_small_workspace_changes_nothing_but_rounding() {
+        let whole = run_within(MAX_WORKSPACE);
+        // Room for 1,000, 300, 299 and 64 columns: several tokens, one, and the intermediate in parts.
+        for columns in [1000, 300, 299, 64] {
+            for (i, (a, b)) in run_within(columns * 8).iter().zip(&whole).enumerate() {
+                assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{columns} columns, element {i}: {a}, not {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_workspace_is_bounded_for_any_size() {
+        for (tokens, d_ff, d_out) in [(1 << 20, 11008, 4096), (1, 1 << 22, 64), (7, 1 << 25, 64), (100, 3, 1 << 30)] {
+            let op = FusedMlp { tokens, d_ff, d_out, ..OP };
+            assert!(Blocking::new(&op, MAX_WORKSPACE).unwrap().workspace_len(&op) * 4 <= MAX_WORKSPACE);
+        }
+    }
+}

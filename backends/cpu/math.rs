@@ -37,7 +37,7 @@ pub fn activate(activation: Activation, values: &mut [f32]) {
         // ½(1 + tanh u) = 1/(1 + e⁻²ᵘ), which loses nothing where tanh u is close to −1.
         Activation::GeluTanh => vectorised(|| {
             each(values, |x| {
-                let u = 0.797_884_56 * (x + 0.044_715 * (x * x * x));
+                let u = 0.797_884_6 * (x + 0.044_715 * (x * x * x));
                 x / (1.0 + exp(-2.0 * u))
             });
         }),

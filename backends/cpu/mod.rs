@@ -7,6 +7,7 @@
 mod attention;
 mod codebook;
 mod element;
+mod few_rows;
 mod fused_mlp;
 mod host;
 mod linear;

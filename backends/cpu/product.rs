@@ -1,14 +1,13 @@
-//! One tile of `X·Wᵀ` in f32: by dot products for a few rows, else by the `gemm` crate.
-
-use pulp::{Simd, WithSimd};
+//! Products of a tile in f32: streamed for a few rows, else by the `gemm` crate.
 
 use super::element::Element;
+use super::few_rows::{self, FEW_ROWS};
 use super::memory::View;
 
-/// Up to this many rows every weight is used too seldom to pay for packing it: it is streamed once.
-pub const FEW_ROWS: usize = 8;
 /// Columns that are widened at a time: a tile of them stays in the second-level cache.
 const DEPTH: usize = 512;
+/// Rows of w that are widened at a time where x has few.
+const FEW_WEIGHTS: usize = 8;
 
 /// Rows of an operand: `stride` elements from row to row, the first at `start`.
 pub struct Rows<T> {
@@ -63,7 +62,7 @@ impl<T: Element> Rows<T> {
 
 /// How much scratch memory [`tile`] needs for `m` rows of x and `n` of w, `k` long.
 pub const fn scratch_len(m: usize, n: usize, k: usize) -> usize {
-    if m <= FEW_ROWS { m * k + DEPTH } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
+    if m <= FEW_ROWS { m * k + FEW_WEIGHTS * DEPTH } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
 }
 
 /// `out[i, j] = Σ_k x[i, k] · w[j, k]`, `out` packed `[m, n]`.
@@ -79,10 +78,23 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
     let (x_first, w_first) = unsafe { (x.row(0, k), w.row(0, k)) };
     if m <= FEW_ROWS {
         let (wide, chunk) = scratch.split_at_mut(m * k);
-        // SAFETY: as this function's contract.
+        // SAFETY: as this function's contract; the panels are packed.
         unsafe {
             x.widen(m, k, wide);
-            few_rows(wide, w, [m, n, k], out, &mut chunk[..DEPTH]);
+            if let Some(w_first) = W::as_f32(w_first) {
+                multiply([m, n, k], out, false, (wide.as_ptr(), k), (w_first.as_ptr(), w.stride));
+                return;
+            }
+            // A few rows of weights at a time, so that they are still in the first-level cache when they are used.
+            for j in (0..n).step_by(FEW_WEIGHTS) {
+                let rows = FEW_WEIGHTS.min(n - j);
+                for at in (0..k).step_by(DEPTH) {
+                    let depth = DEPTH.min(k - at);
+                    w.from(j, at).widen(rows, depth, chunk);
+                    let (x, w) = ((wide[at..].as_ptr(), [k, 1]), (chunk.as_ptr(), [1, depth]));
+                    gemm([m, rows, depth], out[j..].as_mut_ptr(), [n, 1], at > 0, x, w, 1.0);
+                }
+            }
         }
         return;
     }
@@ -140,95 +152,15 @@ pub unsafe fn gemm(
     (b, b_strides): (*const f32, [usize; 2]),
     factor: f32,
 ) {
+    if m <= FEW_ROWS && dst_strides[1] == 1 && a_strides[1] == 1 && b_strides.contains(&1) {
+        // SAFETY: as this function's contract.
+        unsafe { few_rows::product([m, n, k], (dst, dst_strides[0]), accumulate, (a, a_strides[0]), (b, b_strides), factor) };
+        return;
+    }
     let [d, l, r] = [dst_strides, a_strides, b_strides].map(|strides| strides.map(|stride| stride as isize));
     // SAFETY: as this function's contract.
     unsafe {
         gemm::gemm(m, n, k, dst, d[1], d[0], accumulate, a, l[1], l[0], b, r[1], r[0], 1.0, factor, false, false, false, gemm::Parallelism::None);
-    }
-}
-
-/// Streams each row of `w` once, against all rows of `x` (packed, widened).
-///
-/// # Safety
-/// As [`tile`].
-unsafe fn few_rows<W: Element>(x: &[f32], w: Rows<W>, [m, n, k]: [usize; 3], out: &mut [f32], chunk: &mut [f32]) {
-    for j in 0..n {
-        let mut sums = [0.0; FEW_ROWS];
-        // SAFETY: as this function's contract.
-        let row = unsafe { w.row(j, k) };
-        if let Some(row) = W::as_f32(row) {
-            dots(x, k, 0, row, &mut sums[..m]);
-        } else {
-            for (at, piece) in row.chunks(DEPTH).enumerate() {
-                let chunk = &mut chunk[..piece.len()];
-                W::widen(piece, chunk);
-                dots(x, k, at * DEPTH, chunk, &mut sums[..m]);
-            }
-        }
-        for (i, &sum) in sums[..m].iter().enumerate() {
-            out[i * n + j] = sum;
-        }
-    }
-}
-
-/// `sums[i] += x[i, at ..] · w`, `x` of `k` columns.
-fn dots(x: &[f32], k: usize, at: usize, w: &[f32], sums: &mut [f32]) {
-    let row = |i: usize| &x[i * k + at..i * k + at + w.len()];
-    let mut i = 0;
-    while i < sums.len() {
-        let taken = match sums.len() - i {
-            1 => add_dots([row(i)], w, &mut sums[i..]),
-            2 | 3 => add_dots([row(i), row(i + 1)], w, &mut sums[i..]),
-            _ => add_dots([row(i), row(i + 1), row(i + 2), row(i + 3)], w, &mut sums[i..]),
-        };
-        i += taken;
-    }
-}
-
-fn add_dots<const M: usize>(x: [&[f32]; M], w: &[f32], sums: &mut [f32]) -> usize {
-    let dots = pulp::Arch::new().dispatch(Dots { x, w });
-    sums.iter_mut().zip(dots).for_each(|(sum, dot)| *sum += dot);
-    M
-}
-
-/// The dot products of `w` with each of `x`.
-struct Dots<'a, const M: usize> {
-    x: [&'a [f32]; M],
-    w: &'a [f32],
-}
-
-impl<const M: usize> WithSimd for Dots<'_, M> {
-    type Output = [f32; M];
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> [f32; M] {
-        let (w, w_rest) = S::as_simd_f32s(self.w);
-        let x = self.x.map(|x| S::as_simd_f32s(x));
-        // Two sums a row hide the latency of the multiply-add for four rows; four do for one.
-        const WAYS: usize = 4;
-        let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
-        let blocks = w.len() / WAYS;
-        for block in 0..blocks {
-            let w: &[S::f32s] = &w[block * WAYS..][..WAYS];
-            for (sums, (x, _)) in sums.iter_mut().zip(&x) {
-                let x = &x[block * WAYS..][..WAYS];
-                for way in 0..WAYS {
-                    sums[way] = simd.mul_add_e_f32s(w[way], x[way], sums[way]);
-                }
-            }
-        }
-        for at in blocks * WAYS..w.len() {
-            for (sums, (x, _)) in sums.iter_mut().zip(&x) {
-                sums[0] = simd.mul_add_e_f32s(w[at], x[at], sums[0]);
-            }
-        }
-        let mut dots = [0.0; M];
-        for ((dot, sums), (_, x_rest)) in dots.iter_mut().zip(sums).zip(&x) {
-            let [a, b, c, d] = sums;
-            let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
-            *dot = sum + w_rest.iter().zip(*x_rest).map(|(w, x)| w * x).sum::<f32>();
-        }
-        dots
     }
 }
 

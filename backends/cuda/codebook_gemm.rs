@@ -50,7 +50,7 @@ impl FactorParams {
 
 /// The header that `kernels/tile/codes.cuh` includes.
 pub(super) fn factor_header() -> (&'static str, String) {
-    ("codebook_gemm/factor.cuh", FactorParams::cuda())
+    ("tile/factor.cuh", FactorParams::cuda())
 }
 
 /// `d` rows and `rank` columns, given as `args`.

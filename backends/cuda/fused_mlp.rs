@@ -163,7 +163,7 @@ mod tests {
             let chunks = Chunks::new(&op(tokens, d_ff, d_out), MAX_WORKSPACE).unwrap();
             assert!(chunks.bytes <= MAX_WORKSPACE && chunks.rows > 0 && chunks.hidden > 0, "{chunks:?}");
             assert!(chunks.rows * chunks.hidden * 2 <= chunks.partial_at, "{chunks:?}");
-            assert_eq!(chunks.partial_at % 4, 0, "{chunks:?}: the sums are f32");
+            assert!(chunks.hidden == d_ff || chunks.partial_at.is_multiple_of(4), "{chunks:?}: the sums are f32");
         }
     }
 

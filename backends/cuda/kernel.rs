@@ -37,8 +37,11 @@ pub struct Variant<O: Op> {
     ///
     /// # Safety
     /// As [`Kernel::launch`].
-    pub launch: unsafe fn(&mut Queue, &Plan<O>, &Slice<Cuda>, &O::Args<Cuda>) -> Result<()>,
+    pub launch: LaunchPlan<O>,
 }
+
+/// Queue, plan, workspace, operands.
+pub type LaunchPlan<O> = unsafe fn(&mut Queue, &Plan<O>, &Slice<Cuda>, &<O as Op>::Args<Cuda>) -> Result<()>;
 
 /// The architectures that a source is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

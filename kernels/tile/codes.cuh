@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/types.cuh"
-#include "codebook_gemm/factor.cuh"
+#include "tile/factor.cuh"
 
 constexpr u32 CODEBOOK_LEN = 52;   // entries of an adapter's codebook record
 constexpr u32 EACH_COLUMN = 255;   // `bits` where every column names its own width

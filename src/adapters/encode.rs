@@ -10,8 +10,8 @@ use super::draft::{Member, Setting};
 use super::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
 use super::ladder::{climb, metric};
 use super::linalg::{Mat, widen};
-use super::peft::Lora;
 pub use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
+use super::peft::Lora;
 use super::terms::Terms;
 use crate::error::{Error, Result, ensure};
 

@@ -21,21 +21,22 @@ pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option
     let dtype = dtype_named(tensors, &params.dtype)?;
     let q_shape @ [batch, q_len, heads, head_dim] = tensors.shape::<4>("q")?;
     let k_shape @ [_, kv_len, kv_heads, _] = tensors.shape::<4>("k")?;
-    tensors.expect(k_shape[3] == head_dim, "k", &format!("head_dim {head_dim}, as q"), format!("{k_shape:?}"))?;
-    tensors.expect(params.window >= -1, "params", "window: -1 or more", params.window)?;
+    tensors.ensure(k_shape[3] == head_dim, "k", &format!("head_dim {head_dim}, as q"), format!("{k_shape:?}"))?;
+    tensors.ensure(params.window >= -1, "params", "window: -1 or more", params.window)?;
     let scale = params.scale as f32;
-    tensors.expect(scale.is_finite() && f64::from(scale) == params.scale, "params", "scale: a number that f32 holds exactly", params.scale)?;
+    tensors.ensure(scale.is_finite() && f64::from(scale) == params.scale, "params", "scale: a number that f32 holds exactly", params.scale)?;
+    tensors.ensure([0, 64, 128].contains(&params.block), "params", "block: 0 (dense), 64 or 128", params.block)?;
     for (name, shape) in [("q", &q_shape), ("k", &k_shape)] {
         // A shape with a zero in it holds no data, so its other sizes may be anything.
         let product = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size.max(1)));
-        tensors.expect(product.is_some_and(|product| product < 1 << 31), name, "a product of sizes below 2^31", format!("{shape:?}"))?;
+        tensors.ensure(product.is_some_and(|product| product < 1 << 31), name, "a product of sizes below 2^31", format!("{shape:?}"))?;
     }
 
     let varlen = tensors.together(&["cu_seqlens_q", "cu_seqlens_k"])?;
     let paged = tensors.together(&["page_table", "kv_len"])?;
     let blocks = tensors.together(&["row_ptr", "col_idx"])?;
-    tensors.expect(blocks == (params.block != 0), "row_ptr", "row_ptr and col_idx where, and only where, block is not 0", format!("block {}", params.block))?;
-    tensors.expect(u8::from(varlen) + u8::from(paged) + u8::from(blocks) <= 1, "params", "blocks, cu_seqlens or a page table", "more than one")?;
+    tensors.ensure(blocks == (params.block != 0), "row_ptr", "row_ptr and col_idx where, and only where, block is not 0", format!("block {}", params.block))?;
+    tensors.ensure(u8::from(varlen) + u8::from(paged) + u8::from(blocks) <= 1, "params", "blocks, cu_seqlens or a page table", "more than one")?;
 
     let (form, index) = if varlen {
         read_varlen(tensors)?
@@ -48,13 +49,13 @@ pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option
     };
     let base = match (form, &index) {
         (Form::Varlen(shape), _) => {
-            tensors.expect(batch == 1 && q_len == shape.total_q, "q", &format!("[1, {}, heads, head_dim]", shape.total_q), format!("{q_shape:?}"))?;
-            tensors.expect(k_shape[0] == 1 && kv_len == shape.total_kv, "k", &format!("[1, {}, heads, head_dim]", shape.total_kv), format!("{k_shape:?}"))?;
+            tensors.ensure(batch == 1 && q_len == shape.total_q, "q", &format!("[1, {}, heads, head_dim]", shape.total_q), format!("{q_shape:?}"))?;
+            tensors.ensure(k_shape[0] == 1 && kv_len == shape.total_kv, "k", &format!("[1, {}, heads, head_dim]", shape.total_kv), format!("{k_shape:?}"))?;
             Attention::varlen(dtype, shape, [heads, kv_heads], head_dim)
         }
         (Form::Paged(shape), _) => Attention::paged(dtype, shape, [heads, kv_heads], q_len, head_dim),
         _ => {
-            tensors.expect(k_shape[0] == batch, "k", &format!("a batch of {batch}, as q"), format!("{k_shape:?}"))?;
+            tensors.ensure(k_shape[0] == batch, "k", &format!("a batch of {batch}, as q"), format!("{k_shape:?}"))?;
             Attention { form, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) }
         }
     };

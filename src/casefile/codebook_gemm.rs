@@ -22,10 +22,10 @@ pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option
     let [_, rank] = tensors.shape("basis")?;
     let [adapters, d_out, _] = tensors.shape("codes1")?;
     let rounded = params.scaling.iter().all(|&scaling| scaling.is_finite() && f64::from(scaling as f32) == scaling);
-    tensors.expect(rounded, "params", "scaling: numbers that f32 holds exactly", format!("{:?}", params.scaling))?;
-    tensors.expect(params.scaling.len() as u64 == adapters, "params", &format!("scaling: {adapters} numbers"), params.scaling.len())?;
+    tensors.ensure(rounded, "params", "scaling: numbers that f32 holds exactly", format!("{:?}", params.scaling))?;
+    tensors.ensure(params.scaling.len() as u64 == adapters, "params", &format!("scaling: {adapters} numbers"), params.scaling.len())?;
     let sizes = [adapters, d_out, d_in, rank, tokens];
-    tensors.expect(sizes.iter().all(|&size| size < 1 << 27), "codes1", "sizes below 2^27", format!("{sizes:?}"))?;
+    tensors.ensure(sizes.iter().all(|&size| size < 1 << 27), "codes1", "sizes below 2^27", format!("{sizes:?}"))?;
 
     let shape = [adapters, d_out, rank];
     let (codes1, codes2) = (tensors.codes("codes1", &shape, 16)?, tensors.codes("codes2", &shape, 8)?);
@@ -63,7 +63,7 @@ pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option
     for (at, (&y, &before)) in y.iter().zip(&y_in).enumerate() {
         let untouched = params.accumulate && ids[at / d_out as usize] < 0;
         let place = format!("{y:e} at element {at}, of a token without an adapter");
-        tensors.expect(!untouched || y == before, "y", &format!("y_in, {before:e}"), place)?;
+        tensors.ensure(!untouched || y == before, "y", &format!("y_in, {before:e}"), place)?;
         expected.push((!untouched).then_some(y));
     }
     let host = Host { x: tensors.float("x", dtype, &[tokens, d_in])?, token_adapter, scaling: params.scaling, slices: vec![slice] };

@@ -2,7 +2,7 @@
 //!
 //! `__metadata__` holds `op` and `params`, a JSON object; the tensors are the operands by name, in the type that
 //! `params` names, and the expected outputs in F64. Whatever is missing, of another shape or type, out of range or not
-//! known is an [`Error::Input`](crate::Error::Input) that names the file and the tensor or parameter.
+//! known is an [`Error::Input`] that names the file and the tensor or parameter.
 //!
 //! | op | params | tensors |
 //! |---|---|---|
@@ -19,7 +19,6 @@ mod tensors;
 use std::path::{Path, PathBuf};
 
 use crate::cases::Problem;
-use crate::conformance::Subject;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op};
@@ -36,12 +35,6 @@ pub struct CaseFile {
     /// The file's outputs, in the order and layout of [`crate::oracle::Define::evaluate`], with bounds from this
     /// crate's own step by step run.
     pub expected: Vec<Expected>,
-}
-
-impl From<CaseFile> for Subject {
-    fn from(case: CaseFile) -> Self {
-        Self::given(case.name, case.problem, case.expected)
-    }
 }
 
 /// Reads one case.

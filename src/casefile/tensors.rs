@@ -29,7 +29,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// `Err` with that problem unless `condition` holds.
-    pub(super) fn expect(&self, condition: bool, item: &str, expected: &str, found: impl std::fmt::Display) -> Result<()> {
+    pub(super) fn ensure(&self, condition: bool, item: &str, expected: &str, found: impl std::fmt::Display) -> Result<()> {
         if condition { Ok(()) } else { Err(self.fault(item, format!("expected {expected}, found {found}"))) }
     }
 
@@ -60,7 +60,7 @@ impl<'a> Tensors<'a> {
     /// `Err` unless all of `names` are there, or none; whether they are.
     pub(super) fn together(&self, names: &[&str]) -> Result<bool> {
         let there = names.iter().filter(|name| self.has(name)).count();
-        self.expect(there == 0 || there == names.len(), names[0], &format!("all of {names:?} or none"), format!("{there}"))?;
+        self.ensure(there == 0 || there == names.len(), names[0], &format!("all of {names:?} or none"), format!("{there}"))?;
         Ok(there > 0)
     }
 
@@ -81,9 +81,9 @@ impl<'a> Tensors<'a> {
 
     fn typed(&mut self, name: &str, dtype: Dtype, shape: &[u64]) -> Result<TensorView<'a>> {
         let view = self.take(name)?;
-        self.expect(view.dtype() == dtype, name, &format!("{dtype:?}"), format!("{:?}", view.dtype()))?;
+        self.ensure(view.dtype() == dtype, name, &format!("{dtype:?}"), format!("{:?}", view.dtype()))?;
         let same = view.shape().iter().map(|&dim| dim as u64).eq(shape.iter().copied());
-        self.expect(same, name, &format!("the shape {shape:?}"), format!("{:?}", view.shape()))?;
+        self.ensure(same, name, &format!("the shape {shape:?}"), format!("{:?}", view.shape()))?;
         Ok(view)
     }
 

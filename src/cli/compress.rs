@@ -19,7 +19,7 @@ use super::output::{Output, Page, Report, Tone};
 use super::progress::Progress;
 
 /// Below this mean cosine of ΔW a result is not called kept.
-pub const LITTLE: f64 = 0.9;
+const LITTLE: f64 = 0.9;
 /// How often the encoder is asked again, for fewer bytes, where the file's header tips it over `--max-ratio`.
 const ATTEMPTS: usize = 4;
 

@@ -185,7 +185,7 @@ pub fn rung_name(rung: Rung) -> &'static str {
         Rung::SharedInput => "shared input",
         Rung::ClusteredInput => "clustered input",
         Rung::SharedOutput => "shared output",
-        Rung::PrivateCoded => "private, coded",
+        Rung::PrivateCoded => "private coded",
         Rung::Plain => "plain f16",
     }
 }

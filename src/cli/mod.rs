@@ -11,7 +11,7 @@ mod inspect;
 mod kept;
 mod output;
 mod progress;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod samples;
 mod verify;
 
 use std::process::ExitCode;
@@ -89,8 +89,8 @@ impl Command {
 enum Outcome {
     /// All it checked is right.
     Right,
-    /// A check failed, and the report says which.
-    Failed,
+    /// Something it checked is not.
+    Wrong,
     /// What was given cannot be used, and the report says why.
     BadInput,
     /// There is no backend of the sort that was asked for, and the report says why.
@@ -101,7 +101,7 @@ impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Right => Self::SUCCESS,
-            Outcome::Failed => Self::from(1),
+            Outcome::Wrong => Self::from(1),
             Outcome::NoBackend => Self::from(3),
             Outcome::BadInput => Self::from(4),
         }

@@ -13,6 +13,7 @@ pub use upload::Upload;
 use std::sync::OnceLock;
 
 use crate::backend::{Backend, Kernel};
+use crate::casefile::CaseFile;
 use crate::cases::{Case, OpKind, Posed, Problem};
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise};
@@ -61,6 +62,12 @@ pub enum Mode {
 impl From<Case> for Subject {
     fn from(case: Case) -> Self {
         Self { source: Source::Drawn(case), expected: OnceLock::new() }
+    }
+}
+
+impl From<CaseFile> for Subject {
+    fn from(CaseFile { name, problem, expected }: CaseFile) -> Self {
+        Self::given(name, problem, expected)
     }
 }
 

@@ -95,8 +95,10 @@ pub fn population(seed: u64) -> Population {
     for module in ["layer.0.key", "layer.0.query", "layer.1.out \"quoted\" é"].into_iter().take(rng.random_range(1..4)) {
         let (d_in, d_out, rank) = (rng.random_range(1..40), rng.random_range(1..40), rng.random_range(1..5));
         let mut bases = |d: usize| {
-            let count = rng.random_range(0..3);
-            (0..count).map(|_| Matrix::new(d, rank, halves(rng, d * rank)).unwrap()).collect::<Vec<_>>()
+            // Steps of 1/128 take a byte in the file.
+            let (count, in_steps) = (rng.random_range(0..3), rng.random_bool(0.5));
+            let step = |value: f16| if in_steps { f16::from_f32((value.to_f32() * 127.0).round() / 128.0) } else { value };
+            (0..count).map(|_| Matrix::new(d, rank, halves(rng, d * rank)).unwrap().map(step)).collect::<Vec<_>>()
         };
         let (input_bases, output_bases) = (bases(d_in), bases(d_out));
         projections.insert(module.to_owned(), SharedProjection { d_in, d_out, input_bases, output_bases });

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use trifuse::backend::{Backend, Kernel};
+use trifuse::backend::Backend;
 use trifuse::device::Slice;
 use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::{Attention, AttentionArgs, Linear, LinearArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
-use crate::Test;
-use crate::work::{Adapted, noise, plan_any};
+use super::Test;
+use super::work::{Adapted, noise, plan_any};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![("two sessions at once give the serial result bit for bit", at_once), ("a session moves to another thread", moved)]
@@ -72,10 +72,7 @@ fn at_once<B: Backend>(device: &Arc<B>) -> Result<()> {
     Ok(())
 }
 
-fn moved<B: Backend>(device: &Arc<B>) -> Result<()>
-where
-    B: Kernel<Linear>,
-{
+fn moved<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let slice = session.upload(&[5u8; 32])?;
     let read = std::thread::scope(|scope| scope.spawn(|| session.read(&slice)).join().expect("a thread does not panic"))?;

@@ -9,6 +9,7 @@ mod config;
 mod folder;
 mod pattern;
 mod tensor_name;
+mod value;
 
 pub use config::Config;
 pub use folder::{CONFIG_FILE, TENSOR_FILE, adapter_folders, inspect, inspect_bytes, open_all};

@@ -1,6 +1,5 @@
 //! `demo`: compresses real adapters, serves a mixed batch from the compressed form and shows what was kept.
 
-mod data;
 mod inputs;
 mod reference;
 mod serve;
@@ -60,17 +59,17 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let backend = choose(choice, output)?;
     let folder = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "write into"))?;
     let Prepared { adapters, stages } = Prepared::new(args.adapters.as_deref(), folder.path())?;
-    let mut kept = Vec::new();
+    let mut made = Vec::new();
     for (number, stage) in stages.iter().enumerate() {
-        kept.push(stage.encode(&folder.path().join(format!("{number}.s2lc")), output)?);
+        made.push(stage.encode(&folder.path().join(format!("{number}.s2lc")), output)?);
     }
-    let jobs: Vec<Job<'_>> = stages.iter().zip(&kept).map(|(stage, (path, _))| stage.job(path)).collect();
+    let jobs: Vec<Job<'_>> = stages.iter().zip(&made).map(|(stage, made)| stage.job(&made.path)).collect();
     let served = Choice::Named(backend.backend, backend.device).open(Serve(&jobs))?;
     drop(jobs);
-    let shown: Vec<Shown> = stages.into_iter().zip(kept).zip(served).map(|((stage, (_, kept)), served)| stage.shown(kept, served)).collect();
+    let shown: Vec<Shown> = stages.into_iter().zip(made).zip(served).map(|((stage, made), served)| stage.shown(made, served)).collect();
     let right = shown.iter().all(|stage| stage.served.right);
     output.report(&Demo { backend, adapters, stages: shown, right, seconds: started.elapsed().as_secs_f64() })?;
-    Ok(if right { Outcome::Right } else { Outcome::Failed })
+    Ok(if right { Outcome::Right } else { Outcome::Wrong })
 }
 
 /// Opens a device and has it hold something.
@@ -117,9 +116,8 @@ impl Report for Demo {
             let total = stage.kept.total(page);
             page.line(format_args!("   file: {total}"))?;
             stage.served_lines(page, *kind)?;
-            if let Some(verdict) = &stage.verdict {
-                page.line(format_args!("   {}", page.tone(if stage.kept_little { Tone::Warning } else { Tone::Good }, verdict)))?;
-            }
+            let verdict = page.tone(if stage.good { Tone::Good } else { Tone::Warning }, &stage.verdict);
+            page.line(format_args!("   {verdict}"))?;
         }
         page.line("")?;
         page.line("output error: of ΔW on Gaussian inputs; served: the mixed batch from the compressed form against uncompressed LoRA")?;

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::calibration::Calibration;
-use trifuse::adapters::encode::EncodeOptions;
+use trifuse::adapters::encode::{EncodeOptions, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
 use trifuse::adapters::whole::write_file;
 use trifuse::device::Kind;
 use trifuse::{Error, Result};
 
-use super::data;
 use super::inputs::Activations;
 use super::serve::{Job, Served};
-use crate::cli::compress::{LITTLE, encoded};
-use crate::cli::kept::{Kept, share};
+use crate::cli::compress::{encoded, sources};
+use crate::cli::kept::{Kept, mean, share};
 use crate::cli::output::{Output, Page, Tone};
+use crate::cli::samples;
 
 /// The fidelity that is asked for.
 const COSINE: f64 = 0.99;
@@ -37,6 +37,15 @@ pub struct Stage {
     activations: Option<Activations>,
 }
 
+/// What came of encoding a stage.
+pub struct Made {
+    /// The bundle.
+    pub path: PathBuf,
+    kept: Kept,
+    /// The output error on held-out activations where the same form is encoded without knowing any.
+    uncalibrated: Option<f64>,
+}
+
 /// How a stage went.
 #[derive(Debug, Serialize)]
 pub struct Shown {
@@ -46,14 +55,17 @@ pub struct Shown {
     #[serde(flatten)]
     pub kept: Kept,
     pub served: Served,
+    /// The mean output error on the same held-out activations where the encoder knew nothing of the inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_error_held_out_uncalibrated: Option<f64>,
     /// In one sentence.
-    pub verdict: Option<String>,
+    pub verdict: String,
     #[serde(skip)]
-    pub kept_little: bool,
+    pub good: bool,
 }
 
 impl Prepared {
-    /// The adapters at `folder`, or those that the program carries, laid out in `temporary`.
+    /// The adapters at `folder`, or those that the program carries; `temporary` takes the files of the demonstration.
     pub fn new(folder: Option<&Path>, temporary: &Path) -> Result<Self> {
         let Some(folder) = folder else { return Self::carried(temporary) };
         let adapters = open_all(&[folder])?;
@@ -66,10 +78,10 @@ impl Prepared {
     }
 
     fn carried(temporary: &Path) -> Result<Self> {
-        let a = open_all(&[data::extract("A", temporary)?])?;
-        let b = open_all(&[data::extract("B", temporary)?])?;
+        let a = samples::population("A")?;
+        let b = samples::population("B")?;
         let file = temporary.join("activations.safetensors");
-        std::fs::write(&file, data::ACTIVATIONS).map_err(Error::io(&file, "write"))?;
+        std::fs::write(&file, samples::ACTIVATIONS).map_err(Error::io(&file, "write"))?;
         let calibration = Calibration::load(&file)?;
         // Only some projections have activations, and only those can be encoded for them.
         let mut seen = a.clone();
@@ -103,10 +115,18 @@ impl Stage {
     }
 
     /// Writes the bundle to `path`, and reads from it what was kept.
-    pub fn encode(&self, path: &Path, output: &Output) -> Result<(PathBuf, Kept)> {
+    pub fn encode(&self, path: &Path, output: &Output) -> Result<Made> {
         let bytes = encoded(&self.adapters, self.options.clone(), output)?;
         write_file(path, |out| out.write_all(&bytes))?;
-        Ok((path.into(), Kept::of(&Bundle::open(path)?)?))
+        let kept = Kept::of(&Bundle::open(path)?)?;
+        let uncalibrated = match &self.activations {
+            Some(activations) => {
+                let options = EncodeOptions { calibration: None, ..self.options.clone() };
+                activations.output_error(&self.adapters, &encode(&sources(&self.adapters), &options, &|_, _| {})?)?
+            }
+            None => None,
+        };
+        Ok(Made { path: path.into(), kept, uncalibrated })
     }
 
     /// What is to be served.
@@ -115,19 +135,26 @@ impl Stage {
     }
 
     /// The stage with what came of it.
-    pub fn shown(self, kept: Kept, served: Served) -> Shown {
-        let kept_little = kept.cos_delta_mean < LITTLE && self.activations.is_none();
-        let verdict = match (&self.options, kept.held_out()) {
-            (EncodeOptions { calibration: Some(_), .. }, Some(error)) => Some(format!(
-                "the weights are not kept, but the OUTPUT on held-out real inputs is off by {} and not by {}: two measures, never to be confused",
-                share(error),
-                share(kept.adapters.iter().map(|adapter| adapter.output_error_gaussian).sum::<f64>() / kept.adapters.len().max(1) as f64)
-            )),
-            (EncodeOptions { min_cosine: Some(least), .. }, _) => Some(format!("kept: no projection is below {least} (least {:.4})", kept.cos_delta_min)),
-            _ if kept_little => Some(format!("NOT kept: cos(ΔW) {:.3}; one small basis cannot hold what these adapters do not share", kept.cos_delta_mean)),
-            _ => None,
+    pub fn shown(self, Made { kept, uncalibrated, .. }: Made, served: Served) -> Shown {
+        let (mean_cosine, least) = (kept.cos_delta_mean, kept.cos_delta_min);
+        let good = least >= COSINE || self.activations.is_some();
+        let verdict = match (kept.held_out(), uncalibrated) {
+            (Some(error), Some(uncalibrated)) => {
+                let gaussian = mean(kept.adapters.iter().map(|adapter| adapter.output_error_gaussian)).unwrap_or(0.0);
+                format!(
+                    "two measures, not to be confused: the OUTPUT on held-out real inputs is off by {} (by {}, encoded without them), the weights by {}",
+                    share(error),
+                    share(uncalibrated),
+                    share(gaussian)
+                )
+            }
+            _ if good => format!("kept: cos(ΔW) is {least:.4} at the least"),
+            _ => format!(
+                "NOT kept to {COSINE}: cos(ΔW) is {mean_cosine:.3} on average, {least:.3} at the least; a basis this small cannot hold what {} adapters do not share",
+                kept.adapters.len()
+            ),
         };
-        Shown { title: self.title, asked: self.asked, kept, served, verdict, kept_little }
+        Shown { title: self.title, asked: self.asked, kept, served, output_error_held_out_uncalibrated: uncalibrated, verdict, good }
     }
 }
 

@@ -1,0 +1,201 @@
+//! Products with a few rows on the left: every value on the right is used too seldom to pay for packing it, and is
+//! streamed once from where it lies.
+
+use pulp::{Simd, WithSimd};
+
+/// Up to this many rows are few.
+pub const FEW_ROWS: usize = 8;
+/// Running sums of a dot product: they hide the latency of the multiply-add.
+const WAYS: usize = 4;
+/// Rows of the right side that are added at a time.
+const ADDED: usize = 4;
+
+/// `dst (+)= factor · A·B`, `A [m, k]` and `dst [m, n]` with contiguous rows, `B [k, n]` with contiguous rows or columns.
+///
+/// # Safety
+/// The pointers are to matrices of those shapes, rows the given number of elements apart, `dst` written by nobody else.
+pub unsafe fn product(
+    [m, n, k]: [usize; 3],
+    dst: (*mut f32, usize),
+    accumulate: bool,
+    a: (*const f32, usize),
+    (b, b_strides): (*const f32, [usize; 2]),
+    factor: f32,
+) {
+    let arch = pulp::Arch::new();
+    let mut i = 0;
+    while i < m {
+        // SAFETY: row i lies inside both.
+        let (dst, a) = unsafe { ((dst.0.add(i * dst.1), dst.1), (a.0.add(i * a.1), a.1)) };
+        let places = Places { n, k, dst, a, b, factor, accumulate };
+        i += match (b_strides, m - i) {
+            ([1, stride], 1) => arch.dispatch(Dots::<1> { places, stride }),
+            ([1, stride], 2 | 3) => arch.dispatch(Dots::<2> { places, stride }),
+            ([1, stride], _) => arch.dispatch(Dots::<4> { places, stride }),
+            ([stride, _], 1) => arch.dispatch(Sums::<1> { places, stride }),
+            ([stride, _], _) => arch.dispatch(Sums::<2> { places, stride }),
+        };
+    }
+}
+
+/// The operands, from the first of the rows that are computed together.
+#[derive(Clone, Copy)]
+struct Places {
+    n: usize,
+    k: usize,
+    dst: (*mut f32, usize),
+    a: (*const f32, usize),
+    b: *const f32,
+    factor: f32,
+    accumulate: bool,
+}
+
+impl Places {
+    /// Row `i` of A.
+    #[inline(always)]
+    fn a<'a>(&self, i: usize) -> &'a [f32] {
+        // SAFETY: only `product` makes this type, whose caller answers for the pointers.
+        unsafe { std::slice::from_raw_parts(self.a.0.add(i * self.a.1), self.k) }
+    }
+
+    /// `len` values of B from row or column `at` on, `stride` apart.
+    #[inline(always)]
+    fn b<'a>(&self, at: usize, stride: usize, len: usize) -> &'a [f32] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.b.add(at * stride), len) }
+    }
+
+    /// Row `i` of the result.
+    #[inline(always)]
+    fn dst<'a>(&self, i: usize) -> &'a mut [f32] {
+        // SAFETY: as above; one row is asked for at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.dst.0.add(i * self.dst.1), self.n) }
+    }
+}
+
+/// `M` rows against columns of B: dot products.
+struct Dots<const M: usize> {
+    places: Places,
+    stride: usize,
+}
+
+impl<const M: usize> WithSimd for Dots<M> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> usize {
+        let Self { places, stride } = self;
+        let rows: [_; M] = std::array::from_fn(|i| S::as_simd_f32s(places.a(i)));
+        for j in 0..places.n {
+            let (column, column_rest) = S::as_simd_f32s(places.b(j, stride, places.k));
+            let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
+            let whole = column.len() / WAYS * WAYS;
+            for at in (0..whole).step_by(WAYS) {
+                let column: &[S::f32s] = &column[at..at + WAYS];
+                for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
+                    let row = &row[at..at + WAYS];
+                    for way in 0..WAYS {
+                        sums[way] = simd.mul_add_e_f32s(column[way], row[way], sums[way]);
+                    }
+                }
+            }
+            for at in whole..column.len() {
+                for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
+                    sums[0] = simd.mul_add_e_f32s(column[at], row[at], sums[0]);
+                }
+            }
+            for (i, (sums, (_, row_rest))) in sums.into_iter().zip(&rows).enumerate() {
+                let [a, b, c, d] = sums;
+                let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
+                let rest: f32 = column_rest.iter().zip(*row_rest).map(|(a, b)| a * b).sum();
+                let value = &mut places.dst(i)[j];
+                *value = places.factor * (sum + rest) + if places.accumulate { *value } else { 0.0 };
+            }
+        }
+        M
+    }
+}
+
+/// `M` rows against rows of B: sums of multiples of them.
+struct Sums<const M: usize> {
+    places: Places,
+    stride: usize,
+}
+
+impl<const M: usize> WithSimd for Sums<M> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> usize {
+        let Self { places, stride } = self;
+        if !places.accumulate {
+            (0..M).for_each(|i| places.dst(i).fill(0.0));
+        }
+        let whole = places.k / ADDED * ADDED;
+        for j in (0..whole).step_by(ADDED) {
+            self.add::<S, ADDED>(simd, j, stride);
+        }
+        for j in whole..places.k {
+            self.add::<S, 1>(simd, j, stride);
+        }
+        M
+    }
+}
+
+impl<const M: usize> Sums<M> {
+    /// Adds the multiples of `N` rows of B from row `j` on.
+    #[inline(always)]
+    fn add<S: Simd, const N: usize>(&self, simd: S, j: usize, stride: usize) {
+        let places = &self.places;
+        let rows: [_; N] = std::array::from_fn(|step| S::as_simd_f32s(places.b(j + step, stride, places.n)));
+        for i in 0..M {
+            let factors: [f32; N] = std::array::from_fn(|step| places.factor * places.a(i)[j + step]);
+            let wide = factors.map(|factor| simd.splat_f32s(factor));
+            let (sums, rest) = S::as_mut_simd_f32s(places.dst(i));
+            for (at, sum) in sums.iter_mut().enumerate() {
+                for ((row, _), factor) in rows.iter().zip(wide) {
+                    *sum = simd.mul_add_e_f32s(row[at], factor, *sum);
+                }
+            }
+            for (at, sum) in rest.iter_mut().enumerate() {
+                for ((_, row), factor) in rows.iter().zip(factors) {
+                    *sum += row[at] * factor;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_and_layout_is_the_plain_product() {
+        let draw = |len: usize, step: usize| (0..len).map(|i| (i * step % 17) as f32 - 8.0).collect::<Vec<_>>();
+        for m in 1..=FEW_ROWS {
+            for (n, k) in [(1, 1), (3, 37), (37, 3), (64, 64), (70, 101)] {
+                for columns in [false, true] {
+                    for accumulate in [false, true] {
+                        let (a, b) = (draw(m * (k + 2), 5), draw((n + k) * (n + k), 7));
+                        let strides = if columns { [1, k + 1] } else { [n + 1, 1] };
+                        let before = if accumulate { draw(m * (n + 3), 3) } else { vec![f32::NAN; m * (n + 3)] };
+                        let mut got = before.clone();
+                        // SAFETY: the matrices lie inside the lists.
+                        unsafe { product([m, n, k], (got.as_mut_ptr(), n + 3), accumulate, (a.as_ptr(), k + 2), (b.as_ptr(), strides), 0.5) };
+                        for at in 0..m * (n + 3) {
+                            let (i, j) = (at / (n + 3), at % (n + 3));
+                            if j >= n {
+                                assert_eq!(got[at].to_bits(), before[at].to_bits());
+                                continue;
+                            }
+                            let sum: f32 = (0..k).map(|e| a[i * (k + 2) + e] * b[e * strides[0] + j * strides[1]]).sum();
+                            let want = 0.5 * sum + if accumulate { before[at] } else { 0.0 };
+                            assert_eq!(got[at], want, "{m}×{n}×{k}, columns {columns}: {i}, {j}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
