@@ -59,8 +59,8 @@ impl DType {
     /// `value` rounded once to this type, to nearest, ties to even.
     pub fn round(self, value: f64) -> f64 {
         match self {
-            Self::F16 => f16::from_f64(value).to_f64(),
-            Self::BF16 => bf16::from_f64(value).to_f64(),
+            Self::F16 => f16::from_f64(sticky(value)).to_f64(),
+            Self::BF16 => bf16::from_f64(sticky(value)).to_f64(),
             Self::F32 => f64::from(value as f32),
         }
     }
@@ -68,8 +68,8 @@ impl DType {
     /// `values` as little-endian elements of this type, each rounded once.
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
         match self {
-            Self::F16 => values.iter().flat_map(|&v| f16::from_f64(v).to_le_bytes()).collect(),
-            Self::BF16 => values.iter().flat_map(|&v| bf16::from_f64(v).to_le_bytes()).collect(),
+            Self::F16 => values.iter().flat_map(|&v| f16::from_f64(sticky(v)).to_le_bytes()).collect(),
+            Self::BF16 => values.iter().flat_map(|&v| bf16::from_f64(sticky(v)).to_le_bytes()).collect(),
             Self::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
         }
     }
@@ -82,6 +82,13 @@ impl DType {
             Self::F32 => bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect(),
         }
     }
+}
+
+/// `value` with its low 32 bits folded into one: `half` looks at the upper half of an f64 alone, and so takes what
+/// lies just above a midpoint for the midpoint.
+fn sticky(value: f64) -> f64 {
+    let bits = value.to_bits();
+    f64::from_bits(bits >> 32 << 32 | u64::from(bits as u32 != 0) << 32)
 }
 
 impl std::fmt::Display for DType {
@@ -112,6 +119,15 @@ mod tests {
             for (index, (a, b)) in bytes.chunks_exact(2).zip(again.chunks_exact(2)).enumerate() {
                 assert!(a == b || values[index].is_nan(), "{dtype} {index:#06x}");
             }
+        }
+    }
+
+    #[test]
+    fn what_lies_just_above_a_midpoint_rounds_up() {
+        for (dtype, half_ulp) in [(DType::F16, 2f64.powi(-11)), (DType::BF16, 2f64.powi(-8))] {
+            assert_eq!(dtype.round(1.0 + half_ulp), 1.0);
+            assert_eq!(dtype.round(1.0 + half_ulp + f64::EPSILON), 1.0 + 2.0 * half_ulp);
+            assert_eq!(dtype.decode(&dtype.encode(&[1.0 + half_ulp + f64::EPSILON])), [1.0 + 2.0 * half_ulp]);
         }
     }
 

@@ -4,6 +4,7 @@
 
 pub mod adapters;
 pub mod backend;
+pub mod casefile;
 pub mod cases;
 pub mod conformance;
 pub mod device;
@@ -13,6 +14,8 @@ pub mod ops;
 pub mod oracle;
 pub mod session;
 pub mod tolerance;
+#[cfg(feature = "compress")]
+pub mod verify;
 
 pub use dtype::DType;
 pub use error::{Error, Result};

@@ -133,12 +133,12 @@ pub fn expect(problem: &Problem) -> Result<Vec<Expected>> {
 ///
 /// # Errors
 /// Those of [`Define::evaluate`]; another number of outputs or elements.
-pub fn expect_given(problem: &Problem, given: &[Vec<Option<f64>>]) -> Result<Vec<Expected>> {
+pub fn expect_given(problem: &Problem, given: Vec<Vec<Option<f64>>>) -> Result<Vec<Expected>> {
     let plain = problem.with(PlainWork)?;
     if given.len() != plain.len() {
         return Err(Error::invalid("expected outputs", format!("{}", plain.len()), given.len()));
     }
-    plain.into_iter().zip(given).map(|(plain, given)| bound(&plain, given.clone())).collect()
+    plain.into_iter().zip(given).map(|(plain, given)| bound(&plain, given)).collect()
 }
 
 /// The values of the step by step run, output by output.

@@ -1,20 +1,29 @@
-//! Every case on every variant of every backend of this build. A backend that is not there, and a case that a variant
+//! Every case, drawn or from a file, on every variant of every backend of this build. A backend that is not there, and a case that a variant
 //! does not support, show as ignored tests with the reason; nothing is skipped in silence.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::casefile::{self, CaseFile};
 use trifuse::cases::{OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case, variants};
 use trifuse::session::Session;
 
-fn main() {
+pub fn main() {
     let arguments = Arguments::from_args();
-    let subjects: Vec<Arc<Subject>> = all().into_iter().map(|case| Arc::new(Subject::from(case))).collect();
+    let mut subjects: Vec<Arc<Subject>> = all().into_iter().map(|case| Arc::new(Subject::from(case))).collect();
+    match vectors() {
+        Ok(vectors) => subjects.extend(vectors),
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
     let mut trials = Vec::new();
     for name in NAMES {
         match Choice::Named(name, 0).open(Collect(&subjects)) {
@@ -26,6 +35,13 @@ fn main() {
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// The cases of `tests/vectors`, whose answers NumPy computed.
+fn vectors() -> Result<Vec<Arc<Subject>>> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"));
+    let named = |case: CaseFile| CaseFile { name: format!("vectors/{}", case.name), ..case };
+    casefile::list(folder)?.iter().map(|path| Ok(Arc::new(Subject::from(named(casefile::read(path)?))))).collect()
 }
 
 /// Makes the trials of one backend.

@@ -21,7 +21,7 @@ use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
 use trifuse::{Error, Result};
 
-fn main() {
+pub fn main() {
     let mut arguments = Arguments::from_args();
     // One test takes all the memory there is.
     arguments.test_threads = Some(1);

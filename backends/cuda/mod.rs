@@ -1,1 +1,219 @@
-//! Under construction.
+//! NVIDIA GPUs, from compute capability 8.0 on, through the driver and NVRTC. Both are loaded at run time: it builds with
+//! no CUDA toolkit and starts with no driver.
+
+mod attention;
+mod cache;
+mod catalogue;
+mod codebook_gemm;
+mod fused_mlp;
+pub mod jit;
+mod kernel;
+mod library;
+mod linear;
+mod memory;
+mod params;
+mod pointwise;
+mod queue;
+mod resources;
+pub mod tma;
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::sys;
+
+pub use cache::{Built, CACHE_DIR, Cache};
+pub use catalogue::{Entry, catalogue};
+pub use kernel::{RunsOn, Target, TensorCores};
+pub use library::{LIBRARY_DIR, nvrtc as nvrtc_version};
+pub use memory::Buffer;
+pub use queue::{Graph, Queue};
+pub use resources::Resources;
+
+use crate::device::{Caps, Device, Kind, Open, Slice};
+use crate::error::{Error, Result};
+use jit::{Arch, Unit};
+use kernel::Module;
+use library::{absent, ok};
+use memory::{Context, Memory};
+
+/// The compute capability that the kernels need: bf16 and asynchronous copies.
+const OLDEST_ARCH: u32 = 80;
+
+/// One NVIDIA GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    caps: Caps,
+    arch: Arch,
+    driver: i32,
+    memory: Arc<Memory>,
+    cache: Cache,
+    /// What was loaded, by the hash of what it was made from.
+    modules: Mutex<HashMap<String, Module>>,
+}
+
+/// A device as the driver knows it.
+struct Found {
+    device: i32,
+    caps: Caps,
+    arch: Arch,
+}
+
+/// Every usable GPU, or why there is none.
+fn find() -> Result<(i32, Vec<Found>)> {
+    let driver = library::driver()?;
+    let nvrtc = library::nvrtc();
+    if let (Err(error), true) = (nvrtc, Cache::from_environment().is_empty()) {
+        return Err(error);
+    }
+    let mut count = 0;
+    // SAFETY: the driver was started; stores one number.
+    ok(unsafe { sys::cuDeviceGetCount(&mut count) }, "counting GPUs")?;
+    let mut unusable = Vec::new();
+    let mut usable = Vec::new();
+    for ordinal in 0..count {
+        match describe(ordinal, driver)? {
+            (found, None) => usable.push(found),
+            (found, Some(reason)) => unusable.push(format!("{}: {reason}", found.caps.name)),
+        }
+    }
+    if usable.is_empty() {
+        let seen = if unusable.is_empty() { "the NVIDIA driver finds no GPU".into() } else { unusable.join("; ") };
+        return Err(absent(seen));
+    }
+    Ok((driver, usable))
+}
+
+/// One device, and why it cannot be used, if so.
+fn describe(ordinal: i32, driver: i32) -> Result<(Found, Option<String>)> {
+    use sys::CUdevice_attribute_enum as Attribute;
+    let mut device = 0;
+    let mut name = [0; 256];
+    let mut total = 0;
+    // SAFETY: the driver was started; each call stores one value, the name at most as long as told.
+    unsafe {
+        ok(sys::cuDeviceGet(&mut device, ordinal), "looking at a GPU")?;
+        ok(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device), "looking at a GPU")?;
+        ok(sys::cuDeviceTotalMem_v2(&mut total, device), "looking at a GPU")?;
+    }
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: the device exists; stores one number.
+        ok(unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) }, "looking at a GPU")?;
+        Ok::<u32, Error>(value.max(0) as u32)
+    };
+    let arch = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10 + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let integrated = attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
+    let reason = if arch < OLDEST_ARCH {
+        Some(format!("compute capability {}.{}, and at least {}.{} is needed", arch / 10, arch % 10, OLDEST_ARCH / 10, OLDEST_ARCH % 10))
+    } else if attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
+        Some("its driver offers no memory pools (a virtual GPU?)".into())
+    } else {
+        None
+    };
+    // SAFETY: the last byte was kept zero.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let caps = Caps {
+        name,
+        driver: format!("CUDA {}", library::version(driver)),
+        kind: if integrated { Kind::Integrated } else { Kind::Discrete },
+        memory_bytes: Some(total as u64),
+        max_buffer_bytes: total as u64,
+        units: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_bytes: u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?),
+        f16: true,
+        subgroup: Some(32),
+        cuda_arch: Some(arch),
+    };
+    Ok((Found { device, caps, arch: Arch(arch) }, reason))
+}
+
+impl Cuda {
+    /// The device as variants see it.
+    fn target(&self) -> Target {
+        Target { arch: self.arch, units: self.caps.units, shared_bytes: self.caps.shared_bytes as u32 }
+    }
+
+    /// The kernels of `unit`: loaded already, or built and loaded now.
+    fn module(&self, unit: &Unit) -> Result<Module> {
+        let hash = unit.hash(self.arch);
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = modules().get(&hash) {
+            return Ok(module.clone());
+        }
+        // Not under the lock: compiling takes long, and two threads may well compile different kernels.
+        let built = unit.build(self.arch, &self.cache)?;
+        let module = Module::load(&self.memory, unit, &built.cubin, self.driver)?;
+        Ok(modules().entry(hash).or_insert(module).clone())
+    }
+
+    /// Bytes that live buffers hold, and bytes that the pool holds in all.
+    pub fn memory_usage(&self) -> Result<(u64, u64)> {
+        self.memory.usage()
+    }
+}
+
+impl Open for Cuda {
+    fn list() -> Result<Vec<Caps>> {
+        Ok(find()?.1.into_iter().map(|found| found.caps).collect())
+    }
+
+    fn open(index: usize) -> Result<Self> {
+        let (driver, mut found) = find()?;
+        if index >= found.len() {
+            return Err(absent(format!("there is no GPU {index}; the driver finds {}", found.len())));
+        }
+        let Found { device, caps, arch } = found.swap_remove(index);
+        let memory = Arc::new(Memory::new(Context::new(device)?)?);
+        Ok(Self { caps, arch, driver, memory, cache: Cache::from_environment(), modules: Mutex::default() })
+    }
+}
+
+impl Device for Cuda {
+    const NAME: &'static str = "cuda";
+    type Buffer = Buffer;
+    type Queue = Queue;
+    type Graph = Graph;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn queue(&self) -> Result<Queue> {
+        Queue::new(Arc::clone(&self.memory))
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Buffer> {
+        self.memory.alloc(bytes)
+    }
+
+    fn buffer_id(buffer: &Buffer) -> usize {
+        buffer.id()
+    }
+
+    fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
+        queue.write(kernel::address(dst), src)
+    }
+
+    fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        queue.read(kernel::address(src), dst)
+    }
+
+    fn wait(&self, queue: &mut Queue) -> Result<()> {
+        queue.wait()
+    }
+
+    fn begin_capture(&self, queue: &mut Queue) -> Result<()> {
+        queue.begin_capture()
+    }
+
+    fn end_capture(&self, queue: &mut Queue) -> Result<Graph> {
+        queue.end_capture()
+    }
+
+    unsafe fn replay(&self, queue: &mut Queue, graph: &Graph) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { queue.replay(graph) }
+    }
+}

@@ -55,8 +55,7 @@ impl Basis {
 
 /// Bytes of a basis in the file: one an element where each is a multiple of 1/128 below 1, else two.
 pub(crate) fn basis_bytes(stored: &Matrix<f16>) -> u64 {
-    let fits = stored.data.iter().all(|value| value.to_f32().abs() < 1.0 && (value.to_f32() * 128.0).fract() == 0.0);
-    stored.data.len() as u64 * if fits { 1 } else { 2 }
+    stored.data.len() as u64 * if stored.as_steps().is_some() { 1 } else { 2 }
 }
 
 /// Partitions a population into `clusters` with a basis of `rank` directions each: k-means on subspaces, after

@@ -4,9 +4,8 @@
 use {
     super::encoded::{EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection},
     super::linalg::{Mat, dot, mul, solve_gram, widen},
-    super::lora::Lora,
+    super::peft::Lora,
     crate::error::Result,
-    crate::ops::codes::CodeWidth,
     half::f16,
 };
 
@@ -79,7 +78,7 @@ impl Certificate {
             output_error_gaussian: plain.relative(),
             output_error_held_out: held_out,
             bits_per_element: bits_per_element(encoded, r),
-            bytes: stored_bytes(encoded),
+            bytes: encoded.stored_bytes(),
             bytes_before: original.bytes(),
         })
     }
@@ -158,23 +157,4 @@ fn bits_per_element(encoded: &EncodedProjection, r: usize) -> f64 {
     });
     let elements = input.1 + output.1;
     if elements > 0.0 { (input.0 + output.0) / elements } else { 0.0 }
-}
-
-/// Bytes of the adapter's own values: packed codes, a byte a column for its width, the centroids in use and the core's
-/// live entries at two bytes (the encoder rounds both to f16), plain factors, and the scale.
-#[cfg(feature = "compress")]
-pub(crate) fn stored_bytes(encoded: &EncodedProjection) -> u64 {
-    let factor = |factor: &EncodedFactor| match factor {
-        EncodedFactor::Shared(_) => 0,
-        EncodedFactor::Coded(coded) => {
-            let words: usize = coded.columns.iter().map(|column| column.1.len()).sum();
-            let used = CodeWidth::ALL.into_iter().filter(|width| coded.columns.iter().any(|column| column.0 == *width));
-            let entries: usize = used.map(|width| width.stage1().len() + width.stage2().len()).sum();
-            4 * words + coded.columns.len() + 2 * entries
-        }
-        EncodedFactor::Plain(values) => 2 * values.data.len(),
-    };
-    let live = |factor: &EncodedFactor, size: usize| (0..size).filter(|&j| factor.is_live(j)).count();
-    let core = encoded.core.as_ref().map_or(0, |core| 2 * live(&encoded.input, core.rows) * live(&encoded.output, core.rows));
-    (factor(&encoded.input) + factor(&encoded.output) + core + 4) as u64
 }

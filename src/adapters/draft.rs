@@ -12,8 +12,8 @@ use super::codebook::WIDTHS;
 use super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
-use super::lora::Lora;
 use super::options::{DEFAULT_BITS, EncodeOptions};
+use super::peft::Lora;
 use super::terms::{Side, Terms};
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
@@ -180,7 +180,8 @@ impl<'a> Draft<'a> {
                 Part::Own(coder) => coder,
             };
             let columns: Vec<(usize, CodeWidth)> = live.iter().map(|&j| (j, widths[j][side])).collect();
-            let (coded, decoded) = if live.is_empty() { (empty(coder.d(), rank), Mat::zeros(coder.d(), 0)) } else { coder.code(&columns, &self.energies, rank)? };
+            let (coded, decoded) =
+                if live.is_empty() { (empty(coder.d(), rank), Mat::zeros(coder.d(), 0)) } else { coder.code(&columns, &self.energies, rank)? };
             Ok((EncodedFactor::Coded(coded), Some(decoded)))
         };
         let (input, inner) = code(&self.input, 0)?;

@@ -10,8 +10,8 @@ use super::draft::{Member, Setting};
 use super::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
 use super::ladder::{climb, metric};
 use super::linalg::{Mat, widen};
-use super::lora::Lora;
 pub use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
+use super::peft::Lora;
 use super::terms::Terms;
 use crate::error::{Error, Result, ensure};
 
@@ -108,7 +108,11 @@ pub(super) fn member<'a>(lora: &'a Lora, name: &str, path: &str, setting: &Setti
     let scaled = Mat::from_fn(b.nrows(), b.ncols(), |i, j| f64::from(lora.scaling) * b[(i, j)]);
     let terms = Terms::new(&widen(&lora.a), &scaled, setting.metric)?;
     // By name, not by place: an adapter's codes do not depend on who else is there.
-    let seed = name.bytes().chain([0]).chain(path.bytes()).fold(0xcbf2_9ce4_8422_2325 ^ setting.options.seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let seed = name
+        .bytes()
+        .chain([0])
+        .chain(path.bytes())
+        .fold(0xcbf2_9ce4_8422_2325 ^ setting.options.seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     Ok(Member { lora, terms, seed })
 }
 

@@ -107,7 +107,9 @@ pub enum Rung {
 }
 
 /// Elements that one decoded factor may have, so that a small hostile file cannot ask for the whole memory.
-pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 28;
+pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 26;
+/// Rows or columns that a weight may have. The longest dimension of models in use is their vocabulary, below 2^19.
+pub const MAX_DIMENSION: usize = 1 << 24;
 
 impl<T: Copy> Matrix<T> {
     /// `data` as a matrix.
@@ -137,11 +139,46 @@ impl<T: Copy> Matrix<T> {
     }
 }
 
+/// The sizes of a [`SharedProjection`]: what an adapter is checked against before the bases themselves are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedShape {
+    /// Columns of the weight.
+    pub d_in: usize,
+    /// Rows of the weight.
+    pub d_out: usize,
+    /// Input bases, and the columns of each.
+    pub input: [usize; 2],
+    /// Output bases, and the columns of each.
+    pub output: [usize; 2],
+}
+
+impl SharedProjection {
+    /// The sizes alone, checked.
+    ///
+    /// # Errors
+    /// Bases of several shapes, of another size than the weight, or with values that are not finite.
+    pub fn shape(&self) -> Result<SharedShape> {
+        let side = |name: &str, d: usize, bases: &[Matrix<f16>]| {
+            ensure((1..=MAX_DIMENSION).contains(&d), name, &format!("1 to {MAX_DIMENSION} rows"), d)?;
+            let rank = bases.first().map_or(0, |basis| basis.cols);
+            for basis in bases {
+                let fits = basis.rows == d && basis.cols == rank && rank > 0 && d.checked_mul(rank) == Some(basis.data.len());
+                ensure(fits, name, &format!("[{d}, {rank}], at least one column"), format!("[{}, {}]", basis.rows, basis.cols))?;
+                ensure(basis.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
+            }
+            Ok([bases.len(), rank])
+        };
+        let input = side("input basis", self.d_in, &self.input_bases)?;
+        let output = side("output basis", self.d_out, &self.output_bases)?;
+        Ok(SharedShape { d_in: self.d_in, d_out: self.d_out, input, output })
+    }
+}
+
 impl EncodedFactor {
     /// Columns, `R`; `None` for a shared basis that the projection does not have.
-    pub fn rank(&self, bases: &[Matrix<f16>]) -> Option<usize> {
+    pub fn rank(&self, [bases, basis_rank]: [usize; 2]) -> Option<usize> {
         match self {
-            Self::Shared(basis) => bases.get(*basis).map(|basis| basis.cols),
+            Self::Shared(basis) => (*basis < bases).then_some(basis_rank),
             Self::Coded(coded) => Some(coded.columns.len()),
             Self::Plain(values) => Some(values.cols),
         }
@@ -155,52 +192,48 @@ impl EncodedFactor {
         }
     }
 
-    /// Checks the factor against its `d` rows and the bases it may point into.
-    ///
-    /// # Errors
-    /// A shape, index, code or value that [`Self::dense`] could not decode.
-    pub fn validate(&self, name: &str, d: usize, bases: &[Matrix<f16>]) -> Result<()> {
-        let finite = |values: &[f16]| values.iter().all(|value| value.is_finite());
-        let (rows, cols) = match self {
-            Self::Shared(basis) => {
-                let Some(found) = bases.get(*basis) else {
-                    return Err(Error::invalid(name, format!("a basis below {}", bases.len()), basis));
-                };
-                (found.rows, found.cols)
-            }
+    /// Checks the factor against its `d` rows and the number and columns of the bases it may point into.
+    fn validate(&self, name: &str, d: usize, bases: [usize; 2]) -> Result<usize> {
+        let rows = match self {
+            Self::Shared(_) => d,
             Self::Coded(coded) => {
                 ensure(coded.codebook.iter().all(|value| value.is_finite()), name, "finite centroids", format!("{:?}", coded.codebook))?;
                 for (width, words) in &coded.columns {
                     codes::validate_column(*width, words, coded.d)?;
                 }
-                (coded.d, coded.columns.len())
+                coded.d
             }
             Self::Plain(values) => {
                 ensure(values.rows.checked_mul(values.cols) == Some(values.data.len()), name, "rows · columns elements", values.data.len())?;
-                ensure(finite(&values.data), name, "finite values", "NaN or an infinity")?;
-                (values.rows, values.cols)
+                ensure(values.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
+                values.rows
             }
+        };
+        let Some(cols) = self.rank(bases) else {
+            return Err(Error::invalid(name, format!("a basis below {}", bases[0]), format!("{self:?}")));
         };
         ensure(rows == d && cols > 0, name, &format!("[{d}, at least 1]"), format!("[{rows}, {cols}]"))?;
         let elements = (rows as u64).saturating_mul(cols as u64);
-        ensure(elements <= MAX_FACTOR_ELEMENTS, name, &format!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)
+        ensure(elements <= MAX_FACTOR_ELEMENTS, name, &format!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)?;
+        Ok(cols)
     }
 
-    /// The factor `[d, R]`, widened exactly. It must have passed [`Self::validate`].
-    fn dense(&self, bases: &[Matrix<f16>]) -> Matrix<f64> {
-        match self {
-            Self::Shared(basis) => bases[*basis].map(f16::to_f64),
-            Self::Plain(values) => values.map(f16::to_f64),
-            Self::Coded(coded) => {
-                let mut column = vec![0f32; coded.d];
-                let mut data = Vec::with_capacity(coded.d * coded.columns.len());
-                for (width, words) in &coded.columns {
-                    codes::decode_column(*width, words, &coded.codebook, &mut column);
-                    data.extend(column.iter().map(|&value| f64::from(value)));
+    /// The columns of those numbers, `[d, columns]`, widened exactly. It must have passed `validate`.
+    fn dense(&self, d: usize, bases: &[Matrix<f16>], columns: &[usize]) -> Matrix<f64> {
+        let mut decoded = vec![0f32; d];
+        let mut data = Vec::with_capacity(d * columns.len());
+        for &column in columns {
+            match self {
+                Self::Shared(basis) => data.extend((0..d).map(|row| bases[*basis].at(row, column).to_f64())),
+                Self::Plain(values) => data.extend((0..d).map(|row| values.at(row, column).to_f64())),
+                Self::Coded(coded) => {
+                    let (width, words) = &coded.columns[column];
+                    codes::decode_column(*width, words, &coded.codebook, &mut decoded);
+                    data.extend(decoded.iter().map(|&value| f64::from(value)));
                 }
-                Matrix { rows: coded.columns.len(), cols: coded.d, data }.transposed()
             }
         }
+        Matrix { rows: columns.len(), cols: d, data }.transposed()
     }
 }
 
@@ -209,14 +242,13 @@ impl EncodedProjection {
     ///
     /// # Errors
     /// The first fault: wrong sizes, a basis that is not there, a code outside its codebook, a value that is not finite.
-    pub fn validate(&self, shared: &SharedProjection) -> Result<()> {
-        self.input.validate("input factor", shared.d_in, &shared.input_bases)?;
-        self.output.validate("output factor", shared.d_out, &shared.output_bases)?;
-        let (input, output) = (self.input.rank(&shared.input_bases), self.output.rank(&shared.output_bases));
-        ensure(input == output, "output factor", &format!("{input:?} columns, as the input factor"), format!("{output:?}"))?;
+    pub fn validate(&self, shared: &SharedShape) -> Result<()> {
+        let input = self.input.validate("input factor", shared.d_in, shared.input)?;
+        let output = self.output.validate("output factor", shared.d_out, shared.output)?;
+        ensure(input == output, "output factor", &format!("{input} columns, as the input factor"), output)?;
         if let Some(core) = &self.core {
-            let square = Some(core.rows) == input && Some(core.cols) == input && core.rows * core.cols == core.data.len();
-            ensure(square, "core", &format!("{input:?} rows and columns"), format!("[{}, {}]", core.rows, core.cols))?;
+            let square = core.rows == input && core.cols == input && input.checked_mul(input) == Some(core.data.len());
+            ensure(square, "core", &format!("[{input}, {input}]"), format!("[{}, {}]", core.rows, core.cols))?;
             ensure(core.data.iter().all(|value| value.is_finite()), "core", "finite values", "NaN or an infinity")?;
         }
         ensure(self.scaling.is_finite(), "scaling", "a finite number", self.scaling)
@@ -235,33 +267,46 @@ impl EncodedProjection {
     /// `ΔW = scaling · B · A`. Columns that hold nothing are left out, so `r ≤ R`; `r` is 1, of zeros, where all do.
     ///
     /// # Errors
-    /// As [`Self::validate`].
+    /// As [`Self::validate`] and [`SharedProjection::shape`].
     pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
-        self.validate(shared)?;
-        let (input, output) = (self.input.dense(&shared.input_bases), self.output.dense(&shared.output_bases));
-        let live: Vec<usize> = (0..input.cols).filter(|&j| self.reaches(j, input.cols)).collect();
+        self.validate(&shared.shape()?)?;
+        let rank = self.output.rank([shared.output_bases.len(), shared.output_bases.first().map_or(0, |basis| basis.cols)]).unwrap_or(0);
+        let live: Vec<usize> = (0..rank).filter(|&j| self.reaches(j, rank)).collect();
         if live.is_empty() {
             let zeros = |rows: usize, cols: usize| Matrix { rows, cols, data: vec![0.0; rows * cols] };
             return Ok((zeros(1, shared.d_in), zeros(shared.d_out, 1)));
         }
-        let pick = |m: &Matrix<f64>| {
-            let data = (0..m.rows).flat_map(|row| live.iter().map(move |&col| m.at(row, col))).collect();
-            Matrix { rows: m.rows, cols: live.len(), data }
-        };
+        let output = self.output.dense(shared.d_out, &shared.output_bases, &live);
+        let input = |columns: &[usize]| self.input.dense(shared.d_in, &shared.input_bases, columns);
         let a = match &self.core {
-            None => pick(&input),
-            Some(core) => input.times(&pick(&core.map(f64::from))),
+            None => input(&live),
+            Some(core) => {
+                let fed: Vec<usize> = (0..rank).filter(|&i| self.input.is_live(i)).collect();
+                let block = fed.iter().flat_map(|&i| live.iter().map(move |&j| f64::from(core.at(i, j)))).collect();
+                input(&fed).times(&Matrix { rows: fed.len(), cols: live.len(), data: block })
+            }
         };
-        Ok((a.transposed(), pick(&output)))
+        Ok((a.transposed(), output))
     }
 
     /// `ΔW [d_out, d_in]`, in float64 from exactly what is held.
     ///
     /// # Errors
-    /// As [`Self::validate`].
+    /// As [`Self::validate`] and [`SharedProjection::shape`].
     pub fn delta(&self, shared: &SharedProjection) -> Result<Matrix<f64>> {
         let (a, b) = self.factors(shared)?;
         Ok(b.times(&a).map(|value| value * f64::from(self.scaling)))
+    }
+}
+
+impl Matrix<f16> {
+    /// The elements as multiples of 1/128 below 1, where all of them are: what a byte each holds exactly.
+    pub fn as_steps(&self) -> Option<Vec<i8>> {
+        let step = |value: &f16| {
+            let steps = value.to_f32() * 128.0;
+            (steps.fract() == 0.0 && steps.abs() <= 127.0).then_some(steps as i8)
+        };
+        self.data.iter().map(step).collect()
     }
 }
 
@@ -310,7 +355,7 @@ mod tests {
     #[test]
     fn delta_is_the_documented_product() {
         let (projection, shared) = projection();
-        let (i, q, o) = (&shared.input_bases[0], projection.core.as_ref().unwrap(), projection.output.dense(&[]));
+        let (i, q, o) = (&shared.input_bases[0], projection.core.as_ref().unwrap(), projection.output.dense(4, &[], &[0, 1, 2]));
         let delta = projection.delta(&shared).unwrap();
         for row in 0..4 {
             for col in 0..5 {

@@ -291,7 +291,11 @@ fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowe
     let directions = leading(&terms, &weights, side, rank)?;
     let basis = Basis::new(directions, side, setting.metric, options.allowed_loss());
     let bases = vec![basis.stored.clone()];
-    if side == Side::Input { setting.shared.input_bases = bases } else { setting.shared.output_bases = bases }
+    if side == Side::Input {
+        setting.shared.input_bases = bases
+    } else {
+        setting.shared.output_bases = bases
+    }
     let left = budget.map(|budget| budget - basis.bytes() as f64);
     let each = |member: &Member<'_>| {
         let draft = Draft::shared(member, side, 0, &basis, setting.metric)?;

@@ -4,11 +4,13 @@
 pub(crate) mod allocate;
 #[cfg(feature = "compress")]
 pub(crate) mod basis;
+pub mod bundle;
 #[cfg(feature = "compress")]
 pub mod calibration;
 pub mod certificate;
 #[cfg(feature = "compress")]
 pub(crate) mod codebook;
+pub mod decompress;
 #[cfg(feature = "compress")]
 pub(crate) mod draft;
 #[cfg(feature = "compress")]
@@ -22,8 +24,9 @@ pub(crate) mod ladder;
 #[cfg(feature = "compress")]
 pub(crate) mod linalg;
 #[cfg(feature = "compress")]
-pub mod lora;
-#[cfg(feature = "compress")]
 pub mod options;
+pub mod peft;
+pub mod safetensors_file;
 #[cfg(feature = "compress")]
 pub(crate) mod terms;
+pub mod whole;

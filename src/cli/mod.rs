@@ -17,6 +17,7 @@ mod output;
 #[allow(dead_code, reason = "read once the commands have their bodies")]
 mod progress;
 #[allow(dead_code, reason = "read once the commands have their bodies")]
+mod samples;
 mod verify;
 
 use std::process::ExitCode;
@@ -94,6 +95,8 @@ impl Command {
 enum Outcome {
     /// All it checked is right.
     Right,
+    /// Something it checked is not.
+    Wrong,
     /// There is no backend of the sort that was asked for, and the report says why.
     NoBackend,
 }
@@ -102,6 +105,7 @@ impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Right => Self::SUCCESS,
+            Outcome::Wrong => Self::from(1),
             Outcome::NoBackend => Self::from(3),
         }
     }

@@ -13,16 +13,17 @@ pub use upload::Upload;
 use std::sync::OnceLock;
 
 use crate::backend::{Backend, Kernel};
+use crate::casefile::CaseFile;
 use crate::cases::{Case, OpKind, Posed, Problem};
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise};
 use crate::session::Session;
-use crate::tolerance::{Expected, Metrics, expect, expect_given};
+use crate::tolerance::{Expected, Metrics, expect};
 
 /// Where a case's operands and answers come from.
 enum Source {
     Drawn(Case),
-    Given(String, Box<Problem>, Vec<Vec<Option<f64>>>),
+    Given(String, Box<Problem>),
 }
 
 /// A case ready to be run anywhere: its answers are computed once, its operands drawn for each run.
@@ -64,18 +65,23 @@ impl From<Case> for Subject {
     }
 }
 
+impl From<CaseFile> for Subject {
+    fn from(CaseFile { name, problem, expected }: CaseFile) -> Self {
+        Self::given(name, problem, expected)
+    }
+}
+
 impl Subject {
-    /// A problem with reference values from elsewhere: one list an output, from its first element to its last, `None`
-    /// for what has to be left as it was.
-    pub fn given(name: impl Into<String>, problem: Problem, expected: Vec<Vec<Option<f64>>>) -> Self {
-        Self { source: Source::Given(name.into(), Box::new(problem), expected), expected: OnceLock::new() }
+    /// A problem with answers from elsewhere; see [`crate::tolerance::expect_given`].
+    pub fn given(name: impl Into<String>, problem: Problem, expected: Vec<Expected>) -> Self {
+        Self { source: Source::Given(name.into(), Box::new(problem)), expected: OnceLock::from(expected) }
     }
 
     /// The case's name.
     pub fn name(&self) -> &str {
         match &self.source {
             Source::Drawn(case) => case.name(),
-            Source::Given(name, ..) => name,
+            Source::Given(name, _) => name,
         }
     }
 
@@ -83,7 +89,7 @@ impl Subject {
     pub const fn kind(&self) -> OpKind {
         match &self.source {
             Source::Drawn(case) => case.kind(),
-            Source::Given(_, problem, _) => problem.kind(),
+            Source::Given(_, problem) => problem.kind(),
         }
     }
 
@@ -94,7 +100,7 @@ impl Subject {
     pub fn problem(&self) -> Result<Problem> {
         match &self.source {
             Source::Drawn(case) => case.problem(),
-            Source::Given(_, problem, _) => Ok((**problem).clone()),
+            Source::Given(_, problem) => Ok((**problem).clone()),
         }
     }
 
@@ -102,10 +108,7 @@ impl Subject {
         if let Some(expected) = self.expected.get() {
             return Ok(expected);
         }
-        let expected = match &self.source {
-            Source::Drawn(_) => expect(problem)?,
-            Source::Given(_, problem, given) => expect_given(problem, given)?,
-        };
+        let expected = expect(problem)?;
         Ok(self.expected.get_or_init(|| expected))
     }
 }

@@ -22,6 +22,8 @@ struct Guarded<D: Device> {
     whole: Slice<D>,
     /// Every byte as it is before a run.
     image: Vec<u8>,
+    /// Where in the image the operand lies.
+    range: std::ops::Range<usize>,
     written: bool,
 }
 
@@ -91,7 +93,7 @@ impl<D: Device> Stage<D> {
         let whole = session.alloc(image.len() as u64)?;
         session.write(&whole, &image)?;
         let slice = whole.part(offset as u64, bytes.len() as u64).ok_or_else(|| Error::invalid(name, "an operand inside its buffer", bytes.len()))?;
-        self.buffers.push(Guarded { name: name.into(), whole, image, written });
+        self.buffers.push(Guarded { name: name.into(), whole, image, range: offset..offset + bytes.len(), written });
         Ok(slice)
     }
 
@@ -141,8 +143,13 @@ impl<D: Device> Stage<D> {
     pub fn first_difference(&self, a: &[Vec<u8>], b: &[Vec<u8>]) -> Option<String> {
         for (buffer, (a, b)) in self.buffers.iter().zip(a.iter().zip(b)) {
             if let Some(at) = a.iter().zip(b).position(|(a, b)| a != b) {
-                let start = self.buffers.iter().position(|other| std::ptr::eq(other, buffer)).map_or(0, |n| MARGIN + 2 * (n % 4));
-                return Some(format!("{}, about byte {} of its {}", buffer.name, at as i64 - start as i64, a.len().saturating_sub(2 * MARGIN)));
+                let Guarded { name, range, .. } = buffer;
+                let place = match at {
+                    at if at < range.start => format!("{} bytes before {name}", range.start - at),
+                    at if at >= range.end => format!("{} bytes after the end of {name}", at - range.end),
+                    at => format!("{name}, byte {} of {}", at - range.start, range.len()),
+                };
+                return Some(place);
             }
         }
         None

@@ -8,8 +8,8 @@ use trifuse::ops::index::TokenAdapters;
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
-use crate::Test;
-use crate::work::{ADAPTERS, Adapted, LEN, Sum, adapter};
+use super::Test;
+use super::work::{ADAPTERS, Adapted, LEN, Sum, adapter};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![

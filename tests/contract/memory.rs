@@ -7,8 +7,8 @@ use trifuse::ops::{Linear, LinearArgs, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
-use crate::Test;
-use crate::work::{LEN, Sum, plan_any};
+use super::Test;
+use super::work::{LEN, Sum, plan_any};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![

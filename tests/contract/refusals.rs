@@ -8,8 +8,8 @@ use trifuse::ops::{Pointwise, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
-use crate::Test;
-use crate::work::{LEN, Sum};
+use super::Test;
+use super::work::{LEN, Sum};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![

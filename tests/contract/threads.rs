@@ -9,8 +9,8 @@ use trifuse::ops::{Attention, AttentionArgs, Linear, LinearArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
-use crate::Test;
-use crate::work::{Adapted, noise, plan_any};
+use super::Test;
+use super::work::{Adapted, noise, plan_any};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![("two sessions at once give the serial result bit for bit", at_once), ("a session moves to another thread", moved)]

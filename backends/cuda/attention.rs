@@ -1,0 +1,186 @@
+//! `attention` on CUDA.
+
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
+use super::params::params;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::attention::{AttentionIndex, Form};
+use crate::ops::{Attention, AttentionArgs};
+
+impl Table for Attention {
+    const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
+    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+}
+
+const VARIANTS: [Variant<Attention>; 1] = [Variant {
+    name: "simt",
+    label: "attention/simt",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::Without("it serves f32 and every stride; the tensor cores round f32 to 11 bits"),
+    covers: |_, _| Ok(()),
+    unit: |op, _| unit(op.dtype, held(op.head_dim)),
+    units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim))).collect(),
+    workspace: |_, _| 0,
+    launch,
+}];
+
+params! {
+    /// Sizes and strides in elements.
+    AttentionParams {
+        q: [const element],
+        k: [const element],
+        v: [const element],
+        o: [element],
+        lse: [f32],
+        /// The words of the form's index.
+        index: [const i32],
+        batch: u64,
+        heads: u64,
+        kv_heads: u64,
+        q_len: u64,
+        kv_len: u64,
+        q_batch: u64,
+        q_token: u64,
+        q_head: u64,
+        k_batch: u64,
+        k_token: u64,
+        k_head: u64,
+        v_batch: u64,
+        v_token: u64,
+        v_head: u64,
+        o_batch: u64,
+        o_token: u64,
+        o_head: u64,
+        /// Elements of the LSE from a head to the next.
+        lse_head: u64,
+        /// Paged: pages a sequence, tokens a page.
+        pages: u64,
+        page: u64,
+        /// Negative for none.
+        window: i64,
+        scale: f32,
+        head_dim: i32,
+        form: u32,
+        causal: u32,
+        /// Heads that are rows of one tile.
+        pack: u32,
+        /// Block-sparse: as in the block mask's shape.
+        block: u32,
+        q_blocks: u32,
+        patterns: u32,
+        capacity: u32,
+        unused: u32,
+    }
+}
+
+/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+const HELD: [u64; 4] = [32, 64, 128, 256];
+/// Rows, and keys, of a tile in `kernels/attention/simt.cu`.
+const ROWS: u64 = 16;
+const KEYS: u64 = 32;
+
+fn held(head_dim: u64) -> u64 {
+    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
+}
+
+fn shared_bytes(held: u64) -> u32 {
+    (((ROWS + KEYS) * (held + 1) + ROWS * (KEYS + 1)) * 4) as u32
+}
+
+fn unit(dtype: DType, held: u64) -> Unit {
+    Unit {
+        name: format!("attention/simt {dtype} head_dim {held}"),
+        source: source!("attention/simt.cu"),
+        headers: vec![("attention/params.cuh", AttentionParams::cuda())],
+        defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
+        entries: &["attention_simt"],
+        shared_bytes: shared_bytes(held),
+    }
+}
+
+/// Heads that are rows of one tile: those that share keys, unless each has a pattern of its own.
+fn pack(op: &Attention) -> u64 {
+    match op.form {
+        Form::Blocks(shape) if shape.patterns != 1 => 1,
+        _ => op.heads / op.kv_heads,
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let index = match &args.index {
+        AttentionIndex::None => 0,
+        AttentionIndex::Varlen(index) => address(index.slice()),
+        AttentionIndex::Blocks(index) => address(index.slice()),
+        AttentionIndex::Paged(index) => address(index.slice()),
+    };
+    let mut params = AttentionParams {
+        q: address(&args.q),
+        k: address(&args.k),
+        v: address(&args.v),
+        o: address(&args.o),
+        lse: address_of(args.lse.as_ref()),
+        index,
+        batch: op.batch,
+        heads: op.heads,
+        kv_heads: op.kv_heads,
+        q_len: op.q_len,
+        kv_len: op.kv_len,
+        q_batch: op.q.batch,
+        q_token: op.q.token,
+        q_head: op.q.head,
+        k_batch: op.k.batch,
+        k_token: op.k.token,
+        k_head: op.k.head,
+        v_batch: op.v.batch,
+        v_token: op.v.token,
+        v_head: op.v.head,
+        o_batch: op.o.batch,
+        o_token: op.o.token,
+        o_head: op.o.head,
+        lse_head: op.q_len,
+        pages: 0,
+        page: 1,
+        // No sequence is as long as that, and sums with it stay in range.
+        window: op.window.map_or(-1, |window| window.min(1 << 60) as i64),
+        scale: op.scale_value(),
+        head_dim: op.head_dim as i32,
+        form: 0,
+        causal: u32::from(op.causal),
+        pack: pack(op) as u32,
+        block: 1,
+        q_blocks: 0,
+        patterns: 1,
+        capacity: 0,
+        unused: 0,
+    };
+    match op.form {
+        Form::Dense => {}
+        Form::Varlen(shape) => (params.form, params.lse_head) = (1, shape.total_q),
+        Form::Blocks(shape) => {
+            params.form = 2;
+            (params.block, params.q_blocks, params.patterns, params.capacity) = (shape.block, shape.q_blocks, shape.patterns, shape.capacity);
+        }
+        Form::Paged(shape) => (params.form, params.pages, params.page) = (3, shape.pages, shape.page),
+    }
+    let work = op.batch * (op.heads / pack(op)) * (op.q_len * pack(op)).div_ceil(ROWS);
+    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), 128) };
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, "attention_simt", &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_dim_has_a_kernel() {
+        for head_dim in 1..=256 {
+            assert!(held(head_dim) >= head_dim && HELD.contains(&held(head_dim)));
+        }
+        assert_eq!((held(64), held(65), held(107)), (64, 128, 128));
+    }
+}

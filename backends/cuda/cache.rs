@@ -1,0 +1,182 @@
+//! Compiled kernels on disk, named by the hash of all that they depend on.
+//!
+//! An entry is written under a temporary name and renamed, so that two processes may compile the same kernel at once;
+//! it carries a checksum, so that a damaged one is compiled anew. A folder that cannot be read or written costs time,
+//! never an answer.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// The folder for compiled kernels; empty for none.
+pub const CACHE_DIR: &str = "TRIFUSE_CACHE_DIR";
+
+/// The first line of an entry: what it is, and the version of its layout.
+const MAGIC: &[u8] = b"trifuse kernel 1\n";
+
+/// Machine code and the compiler's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// The CUBIN.
+    pub cubin: Vec<u8>,
+    /// What the compiler and the assembler said.
+    pub log: String,
+}
+
+/// A folder of compiled kernels, or none.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    folder: Option<PathBuf>,
+}
+
+impl Cache {
+    /// In `folder`, which need not exist yet.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: Some(folder.into()) }
+    }
+
+    /// Where the environment says: [`CACHE_DIR`], else `trifuse/kernels` in the user's cache folder, else nowhere.
+    pub fn from_environment() -> Self {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let folder = match std::env::var_os(CACHE_DIR) {
+            Some(folder) => Some(folder).filter(|folder| !folder.is_empty()).map(PathBuf::from),
+            None => set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))).map(|cache| cache.join("trifuse")),
+        };
+        Self { folder: folder.map(|folder| folder.join("kernels")) }
+    }
+
+    /// The folder, if there is one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Whether it holds any kernel.
+    pub fn is_empty(&self) -> bool {
+        !self.names().any(|name| name.ends_with(".cubin"))
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        let entries = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
+    }
+
+    /// The entry of `hash`, made by `compiler`; by any compiler where that is absent.
+    pub fn get(&self, hash: &str, compiler: Option<(i32, i32)>) -> Option<Built> {
+        let folder = self.folder.as_ref()?;
+        match compiler {
+            Some(version) => read(&folder.join(name(hash, version))),
+            None => {
+                let mut names: Vec<String> = self.names().filter(|name| name.starts_with(hash) && name.ends_with(".cubin")).collect();
+                names.sort();
+                names.iter().rev().find_map(|name| read(&folder.join(name)))
+            }
+        }
+    }
+
+    /// Keeps an entry. Failing to is no error: the next process compiles again.
+    pub fn put(&self, hash: &str, compiler: (i32, i32), built: &Built) {
+        let Some(folder) = &self.folder else { return };
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(folder)?;
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            file.write_all(&encode(built))?;
+            file.persist(folder.join(name(hash, compiler))).map_err(|error| error.error)?;
+            Ok(())
+        };
+        // Nothing depends on the entry being there.
+        write().unwrap_or_default();
+    }
+}
+
+fn name(hash: &str, (major, minor): (i32, i32)) -> String {
+    format!("{hash}-nvrtc{major:02}.{minor}.cubin")
+}
+
+/// Layout: the magic line; the SHA-256 of the rest; the log's length, 8 bytes, little-endian; the log; the CUBIN.
+fn encode(built: &Built) -> Vec<u8> {
+    let mut body = (built.log.len() as u64).to_le_bytes().to_vec();
+    body.extend_from_slice(built.log.as_bytes());
+    body.extend_from_slice(&built.cubin);
+    [MAGIC, Sha256::digest(&body).as_slice(), &body].concat()
+}
+
+fn read(path: &Path) -> Option<Built> {
+    let bytes = std::fs::read(path).ok()?;
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (sum, body) = rest.split_at_checked(32)?;
+    if Sha256::digest(body).as_slice() != sum {
+        return None;
+    }
+    let (length, rest) = body.split_first_chunk::<8>()?;
+    let (log, cubin) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    Some(Built { cubin: cubin.to_vec(), log: std::str::from_utf8(log).ok()?.to_owned() })
+}
+
+/// The hash of a list of texts. Each is counted in with its length, so that no two lists run together.
+pub fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn built() -> Built {
+        Built { cubin: vec![0x7f, b'E', b'L', b'F', 0, 255], log: "ptxas info: fine\n".into() }
+    }
+
+    #[test]
+    fn an_entry_comes_back_only_from_its_own_compiler() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path().join("made on demand"));
+        assert!(cache.is_empty());
+        cache.put("aa", (13, 0), &built());
+        assert_eq!(cache.get("aa", Some((13, 0))), Some(built()));
+        assert_eq!(cache.get("aa", Some((12, 4))), None);
+        assert_eq!(cache.get("ab", Some((13, 0))), None);
+        assert_eq!(cache.get("aa", None), Some(built()));
+        assert!(!cache.is_empty());
+    }
+
+    #[test]
+    fn a_damaged_entry_is_no_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        let path = folder.path().join(name("aa", (13, 0)));
+        let whole = encode(&built());
+        for damaged in [&whole[..0], &whole[..20], &whole[..whole.len() - 1], b"something else"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(cache.get("aa", Some((13, 0))), None);
+        }
+        for byte in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[byte] ^= 4;
+            std::fs::write(&path, &flipped).unwrap();
+            assert_eq!(cache.get("aa", Some((13, 0))), None, "byte {byte}");
+        }
+        cache.put("aa", (13, 0), &built());
+        assert_eq!(cache.get("aa", Some((13, 0))), Some(built()));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_no_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for cache in [Cache::at(file.path().join("under a file")), Cache { folder: None }] {
+            cache.put("aa", (13, 0), &built());
+            assert_eq!(cache.get("aa", None), None);
+        }
+    }
+
+    #[test]
+    fn lists_of_texts_do_not_run_together() {
+        assert_ne!(hash(["ab", "c"]), hash(["a", "bc"]));
+        assert_eq!(hash(["ab"]).len(), 64);
+    }
+}

@@ -1,0 +1,325 @@
+//! Variants of an operation: tables of them, choosing one, loading and launching its kernels.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
+
+use super::Cuda;
+use super::jit::{Arch, Unit};
+use super::library::{self, Status, check, ok};
+use super::memory::Memory;
+use super::queue::Queue;
+use crate::backend::Kernel;
+use crate::device::Slice;
+use crate::error::{Error, Result};
+use crate::ops::Op;
+
+/// One way to run an operation: a line in the operation's table.
+pub struct Variant<O: Op> {
+    /// `simt`, `sm80`, `sm90`.
+    pub name: &'static str,
+    /// The operation's and the variant's name, in error messages.
+    pub label: &'static str,
+    /// The architectures that its source is for.
+    pub runs_on: RunsOn,
+    /// What its machine code must show.
+    pub tensor_cores: TensorCores,
+    /// Whether it can run an operation, or why not.
+    pub covers: fn(&O, &Target) -> std::result::Result<(), String>,
+    /// What to compile for an operation that it covers.
+    pub unit: fn(&O, &Target) -> Unit,
+    /// Everything that `unit` may give on that architecture: what is compiled ahead, and checked without a GPU.
+    pub units: fn(Arch) -> Vec<Unit>,
+    /// Bytes of workspace.
+    pub workspace: fn(&O, &Target) -> u64,
+    /// Puts the kernels of a plan into the queue.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub launch: LaunchPlan<O>,
+}
+
+/// Queue, plan, workspace, operands.
+pub type LaunchPlan<O> = unsafe fn(&mut Queue, &Plan<O>, &Slice<Cuda>, &<O as Op>::Args<Cuda>) -> Result<()>;
+
+/// The architectures that a source is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunsOn {
+    /// That compute capability and everything newer.
+    From(u32),
+    /// That one alone: instructions such as wgmma exist nowhere else.
+    Only(u32),
+}
+
+impl RunsOn {
+    /// Whether `arch` is one, or why not.
+    pub fn accept(self, Arch(found): Arch) -> std::result::Result<(), String> {
+        match self {
+            Self::From(least) if found < least => Err(format!("compute capability {found} < {least}")),
+            Self::Only(exact) if found != exact => Err(format!("compute capability {found}, made for {exact} alone")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a variant's machine code must use the tensor cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorCores {
+    /// By this instruction: `HMMA`, `HGMMA`.
+    By(&'static str),
+    /// It does without, for this reason.
+    Without(&'static str),
+}
+
+/// The device, as far as choosing and tiling depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// What code is compiled for.
+    pub arch: Arch,
+    /// Multiprocessors.
+    pub units: u32,
+    /// Shared memory that one block may use, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// An operation that this backend has variants of.
+pub trait Table: Op {
+    /// Best first.
+    const VARIANTS: &'static [Variant<Self>];
+    /// Their names.
+    const NAMES: &'static [&'static str];
+}
+
+/// The names in a table.
+pub const fn names<O: Op, const N: usize>(table: &[Variant<O>]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = table[at].name;
+        at += 1;
+    }
+    names
+}
+
+/// A variant chosen and compiled for an operation.
+pub struct Plan<O: Op> {
+    /// The operation.
+    pub op: O,
+    /// The device it was made for.
+    pub target: Target,
+    /// Its kernels.
+    pub module: Module,
+    variant: &'static Variant<O>,
+    workspace: u64,
+}
+
+impl<O: Op> Plan<O> {
+    /// Puts kernel `entry` of this plan into the queue, if it has any blocks.
+    ///
+    /// # Safety
+    /// `params` is what the kernel takes, and every address in it is alive and as large as the kernel expects.
+    pub unsafe fn launch<P: Copy>(&self, queue: &mut Queue, entry: &str, launch: &Launch, params: &P) -> Result<()> {
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        let function = self.module.function(entry)?;
+        let stream = queue.launching(self.variant.label)?;
+        // SAFETY: the caller's promise.
+        unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
+    }
+}
+
+impl<O: Table> Kernel<O> for Cuda {
+    type Plan = Plan<O>;
+
+    fn variants(&self) -> &'static [&'static str] {
+        O::NAMES
+    }
+
+    fn plan(&self, op: &O, only: Option<&str>) -> Result<Plan<O>> {
+        let target = self.target();
+        let variant = choose(O::VARIANTS, op, &target, only)?;
+        let module = self.module(&(variant.unit)(op, &target))?;
+        Ok(Plan { op: op.clone(), target, module, variant, workspace: (variant.workspace)(op, &target) })
+    }
+
+    fn workspace_bytes(plan: &Plan<O>) -> u64 {
+        plan.workspace
+    }
+
+    fn variant(plan: &Plan<O>) -> &'static str {
+        plan.variant.name
+    }
+
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
+        // SAFETY: the caller's promise is the variant's condition.
+        unsafe { (plan.variant.launch)(queue, plan, workspace, args) }
+    }
+}
+
+/// The first variant that runs `op` (`only` that one, where it is named), or every variant's reason.
+fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<&'static Variant<O>> {
+    let mut reasons = Vec::new();
+    for variant in table.iter().filter(|variant| only.is_none_or(|name| name == variant.name)) {
+        match variant.runs_on.accept(target.arch).and_then(|()| (variant.covers)(op, target)) {
+            Ok(()) => return Ok(variant),
+            Err(reason) => reasons.push(format!("{}: {reason}", variant.name)),
+        }
+    }
+    Err(Error::unsupported(O::NAME, reasons.join("; ")))
+}
+
+/// Where an operand starts on the device.
+pub fn address(slice: &Slice<Cuda>) -> u64 {
+    slice.buffer.address() + slice.offset
+}
+
+/// Where an operand starts on the device; 0 where there is none.
+pub fn address_of(slice: Option<&Slice<Cuda>>) -> u64 {
+    slice.map_or(0, address)
+}
+
+/// Blocks along one axis for `items` pieces of work: kernels go on where the grid ends, so that no number is too large.
+pub fn blocks(items: u64) -> u32 {
+    items.min(1 << 30) as u32
+}
+
+/// How a kernel is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Blocks of a cluster.
+    pub cluster: [u32; 3],
+    /// The kernel waits itself for the one before (griddepcontrol), and may be started before that one ends.
+    pub overlap: bool,
+}
+
+impl Launch {
+    /// `grid` blocks of `threads`, nothing else.
+    pub const fn new(grid: u32, threads: u32) -> Self {
+        Self { grid: [grid, 1, 1], threads, shared_bytes: 0, cluster: [1; 3], overlap: false }
+    }
+
+    /// # Safety
+    /// `params` is what `function` takes, and every address in it is alive.
+    unsafe fn run<P: Copy>(&self, function: CUfunction, stream: sys::CUstream, params: &P) -> std::result::Result<(), Status> {
+        // SAFETY: plain data, for which zero is legal.
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        if self.cluster != [1; 3] {
+            let [x, y, z] = self.cluster;
+            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes[count].value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+            count += 1;
+        }
+        if self.overlap {
+            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes[count].value.programmaticStreamSerializationAllowed = 1;
+            count += 1;
+        }
+        let config = sys::CUlaunchConfig {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: self.grid[2],
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
+        };
+        let mut arguments: [*mut c_void; 1] = [std::ptr::from_ref(params).cast_mut().cast()];
+        // SAFETY: the function takes one struct by value, copied before this returns; the rest is the caller's promise.
+        check(unsafe { sys::cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) })
+    }
+}
+
+/// Compiled kernels on the device.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    raw: CUmodule,
+    functions: Vec<(&'static str, CUfunction)>,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: modules and functions may be used from every thread.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+impl Module {
+    /// Loads the machine code of `unit`, and readies its kernels, so that a first launch may be captured.
+    pub fn load(memory: &Arc<Memory>, unit: &Unit, cubin: &[u8], driver: i32) -> Result<Self> {
+        memory.context.bind()?;
+        let during = |what: &str| format!("{what} {}", unit.name);
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the image is a CUBIN, which tells its own length; stores one handle.
+        check(unsafe { sys::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) }).map_err(|status| load_error(unit, driver, status))?;
+        let mut loaded = Loaded { raw, functions: Vec::new(), memory: Arc::clone(memory) };
+        for &entry in unit.entries {
+            let name = CString::new(entry).map_err(|error| Error::device(during("loading"), error))?;
+            let mut function = std::ptr::null_mut();
+            let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the module is loaded; stores one handle, sets one attribute of it. Setting it also makes the driver
+            // load the code now, where it would otherwise wait for the first launch, and fail inside a capture.
+            unsafe {
+                ok(sys::cuModuleGetFunction(&mut function, raw, name.as_ptr()), &during("finding a kernel of"))?;
+                ok(sys::cuFuncSetAttribute(function, shared, unit.shared_bytes as i32), &during("setting the shared memory of"))?;
+            }
+            loaded.functions.push((entry, function));
+        }
+        Ok(Self(Arc::new(loaded)))
+    }
+
+    fn function(&self, entry: &str) -> Result<CUfunction> {
+        let found = self.0.functions.iter().find(|(name, _)| *name == entry).map(|(_, function)| *function);
+        found.ok_or_else(|| Error::invalid("kernel", format!("one of {:?}", self.0.functions), entry))
+    }
+}
+
+fn load_error(unit: &Unit, driver: i32, status: Status) -> Error {
+    let newer = library::nvrtc().ok().filter(|(major, _)| *major > driver / 1000);
+    match (status, newer) {
+        (Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY), _) => Error::OutOfMemory { requested: 0, purpose: format!("the code of {}", unit.name) },
+        (status, Some((major, minor))) => {
+            let offered = library::version(driver);
+            Error::unsupported(
+                &unit.name,
+                format!("the driver (CUDA {offered}) does not load code of NVRTC {major}.{minor}: {status}; install NVRTC {} or a newer driver", driver / 1000),
+            )
+        }
+        (status, None) => Error::device(format!("loading {}", unit.name), status),
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if self.memory.context.bind().is_ok() {
+            // SAFETY: loaded once, unloaded once. The driver waits for kernels that still run.
+            unsafe { sys::cuModuleUnload(self.raw) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_run_where_they_say() {
+        assert!(RunsOn::From(80).accept(Arch(120)).is_ok());
+        assert_eq!(RunsOn::From(80).accept(Arch(75)), Err("compute capability 75 < 80".into()));
+        assert!(RunsOn::Only(90).accept(Arch(90)).is_ok());
+        assert!(RunsOn::Only(90).accept(Arch(100)).is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! `linear` on CUDA.
+
+use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
+use super::params::params;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Activation, Linear, LinearArgs};
+
+impl Table for Linear {
+    const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
+    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+}
+
+const VARIANTS: [Variant<Linear>; 1] = [Variant {
+    name: "simt",
+    label: "linear/simt",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
+    covers: |_, _| Ok(()),
+    unit: |op, _| unit(op.dtype),
+    units: |_: Arch| DType::ALL.map(unit).into(),
+    workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
+    launch,
+}];
+
+params! {
+    /// Of both kernels.
+    LinearParams {
+        x: [const element],
+        w: [const element],
+        bias: [const element],
+        residual: [const element],
+        y: [element],
+        rows: u64,
+        columns: u64,
+        depth: u64,
+        /// Of the delta: the adapter of each token, or null.
+        token_adapter: [const i32],
+        scaling: [const f32],
+        core: [const f32],
+        projected: [f32],
+        input: FactorParams,
+        output: FactorParams,
+        activation: u32,
+        unused: u32,
+    }
+}
+
+/// The numbers of `kernels/tile/activation.cuh`.
+pub(super) fn activation_code(activation: Option<Activation>) -> u32 {
+    match activation {
+        None => 0,
+        Some(Activation::GeluTanh) => 1,
+        Some(Activation::GeluErf) => 2,
+        Some(Activation::Silu) => 3,
+        Some(Activation::Relu) => 4,
+    }
+}
+
+/// Rows, and columns, of a block's tile in `kernels/tile/gemm.cuh`.
+pub(super) const TILE: u64 = 64;
+
+fn unit(dtype: DType) -> Unit {
+    Unit {
+        name: format!("linear/simt {dtype}"),
+        source: source!("linear/simt.cu"),
+        headers: vec![factor_header(), ("linear/params.cuh", LinearParams::cuda())],
+        defines: vec![("ELEMENT", dtype.name().into())],
+        entries: &["linear_project", "linear_simt"],
+        shared_bytes: 0,
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let mut params = LinearParams {
+        x: address(&args.x),
+        w: address(&args.w),
+        bias: address_of(args.bias.as_ref()),
+        residual: address_of(args.residual.as_ref()),
+        y: address(&args.y),
+        rows: op.tokens,
+        columns: op.d_out,
+        depth: op.d_in,
+        token_adapter: 0,
+        scaling: 0,
+        core: 0,
+        projected: address(workspace),
+        input: FactorParams::NONE,
+        output: FactorParams::NONE,
+        activation: activation_code(op.activation),
+        unused: 0,
+    };
+    if let (Some(delta), Some(own)) = (&op.delta, &args.delta) {
+        let (slice, of) = (&delta.slices[0], &own.slices[0]);
+        // The adapters follow two counts.
+        params.token_adapter = address(own.token_adapter.slice()) + 8;
+        params.scaling = address(&own.scaling);
+        params.core = address_of(of.core.as_ref());
+        params.input = factor(slice.input, &of.input, op.d_in, slice.rank);
+        params.output = factor(slice.output, &of.output, op.d_out, slice.rank);
+        // SAFETY: the caller's promise; the workspace holds a row of f32 for each token.
+        unsafe { plan.launch(queue, "linear_project", &Launch::new(blocks(op.tokens), 256), &params)? };
+    }
+    let tiles = op.tokens.div_ceil(TILE) * op.d_out.div_ceil(TILE);
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, "linear_simt", &Launch::new(blocks(tiles), 256), &params) }
+}

@@ -1,0 +1,93 @@
+//! Finding adapters and opening them.
+
+use std::sync::Mutex;
+
+use super::fault::Faults;
+use super::pipeline::Cache;
+use super::{Buffer, Wgpu};
+use crate::device::{Caps, Device, Kind, Open};
+use crate::error::{Error, Result};
+
+/// What every shader relies on; every Vulkan driver has it.
+const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
+/// What a variant may use where it is there.
+const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP);
+
+impl Open for Wgpu {
+    fn list() -> Result<Vec<Caps>> {
+        Ok(adapters()?.iter().map(caps).collect())
+    }
+
+    fn open(index: usize) -> Result<Self> {
+        let adapters = adapters()?;
+        let Some(adapter) = adapters.get(index) else {
+            return Err(Error::invalid("wgpu device", format!("a number below {}", adapters.len()), index));
+        };
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("trifuse"),
+            required_features: REQUIRED | (adapter.features() & OPTIONAL),
+            // wgpu's defaults are those of browsers: a seventh of the memory of one large weight.
+            required_limits: adapter.limits(),
+            ..Default::default()
+        };
+        let (raw, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(|error| Error::device("opening the device", error))?;
+        let faults = Faults::watch(&raw);
+        Ok(Self { limits: raw.limits(), caps: caps(adapter), raw, queue, faults, pipelines: Mutex::new(Cache::default()) })
+    }
+}
+
+/// The usable adapters, best first, those of `WGPU_ADAPTER_NAME` where it is set.
+fn adapters() -> Result<Vec<wgpu::Adapter>> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::VULKAN;
+    descriptor.flags = wgpu::InstanceFlags::empty().with_env();
+    let all = pollster::block_on(wgpu::Instance::new(descriptor).enumerate_adapters(wgpu::Backends::VULKAN));
+    let refuse = |reason: String| Err(Error::NoBackend { name: Wgpu::NAME.into(), reason });
+    if all.is_empty() {
+        let software = "for the software driver, `apt-get install mesa-vulkan-drivers libvulkan1`";
+        return refuse(format!("there is no Vulkan driver; install the GPU's (its package for Vulkan, and libvulkan1), or {software}"));
+    }
+    let mut found: Vec<_> = all.into_iter().filter(|adapter| adapter.features().contains(REQUIRED)).collect();
+    if found.is_empty() {
+        return refuse("no Vulkan adapter has push constants; update the driver".into());
+    }
+    if let Ok(wanted) = std::env::var("WGPU_ADAPTER_NAME") {
+        let names: Vec<_> = found.iter().map(|adapter| adapter.get_info().name).collect();
+        found.retain(|adapter| adapter.get_info().name.to_lowercase().contains(&wanted.to_lowercase()));
+        if found.is_empty() {
+            return refuse(format!("no adapter has WGPU_ADAPTER_NAME, {wanted:?}, in its name; there are {names:?}"));
+        }
+    }
+    found.sort_by_key(|adapter| match kind(&adapter.get_info()) {
+        Kind::Discrete => 0,
+        Kind::Integrated => 1,
+        Kind::Other => 2,
+        Kind::Cpu => 3,
+    });
+    Ok(found)
+}
+
+fn kind(info: &wgpu::AdapterInfo) -> Kind {
+    match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+        wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Other,
+        wgpu::DeviceType::Cpu => Kind::Cpu,
+    }
+}
+
+fn caps(adapter: &wgpu::Adapter) -> Caps {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    Caps {
+        driver: [info.driver.as_str(), info.driver_info.as_str()].join(" ").trim().into(),
+        kind: kind(&info),
+        name: info.name,
+        memory_bytes: None,
+        max_buffer_bytes: limits.max_buffer_size - limits.max_buffer_size % Buffer::WORD,
+        units: 0,
+        shared_bytes: u64::from(limits.max_compute_workgroup_storage_size),
+        f16: features.contains(wgpu::Features::SHADER_F16),
+        subgroup: features.contains(wgpu::Features::SUBGROUP).then_some(info.subgroup_min_size),
+        cuda_arch: None,
+    }
+}

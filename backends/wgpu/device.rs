@@ -1,0 +1,56 @@
+//! What the device gives: see the other files of this folder for how.
+
+use super::{Buffer, Graph, Queue, Wgpu};
+use crate::device::{Caps, Device, Slice};
+use crate::error::Result;
+
+impl Device for Wgpu {
+    const NAME: &'static str = "wgpu";
+    type Buffer = Buffer;
+    type Queue = Queue;
+    type Graph = Graph;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn queue(&self) -> Result<Queue> {
+        self.faults.check("making a queue")?;
+        Ok(Queue::default())
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Buffer> {
+        self.allocate(bytes)
+    }
+
+    fn buffer_id(buffer: &Buffer) -> usize {
+        buffer.id
+    }
+
+    fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
+        queue.outside_capture("write")?;
+        self.upload(queue, dst, src)
+    }
+
+    fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        queue.outside_capture("read")?;
+        self.download(queue, src, dst)
+    }
+
+    fn wait(&self, queue: &mut Queue) -> Result<()> {
+        queue.outside_capture("wait")?;
+        queue.wait(self)
+    }
+
+    fn begin_capture(&self, queue: &mut Queue) -> Result<()> {
+        queue.begin_capture()
+    }
+
+    fn end_capture(&self, queue: &mut Queue) -> Result<Graph> {
+        queue.end_capture()
+    }
+
+    unsafe fn replay(&self, queue: &mut Queue, graph: &Graph) -> Result<()> {
+        queue.replay(self, graph)
+    }
+}

@@ -1,0 +1,133 @@
+//! From a [`Source`] to a compiled pipeline, kept for the life of the device; and from slices to its bindings.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::{Arc, PoisonError};
+
+use super::source::Source;
+use super::{Buffer, Wgpu};
+use crate::device::Slice;
+use crate::error::{Error, Result};
+
+/// Bytes of immediates that every Vulkan driver has room for.
+const MAX_IMMEDIATES: usize = 128;
+
+/// Pipelines by their whole text.
+pub(super) type Cache = HashMap<String, Arc<Pipeline>>;
+
+/// A compiled shader.
+pub(super) struct Pipeline {
+    pub kernel: String,
+    pub raw: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+    /// Of each operand of the source: its name and, where it is present, bytes an element.
+    operands: Vec<(&'static str, Option<u64>)>,
+}
+
+/// The bytes of the variable `launch`: the number of groups, the operands' offsets, the shader's `Params`.
+#[derive(Clone)]
+pub(super) struct Immediates {
+    bytes: [u8; MAX_IMMEDIATES],
+    len: usize,
+}
+
+impl Immediates {
+    fn new(kernel: &str, header: &[u32], params: &[u8]) -> Result<Self> {
+        let header: &[u8] = bytemuck::cast_slice(header);
+        let mut bytes = [0; MAX_IMMEDIATES];
+        let len = header.len() + params.len();
+        if len > MAX_IMMEDIATES || !len.is_multiple_of(4) {
+            return Err(Error::Compile { kernel: kernel.into(), log: format!("{len} bytes of immediates, expected whole words, at most {MAX_IMMEDIATES}") });
+        }
+        bytes[..header.len()].copy_from_slice(header);
+        bytes[header.len()..len].copy_from_slice(params);
+        Ok(Self { bytes, len })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Wgpu {
+    /// The compiled form of `source`. Slow the first time a device sees it.
+    pub(super) fn pipeline(&self, source: &Source) -> Result<Arc<Pipeline>> {
+        let text = source.compose();
+        if let Some(ready) = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner).get(&text) {
+            return Ok(Arc::clone(ready));
+        }
+        // Compiled outside the lock: two threads may do it twice, none waits for another's shader.
+        let pipeline = Arc::new(self.compile(source, &text)?);
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner).insert(text, Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+
+    fn compile(&self, source: &Source, text: &str) -> Result<Pipeline> {
+        self.faults.check("compiling")?;
+        let entry = |binding| wgpu::BindGroupLayoutEntry {
+            binding,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer { ty: wgpu::BufferBindingType::Storage { read_only: false }, has_dynamic_offset: false, min_binding_size: None },
+            count: None,
+        };
+        let bindings = source.present().count() as u32;
+        let entries: Vec<_> = (0..bindings).map(entry).collect();
+        let label = Some(source.kernel.as_str());
+        let built = self.guard(|| {
+            let module = self.raw.create_shader_module(wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text.into()) });
+            let layout = self.raw.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+            let pipeline_layout = self.raw.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label,
+                bind_group_layouts: &[Some(&layout)],
+                immediate_size: MAX_IMMEDIATES as u32,
+            });
+            let raw = self.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label,
+                layout: Some(&pipeline_layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: wgpu::PipelineCompilationOptions::default(),
+                cache: None,
+            });
+            (raw, layout)
+        });
+        let (raw, layout) = built.map_err(|error| Error::Compile { kernel: source.kernel.clone(), log: error.to_string() })?;
+        let operands = source.operands.iter().map(|operand| (operand.name, operand.present.then_some(operand.element.size()))).collect();
+        Ok(Pipeline { kernel: source.kernel.clone(), raw, layout, operands })
+    }
+}
+
+impl Pipeline {
+    /// Binds `slices`, each through a window that starts where the device allows; the rest of its offset, in elements,
+    /// goes into the immediates.
+    pub(super) fn bind(&self, device: &Wgpu, slices: &[Option<&Slice<Wgpu>>], groups: u32, params: &[u8]) -> Result<(wgpu::BindGroup, Immediates)> {
+        let align = u64::from(device.limits.min_storage_buffer_offset_alignment);
+        let mut header = vec![groups];
+        let mut entries = Vec::with_capacity(slices.len());
+        for (index, (name, size)) in self.operands.iter().enumerate() {
+            let (slice, size) = match (slices.get(index).copied().flatten(), size) {
+                (Some(slice), Some(size)) => (slice, size),
+                (None, None) => continue,
+                (found, _) => {
+                    let found = if found.is_some() { "present" } else { "absent" };
+                    return Err(Error::invalid(format!("{}: {name}", self.kernel), "what the plan was made for", found));
+                }
+            };
+            // An empty slice may lie at the buffer's end, where no word is left to bind.
+            let start = if slice.len == 0 { 0 } else { slice.offset };
+            let offset = start - start % align;
+            let bytes = (start + slice.len.max(1)).next_multiple_of(Buffer::WORD) - offset;
+            let most = device.limits.max_storage_buffer_binding_size;
+            if bytes > most {
+                return Err(Error::unsupported(format!("{}: {name}", self.kernel), format!("{bytes} bytes in one dispatch, the device binds at most {most}")));
+            }
+            header.push(((start - offset) / size) as u32);
+            let buffer = wgpu::BufferBinding { buffer: &slice.buffer.raw, offset, size: NonZeroU64::new(bytes) };
+            entries.push(wgpu::BindGroupEntry { binding: entries.len() as u32, resource: wgpu::BindingResource::Buffer(buffer) });
+        }
+        let immediates = Immediates::new(&self.kernel, &header, params)?;
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(&self.kernel), layout: &self.layout, entries: &entries };
+        let group = device.guard(|| device.raw.create_bind_group(&descriptor)).map_err(|error| Error::device(format!("binding {}", self.kernel), error))?;
+        Ok((group, immediates))
+    }
+}

@@ -1,0 +1,189 @@
+//! `pointwise`: norms a row a workgroup, everything else an element (or a pair) an invocation.
+
+use std::sync::Arc;
+
+use super::pipeline::Pipeline;
+use super::queue::part;
+use super::source::{Constant, Element, Operand, Source, shader};
+use super::{Queue, Wgpu};
+use crate::backend::Kernel;
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::pointwise::Kind;
+use crate::ops::{Pointwise, PointwiseArgs};
+
+const VARIANTS: &[&str] = &["portable"];
+/// Elements that a workgroup of `rows.wgsl` and `rope.wgsl` takes.
+const WIDTH: u64 = 256;
+/// Pairs of a head that Rope takes: its frequencies are written into the shader.
+const MAX_PAIRS: u64 = 1024;
+
+/// A plan of `pointwise`.
+pub struct Plan {
+    op: Pointwise,
+    pipeline: Arc<Pipeline>,
+    /// Rows that one dispatch can bind.
+    rows: u64,
+}
+
+/// The `Params` of `norm.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct NormParams {
+    columns: u32,
+    eps: f32,
+}
+
+/// The `Params` of `rope.wgsl`, and of `rows.wgsl` (columns, first, count).
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params([u32; 3]);
+
+/// The frequencies of Rope, `base^(−2j/d)` for each pair `j`, as high and low words in units of 2⁻⁶⁴ turns.
+fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
+    let base = f64::from(f32::from_bits(base));
+    (0..head_dim / 2)
+        .flat_map(|j| {
+            let turns = base.powf(-2.0 * j as f64 / head_dim as f64) / std::f64::consts::TAU;
+            let units = (turns.fract() * 2f64.powi(64)) as u64;
+            [(units >> 32) as u32, units as u32]
+        })
+        .collect()
+}
+
+fn source(dtype: DType, kind: Kind) -> Source {
+    let float = Element::Float(dtype);
+    let (number, files, name): (u32, &'static [_], _) = match kind {
+        Kind::RmsNorm { .. } => (0, &[shader!("pointwise/norm.wgsl")], "RMSNorm"),
+        Kind::LayerNorm { .. } => (1, &[shader!("pointwise/norm.wgsl")], "LayerNorm"),
+        Kind::L2Normalise => (2, &[shader!("pointwise/norm.wgsl")], "L2 normalise"),
+        Kind::Embedding { .. } => (3, &[shader!("pointwise/rows.wgsl")], "embedding"),
+        Kind::MeanPool(_) => (4, &[shader!("pointwise/rows.wgsl")], "mean pool"),
+        Kind::Add => (5, &[shader!("pointwise/rows.wgsl")], "add"),
+        Kind::Rope { .. } => (6, &[shader!("pointwise/rope.wgsl")], "RoPE"),
+    };
+    let mut operands = vec![Operand::read("x", float), Operand::write("y", float)];
+    let mut constants = vec![("KIND", Constant::U32(number))];
+    match kind {
+        Kind::RmsNorm { residual, .. } | Kind::LayerNorm { residual, .. } => operands.extend([
+            Operand::read("weight", float),
+            Operand::read("bias", float).when(matches!(kind, Kind::LayerNorm { .. })),
+            Operand::read("residual", float).when(residual),
+        ]),
+        Kind::L2Normalise => operands.extend(["weight", "bias", "residual"].map(|name| Operand::read(name, float).when(false))),
+        Kind::Rope { head_dim, base } => {
+            operands.push(Operand::read("positions", Element::I32));
+            constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
+        }
+        Kind::Embedding { .. } | Kind::MeanPool(_) | Kind::Add => operands
+            .extend([Operand::read("index", Element::I32).when(!matches!(kind, Kind::Add)), Operand::read("residual", float).when(matches!(kind, Kind::Add))]),
+    }
+    Source { kernel: format!("{name} {dtype}"), files, operands, constants, f16: false }
+}
+
+/// Every specialisation (Rope: of one head size).
+pub(super) fn sources() -> Vec<Source> {
+    let eps = 1e-5f32.to_bits();
+    let shape = crate::ops::index::VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 };
+    let mut kinds = vec![Kind::L2Normalise, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
+    kinds.push(Kind::Rope { head_dim: 128, base: 1e4f32.to_bits() });
+    for residual in [false, true] {
+        kinds.extend([Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }]);
+    }
+    kinds.into_iter().flat_map(|kind| DType::ALL.map(|dtype| source(dtype, kind))).collect()
+}
+
+impl Kernel<Pointwise> for Wgpu {
+    type Plan = Plan;
+
+    fn variants(&self) -> &'static [&'static str] {
+        VARIANTS
+    }
+
+    fn plan(&self, op: &Pointwise, _: Option<&str>) -> Result<Plan> {
+        let (window, row_bytes) = (self.window_bytes(), op.columns * op.dtype.size());
+        let refuse = |reason: String| Err(Error::unsupported(format!("pointwise on {}", Self::NAME), format!("portable: {reason}")));
+        let rows = window / row_bytes;
+        if rows == 0 {
+            return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.columns));
+        }
+        match op.kind {
+            Kind::MeanPool(_) if op.x_rows() > rows => return refuse(format!("{} rows to pool, the device binds {rows} at a time", op.x_rows())),
+            Kind::Rope { head_dim, .. } if head_dim / 2 > MAX_PAIRS => return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS)),
+            _ => {}
+        }
+        let pipeline = self.pipeline(&source(op.dtype, op.kind))?;
+        Ok(Plan { op: op.clone(), pipeline, rows })
+    }
+
+    fn workspace_bytes(_: &Plan) -> u64 {
+        0
+    }
+
+    fn variant(_: &Plan) -> &'static str {
+        VARIANTS[0]
+    }
+
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _: &Slice<Self>, args: &PointwiseArgs<Self>) -> Result<()> {
+        let op = &plan.op;
+        let mut row = 0;
+        while row < op.rows {
+            let rows = plan.rows.min(op.rows - row);
+            self.launch_rows(queue, plan, args, row, rows)?;
+            row += rows;
+        }
+        Ok(())
+    }
+}
+
+impl Wgpu {
+    /// Rows `row..row + rows` of y.
+    fn launch_rows(&self, queue: &mut Queue, plan: &Plan, args: &PointwiseArgs<Self>, row: u64, rows: u64) -> Result<()> {
+        let op = &plan.op;
+        let row_bytes = op.columns * op.dtype.size();
+        let of = |slice: &Slice<Self>| part(slice, row * row_bytes, rows * row_bytes);
+        let words = |slice: &Slice<Self>, at: u64, count: u64| part(slice, at * 4, count * 4);
+        let y = of(&args.y);
+        let residual = args.residual.as_ref().map(of);
+        let columns = op.columns as u32;
+        let row_groups = rows * op.columns.div_ceil(WIDTH);
+        match op.kind {
+            Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
+                let eps = if let Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } = op.kind { f32::from_bits(eps) } else { 0.0 };
+                let (x, weight, bias) = (of(&args.x), args.weight.as_ref(), args.bias.as_ref());
+                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), weight, bias, residual.as_ref()], &NormParams { columns, eps }, rows)
+            }
+            Kind::Rope { head_dim, .. } => {
+                let (x, positions) = (of(&args.x), args.positions.as_ref().map(|slice| words(slice, row, rows)));
+                let pairs = rows * op.columns / 2;
+                let params = Params([pairs as u32, columns, head_dim as u32]);
+                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), positions.as_ref()], &params, pairs.div_ceil(WIDTH))
+            }
+            Kind::Add => {
+                let x = of(&args.x);
+                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), None, residual.as_ref()], &Params([columns, 0, 0]), row_groups)
+            }
+            Kind::MeanPool(_) => {
+                let starts = args.sequences.as_ref().map(|index| words(index.slice(), row, rows + 1));
+                queue.dispatch(self, &plan.pipeline, &[Some(&args.x), Some(&y), starts.as_ref(), None], &Params([columns, 0, 0]), row_groups)
+            }
+            Kind::Embedding { vocabulary } => {
+                // The ids lie two words in; see `TokenAdapters`.
+                let ids = args.ids.as_ref().map(|index| words(index.slice(), 2 + row, rows));
+                let mut first = 0;
+                // An empty table still has rows of zeros to write.
+                loop {
+                    let count = plan.rows.min(u64::from(vocabulary) - first);
+                    let x = part(&args.x, first * row_bytes, count * row_bytes);
+                    let params = Params([columns, first as u32, count as u32]);
+                    queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), ids.as_ref(), None], &params, row_groups)?;
+                    first += count;
+                    if first >= u64::from(vocabulary) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}

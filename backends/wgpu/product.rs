@@ -1,0 +1,177 @@
+//! A matrix product with everything in its epilogue: what `linear` and both halves of `fused_mlp` are made of. See
+//! `shaders/linear.wgsl`.
+
+use std::sync::Arc;
+
+use super::pipeline::Pipeline;
+use super::queue::part;
+use super::source::{Constant, Element, File, Operand, Source, shader};
+use super::{Queue, Wgpu};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::Activation;
+
+/// The names of its variants: tiles staged in f16, or in f32.
+pub(super) const VARIANTS: &[&str] = &["f16", "portable"];
+const FILES: &[File] = &[shader!("activation.wgsl"), shader!("linear.wgsl")];
+/// Rows and columns of a workgroup's tile, and invocations of a workgroup: as in the shader.
+const TILE: u64 = 64;
+const INVOCATIONS: u32 = 256;
+
+/// What a product's epilogue does, `act(x·wᵀ + bias + delta) ⊙ gate + residual`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Epilogue {
+    pub activation: Option<Activation>,
+    pub bias: bool,
+    /// f32, `[rows, d_out]`.
+    pub delta: bool,
+    /// `[rows, d_out]`.
+    pub gate: bool,
+    /// `[rows, d_out]`.
+    pub residual: bool,
+}
+
+/// The operands of a product: x `[rows, d_in]`, w `[d_out, d_in]`, y `[rows, d_out]`; the others as [`Epilogue`] says.
+pub(super) struct Operands<'a> {
+    pub x: &'a Slice<Wgpu>,
+    pub w: &'a Slice<Wgpu>,
+    pub bias: Option<&'a Slice<Wgpu>>,
+    pub delta: Option<&'a Slice<Wgpu>>,
+    pub gate: Option<&'a Slice<Wgpu>>,
+    pub residual: Option<&'a Slice<Wgpu>>,
+    pub y: &'a Slice<Wgpu>,
+}
+
+/// A product of fixed inner and outer size, compiled.
+pub(super) struct Product {
+    pipeline: Arc<Pipeline>,
+    dtype: DType,
+    d_in: u64,
+    d_out: u64,
+    /// Rows of x and y that one dispatch can reach.
+    pub rows: u64,
+    /// Rows of w that one dispatch can reach.
+    columns: u64,
+}
+
+/// The shader's `Params`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    tokens: u32,
+    columns: u32,
+    d_in: u32,
+    d_out: u32,
+}
+
+/// The value of the constant ACTIVATION of `activation.wgsl`.
+const fn activation_constant(activation: Option<Activation>) -> Constant {
+    Constant::U32(match activation {
+        None => 0,
+        Some(Activation::GeluTanh) => 1,
+        Some(Activation::GeluErf) => 2,
+        Some(Activation::Silu) => 3,
+        Some(Activation::Relu) => 4,
+    })
+}
+
+fn source(variant: &'static str, dtype: DType, epilogue: Epilogue) -> Source {
+    let float = Element::Float(dtype);
+    let f16 = variant == "f16";
+    Source {
+        kernel: format!("linear {variant} {dtype}"),
+        files: FILES,
+        operands: vec![
+            Operand::read("x", float),
+            Operand::read("w", float),
+            Operand::write("y", float),
+            Operand::read("bias", float).when(epilogue.bias),
+            Operand::read("residual", float).when(epilogue.residual),
+            Operand::read("delta", Element::Float(DType::F32)).when(epilogue.delta),
+            Operand::read("gate", float).when(epilogue.gate),
+        ],
+        constants: vec![
+            ("ACTIVATION", activation_constant(epilogue.activation)),
+            ("GATED", Constant::Bool(epilogue.gate)),
+            ("Staged", Constant::Type(if f16 { "f16" } else { "f32" })),
+        ],
+        f16,
+    }
+}
+
+/// Every specialisation.
+pub(super) fn sources() -> Vec<Source> {
+    let activations = std::iter::once(None).chain(Activation::ALL.map(Some));
+    let mut all = Vec::new();
+    for activation in activations {
+        for flags in 0..8 {
+            let [bias, residual, other] = [flags & 1 != 0, flags & 2 != 0, flags & 4 != 0];
+            // A gate and a delta never meet.
+            for epilogue in
+                [Epilogue { activation, bias, residual, delta: other, gate: false }, Epilogue { activation: None, bias, residual, delta: false, gate: other }]
+            {
+                all.push(source("f16", DType::F16, epilogue));
+                all.extend(DType::ALL.map(|dtype| source("portable", dtype, epilogue)));
+            }
+        }
+    }
+    all
+}
+
+impl Wgpu {
+    /// The product that `variant` computes, or why it cannot here.
+    pub(super) fn product(
+        &self,
+        variant: &'static str,
+        dtype: DType,
+        [d_out, d_in]: [u64; 2],
+        epilogue: Epilogue,
+    ) -> Result<std::result::Result<Product, String>> {
+        let invocations = self.limits.max_compute_invocations_per_workgroup;
+        let size = dtype.size();
+        let window = self.window_bytes();
+        // The widest row: of x, of y, or of a delta in f32.
+        let row_bytes = (d_in.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
+        let (rows, columns) = (window / row_bytes, window / (d_in * size));
+        let obstacle = match variant {
+            _ if invocations < INVOCATIONS => Some(format!("needs workgroups of {INVOCATIONS}, the device allows {invocations}")),
+            "f16" if dtype != DType::F16 => Some("is for f16 operands".into()),
+            "f16" if !self.caps.f16 => Some("the adapter has no f16 in shaders".into()),
+            _ if rows == 0 || columns == 0 => Some(format!("a row of {} elements, the device binds {window} bytes at a time", d_in.max(d_out))),
+            _ => None,
+        };
+        if let Some(reason) = obstacle {
+            return Ok(Err(reason));
+        }
+        let pipeline = self.pipeline(&source(variant, dtype, epilogue))?;
+        // Whole tiles, where there is room for one.
+        let whole = |count: u64| if count > TILE { count - count % TILE } else { count };
+        Ok(Ok(Product { pipeline, dtype, d_in, d_out, rows: whole(rows), columns: whole(columns) }))
+    }
+}
+
+impl Product {
+    /// Puts the product of `rows` rows, at most [`Product::rows`], into the queue.
+    pub(super) fn run(&self, device: &Wgpu, queue: &mut Queue, rows: u64, operands: &Operands<'_>) -> Result<()> {
+        let size = self.dtype.size();
+        let mut column = 0;
+        while column < self.d_out && rows > 0 {
+            let columns = self.columns.min(self.d_out - column);
+            // From the part's first element to its last: rows are d_out long, of which `columns` are used.
+            let block = |slice: &Slice<Wgpu>, size: u64| part(slice, column * size, ((rows - 1) * self.d_out + columns) * size);
+            let x = part(operands.x, 0, rows * self.d_in * size);
+            let w = part(operands.w, column * self.d_in * size, columns * self.d_in * size);
+            let y = block(operands.y, size);
+            let bias = operands.bias.map(|bias| part(bias, column * size, columns * size));
+            let residual = operands.residual.map(|slice| block(slice, size));
+            let delta = operands.delta.map(|slice| block(slice, 4));
+            let gate = operands.gate.map(|slice| block(slice, size));
+            let params = Params { tokens: rows as u32, columns: columns as u32, d_in: self.d_in as u32, d_out: self.d_out as u32 };
+            let bound = [Some(&x), Some(&w), Some(&y), bias.as_ref(), residual.as_ref(), delta.as_ref(), gate.as_ref()];
+            queue.dispatch(device, &self.pipeline, &bound, &params, rows.div_ceil(TILE) * columns.div_ceil(TILE))?;
+            column += columns;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! The in-order queue: resolved steps, encoded and submitted together.
+//!
+//! A captured graph is the same steps kept instead of submitted; a replay puts clones of them (handles) into the queue.
+
+use super::pipeline::{Immediates, Pipeline};
+use super::{Buffer, Wgpu};
+use crate::device::Slice;
+use crate::error::{Error, Result, ensure};
+
+/// Steps after which a queue is submitted without being waited for, so that the device starts early.
+const BATCH: usize = 64;
+
+/// An in-order queue.
+#[derive(Default)]
+pub struct Queue {
+    /// In the queue, not yet submitted.
+    steps: Vec<Step>,
+    /// What was launched since the capture began; `None` outside one.
+    recording: Option<Vec<Step>>,
+    last: Option<wgpu::SubmissionIndex>,
+}
+
+/// Captured work.
+pub struct Graph(Vec<Step>);
+
+#[derive(Clone)]
+enum Step {
+    Dispatch { pipeline: wgpu::ComputePipeline, operands: wgpu::BindGroup, immediates: Immediates, counts: [u32; 3] },
+    Copy { src: wgpu::Buffer, src_at: u64, dst: wgpu::Buffer, bytes: u64 },
+}
+
+impl Queue {
+    /// Puts `groups` workgroups of `pipeline` into the queue, on the operands of its [`Source`](super::Source) in their
+    /// order (`None` where one is not present). No groups, no work.
+    ///
+    /// # Errors
+    /// `Unsupported` where an operand is larger than the device binds: see [`Wgpu::window_bytes`].
+    pub(super) fn dispatch<P: bytemuck::NoUninit>(
+        &mut self,
+        device: &Wgpu,
+        pipeline: &Pipeline,
+        operands: &[Option<&Slice<Wgpu>>],
+        params: &P,
+        groups: u64,
+    ) -> Result<()> {
+        if groups == 0 {
+            return Ok(());
+        }
+        let counts = device.split(groups, &pipeline.kernel)?;
+        let (operands, immediates) = pipeline.bind(device, operands, groups as u32, bytemuck::bytes_of(params))?;
+        self.push(device, Step::Dispatch { pipeline: pipeline.raw.clone(), operands, immediates, counts })
+    }
+
+    /// Copies whole words to the start of `dst`.
+    pub(super) fn copy(&mut self, src: &wgpu::Buffer, src_at: u64, dst: &wgpu::Buffer, bytes: u64) {
+        self.steps.push(Step::Copy { src: src.clone(), src_at, dst: dst.clone(), bytes });
+    }
+
+    fn push(&mut self, device: &Wgpu, step: Step) -> Result<()> {
+        if let Some(recorded) = &mut self.recording {
+            recorded.push(step);
+            return Ok(());
+        }
+        self.steps.push(step);
+        if self.steps.len() >= BATCH { self.submit(device) } else { Ok(()) }
+    }
+
+    /// Hands everything in the queue to the device.
+    pub(super) fn submit(&mut self, device: &Wgpu) -> Result<()> {
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        let steps = std::mem::take(&mut self.steps);
+        let submitted = device.guard(|| {
+            let mut encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: None });
+            let mut rest = steps.as_slice();
+            while let Some(step) = rest.first() {
+                let run = rest.iter().take_while(|step| matches!(step, Step::Dispatch { .. })).count();
+                if let Step::Copy { src, src_at, dst, bytes } = step {
+                    encoder.copy_buffer_to_buffer(src, *src_at, dst, 0, *bytes);
+                } else {
+                    encode(&mut encoder, &rest[..run]);
+                }
+                rest = &rest[run.max(1)..];
+            }
+            device.queue.submit([encoder.finish()])
+        });
+        self.last = Some(submitted.map_err(|error| Error::device("submitting work", error))?);
+        Ok(())
+    }
+
+    /// Blocks until everything is done, and reports what failed.
+    pub(super) fn wait(&mut self, device: &Wgpu) -> Result<()> {
+        self.submit(device)?;
+        match self.last.take() {
+            Some(last) => device.poll("waiting for the queue", Some(last)),
+            None => device.faults.check("waiting for the queue"),
+        }
+    }
+
+    pub(super) fn begin_capture(&mut self) -> Result<()> {
+        self.outside_capture("capture")?;
+        self.recording = Some(Vec::new());
+        Ok(())
+    }
+
+    pub(super) fn end_capture(&mut self) -> Result<Graph> {
+        let recorded = self.recording.take();
+        recorded.map(Graph).ok_or_else(|| Error::invalid("capture", "an end after a beginning", "an end alone"))
+    }
+
+    pub(super) fn replay(&mut self, device: &Wgpu, graph: &Graph) -> Result<()> {
+        self.outside_capture("replay")?;
+        graph.0.iter().try_for_each(|step| self.push(device, step.clone()))
+    }
+
+    /// Refuses what cannot be recorded.
+    pub(super) fn outside_capture(&self, what: &str) -> Result<()> {
+        ensure(self.recording.is_none(), what, "a call outside capture", "a call inside")
+    }
+}
+
+/// One pass: wgpu orders the dispatches in it where they share a buffer.
+fn encode(encoder: &mut wgpu::CommandEncoder, dispatches: &[Step]) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    for step in dispatches {
+        if let Step::Dispatch { pipeline, operands, immediates, counts: [x, y, z] } = step {
+            pass.set_pipeline(pipeline);
+            pass.set_bind_group(0, operands, &[]);
+            pass.set_immediates(0, immediates.bytes());
+            pass.dispatch_workgroups(*x, *y, *z);
+        }
+    }
+}
+
+impl Wgpu {
+    /// Spreads `groups` workgroups over three axes, nearly evenly, none longer than the device allows. There may be a
+    /// few more than were asked for: shaders compare their number with `launch.groups`.
+    fn split(&self, groups: u64, kernel: &str) -> Result<[u32; 3]> {
+        let most = u64::from(self.limits.max_compute_workgroups_per_dimension);
+        let y = groups.div_ceil(most).min(most);
+        let x = groups.div_ceil(y).min(most);
+        let z = groups.div_ceil(x * y);
+        // Numbers of workgroups are 32-bit in shaders, with room for the excess.
+        if z > most || groups > 1 << 31 {
+            return Err(Error::unsupported(kernel, format!("{groups} workgroups in one dispatch, the device takes fewer")));
+        }
+        Ok([x as u32, y as u32, z as u32])
+    }
+
+    /// Bytes of one operand that a single dispatch can reach, whatever its alignment: larger operands are worked on in
+    /// parts. At most 2 GiB, so that an element's number has 32 bits.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let slack = u64::from(self.limits.min_storage_buffer_offset_alignment) + Buffer::WORD;
+        self.limits.max_storage_buffer_binding_size.min(1 << 31) - slack
+    }
+}
+
+/// `len` bytes of `slice` from `offset`. Both lie inside: sizes were checked before the launch.
+pub(super) fn part(slice: &Slice<Wgpu>, offset: u64, len: u64) -> Slice<Wgpu> {
+    Slice { buffer: slice.buffer.clone(), offset: slice.offset + offset, len }
+}

@@ -1,0 +1,99 @@
+// What a transformer layer needs between the large operations, a block a row; arithmetic in f32, sums in a fixed order.
+//
+// x, residual and y are [rows, columns], packed. There is no product of matrices here, so nothing for tensor cores.
+
+#include "tile/reduce.cuh"
+#include "pointwise/params.cuh"
+
+constexpr int THREADS = 256;
+
+enum Kind : u32 { RMS_NORM = 0, LAYER_NORM = 1, ROPE = 2, EMBEDDING = 3, MEAN_POOL = 4, L2_NORMALISE = 5, ADD = 6 };
+
+// Element `at` of x plus the residual, if there is one.
+__device__ __forceinline__ f32 input(const PointwiseParams &p, u64 at) {
+    return widen(p.x[at]) + (p.residual ? widen(p.residual[at]) : 0.0f);
+}
+
+// y = (z - mean(z)) / √(var(z) + eps) · weight + bias; of RMS, with a mean of 0 and no bias.
+__device__ __forceinline__ void normalise(const PointwiseParams &p, u64 row, f32 *scratch) {
+    u64 start = row * p.columns;
+    f32 mean = 0.0f;
+    if (p.kind == LAYER_NORM) {
+        f32 sum = 0.0f;
+        for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+            sum += input(p, start + c);
+        }
+        mean = block_sum<THREADS>(sum, scratch) / f32(p.columns);
+    }
+    f32 squares = 0.0f;
+    for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+        f32 off = input(p, start + c) - mean;
+        squares += off * off;
+    }
+    squares = block_sum<THREADS>(squares, scratch);
+    f32 factor = p.kind == L2_NORMALISE ? 1.0f / fmaxf(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
+    for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+        f32 value = (input(p, start + c) - mean) * factor;
+        value *= p.weight ? widen(p.weight[c]) : 1.0f;
+        value += p.bias ? widen(p.bias[c]) : 0.0f;
+        p.y[start + c] = narrow<element>(value);
+    }
+}
+
+// The halves of each head turned against each other. The angle is taken in f64, and in half turns: at position 100,000
+// an f32 angle is off by 0.004, and the f32 sine of a large angle needs local memory.
+__device__ __forceinline__ void rotate(const PointwiseParams &p, u64 row) {
+    u64 start = row * p.columns, half = p.head_dim / 2;
+    f64 position = p.index[row];
+    for (u64 j = threadIdx.x; j < half; j += THREADS) {
+        f64 turns = position * exp2(-2.0 * f64(j) / f64(p.head_dim) * p.log2_base) * 0.3183098861837907;
+        f32 sine, cosine;
+        sincospif(f32(turns - 2.0 * rint(0.5 * turns)), &sine, &cosine);
+        for (u64 head = start; head < start + p.columns; head += p.head_dim) {
+            f32 a = widen(p.x[head + j]), b = widen(p.x[head + half + j]);
+            p.y[head + j] = narrow<element>(a * cosine - b * sine);
+            p.y[head + half + j] = narrow<element>(b * cosine + a * sine);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const PointwiseParams p) {
+    __shared__ f32 scratch[THREADS];
+    for (u64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        u64 start = row * p.columns;
+        switch (p.kind) {
+        case RMS_NORM:
+        case LAYER_NORM:
+        case L2_NORMALISE:
+            normalise(p, row, scratch);
+            break;
+        case ROPE:
+            rotate(p, row);
+            break;
+        case EMBEDDING: {
+            // Words: two counts, then the ids.
+            i32 id = p.index[2 + row];
+            for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+                p.y[start + c] = id < 0 ? narrow<element>(0.0f) : p.x[u64(id) * p.columns + c];
+            }
+            break;
+        }
+        case MEAN_POOL: {
+            i32 first = p.index[row], end = p.index[row + 1];
+            for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+                f32 sum = 0.0f;
+                for (i32 r = first; r < end; r++) {
+                    sum += widen(p.x[u64(r) * p.columns + c]);
+                }
+                p.y[start + c] = narrow<element>(end > first ? sum / f32(end - first) : 0.0f);
+            }
+            break;
+        }
+        case ADD:
+            for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+                p.y[start + c] = narrow<element>(input(p, start + c));
+            }
+            break;
+        }
+    }
+}

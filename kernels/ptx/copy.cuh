@@ -1,0 +1,145 @@
+// Moving data: cp.async (Ampere and later), mbarriers and TMA (Hopper and later), fences. One instruction a function;
+// names follow the PTX manual.
+#pragma once
+
+#include "ptx/types.cuh"
+
+// What the host's TensorMap is to a kernel; pass it as a __grid_constant__ parameter.
+struct alignas(64) tensor_map {
+    u64 opaque[16];
+};
+
+// The address that PTX wants for shared memory.
+__device__ __forceinline__ u32 shared_address(const void *pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+
+// ---- cp.async ----
+
+// 16 bytes to shared memory, of which the last 16 - `bytes` become zero. Both addresses are multiples of 16. Past the first
+// level of cache: tiles are read once a block.
+__device__ __forceinline__ void cp_async_16(u32 to, const void *from, u32 bytes = 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+// 4 bytes, or zero: for rows that do not start on a multiple of 16.
+__device__ __forceinline__ void cp_async_4(u32 to, const void *from, u32 bytes = 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING groups of this thread are under way. Others see the data after the next barrier.
+template <int PENDING> __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+// ---- mbarrier ----
+
+__device__ __forceinline__ void mbarrier_init(u64 *barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to TMA and to the other blocks of the cluster.
+__device__ __forceinline__ void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void mbarrier_arrive(u64 *barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives, and expects `bytes` more from TMA in this phase.
+__device__ __forceinline__ void mbarrier_arrive_expect(u64 *barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Arrives at the barrier at the same place in block `rank` of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_remote(u64 *barrier, u32 rank) {
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
+// Whether the phase of that parity has ended. Waits a little in hardware.
+__device__ __forceinline__ bool mbarrier_try_wait(u64 *barrier, u32 parity) {
+    u32 done;
+    asm volatile("{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\nselp.u32 %0, 1, 0, ended;\n}"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
+// Waits for the end of the phase of that parity. A pipeline that deadlocks would hang the device: a debug build gives up.
+__device__ __forceinline__ void mbarrier_wait(u64 *barrier, u32 parity) {
+#ifdef TRIFUSE_DEBUG
+    for (u32 tries = 0; !mbarrier_try_wait(barrier, parity); tries++) {
+        if (tries == 1u << 24) {
+            asm volatile("trap;");
+        }
+    }
+#else
+    while (!mbarrier_try_wait(barrier, parity)) {
+    }
+#endif
+}
+
+// ---- TMA ----
+
+__device__ __forceinline__ void tma_prefetch_map(const tensor_map *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// A box of a tensor to shared memory: `x` is the place along the contiguous axis. Bytes are counted at `barrier`. What lies
+// outside the tensor arrives as zeros, and is counted too.
+__device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                     shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_load_3d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+                     shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_load_4d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+            shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+        : "memory");
+}
+
+// As tma_load_2d, to the same place in every block of the cluster that `blocks` has a bit for.
+__device__ __forceinline__ void tma_load_2d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, u16 blocks) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+                 : "memory");
+}
+
+// A box of shared memory to the tensor; what lies outside is left out. Fence first (fence_proxy_async).
+__device__ __forceinline__ void tma_store_2d(const tensor_map *map, const void *from, i32 x, i32 y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(shared_address(from)), "r"(x),
+                 "r"(y)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_store_4d(const tensor_map *map, const void *from, i32 x, i32 y, i32 z, i32 w) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(shared_address(from)), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING groups of stores still read shared memory.
+template <int PENDING> __device__ __forceinline__ void tma_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// Waits until at most PENDING groups of stores are unfinished.
+template <int PENDING> __device__ __forceinline__ void tma_store_wait() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Makes ordinary writes to shared memory visible to TMA and wgmma.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -1,0 +1,269 @@
+//! The one reader of safetensors files, which come from outside and are not trusted.
+//!
+//! The format: eight bytes of header length, a JSON header that gives each tensor's type, shape and place, then the
+//! tensors. The `safetensors` crate reads the header and checks that the tensors cover the data with no hole and no
+//! overlap; sizes against the file, and values, are checked here.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+pub use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// Longest header, in bytes: the limit of the reference implementation.
+pub const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+const LENGTH_BYTES: usize = 8;
+
+/// An open file whose header is sound. Tensors are read when asked for.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    bytes: Bytes,
+    header: Vec<u8>,
+    metadata: Metadata,
+}
+
+/// One tensor of the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type, as the file names it.
+    pub dtype: Dtype,
+    /// Sizes, slowest dimension first.
+    pub shape: Vec<usize>,
+    /// Where its bytes lie in the file.
+    pub range: Range<usize>,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(memmap2::Mmap),
+    Owned(Vec<u8>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl TensorFile {
+    /// Maps the file and checks its header; reads nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the system refuses; [`Error::Input`] for what is not a whole safetensors file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        // Looked at before it is opened: opening a pipe would wait for its writer.
+        let found = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
+        if !found.is_file() {
+            return Err(Error::input(path, "expected a safetensors file, found something that is not a file"));
+        }
+        if found.len() == 0 {
+            return Err(Error::input(path, "expected a safetensors file, found an empty file"));
+        }
+        let file = std::fs::File::open(path).map_err(Error::io(path, "open"))?;
+        // SAFETY: the map is read-only and private to `Bytes`. Another process that writes the file could change the
+        // mapped bytes under us, so no decision rests on them twice: the header is copied before it is parsed, and a
+        // tensor before it is checked and decoded; both work on the copies. This crate itself only ever replaces such
+        // files by renaming, which leaves a mapped one as it was.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
+        Self::parse(path.into(), Bytes::Mapped(map))
+    }
+
+    /// The same for a file that is already in memory; `path` is what errors name.
+    ///
+    /// # Errors
+    /// [`Error::Input`] for what is not a whole safetensors file.
+    pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
+        Self::parse(path.as_ref().into(), Bytes::Owned(bytes))
+    }
+
+    fn parse(path: PathBuf, bytes: Bytes) -> Result<Self> {
+        let fault = |problem: String| Error::input(&path, problem);
+        let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else {
+            return Err(fault(format!("expected a safetensors file, found {} bytes, fewer than its header length takes", bytes.len())));
+        };
+        let length = u64::from_le_bytes(*length);
+        if length > MAX_HEADER_BYTES {
+            return Err(fault(format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found {length}: not a safetensors file, or a damaged one")));
+        }
+        let Some(header) = bytes.get(..LENGTH_BYTES + length as usize) else {
+            return Err(fault(format!("the header says {length} bytes, but the file has {}: it was cut short", bytes.len())));
+        };
+        let header = header.to_vec();
+        // Parsed from the copy, and not by the crate's own entry for whole files, whose sum of sizes can overflow.
+        let metadata: Metadata = serde_json::from_slice(&header[LENGTH_BYTES..]).map_err(|error| fault(format!("the header is not sound: {error}")))?;
+        let expected = (header.len() as u64).checked_add(metadata.data_len() as u64);
+        if expected != Some(bytes.len() as u64) {
+            let expected = expected.map_or_else(|| "more bytes than can be".to_owned(), |sum| format!("{sum} bytes"));
+            return Err(fault(format!("the header describes {expected}, but the file has {}: cut short, or something was added", bytes.len())));
+        }
+        Ok(Self { path, bytes, header, metadata })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the file.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Never: a file without a byte is refused.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The header's own bytes, its length in front, as they were when the file was opened.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// One entry of the header's `__metadata__`.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// The tensors' names, in the order of their bytes.
+    pub fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// Type, shape and place of a tensor.
+    pub fn info(&self, name: &str) -> Option<TensorInfo> {
+        let info = self.metadata.info(name)?;
+        let (start, end) = info.data_offsets;
+        Some(TensorInfo { dtype: info.dtype, shape: info.shape.clone(), range: self.header.len() + start..self.header.len() + end })
+    }
+
+    /// A copy of a tensor's bytes.
+    ///
+    /// # Errors
+    /// A tensor that is not there.
+    pub fn bytes(&self, name: &str) -> Result<(TensorInfo, Vec<u8>)> {
+        let info = self.info(name).ok_or_else(|| Error::input_item(&self.path, name, "expected this tensor, found none of that name"))?;
+        let bytes = self.bytes.get(info.range.clone()).ok_or_else(|| Error::input_item(&self.path, name, "its bytes lie outside the file"))?;
+        let bytes = bytes.to_vec();
+        Ok((info, bytes))
+    }
+
+    /// A tensor of f32, f16 or bf16, widened exactly.
+    ///
+    /// # Errors
+    /// Another type; a dimension of size 0; a value that is not finite.
+    pub fn floats(&self, name: &str) -> Result<(DType, Vec<usize>, Vec<f32>)> {
+        let (info, bytes) = self.bytes(name)?;
+        let fault = |problem: String| Error::input_item(&self.path, name, problem);
+        let Some(dtype) = float_type(info.dtype) else {
+            return Err(fault(format!("expected F32, F16 or BF16, found {:?}", info.dtype)));
+        };
+        if info.shape.contains(&0) {
+            return Err(fault(format!("expected sizes of at least 1, found {:?}", info.shape)));
+        }
+        let values = widen(dtype, &bytes);
+        if let Some((element, value)) = values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
+            return Err(fault(format!("expected finite numbers, found {value} at element {element} of {:?}", info.shape)));
+        }
+        Ok((dtype, info.shape, values))
+    }
+}
+
+/// The crate's own name of an element type, where it computes with it.
+pub fn float_type(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        DType::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn file(header: &str, data: &[u8]) -> Result<TensorFile> {
+        let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat();
+        TensorFile::from_bytes("test.safetensors", bytes)
+    }
+
+    #[test]
+    fn sound_files_open() {
+        let header = r#"{"__metadata__":{"format":"pt"},"x":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}}"#;
+        let file = file(header, &[0, 0x3c, 0, 0xc0]).unwrap();
+        assert_eq!(file.floats("x").unwrap(), (DType::F16, vec![1, 2], vec![1.0, -2.0]));
+        assert_eq!(file.metadata("format"), Some("pt"));
+        assert_eq!(file.names(), ["x"]);
+    }
+
+    #[test]
+    fn faults_are_typed_and_named() {
+        let tensor = |dtype: &str, shape: &str, offsets: &str| format!(r#"{{"x":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#);
+        let opens = [
+            ("not JSON", "{".to_owned(), 0, "header"),
+            ("the header is a list", "[]".to_owned(), 0, "header"),
+            ("cut short", tensor("F32", "[2]", "[0,8]"), 7, "69"),
+            ("too long", tensor("F32", "[2]", "[0,8]"), 9, "71"),
+            ("shape and offsets differ", tensor("F32", "[3]", "[0,8]"), 8, "header"),
+            ("offsets backwards", tensor("F32", "[2]", "[8,0]"), 8, "header"),
+            ("a hole", tensor("F32", "[1]", "[4,8]"), 8, "header"),
+            ("sizes overflow", tensor("F32", "[4294967296,4294967296]", "[0,0]"), 0, "header"),
+            ("negative size", tensor("F32", "[-1]", "[0,4]"), 4, "header"),
+            ("unknown type", tensor("F13", "[1]", "[0,4]"), 4, "header"),
+        ];
+        for (name, header, bytes, word) in opens {
+            let error = file(&header, &vec![0; bytes]).unwrap_err();
+            assert!(matches!(error, Error::Input { .. }) && error.to_string().contains(word), "{name}: {error}");
+        }
+        let overlap = r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}"#;
+        assert!(file(overlap, &[0; 6]).is_err());
+        // Eight tensors of 2^61 bytes: the sum of sizes is beyond 64 bits with the header added.
+        let part = 1u64 << 61;
+        let vast: Vec<String> = (0..8u64)
+            .map(|i| (i, i * part, (i + 1).saturating_mul(part)))
+            .map(|(i, start, end)| format!(r#""t{i}":{{"dtype":"U8","shape":[{}],"data_offsets":[{start},{end}]}}"#, end - start))
+            .collect();
+        assert!(file(&format!("{{{}}}", vast.join(",")), &[]).is_err());
+        for (name, header, data) in [
+            ("whole numbers", tensor("I32", "[1]", "[0,4]"), vec![0; 4]),
+            ("doubles", tensor("F64", "[1]", "[0,8]"), vec![0; 8]),
+            ("NaN", tensor("F32", "[1]", "[0,4]"), f32::NAN.to_le_bytes().to_vec()),
+            ("an infinity", tensor("BF16", "[1]", "[0,2]"), bf16::INFINITY.to_le_bytes().to_vec()),
+            ("a size of zero", tensor("F32", "[0,4]", "[0,0]"), vec![]),
+        ] {
+            let error = file(&header, &data).unwrap().floats("x").unwrap_err().to_string();
+            assert!(error.contains("test.safetensors") && error.contains("x:"), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn huge_and_missing_headers_ask_for_no_memory() {
+        for length in [u64::MAX, 1 << 62, MAX_HEADER_BYTES + 1, MAX_HEADER_BYTES] {
+            assert!(TensorFile::from_bytes("t", length.to_le_bytes().to_vec()).is_err());
+        }
+        assert!(TensorFile::from_bytes("t", vec![]).is_err());
+        assert!(TensorFile::open("/dev/null").is_err());
+        assert!(TensorFile::open(std::env::temp_dir()).is_err());
+    }
+}

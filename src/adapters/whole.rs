@@ -1,0 +1,131 @@
+//! Files and folders that appear whole or not at all, and the names that may become files.
+
+use std::fs::{File, Permissions};
+use std::io::{BufWriter, Write};
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// The folder in which `path` lies.
+fn parent(path: &Path) -> PathBuf {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).into()
+}
+
+/// A temporary name in `folder`, with the permissions of an ordinary file or folder (`mode`, less the umask).
+fn temporary<T>(folder: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".trifuse-");
+    #[cfg(unix)]
+    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode));
+    #[cfg(not(unix))]
+    let _ = mode;
+    make(&builder, folder).map_err(Error::io(folder, "write into"))
+}
+
+/// Makes a rename survive a loss of power. Only Unix can open a folder for that.
+fn sync_folder(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(folder).and_then(|file| file.sync_all()).map_err(Error::io(folder, "write"))?;
+    }
+    Ok(())
+}
+
+/// Writes a file under a temporary name in its own folder, then renames it; what was there before is replaced.
+/// Where `write` or the system fails, nothing is left behind and an old file stays.
+///
+/// # Errors
+/// What the system refused.
+pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let folder = parent(path);
+    let temporary = temporary(&folder, 0o666, |builder, folder| builder.tempfile_in(folder))?;
+    let fill = || {
+        let mut out = BufWriter::new(temporary.as_file());
+        write(&mut out)?;
+        out.flush()?;
+        drop(out);
+        temporary.as_file().sync_all()
+    };
+    fill().map_err(Error::io(path, "write"))?;
+    temporary.persist(path).map_err(|error| Error::io(path, "write")(error.error))?;
+    sync_folder(&folder)
+}
+
+/// Fills a folder under a temporary name beside `path`, then renames it.
+///
+/// # Errors
+/// A `path` that is there already and not an empty folder; what `fill` returns; what the system refused. Nothing is
+/// left behind.
+pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let taken = match std::fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => path.symlink_metadata().is_ok(),
+    };
+    if taken {
+        return Err(Error::invalid(path.display().to_string(), "a folder that does not exist yet, or an empty one", "one that holds something"));
+    }
+    let parent = parent(path);
+    let temporary = temporary(&parent, 0o777, |builder, folder| builder.tempdir_in(folder))?;
+    fill(temporary.path())?;
+    sync_folder(temporary.path())?;
+    std::fs::rename(temporary.path(), path).map_err(Error::io(path, "write"))?;
+    // It has its final name now, so there is nothing left to remove.
+    let _ = temporary.keep();
+    sync_folder(&parent)
+}
+
+/// Checks that `name` can be one folder below another on any system: bundles come from outside, and an adapter
+/// called `../x` must not be written there.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let mut parts = Path::new(name).components();
+    let single = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name);
+    let odd = name.chars().find(|c| c.is_control() || "/\\:*?\"<>|".contains(*c));
+    match odd {
+        _ if name.is_empty() || name.len() > 200 => Err(format!("expected a name of 1 to 200 bytes, found {}", name.len())),
+        Some(c) => Err(format!("expected a name that can be a folder's, found {name:?} with {c:?}")),
+        None if !single || name.starts_with('.') => Err(format!("expected a name that can be a folder's, found {name:?}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write_file(&path, |out| out.write_all(b"old")).unwrap();
+        let fails = write_file(&path, |out| out.write_all(b"new").and(Err(std::io::Error::other("no room"))));
+        assert!(fails.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let fill = |at: &Path| std::fs::write(at.join("x"), b"1").map_err(Error::io(at, "write"));
+        let fails = write_folder(&path, |at| fill(at).and(Err(Error::input(at, "no"))));
+        assert!(fails.is_err() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
+        write_folder(&path, fill).unwrap();
+        assert_eq!(std::fs::read(path.join("x")).unwrap(), b"1");
+        assert!(matches!(write_folder(&path, fill), Err(Error::Invalid { .. })));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_stay_below_their_folder() {
+        for name in ["rust", "bible_kjv", "a b", "v1.2", "é"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in ["", ".", "..", "../x", "a/b", "/a", "a\\b", "a/", "./a", "c:x", "a\0", "a\nb", ".hidden", &"x".repeat(201)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+}

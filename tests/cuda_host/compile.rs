@@ -1,0 +1,224 @@
+//! Every variant, and every function of `kernels/ptx`, compiled to machine code for every architecture.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use trifuse::Error;
+use trifuse::backends::cuda::jit::{Arch, Source, Unit, resources};
+use trifuse::backends::cuda::{Cache, TensorCores, catalogue, nvrtc_version};
+
+/// `part` of every folder of NVIDIA's in `.cuda`, where `./check` installs.
+pub fn python_folders(part: &str) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cuda/lib");
+    let list = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    list(root).flat_map(|python| list(python.join("site-packages/nvidia"))).map(|package| package.join(part)).collect()
+}
+
+/// Whether the folder has a file whose name starts so.
+pub fn holds(folder: &Path, start: &str) -> bool {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(start))
+}
+
+/// The disassembler, if there is one.
+fn nvdisasm() -> Option<PathBuf> {
+    let installed = python_folders("bin").into_iter().map(|folder| folder.join("nvdisasm")).find(|path| path.exists());
+    installed.or_else(|| Command::new("nvdisasm").arg("--version").output().is_ok().then(|| "nvdisasm".into()))
+}
+
+fn disassemble(cubin: &[u8]) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), cubin).unwrap();
+    let output = Command::new(nvdisasm().unwrap()).arg("--print-code").arg(file.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn compile(unit: &Unit, arch: Arch) -> trifuse::Result<trifuse::backends::cuda::Built> {
+    unit.build(arch, &Cache::at(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")))
+}
+
+/// No spill, no local memory, and no more shared memory than a block of that chip may use.
+fn frugal(unit: &Unit, arch: Arch) {
+    let used = resources(&compile(unit, arch).unwrap());
+    assert_eq!(used.len(), unit.entries.len(), "{used:?}");
+    for kernel in used {
+        let at = format!("{} {arch} {}", unit.name, kernel.entry);
+        assert!(unit.entries.contains(&kernel.entry.as_str()), "{at}: not listed");
+        assert!(kernel.registers > 0, "{at}: no registers were read from the log");
+        assert_eq!((kernel.spill_bytes, kernel.local_bytes), (0, 0), "{at}: spills and local memory, in bytes");
+        let (shared, limit) = (kernel.shared_bytes + unit.shared_bytes, arch.shared_bytes().unwrap());
+        assert!(shared <= limit, "{at}: {shared} bytes of shared memory > {limit}");
+    }
+}
+
+fn probe_unit(source: &'static str) -> Unit {
+    Unit {
+        name: "probe".into(),
+        source: Source { path: "probe.cu", text: source },
+        headers: Vec::new(),
+        defines: Vec::new(),
+        entries: &["probe"],
+        shared_bytes: 0,
+    }
+}
+
+/// Names every function of the Ampere headers.
+const AMPERE: &str = r#"
+    #include "ptx/copy.cuh"
+    #include "ptx/mma.cuh"
+    template <class T> __device__ void use(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_m16n8k16<T>(d, a, b); }
+    extern "C" __global__ void probe(const char *from, f32 *to, f32 value) {
+        __shared__ alignas(128) char tile[4096];
+        u32 at = shared_address(tile) + threadIdx.x * 16;
+        cp_async_16(at, from + threadIdx.x * 16);
+        cp_async_16(at, from + threadIdx.x * 16, 8);
+        cp_async_4(at + 2048, from + threadIdx.x * 4, 2);
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+        u32 a[4], b[2];
+        f32 d[4] = {};
+        ldmatrix_x4(a, at);
+        ldmatrix_x2(b, at);
+        use<f16>(d, a, b);
+        ldmatrix_x4_transposed(a, at);
+        ldmatrix_x2_transposed(b, at);
+        use<bf16>(d, a, b);
+        to[threadIdx.x] = d[0] + d[1] + d[2] + d[3] + widen(narrow<f16>(value)) + widen(narrow<bf16>(value)) + narrow<f32>(infinity());
+        ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
+    }
+"#;
+
+/// Names every function of the Hopper headers.
+const HOPPER: &str = r#"
+    #include "ptx/copy.cuh"
+    #include "ptx/cluster.cuh"
+    #include "ptx/wgmma.cuh"
+    template <class T, int N> __device__ f32 use(u32 at, bool more) {
+        f32 d[N / 2];
+        u32 a[4] = {at, at + 1, at + 2, at + 3};
+        u64 left = wgmma_descriptor(at, 16, 1024, SWIZZLE_128), right = wgmma_descriptor(at + 8192, 16, 1024, SWIZZLE_128);
+        wgmma_fence();
+        wgmma_ss<T, N>(d, left, right, false);
+        wgmma_ss<T, N, 1, 1>(d, left, right, more);
+        wgmma_rs<T, N>(d, a, right, true);
+        wgmma_rs<T, N, 1>(d, a, right, true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_hold(d);
+        f32 sum = 0.0f;
+        for (int i = 0; i < N / 2; i++) { sum += d[i]; }
+        return sum;
+    }
+    extern "C" __global__ void __launch_bounds__(384, 1) probe(const __grid_constant__ tensor_map map, f32 *to, bool more) {
+        extern __shared__ __align__(1024) char tile[];
+        __shared__ u64 barrier;
+        grid_wait();
+        if (elect_one()) {
+            tma_prefetch_map(&map);
+            mbarrier_init(&barrier, 1);
+            fence_mbarrier_init();
+        }
+        cluster_arrive();
+        cluster_wait();
+        if (threadIdx.x == 0) {
+            mbarrier_arrive_expect(&barrier, 4096);
+            tma_load_2d(tile, &map, &barrier, 0, 0);
+            tma_load_3d(tile, &map, &barrier, 0, 0, 0);
+            tma_load_4d(tile, &map, &barrier, 0, 0, 0, 0);
+            tma_load_2d_multicast(tile, &map, &barrier, 0, 0, 3);
+            mbarrier_arrive(&barrier);
+            mbarrier_arrive_remote(&barrier, cluster_rank() ^ 1);
+        }
+        mbarrier_wait(&barrier, 0);
+        registers_take<240>();
+        u32 at = shared_address(tile);
+        f32 sum = use<f16, 64>(at, more) + use<f16, 128>(at, more) + use<f16, 192>(at, more) + use<f16, 256>(at, more);
+        sum += use<bf16, 64>(at, more) + use<bf16, 128>(at, more) + use<bf16, 192>(at, more) + use<bf16, 256>(at, more);
+        registers_give<40>();
+        to[threadIdx.x] = sum;
+        fence_proxy_async();
+        named_barrier_arrive(1, 256);
+        named_barrier_sync(2, 128);
+        if (threadIdx.x == 0) {
+            tma_store_2d(&map, tile, 0, 0);
+            tma_store_4d(&map, tile, 0, 0, 0, 0);
+            tma_store_commit();
+            tma_store_wait_read<0>();
+            tma_store_wait<0>();
+        }
+        grid_launch_next();
+    }
+"#;
+
+pub fn trials() -> Vec<Trial> {
+    let lacks = nvrtc_version().is_err().then_some("NVRTC");
+    let shows = lacks.or_else(|| nvdisasm().is_none().then_some("nvdisasm"));
+    let trial = |name: &str, lacks, body: Box<dyn FnOnce() + Send>| {
+        crate::trial(name, lacks, move || {
+            body();
+            Ok(())
+        })
+    };
+    let mut trials = Vec::new();
+    for entry in catalogue() {
+        for arch in Arch::CHECKED {
+            for unit in entry.units(arch) {
+                let name = format!("compile: {} for {arch}", unit.name);
+                if let TensorCores::By(instruction) = entry.tensor_cores {
+                    let unit = unit.clone();
+                    let body = move || {
+                        let code = disassemble(&compile(&unit, arch).unwrap().cubin);
+                        assert!(code.contains(instruction), "no {instruction} in {}", unit.name);
+                    };
+                    trials.push(trial(&format!("{name}: {instruction}"), shows, Box::new(body)));
+                }
+                trials.push(trial(&name, lacks, Box::new(move || frugal(&unit, arch))));
+            }
+        }
+    }
+    for arch in Arch::CHECKED {
+        trials.push(trial(&format!("ptx: the Ampere headers for {arch}"), lacks, Box::new(move || frugal(&probe_unit(AMPERE), arch))));
+    }
+    trials.push(trial("ptx: the Hopper headers for sm_90a", lacks, Box::new(|| frugal(&probe_unit(HOPPER), Arch(90)))));
+    trials.push(trial(
+        "ptx: the instructions are the intended ones",
+        shows,
+        Box::new(|| {
+            let ampere = disassemble(&compile(&probe_unit(AMPERE), Arch(80)).unwrap().cubin);
+            let hopper = disassemble(&compile(&probe_unit(HOPPER), Arch(90)).unwrap().cubin);
+            for instruction in ["LDGSTS", "LDSM", "HMMA.16816.F32"] {
+                assert!(ampere.contains(instruction), "{instruction}");
+            }
+            for instruction in ["UTMALDG.2D", "UTMALDG.4D", "UTMALDG.2D.MULTICAST", "UTMASTG.2D", "SYNCS", "HGMMA.64x64x16", "HGMMA.64x256x16", "USETMAXREG"] {
+                assert!(hopper.contains(instruction), "{instruction}");
+            }
+        }),
+    ));
+    trials.push(trial(
+        "compile: what an architecture lacks is an error with the assembler's words",
+        lacks,
+        Box::new(|| match compile(&probe_unit(HOPPER), Arch(80)) {
+            Err(Error::Compile { kernel, log }) => assert!(kernel.contains("sm_80") && log.contains("sm_90"), "{kernel}: {log}"),
+            other => panic!("{other:?}"),
+        }),
+    ));
+    trials.push(trial(
+        "compile: a fault in a source is an error with its line",
+        lacks,
+        Box::new(|| match compile(&probe_unit("\nextern \"C\" __global__ void probe() { nonsense(); }"), Arch(80)) {
+            Err(Error::Compile { log, .. }) => assert!(log.contains("probe.cu(2)") && log.contains("nonsense"), "{log}"),
+            other => panic!("{other:?}"),
+        }),
+    ));
+    trials.push(trial(
+        "compile: an architecture that NVRTC does not know is named",
+        lacks,
+        Box::new(|| match compile(&probe_unit(AMPERE), Arch(999)) {
+            Err(Error::Compile { log, .. }) => assert!(log.contains("does not know") && log.contains("newer NVRTC"), "{log}"),
+            other => panic!("{other:?}"),
+        }),
+    ));
+    trials
+}

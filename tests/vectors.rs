@@ -1,0 +1,206 @@
+//! The float64 oracle against float64 answers computed elsewhere (`scripts/make_vectors.py`), and case files that are
+//! not what they should be.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use trifuse::cases::{OpKind, Posed, Work};
+use trifuse::oracle::{Define, Exact, Output};
+use trifuse::{Error, Result, casefile};
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"))
+}
+
+struct Reference;
+
+impl Work for Reference {
+    type Out = Result<Vec<Output>>;
+
+    fn on<O: Define>(self, Posed { op, host }: &Posed<O>) -> Self::Out {
+        op.evaluate(host, Exact)
+    }
+}
+
+#[test]
+fn the_oracle_agrees_with_independent_float64() {
+    let mut seen = HashMap::new();
+    for path in casefile::list(folder()).unwrap() {
+        let case = casefile::read(&path).unwrap();
+        *seen.entry(case.problem.kind()).or_insert(0) += 1;
+        let ours = case.problem.with(Reference).unwrap();
+        assert_eq!(ours.len(), case.expected.len(), "{}", case.name);
+        for (ours, theirs) in ours.iter().zip(&case.expected) {
+            assert_eq!(ours.elements.len(), theirs.elements.len(), "{}", case.name);
+            let largest = theirs.elements.iter().flatten().filter(|value| value.is_finite()).fold(1e-300, |most: f64, value| most.max(value.abs()));
+            for (index, (ours, theirs)) in ours.elements.iter().zip(&theirs.elements).enumerate() {
+                let near = match (ours, theirs) {
+                    (Some(a), Some(b)) => a == b || (a - b).abs() <= 1e-12 * largest,
+                    (a, b) => a == b,
+                };
+                assert!(near, "{}: element {index}: ours {ours:?}, theirs {theirs:?}", case.name);
+            }
+        }
+    }
+    // Every operation that case files know has several.
+    for kind in [OpKind::CodebookGemm, OpKind::Attention, OpKind::FusedMlp, OpKind::Linear] {
+        assert!(seen[&kind] >= 7, "{kind:?}: {:?}", seen.get(&kind));
+    }
+}
+
+/// A file in parts that can be changed.
+struct Parts {
+    metadata: HashMap<String, String>,
+    tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>,
+}
+
+impl Parts {
+    fn of(name: &str) -> Self {
+        let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        let parts = SafeTensors::deserialize(&bytes).unwrap();
+        let tensors = parts.tensors().into_iter().map(|(name, view)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec()));
+        Self { metadata: header.metadata().clone().unwrap(), tensors: tensors.collect() }
+    }
+
+    fn tensor(&mut self, name: &str) -> &mut (String, Dtype, Vec<usize>, Vec<u8>) {
+        self.tensors.iter_mut().find(|tensor| tensor.0 == name).unwrap()
+    }
+
+    fn set_integers(&mut self, name: &str, change: impl Fn(&mut Vec<i32>)) {
+        let tensor = self.tensor(name);
+        let mut values: Vec<i32> = tensor.3.chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
+        change(&mut values);
+        tensor.3 = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    }
+
+    fn param(&mut self, name: &str, value: serde_json::Value) {
+        let mut params: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&self.metadata["params"]).unwrap();
+        params.insert(name.into(), value);
+        self.metadata.insert("params".into(), serde_json::Value::Object(params).to_string());
+    }
+
+    fn read(&self) -> Result<casefile::CaseFile> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("case.safetensors");
+        let views = self.tensors.iter().map(|(name, dtype, shape, data)| (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap()));
+        std::fs::write(&path, safetensors::serialize(views, Some(self.metadata.clone())).unwrap()).unwrap();
+        casefile::read(&path)
+    }
+
+    /// Asserts that the file is refused, with the name of `item` and with `words` in the message.
+    fn refused(&self, item: &str, words: &str) {
+        match self.read() {
+            Err(error @ Error::Input { .. }) => {
+                let Error::Input { item: found, .. } = &error else { unreachable!() };
+                assert_eq!(found.as_deref(), Some(item), "{error}");
+                assert!(error.to_string().contains(words) && error.to_string().contains("case.safetensors"), "{error}");
+                assert_eq!(error.exit_status(), 4);
+            }
+            other => panic!("expected a refusal that names {item}, found {other:?}"),
+        }
+    }
+}
+
+/// The file of that name, changed.
+fn changed(name: &str, change: impl FnOnce(&mut Parts)) -> Parts {
+    let mut parts = Parts::of(name);
+    change(&mut parts);
+    parts
+}
+
+#[test]
+fn an_unchanged_file_is_read_back() {
+    assert!(Parts::of("linear_bias").read().is_ok());
+    assert!(Parts::of("attention_blocks").read().is_ok());
+}
+
+#[test]
+fn operations_and_parameters_that_are_not_known_are_refused() {
+    changed("linear_bias", |file| drop(file.metadata.insert("op".into(), "conv".into()))).refused("op", "conv");
+    changed("linear_bias", |file| drop(file.metadata.remove("op"))).refused("__metadata__", "\"op\"");
+    changed("linear_bias", |file| drop(file.metadata.insert("params".into(), "{".into()))).refused("params", "EOF");
+    changed("linear_bias", |file| file.param("dtype", "f64".into())).refused("params", "f64");
+    changed("linear_bias", |file| file.param("activation", "mish".into())).refused("params", "mish");
+    changed("linear_bias", |file| file.param("dropout", 0.into())).refused("params", "dropout");
+    changed("attention_dense_f16", |file| file.param("window", (-2).into())).refused("params", "-2");
+    changed("attention_dense_f16", |file| file.param("scale", 0.1.into())).refused("params", "0.1");
+    changed("attention_dense_f16", |file| file.param("block", 64.into())).refused("row_ptr", "block 64");
+    changed("attention_blocks", |file| file.param("block", 48.into())).refused("params", "48");
+    changed("codebook_gemm_no_base", |file| file.param("scaling", vec![1.0].into())).refused("params", "scaling");
+}
+
+#[test]
+fn tensors_that_are_missing_or_left_over_are_refused() {
+    changed("linear_bias", |file| file.tensors.retain(|tensor| tensor.0 != "w")).refused("w", "found none");
+    changed("linear_bias", |file| file.tensors.retain(|tensor| tensor.0 != "y")).refused("y", "found none");
+    changed("linear_bias", |file| file.tensor("bias").0 = "biases".into()).refused("biases", "no such tensor");
+    changed("fused_mlp_gated_silu", |file| file.param("gated", false.into())).refused("wg", "no such tensor");
+    changed("codebook_gemm_no_base", |file| file.param("accumulate", false.into())).refused("y_in", "no such tensor");
+    changed("attention_varlen", |file| file.tensors.retain(|tensor| tensor.0 != "cu_seqlens_k")).refused("cu_seqlens_q", "all of");
+}
+
+#[test]
+fn shapes_and_types_that_do_not_fit_are_refused() {
+    changed("linear_bias", |file| file.tensor("w").2.reverse()).refused("w", "shape");
+    changed("linear_bias", |file| file.tensor("y").2 = vec![85]).refused("y", "shape");
+    changed("linear_bias", |file| file.tensor("x").2 = vec![100]).refused("x", "2 axes");
+    changed("linear_bias", |file| file.param("dtype", "bf16".into())).refused("x", "BF16");
+    changed("linear_bias", |file| file.tensor("w").1 = Dtype::BF16).refused("w", "F16");
+    changed("attention_dense_f16", |file| file.tensor("v").2.swap(0, 1)).refused("v", "shape");
+}
+
+#[test]
+fn indices_and_codes_out_of_range_are_refused() {
+    changed("codebook_gemm_no_base", |file| file.tensor("codes1").3[5] = 16).refused("codes1", "16 at element 5");
+    changed("codebook_gemm_no_base", |file| file.tensor("codes2").3[0] = 8).refused("codes2", "8 at element 0");
+    changed("codebook_gemm_no_base", |file| file.set_integers("token_adapter", |ids| ids[1] = 6)).refused("token_adapter", "6");
+    changed("attention_blocks", |file| file.set_integers("col_idx", |columns| columns.reverse())).refused("col_idx", "rising");
+    changed("attention_blocks", |file| file.set_integers("col_idx", |columns| columns[0] = 99)).refused("col_idx", "99");
+    changed("attention_varlen", |file| file.set_integers("cu_seqlens_q", |starts| starts[0] = 1)).refused("cu_seqlens_q", "start at 0");
+    changed("attention_paged", |file| file.set_integers("page_table", |pages| pages[0] = 1000)).refused("page_table", "1000");
+    changed("attention_paged", |file| file.set_integers("kv_len", |lengths| lengths[0] = 1000)).refused("page_table", "1000");
+}
+
+#[test]
+fn answers_that_cannot_be_right_are_refused() {
+    let nan = changed("linear_bias", |file| file.tensor("y").3[..8].copy_from_slice(&f64::NAN.to_le_bytes()));
+    nan.refused("y", "NaN at element 0");
+    let moved = changed("codebook_gemm_base_only", |file| file.tensor("y").3[..8].copy_from_slice(&9f64.to_le_bytes()));
+    moved.refused("y", "without an adapter");
+}
+
+#[test]
+fn what_is_no_case_file_at_all_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("case.safetensors");
+    assert!(matches!(casefile::read(&path), Err(Error::Io { .. })));
+    assert!(matches!(casefile::list(folder.path()), Err(Error::Input { .. })));
+    let good = std::fs::read(self::folder().join("linear_bias.safetensors")).unwrap();
+    for bytes in [&[][..], b"not a safetensors file", &good[..good.len() - 1], &good[..40]] {
+        std::fs::write(&path, bytes).unwrap();
+        assert!(matches!(casefile::read(&path), Err(Error::Input { .. })), "{} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn descriptors_too_large_for_any_machine_are_refused() {
+    // No element, so no data: only the shape is absurd.
+    let huge = changed("attention_dense_f16", |file| {
+        for name in ["q", "k", "v", "o"] {
+            let tensor = file.tensor(name);
+            (tensor.2, tensor.3) = (vec![0, 1 << 40, 1 << 10, 32], Vec::new());
+        }
+    });
+    huge.refused("q", "2^31");
+    let wide = changed("linear_no_tokens", |file| {
+        for name in ["x", "w"] {
+            file.tensor(name).2 = vec![0, usize::MAX >> 1];
+            file.tensor(name).3.clear();
+        }
+    });
+    assert!(matches!(wide.read(), Err(Error::Input { .. })));
+}
