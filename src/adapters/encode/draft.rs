@@ -7,14 +7,14 @@ use rand_chacha::ChaCha8Rng;
 use super::allocate::{Goal, State, allocate, totals};
 use super::basis::Basis;
 use super::calibration::{Inputs, Metric};
-use super::certificate::Certificate;
 use super::codebook::WIDTHS;
-use super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
 use super::options::{DEFAULT_BITS, EncodeOptions};
-use super::peft::Lora;
 use super::terms::{Side, Terms};
+use crate::adapters::certificate::Certificate;
+use crate::adapters::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
+use crate::adapters::peft::Lora;
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
