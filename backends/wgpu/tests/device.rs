@@ -11,7 +11,7 @@ fn devices_are_listed_as_they_open() {
     let list = Wgpu::list().unwrap();
     let device = open();
     assert_eq!(device.caps().name, list[0].name);
-    assert!(matches!(Wgpu::open(list.len()), Err(Error::Invalid { .. })));
+    assert!(matches!(Wgpu::open(list.len()), Err(Error::NoBackend { .. })));
 }
 
 #[test]
