@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use trifuse::adapters::bundle;
-use trifuse::adapters::calibration::Calibration;
+use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::Population;
 use trifuse::adapters::peft::open_all;
