@@ -12,8 +12,8 @@ use crate::ops::{Op, check};
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
 pub struct Session<D: Device> {
     id: u64,
-    device: Arc<D>,
     queue: D::Queue,
+    device: Arc<D>,
     /// Buffers named since the capture began; `None` outside one.
     recording: Option<Vec<D::Buffer>>,
 }

@@ -2,8 +2,8 @@
 
 #[cfg(feature = "compress")]
 use {
+    super::encode::linalg::{Mat, dot, mul, solve_gram, widen},
     super::encoded::{EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection},
-    super::linalg::{Mat, dot, mul, solve_gram, widen},
     super::peft::Lora,
     crate::error::Result,
     half::f16,

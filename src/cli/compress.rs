@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::adapters::bundle::{Bundle, to_bytes};
-use trifuse::adapters::calibration::Calibration;
+use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
 use trifuse::adapters::whole::write_file;

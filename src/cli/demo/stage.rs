@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use trifuse::adapters::bundle::Bundle;
-use trifuse::adapters::calibration::Calibration;
+use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
 use trifuse::adapters::whole::write_file;

@@ -9,11 +9,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::add::add_adapter;
-use super::bundle;
 use super::calibration::Calibration;
-use super::encode::{EncodeOptions, Source, encode, payload_bytes};
-use super::encoded::{Matrix, Population, Rung};
-use super::peft::Lora;
+use super::{EncodeOptions, Source, encode, payload_bytes};
+use crate::adapters::bundle;
+use crate::adapters::encoded::{Matrix, Population, Rung};
+use crate::adapters::peft::Lora;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::ops::codes::CodeWidth;
@@ -64,7 +64,7 @@ fn run(made: &[Made], options: &EncodeOptions) -> Population {
     encode(&sources(made), options, &|_, _| ()).unwrap()
 }
 
-fn certificates(population: &Population) -> Vec<&super::certificate::Certificate> {
+fn certificates(population: &Population) -> Vec<&crate::adapters::certificate::Certificate> {
     population.adapters.values().flat_map(|adapter| adapter.projections.values()).map(|p| &p.certificate).collect()
 }
 

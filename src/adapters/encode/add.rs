@@ -9,14 +9,14 @@ use rayon::prelude::*;
 
 use super::basis::{Basis, basis_bytes};
 use super::calibration::Metric;
-use super::certificate::Certificate;
 use super::draft::{Draft, Member, Setting, plain};
-use super::encode::{Source, check, member};
-use super::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Population, Rung, SharedProjection};
 use super::ladder::metric;
 use super::linalg::{Mat, mul, scale_columns, thin_svd};
 use super::options::EncodeOptions;
 use super::terms::Side;
+use super::{Source, check, member};
+use crate::adapters::certificate::Certificate;
+use crate::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Population, Rung, SharedProjection};
 use crate::error::{Error, Result, ensure};
 use crate::ops::codes::CodeWidth;
 
@@ -63,7 +63,7 @@ struct Newcomer {
     extended: Option<(Side, SharedProjection)>,
 }
 
-fn newcomer(population: &Population, path: &str, name: &str, lora: &super::peft::Lora, options: &EncodeOptions) -> Result<Newcomer> {
+fn newcomer(population: &Population, path: &str, name: &str, lora: &crate::adapters::peft::Lora, options: &EncodeOptions) -> Result<Newcomer> {
     check(lora, name, path)?;
     let (d_in, d_out) = (lora.a.cols, lora.b.rows);
     let blank = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };

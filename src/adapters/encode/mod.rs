@@ -1,19 +1,33 @@
 //! Encoding a population of LoRA adapters: every projection by itself, in parallel, the same on any number of threads.
 
+pub mod add;
+mod allocate;
+mod basis;
+pub mod calibration;
+mod codebook;
+mod draft;
+mod factor;
+mod ladder;
+pub(crate) mod linalg;
+mod options;
+mod terms;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use super::basis::basis_bytes;
-use super::draft::{Member, Setting};
-use super::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
-use super::ladder::{climb, metric};
-use super::linalg::{Mat, widen};
-pub use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
-use super::peft::Lora;
-use super::terms::Terms;
+use crate::adapters::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
+use crate::adapters::peft::Lora;
 use crate::error::{Error, Result, ensure};
+use basis::basis_bytes;
+use draft::{Member, Setting};
+use ladder::{climb, metric};
+use linalg::{Mat, widen};
+pub use options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
+use terms::Terms;
 
 /// One adapter of a population, as it came.
 #[derive(Clone, Copy, Debug)]

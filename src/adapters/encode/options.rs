@@ -1,8 +1,8 @@
 //! What is asked of an encoding.
 
 use super::calibration::Calibration;
-use super::certificate::Certificate;
-use super::encoded::Rung;
+use crate::adapters::certificate::Certificate;
+use crate::adapters::encoded::Rung;
 use crate::error::{Result, ensure};
 use crate::ops::codes::CodeWidth;
 

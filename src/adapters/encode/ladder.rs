@@ -7,9 +7,9 @@ use super::allocate::{Goal, State, allocate, totals};
 use super::basis::{Basis, basis_bytes, cluster};
 use super::calibration::Metric;
 use super::draft::{Draft, Member, Setting, plain};
-use super::encoded::{EncodedProjection, Rung, SharedProjection};
 use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
 use super::terms::{Side, Terms, leading, lost};
+use crate::adapters::encoded::{EncodedProjection, Rung, SharedProjection};
 use crate::error::{Error, Result};
 use crate::ops::codes::CodeWidth;
 
@@ -239,7 +239,7 @@ fn finish(found: Vec<Option<EncodedProjection>>, path: &str, names: &[&str], set
 }
 
 fn drop_unused(projections: &[EncodedProjection], shared: &mut SharedProjection) {
-    use super::encoded::EncodedFactor::Shared;
+    use crate::adapters::encoded::EncodedFactor::Shared;
     if !projections.iter().any(|p| matches!(p.input, Shared(_))) {
         shared.input_bases.clear();
     }

@@ -10,8 +10,8 @@ use std::path::Path;
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 
-use super::encoded::Matrix;
 use super::linalg::{Mat, cholesky, dot, mul, solve_transposed, widen};
+use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
 
 /// Rows below which a quarter held out would say nothing.
@@ -190,7 +190,7 @@ impl Metric {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::adapters::linalg::energy;
+    use crate::adapters::encode::linalg::energy;
 
     fn rows(n: usize, d: usize) -> Matrix {
         Matrix::new(n, d, (0..n * d).map(|i| ((i * i % 101) as f32 * 0.61).sin() + 0.2).collect()).unwrap()

@@ -7,19 +7,19 @@ use rand_chacha::ChaCha8Rng;
 use super::allocate::{Goal, State, allocate, totals};
 use super::basis::Basis;
 use super::calibration::{Inputs, Metric};
-use super::certificate::Certificate;
 use super::codebook::WIDTHS;
-use super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
 use super::options::{DEFAULT_BITS, EncodeOptions};
-use super::peft::Lora;
 use super::terms::{Side, Terms};
+use crate::adapters::certificate::Certificate;
+use crate::adapters::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
+use crate::adapters::peft::Lora;
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
 /// Allocations tried before the best is taken: each corrects the last by what was measured.
-const ATTEMPTS: usize = 7;
+const ATTEMPTS: usize = 12;
 
 /// One adapter in one projection.
 pub(crate) struct Member<'a> {
@@ -120,11 +120,18 @@ impl<'a> Draft<'a> {
         let allowed = options.allowed_loss() * self.member.terms.energy;
         let mut target = allowed - self.lost;
         let mut best: Option<EncodedProjection> = None;
-        let mut last = None;
-        for _ in 0..ATTEMPTS {
-            let (chosen, reachable) = allocate(&items, Goal::Loss(target.max(0.0)));
-            if last.as_ref() == Some(&chosen) {
-                break;
+        let mut last: Option<(Vec<usize>, f64)> = None;
+        for attempt in 0..ATTEMPTS {
+            let (mut chosen, mut reachable) = allocate(&items, Goal::Loss(target.max(0.0)));
+            if let Some((before, shortfall)) = &last {
+                if *shortfall <= 1.0 && (chosen == *before || attempt >= ATTEMPTS / 2) {
+                    break;
+                }
+                // The same choice would miss again: ask for more until the choice changes.
+                while chosen == *before && reachable {
+                    target *= 0.9;
+                    (chosen, reachable) = allocate(&items, Goal::Loss(target));
+                }
             }
             let found = self.realise(&pick(&chosen), setting)?;
             let shortfall = options.shortfall(&found.certificate);
@@ -141,7 +148,7 @@ impl<'a> Draft<'a> {
             // What the codes lost against what they may: the next target corrects the estimate by that.
             let (may, did) = (allowed - self.lost, shortfall * allowed - self.lost);
             target *= if may > 0.0 && did > 0.0 { (0.995 * may / did).clamp(0.1, 4.0) } else { 0.3 };
-            last = Some(chosen);
+            last = Some((chosen, shortfall));
         }
         match best {
             Some(best) => Ok(best),

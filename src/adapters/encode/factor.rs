@@ -3,8 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::codebook::{Quantiser, Samples, WIDTHS};
-use super::encoded::CodedColumns;
 use super::linalg::Mat;
+use crate::adapters::encoded::CodedColumns;
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
 

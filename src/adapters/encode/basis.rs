@@ -5,9 +5,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::calibration::Metric;
-use super::encoded::Matrix;
 use super::linalg::{Mat, energy, widen};
 use super::terms::{Side, Terms, leading};
+use crate::adapters::encoded::Matrix;
 use crate::error::Result;
 
 /// Steps of k-means on subspaces.
