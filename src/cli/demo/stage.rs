@@ -92,10 +92,10 @@ impl Prepared {
             Stage::published("A, four that were trained from different starts: the published form, one basis of 16 columns, 4 bits", a.clone()),
             Stage::faithful("A, asked to keep cos(ΔW) 0.99", a),
             Stage {
-                title: "A, layers 0 and 5, the published form again, but encoded for what the model really reads there".into(),
-                asked: "--calibration FILE".into(),
+                title: "A, layers 0 and 5: a basis of 4 columns, encoded for what the model really reads there".into(),
+                asked: "--rank 4 --calibration FILE".into(),
                 adapters: seen,
-                options: EncodeOptions { calibration: Some(calibration), ..EncodeOptions::default() },
+                options: EncodeOptions { rank: Some(4), calibration: Some(calibration), ..EncodeOptions::default() },
                 activations: Some(Activations::held_out(&file)?),
             },
         ];
