@@ -30,6 +30,10 @@ headers! {
     "tile/activation.cuh",
     "tile/reduce.cuh",
     "tile/gemm.cuh",
+    "tile/outputs.cuh",
+    "tile/mma_gemm.cuh",
+    "tile/wgmma_gemm.cuh",
+    "linear/delta.cuh",
     "tile/codes.cuh",
     "tile/attention_mask.cuh",
 }
