@@ -59,16 +59,19 @@ impl MmaTile {
     const WIDE: Self = Self { name: "wide", sides: [128, 128, 32], warps: [2, 2, 1], stages: 4 };
     /// A fourth of that, for products that would leave multiprocessors idle.
     pub(super) const MIDDLE: Self = Self { name: "middle", sides: [64, 64, 64], warps: [2, 2, 1], stages: 4 };
+    /// For up to 64 rows: narrow, so that there are many blocks to read W.
+    const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 4 };
     /// For a few rows, where the time goes into reading W: many small blocks, much in flight, the warps along K.
     const FEW_ROWS: Self = Self { name: "few rows", sides: [16, 32, 128], warps: [1, 1, 4], stages: 6 };
     /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::WIDE, Self::MIDDLE, Self::FEW_ROWS];
+    pub(super) const ALL: [Self; 4] = [Self::WIDE, Self::MIDDLE, Self::SLIM, Self::FEW_ROWS];
 
     /// The tile for a product of that size. A gated product has twice its outputs in sums.
     pub(super) fn choose(rows: u64, columns: u64, gated: bool, target: &Target) -> Self {
         let fill = |tile: &Self| rows.div_ceil(tile.sides[0]).saturating_mul(tile.columns(columns, gated)) >= u64::from(target.units);
         match rows {
             0..=16 => Self::FEW_ROWS,
+            17..=64 => Self::SLIM,
             65.. if fill(&Self::WIDE) => Self::WIDE,
             _ => Self::MIDDLE,
         }

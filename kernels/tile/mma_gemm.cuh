@@ -15,8 +15,11 @@ constexpr int WARP_ROWS = TILE_ROWS / WARPS_DOWN, WARP_COLUMNS = TILE_COLUMNS / 
 constexpr int X_BYTES = TILE_ROWS * TILE_DEPTH * 2, STAGE_BYTES = (TILE_ROWS + TILE_COLUMNS) * TILE_DEPTH * 2;
 // Elements from a row of sums to the next; eight more, so that a warp's pairs fall into different banks.
 constexpr int SUM_STRIDE = TILE_COLUMNS + 8;
+// Steps of 16 that a warp takes through a stage.
+constexpr int PARTS_OF_STAGE = TILE_DEPTH / 16 / WARPS_ALONG;
 
 static_assert(WARP_ROWS % 16 == 0 && WARP_COLUMNS % 16 == 0 && TILE_DEPTH % (16 * WARPS_ALONG) == 0, "whole instructions");
+static_assert(PARTS_OF_STAGE % 2 == 0, "two sets of fragments take turns, and every stage starts with the first");
 static_assert(TILE_DEPTH >= 32, "a row of a tile is 64 bytes or more");
 
 // Where element `k` (a multiple of what is moved at once) of row `row` lies in a tile, in bytes. 16-byte pieces are exchanged
@@ -38,45 +41,73 @@ template <int WIDTH> __device__ __forceinline__ void load_piece(char *to, const 
     }
 }
 
-// ROWS rows from `first` and TILE_DEPTH elements from `start`, with zeros for what lies outside [count, depth]. PAIRED: eight
-// rows of `from` and the same eight of `gate` in turn, so that one thread gets the sums of both.
-template <int WIDTH, int ROWS, bool PAIRED>
-__device__ __forceinline__ void load_rows(char *to, const element *from, const element *gate, u64 stride, u64 first, u64 count, u64 start,
-                                          u64 depth) {
-    constexpr int PIECE = WIDTH / 2, EACH = TILE_DEPTH / PIECE, PASSES = ROWS * EACH / MMA_THREADS;
-    constexpr int UNROLL = WIDTH == 16 ? PASSES : 4;
-    static_assert(ROWS * EACH % MMA_THREADS == 0, "every thread loads as much");
-#pragma unroll UNROLL
-    for (int pass = 0; pass < PASSES; pass++) {
-        u32 piece = pass * MMA_THREADS + threadIdx.x, row = piece / EACH, k = piece % EACH * PIECE;
-        u64 source = first + (PAIRED ? row / 16 * 8 + row % 8 : row);
-        const element *base = PAIRED && row % 16 >= 8 ? gate : from;
-        bool inside = source < count && start + k < depth;
-        load_piece<WIDTH>(to + swizzled(row, k), inside ? base + source * stride + start + k : base, inside);
-    }
-}
+// Brings ROWS rows from `first` on, TILE_DEPTH elements at a time, with zeros for what lies outside [count, depth]. PAIRED:
+// eight rows of `from` and the same eight of `gate` in turn, so that one thread gets the sums of both.
+template <int WIDTH, int ROWS, bool PAIRED> struct Loader {
+    static constexpr int PIECE = WIDTH / 2, EACH = TILE_DEPTH / PIECE, PASSES = ROWS * EACH / MMA_THREADS;
+    // Narrow pieces are too many to keep a place for each.
+    static constexpr int UNROLL = WIDTH == 16 ? PASSES : 4, KEPT = WIDTH == 16 ? PASSES : 1;
+    static_assert(ROWS * EACH % MMA_THREADS == 0 && MMA_THREADS % (EACH * 8) == 0 || WIDTH < 16, "every thread loads as much, at one k");
 
-// Adds a stage's products to this warp's sums.
-__device__ __forceinline__ void multiply_stage(u32 x_tile, u32 w_tile, u32 warp_row, u32 warp_column, u32 warp_along,
-                                               f32 (&sum)[WARP_ROWS / 16][WARP_COLUMNS / 8][4]) {
-    u32 lane = threadIdx.x % 32;
+    const element *from, *gate;
+    u64 stride, first, count, depth;
+    const element *kept[KEPT];
+
+    __device__ __forceinline__ Loader(const element *from, const element *gate, u64 stride, u64 first, u64 count, u64 depth)
+        : from(from), gate(gate), stride(stride), first(first), count(count), depth(depth) {
+        if constexpr (WIDTH == 16) {
 #pragma unroll
-    for (int step = 0; step < TILE_DEPTH / 16 / WARPS_ALONG; step++) {
-        u32 k = (step * WARPS_ALONG + warp_along) * 16;
-        u32 x[WARP_ROWS / 16][4], w[WARP_COLUMNS / 8][2];
+            for (int pass = 0; pass < PASSES; pass++) {
+                kept[pass] = place(pass * MMA_THREADS + threadIdx.x);
+            }
+        }
+    }
+
+    // Where a piece starts at k = 0; null outside.
+    __device__ __forceinline__ const element *place(u32 piece) const {
+        u32 row = piece / EACH, k = piece % EACH * PIECE;
+        u64 source = first + (PAIRED ? row / 16 * 8 + row % 8 : row);
+        return source < count ? (PAIRED && row % 16 >= 8 ? gate : from) + source * stride + k : nullptr;
+    }
+
+    __device__ __forceinline__ void load(char *to, u64 start) const {
+#pragma unroll UNROLL
+        for (int pass = 0; pass < PASSES; pass++) {
+            u32 piece = pass * MMA_THREADS + threadIdx.x, row = piece / EACH, k = piece % EACH * PIECE;
+            const element *source;
+            if constexpr (WIDTH == 16) {
+                source = kept[pass];
+            } else {
+                source = place(piece);
+            }
+            bool inside = source && start + k < depth;
+            load_piece<WIDTH>(to + swizzled(row, k), inside ? source + start : from, inside);
+        }
+    }
+};
+
+// What a warp multiplies in one step: 16 elements of K of its rows and columns.
+struct Fragments {
+    u32 x[WARP_ROWS / 16][4], w[WARP_COLUMNS / 8][2];
+
+    __device__ __forceinline__ void load(u32 stage, u32 warp_row, u32 warp_column, u32 k) {
+        u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < WARP_ROWS / 16; i++) {
-            ldmatrix_x4(x[i], x_tile + swizzled(warp_row + i * 16 + lane % 16, k + lane / 16 * 8));
+            ldmatrix_x4(x[i], stage + swizzled(warp_row + i * 16 + lane % 16, k + lane / 16 * 8));
         }
 #pragma unroll
         for (int j = 0; j < WARP_COLUMNS / 8; j += 2) {
             u32 two[4];
-            ldmatrix_x4(two, w_tile + swizzled(warp_column + j * 8 + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8));
+            ldmatrix_x4(two, stage + X_BYTES + swizzled(warp_column + j * 8 + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8));
             w[j][0] = two[0];
             w[j][1] = two[1];
             w[j + 1][0] = two[2];
             w[j + 1][1] = two[3];
         }
+    }
+
+    __device__ __forceinline__ void multiply(f32 (&sum)[WARP_ROWS / 16][WARP_COLUMNS / 8][4]) const {
 #pragma unroll
         for (int i = 0; i < WARP_ROWS / 16; i++) {
 #pragma unroll
@@ -85,7 +116,7 @@ __device__ __forceinline__ void multiply_stage(u32 x_tile, u32 w_tile, u32 warp_
             }
         }
     }
-}
+};
 
 // Eight outputs of a row from their sums. `extra(row, column)` comes on top before the activation.
 template <bool GATED, class Extra>
@@ -140,37 +171,53 @@ template <int WIDTH, bool GATED, class Extra> __device__ __forceinline__ void mm
     u32 warp_along = warp / (WARPS_DOWN * WARPS_ACROSS);
     u32 warp_row = warp / WARPS_ACROSS % WARPS_DOWN * WARP_ROWS, warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
     u64 down = (p.rows + TILE_ROWS - 1) / TILE_ROWS, across = (p.columns + OUTPUTS - 1) / OUTPUTS;
-    u64 steps = (p.depth + TILE_DEPTH - 1) / TILE_DEPTH;
+    u32 steps = u32((p.depth + TILE_DEPTH - 1) / TILE_DEPTH);
     u32 base = shared_address(shared);
     for (u64 index = blockIdx.x; index < down * across; index += gridDim.x) {
         u64 row, column;
         tile_place<8>(index, down, across, row, column);
         row *= TILE_ROWS;
         column *= OUTPUTS;
-        auto load = [&](u64 step) {
-            char *stage = shared + u32(step % STAGES) * STAGE_BYTES;
-            load_rows<WIDTH, TILE_ROWS, false>(stage, p.x, p.x, p.x_stride, row, p.rows, step * TILE_DEPTH, p.depth);
-            load_rows<WIDTH, TILE_COLUMNS, GATED>(stage + X_BYTES, p.w, p.gate, p.w_stride, column, p.columns, step * TILE_DEPTH, p.depth);
+        Loader<WIDTH, TILE_ROWS, false> x(p.x, p.x, p.x_stride, row, p.rows, p.depth);
+        Loader<WIDTH, TILE_COLUMNS, GATED> w(p.w, p.gate, p.w_stride, column, p.columns, p.depth);
+        auto load = [&](u32 step) {
+            char *stage = shared + step % STAGES * STAGE_BYTES;
+            x.load(stage, u64(step) * TILE_DEPTH);
+            w.load(stage + X_BYTES, u64(step) * TILE_DEPTH);
         };
         f32 sum[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
 #pragma unroll 1
-        for (u64 step = 0; step < STAGES - 1; step++) {
+        for (u32 step = 0; step < STAGES - 1; step++) {
             if (step < steps) {
                 load(step);
             }
             cp_async_commit();
         }
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        // While one step's fragments are multiplied, the next step's are on their way.
+        Fragments fragments[2];
+        fragments[0].load(base, warp_row, warp_column, warp_along * 16);
 #pragma unroll 1
-        for (u64 step = 0; step < steps; step++) {
-            cp_async_wait<STAGES - 2>();
-            // This stage is there for all, and all are done with the one before, which the next load overwrites.
-            __syncthreads();
-            if (step + STAGES - 1 < steps) {
-                load(step + STAGES - 1);
+        for (u32 step = 0; step < steps; step++) {
+            u32 stage = base + step % STAGES * STAGE_BYTES, next = base + (step + 1) % STAGES * STAGE_BYTES;
+#pragma unroll
+            for (int part = 0; part < PARTS_OF_STAGE; part++) {
+                if (part == PARTS_OF_STAGE - 1) {
+                    // The next stage is there for all, and all have read this one, which the next load but one overwrites.
+                    cp_async_wait<STAGES - 2>();
+                    __syncthreads();
+                }
+                u32 k = ((part + 1) % PARTS_OF_STAGE * WARPS_ALONG + warp_along) * 16;
+                fragments[(part + 1) % 2].load(part == PARTS_OF_STAGE - 1 ? next : stage, warp_row, warp_column, k);
+                if (part == 0) {
+                    if (step + STAGES - 1 < steps) {
+                        load(step + STAGES - 1);
+                    }
+                    cp_async_commit();
+                }
+                fragments[part % 2].multiply(sum);
             }
-            cp_async_commit();
-            u32 stage = base + u32(step % STAGES) * STAGE_BYTES;
-            multiply_stage(stage, stage + X_BYTES, warp_row, warp_column, warp_along, sum);
         }
         cp_async_wait<0>();
         f32 *sums = (f32 *)shared;

@@ -46,76 +46,86 @@ __device__ __forceinline__ void transpose_quad(u32 (&v)[4]) {
     }
 }
 
-// Two neighbouring values at `from`, in f32; zeros where there is no operand.
-__device__ __forceinline__ void read_pair(const element *from, u64 at, bool vector, bool first, bool second, f32 (&pair)[2]) {
-    pair[0] = pair[1] = 0.0f;
-    if (!from) {
-        return;
+// Two neighbouring values at `from`, in f32; zeros for what is not there.
+template <bool VECTOR> __device__ __forceinline__ void read_pair(const element *from, bool first, bool second, f32 (&pair)[2]) {
+    if constexpr (VECTOR) {
+        u32 both = first ? *(const u32 *)from : 0;
+        pair[0] = low_half(both);
+        pair[1] = high_half(both);
+    } else {
+        pair[0] = first ? widen(from[0]) : 0.0f;
+        pair[1] = second ? widen(from[1]) : 0.0f;
     }
-    if (vector) {
-        if (first) {
-            u32 both = *(const u32 *)(from + at);
-            pair[0] = low_half(both);
-            pair[1] = high_half(both);
-        }
-        return;
-    }
-    pair[0] = first ? widen(from[at]) : 0.0f;
-    pair[1] = second ? widen(from[at + 1]) : 0.0f;
 }
 
-// Writes the outputs of this warp group's 64 rows, from the sums of the up (or only) weight and of the gate.
-template <bool GATED, u32 KIND> __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, const f32 (&d)[WGMMA_COLUMNS / 2]) {
+// Writes the outputs of this warp group's 64 rows, from the sums of the up (or only) weight and of the gate. VECTOR: 16 bytes at
+// a time.
+template <bool GATED, u32 KIND, bool VECTOR>
+__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, const f32 (&d)[WGMMA_COLUMNS / 2]) {
     constexpr int OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     row += thread / 32 * 16 + thread % 32 / 4;
-    bool vector = p.vector;
+    // Columns of this tile, and where this thread's pairs start.
+    i64 left = i64(p.columns - column);
+    const element *bias = p.bias + column + quad * 2;
+    u64 start = row * p.y_stride + column;
 #pragma unroll
     for (int block = 0; block < OUTPUTS / 8; block += 4) {
-        f32 bias[4][2];
+        if (block * 8 >= left) {
+            break;
+        }
+        f32 added[4][2] = {};
+        if (p.bias) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            u64 at = column + (block + j) * 8 + quad * 2;
-            read_pair(p.bias, at, vector, at < p.columns, at + 1 < p.columns, bias[j]);
+            for (int j = 0; j < 4; j++) {
+                i64 c = (block + j) * 8 + quad * 2;
+                read_pair<VECTOR>(bias + (block + j) * 8, c < left, c + 1 < left, added[j]);
+            }
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            u64 line = row + half * 8;
-            bool there = line < p.rows;
+            bool there = row + half * 8 < p.rows;
+            u64 at = start + half * 8 * p.y_stride;
+            f32 residual[4][2] = {};
+            if (p.residual) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    i64 c = (block + j) * 8 + quad * 2;
+                    read_pair<VECTOR>(p.residual + at + c, there && c < left, there && c + 1 < left, residual[j]);
+                }
+            }
             u32 packed[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                u64 at = column + (block + j) * 8 + quad * 2;
-                bool first = there && at < p.columns, second = there && at + 1 < p.columns;
-                f32 residual[2], value[2];
-                read_pair(p.residual, line * p.y_stride + at, vector, first, second, residual);
+                f32 value[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    f32 up = d[(block + j) * 4 + half * 2 + e] + bias[j][e];
+                    f32 up = d[(block + j) * 4 + half * 2 + e] + added[j][e];
                     if constexpr (GATED) {
                         value[e] = activate_fast<KIND>(d[OUTPUTS / 2 + (block + j) * 4 + half * 2 + e]) * up;
                     } else {
                         value[e] = activate_fast<KIND>(up);
                     }
-                    value[e] += residual[e];
+                    value[e] += residual[j][e];
                 }
                 packed[j] = narrow2<element>(value[0], value[1]);
-                if (!vector) {
-                    element *to = p.y + line * p.y_stride + at;
-                    if (first) {
-                        to[0] = element{u16(packed[j])};
-                    }
-                    if (second) {
-                        to[1] = element{u16(packed[j] >> 16)};
-                    }
-                }
             }
-            if (vector) {
+            if constexpr (VECTOR) {
                 // Each lane has a pair in four blocks of eight columns; now it gets one whole block.
                 transpose_quad(packed);
-                u64 at = column + (block + quad) * 8;
-                if (there && at < p.columns) {
-                    *(u32x4 *)(p.y + line * p.y_stride + at) = {packed[0], packed[1], packed[2], packed[3]};
+                if (there && (block + i32(quad)) * 8 < left) {
+                    *(u32x4 *)(p.y + at + (block + quad) * 8) = {packed[0], packed[1], packed[2], packed[3]};
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    i64 c = (block + j) * 8 + quad * 2;
+                    if (there && c < left) {
+                        p.y[at + c] = element{u16(packed[j])};
+                    }
+                    if (there && c + 1 < left) {
+                        p.y[at + c + 1] = element{u16(packed[j] >> 16)};
+                    }
                 }
             }
         }
@@ -194,7 +204,7 @@ template <bool GATED, u32 KIND> __device__ __forceinline__ void wgmma_gemm(const
                     mbarrier_arrive(&empty[which]);
                 }
             } else if (threadIdx.x % 128 < CLUSTER) {
-                mbarrier_arrive_remote(&empty[which], threadIdx.x % 128);
+                mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
             }
         };
         for (u64 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {
@@ -224,7 +234,12 @@ template <bool GATED, u32 KIND> __device__ __forceinline__ void wgmma_gemm(const
             wgmma_wait<0>();
             wgmma_hold(d);
             release(before);
-            write_tile<GATED, KIND>(p, (row * CLUSTER + rank) * WGMMA_ROWS + group * 64, column * OUTPUTS, d);
+            u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
+            if (p.vector) {
+                write_tile<GATED, KIND, true>(p, first, column * OUTPUTS, d);
+            } else {
+                write_tile<GATED, KIND, false>(p, first, column * OUTPUTS, d);
+            }
         }
     }
     if constexpr (CLUSTER > 1) {
