@@ -91,12 +91,6 @@ impl Chunks {
     }
 }
 
-/// `count` elements from number `first` of `slice`.
-pub(super) fn elements(slice: &Slice<Cuda>, dtype: DType, first: u64, count: u64) -> Result<Slice<Cuda>> {
-    let part = slice.part(first * dtype.size(), count * dtype.size());
-    part.ok_or_else(|| crate::Error::invalid("fused_mlp", format!("an operand of {} elements", first + count), format!("{} bytes", slice.len)))
-}
-
 fn unit(dtype: DType) -> Unit {
     Unit {
         name: format!("fused_mlp/simt {dtype}"),

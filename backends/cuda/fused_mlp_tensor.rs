@@ -3,17 +3,15 @@
 //! Two products a chunk of tokens: the intermediate of a chunk is at most 32 MiB, so that the second-level cache of an A100 or
 //! H100 still holds it when the second product reads it.
 
-use super::fused_mlp::elements;
-use super::gemm::{HALVES, MmaTile, Product, WgmmaTile, fits, gemm_header, half};
+use super::gemm::{ActivationForm, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear::activation_code;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::fused_mlp::MAX_WORKSPACE;
-use crate::ops::{Activation, FusedMlp, FusedMlpArgs};
+use crate::ops::{FusedMlp, FusedMlpArgs};
 
 pub(super) const SM80: Variant<FusedMlp> = Variant {
     name: "sm80",
@@ -37,10 +35,10 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers: covers_sm90,
-    unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tile(op, target), op.activation),
+    unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tile(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
         let forms = each_form(&WgmmaTile::ALL);
-        forms.flat_map(|(dtype, gated, tile)| Activation::ALL.map(|activation| unit_sm90(dtype, gated, &tile, activation))).collect()
+        forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tile, form))).collect()
     },
     workspace,
     launch: launch_sm90,
@@ -132,9 +130,9 @@ fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
 /// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
 const INSTEAD: MmaTile = MmaTile::MIDDLE;
 
-fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: Activation) -> Unit {
+fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
     let mut defines = [tile.defines(), INSTEAD.defines()].concat();
-    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION", activation_code(Some(activation)).to_string())]);
+    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
     Unit {
         name: format!("fused_mlp/sm90 {dtype}, {}, {} columns, {}", form(gated), tile.columns_name(), activation.name()),
         source: source!("fused_mlp/sm90.cu"),
@@ -167,6 +165,7 @@ fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlp
             columns: op.d_ff,
             depth: op.d_model,
             x_stride: op.d_model,
+            w_stride: op.d_model,
             y_stride: intermediate_stride(op),
             activation: Some(op.activation),
         };
@@ -182,6 +181,7 @@ fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlp
             columns: op.d_out,
             depth: op.d_ff,
             x_stride: intermediate_stride(op),
+            w_stride: op.d_ff,
             y_stride: op.d_out,
             activation: None,
         };

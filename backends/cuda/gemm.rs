@@ -8,7 +8,7 @@ use super::tma::{Layout, Swizzle, TensorMap};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::{Activation, Op};
 
 params! {
@@ -32,6 +32,11 @@ params! {
         /// Of the residual too.
         y_stride: u64,
         activation: u32,
+        /// The same for the kernels of `tile/wgmma_gemm.cuh`, see there.
+        floor: f32,
+        sigmoid_a: f32,
+        sigmoid_b: f32,
+        unused: u32,
         /// Whether bias, residual and y can be moved 16 bytes at a time.
         vector: u32,
     }
@@ -57,6 +62,8 @@ pub(super) struct MmaTile {
 impl MmaTile {
     /// Four warps of 64 × 64 sums: 16 products for 8 loads from shared memory.
     const WIDE: Self = Self { name: "wide", sides: [128, 128, 32], warps: [2, 2, 1], stages: 4 };
+    /// The same with half as many barriers, where two blocks still fit on a multiprocessor.
+    const DEEP: Self = Self { name: "deep", sides: [128, 128, 64], warps: [2, 2, 1], stages: 3 };
     /// A fourth of that, for products that would leave multiprocessors idle.
     pub(super) const MIDDLE: Self = Self { name: "middle", sides: [64, 64, 64], warps: [2, 2, 1], stages: 4 };
     /// For up to 64 rows: narrow, so that there are many blocks to read W.
@@ -64,7 +71,7 @@ impl MmaTile {
     /// For a few rows, where the time goes into reading W: many small blocks, much in flight, the warps along K.
     const FEW_ROWS: Self = Self { name: "few rows", sides: [16, 32, 128], warps: [1, 1, 4], stages: 6 };
     /// All of them.
-    pub(super) const ALL: [Self; 4] = [Self::WIDE, Self::MIDDLE, Self::SLIM, Self::FEW_ROWS];
+    pub(super) const ALL: [Self; 5] = [Self::WIDE, Self::DEEP, Self::MIDDLE, Self::SLIM, Self::FEW_ROWS];
 
     /// The tile for a product of that size. A gated product has twice its outputs in sums.
     pub(super) fn choose(rows: u64, columns: u64, gated: bool, target: &Target) -> Self {
@@ -72,6 +79,7 @@ impl MmaTile {
         match rows {
             0..=16 => Self::FEW_ROWS,
             17..=64 => Self::SLIM,
+            65.. if fill(&Self::WIDE) && target.shared_bytes >= 2 * Self::DEEP.shared_bytes() + 2048 => Self::DEEP,
             65.. if fill(&Self::WIDE) => Self::WIDE,
             _ => Self::MIDDLE,
         }
@@ -176,7 +184,7 @@ impl WgmmaTile {
     }
 }
 
-/// A product with its operands. The weights are packed or rows of `w_stride`.
+/// A product with its operands.
 pub(super) struct Product<'a> {
     pub dtype: DType,
     pub x: Slice<Cuda>,
@@ -190,6 +198,8 @@ pub(super) struct Product<'a> {
     pub depth: u64,
     /// Elements from a row to the next.
     pub x_stride: u64,
+    /// Of both weights.
+    pub w_stride: u64,
     pub y_stride: u64,
     pub activation: Option<Activation>,
 }
@@ -198,6 +208,8 @@ impl Product<'_> {
     /// Without tensor maps.
     pub(super) fn params(&self) -> GemmParams {
         let addresses = [address(&self.y), address_of(self.bias), address_of(self.residual.as_ref())];
+        // gelu with tanh is x·σ(2u), u = √(2/π)·(x + 0.044715·x³).
+        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (1.595_769_1, 0.071_354_814) } else { (1.0, 0.0) };
         let whole = self.columns.is_multiple_of(8) && self.y_stride.is_multiple_of(8);
         GemmParams {
             x_map: TensorMap::NONE,
@@ -213,9 +225,13 @@ impl Product<'_> {
             columns: self.columns,
             depth: self.depth,
             x_stride: self.x_stride,
-            w_stride: self.depth,
+            w_stride: self.w_stride,
             y_stride: self.y_stride,
             activation: activation_code(self.activation),
+            floor: if self.activation == Some(Activation::Relu) { 0.0 } else { f32::NEG_INFINITY },
+            sigmoid_a,
+            sigmoid_b,
+            unused: 0,
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
         }
     }
@@ -223,7 +239,7 @@ impl Product<'_> {
     /// The most bytes, of 16, 4 and 2, that every row of X and of the weights starts on a multiple of, and is whole in.
     pub(super) fn width(&self) -> u64 {
         let starts = [address(&self.x), address(&self.w), address_of(self.gate.as_ref())];
-        let sizes = [self.x_stride * 2, self.depth * 2];
+        let sizes = [self.x_stride * 2, self.w_stride * 2];
         let all = |width: &u64| starts.iter().chain(&sizes).all(|place| place.is_multiple_of(*width));
         [16, 4].into_iter().find(all).unwrap_or(2)
     }
@@ -263,15 +279,54 @@ impl Product<'_> {
         };
         let mut params = self.params();
         params.x_map = map(&self.x, self.rows, self.x_stride, &[WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32])?;
-        params.w_map = map(&self.w, self.columns, self.depth, &weight_box)?;
+        params.w_map = map(&self.w, self.columns, self.w_stride, &weight_box)?;
         if let Some(gate) = &self.gate {
-            params.gate_map = map(gate, self.columns, self.depth, &weight_box)?;
+            params.gate_map = map(gate, self.columns, self.w_stride, &weight_box)?;
         }
         let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
         let grid = tile.tiles(self.rows, self.columns, self.gate.is_some()).min(room.max(tile.cluster)) as u32;
         let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [tile.cluster as u32, 1, 1], overlap, ..Launch::new(grid, WgmmaTile::THREADS) };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &launch, &params) }
+    }
+}
+
+/// `count` elements from number `first` of `slice`.
+pub(super) fn elements(slice: &Slice<Cuda>, dtype: DType, first: u64, count: u64) -> Result<Slice<Cuda>> {
+    let part = slice.part(first * dtype.size(), count * dtype.size());
+    part.ok_or_else(|| Error::invalid("operand", format!("at least {} elements", first + count), format!("{} bytes", slice.len)))
+}
+
+/// How the kernels of `tile/wgmma_gemm.cuh` compute an activation: each form is compiled by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ActivationForm {
+    /// None, relu.
+    Floor,
+    /// silu, gelu with tanh.
+    Sigmoid,
+    /// gelu with the error function.
+    ExactGelu,
+}
+
+impl ActivationForm {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::Floor, Self::Sigmoid, Self::ExactGelu];
+
+    pub(super) const fn of(activation: Option<Activation>) -> Self {
+        match activation {
+            None | Some(Activation::Relu) => Self::Floor,
+            Some(Activation::Silu | Activation::GeluTanh) => Self::Sigmoid,
+            Some(Activation::GeluErf) => Self::ExactGelu,
+        }
+    }
+
+    /// The name that the kernels know it by.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "FLOOR",
+            Self::Sigmoid => "SIGMOID",
+            Self::ExactGelu => "EXACT_GELU",
+        }
     }
 }
 
@@ -312,7 +367,9 @@ mod tests {
     fn a_tile_is_as_small_as_the_work_asks_for() {
         assert_eq!(MmaTile::choose(1, 4096, false, &H200), MmaTile::FEW_ROWS);
         assert_eq!(MmaTile::choose(128, 4096, false, &H200), MmaTile::MIDDLE, "32 wide tiles for 132 multiprocessors");
-        assert_eq!(MmaTile::choose(4096, 4096, false, &H200), MmaTile::WIDE);
+        assert_eq!(MmaTile::choose(4096, 4096, false, &H200), MmaTile::DEEP);
+        let rtx3090 = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+        assert_eq!(MmaTile::choose(4096, 4096, false, &rtx3090), MmaTile::WIDE);
         assert_eq!(WgmmaTile::choose(&[(4096, 4096, 4096, false)], &H200), WgmmaTile::WIDE);
         assert_eq!(WgmmaTile::choose(&[(512, 4096, 4096, false)], &H200), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
     }

@@ -34,6 +34,7 @@ headers! {
     "tile/mma_gemm.cuh",
     "tile/wgmma_gemm.cuh",
     "linear/delta.cuh",
+    "linear/repack.cuh",
     "tile/codes.cuh",
     "tile/attention_mask.cuh",
 }

@@ -4,32 +4,32 @@
 
 #include "tile/mma_gemm.cuh"
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) mlp_up_mma_16(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_up_mma_16(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<16, MLP_GATED>(p, shared, Nothing{});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) mlp_up_mma_4(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_up_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<4, MLP_GATED>(p, shared, Nothing{});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) mlp_up_mma_2(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_up_mma_2(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<2, MLP_GATED>(p, shared, Nothing{});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) mlp_down_mma_16(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_down_mma_16(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<16, false>(p, shared, Nothing{});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) mlp_down_mma_4(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_down_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<4, false>(p, shared, Nothing{});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) mlp_down_mma_2(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_down_mma_2(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<2, false>(p, shared, Nothing{});
 }

@@ -4,6 +4,7 @@
 #include "tile/mma_gemm.cuh"
 #include "linear/delta.cuh"
 #include "linear/mma_params.cuh"
+#include "linear/repack.cuh"
 
 // The adapters' share.
 struct Delta {
@@ -19,17 +20,21 @@ extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) linear_project(con
     project_tokens(p, space);
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) linear_mma_16(const LinearMmaParams p) {
+extern "C" __global__ void __launch_bounds__(REPACK_THREADS) linear_repack(const RepackParams p) {
+    repack(p);
+}
+
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_16(const LinearMmaParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<16, false>(p.gemm, shared, Delta{p});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) linear_mma_4(const LinearMmaParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_4(const LinearMmaParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<4, false>(p.gemm, shared, Delta{p});
 }
 
-extern "C" __global__ void __launch_bounds__(MMA_THREADS) linear_mma_2(const LinearMmaParams p) {
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_2(const LinearMmaParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<2, false>(p.gemm, shared, Delta{p});
 }

@@ -45,43 +45,43 @@ template <int WIDTH> __device__ __forceinline__ void load_piece(char *to, const 
 // eight rows of `from` and the same eight of `gate` in turn, so that one thread gets the sums of both.
 template <int WIDTH, int ROWS, bool PAIRED> struct Loader {
     static constexpr int PIECE = WIDTH / 2, EACH = TILE_DEPTH / PIECE, PASSES = ROWS * EACH / MMA_THREADS;
-    // Narrow pieces are too many to keep a place for each.
-    static constexpr int UNROLL = WIDTH == 16 ? PASSES : 4, KEPT = WIDTH == 16 ? PASSES : 1;
-    static_assert(ROWS * EACH % MMA_THREADS == 0 && MMA_THREADS % (EACH * 8) == 0 || WIDTH < 16, "every thread loads as much, at one k");
+    // Rows that a pass of all threads takes. Where they are whole turns, a thread's next piece lies as many rows further on.
+    static constexpr int ROWS_A_PASS = MMA_THREADS / EACH, STEP = PAIRED ? ROWS_A_PASS / 2 : ROWS_A_PASS;
+    static constexpr bool REGULAR = MMA_THREADS % EACH == 0 && (!PAIRED || ROWS_A_PASS % 16 == 0);
+    static constexpr int UNROLL = WIDTH == 16 ? PASSES : 4;
+    static_assert(ROWS * EACH % MMA_THREADS == 0, "every thread loads as much");
 
     const element *from, *gate;
-    u64 stride, first, count, depth;
-    const element *kept[KEPT];
+    u64 stride, depth;
+    // Rows that there are, from the tile's first on.
+    u32 left;
 
     __device__ __forceinline__ Loader(const element *from, const element *gate, u64 stride, u64 first, u64 count, u64 depth)
-        : from(from), gate(gate), stride(stride), first(first), count(count), depth(depth) {
-        if constexpr (WIDTH == 16) {
-#pragma unroll
-            for (int pass = 0; pass < PASSES; pass++) {
-                kept[pass] = place(pass * MMA_THREADS + threadIdx.x);
-            }
+        : from(from + first * stride), gate(gate + first * stride), stride(stride), depth(depth), left(u32(count - first < ROWS ? count - first : ROWS)) {
+        if constexpr (REGULAR) {
+            this->from = place(threadIdx.x);
         }
     }
 
-    // Where a piece starts at k = 0; null outside.
+    // Which row a piece is of, and where it starts at k = 0.
+    __device__ __forceinline__ u32 source(u32 piece) const {
+        u32 row = piece / EACH;
+        return PAIRED ? row / 16 * 8 + row % 8 : row;
+    }
+
     __device__ __forceinline__ const element *place(u32 piece) const {
-        u32 row = piece / EACH, k = piece % EACH * PIECE;
-        u64 source = first + (PAIRED ? row / 16 * 8 + row % 8 : row);
-        return source < count ? (PAIRED && row % 16 >= 8 ? gate : from) + source * stride + k : nullptr;
+        const element *base = PAIRED && piece / EACH % 16 >= 8 ? gate : from;
+        return base + source(piece) * stride + piece % EACH * PIECE;
     }
 
     __device__ __forceinline__ void load(char *to, u64 start) const {
 #pragma unroll UNROLL
         for (int pass = 0; pass < PASSES; pass++) {
             u32 piece = pass * MMA_THREADS + threadIdx.x, row = piece / EACH, k = piece % EACH * PIECE;
-            const element *source;
-            if constexpr (WIDTH == 16) {
-                source = kept[pass];
-            } else {
-                source = place(piece);
-            }
-            bool inside = source && start + k < depth;
-            load_piece<WIDTH>(to + swizzled(row, k), inside ? source + start : from, inside);
+            // What is outside is not read, wherever it lies.
+            bool inside = source(piece) < left && start + k < depth;
+            const element *at = REGULAR ? from + u64(pass * STEP) * stride : place(piece);
+            load_piece<WIDTH>(to + swizzled(row, k), at + start, inside);
         }
     }
 };

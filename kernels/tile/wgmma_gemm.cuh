@@ -17,15 +17,19 @@ constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL, WGMMA_W_BYTES = WGMMA_COLUMNS 
 constexpr u32 WGMMA_STAGE = WGMMA_X_BYTES + WGMMA_W_BYTES;
 constexpr u32 BAND = 16 / CLUSTER;
 
-// As `activate`, by the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
-template <u32 KIND> __device__ __forceinline__ f32 activate_fast(f32 x) {
-    if constexpr (KIND == GELU_TANH) {
-        f32 u = 1.5957691216057308f * x * (1.0f + 0.044715f * x * x);
-        return __fdividef(x, 1.0f + __expf(-u));
-    } else if constexpr (KIND == SILU) {
-        return __fdividef(x, 1.0f + __expf(-x));
+// The activations, by what they cost: each has its own code, unrolled over every sum of a thread.
+enum ActivationForm : u32 { FLOOR = 0, SIGMOID = 1, EXACT_GELU = 2 };
+
+// With the numbers of `p`. FLOOR: x, but `floor` at least (none: -infinity; relu: 0). SIGMOID: x·σ(x·(a + b·x²)) (silu, and gelu
+// with tanh). By the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
+template <u32 FORM> __device__ __forceinline__ f32 activate_form(const GemmParams &p, f32 x) {
+    if constexpr (FORM == FLOOR) {
+        // A NaN stays one: fmaxf would turn it into the floor.
+        return x < p.floor ? p.floor : x;
+    } else if constexpr (FORM == SIGMOID) {
+        return __fdividef(x, 1.0f + __expf(-x * (p.sigmoid_a + p.sigmoid_b * x * x)));
     } else {
-        return activate(KIND, x);
+        return activate(GELU_ERF, x);
     }
 }
 
@@ -60,7 +64,7 @@ template <bool VECTOR> __device__ __forceinline__ void read_pair(const element *
 
 // Writes the outputs of this warp group's 64 rows, from the sums of the up (or only) weight and of the gate. VECTOR: 16 bytes at
 // a time.
-template <bool GATED, u32 KIND, bool VECTOR>
+template <bool GATED, u32 FORM, bool VECTOR>
 __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, const f32 (&d)[WGMMA_COLUMNS / 2]) {
     constexpr int OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
     u32 thread = threadIdx.x % 128, quad = thread % 4;
@@ -102,9 +106,9 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
                 for (int e = 0; e < 2; e++) {
                     f32 up = d[(block + j) * 4 + half * 2 + e] + added[j][e];
                     if constexpr (GATED) {
-                        value[e] = activate_fast<KIND>(d[OUTPUTS / 2 + (block + j) * 4 + half * 2 + e]) * up;
+                        value[e] = activate_form<FORM>(p, d[OUTPUTS / 2 + (block + j) * 4 + half * 2 + e]) * up;
                     } else {
-                        value[e] = activate_fast<KIND>(up);
+                        value[e] = activate_form<FORM>(p, up);
                     }
                     value[e] += residual[j][e];
                 }
@@ -133,7 +137,7 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
-template <bool GATED, u32 KIND> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
+template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u64 OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
     u64 *full = (u64 *)(tiles + WGMMA_STAGES * WGMMA_STAGE), *empty = full + WGMMA_STAGES;
@@ -236,9 +240,9 @@ template <bool GATED, u32 KIND> __device__ __forceinline__ void wgmma_gemm(const
             release(before);
             u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
             if (p.vector) {
-                write_tile<GATED, KIND, true>(p, first, column * OUTPUTS, d);
+                write_tile<GATED, FORM, true>(p, first, column * OUTPUTS, d);
             } else {
-                write_tile<GATED, KIND, false>(p, first, column * OUTPUTS, d);
+                write_tile<GATED, FORM, false>(p, first, column * OUTPUTS, d);
             }
         }
     }
