@@ -24,7 +24,7 @@ pub(super) const SM80: Variant<FusedMlp> = Variant {
         fits(mma_tile(op, target).shared_bytes(), target)
     },
     unit: |op, target| unit_sm80(op.dtype, op.gated, &mma_tile(op, target)),
-    units: |_: Arch| each_form(&MmaTile::ALL).map(|(dtype, gated, tile)| unit_sm80(dtype, gated, &tile)).collect(),
+    units: |arch: Arch| each_form(MmaTile::on(arch)).map(|(dtype, gated, tile)| unit_sm80(dtype, gated, &tile)).collect(),
     workspace,
     launch: launch_sm80,
 };
@@ -37,7 +37,7 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
     covers: covers_sm90,
     unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tile(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
-        let forms = each_form(&WgmmaTile::ALL);
+        let forms = each_form(WgmmaTile::ALL);
         forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tile, form))).collect()
     },
     workspace,
@@ -45,11 +45,9 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
 };
 
 /// Both dtypes, both forms, every tile.
-fn each_form<T: Copy>(tiles: &'static [T]) -> impl Iterator<Item = (DType, bool, T)> {
-    HALVES
-        .into_iter()
-        .flat_map(|dtype| [false, true].map(|gated| (dtype, gated)))
-        .flat_map(|(dtype, gated)| tiles.iter().map(move |&tile| (dtype, gated, tile)))
+fn each_form<T: Copy + 'static, const N: usize>(tiles: [T; N]) -> impl Iterator<Item = (DType, bool, T)> {
+    let forms = HALVES.into_iter().flat_map(|dtype| [false, true].map(|gated| (dtype, gated)));
+    forms.flat_map(move |(dtype, gated)| tiles.map(|tile| (dtype, gated, tile)))
 }
 
 /// Elements from a row of the intermediate to the next: a multiple of 16 bytes.
@@ -73,7 +71,7 @@ fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String
     }
     let time = |rows: u64| {
         let whole = (tokens / rows) as f64 * chunk_time(op, rows, target);
-        whole + if tokens % rows == 0 { 0.0 } else { chunk_time(op, tokens % rows, target) }
+        whole + if tokens.is_multiple_of(rows) { 0.0 } else { chunk_time(op, tokens % rows, target) }
     };
     let sizes = (1..=most / TILE_ROWS).rev().map(|tiles| tiles * TILE_ROWS);
     // The first of equals: the largest, which starts the fewest kernels.
@@ -122,7 +120,11 @@ fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
         source: source!("fused_mlp/sm80.cu"),
         headers: vec![gemm_header()],
         defines,
-        entries: &["mlp_up_mma_16", "mlp_up_mma_4", "mlp_up_mma_2", "mlp_down_mma_16", "mlp_down_mma_4", "mlp_down_mma_2"],
+        entries: if gated {
+            &["mlp_mma_16", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+        } else {
+            &["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"]
+        },
         shared_bytes: tile.shared_bytes(),
     }
 }
@@ -138,7 +140,11 @@ fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: Activation
         source: source!("fused_mlp/sm90.cu"),
         headers: vec![gemm_header()],
         defines,
-        entries: &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_up_mma_4", "mlp_up_mma_2", "mlp_down_mma_4", "mlp_down_mma_2"],
+        entries: if gated {
+            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+        } else {
+            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2"]
+        },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
@@ -191,14 +197,16 @@ fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlp
     Ok(chunks)
 }
 
+/// The kernels for a product on mma.sync, by how many bytes they move at once: 16, 4, 2.
+const fn mma_entries(product: &Product<'_>) -> [&'static str; 3] {
+    if product.gate.is_some() { ["mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"] } else { ["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"] }
+}
+
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let tile = mma_tile(&plan.op, &plan.target);
-    for [up, down] in chunks(plan, workspace, args)? {
+    for product in chunks(plan, workspace, args)?.into_iter().flatten() {
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace.
-        unsafe {
-            up.launch_mma(queue, plan, &tile, ["mlp_up_mma_16", "mlp_up_mma_4", "mlp_up_mma_2"])?;
-            down.launch_mma(queue, plan, &tile, ["mlp_down_mma_16", "mlp_down_mma_4", "mlp_down_mma_2"])?;
-        }
+        unsafe { product.launch_mma(queue, plan, &tile, mma_entries(&product))? };
     }
     Ok(())
 }
@@ -214,11 +222,41 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
             match (product.width(), up) {
                 (16, true) => product.launch_wgmma(queue, plan, &tile, "mlp_up_wgmma", overlap)?,
                 (16, false) => product.launch_wgmma(queue, plan, &tile, "mlp_down_wgmma", overlap)?,
-                (_, true) => product.launch_mma(queue, plan, &INSTEAD, ["", "mlp_up_mma_4", "mlp_up_mma_2"])?,
-                (_, false) => product.launch_mma(queue, plan, &INSTEAD, ["", "mlp_down_mma_4", "mlp_down_mma_2"])?,
+                _ => product.launch_mma(queue, plan, &INSTEAD, mma_entries(&product))?,
             }
         }
         overlap = true;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ops::Activation;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
+        let activation = Activation::GeluTanh;
+        FusedMlp { dtype: DType::F16, tokens, d_model, d_ff, d_out: d_model, activation, gated: false, bias1: false, bias2: false, residual: false }
+    }
+
+    #[test]
+    fn a_chunk_fits_into_the_workspace_and_is_whole_tiles() {
+        for (tokens, d_ff) in [(1, 11008), (300, 11008), (4096, 11008), (4096, 14336), (100_000, 4095), (7, 1 << 24), (9, 3)] {
+            let op = op(tokens, 4096, d_ff);
+            let rows = chunk_rows(&op, &H200).unwrap();
+            assert!(rows > 0 && workspace(&op, &H200) <= MAX_WORKSPACE, "{op:?}: {rows}");
+            assert!(rows == tokens || rows.is_multiple_of(TILE_ROWS) || MAX_WORKSPACE / (d_ff * 2) < TILE_ROWS, "{op:?}: {rows}");
+        }
+        assert!(chunk_rows(&op(1, 8, (16 << 20) + 1), &H200).is_err());
+    }
+
+    #[test]
+    fn chunks_leave_few_multiprocessors_idle() {
+        // 8 × 43 and 8 × 16 tiles for 132 multiprocessors; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
+        assert_eq!(chunk_rows(&op(4096, 4096, 11008), &H200), Ok(1024));
+    }
 }

@@ -71,7 +71,20 @@ impl MmaTile {
     /// For a few rows, where the time goes into reading W: many small blocks, much in flight, the warps along K.
     const FEW_ROWS: Self = Self { name: "few rows", sides: [16, 32, 128], warps: [1, 1, 4], stages: 6 };
     /// All of them.
-    pub(super) const ALL: [Self; 5] = [Self::WIDE, Self::DEEP, Self::MIDDLE, Self::SLIM, Self::FEW_ROWS];
+    #[cfg(test)]
+    const ALL: [Self; 5] = [Self::WIDE, Self::DEEP, Self::MIDDLE, Self::SLIM, Self::FEW_ROWS];
+
+    /// The widest, by an architecture's shared memory; where that is not known, as on one with little.
+    fn widest(arch: Arch) -> Self {
+        let shared_bytes = arch.shared_bytes().unwrap_or(0);
+        // The driver keeps 1 KiB a block for itself.
+        if shared_bytes >= 2 * (Self::DEEP.shared_bytes() + 1024) { Self::DEEP } else { Self::WIDE }
+    }
+
+    /// Those that are used on an architecture.
+    pub(super) fn on(arch: Arch) -> [Self; 4] {
+        [Self::widest(arch), Self::MIDDLE, Self::SLIM, Self::FEW_ROWS]
+    }
 
     /// The tile for a product of that size. A gated product has twice its outputs in sums.
     pub(super) fn choose(rows: u64, columns: u64, gated: bool, target: &Target) -> Self {
@@ -79,8 +92,7 @@ impl MmaTile {
         match rows {
             0..=16 => Self::FEW_ROWS,
             17..=64 => Self::SLIM,
-            65.. if fill(&Self::WIDE) && target.shared_bytes >= 2 * Self::DEEP.shared_bytes() + 2048 => Self::DEEP,
-            65.. if fill(&Self::WIDE) => Self::WIDE,
+            65.. if fill(&Self::WIDE) => Self::widest(target.arch),
             _ => Self::MIDDLE,
         }
     }
@@ -95,9 +107,10 @@ impl MmaTile {
     }
 
     /// Of the stages, or of the sums that take their place.
-    pub(super) fn shared_bytes(&self) -> u32 {
+    pub(super) const fn shared_bytes(&self) -> u32 {
         let [rows, columns, depth] = self.sides;
-        (self.stages * (rows + columns) * depth * 2).max(rows * (columns + 8) * 4) as u32
+        let (stages, sums) = (self.stages * (rows + columns) * depth * 2, rows * (columns + 8) * 4);
+        if stages > sums { stages as u32 } else { sums as u32 }
     }
 
     pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
@@ -209,7 +222,7 @@ impl Product<'_> {
     pub(super) fn params(&self) -> GemmParams {
         let addresses = [address(&self.y), address_of(self.bias), address_of(self.residual.as_ref())];
         // gelu with tanh is x·σ(2u), u = √(2/π)·(x + 0.044715·x³).
-        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (1.595_769_1, 0.071_354_814) } else { (1.0, 0.0) };
+        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (1.595_769_1, 0.071_354_82) } else { (1.0, 0.0) };
         let whole = self.columns.is_multiple_of(8) && self.y_stride.is_multiple_of(8);
         GemmParams {
             x_map: TensorMap::NONE,

@@ -19,7 +19,7 @@ pub(super) const SM80: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     covers: |op, target| half(op.dtype).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
     unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
-    units: |_: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::ALL.map(|tile| unit_sm80(dtype, &tile))).collect(),
+    units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
     workspace: |op, _| repacked_bytes(op) + op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
     launch: launch_sm80,
 };
