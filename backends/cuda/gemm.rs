@@ -67,7 +67,7 @@ impl MmaTile {
     /// A fourth of that, for products that would leave multiprocessors idle.
     pub(super) const MIDDLE: Self = Self { name: "middle", sides: [64, 64, 64], warps: [2, 2, 1], stages: 4 };
     /// For up to 64 rows: narrow, so that there are many blocks to read W.
-    const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 4 };
+    const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 3 };
     /// For a few rows, where the time goes into reading W: many small blocks, much in flight, the warps along K.
     const FEW_ROWS: Self = Self { name: "few rows", sides: [16, 32, 128], warps: [1, 1, 4], stages: 6 };
     /// All of them.
@@ -222,7 +222,7 @@ impl Product<'_> {
     pub(super) fn params(&self) -> GemmParams {
         let addresses = [address(&self.y), address_of(self.bias), address_of(self.residual.as_ref())];
         // gelu with tanh is x·σ(2u), u = √(2/π)·(x + 0.044715·x³).
-        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (1.595_769_1, 0.071_354_82) } else { (1.0, 0.0) };
+        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (1.595_769_1, 1.595_769_1 * 0.044_715) } else { (1.0, 0.0) };
         let whole = self.columns.is_multiple_of(8) && self.y_stride.is_multiple_of(8);
         GemmParams {
             x_map: TensorMap::NONE,
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn tiles_fit_the_smallest_of_the_chips() {
         for tile in MmaTile::ALL {
-            assert!(tile.shared_bytes() <= 99 << 10, "{tile:?}");
+            assert!(tile.shared_bytes() <= if tile == MmaTile::DEEP { 227 << 10 } else { 90 << 10 }, "{tile:?}: beside what is not dynamic");
         }
         for tile in WgmmaTile::ALL {
             assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
