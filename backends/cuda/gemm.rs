@@ -222,7 +222,8 @@ impl Product<'_> {
     pub(super) fn params(&self) -> GemmParams {
         let addresses = [address(&self.y), address_of(self.bias), address_of(self.residual.as_ref())];
         // gelu with tanh is x·σ(2u), u = √(2/π)·(x + 0.044715·x³).
-        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (1.595_769_1, 1.595_769_1 * 0.044_715) } else { (1.0, 0.0) };
+        let twice = 2.0 * std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+        let (sigmoid_a, sigmoid_b) = if self.activation == Some(Activation::GeluTanh) { (twice, twice * 0.044_715) } else { (1.0, 0.0) };
         let whole = self.columns.is_multiple_of(8) && self.y_stride.is_multiple_of(8);
         GemmParams {
             x_map: TensorMap::NONE,
