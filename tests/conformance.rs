@@ -59,6 +59,7 @@ impl Visit for Collect<'_> {
         for subject in self.0 {
             for &variant in variants(&*device, subject.kind()) {
                 trials.push(trial(&device, subject, variant, Mode::Direct));
+                trials.push(trial(&device, subject, variant, Mode::Aligned));
                 // Capture does not depend on sizes: one case of each operation and variant shows it.
                 if captured.insert((subject.kind().name(), variant)) {
                     trials.push(trial(&device, subject, variant, Mode::Captured));
@@ -75,7 +76,11 @@ impl Visit for Collect<'_> {
 }
 
 fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static str, mode: Mode) -> Trial {
-    let suffix = if mode == Mode::Captured { ", captured" } else { "" };
+    let suffix = match mode {
+        Mode::Direct => "",
+        Mode::Aligned => ", aligned",
+        Mode::Captured => ", captured",
+    };
     let name = format!("{} ({variant}{suffix})", subject.name());
     let (device, subject) = (device.clone(), subject.clone());
     Trial::ignorable_test(name, move || {

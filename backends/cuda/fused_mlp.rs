@@ -16,7 +16,9 @@ impl Table for FusedMlp {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<FusedMlp>; 1] = [Variant {
+const VARIANTS: [Variant<FusedMlp>; 3] = [super::fused_mlp_tensor::SM90, super::fused_mlp_tensor::SM80, SIMT];
+
+const SIMT: Variant<FusedMlp> = Variant {
     name: "simt",
     label: "fused_mlp/simt",
     runs_on: RunsOn::From(80),
@@ -26,7 +28,7 @@ const VARIANTS: [Variant<FusedMlp>; 1] = [Variant {
     units: |_: Arch| DType::ALL.map(unit).into(),
     workspace: |op, _| Chunks::new(op, MAX_WORKSPACE).map_or(0, |chunks| chunks.bytes),
     launch,
-}];
+};
 
 params! {
     /// Of both kernels: one chunk of tokens and of d_ff.

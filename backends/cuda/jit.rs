@@ -30,6 +30,11 @@ headers! {
     "tile/activation.cuh",
     "tile/reduce.cuh",
     "tile/gemm.cuh",
+    "tile/outputs.cuh",
+    "tile/mma_gemm.cuh",
+    "tile/wgmma_gemm.cuh",
+    "linear/delta.cuh",
+    "linear/repack.cuh",
     "tile/codes.cuh",
     "tile/attention_mask.cuh",
 }

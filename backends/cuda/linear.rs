@@ -15,7 +15,9 @@ impl Table for Linear {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Linear>; 1] = [Variant {
+const VARIANTS: [Variant<Linear>; 3] = [super::linear_tensor::SM90, super::linear_tensor::SM80, SIMT];
+
+const SIMT: Variant<Linear> = Variant {
     name: "simt",
     label: "linear/simt",
     runs_on: RunsOn::From(80),
@@ -25,7 +27,7 @@ const VARIANTS: [Variant<Linear>; 1] = [Variant {
     units: |_: Arch| DType::ALL.map(unit).into(),
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
     launch,
-}];
+};
 
 params! {
     /// Of both kernels.
@@ -75,8 +77,8 @@ fn unit(dtype: DType) -> Unit {
     }
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
+/// With the factors of the delta, if there is one.
+pub(super) fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> LinearParams {
     let mut params = LinearParams {
         x: address(&args.x),
         w: address(&args.w),
@@ -103,8 +105,25 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         params.core = address_of(of.core.as_ref());
         params.input = factor(slice.input, &of.input, op.d_in, slice.rank);
         params.output = factor(slice.output, &of.output, op.d_out, slice.rank);
+    }
+    params
+}
+
+/// Leaves s·h·Q of each token in the workspace.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(super) unsafe fn launch_project(queue: &mut Queue, plan: &Plan<Linear>, params: &LinearParams) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, "linear_project", &Launch::new(blocks(params.rows), 256), params) }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let params = linear_params(op, workspace, args);
+    if op.delta.is_some() {
         // SAFETY: the caller's promise; the workspace holds a row of f32 for each token.
-        unsafe { plan.launch(queue, "linear_project", &Launch::new(blocks(op.tokens), 256), &params)? };
+        unsafe { launch_project(queue, plan, &params)? };
     }
     let tiles = op.tokens.div_ceil(TILE) * op.d_out.div_ceil(TILE);
     // SAFETY: the caller's promise.

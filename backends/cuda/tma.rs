@@ -18,6 +18,11 @@ pub struct TensorMap {
     opaque: [u64; 16],
 }
 
+impl TensorMap {
+    /// Of a kernel that does not read it.
+    pub const NONE: Self = Self { opaque: [0; 16] };
+}
+
 impl std::fmt::Debug for TensorMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TensorMap")

@@ -5,24 +5,13 @@
 
 #include "tile/activation.cuh"
 #include "tile/gemm.cuh"
-#include "tile/codes.cuh"
-#include "linear/params.cuh"
+#include "linear/delta.cuh"
 
 static_assert(THREADS == PROJECT_THREADS, "both kernels are started with the same block");
 
 extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) linear_project(const LinearParams p) {
     __shared__ Projection space;
-    for (u64 token = blockIdx.x; token < p.rows; token += gridDim.x) {
-        i32 adapter = p.token_adapter[token];
-        if (adapter < 0) {
-            continue;
-        }
-        project(p.x + token * p.depth, p.input, p.core, p.scaling[adapter], adapter, space);
-        for (u32 j = threadIdx.x; j < p.input.rank; j += PROJECT_THREADS) {
-            p.projected[token * p.input.rank + j] = space.g[j];
-        }
-        __syncthreads();
-    }
+    project_tokens(p, space);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearParams p) {
@@ -48,13 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearPa
                 if (p.bias) {
                     value += widen(p.bias[column]);
                 }
-                if (adapter >= 0) {
-                    f32 delta = 0.0f;
-                    for (u32 r = 0; r < p.output.rank; r++) {
-                        delta += p.projected[row * p.output.rank + r] * element_of(column_of(p.output, adapter, r), column);
-                    }
-                    value += delta;
-                }
+                value += delta_of(adapter, p.projected, p.output, row, column);
                 value = activate(p.activation, value);
                 if (p.residual) {
                     value += widen(p.residual[row * p.columns + column]);

@@ -56,6 +56,15 @@ __device__ __forceinline__ void mbarrier_arrive_remote(u64 *barrier, u32 rank) {
                  : "memory");
 }
 
+// As above, for a block that has only read what the barrier guards: it orders no write of this thread's. A release to the
+// whole cluster would wait for all of them.
+__device__ __forceinline__ void mbarrier_arrive_remote_relaxed(u64 *barrier, u32 rank) {
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
 // Whether the phase of that parity has ended. Waits a little in hardware.
 __device__ __forceinline__ bool mbarrier_try_wait(u64 *barrier, u32 parity) {
     u32 done;

@@ -46,7 +46,11 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("d_ff4096", op(dtype, 3, [32, 4096, 48])));
         let everything = FusedMlp { bias1: true, bias2: true, residual: true, activation: Activation::GeluErf, ..op(dtype, 33, [65, 130, 65]) };
         cases.push(case("everything", everything.clone()));
-        cases.push(case("gated_everything", FusedMlp { gated: true, activation: Activation::Silu, ..everything }));
+        cases.push(case("gated_everything", FusedMlp { gated: true, activation: Activation::Silu, ..everything.clone() }));
+        // Several tiles along every axis, none of them whole.
+        let tiles = FusedMlp { tokens: 300, d_model: 200, d_ff: 328, d_out: 264, ..everything };
+        cases.push(case("tiles_everything", tiles.clone()));
+        cases.push(case("tiles_gated_everything", FusedMlp { gated: true, activation: Activation::GeluTanh, ..tiles }));
     }
     for (n, activation) in Activation::ALL.into_iter().enumerate() {
         cases.push(case(activation.name(), FusedMlp { activation, ..op(dtype_in_turn(n), 9, [33, 70, 47]) }));

@@ -59,6 +59,10 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("k4095", Linear::new(dtype, [3, 65, 4095])));
         cases.push(case("n4095", Linear::new(dtype, [3, 4095, 65])));
         cases.push(case("everything", Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, [33, 129, 96]) }));
+        // Several tiles along every axis, none of them whole.
+        let full = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(dtype, [300, 328, 648]) };
+        cases.push(case("tiles_everything", full));
+        cases.push(case("tiles", Linear::new(dtype, [200, 391, 1000])));
         cases.push(with_delta("delta_rank16", Linear::new(dtype, [37, 72, 64]), CodeWidth::Bytes, 16));
     }
     cases.push(case("k4096", Linear::new(DType::F16, [2, 33, 4096])));

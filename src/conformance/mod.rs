@@ -55,6 +55,8 @@ pub enum Outcome {
 pub enum Mode {
     /// Run twice.
     Direct,
+    /// The same with every operand on a multiple of 256 bytes.
+    Aligned,
     /// Run once, then captured and replayed twice.
     Captured,
 }
@@ -158,7 +160,7 @@ fn run_posed<O: Upload, D: Backend + Kernel<O>>(
             return Ok(Outcome::Failed { why: format!("the variant supports it, but the backend's own choice does not: {reason}") });
         }
     }
-    let mut stage = Stage::default();
+    let mut stage = if mode == Mode::Aligned { Stage::aligned() } else { Stage::default() };
     let args = posed.op.upload(&posed.host, session, &mut stage)?;
 
     session.run(&plan, &args)?;
@@ -169,7 +171,7 @@ fn run_posed<O: Upload, D: Backend + Kernel<O>>(
     };
 
     let graph = match mode {
-        Mode::Direct => None,
+        Mode::Direct | Mode::Aligned => None,
         Mode::Captured => Some(session.capture(|session| session.run(&plan, &args))?),
     };
     for _ in 0..if graph.is_some() { 2 } else { 1 } {

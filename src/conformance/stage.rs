@@ -15,6 +15,7 @@ const MARGIN: usize = 192;
 pub struct Stage<D: Device> {
     buffers: Vec<Guarded<D>>,
     outputs: Vec<Place>,
+    aligned: bool,
 }
 
 struct Guarded<D: Device> {
@@ -35,11 +36,18 @@ struct Place {
 
 impl<D: Device> Default for Stage<D> {
     fn default() -> Self {
-        Self { buffers: Vec::new(), outputs: Vec::new() }
+        Self { buffers: Vec::new(), outputs: Vec::new(), aligned: false }
     }
 }
 
 impl<D: Device> Stage<D> {
+    /// One whose operands start on multiples of 256 bytes, as allocators give them: kernels that move many bytes at once, and
+    /// copy engines, are for those alone.
+    #[must_use]
+    pub fn aligned() -> Self {
+        Self { aligned: true, ..Self::default() }
+    }
+
     /// An operand that is only read.
     pub fn input(&mut self, session: &mut Session<D>, name: &str, dtype: DType, values: &[f64]) -> Result<Slice<D>> {
         self.place(session, name, &dtype.encode(values), dtype.size() as usize, false)
@@ -85,9 +93,9 @@ impl<D: Device> Stage<D> {
         Ok(slices)
     }
 
-    /// Puts `bytes` into a guarded buffer, at an odd multiple of the element's size.
+    /// Puts `bytes` into a guarded buffer, at an odd multiple of the element's size unless the stage is aligned.
     fn place(&mut self, session: &mut Session<D>, name: &str, bytes: &[u8], size: usize, written: bool) -> Result<Slice<D>> {
-        let offset = MARGIN + size * (2 * (self.buffers.len() % 4) + 1);
+        let offset = if self.aligned { 256 } else { MARGIN + size * (2 * (self.buffers.len() % 4) + 1) };
         let mut image: Vec<u8> = GUARD.iter().copied().cycle().take((offset + bytes.len() + MARGIN).next_multiple_of(4)).collect();
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         let whole = session.alloc(image.len() as u64)?;

@@ -130,6 +130,7 @@ const HOPPER: &str = r#"
             tma_load_2d_multicast(tile, &map, &barrier, 0, 0, 3);
             mbarrier_arrive(&barrier);
             mbarrier_arrive_remote(&barrier, cluster_rank() ^ 1);
+            mbarrier_arrive_remote_relaxed(&barrier, cluster_rank() ^ 1);
         }
         mbarrier_wait(&barrier, 0);
         registers_take<240>();

@@ -1,0 +1,262 @@
+//! `fused_mlp` on the tensor cores: the variants `sm80` and `sm90`.
+//!
+//! Two products a chunk of tokens: the intermediate of a chunk is at most 32 MiB, so that the second-level cache of an A100 or
+//! H100 still holds it when the second product reads it.
+
+use super::gemm::{ActivationForm, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::fused_mlp::MAX_WORKSPACE;
+use crate::ops::{FusedMlp, FusedMlpArgs};
+
+pub(super) const SM80: Variant<FusedMlp> = Variant {
+    name: "sm80",
+    label: "fused_mlp/sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers: |op, target| {
+        half(op.dtype)?;
+        chunk_rows(op, target)?;
+        fits(mma_tile(op, target).shared_bytes(), target)
+    },
+    unit: |op, target| unit_sm80(op.dtype, op.gated, &mma_tile(op, target)),
+    units: |arch: Arch| each_form(MmaTile::on(arch)).map(|(dtype, gated, tile)| unit_sm80(dtype, gated, &tile)).collect(),
+    workspace,
+    launch: launch_sm80,
+};
+
+pub(super) const SM90: Variant<FusedMlp> = Variant {
+    name: "sm90",
+    label: "fused_mlp/sm90",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers: covers_sm90,
+    unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tile(op, target), ActivationForm::of(Some(op.activation))),
+    units: |_: Arch| {
+        let forms = each_form(WgmmaTile::ALL);
+        forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tile, form))).collect()
+    },
+    workspace,
+    launch: launch_sm90,
+};
+
+/// Both dtypes, both forms, every tile.
+fn each_form<T: Copy + 'static, const N: usize>(tiles: [T; N]) -> impl Iterator<Item = (DType, bool, T)> {
+    let forms = HALVES.into_iter().flat_map(|dtype| [false, true].map(|gated| (dtype, gated)));
+    forms.flat_map(move |(dtype, gated)| tiles.map(|tile| (dtype, gated, tile)))
+}
+
+/// Elements from a row of the intermediate to the next: a multiple of 16 bytes.
+const fn intermediate_stride(op: &FusedMlp) -> u64 {
+    op.d_ff.next_multiple_of(8)
+}
+
+/// Rows of a tile of either kind: chunks are whole in them, where there is more than one.
+const TILE_ROWS: u64 = 128;
+
+/// Tokens of a chunk: as many as leave the fewest multiprocessors idle in the last round of tiles of each product.
+fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
+    let row = intermediate_stride(op).saturating_mul(op.dtype.size());
+    let most = MAX_WORKSPACE / row;
+    if most == 0 {
+        return Err(format!("a row of the intermediate has {row} bytes, and the workspace {MAX_WORKSPACE}"));
+    }
+    let tokens = op.tokens.max(1);
+    if tokens <= most || most < TILE_ROWS {
+        return Ok(tokens.min(most));
+    }
+    let time = |rows: u64| {
+        let whole = (tokens / rows) as f64 * chunk_time(op, rows, target);
+        whole + if tokens.is_multiple_of(rows) { 0.0 } else { chunk_time(op, tokens % rows, target) }
+    };
+    let sizes = (1..=most / TILE_ROWS).rev().map(|tiles| tiles * TILE_ROWS);
+    // The first of equals: the largest, which starts the fewest kernels.
+    Ok(sizes.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(TILE_ROWS))
+}
+
+fn products(op: &FusedMlp, rows: u64) -> [(u64, u64, u64, bool); 2] {
+    [(rows, op.d_ff, op.d_model, op.gated), (rows, op.d_out, op.d_ff, false)]
+}
+
+fn chunk_time(op: &FusedMlp, rows: u64, target: &Target) -> f64 {
+    WgmmaTile::ALL.iter().map(|tile| products(op, rows).into_iter().map(|product| tile.time(product, target)).sum()).fold(f64::INFINITY, f64::min)
+}
+
+fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
+    let rows = chunk_rows(op, target).unwrap_or(op.tokens);
+    MmaTile::choose(rows, op.d_ff.min(op.d_out), false, target)
+}
+
+fn wgmma_tile(op: &FusedMlp, target: &Target) -> WgmmaTile {
+    WgmmaTile::choose(&products(op, chunk_rows(op, target).unwrap_or(op.tokens)), target)
+}
+
+fn workspace(op: &FusedMlp, target: &Target) -> u64 {
+    chunk_rows(op, target).map_or(0, |rows| rows * intermediate_stride(op) * op.dtype.size())
+}
+
+fn covers_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    WgmmaTile::enough_rows(op.tokens)?;
+    chunk_rows(op, target)?;
+    WgmmaTile::reads(op.dtype, op.tokens.max(op.d_ff), op.d_model, op.d_model)?;
+    WgmmaTile::reads(op.dtype, op.d_out, op.d_ff, op.d_ff)?;
+    fits(wgmma_tile(op, target).shared_bytes(), target)
+}
+
+fn form(gated: bool) -> &'static str {
+    if gated { "gated" } else { "plain" }
+}
+
+fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
+    let mut defines = tile.defines();
+    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string())]);
+    Unit {
+        name: format!("fused_mlp/sm80 {dtype}, {}, {}", form(gated), tile.name()),
+        source: source!("fused_mlp/sm80.cu"),
+        headers: vec![gemm_header()],
+        defines,
+        entries: if gated {
+            &["mlp_mma_16", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+        } else {
+            &["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"]
+        },
+        shared_bytes: tile.shared_bytes(),
+    }
+}
+
+/// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::MIDDLE;
+
+fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
+    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
+    Unit {
+        name: format!("fused_mlp/sm90 {dtype}, {}, {} columns, {}", form(gated), tile.columns_name(), activation.name()),
+        source: source!("fused_mlp/sm90.cu"),
+        headers: vec![gemm_header()],
+        defines,
+        entries: if gated {
+            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+        } else {
+            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2"]
+        },
+        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+    }
+}
+
+/// The two products of each chunk of tokens, in order.
+fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlpArgs<Cuda>) -> Result<Vec<[Product<'a>; 2]>> {
+    let op = &plan.op;
+    let rows = chunk_rows(op, &plan.target).map_err(|reason| crate::Error::unsupported("fused_mlp", reason))?;
+    let mut chunks = Vec::new();
+    let mut token = 0;
+    while token < op.tokens {
+        let count = rows.min(op.tokens - token);
+        let part = |slice: &Slice<Cuda>, columns: u64| elements(slice, op.dtype, token * columns, count * columns);
+        let residual = args.residual.as_ref().map(|residual| part(residual, op.d_out)).transpose()?;
+        let up = Product {
+            dtype: op.dtype,
+            x: part(&args.x, op.d_model)?,
+            w: args.w1.clone(),
+            gate: args.wg.clone(),
+            bias: args.b1.as_ref(),
+            residual: None,
+            y: workspace.clone(),
+            rows: count,
+            columns: op.d_ff,
+            depth: op.d_model,
+            x_stride: op.d_model,
+            w_stride: op.d_model,
+            y_stride: intermediate_stride(op),
+            activation: Some(op.activation),
+        };
+        let down = Product {
+            dtype: op.dtype,
+            x: workspace.clone(),
+            w: args.w2.clone(),
+            gate: None,
+            bias: args.b2.as_ref(),
+            residual,
+            y: part(&args.y, op.d_out)?,
+            rows: count,
+            columns: op.d_out,
+            depth: op.d_ff,
+            x_stride: intermediate_stride(op),
+            w_stride: op.d_ff,
+            y_stride: op.d_out,
+            activation: None,
+        };
+        chunks.push([up, down]);
+        token += count;
+    }
+    Ok(chunks)
+}
+
+/// The kernels for a product on mma.sync, by how many bytes they move at once: 16, 4, 2.
+const fn mma_entries(product: &Product<'_>) -> [&'static str; 3] {
+    if product.gate.is_some() { ["mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"] } else { ["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"] }
+}
+
+unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
+    let tile = mma_tile(&plan.op, &plan.target);
+    for product in chunks(plan, workspace, args)?.into_iter().flatten() {
+        // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace.
+        unsafe { product.launch_mma(queue, plan, &tile, mma_entries(&product))? };
+    }
+    Ok(())
+}
+
+unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
+    let tile = wgmma_tile(&plan.op, &plan.target);
+    let mut overlap = false;
+    for product in chunks(plan, workspace, args)?.into_iter().flatten() {
+        let up = product.activation.is_some();
+        // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and the width says that rows start where
+        // TMA can read them. Only kernels that wait for the one before are started early.
+        unsafe {
+            match (product.width(), up) {
+                (16, true) => product.launch_wgmma(queue, plan, &tile, "mlp_up_wgmma", overlap)?,
+                (16, false) => product.launch_wgmma(queue, plan, &tile, "mlp_down_wgmma", overlap)?,
+                _ => product.launch_mma(queue, plan, &INSTEAD, mma_entries(&product))?,
+            }
+        }
+        overlap = true;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ops::Activation;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
+        let activation = Activation::GeluTanh;
+        FusedMlp { dtype: DType::F16, tokens, d_model, d_ff, d_out: d_model, activation, gated: false, bias1: false, bias2: false, residual: false }
+    }
+
+    #[test]
+    fn a_chunk_fits_into_the_workspace_and_is_whole_tiles() {
+        for (tokens, d_ff) in [(1, 11008), (300, 11008), (4096, 11008), (4096, 14336), (100_000, 4095), (7, 1 << 24), (9, 3)] {
+            let op = op(tokens, 4096, d_ff);
+            let rows = chunk_rows(&op, &H200).unwrap();
+            assert!(rows > 0 && workspace(&op, &H200) <= MAX_WORKSPACE, "{op:?}: {rows}");
+            assert!(rows == tokens || rows.is_multiple_of(TILE_ROWS) || MAX_WORKSPACE / (d_ff * 2) < TILE_ROWS, "{op:?}: {rows}");
+        }
+        assert!(chunk_rows(&op(1, 8, (16 << 20) + 1), &H200).is_err());
+    }
+
+    #[test]
+    fn chunks_leave_few_multiprocessors_idle() {
+        // 8 × 43 and 8 × 16 tiles for 132 multiprocessors; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
+        assert_eq!(chunk_rows(&op(4096, 4096, 11008), &H200), Ok(1024));
+    }
+}

@@ -1,0 +1,206 @@
+//! `linear` on the tensor cores: the variants `sm80` and `sm90`.
+
+use super::codebook_gemm::{FactorParams, factor_header};
+use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
+use super::linear::{LinearParams, launch_project, linear_params};
+use super::params::params;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Linear, LinearArgs};
+
+pub(super) const SM80: Variant<Linear> = Variant {
+    name: "sm80",
+    label: "linear/sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers: |op, target| half(op.dtype).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
+    unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
+    units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
+    workspace: |op, _| repacked_bytes(op) + op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
+    launch: launch_sm80,
+};
+
+pub(super) const SM90: Variant<Linear> = Variant {
+    name: "sm90",
+    label: "linear/sm90",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers: covers_sm90,
+    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
+    units: |_: Arch| {
+        let forms = || WgmmaTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
+    },
+    workspace: |op, _| repacked_bytes(op),
+    launch: launch_sm90,
+};
+
+params! {
+    /// Of the kernels of `sm80.cu` that multiply.
+    LinearMmaParams {
+        gemm: GemmParams,
+        /// Of the delta: the adapter of each token, or null.
+        token_adapter: [const i32],
+        projected: [const f32],
+        output: FactorParams,
+    }
+}
+
+params! {
+    /// Of the kernel that copies rows to places that are multiples of 16 bytes.
+    RepackParams {
+        from: [const element],
+        to: [element],
+        rows: u64,
+        depth: u64,
+        to_stride: u64,
+    }
+}
+
+/// Elements from a row to the next where rows start on multiples of 16 bytes.
+const fn padded(depth: u64) -> u64 {
+    depth.next_multiple_of(8)
+}
+
+/// Rows of X from which on it pays to copy both operands: each is read once more, instead of two bytes at a time for every tile.
+const REPACK_ROWS: u64 = 65;
+
+/// Whether X and W are first copied to rows that start on multiples of 16 bytes.
+const fn repacks(op: &Linear) -> bool {
+    !op.d_in.is_multiple_of(8) && op.tokens >= REPACK_ROWS
+}
+
+/// Bytes that the copies take, a multiple of 16.
+fn repacked_bytes(op: &Linear) -> u64 {
+    if repacks(op) { (op.tokens + op.d_out).saturating_mul(padded(op.d_in) * op.dtype.size()) } else { 0 }
+}
+
+fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
+    MmaTile::choose(op.tokens, op.d_out, false, target)
+}
+
+fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
+    WgmmaTile::choose(&[(op.tokens, op.d_out, op.d_in, false)], target)
+}
+
+fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    WgmmaTile::enough_rows(op.tokens)?;
+    if op.delta.is_some() {
+        return Err("adapters on top".into());
+    }
+    WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
+    fits(wgmma_tile(op, target).shared_bytes(), target)
+}
+
+fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
+    let mut defines = tile.defines();
+    defines.push(("ELEMENT", dtype.name().into()));
+    Unit {
+        name: format!("linear/sm80 {dtype}, {}", tile.name()),
+        source: source!("linear/sm80.cu"),
+        headers: vec![
+            gemm_header(),
+            factor_header(),
+            ("linear/params.cuh", LinearParams::cuda()),
+            ("linear/mma_params.cuh", LinearMmaParams::cuda()),
+            ("linear/repack_params.cuh", RepackParams::cuda()),
+        ],
+        defines,
+        entries: &["linear_project", "linear_repack", "linear_mma_16", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: tile.shared_bytes(),
+    }
+}
+
+/// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::MIDDLE;
+
+fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
+    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+    defines.push(("ELEMENT", dtype.name().into()));
+    defines.push(("ACTIVATION_FORM", activation.name().into()));
+    Unit {
+        name: format!("linear/sm90 {dtype}, {} columns, {}", tile.columns_name(), activation.name()),
+        source: source!("linear/sm90.cu"),
+        headers: vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())],
+        defines,
+        entries: &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+    }
+}
+
+/// The product, on copies of the operands in the workspace where that pays; they are put into the queue first.
+///
+/// # Safety
+/// As [`Plan::launch`].
+unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
+    let op = &plan.op;
+    let mut product = Product {
+        dtype: op.dtype,
+        x: args.x.clone(),
+        w: args.w.clone(),
+        gate: None,
+        bias: args.bias.as_ref(),
+        residual: args.residual.clone(),
+        y: args.y.clone(),
+        rows: op.tokens,
+        columns: op.d_out,
+        depth: op.d_in,
+        x_stride: op.d_in,
+        w_stride: op.d_in,
+        y_stride: op.d_out,
+        activation: op.activation,
+    };
+    if repacks(op) {
+        let stride = padded(op.d_in);
+        let x = elements(workspace, op.dtype, 0, op.tokens * stride)?;
+        let w = elements(workspace, op.dtype, op.tokens * stride, op.d_out * stride)?;
+        for (from, to, rows) in [(&args.x, &x, op.tokens), (&args.w, &w, op.d_out)] {
+            let params = RepackParams { from: address(from), to: address(to), rows, depth: op.d_in, to_stride: stride };
+            let launch = Launch::new(blocks((rows * stride / 2).div_ceil(256)), 256);
+            // SAFETY: the caller's promise; the workspace holds both copies.
+            unsafe { plan.launch(queue, "linear_repack", &launch, &params)? };
+        }
+        product = Product { x, w, depth: stride, x_stride: stride, w_stride: stride, ..product };
+    }
+    Ok(product)
+}
+
+unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    // SAFETY: the caller's promise.
+    let product = unsafe { product(queue, plan, workspace, args)? };
+    let mut params = LinearMmaParams { gemm: product.params(), token_adapter: 0, projected: 0, output: FactorParams::NONE };
+    if op.delta.is_some() {
+        let copies = repacked_bytes(op);
+        let rest = elements(workspace, op.dtype, copies / op.dtype.size(), (workspace.len - copies) / op.dtype.size())?;
+        let project = linear_params(op, &rest, args);
+        params.token_adapter = project.token_adapter;
+        params.projected = project.projected;
+        params.output = project.output;
+        // SAFETY: the caller's promise; the workspace holds a row of f32 for each token after the copies.
+        unsafe { launch_project(queue, plan, &project)? };
+    }
+    let entry = match product.width() {
+        16 => "linear_mma_16",
+        4 => "linear_mma_4",
+        _ => "linear_mma_2",
+    };
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, entry, &product.mma_launch(&mma_tile(op, &plan.target)), &params) }
+}
+
+unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
+    unsafe {
+        let product = product(queue, plan, workspace, args)?;
+        match product.width() {
+            16 => product.launch_wgmma(queue, plan, &wgmma_tile(&plan.op, &plan.target), "linear_wgmma", false),
+            _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+// Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual and its gated form on the tensor cores of Hopper, f16 and bf16, chunk of tokens by
+// chunk as in sm80.cu. Operands that TMA cannot read go to the kernels for Ampere.
+
+#include "tile/wgmma_gemm.cuh"
+#include "tile/mma_gemm.cuh"
+
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_up_wgmma(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    wgmma_gemm<MLP_GATED, ACTIVATION_FORM>(p, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_down_wgmma(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    wgmma_gemm<false, FLOOR>(p, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_4(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    mma_gemm<4, false>(p, shared, Nothing{});
+}
+
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_2(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    mma_gemm<2, false>(p, shared, Nothing{});
+}
+
+#if MLP_GATED
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_4(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    mma_gemm<4, true>(p, shared, Nothing{});
+}
+
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_2(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    mma_gemm<2, true>(p, shared, Nothing{});
+}
+
+#endif
