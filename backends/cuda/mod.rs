@@ -2,6 +2,7 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod attention;
+mod attention_sm80;
 mod cache;
 mod catalogue;
 mod codebook_gemm;

@@ -1,0 +1,11 @@
+// kernels/ptx/special.cuh for g++.
+#pragma once
+
+#include "ptx/warp.cuh"
+
+inline f32 exp2_fast(f32 value) { return exp2f(value); }
+
+inline f32 shuffle_xor(f32 value, u32 mask) {
+    Lanes<f32> lanes(value);
+    return lanes[threadIdx.x % 32 ^ mask];
+}
