@@ -41,6 +41,11 @@ impl Tile {
         Self(HELD.into_iter().find(|&held| op.head_dim <= held).unwrap_or(256))
     }
 
+    /// A kernel for heads of `held` elements, of those there are.
+    pub(crate) fn exactly(held: u64) -> Self {
+        Self(held)
+    }
+
     /// Blocks of threads that a head, or a group of packed ones, needs.
     fn tiles(op: &Attention) -> u64 {
         (op.q_len * pack(op)).div_ceil(ROWS)
@@ -126,7 +131,9 @@ pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
     strides && [params.q, params.k, params.v].iter().all(|start| start % 16 == 0)
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+/// # Safety
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan's module holds the kernels of this variant that it may need.
+pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let tile = Tile::of(op);
     let params = Tile::parameters(op, args);

@@ -3,6 +3,7 @@
 
 mod attention;
 mod attention_sm80;
+mod attention_sm90;
 mod cache;
 mod catalogue;
 mod codebook_gemm;

@@ -285,6 +285,7 @@ __device__ __forceinline__ void consume(const AttentionParams &p, const Block &b
             wgmma_fence();
             start_scores(s, q, k + next % STAGES * KV_BYTES);
             mbarrier_wait(&stage.v_ring->full[count % STAGES], count / STAGES % 2);
+            wgmma_fence();
             start_output(o, weights, v + count % STAGES * KV_BYTES);
             if (group == 0 || step != block.steps.first) {
                 named_barrier_arrive(2 - group, 256);
@@ -334,14 +335,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
     }
     __syncthreads();
     Block block = block_of(p.common);
-    if (threadIdx.x < 128) {
+    // Of one lane for all, so that the compiler knows that no warp takes both branches.
+    u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    if (group == 0) {
         registers_give<24>();
         if (threadIdx.x == 0) {
             produce(p, block, stage);
         }
     } else {
         registers_take<240>();
-        consume(p.common, block, stage, threadIdx.x / 128 - 1);
+        consume(p.common, block, stage, group - 1);
     }
 }
 
