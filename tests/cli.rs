@@ -2,43 +2,25 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "cli/compress.rs"]
+mod compress;
+#[path = "cli/demo.rs"]
+mod demo;
+#[path = "cli/inspect.rs"]
+mod inspect;
+#[path = "cli/support.rs"]
+mod support;
+
 use std::io::Read;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-use serde_json::Value;
-
-/// A run of the binary in an environment that decides nothing.
-fn trifuse(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
-    command.args(arguments).env_remove("TRIFUSE_BACKEND").env_remove("NO_COLOR").stdin(Stdio::null());
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    trifuse(arguments).output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// The one object on standard output, its envelope checked.
-fn object(output: &Output, command: &str) -> Value {
-    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("not one JSON object: {error}: {}", out(output)));
-    assert_eq!(value["schema_version"], 1);
-    assert_eq!(value["command"], command);
-    value
-}
+use support::{err, object, out, population, run, trifuse};
 
 #[test]
 fn help_names_every_command_and_the_exit_statuses() {
     let output = run(&["--help"]);
     assert!(output.status.success());
-    for word in ["devices", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"] {
+    for word in ["devices", "demo", "compress", "decompress", "inspect", "verify", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"] {
         assert!(out(&output).contains(word), "{word} is not in the help:\n{}", out(&output));
     }
     assert!(out(&run(&["--version"])).starts_with("trifuse "));
@@ -118,6 +100,10 @@ fn colour_only_where_it_is_wanted() {
     assert!(!escape(&run(&["devices"])), "a pipe is no terminal");
     assert!(!escape(&run(&["devices", "--color", "never"])));
     assert!(escape(&run(&["devices", "--color", "always"])));
+    let painted = run(&["inspect", &population("A"), "--color", "always"]);
+    assert!(escape(&painted), "other commands colour too");
+    assert!(err(&run(&["inspect", "no/such/place", "--color", "always"])).starts_with("\x1b[1;31merror:"));
+    assert!(err(&run(&["inspect", "no/such/place"])).starts_with("error: "));
     let plain = trifuse(&["devices", "--color", "auto"]).env("NO_COLOR", "1").output().unwrap();
     assert!(!escape(&plain));
 }
@@ -137,7 +123,9 @@ fn completions_know_the_commands() {
 
 #[test]
 fn a_closed_pipe_is_no_fault() {
-    for arguments in [&["completions", "bash"][..], &["devices"], &["devices", "--json"]] {
+    let adapters = population("A");
+    let commands = [&["completions", "bash"][..], &["devices"], &["devices", "--json"], &["inspect", &adapters], &["inspect", &adapters, "--json"]];
+    for arguments in commands {
         let mut child = trifuse(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The reader goes before anything is written, as `| head -0` would.
         drop(child.stdout.take());

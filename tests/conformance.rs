@@ -52,6 +52,8 @@ impl Visit for Collect<'_> {
 
     fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
         let device = Arc::new(backend);
+        // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
+        std::mem::forget(device.clone());
         let mut trials = Vec::new();
         let mut captured = BTreeSet::new();
         for subject in self.0 {

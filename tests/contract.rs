@@ -46,6 +46,8 @@ impl Visit for Collect {
 
     fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
         let device = Arc::new(backend);
+        // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
+        std::mem::forget(device.clone());
         let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), threads::tests()].concat();
         Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }

@@ -94,7 +94,9 @@ impl Open for Cpu {
     }
 
     fn open(index: usize) -> Result<Self> {
-        ensure(index == 0, "cpu", "device 0, the only one", index)?;
+        if index != 0 {
+            return Err(Error::NoBackend { name: format!("cpu:{index}"), reason: "the processor is device 0, the only one".into() });
+        }
         let caps = host::caps();
         let budget = Arc::new(Budget::new(caps.max_buffer_bytes));
         Ok(Self { caps, budget })

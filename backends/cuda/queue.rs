@@ -16,13 +16,14 @@ const SLOTS: usize = 16;
 /// Work runs in the order it was put in.
 #[derive(Debug)]
 pub struct Queue {
-    memory: Arc<Memory>,
     stream: Arc<Stream>,
     /// The allocations that the stream already waits for.
     seen: u64,
     staging: Option<Staging>,
     journal: Journal,
     capturing: bool,
+    /// Dropped last: it may be the last hold on the context, and the fields above live in that.
+    memory: Arc<Memory>,
 }
 
 // SAFETY: the handles inside may be used from every thread; `&mut` keeps them to one at a time.

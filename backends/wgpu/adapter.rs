@@ -21,7 +21,7 @@ impl Open for Wgpu {
     fn open(index: usize) -> Result<Self> {
         let adapters = adapters()?;
         let Some(adapter) = adapters.get(index) else {
-            return Err(Error::invalid("wgpu device", format!("a number below {}", adapters.len()), index));
+            return Err(Error::NoBackend { name: format!("wgpu:{index}"), reason: format!("devices are numbered from 0 to {}", adapters.len().saturating_sub(1)) });
         };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("trifuse"),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::source::{Element, Operand, Source, shader};
 use super::{Queue, Wgpu};
@@ -10,6 +11,8 @@ use crate::error::{Error, Result};
 
 /// Bytes that one copy stages at most, so that a large operand does not double its memory.
 const STAGED: u64 = 64 << 20;
+/// How long a copy that is done may take to be mapped; it is a matter of microseconds.
+const MAPPING: Duration = Duration::from_secs(10);
 
 /// Device memory; clones alias.
 #[derive(Clone)]
@@ -123,10 +126,11 @@ impl Wgpu {
             queue.copy(&src.buffer.raw, at - skipped, &staging, size);
             queue.submit(self)?;
             let (done, mapped) = mpsc::channel();
-            // The receiver lives until the poll below is over, so that sending cannot fail.
+            // The receiver lives until the message is taken, so that sending cannot fail.
             staging.map_async(wgpu::MapMode::Read, .., move |result| drop(done.send(result)));
             queue.wait(self)?;
-            match mapped.try_recv() {
+            // Another thread's poll may have met the mapping first, and tell of it only after this one's is over.
+            match mapped.recv_timeout(MAPPING) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(Error::device("reading", error)),
                 Err(_) => return Err(Error::device("reading", "the copy was not mapped")),

@@ -1,10 +1,13 @@
-//! `linear`: one tiled shader with everything in its epilogue. See [`super::product`].
+//! `linear`: one tiled shader with everything in its epilogue, see [`super::product`]; for adapters on top, the codebook
+//! kernels first put the delta of the same rows into the workspace, in f32, which the epilogue adds.
 
+use super::codebook_gemm::{MAX_WORKSPACE, Rows, SlicePlan, Target};
 use super::product::{Epilogue, Operands, Product, VARIANTS};
 use super::queue::part;
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{Linear, LinearArgs};
 
@@ -13,6 +16,39 @@ pub struct Plan {
     op: Linear,
     variant: &'static str,
     product: Product,
+    delta: Option<SlicePlan>,
+    /// Rows of a part.
+    rows: u64,
+}
+
+impl Plan {
+    /// Bytes of the delta of a part.
+    fn delta_bytes(&self) -> u64 {
+        if self.delta.is_some() { self.rows * self.op.d_out * 4 } else { 0 }
+    }
+}
+
+impl Wgpu {
+    /// The plan with that variant, or why there is none here.
+    fn plan_linear(&self, op: &Linear, variant: &'static str) -> Result<std::result::Result<Plan, String>> {
+        let epilogue = Epilogue { activation: op.activation, bias: op.bias, residual: op.residual, delta: op.delta.is_some(), gate: false };
+        let product = match self.product(variant, op.dtype, [op.d_out, op.d_in], epilogue)? {
+            Ok(product) => product,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let Some(delta) = &op.delta else {
+            let rows = product.rows;
+            return Ok(Ok(Plan { op: op.clone(), variant, product, delta: None, rows }));
+        };
+        let target = Target { dtype: DType::F32, stride: op.d_out, accumulate: false };
+        let slice = match self.plan_slice(delta, 0, target)? {
+            Ok(slice) => slice,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let room = (MAX_WORKSPACE / (op.d_out * 4)).max(1);
+        let rows = product.rows.min(slice.rows).min(room);
+        Ok(Ok(Plan { op: op.clone(), variant, product, delta: Some(slice), rows }))
+    }
 }
 
 impl Kernel<Linear> for Wgpu {
@@ -23,35 +59,41 @@ impl Kernel<Linear> for Wgpu {
     }
 
     fn plan(&self, op: &Linear, only: Option<&str>) -> Result<Plan> {
-        let epilogue = Epilogue { activation: op.activation, bias: op.bias, residual: op.residual, delta: op.delta.is_some(), gate: false };
         let mut reasons = Vec::new();
         for &variant in VARIANTS.iter().filter(|&&variant| only.is_none_or(|only| only == variant)) {
-            match self.product(variant, op.dtype, [op.d_out, op.d_in], epilogue)? {
-                Ok(product) => return Ok(Plan { op: op.clone(), variant, product }),
+            match self.plan_linear(op, variant)? {
+                Ok(plan) => return Ok(plan),
                 Err(reason) => reasons.push(format!("{variant}: {reason}")),
             }
         }
         Err(Error::unsupported(format!("linear on {}", Self::NAME), reasons.join("; ")))
     }
 
-    fn workspace_bytes(_: &Plan) -> u64 {
-        0
+    fn workspace_bytes(plan: &Plan) -> u64 {
+        plan.delta_bytes() + plan.delta.as_ref().map_or(0, |delta| delta.workspace_bytes(plan.rows))
     }
 
     fn variant(plan: &Plan) -> &'static str {
         plan.variant
     }
 
-    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _: &Slice<Self>, args: &LinearArgs<Self>) -> Result<()> {
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, workspace: &Slice<Self>, args: &LinearArgs<Self>) -> Result<()> {
         let (op, size) = (&plan.op, plan.op.dtype.size());
         let mut row = 0;
         while row < op.tokens {
-            let rows = plan.product.rows.min(op.tokens - row);
+            let rows = plan.rows.min(op.tokens - row);
             let of = |slice: &Slice<Self>, columns: u64| part(slice, row * columns * size, rows * columns * size);
             let (x, y) = (of(&args.x, op.d_in), of(&args.y, op.d_out));
             let residual = args.residual.as_ref().map(|slice| of(slice, op.d_out));
+            let mut delta = None;
+            if let (Some(slice), Some(op), Some(args)) = (&plan.delta, &op.delta, &args.delta) {
+                let filled = part(workspace, 0, rows * plan.op.d_out * 4);
+                let rest = part(workspace, plan.delta_bytes(), slice.workspace_bytes(rows));
+                slice.run(self, queue, (op, args), &args.slices[0], Rows { first: row, count: rows }, (&rest, &filled))?;
+                delta = Some(filled);
+            }
             let bias = args.bias.as_ref();
-            let operands = Operands { x: &x, w: &args.w, bias, delta: None, gate: None, residual: residual.as_ref(), y: &y };
+            let operands = Operands { x: &x, w: &args.w, bias, delta: delta.as_ref(), gate: None, residual: residual.as_ref(), y: &y };
             plan.product.run(self, queue, rows, &operands)?;
             row += rows;
         }

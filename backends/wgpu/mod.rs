@@ -20,7 +20,11 @@
 //! nothing at run time. What changes from launch to launch goes into `Params`, by immediates (push constants).
 
 mod adapter;
+mod attention;
+mod attention_shader;
 mod buffer;
+mod codebook_gemm;
+mod codebook_gemm_stage;
 mod device;
 mod fault;
 mod fused_mlp;
@@ -56,7 +60,9 @@ pub struct Wgpu {
 /// Every shader of this backend in every specialisation, as the pipelines compose it.
 pub fn sources() -> Vec<Source> {
     let mut all = vec![buffer::patch_source()];
+    all.extend(codebook_gemm::sources());
     all.extend(product::sources());
     all.extend(pointwise::sources());
+    all.extend(attention_shader::sources());
     all
 }

@@ -21,6 +21,7 @@ const MIN_ROWS: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
     inputs: BTreeMap<String, Inputs>,
+    only_measures: bool,
 }
 
 /// Inputs of one projection, `[rows, d_in]` each.
@@ -58,7 +59,7 @@ impl Calibration {
         }
         match measured.into_keys().next() {
             Some(name) => Err(Error::input_item(held_out, name, "no tensor of that name is in the calibration file: both files need it")),
-            None => Ok(Self { inputs }),
+            None => Ok(Self { inputs, only_measures: false }),
         }
     }
 
@@ -76,7 +77,18 @@ impl Calibration {
             let part = |data: &[f32]| Matrix { rows: data.len() / all.cols, cols: all.cols, data: data.to_vec() };
             inputs.insert(name, Inputs { design: part(design), held_out: part(held_out) });
         }
-        Ok(Self { inputs })
+        Ok(Self { inputs, only_measures: false })
+    }
+
+    /// The same inputs, which then only measure what an encoding without them keeps.
+    #[must_use]
+    pub fn only_measuring(self) -> Self {
+        Self { only_measures: true, ..self }
+    }
+
+    /// Whether the inputs have no part in the encoding.
+    pub(crate) fn only_measures(&self) -> bool {
+        self.only_measures
     }
 
     /// The module paths that have inputs.
@@ -127,14 +139,12 @@ fn read(path: &Path) -> Result<BTreeMap<String, Matrix>> {
 pub(crate) struct Metric {
     /// The lower Cholesky factor of C.
     lower: Option<Mat>,
-    /// The diagonal of C.
-    diagonal: Option<Vec<f64>>,
 }
 
 impl Metric {
     /// No knowledge of the inputs.
     pub(crate) fn identity() -> Self {
-        Self { lower: None, diagonal: None }
+        Self { lower: None }
     }
 
     /// The second moment of `rows`, shrunk towards a multiple of the identity, so that directions that few inputs
@@ -156,9 +166,8 @@ impl Metric {
             }
             moment[(j, j)] += share;
         }
-        let diagonal = (0..rows.cols).map(|i| moment[(i, i)]).collect();
         let lower = cholesky(&moment).ok_or_else(|| Error::invalid("calibration", "inputs of ordinary size", "a second moment that is not definite"))?;
-        Ok(Self { lower: Some(lower), diagonal: Some(diagonal) })
+        Ok(Self { lower: Some(lower) })
     }
 
     /// `Lᵀ·columns`, `[d_in, n]`: their plain inner products are then those of the metric.
@@ -171,9 +180,9 @@ impl Metric {
         self.lower.as_ref().map_or_else(|| columns.clone(), |lower| solve_transposed(lower, columns))
     }
 
-    /// What an error in each element of an input factor weighs; `None` for all alike.
-    pub(crate) fn weights(&self) -> Option<&[f64]> {
-        self.diagonal.as_deref()
+    /// `L`, where C is not the identity.
+    pub(crate) fn lower(&self) -> Option<&Mat> {
+        self.lower.as_ref()
     }
 }
 

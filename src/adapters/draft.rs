@@ -4,7 +4,7 @@ use half::f16;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::allocate::{Goal, State, allocate};
+use super::allocate::{Goal, State, allocate, totals};
 use super::basis::Basis;
 use super::calibration::{Inputs, Metric};
 use super::certificate::Certificate;
@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
 /// Allocations tried before the best is taken: each corrects the last by what was measured.
-const ATTEMPTS: usize = 7;
+const ATTEMPTS: usize = 12;
 
 /// One adapter in one projection.
 pub(crate) struct Member<'a> {
@@ -45,7 +45,7 @@ pub(crate) struct Setting<'a> {
 
 enum Part<'a> {
     Basis(usize, &'a Basis),
-    Own(Coder),
+    Own(Box<Coder<'a>>),
 }
 
 /// An adapter on a rung, before bits are given out.
@@ -64,23 +64,23 @@ type Widths = [CodeWidth; 2];
 
 impl<'a> Draft<'a> {
     /// One side the basis of that number, the other coded.
-    pub(crate) fn shared(member: &'a Member<'a>, side: Side, number: usize, basis: &'a Basis, metric: &Metric) -> Result<Self> {
+    pub(crate) fn shared(member: &'a Member<'a>, side: Side, number: usize, basis: &'a Basis, metric: &'a Metric) -> Result<Self> {
         let terms = &member.terms;
         let projected = terms.project(side, &terms.coordinates(side, &basis.directions))?;
         let lost = (terms.energy - projected.energies.iter().sum::<f64>()).max(0.0);
         let shared = Part::Basis(number, basis);
         let (input, output) = match side {
-            Side::Input => (shared, Part::Own(Coder::new(&projected.columns, None, rng(member, Side::Output)))),
-            Side::Output => (Part::Own(Coder::new(&metric.lift(&projected.columns), metric.weights(), rng(member, Side::Input))), shared),
+            Side::Input => (shared, Part::Own(Box::new(Coder::new(&projected.columns, None, rng(member, Side::Output))))),
+            Side::Output => (Part::Own(Box::new(Coder::new(&metric.lift(&projected.columns), metric.lower(), rng(member, Side::Input)))), shared),
         };
         Ok(Self { member, input, output, energies: projected.energies, lost })
     }
 
     /// Both sides coded.
-    pub(crate) fn private(member: &'a Member<'a>, metric: &Metric) -> Self {
+    pub(crate) fn private(member: &'a Member<'a>, metric: &'a Metric) -> Self {
         let terms = &member.terms;
-        let input = Part::Own(Coder::new(&metric.lift(&terms.right), metric.weights(), rng(member, Side::Input)));
-        let output = Part::Own(Coder::new(&terms.left, None, rng(member, Side::Output)));
+        let input = Part::Own(Box::new(Coder::new(&metric.lift(&terms.right), metric.lower(), rng(member, Side::Input))));
+        let output = Part::Own(Box::new(Coder::new(&terms.left, None, rng(member, Side::Output))));
         Self { member, input, output, energies: terms.sigma.iter().map(|s| s * s).collect(), lost: 0.0 }
     }
 
@@ -120,11 +120,18 @@ impl<'a> Draft<'a> {
         let allowed = options.allowed_loss() * self.member.terms.energy;
         let mut target = allowed - self.lost;
         let mut best: Option<EncodedProjection> = None;
-        let mut last = None;
-        for _ in 0..ATTEMPTS {
-            let (chosen, reachable) = allocate(&items, Goal::Loss(target.max(0.0)));
-            if last.as_ref() == Some(&chosen) {
-                break;
+        let mut last: Option<(Vec<usize>, f64)> = None;
+        for attempt in 0..ATTEMPTS {
+            let (mut chosen, mut reachable) = allocate(&items, Goal::Loss(target.max(0.0)));
+            if let Some((before, shortfall)) = &last {
+                if *shortfall <= 1.0 && (chosen == *before || attempt >= ATTEMPTS / 2) {
+                    break;
+                }
+                // The same choice would miss again: ask for more until the choice changes.
+                while chosen == *before && reachable {
+                    target *= 0.9;
+                    (chosen, reachable) = allocate(&items, Goal::Loss(target));
+                }
             }
             let found = self.realise(&pick(&chosen), setting)?;
             let shortfall = options.shortfall(&found.certificate);
@@ -138,9 +145,10 @@ impl<'a> Draft<'a> {
             if shortfall > 1.0 && (!reachable || target <= 0.0) {
                 break;
             }
-            // Past the target by a hair too much or too little: aim off by as much the other way.
-            target += (1.0 - shortfall) * allowed * if shortfall > 1.0 { 1.05 } else { 0.9 };
-            last = Some(chosen);
+            // What the codes lost against what they may: the next target corrects the estimate by that.
+            let (may, did) = (allowed - self.lost, shortfall * allowed - self.lost);
+            target *= if may > 0.0 && did > 0.0 { (0.995 * may / did).clamp(0.1, 4.0) } else { 0.3 };
+            last = Some((chosen, shortfall));
         }
         match best {
             Some(best) => Ok(best),
@@ -148,11 +156,20 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Spends at most that many bytes of codes and core.
+    /// Spends at most that many bytes on the adapter's own part; the least it can where they are too few for any code.
     pub(crate) fn spend(&self, bytes: f64, setting: &Setting<'_>) -> Result<EncodedProjection> {
         let (items, widths) = self.choices(setting.options.width);
-        let (chosen, _) = allocate(&items, Goal::Bytes(bytes));
-        self.realise(&chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect::<Vec<_>>(), setting)
+        // Centroids and the like come on top of codes and core: what they take is known once it is done.
+        let mut left = bytes;
+        loop {
+            let (chosen, _) = allocate(&items, Goal::Bytes(left));
+            let found = self.realise(&chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect::<Vec<_>>(), setting)?;
+            let over = found.certificate.bytes as f64 - bytes;
+            if over <= 0.0 || chosen.iter().all(|&state| state == 0) {
+                return Ok(found);
+            }
+            left = left.min(totals(&items, &chosen).0) - over.max(1.0);
+        }
     }
 
     /// Bytes of that many bits an element, and the core.

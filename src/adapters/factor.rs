@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
 
 /// A factor that is to be coded.
-pub(crate) struct Coder {
+pub(crate) struct Coder<'a> {
     /// `[d, n]`, columns of unit mean square.
     target: Mat,
-    /// The weight of an error in each row, 1 where absent.
-    weights: Option<Vec<f64>>,
+    /// The lower Cholesky factor of the metric in which errors count; the plain one where absent.
+    lower: Option<&'a Mat>,
     /// The energy of each column in the metric: what its error is held against.
     scale: Vec<f64>,
     /// The share of a column's energy that each of [`WIDTHS`] loses, by column.
@@ -21,20 +21,22 @@ pub(crate) struct Coder {
     rng: ChaCha8Rng,
 }
 
-impl Coder {
-    /// `columns [d, n]` are what the factor is to span, orthonormal in the metric that `weights` is the diagonal of
-    /// (no weights: the plain one).
-    pub(crate) fn new(columns: &Mat, weights: Option<&[f64]>, rng: ChaCha8Rng) -> Self {
+/// A coded column: first-stage indices, second-stage indices, what they decode to, and the error's energy.
+type Column = (Vec<u8>, Vec<u8>, Vec<f64>, f64);
+
+impl<'a> Coder<'a> {
+    /// `columns [d, n]` are what the factor is to span, orthonormal in the metric.
+    pub(crate) fn new(columns: &Mat, lower: Option<&'a Mat>, rng: ChaCha8Rng) -> Self {
         let (d, n) = columns.shape();
         let rms: Vec<f64> = (0..n).map(|j| ((0..d).map(|i| columns[(i, j)].powi(2)).sum::<f64>() / d as f64).sqrt().max(f64::MIN_POSITIVE)).collect();
         let target = Mat::from_fn(d, n, |i, j| columns[(i, j)] / rms[j]);
         // Columns come orthonormal in the metric: their energy is 1 before the change of scale.
         let scale = rms.iter().map(|rms| 1.0 / (rms * rms)).collect();
-        let mut coder = Self { target, weights: weights.map(<[f64]>::to_vec), scale, losses: vec![], rng };
+        let mut coder = Self { target, lower, scale, losses: vec![], rng };
         let all = coder.samples((0..n).map(|j| (j, 1.0)));
         let mut rng = coder.rng.clone();
         let pooled = WIDTHS.map(|width| Quantiser::design(width, &all, &mut rng));
-        coder.losses = (0..n).map(|j| std::array::from_fn(|k| coder.loss(j, &pooled[k]))).collect();
+        coder.losses = (0..n).map(|j| std::array::from_fn(|k| coder.column(j, &pooled[k]).3 / coder.scale[j])).collect();
         coder
     }
 
@@ -48,16 +50,39 @@ impl Coder {
         WIDTHS.iter().position(|&each| each == width).map_or(1.0, |k| self.losses[j][k].min(1.0))
     }
 
+    /// What an error in a row weighs once the rows after it have taken up what they can: the pivot of the metric.
     fn weight(&self, row: usize) -> f64 {
-        self.weights.as_ref().map_or(1.0, |weights| weights[row])
+        self.lower.map_or(1.0, |lower| lower[(row, row)].powi(2))
     }
 
-    fn loss(&self, j: usize, quantiser: &Quantiser) -> f64 {
-        let error = |i: usize| {
-            let value = self.target[(i, j)];
-            self.weight(i) * (value - quantiser.nearest(value).0).powi(2)
+    /// Codes column `j`: every element by its nearest level, and in a metric also with feedback; the better of both.
+    fn column(&self, j: usize, quantiser: &Quantiser) -> Column {
+        let plain = self.code_column(j, quantiser, None);
+        let Some(lower) = self.lower else { return plain };
+        let fed_back = self.code_column(j, quantiser, Some(lower));
+        if fed_back.3 < plain.3 { fed_back } else { plain }
+    }
+
+    /// With `feedback`, from the last element to the first, each element makes up for the errors so far as far as the
+    /// metric lets it: `‖Lᵀe‖²` falls apart into one square an element (the nearest-plane method of Babai 1986, which
+    /// weight quantisers use with the inputs' second moment as here).
+    fn code_column(&self, j: usize, quantiser: &Quantiser, feedback: Option<&Mat>) -> Column {
+        let d = self.d();
+        let (mut codes1, mut codes2, mut decoded, mut errors) = (vec![0; d], vec![0; d], vec![0.0; d], vec![0.0; d]);
+        for i in (0..d).rev() {
+            let carried = feedback.map_or(0.0, |lower| {
+                let column = lower.col_as_slice(i);
+                column[i + 1..].iter().zip(&errors[i + 1..]).map(|(l, e)| l * e).sum::<f64>() / column[i]
+            });
+            let (level, i1, i2) = quantiser.nearest(self.target[(i, j)] + carried);
+            (codes1[i], codes2[i], decoded[i]) = (i1, i2, level);
+            errors[i] = self.target[(i, j)] - level;
+        }
+        let energy = match self.lower {
+            None => errors.iter().map(|e| e * e).sum(),
+            Some(lower) => (0..d).map(|i| lower.col_as_slice(i)[i..].iter().zip(&errors[i..]).map(|(l, e)| l * e).sum::<f64>().powi(2)).sum(),
         };
-        (0..self.d()).map(error).sum::<f64>() / self.scale[j]
+        (codes1, codes2, decoded, energy)
     }
 
     /// The elements of some columns, each column by its weight.
@@ -83,13 +108,8 @@ impl Coder {
             let quantiser = Quantiser::design(width, &samples, &mut rng);
             quantiser.record(&mut codebook);
             for place in places {
-                let (mut codes1, mut codes2) = (Vec::with_capacity(self.d()), Vec::with_capacity(self.d()));
-                for i in 0..self.d() {
-                    let (level, i1, i2) = quantiser.nearest(self.target[(i, live[place].0)]);
-                    decoded[(i, place)] = level;
-                    codes1.push(i1);
-                    codes2.push(i2);
-                }
+                let (codes1, codes2, values, _) = self.column(live[place].0, &quantiser);
+                values.iter().enumerate().for_each(|(i, &value)| decoded[(i, place)] = value);
                 columns[place] = (width, pack(width, &codes1, &codes2)?);
             }
         }
@@ -108,9 +128,9 @@ mod tests {
     #[test]
     fn codes_decode_to_what_the_encoder_saw_and_lose_what_it_expected() {
         let (d, n) = (1000, 3);
-        let mut normal = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(3));
+        let values: Vec<f64> = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(3)).take(d * n).collect();
         // Orthonormal but for chance.
-        let columns = Mat::from_fn(d, n, |_, _| normal.next().unwrap() / (d as f64).sqrt());
+        let columns = Mat::from_fn(d, n, |i, j| values[i * n + j] / (d as f64).sqrt());
         let coder = Coder::new(&columns, None, ChaCha8Rng::seed_from_u64(5));
         let live = [(0, CodeWidth::FourThree), (2, CodeWidth::Three)];
         let (coded, decoded) = coder.code(&live, &[4.0, 2.0, 1.0], 4).unwrap();

@@ -280,9 +280,13 @@ fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowe
             }
         }
     }
+    if allowed == [Rung::Plain] {
+        let projections = members.iter().map(|member| plain(member, setting)).collect::<Result<_>>()?;
+        return Ok(Encoded { shared: setting.shared.clone(), projections });
+    }
     let Some((_, Some((side, rank)))) = best else {
         let each = |member: &Member<'_>| match budget {
-            Some(budget) => Draft::private(member, setting.metric).spend(share_of(budget, member, members) - 60.0, setting),
+            Some(budget) => Draft::private(member, setting.metric).spend(share_of(budget, member, members), setting),
             None => Draft::private(member, setting.metric).meet(setting),
         };
         let projections = members.iter().map(each).collect::<Result<_>>()?;
@@ -300,7 +304,7 @@ fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowe
     let each = |member: &Member<'_>| {
         let draft = Draft::shared(member, side, 0, &basis, setting.metric)?;
         match left {
-            Some(left) => draft.spend(share_of(left, member, members) - 60.0, setting),
+            Some(left) => draft.spend(share_of(left, member, members), setting),
             None => draft.meet(setting),
         }
     };
@@ -345,8 +349,6 @@ fn shared_loss(member: &Member<'_>, coordinates: faer::MatRef<'_, f64>, side: Si
 
 /// The metric that an encoding is made in: see [`EncodeOptions::calibration`].
 pub(crate) fn metric(options: &EncodeOptions, inputs: Option<&super::calibration::Inputs>) -> Result<Metric> {
-    match inputs {
-        Some(inputs) if options.min_cosine.is_none() => Metric::of(&inputs.design),
-        _ => Ok(Metric::identity()),
-    }
+    let weighs = options.min_cosine.is_none() && !options.calibration.as_ref().is_some_and(|calibration| calibration.only_measures());
+    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(&inputs.design))
 }

@@ -1,6 +1,8 @@
 //! S2LC: a population of LoRA adapters, compressed truthfully, and served from the compressed form.
 
 #[cfg(feature = "compress")]
+pub mod add;
+#[cfg(feature = "compress")]
 pub(crate) mod allocate;
 #[cfg(feature = "compress")]
 pub(crate) mod basis;
@@ -30,3 +32,6 @@ pub mod safetensors_file;
 #[cfg(feature = "compress")]
 pub(crate) mod terms;
 pub mod whole;
+
+#[cfg(all(test, feature = "compress"))]
+mod encode_tests;

@@ -1,67 +1,222 @@
 //! `compress`: PEFT folders in, one bundle out, with a certificate for every adapter and projection.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use serde::Serialize;
+use trifuse::adapters::bundle::{Bundle, to_bytes};
+use trifuse::adapters::calibration::Calibration;
+use trifuse::adapters::encode::{EncodeOptions, Source, encode};
+use trifuse::adapters::peft::{LoraAdapter, open_all};
+use trifuse::adapters::whole::write_file;
+use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
 
 use super::Outcome;
-use super::output::Output;
+use super::kept::{Kept, share};
+use super::output::{Output, Page, Report, Tone};
+use super::progress::Progress;
+
+/// Below this mean cosine of ΔW a result is not called kept.
+const LITTLE: f64 = 0.9;
+/// How often the encoder is asked again, for fewer bytes, where the file's header tips it over `--max-ratio`.
+const ATTEMPTS: usize = 4;
 
 /// Arguments of `compress`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Adapter folders (adapter_config.json and adapter_model.safetensors), or folders that hold such folders
     #[arg(required = true, value_name = "DIR")]
-    pub adapters: Vec<PathBuf>,
+    adapters: Vec<PathBuf>,
     /// The bundle to write
     #[arg(long, short, value_name = "FILE.s2lc")]
-    pub output: PathBuf,
-    #[command(flatten)]
-    pub rank: Rank,
-    /// Refuse to write a bundle in which any projection keeps less than this cosine between ΔW and what it decodes to
-    #[arg(long, value_name = "COSINE", value_parser = fraction)]
-    pub min_cosine: Option<f64>,
-    /// Refuse to write a bundle in which any projection's output is off by more than this share on held-out activations
-    #[arg(long, value_name = "SHARE", value_parser = fraction, requires = "calibration")]
-    pub max_output_error: Option<f64>,
-    /// Bits an element of the codes, on average, shared out over the columns by their energy
-    #[arg(long, value_name = "BITS")]
-    pub bits: Option<f64>,
-    /// Activations by projection (.safetensors) to encode for
+    output: PathBuf,
+    /// Replace a file that is already there
+    #[arg(long)]
+    force: bool,
+    /// Columns of every shared basis; 16 where nothing is asked
+    #[arg(long, value_name = "R", conflicts_with = "energy")]
+    rank: Option<usize>,
+    /// In place of a rank: the smallest basis that keeps this share of ‖ΔW‖²
+    #[arg(long, value_name = "SHARE")]
+    energy: Option<f64>,
+    /// Bytes of the file over bytes of the adapters, at most (0.1: ten times smaller)
+    #[arg(long, value_name = "RATIO")]
+    max_ratio: Option<f64>,
+    /// Least cosine between ΔW and what it decodes to, in every projection of every adapter; climbs the ladder to meet it
+    #[arg(long, value_name = "COSINE")]
+    min_cosine: Option<f64>,
+    /// Greatest relative error of any projection's output, on held-out activations, or on Gaussian inputs where there are none
+    #[arg(long, value_name = "SHARE")]
+    max_output_error: Option<f64>,
+    /// Bits an element of the codes, on average, shared out over the columns by their energy; 4 where nothing is asked
+    #[arg(long, value_name = "BITS", conflicts_with = "width")]
+    bits: Option<f64>,
+    /// In place of bits on average: one width for every column, 2, 3, 4 or 7 bits
+    #[arg(long, value_name = "BITS", value_parser = width)]
+    width: Option<CodeWidth>,
+    /// Activations by module path (.safetensors, [rows, d_in]) to encode for; their last quarter is held out and measures the result
     #[arg(long, value_name = "FILE")]
-    pub calibration: Option<PathBuf>,
-    /// Other activations to measure on; without them a part of the calibration is held out
+    calibration: Option<PathBuf>,
+    /// Other activations to measure on, in place of that quarter
     #[arg(long, value_name = "FILE", requires = "calibration")]
-    pub held_out: Option<PathBuf>,
+    held_out: Option<PathBuf>,
     /// Seed of the clustering: the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    seed: u64,
 }
 
-/// How large the shared bases are; without any, the smallest that the other options allow.
-#[derive(Debug, clap::Args)]
-#[group(multiple = false)]
-pub struct Rank {
-    /// Columns of every basis
-    #[arg(long, value_name = "R")]
-    pub rank: Option<usize>,
-    /// The smallest basis that keeps this share of ‖ΔW‖²
-    #[arg(long, value_name = "SHARE", value_parser = fraction)]
-    pub energy: Option<f64>,
-    /// The largest basis with which the bundle is this many times smaller than the adapters
-    #[arg(long, value_name = "RATIO")]
-    pub max_ratio: Option<f64>,
+fn width(text: &str) -> Result<CodeWidth, String> {
+    let known = text.parse().ok().and_then(CodeWidth::from_bits).filter(|width| !matches!(width, CodeWidth::Zero | CodeWidth::Bytes));
+    known.ok_or_else(|| "expected 2, 3, 4 or 7".into())
 }
 
-/// A number from 0 to 1.
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => Err("expected a number from 0 to 1".into()),
-    }
+/// The result.
+#[derive(Debug, Serialize)]
+struct Compressed<'a> {
+    output: &'a Path,
+    seconds: f64,
+    #[serde(flatten)]
+    kept: Kept,
+    /// What a reader must know before using the file.
+    warnings: Vec<String>,
 }
 
 /// Encodes and writes.
-pub fn run(_args: &Args, _output: &Output) -> Result<Outcome> {
-    Err(Error::unsupported("compress", "the encoder is not in this build"))
+pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
+    let options = args.options()?;
+    options.validate()?;
+    check_place(&args.output, args.force)?;
+    let adapters = open_all(&args.adapters)?;
+    let started = Instant::now();
+    let bytes = encoded(&adapters, options.clone(), output)?;
+    write_file(&args.output, |out| out.write_all(&bytes))?;
+    drop(bytes);
+    // What is shown is what the file says of itself, not what the encoder meant.
+    let kept = Kept::of(&Bundle::open(&args.output)?)?;
+    let warnings = warnings(&options, &kept);
+    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, warnings })?;
+    Ok(Outcome::Right)
+}
+
+impl Args {
+    fn options(&self) -> Result<EncodeOptions> {
+        let calibration = match (&self.calibration, &self.held_out) {
+            (Some(design), Some(held_out)) => Some(Calibration::load_pair(design, held_out)?),
+            (Some(design), None) => Some(Calibration::load(design)?),
+            (None, _) => None,
+        };
+        Ok(EncodeOptions {
+            rank: self.rank,
+            energy: self.energy,
+            max_ratio: self.max_ratio,
+            min_cosine: self.min_cosine,
+            max_output_error: self.max_output_error,
+            bits: self.bits,
+            width: self.width,
+            rungs: None,
+            seed: self.seed,
+            calibration,
+        })
+    }
+}
+
+/// Refuses a place that cannot be written to before the work and not after it.
+fn check_place(path: &Path, force: bool) -> Result<()> {
+    let subject = || path.display().to_string();
+    if path.is_dir() {
+        return Err(Error::invalid(subject(), "the name of a file", "a folder"));
+    }
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(Error::invalid(subject(), "a name that is not taken, or --force to replace the file", "one that is taken"));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = std::fs::metadata(folder).map_err(Error::io(folder, "write into"))?;
+    if found.is_dir() { Ok(()) } else { Err(Error::input(folder, "expected a folder to write into, found a file")) }
+}
+
+/// The adapters as the encoder takes them.
+pub fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
+    adapters.iter().map(|adapter| Source { name: &adapter.name, config: &adapter.config, modules: &adapter.modules }).collect()
+}
+
+/// The bytes of a bundle of `adapters` that meets `options`, its whole file held against the ratio.
+///
+/// # Errors
+/// Those of [`encode`]; [`Error::Missed`] where the file is larger than asked.
+pub fn encoded(adapters: &[LoraAdapter], mut options: EncodeOptions, output: &Output) -> Result<Vec<u8>> {
+    let sources = sources(adapters);
+    let paths: BTreeSet<&String> = adapters.iter().flat_map(|adapter| adapter.modules.keys()).collect();
+    let before: u64 = adapters.iter().flat_map(|adapter| adapter.modules.values()).map(|lora| lora.bytes()).sum();
+    let once = |options: &EncodeOptions, attempt: usize| {
+        let progress = Progress::new(output, "encoding", paths.len() as u64);
+        if attempt > 0 {
+            progress.now("again, for fewer bytes");
+        }
+        let population = encode(&sources, options, &|_, _| progress.step())?;
+        to_bytes(&population)
+    };
+    let Some(most) = options.max_ratio else { return once(&options, 0) };
+    let missed = |reached: String| Error::Missed { subject: "the file".into(), asked: format!("at most {most} of {before} bytes"), reached };
+    // The encoder counts what it makes. The header and the adapters' own configurations come on top, so where those
+    // tip the file over, it is asked for that much less.
+    let mut best = u64::MAX;
+    for attempt in 0..ATTEMPTS {
+        let bytes = match once(&options, attempt) {
+            Err(error @ Error::Missed { .. }) if best == u64::MAX => return Err(error),
+            Err(Error::Missed { .. }) => break,
+            other => other?,
+        };
+        let ratio = bytes.len() as f64 / (before as f64).max(1.0);
+        if ratio <= most {
+            return Ok(bytes);
+        }
+        best = best.min(bytes.len() as u64);
+        let less = options.max_ratio.unwrap_or(most) - 1.01 * (ratio - most);
+        // With a fidelity required the bytes are no choice of the encoder's.
+        if less <= 0.0 || options.min_cosine.is_some() || options.max_output_error.is_some() {
+            break;
+        }
+        options.max_ratio = Some(less);
+    }
+    Err(missed(format!("{best} bytes with the file's header; ask for less fidelity, a lower rank or fewer bits")))
+}
+
+/// What must be said of a result that is not what a reader may take it for.
+fn warnings(options: &EncodeOptions, kept: &Kept) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if options.min_cosine.is_none() && kept.cos_delta_mean < LITTLE {
+        warnings.push(format!(
+            "the weights are NOT kept: cos(ΔW) is {:.3} on average and {:.3} at the least; a basis this small cannot hold what these adapters do not \
+             share (those trained from different starts share little)",
+            kept.cos_delta_mean, kept.cos_delta_min
+        ));
+        warnings.push(match kept.held_out() {
+            Some(error) => format!(
+                "the OUTPUT on held-out activations is off by {}: another measure, and the one that this file was encoded for; on other inputs it \
+                 is off by more (see \"output error\"). To keep the weights: --min-cosine 0.99",
+                share(error)
+            ),
+            None => "to keep the weights: --min-cosine 0.99, which climbs to larger forms until every projection has it; to keep the OUTPUT on real \
+                     inputs in fewer bytes: --calibration FILE"
+                .into(),
+        });
+    }
+    if kept.ratio > 1.0 {
+        warnings.push("the file is LARGER than the adapters: what was asked leaves nothing to save".into());
+    }
+    warnings
+}
+
+impl Report for Compressed<'_> {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        self.kept.table(page, None)?;
+        let total = self.kept.total(page);
+        page.line(format_args!("{}: {total}, in {:.1} s", self.output.display(), self.seconds))?;
+        for warning in &self.warnings {
+            page.line(format_args!("{} {warning}", page.tone(Tone::Warning, "note:")))?;
+        }
+        Ok(())
+    }
 }

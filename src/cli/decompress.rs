@@ -1,39 +1,96 @@
 //! `decompress`: a bundle in, PEFT folders out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use trifuse::{Error, Result};
+use serde::Serialize;
+use trifuse::adapters::bundle::Bundle;
+use trifuse::adapters::decompress::decompress;
+use trifuse::adapters::peft::TENSOR_FILE;
+use trifuse::{DType, Error, Result};
 
 use super::Outcome;
-use super::output::Output;
+use super::output::{Output, Page, Report, bytes};
+use super::progress::Progress;
 
 /// Arguments of `decompress`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The bundle
     #[arg(value_name = "FILE.s2lc")]
-    pub bundle: PathBuf,
-    /// The folder to write into, one folder an adapter
+    bundle: PathBuf,
+    /// The folder to write into, one folder an adapter; it must not hold anything yet
     #[arg(long, short, value_name = "DIR")]
-    pub output: PathBuf,
+    output: PathBuf,
     /// Only this adapter; may be given again
     #[arg(long, value_name = "NAME")]
-    pub adapter: Vec<String>,
-    /// What the weights are written as
+    adapter: Vec<String>,
+    /// What the weights are written as; f16 rounds once more
     #[arg(long, value_enum, default_value_t = Precision::F32)]
-    pub dtype: Precision,
+    dtype: Precision,
 }
 
 /// Element types that PEFT loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Precision {
+enum Precision {
     /// Half precision
     F16,
     /// Single precision
     F32,
 }
 
+/// The result.
+#[derive(Debug, Serialize)]
+struct Decompressed<'a> {
+    bundle: &'a Path,
+    output: &'a Path,
+    dtype: DType,
+    adapters: Vec<Written>,
+}
+
+/// One folder.
+#[derive(Debug, Serialize)]
+struct Written {
+    name: String,
+    folder: PathBuf,
+    /// Bytes of its file of tensors.
+    bytes: u64,
+}
+
 /// Decodes and writes.
-pub fn run(_args: &Args, _output: &Output) -> Result<Outcome> {
-    Err(Error::unsupported("decompress", "bundles are not in this build"))
+pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
+    let bundle = Bundle::open(&args.bundle)?;
+    let names: Vec<String> = match args.adapter.is_empty() {
+        true => bundle.adapters().map(str::to_owned).collect(),
+        false => {
+            let mut names = args.adapter.clone();
+            names.sort();
+            names.dedup();
+            names
+        }
+    };
+    let dtype = match args.dtype {
+        Precision::F16 => DType::F16,
+        Precision::F32 => DType::F32,
+    };
+    let progress = Progress::new(output, "decoding", 0);
+    decompress(&bundle, Some(&names), &args.output, dtype)?;
+    drop(progress);
+    let written = names.into_iter().map(|name| {
+        let folder = args.output.join(&name);
+        let file = folder.join(TENSOR_FILE);
+        let bytes = std::fs::metadata(&file).map_err(Error::io(&file, "read"))?.len();
+        Ok(Written { name, folder, bytes })
+    });
+    let adapters = written.collect::<Result<_>>()?;
+    output.report(&Decompressed { bundle: &args.bundle, output: &args.output, dtype, adapters })?;
+    Ok(Outcome::Right)
+}
+
+impl Report for Decompressed<'_> {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        let rows = self.adapters.iter().map(|adapter| vec![adapter.name.clone(), adapter.folder.display().to_string(), bytes(adapter.bytes)]);
+        let rows: Vec<_> = rows.collect();
+        page.table(&["adapter", "folder", "tensors"], &[2], rows)?;
+        page.line(format_args!("{} adapters in {}; `trifuse inspect {}` says what they kept", self.adapters.len(), self.dtype, self.bundle.display()))
+    }
 }

@@ -3,20 +3,14 @@
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
 
 mod completions;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod compress;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod decompress;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod demo;
 mod devices;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod inspect;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
+mod kept;
 mod output;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod progress;
-#[allow(dead_code, reason = "read once the commands have their bodies")]
 mod samples;
 mod verify;
 
@@ -97,6 +91,8 @@ enum Outcome {
     Right,
     /// Something it checked is not.
     Wrong,
+    /// What was given cannot be used, and the report says why.
+    BadInput,
     /// There is no backend of the sort that was asked for, and the report says why.
     NoBackend,
 }
@@ -107,6 +103,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Right => Self::SUCCESS,
             Outcome::Wrong => Self::from(1),
             Outcome::NoBackend => Self::from(3),
+            Outcome::BadInput => Self::from(4),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write as _};
 use std::io::{ErrorKind, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use serde::Serialize;
 use trifuse::{Error, Result};
 
@@ -182,7 +182,11 @@ impl Page {
     /// Adds a table. The columns named in `numbers` are set to the right.
     pub fn table(&mut self, head: &[&str], numbers: &[usize], rows: impl IntoIterator<Item = Vec<String>>) -> fmt::Result {
         let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        // One line, below the head: rows stand close enough to be compared.
+        for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+            table.set_style(line, '─');
+        }
         table.set_header(head.iter().map(|name| self.tone(Tone::Strong, name)));
         table.add_rows(rows);
         for column in numbers {

@@ -37,6 +37,9 @@ pub fn population(name: &str) -> Result<Vec<LoraAdapter>> {
         .collect()
 }
 
+/// Inputs of some projections of the model that the adapters are for: a calibration file.
+pub const ACTIVATIONS: &[u8] = include_bytes!("../../tests/data/calibration.safetensors");
+
 /// Query, key and value of a shared prefix.
 pub fn prefix() -> Result<Prefix> {
     Prefix::parse(Path::new("prefix.safetensors"), include_bytes!("../../tests/data/prefix.safetensors"))

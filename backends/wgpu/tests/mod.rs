@@ -1,6 +1,8 @@
 //! The backend against plain loops in f64, on whatever Vulkan adapter there is: the software driver will do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod attention;
+mod codebook_gemm;
 mod conversions;
 mod device;
 mod linear;

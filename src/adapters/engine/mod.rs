@@ -13,6 +13,7 @@ use std::sync::Arc;
 use class::{Class, Form};
 use pool::Pool;
 
+use super::bundle::Bundle;
 use super::encoded::{EncodedAdapter, Population, SharedProjection};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
@@ -44,6 +45,20 @@ impl Source for Population {
 
     fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
         self.adapters.get(name).cloned().ok_or_else(|| unknown(name, &self.names()))
+    }
+}
+
+impl Source for Bundle {
+    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
+        Self::projections(self).map(|(path, _)| Ok((path.to_owned(), self.shared(path)?))).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.adapters().map(str::to_owned).collect()
+    }
+
+    fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
+        Self::adapter(self, name)
     }
 }
 

@@ -52,7 +52,7 @@ pub fn inspect_bytes(name: &str, config: &[u8], tensors: Vec<u8>) -> Inspection 
 pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<LoraAdapter>> {
     let mut folders = BTreeMap::<String, PathBuf>::new();
     for path in paths {
-        for folder in adapter_folders(path.as_ref())? {
+        for folder in adapter_folders(path)? {
             let name = name_of(&folder)?;
             if let Some(other) = folders.insert(name.clone(), folder.clone()) {
                 return Err(Error::input(folder, format!("expected adapters of different names, found a second {name:?} beside {}", other.display())));
@@ -66,7 +66,12 @@ fn is_adapter(folder: &Path) -> bool {
     [CONFIG_FILE, TENSOR_FILE, PICKLE_FILE].iter().any(|file| folder.join(file).exists())
 }
 
-fn adapter_folders(path: &Path) -> Result<Vec<PathBuf>> {
+/// The adapters' folders at `path`, sorted: itself, or those in it.
+///
+/// # Errors
+/// A folder that cannot be read, or one without any.
+pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    let path = path.as_ref();
     if is_adapter(path) {
         return Ok(vec![path.into()]);
     }
@@ -77,6 +82,7 @@ fn adapter_folders(path: &Path) -> Result<Vec<PathBuf>> {
             folders.push(folder);
         }
     }
+    folders.sort();
     match folders.is_empty() {
         true => Err(Error::input(path, format!("expected an adapter's folder with {CONFIG_FILE}, or a folder of such folders; found neither"))),
         false => Ok(folders),

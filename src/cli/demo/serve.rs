@@ -1,0 +1,171 @@
+//! Serving a mixed batch from a bundle, and holding the answer against the exact one and against uncompressed LoRA.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use trifuse::adapters::bundle::Bundle;
+use trifuse::adapters::engine::{AdapterId, Engine, EngineOptions, Target};
+use trifuse::adapters::peft::LoraAdapter;
+use trifuse::backend::Backend;
+use trifuse::backends::Visit;
+use trifuse::device::{Device, Kind, Slice};
+use trifuse::session::Session;
+use trifuse::{DType, Result};
+
+use super::inputs::{Activations, Group, groups};
+use super::reference::{Check, Totals};
+
+/// Tokens of a batch.
+const TOKENS: usize = 64;
+/// Runs before the clock starts, runs that are timed at most, and the time after which no more are begun.
+const WARM_UP: usize = 3;
+const TIMED: usize = 50;
+const LONG_ENOUGH: Duration = Duration::from_secs(2);
+
+/// One bundle to serve from.
+pub struct Job<'a> {
+    pub bundle: PathBuf,
+    /// The adapters as they were.
+    pub originals: &'a [LoraAdapter],
+    /// What the model really reads; Gaussian inputs where there is nothing.
+    pub activations: Option<&'a Activations>,
+}
+
+/// How the batch went.
+#[derive(Debug, Serialize)]
+pub struct Served {
+    pub tokens: usize,
+    /// Tokens of the base model alone; their rows must not change.
+    pub base_only_tokens: usize,
+    pub projections: usize,
+    pub dtype: DType,
+    /// `gaussian` or `held-out activations`.
+    pub inputs: &'static str,
+    /// Against the exact answer of what the bundle decodes to, in float64: the greatest |error| over what is allowed
+    /// there (right at 1 and below).
+    pub error_over_allowed: f64,
+    /// ‖error‖₂ / ‖answer‖₂ of the worst projection, and the most that is allowed.
+    pub relative_l2: f64,
+    pub relative_l2_allowed: f64,
+    /// Whether all of it is right, in both mixes and for the rows of the base alone.
+    pub right: bool,
+    /// Against uncompressed LoRA: ‖difference‖₂ / ‖uncompressed‖₂ over every output of the batch.
+    pub error_against_uncompressed: f64,
+    /// The same over the tokens of each adapter.
+    pub by_adapter: BTreeMap<String, f64>,
+    /// Median of the timed runs: every projection, the whole batch.
+    pub milliseconds: f64,
+    pub runs: usize,
+    /// What the time was measured on.
+    pub device_kind: Kind,
+}
+
+/// Serves every job on one device.
+pub struct Serve<'a>(pub &'a [Job<'a>]);
+
+impl Visit for Serve<'_> {
+    type Out = Vec<Served>;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Self::Out> {
+        let mut session = Session::new(Arc::new(backend))?;
+        self.0.iter().map(|job| serve(&mut session, job)).collect()
+    }
+}
+
+/// What lies on the device: inputs by group, outputs by projection.
+struct Buffers<D: Device> {
+    x: Vec<Slice<D>>,
+    y: Vec<Vec<Slice<D>>>,
+}
+
+fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> {
+    let caps = session.caps();
+    let (kind, dtype) = (caps.kind, if caps.f16 && caps.kind != Kind::Cpu { DType::F16 } else { DType::F32 });
+    let bundle = Bundle::open(&job.bundle)?;
+    let groups = groups(&bundle, job.activations, TOKENS, dtype);
+    let mut check = Check::new(&bundle, job.originals, dtype)?;
+    let mut engine = Engine::open(session, Box::new(bundle), EngineOptions { dtype, pool_bytes: None })?;
+    let adapters: Vec<(String, AdapterId)> = engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect();
+
+    let buffers = upload(session, &groups, dtype)?;
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut mix = || -> Vec<Option<usize>> { (0..TOKENS).map(|_| Some(rng.random_range(0..=adapters.len())).filter(|&at| at < adapters.len())).collect() };
+    let ids = |mix: &[Option<usize>]| -> Vec<Option<AdapterId>> { mix.iter().map(|at| at.map(|at| adapters[at].1)).collect() };
+
+    // The work is recorded once. Then the mix of adapters changes under it, as it does in a server.
+    let first = mix();
+    let batch = engine.batch(session, &ids(&first))?;
+    let graph = session.capture(|session| {
+        groups.iter().enumerate().try_for_each(|(at, group)| {
+            let targets: Vec<Target<'_, B>> = group
+                .projections
+                .iter()
+                .zip(&buffers.y[at])
+                .map(|((path, d_out), y)| Target { projection: path, y: y.clone(), y_stride: *d_out as u64 })
+                .collect();
+            engine.apply(session, &batch, &buffers.x[at], group.d_in as u64, &targets)
+        })
+    })?;
+    let mut totals = Totals::default();
+    let mut base_only_tokens = 0;
+    for mix in [first, mix()] {
+        engine.update(session, &batch, &ids(&mix))?;
+        clear(session, &buffers)?;
+        session.replay(&graph)?;
+        base_only_tokens = mix.iter().filter(|at| at.is_none()).count();
+        let names: Vec<Option<&str>> = mix.iter().map(|at| at.map(|at| adapters[at].0.as_str())).collect();
+        for (group, outputs) in groups.iter().zip(&buffers.y) {
+            for ((path, d_out), y) in group.projections.iter().zip(outputs) {
+                let found = dtype.decode(&session.read(y)?);
+                check.projection(path, group, *d_out, &names, &found, &mut totals)?;
+            }
+        }
+    }
+    let mut times = Vec::new();
+    let started = Instant::now();
+    for run in 0..WARM_UP + TIMED {
+        let begun = Instant::now();
+        session.replay(&graph)?;
+        session.wait()?;
+        if run >= WARM_UP {
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
+        }
+        if !times.is_empty() && started.elapsed() > LONG_ENOUGH {
+            break;
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Served {
+        tokens: TOKENS,
+        base_only_tokens,
+        projections: groups.iter().map(|group| group.projections.len()).sum(),
+        dtype,
+        inputs: if job.activations.is_some() { "held-out activations" } else { "gaussian" },
+        error_over_allowed: totals.error_over_allowed,
+        relative_l2: totals.relative_l2,
+        relative_l2_allowed: totals.relative_l2_allowed,
+        right: totals.right(),
+        error_against_uncompressed: totals.against_uncompressed(),
+        by_adapter: totals.by_adapter(),
+        milliseconds: times.get(times.len() / 2).copied().unwrap_or(f64::NAN),
+        runs: times.len(),
+        device_kind: kind,
+    })
+}
+
+fn upload<B: Backend>(session: &mut Session<B>, groups: &[Group], dtype: DType) -> Result<Buffers<B>> {
+    let x = groups.iter().map(|group| session.upload(&dtype.encode(&group.x))).collect::<Result<_>>()?;
+    let sizes = |group: &Group| -> Vec<u64> { group.projections.iter().map(|(_, d_out)| (TOKENS * d_out) as u64 * dtype.size()).collect() };
+    let y = groups.iter().map(|group| sizes(group).into_iter().map(|bytes| session.alloc(bytes)).collect()).collect::<Result<_>>()?;
+    Ok(Buffers { x, y })
+}
+
+/// Zeros to add to: what comes out is the adapters' part alone.
+fn clear<B: Backend>(session: &mut Session<B>, buffers: &Buffers<B>) -> Result<()> {
+    buffers.y.iter().flatten().try_for_each(|y| session.write(y, &vec![0; y.len as usize]))
+}

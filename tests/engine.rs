@@ -1,0 +1,221 @@
+//! Serving from the compressed form: batches, the pool, adapters that come and go, captured graphs.
+#![cfg(all(feature = "cpu", feature = "compress"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use trifuse::adapters::encode::{EncodeOptions, Source, encode};
+use trifuse::adapters::encoded::{Population, Rung};
+use trifuse::adapters::engine::{AdapterId, Batch, Engine, EngineOptions, Target};
+use trifuse::adapters::peft::LoraAdapter;
+use trifuse::backends::cpu::Cpu;
+use trifuse::cases::Draw;
+use trifuse::device::{Open, Slice};
+use trifuse::session::Session;
+use trifuse::{DType, Error};
+
+const DTYPE: DType = DType::F32;
+const QUERY: &str = "encoder.layer.0.attention.self.query";
+const KEY: &str = "encoder.layer.0.attention.self.key";
+const WIDTH: usize = 384;
+
+fn session() -> Session<Cpu> {
+    Session::new(Arc::new(Cpu::open(0).unwrap())).unwrap()
+}
+
+/// Two projections of the four adapters of population A.
+fn population(options: &EncodeOptions) -> Population {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters/A");
+    let mut adapters: Vec<LoraAdapter> =
+        ["apache_french", "bible_kjv", "rust", "sqlite"].iter().map(|name| LoraAdapter::open(folder.join(name)).unwrap()).collect();
+    for adapter in &mut adapters {
+        adapter.modules.retain(|module, _| module == QUERY || module == KEY);
+    }
+    let sources: Vec<Source<'_>> = adapters.iter().map(|a| Source { name: &a.name, config: &a.config, modules: &a.modules }).collect();
+    encode(&sources, options, &|_, _| ()).unwrap()
+}
+
+fn on(rung: Rung) -> EncodeOptions {
+    EncodeOptions { rungs: Some(vec![rung]), rank: Some(8), ..EncodeOptions::default() }
+}
+
+fn open(session: &mut Session<Cpu>, population: &Population, pool_bytes: Option<u64>) -> Engine<Cpu> {
+    Engine::open(session, Box::new(population.clone()), EngineOptions { dtype: DTYPE, pool_bytes }).unwrap()
+}
+
+/// `y = ΔW x` of query and key, in one call, from zeros.
+fn serve(session: &mut Session<Cpu>, engine: &mut Engine<Cpu>, batch: &Batch<Cpu>) -> Vec<f32> {
+    let x = input(session, batch.tokens());
+    let both: Vec<Slice<Cpu>> = (0..2).map(|_| session.upload(&vec![0f32; batch.tokens() * WIDTH]).unwrap()).collect();
+    engine.apply(session, batch, &x, WIDTH as u64, &[target(QUERY, &both[0]), target(KEY, &both[1])]).unwrap();
+    both.iter().flat_map(|y| session.download::<f32>(y).unwrap()).collect()
+}
+
+fn input(session: &mut Session<Cpu>, tokens: usize) -> Slice<Cpu> {
+    session.upload(&DTYPE.encode(&Draw::seeded("engine").normal(DTYPE, (tokens * WIDTH) as u64, 1.0))).unwrap()
+}
+
+fn target<'a>(projection: &'a str, y: &Slice<Cpu>) -> Target<'a, Cpu> {
+    Target { projection, y: y.clone(), y_stride: WIDTH as u64 }
+}
+
+fn ids(engine: &Engine<Cpu>, names: &[&str]) -> Vec<Option<AdapterId>> {
+    names.iter().map(|name| (!name.is_empty()).then(|| engine.adapter(name).unwrap())).collect()
+}
+
+fn answer(session: &mut Session<Cpu>, engine: &mut Engine<Cpu>, names: &[&str]) -> Vec<f32> {
+    let ids = ids(engine, names);
+    let batch = engine.batch(session, &ids).unwrap();
+    serve(session, engine, &batch)
+}
+
+/// ΔŴ x in float64 from exactly what is held.
+fn exact(population: &Population, names: &[&str]) -> Vec<f64> {
+    let x = Draw::seeded("engine").normal(DTYPE, (names.len() * WIDTH) as u64, 1.0);
+    let mut y = Vec::new();
+    for path in [QUERY, KEY] {
+        for (name, x) in names.iter().zip(x.chunks_exact(WIDTH)) {
+            match population.adapters.get(*name) {
+                Some(adapter) => {
+                    let delta = adapter.projections[path].delta(&population.projections[path]).unwrap();
+                    y.extend(delta.data.chunks_exact(WIDTH).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum::<f64>()));
+                }
+                None => y.extend(vec![0.0; WIDTH]),
+            }
+        }
+    }
+    y
+}
+
+fn assert_close(found: &[f32], wanted: &[f64]) {
+    let error: f64 = found.iter().zip(wanted).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>().sqrt();
+    let size = wanted.iter().map(|b| b * b).sum::<f64>().sqrt();
+    assert!(size > 0.0 && error / size < 1e-5, "relative error {}", error / size);
+}
+
+const MIXED: [&str; 7] = ["rust", "", "sqlite", "rust", "bible_kjv", "apache_french", "sqlite"];
+
+#[test]
+fn a_mixed_batch_is_right_on_every_rung() {
+    for rung in [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain] {
+        let (mut session, population) = (session(), population(&on(rung)));
+        let mut engine = open(&mut session, &population, None);
+        assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&population, &MIXED));
+    }
+}
+
+#[test]
+fn tokens_of_the_base_model_keep_every_bit() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let mut engine = open(&mut session, &population, None);
+    let batch = engine.batch(&mut session, &[None, None]).unwrap();
+    let before: Vec<f32> = (0..2 * WIDTH).map(|i| f32::from_bits(0x3f80_0001 + i as u32 * 77)).collect();
+    let (x, y) = (input(&mut session, 2), session.upload(&before).unwrap());
+    engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target(QUERY, &y)]).unwrap();
+    assert!(session.download::<f32>(&y).unwrap().iter().zip(&before).all(|(a, b)| a.to_bits() == b.to_bits()));
+    assert!(!engine.adapters().any(|(_, id)| engine.is_resident(id)));
+}
+
+#[test]
+fn a_small_pool_gives_the_same_bits_as_a_large_one() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let mut large = open(&mut session, &population, None);
+    let room = large.device_bytes().0 / 2;
+    let mut small = open(&mut session, &population, Some(room));
+    assert!(small.device_bytes().0 <= room);
+    // Four adapters through two places, twice round.
+    for names in [["rust", "sqlite"], ["bible_kjv", "apache_french"], ["rust", "bible_kjv"], ["sqlite", "apache_french"]].iter().cycle().take(8) {
+        assert_eq!(answer(&mut session, &mut small, names), answer(&mut session, &mut large, names));
+        assert_eq!(small.adapters().filter(|(_, id)| small.is_resident(*id)).count(), 2);
+    }
+    let three = ids(&small, &["rust", "sqlite", "bible_kjv"]);
+    assert!(matches!(small.batch(&mut session, &three), Err(Error::Invalid { .. })));
+    assert_close(&answer(&mut session, &mut small, &["rust"]), &exact(&population, &["rust"]));
+}
+
+#[test]
+fn adapters_come_and_go_between_batches() {
+    let (mut session, whole) = (session(), population(&on(Rung::SharedInput)));
+    let mut part = whole.clone();
+    let late = part.adapters.remove("rust").unwrap();
+    let mut engine = open(&mut session, &part, None);
+    let early = answer(&mut session, &mut engine, &["sqlite"]);
+    let old_ids = ids(&engine, &["sqlite"]);
+    let old = engine.batch(&mut session, &old_ids).unwrap();
+    let generation = engine.generation();
+    let rust = engine.add(&mut session, "rust", late.clone()).unwrap();
+    assert!(engine.add(&mut session, "rust", late.clone()).is_err());
+    assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&whole, &MIXED));
+    // Memory grew, so a batch from before is refused, and not served from memory that is no longer looked at.
+    assert!(engine.generation() > generation);
+    let (x, y) = (input(&mut session, 1), session.upload(&[0f32; WIDTH]).unwrap());
+    assert!(matches!(engine.apply(&mut session, &old, &x, WIDTH as u64, &[target(QUERY, &y)]), Err(Error::Invalid { .. })));
+    engine.remove(rust).unwrap();
+    assert!(engine.remove(rust).is_err() && engine.adapter("rust").is_err() && engine.batch(&mut session, &[Some(rust)]).is_err());
+    assert_eq!(answer(&mut session, &mut engine, &["sqlite"]), early);
+    // A form that no class has yet.
+    let plain = population(&on(Rung::Plain));
+    let mut grafted = plain.adapters["bible_kjv"].clone();
+    grafted.projections.remove(KEY);
+    engine.add(&mut session, "plain", grafted).unwrap();
+    let served = answer(&mut session, &mut engine, &["plain"]);
+    let wanted = exact(&plain, &["bible_kjv"]);
+    assert_close(&served[..WIDTH], &wanted[..WIDTH]);
+    assert!(served[WIDTH..].iter().all(|&value| value == 0.0));
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_the_population_is_refused() {
+    let (mut session, whole) = (session(), population(&on(Rung::SharedInput)));
+    let mut engine = open(&mut session, &whole, None);
+    let mut elsewhere = whole.adapters["rust"].clone();
+    let projection = elsewhere.projections.remove(QUERY).unwrap();
+    elsewhere.projections.insert("encoder.layer.9.attention.self.query".into(), projection);
+    assert!(matches!(engine.add(&mut session, "elsewhere", elsewhere), Err(Error::Invalid { .. })));
+    let mut other_rank = population(&EncodeOptions { rank: Some(5), ..on(Rung::SharedInput) }).adapters["rust"].clone();
+    other_rank.projections.remove(KEY);
+    assert!(matches!(engine.add(&mut session, "other rank", other_rank), Err(Error::Invalid { .. })));
+    assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&whole, &MIXED));
+}
+
+#[test]
+fn a_captured_graph_serves_whatever_the_batch_holds_now() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let mut engine = open(&mut session, &population, None);
+    let all: Vec<Option<AdapterId>> = ids(&engine, &["rust", "rust", "rust"]);
+    let batch = engine.batch(&mut session, &all).unwrap();
+    let x = input(&mut session, 3);
+    let y = session.upload(&vec![0f32; 3 * WIDTH]).unwrap();
+    // The first use compiles and allocates; a capture only records.
+    engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target(QUERY, &y)]).unwrap();
+    let graph = session.capture(|session| engine.apply(session, &batch, &x, WIDTH as u64, &[target(QUERY, &y)])).unwrap();
+    // More segments than at capture, then fewer, then none.
+    for names in [["rust", "sqlite", "bible_kjv"], ["", "apache_french", ""], ["", "", ""]] {
+        let now = ids(&engine, &names);
+        engine.update(&mut session, &batch, &now).unwrap();
+        session.write(&y, bytemuck::cast_slice(&vec![0f32; 3 * WIDTH])).unwrap();
+        session.replay(&graph).unwrap();
+        let (found, wanted) = (session.download::<f32>(&y).unwrap(), exact(&population, &names));
+        if names == [""; 3] {
+            assert!(found.iter().all(|&value| value == 0.0));
+        } else {
+            assert_close(&found, &wanted[..3 * WIDTH]);
+        }
+    }
+}
+
+#[test]
+fn wrong_calls_are_errors() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let mut engine = open(&mut session, &population, None);
+    assert!(engine.adapter("nobody").unwrap_err().to_string().contains("rust"));
+    let one = ids(&engine, &["rust"]);
+    let batch = engine.batch(&mut session, &one).unwrap();
+    let (x, y) = (input(&mut session, 1), session.upload(&[0f32; WIDTH]).unwrap());
+    assert!(engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target("encoder.layer.7.no.such", &y)]).is_err());
+    assert!(engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target(QUERY, &y), target(KEY, &y)]).is_err(), "one y for two projections");
+    assert!(engine.update(&mut session, &batch, &[None, None]).is_err());
+    let options = EngineOptions { dtype: DTYPE, pool_bytes: Some(10) };
+    assert!(Engine::open(&mut session, Box::new(population), options).is_err());
+}
