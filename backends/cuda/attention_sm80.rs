@@ -28,9 +28,10 @@ const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
 const KEYS: u64 = 64;
 const WARPS: u64 = 4;
 const STEP: u64 = 16;
-/// Times 16 rows a warp. Twice the rows would read K and V half as often, but do not fit in its registers.
-const HIGH: u64 = 1;
-const ROWS: u64 = WARPS * STEP * HIGH;
+/// Elements after a row in shared memory, so that a column is spread over the banks.
+const PADDING: u64 = 8;
+/// Rows of a block of threads.
+const ROWS: u64 = WARPS * STEP;
 
 /// What a kernel is compiled for: a head, padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,30 +47,19 @@ impl Tile {
         Self(held)
     }
 
-    /// Blocks of threads that a head, or a group of packed ones, needs.
-    fn tiles(op: &Attention) -> u64 {
-        (op.q_len * pack(op)).div_ceil(ROWS)
-    }
-
-    /// Blocks of threads.
-    pub(crate) fn work(op: &Attention) -> u64 {
-        (op.batch * (op.heads / pack(op))).saturating_mul(Self::tiles(op))
-    }
-
-    /// What the kernel takes.
-    pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>) -> AttentionParams {
-        AttentionParams { tiles: Self::tiles(op) as u32, ..parameters(op, args, pack(op)) }
+    /// Rows of a block of threads of the wide kernel: a warp's registers hold 32 rows of a short head.
+    fn wide_rows(self) -> u64 {
+        if self.0 <= 128 { 2 * ROWS } else { ROWS }
     }
 
     pub(crate) fn shared_bytes(self) -> u32 {
-        ((ROWS + 2 * KEYS) * (self.0 + 8) * 2) as u32
+        ((self.wide_rows() + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
     }
 
     pub(crate) fn defines(self, dtype: DType) -> Vec<(&'static str, String)> {
         vec![
             ("ELEMENT", dtype.name().into()),
             ("HEAD_DIM", self.0.to_string()),
-            ("HIGH", HIGH.to_string()),
             ("SHARED_BYTES", self.shared_bytes().to_string()),
         ]
     }
@@ -80,7 +70,7 @@ impl Tile {
             source: source!("attention/sm80.cu"),
             headers: headers(),
             defines: self.defines(dtype),
-            entries: &["attention_sm80", "attention_sm80_narrow"],
+            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide"],
             shared_bytes: self.shared_bytes(),
         }
     }
@@ -103,11 +93,11 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
     if !(op.scale_value().abs() * std::f32::consts::LOG2_E).is_finite() {
         return Err("the scale times log2(e) is not finite".into());
     }
-    let tile = Tile::of(op);
-    if Tile::work(op) > 1 << 30 {
-        return Err(format!("it needs {} blocks of threads, and they are counted in 30 bits", Tile::work(op)));
+    let work = work(op, ROWS);
+    if work > 1 << 30 {
+        return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
     }
-    let shared = tile.shared_bytes();
+    let shared = Tile::of(op).shared_bytes();
     if shared > target.shared_bytes {
         return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
     }
@@ -125,6 +115,16 @@ fn pack(op: &Attention) -> u64 {
     }
 }
 
+/// Blocks of threads that a head, or a group of packed ones, needs.
+fn tiles(op: &Attention, rows: u64) -> u64 {
+    (op.q_len * pack(op)).div_ceil(rows)
+}
+
+/// Blocks of threads.
+fn work(op: &Attention, rows: u64) -> u64 {
+    (op.batch * (op.heads / pack(op))).saturating_mul(tiles(op, rows))
+}
+
 /// Whether every row of q, k and v starts on a multiple of 16 bytes.
 pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
     let strides = [op.q, op.k, op.v].iter().all(|strides| [strides.batch, strides.token, strides.head].iter().all(|stride| stride * op.dtype.size() % 16 == 0));
@@ -136,9 +136,17 @@ pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let tile = Tile::of(op);
-    let params = Tile::parameters(op, args);
-    let entry = if aligned(op, &params) { "attention_sm80" } else { "attention_sm80_narrow" };
-    let launch = Launch { shared_bytes: tile.shared_bytes(), ..Launch::new(blocks(Tile::work(op)), (WARPS * 32) as u32) };
+    let mut params = parameters(op, args, pack(op));
+    let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
+    let many = op.q_len > ROWS && work(op, tile.wide_rows()) >= u64::from(plan.target.units);
+    let (entry, rows) = match aligned(op, &params) {
+        true if many && !lists => ("attention_sm80_wide", tile.wide_rows()),
+        true => ("attention_sm80", ROWS),
+        false => ("attention_sm80_narrow", ROWS),
+    };
+    params.tiles = tiles(op, rows) as u32;
+    let shared_bytes = ((rows + 2 * KEYS) * (tile.0 + PADDING) * 2) as u32;
+    let launch = Launch { shared_bytes, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }

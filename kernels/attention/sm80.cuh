@@ -16,15 +16,17 @@
 constexpr int WARPS = 4;
 constexpr int WARP_THREADS = WARPS * 32;
 constexpr int KEYS = STEP_KEYS;
-constexpr int ROWS = WARPS * 16 * HIGH;
+template <int HIGH> constexpr int ROWS = WARPS * 16 * HIGH;
+template <int HIGH> constexpr int TILE_BYTES = (ROWS<HIGH> + 2 * KEYS) * (HEAD_DIM + 8) * 2;
 constexpr int PITCH = HEAD_DIM + 8;
 constexpr int CHUNKS = HEAD_DIM / 8;                                   // of 16 bytes in a row
 constexpr int SIDE = CHUNKS % 8 == 0 || CHUNKS > 4 ? 8 : CHUNKS;       // threads side by side on a row
 constexpr int TOGETHER = HEAD_DIM <= 128 ? 3 : 2;                      // blocks that a multiprocessor has registers for
+constexpr int WIDE = HEAD_DIM <= 128 ? 2 : 1;                          // times 16 rows that a warp has registers for
 constexpr int TILES = HEAD_DIM / 8;                                    // of 8 columns of O
 
 static_assert(HEAD_DIM % 16 == 0 && WARP_THREADS % SIDE == 0, "whole steps of the matrix product");
-static_assert((ROWS + 2 * KEYS) * PITCH * 2 == SHARED_BYTES, "what the host sets aside");
+static_assert(TILE_BYTES<WIDE> == SHARED_BYTES, "what the host sets aside");
 
 struct alignas(16) Words {
     u32 words[4];
@@ -69,11 +71,11 @@ __device__ __forceinline__ void load_row(const AttentionParams &p, const element
 }
 
 // KEYS rows of K or V from key `first`; zeros from `end` on.
-template <bool ALIGNED>
+template <bool ALIGNED, bool LISTED>
 __device__ __forceinline__ void load_keys(const AttentionParams &p, const i32 *pages, const element *base, u64 page_stride, u64 token_stride,
                                           i32 first, i32 end, Spot tile) {
     i32 row = threadIdx.x / SIDE;
-    if (p.form == PAGED) {
+    if (LISTED && p.form == PAGED) {
 #pragma unroll 1
         for (i32 r = row; r < KEYS; r += STEP_ROWS) {
             bool inside = first + r < end;
@@ -84,6 +86,22 @@ __device__ __forceinline__ void load_keys(const AttentionParams &p, const i32 *p
         return;
     }
     const element *from = base + u64(first + row) * token_stride;
+    if (ALIGNED && first + KEYS <= end && p.head_dim == HEAD_DIM) {
+        // Nothing to look at: as few instructions as there can be.
+        i32 side = threadIdx.x % SIDE * 8;
+#pragma unroll
+        for (i32 r = 0; r < KEYS; r += STEP_ROWS, from += STEP_ROWS * token_stride) {
+            if (KEYS % STEP_ROWS == 0 || r + row < KEYS) {
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c += SIDE) {
+                    if (CHUNKS % SIDE == 0 || c * 8 + side < HEAD_DIM) {
+                        cp_async_16((tile + (r + row) * PITCH + side + c * 8).address, from + side + c * 8);
+                    }
+                }
+            }
+        }
+        return;
+    }
 #pragma unroll(ALIGNED ? KEYS : 1)
     for (i32 r = 0; r < KEYS; r += STEP_ROWS) {
         if (KEYS % STEP_ROWS == 0 || r + row < KEYS) {
@@ -93,10 +111,10 @@ __device__ __forceinline__ void load_keys(const AttentionParams &p, const i32 *p
 }
 
 // The rows of Q of this tile.
-template <bool ALIGNED>
+template <bool ALIGNED, int HIGH>
 __device__ __forceinline__ void load_queries(const AttentionParams &p, const element *q, i32 first_row, i32 rows, u32 first_head, Spot tile) {
 #pragma unroll 1
-    for (i32 row = threadIdx.x / SIDE; row < ROWS; row += STEP_ROWS) {
+    for (i32 row = threadIdx.x / SIDE; row < ROWS<HIGH>; row += STEP_ROWS) {
         i32 line = first_row + row;
         u32 query = u32(line) / p.pack, head = first_head + u32(line) % p.pack;
         load_row<ALIGNED>(p, q + u64(query) * p.q_token + u64(head) * p.q_head, q, line < rows, tile + row * PITCH);
@@ -104,7 +122,7 @@ __device__ __forceinline__ void load_queries(const AttentionParams &p, const ele
 }
 
 // Scores of a warp's rows: S = Q·Kᵀ.
-__device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][KEYS / 8][4]) {
+template <int HIGH> __device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][KEYS / 8][4]) {
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
 #pragma unroll
@@ -134,7 +152,7 @@ __device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][KEYS / 
 }
 
 // O += P·V, P rounded to the operands' type.
-__device__ __forceinline__ void weigh(u32 v_at, const f32 (&s)[HIGH][KEYS / 8][4], f32 (&o)[HIGH][TILES][4]) {
+template <int HIGH> __device__ __forceinline__ void weigh(u32 v_at, const f32 (&s)[HIGH][KEYS / 8][4], f32 (&o)[HIGH][TILES][4]) {
 #pragma unroll
     for (int j = 0; j < KEYS; j += 16) {
         u32 weights[HIGH][4];
@@ -170,13 +188,13 @@ struct Piece {
     i32 first_row, rows;
 };
 
-__device__ __forceinline__ Piece piece_of(const AttentionParams &p, u32 work) {
+template <int HIGH> __device__ __forceinline__ Piece piece_of(const AttentionParams &p, u32 work) {
     Piece piece;
     u32 groups = u32(p.heads) / p.pack;
     piece.batch = work / p.tiles / groups;
     piece.first_head = work / p.tiles % groups * p.pack;
     // The last queries of a causal sequence have the most to do: they start first.
-    piece.first_row = i32(p.tiles - 1 - work % p.tiles) * ROWS;
+    piece.first_row = i32(p.tiles - 1 - work % p.tiles) * ROWS<HIGH>;
     piece.s = sequence_of(p, piece.batch);
     piece.rows = i32(piece.s.q_len) * i32(p.pack);
     constexpr i64 FAR = 1 << 29;   // no sequence is longer
@@ -185,11 +203,12 @@ __device__ __forceinline__ Piece piece_of(const AttentionParams &p, u32 work) {
 }
 
 // The same, worked out anew: in the rare steps with a mask and at the end. Registers are full in between.
-__device__ __forceinline__ Piece piece_again(const AttentionParams &p) { return piece_of(p, u32(opaque(i32(blockIdx.x)))); }
+template <int HIGH> __device__ __forceinline__ Piece piece_again(const AttentionParams &p) { return piece_of<HIGH>(p, u32(opaque(i32(blockIdx.x)))); }
 
 // Scores that a row does not see become -infinity.
+template <int HIGH, bool LISTED>
 __device__ __forceinline__ void hide(const AttentionParams &p, const Step &step, f32 (&s)[HIGH][KEYS / 8][4]) {
-    Piece piece = piece_again(p);
+    Piece piece = piece_again<HIGH>(p);
     const ShortMask &mask = piece.mask;
     u32 warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -198,12 +217,12 @@ __device__ __forceinline__ void hide(const AttentionParams &p, const Step &step,
         for (int r = 0; r < 2; r++) {
             i32 query = i32(u32(piece.first_row + (warp * HIGH + i) * 16 + r * 8 + group) / p.pack);
             i32 first = mask.first(query), end = mask.end(query);
-            if (step.kind == -2 && end > query + mask.offset + 1) {
+            if (LISTED && step.kind == -2 && end > query + mask.offset + 1) {
                 end = query + mask.offset + 1;
             }
             i32 low = first - step.first, high = (end < step.end ? end : step.end) - step.first;
             u64 bits = ~0ull;
-            if (step.kind >= 0) {
+            if (LISTED && step.kind >= 0) {
                 u32 words = p.block / 32;
                 const u32 *row = block_bits(p) + (u64(step.kind) * p.block + u32(query) % p.block) * words + u32(step.first) % p.block / 32;
                 bits = row[0] | u64(row[1]) << 32;
@@ -222,7 +241,7 @@ __device__ __forceinline__ void hide(const AttentionParams &p, const Step &step,
 }
 
 // One step of the online softmax: scores become weights, what was summed so far shrinks. Maxima are in units of log 2.
-__device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][KEYS / 8][4], f32 (&most)[HIGH][2], f32 (&total)[HIGH][2],
+template <int HIGH> __device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][KEYS / 8][4], f32 (&most)[HIGH][2], f32 (&total)[HIGH][2],
                                        f32 (&o)[HIGH][TILES][4]) {
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
@@ -251,27 +270,30 @@ __device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][KEYS / 8][4], 
                 }
             }
             total[i][r] = total[i][r] * shrink + sum;
+            // Maxima soon stay as they are; a product with 1 changes nothing.
+            if (HIGH == 1 || any_lane(shrink != 1.0f)) {
 #pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                o[i][n][2 * r] *= shrink;
-                o[i][n][2 * r + 1] *= shrink;
+                for (int n = 0; n < TILES; n++) {
+                    o[i][n][2 * r] *= shrink;
+                    o[i][n][2 * r + 1] *= shrink;
+                }
             }
         }
     }
 }
 
 // A negative scale turns Q over, so that the factor of the softmax is positive; a scale of 0 clears Q.
-__device__ __forceinline__ void turn_queries(f32 scale, element *tile) {
-    for (i32 at = threadIdx.x; at < ROWS * HEAD_DIM; at += WARP_THREADS) {
+template <int HIGH> __device__ __forceinline__ void turn_queries(f32 scale, element *tile) {
+    for (i32 at = threadIdx.x; at < ROWS<HIGH> * HEAD_DIM; at += WARP_THREADS) {
         u16 &bits = tile[at / HEAD_DIM * PITCH + at % HEAD_DIM].bits;
         bits = scale < 0.0f ? bits ^ 0x8000 : 0;
     }
 }
 
 // Writes a warp's rows of O and of the LSE.
-__device__ __forceinline__ void write_rows(const AttentionParams &p, const f32 (&most)[HIGH][2], const f32 (&total)[HIGH][2],
+template <int HIGH> __device__ __forceinline__ void write_rows(const AttentionParams &p, const f32 (&most)[HIGH][2], const f32 (&total)[HIGH][2],
                                            const f32 (&o)[HIGH][TILES][4]) {
-    Piece piece = piece_again(p);
+    Piece piece = piece_again<HIGH>(p);
     u32 warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
@@ -311,16 +333,16 @@ __device__ __forceinline__ void write_rows(const AttentionParams &p, const f32 (
     }
 }
 
-// A block's tile.
-template <bool ALIGNED> __device__ __forceinline__ void attend(const AttentionParams &p, element *shared) {
-    Spot q_tile = {shared, shared_address(shared)}, k_tile = q_tile + ROWS * PITCH, v_tile = k_tile + KEYS * PITCH;
+// A block's tile. LISTED: block-sparse and paged too.
+template <bool ALIGNED, bool LISTED, int HIGH> __device__ __forceinline__ void attend(const AttentionParams &p, element *shared) {
+    Spot q_tile = {shared, shared_address(shared)}, k_tile = q_tile + ROWS<HIGH> * PITCH, v_tile = k_tile + KEYS * PITCH;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 q_at = (q_tile + (warp * 16 * HIGH + lane % 16) * PITCH + lane / 16 * 8).address;
     u32 k_at = (k_tile + (lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 8).address;
     u32 v_at = (v_tile + lane % 16 * PITCH + lane / 16 * 8).address;
     f32 factor = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950409f;
 
-    Piece piece = piece_of(p, blockIdx.x);
+    Piece piece = piece_of<HIGH>(p, blockIdx.x);
     if (piece.first_row >= piece.rows) {
         return;
     }
@@ -328,9 +350,9 @@ template <bool ALIGNED> __device__ __forceinline__ void attend(const AttentionPa
     const element *k = piece.s.k + kv_head * p.k_head, *v = piece.s.v + kv_head * p.v_head;
     const i32 *pages = piece.s.pages;
 
-    i32 last_row = piece.first_row + ROWS < piece.rows ? piece.first_row + ROWS - 1 : piece.rows - 1;
+    i32 last_row = piece.first_row + ROWS<HIGH> < piece.rows ? piece.first_row + ROWS<HIGH> - 1 : piece.rows - 1;
     i32 first_query = i32(u32(piece.first_row) / p.pack), last_query = i32(u32(last_row) / p.pack);
-    Walk walk = {p, piece.mask.first(first_query), piece.mask.end(last_query)};
+    Walk<LISTED> walk = {p, piece.mask.first(first_query), piece.mask.end(last_query)};
     // Keys that every row sees.
     i32 all_first = piece.mask.first(last_query), all_end = piece.mask.end(first_query);
 
@@ -347,36 +369,36 @@ template <bool ALIGNED> __device__ __forceinline__ void attend(const AttentionPa
 
     Step step = walk.begin(piece.batch, piece.first_head, first_query);
     if (step.more()) {
-        load_queries<ALIGNED>(p, piece.s.q, piece.first_row, piece.rows, piece.first_head, q_tile);
-        load_keys<ALIGNED>(p, pages, k, p.k_batch, p.k_token, step.first, step.end, k_tile);
+        load_queries<ALIGNED, HIGH>(p, piece.s.q, piece.first_row, piece.rows, piece.first_head, q_tile);
+        load_keys<ALIGNED, LISTED>(p, pages, k, p.k_batch, p.k_token, step.first, step.end, k_tile);
         cp_async_commit();
         if (!(p.scale > 0.0f)) {
             cp_async_wait<0>();
             __syncthreads();
-            turn_queries(p.scale, q_tile.start);
+            turn_queries<HIGH>(p.scale, q_tile.start);
         }
     }
     while (step.more()) {
         // K has come, and everyone is done with V.
         cp_async_wait<0>();
         __syncthreads();
-        load_keys<ALIGNED>(p, pages, v, p.v_batch, p.v_token, step.first, step.end, v_tile);
+        load_keys<ALIGNED, LISTED>(p, pages, v, p.v_batch, p.v_token, step.first, step.end, v_tile);
         cp_async_commit();
         f32 scores[HIGH][KEYS / 8][4];
-        score(q_at, k_at, scores);
-        if (step.kind != -1 || step.first < all_first || step.first + KEYS > all_end || step.end < step.first + KEYS) {
-            hide(p, step, scores);
+        score<HIGH>(q_at, k_at, scores);
+        if ((LISTED && step.kind != -1) || step.first < all_first || step.first + KEYS > all_end || step.end < step.first + KEYS) {
+            hide<HIGH, LISTED>(p, step, scores);
         }
         // V has come, and everyone is done with K.
         cp_async_wait<0>();
         __syncthreads();
         step = walk.after(step);
         if (step.more()) {
-            load_keys<ALIGNED>(p, pages, k, p.k_batch, p.k_token, step.first, step.end, k_tile);
+            load_keys<ALIGNED, LISTED>(p, pages, k, p.k_batch, p.k_token, step.first, step.end, k_tile);
         }
         cp_async_commit();
-        soften(factor, scores, most, total, o);
-        weigh(v_at, scores, o);
+        soften<HIGH>(factor, scores, most, total, o);
+        weigh<HIGH>(v_at, scores, o);
     }
-    write_rows(p, most, total, o);
+    write_rows<HIGH>(p, most, total, o);
 }

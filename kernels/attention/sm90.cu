@@ -351,5 +351,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
 // Operands that TMA cannot read: rows that do not start on a multiple of 16 bytes.
 extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80_narrow(const AttentionParams p) {
     extern __shared__ __align__(16) element shared[];
-    attend<false>(p, shared);
+    attend<false, true, 1>(p, shared);
 }

@@ -24,16 +24,23 @@ struct Step {
     __device__ __forceinline__ bool more() const { return first < end; }
 };
 
-struct Walk {
+// LISTED: the form may have lists.
+template <bool LISTED> struct Walk {
     const AttentionParams &p;
     i32 seen_first, seen_end;   // what any row sees
     i32 list_end = 0;
 
     // The step that starts at `first` in listed block `place`, or the next that some row sees.
     __device__ __forceinline__ Step settle(i32 place, i32 first) const {
-        if (p.form != BLOCKS) {
-            return {first, first + STEP_KEYS < seen_end ? first + STEP_KEYS : seen_end, -1, 0};
+        if constexpr (LISTED) {
+            if (p.form == BLOCKS) {
+                return settle_listed(place, first);
+            }
         }
+        return {first, first + STEP_KEYS < seen_end ? first + STEP_KEYS : seen_end, -1, 0};
+    }
+
+    __device__ __forceinline__ Step settle_listed(i32 place, i32 first) const {
         for (; place < list_end; place++) {
             i32 block = i32(p.block), begin = block_columns(p)[place] * block, end = begin + block < seen_end ? begin + block : seen_end;
             first = first > begin ? first : begin;
@@ -50,7 +57,7 @@ struct Walk {
     }
 
     __device__ __forceinline__ Step begin(u32 batch, u32 head, i32 query) {
-        if (p.form != BLOCKS) {
+        if (!LISTED || p.form != BLOCKS) {
             return settle(0, seen_first);
         }
         u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? head : batch * u32(p.heads) + head;

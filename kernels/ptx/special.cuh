@@ -12,3 +12,6 @@ __device__ __forceinline__ f32 exp2_fast(f32 value) {
 
 // The value of the lane whose number differs in the bits of `mask`. All lanes of the warp take part.
 __device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
+// Whether it holds for any lane of the warp. All take part.
+__device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
