@@ -131,11 +131,17 @@ pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
     strides && [params.q, params.k, params.v].iter().all(|start| start % 16 == 0)
 }
 
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise; the plan's module was compiled for this tile.
+    unsafe { launch_tile(queue, plan, Tile::of(&plan.op), args) }
+}
+
+/// Launches the kernel of the plan's module that suits the operands.
+///
 /// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan's module holds the kernels of this variant that it may need.
-pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the module was compiled for `tile`, and has the kernels that the operands may need.
+pub(crate) unsafe fn launch_tile(queue: &mut Queue, plan: &Plan<Attention>, tile: Tile, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let tile = Tile::of(op);
     let mut params = parameters(op, args, pack(op));
     let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
     let many = op.q_len > ROWS && work(op, tile.wide_rows()) >= u64::from(plan.target.units);

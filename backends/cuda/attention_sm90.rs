@@ -121,13 +121,13 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     operands(op).iter().try_for_each(|(rows, box_dims)| rows.layout(op.dtype, box_dims).validate()).map_err(|error| error.to_string())
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let mut common = parameters(op, args, 1);
     // Strides are legal, as `covers` has seen; where the operands start is known only now.
     if [common.q, common.k, common.v].iter().any(|start| start % 16 != 0) {
         // SAFETY: the caller's promise; this module holds the kernel too.
-        return unsafe { sm80::launch(queue, plan, workspace, args) };
+        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(held(op.head_dim)), args) };
     }
     let tiles = op.q_len.div_ceil(ROWS);
     common.tiles = tiles as u32;

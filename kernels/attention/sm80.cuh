@@ -102,7 +102,7 @@ __device__ __forceinline__ void load_keys(const AttentionParams &p, const i32 *p
         }
         return;
     }
-#pragma unroll(ALIGNED ? KEYS : 1)
+#pragma unroll 1
     for (i32 r = 0; r < KEYS; r += STEP_ROWS) {
         if (KEYS % STEP_ROWS == 0 || r + row < KEYS) {
             load_row<ALIGNED>(p, from + u64(r) * token_stride, base, first + r + row < end, tile + (r + row) * PITCH);
