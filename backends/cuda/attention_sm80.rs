@@ -57,11 +57,7 @@ impl Tile {
     }
 
     pub(crate) fn defines(self, dtype: DType) -> Vec<(&'static str, String)> {
-        vec![
-            ("ELEMENT", dtype.name().into()),
-            ("HEAD_DIM", self.0.to_string()),
-            ("SHARED_BYTES", self.shared_bytes().to_string()),
-        ]
+        vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string()), ("SHARED_BYTES", self.shared_bytes().to_string())]
     }
 
     fn unit(self, dtype: DType) -> Unit {
