@@ -23,6 +23,18 @@ constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 128, "whole halves, and O in registers");
 static_assert(Q_BYTES + 2 * STAGES * KV_BYTES + (1 + 4 * STAGES) * 8 == TMA_SHARED_BYTES, "what the host sets aside");
 
+// mbarrier_wait, whose trap costs the consumers the registers that setmaxnreg gives them: a debug build gives up by going on, and
+// wrong output shows the fault.
+__device__ __forceinline__ void await(u64 *barrier, u32 parity) {
+#ifdef TRIFUSE_DEBUG
+    for (u32 tries = 0; tries < 1u << 22 && !mbarrier_try_wait(barrier, parity); tries++) {
+    }
+#else
+    while (!mbarrier_try_wait(barrier, parity)) {
+    }
+#endif
+}
+
 struct Ring {
     u64 full[STAGES], empty[STAGES];
 };
@@ -63,7 +75,7 @@ __device__ __forceinline__ Block block_of(const AttentionParams &p) {
 // BLOCK_KEYS rows of K or V into a stage of the ring.
 __device__ __forceinline__ void fetch(const tensor_map &map, Ring &ring, char *tiles, u32 count, i32 key, u32 head, u32 batch) {
     u32 stage = count % STAGES;
-    mbarrier_wait(&ring.empty[stage], count / STAGES % 2 ^ 1);
+    await(&ring.empty[stage], count / STAGES % 2 ^ 1);
     mbarrier_arrive_expect(&ring.full[stage], KV_BYTES);
 #pragma unroll
     for (int half = 0; half < HALVES; half++) {
@@ -259,8 +271,8 @@ __device__ __forceinline__ void consume(const AttentionParams &p, const Block &b
     }
     if (block.steps.last >= block.steps.first) {
         Weights weights;
-        mbarrier_wait(stage.q_full, 0);
-        mbarrier_wait(&stage.k_ring->full[0], 0);
+        await(stage.q_full, 0);
+        await(&stage.k_ring->full[0], 0);
         {
             Scores s;
             wgmma_fence();
@@ -280,11 +292,11 @@ __device__ __forceinline__ void consume(const AttentionParams &p, const Block &b
         for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
             Scores s;
             u32 next = count + 1;
-            mbarrier_wait(&stage.k_ring->full[next % STAGES], next / STAGES % 2);
+            await(&stage.k_ring->full[next % STAGES], next / STAGES % 2);
             named_barrier_sync(1 + group, 256);
             wgmma_fence();
             start_scores(s, q, k + next % STAGES * KV_BYTES);
-            mbarrier_wait(&stage.v_ring->full[count % STAGES], count / STAGES % 2);
+            await(&stage.v_ring->full[count % STAGES], count / STAGES % 2);
             wgmma_fence();
             start_output(o, weights, v + count % STAGES * KV_BYTES);
             if (group == 0 || step != block.steps.first) {
@@ -303,7 +315,7 @@ __device__ __forceinline__ void consume(const AttentionParams &p, const Block &b
             shrink_output(o, rows);
             count = next;
         }
-        mbarrier_wait(&stage.v_ring->full[count % STAGES], count / STAGES % 2);
+        await(&stage.v_ring->full[count % STAGES], count / STAGES % 2);
         wgmma_fence();
         start_output(o, weights, v + count % STAGES * KV_BYTES);
         wgmma_wait<0>();
