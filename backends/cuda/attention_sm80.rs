@@ -123,8 +123,10 @@ fn work(op: &Attention, rows: u64) -> u64 {
 
 /// Whether every row of q, k and v starts on a multiple of 16 bytes.
 pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
-    let strides = [op.q, op.k, op.v].iter().all(|strides| [strides.batch, strides.token, strides.head].iter().all(|stride| stride * op.dtype.size() % 16 == 0));
-    strides && [params.q, params.k, params.v].iter().all(|start| start % 16 == 0)
+    let strides = [op.q, op.k, op.v]
+        .iter()
+        .all(|strides| [strides.batch, strides.token, strides.head].iter().all(|stride| (stride * op.dtype.size()).is_multiple_of(16)));
+    strides && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {

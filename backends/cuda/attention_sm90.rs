@@ -125,7 +125,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
     let op = &plan.op;
     let mut common = parameters(op, args, 1);
     // Strides are legal, as `covers` has seen; where the operands start is known only now.
-    if [common.q, common.k, common.v].iter().any(|start| start % 16 != 0) {
+    if [common.q, common.k, common.v].iter().any(|start| !start.is_multiple_of(16)) {
         // SAFETY: the caller's promise; this module holds the kernel too.
         return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(held(op.head_dim)), args) };
     }
