@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue};
+use super::{Cuda, Queue, attention_sm80, attention_sm90};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,7 +15,9 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 1] = [Variant {
+const VARIANTS: [Variant<Attention>; 3] = [attention_sm90::VARIANT, attention_sm80::VARIANT, SIMT];
+
+const SIMT: Variant<Attention> = Variant {
     name: "simt",
     label: "attention/simt",
     runs_on: RunsOn::From(80),
@@ -25,7 +27,7 @@ const VARIANTS: [Variant<Attention>; 1] = [Variant {
     units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim))).collect(),
     workspace: |_, _| 0,
     launch,
-}];
+};
 
 params! {
     /// Sizes and strides in elements.
@@ -72,7 +74,8 @@ params! {
         q_blocks: u32,
         patterns: u32,
         capacity: u32,
-        unused: u32,
+        /// Tiles of a head's rows (of the group's, where heads are packed).
+        tiles: u32,
     }
 }
 
@@ -94,12 +97,25 @@ fn unit(dtype: DType, held: u64) -> Unit {
     Unit {
         name: format!("attention/simt {dtype} head_dim {held}"),
         source: source!("attention/simt.cu"),
-        headers: vec![("attention/params.cuh", AttentionParams::cuda())],
+        headers: headers(),
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
         entries: &["attention_simt"],
         shared_bytes: shared_bytes(held),
     }
 }
+
+/// What the kernels of this operation share.
+pub(crate) fn headers() -> Vec<(&'static str, String)> {
+    let mut headers: Vec<_> = SHARED.iter().map(|&(name, text)| (name, text.to_owned())).collect();
+    headers.push(("attention/params.cuh", AttentionParams::cuda()));
+    headers
+}
+
+const SHARED: [(&str, &str); 3] = [
+    ("attention/sequence.cuh", include_str!("../../kernels/attention/sequence.cuh")),
+    ("attention/walk.cuh", include_str!("../../kernels/attention/walk.cuh")),
+    ("attention/sm80.cuh", include_str!("../../kernels/attention/sm80.cuh")),
+];
 
 /// Heads that are rows of one tile: those that share keys, unless each has a pattern of its own.
 fn pack(op: &Attention) -> u64 {
@@ -109,8 +125,8 @@ fn pack(op: &Attention) -> u64 {
     }
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
+/// What every kernel takes; `pack` heads are rows of one tile.
+pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) -> AttentionParams {
     let index = match &args.index {
         AttentionIndex::None => 0,
         AttentionIndex::Varlen(index) => address(index.slice()),
@@ -150,12 +166,12 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
         head_dim: op.head_dim as i32,
         form: 0,
         causal: u32::from(op.causal),
-        pack: pack(op) as u32,
+        pack: pack as u32,
         block: 1,
         q_blocks: 0,
         patterns: 1,
         capacity: 0,
-        unused: 0,
+        tiles: 0,
     };
     match op.form {
         Form::Dense => {}
@@ -166,10 +182,16 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
         }
         Form::Paged(shape) => (params.form, params.pages, params.page) = (3, shape.pages, shape.page),
     }
-    let work = op.batch * (op.heads / pack(op)) * (op.q_len * pack(op)).div_ceil(ROWS);
+    params
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let pack = pack(op);
+    let work = op.batch * (op.heads / pack) * (op.q_len * pack).div_ceil(ROWS);
     let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), 128) };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "attention_simt", &launch, &params) }
+    unsafe { plan.launch(queue, "attention_simt", &launch, &parameters(op, args, pack)) }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ headers! {
     "ptx/copy.cuh",
     "ptx/cluster.cuh",
     "ptx/mma.cuh",
+    "ptx/special.cuh",
     "ptx/wgmma.cuh",
     "tile/activation.cuh",
     "tile/reduce.cuh",

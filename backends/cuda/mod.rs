@@ -2,6 +2,8 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod attention;
+mod attention_sm80;
+mod attention_sm90;
 mod cache;
 mod catalogue;
 mod codebook_gemm;

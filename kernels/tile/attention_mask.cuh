@@ -3,25 +3,28 @@
 
 #include "ptx/types.cuh"
 
-struct Mask {
-    i64 offset;   // a query's position less its number: kv_len - q_len
-    i64 kv_len;
-    i64 window;   // negative for none
+// Int is wide enough for the sum of both lengths and the window.
+template <class Int> struct MaskOf {
+    Int offset;   // a query's position less its number: kv_len - q_len
+    Int kv_len;
+    Int window;   // negative for none
     bool causal;
 
-    __device__ __forceinline__ bool sees(i64 query, i64 key) const {
+    __device__ __forceinline__ bool sees(Int query, Int key) const {
         return first(query) <= key && key < end(query);
     }
 
     // The first key that the query may see.
-    __device__ __forceinline__ i64 first(i64 query) const {
-        i64 least = query + offset - window;
+    __device__ __forceinline__ Int first(Int query) const {
+        Int least = query + offset - window;
         return window < 0 || least < 0 ? 0 : least;
     }
 
     // One past the last key that the query may see.
-    __device__ __forceinline__ i64 end(i64 query) const {
-        i64 last = query + offset + (causal ? 0 : window);
+    __device__ __forceinline__ Int end(Int query) const {
+        Int last = query + offset + (causal ? 0 : window);
         return (!causal && window < 0) || last >= kv_len ? kv_len : last + 1;
     }
 };
+
+typedef MaskOf<i64> Mask;

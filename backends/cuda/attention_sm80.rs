@@ -1,0 +1,186 @@
+//! `attention` on the tensor cores of Ampere and later.
+
+use super::attention::{AttentionParams, headers, parameters};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::attention::Form;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "sm80",
+    label: "attention/sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, _| Tile::of(op).unit(op.dtype),
+    units,
+    workspace: |_, _| 0,
+    launch,
+};
+
+/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
+/// Keys of a step, warps, and rows of a matrix instruction in `kernels/attention/sm80.cuh`.
+const KEYS: u64 = 64;
+const WARPS: u64 = 4;
+const STEP: u64 = 16;
+/// Elements after a row in shared memory, so that a column is spread over the banks.
+const PADDING: u64 = 8;
+/// Rows of a block of threads.
+const ROWS: u64 = WARPS * STEP;
+
+/// What a kernel is compiled for: a head, padded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile(u64);
+
+impl Tile {
+    pub(crate) fn of(op: &Attention) -> Self {
+        Self(HELD.into_iter().find(|&held| op.head_dim <= held).unwrap_or(256))
+    }
+
+    /// A kernel for heads of `held` elements, of those there are.
+    pub(crate) fn exactly(held: u64) -> Self {
+        Self(held)
+    }
+
+    /// Rows of a block of threads of the wide kernel: a warp's registers hold 32 rows of a short head.
+    fn wide_rows(self) -> u64 {
+        if self.0 <= 128 { 2 * ROWS } else { ROWS }
+    }
+
+    pub(crate) fn shared_bytes(self) -> u32 {
+        ((self.wide_rows() + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
+    }
+
+    pub(crate) fn defines(self, dtype: DType) -> Vec<(&'static str, String)> {
+        vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string()), ("SHARED_BYTES", self.shared_bytes().to_string())]
+    }
+
+    fn unit(self, dtype: DType) -> Unit {
+        Unit {
+            name: format!("attention/sm80 {dtype} head_dim {}", self.0),
+            source: source!("attention/sm80.cu"),
+            headers: headers(),
+            defines: self.defines(dtype),
+            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide"],
+            shared_bytes: self.shared_bytes(),
+        }
+    }
+}
+
+fn units(_: Arch) -> Vec<Unit> {
+    HELD.iter().flat_map(|&head_dim| [DType::F16, DType::BF16].map(|dtype| Tile(head_dim).unit(dtype))).collect()
+}
+
+/// What the tensor cores and 32-bit positions allow.
+pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    if op.dtype == DType::F32 {
+        return Err("the tensor cores round f32 to 11 bits".into());
+    }
+    // Positions are sums of two lengths, and a window may reach below zero.
+    let longest = 1 << 29;
+    if op.q_len.saturating_mul(pack(op)) > longest || op.kv_len > longest {
+        return Err(format!("positions are 32-bit numbers: at most {longest} queries and keys"));
+    }
+    if !(op.scale_value().abs() * std::f32::consts::LOG2_E).is_finite() {
+        return Err("the scale times log2(e) is not finite".into());
+    }
+    let work = work(op, ROWS);
+    if work > 1 << 30 {
+        return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
+    }
+    let shared = Tile::of(op).shared_bytes();
+    if shared > target.shared_bytes {
+        return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// Heads that are rows of one tile. Where queries are few, the heads that share keys fill a tile; where they are many, each
+/// head has tiles of its own.
+fn pack(op: &Attention) -> u64 {
+    let group = op.heads / op.kv_heads;
+    match op.form {
+        Form::Blocks(_) => 1,
+        _ if op.q_len >= ROWS => 1,
+        _ => group,
+    }
+}
+
+/// Blocks of threads that a head, or a group of packed ones, needs.
+fn tiles(op: &Attention, rows: u64) -> u64 {
+    (op.q_len * pack(op)).div_ceil(rows)
+}
+
+/// Blocks of threads.
+fn work(op: &Attention, rows: u64) -> u64 {
+    (op.batch * (op.heads / pack(op))).saturating_mul(tiles(op, rows))
+}
+
+/// Whether every row of q, k and v starts on a multiple of 16 bytes.
+pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
+    let strides = [op.q, op.k, op.v]
+        .iter()
+        .all(|strides| [strides.batch, strides.token, strides.head].iter().all(|stride| (stride * op.dtype.size()).is_multiple_of(16)));
+    strides && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise; the plan's module was compiled for this tile.
+    unsafe { launch_tile(queue, plan, Tile::of(&plan.op), args) }
+}
+
+/// Launches the kernel of the plan's module that suits the operands.
+///
+/// # Safety
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the module was compiled for `tile`, and has the kernels that the operands may need.
+pub(crate) unsafe fn launch_tile(queue: &mut Queue, plan: &Plan<Attention>, tile: Tile, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let mut params = parameters(op, args, pack(op));
+    let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
+    let many = op.q_len > ROWS && work(op, tile.wide_rows()) >= u64::from(plan.target.units);
+    let (entry, rows) = match aligned(op, &params) {
+        true if many && !lists => ("attention_sm80_wide", tile.wide_rows()),
+        true => ("attention_sm80", ROWS),
+        false => ("attention_sm80_narrow", ROWS),
+    };
+    params.tiles = tiles(op, rows) as u32;
+    let shared_bytes = ((rows + 2 * KEYS) * (tile.0 + PADDING) * 2) as u32;
+    let launch = Launch { shared_bytes, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 99 << 10 };
+
+    #[test]
+    fn every_head_dim_has_a_tile_that_fits_the_smallest_chip() {
+        for head_dim in 1..=256 {
+            let op = Attention::dense(DType::F16, 2, [32, 8], [5000, 5000], head_dim);
+            let Tile(held) = Tile::of(&op);
+            assert!(held >= head_dim && held < head_dim + 32 && HELD.contains(&held));
+            assert_eq!(covers(&op, &TARGET), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_tile_lies_in_one_row_of_blocks() {
+        assert!([64, 128].iter().all(|block| block % ROWS == 0 && block % KEYS == 0));
+    }
+
+    #[test]
+    fn what_is_not_covered_says_why() {
+        let op = Attention::dense(DType::F32, 1, [1, 1], [1, 1], 64);
+        assert!(covers(&op, &TARGET).is_err());
+        let long = Attention::dense(DType::F16, 1, [1, 1], [1, 1 << 30], 64);
+        assert!(covers(&long, &TARGET).is_err());
+    }
+}

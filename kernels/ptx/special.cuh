@@ -1,0 +1,17 @@
+// Functions of the special-function unit, to about 2 ulp, and exchange inside a warp.
+#pragma once
+
+#include "ptx/types.cuh"
+
+// 2^value; 0 for what would be subnormal, and for -infinity.
+__device__ __forceinline__ f32 exp2_fast(f32 value) {
+    f32 power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+    return power;
+}
+
+// The value of the lane whose number differs in the bits of `mask`. All lanes of the warp take part.
+__device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
+// Whether it holds for any lane of the warp. All take part.
+__device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
