@@ -5,6 +5,7 @@ mod attention;
 mod cache;
 mod catalogue;
 mod codebook_gemm;
+mod codebook_gemm_tile;
 mod fused_mlp;
 pub mod jit;
 mod kernel;

@@ -1,0 +1,86 @@
+// The codebook GEMM in S2LC's form for Hopper: see tile.cuh.
+//
+// The blocks of a cluster split d_in of x·V, send each other what they summed through distributed shared memory, and then
+// expand a share of d_out each: one launch, in which a cluster reads x and V once. What does not depend on the launch before
+// (codes, tables, V) is fetched before waiting for it, so that in a chain of launches only the way from x to y is left.
+//
+// Tensor cores by mma.sync, not wgmma: a tile has 16 tokens, of which a token shares its adapter with few, while wgmma multiplies 64
+// rows at least; and wgmma reads B from shared memory alone, while U is decoded into registers.
+
+#include "codebook_gemm/expand.cuh"
+#include "ptx/cluster.cuh"
+
+// What the blocks of the cluster summed.
+struct ClusterSpace {
+    Space space;
+    f32 received[MAX_CLUSTER][ROWS][RANK];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm90(const TileParams p) {
+    extern __shared__ __align__(128) u8 dynamic[];
+    __shared__ Tile tile;
+    __shared__ u64 arrived;
+    static_assert(sizeof(ClusterSpace) == SHARED_BYTES, "the host's size is another");
+    Space &space = reinterpret_cast<ClusterSpace *>(dynamic)->space;
+    auto &received = reinterpret_cast<ClusterSpace *>(dynamic)->received;
+    u32 rank = cluster_rank(), cluster = p.cluster;
+    if (threadIdx.x == 0) {
+        mbarrier_init(&arrived, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect(&arrived, cluster * sizeof(received[0]));
+    }
+    cluster_arrive();
+    u32 index = blockIdx.x / p.blocks, member = blockIdx.x % p.blocks;
+    u32 groups = u32((p.output.d + GROUP - 1) / GROUP), share = (groups + p.blocks - 1) / p.blocks;
+    u32 first = member * share, end = first + share < groups ? first + share : groups;
+    read_tile(p, index, tile);
+    __syncthreads();
+    // Of d_in: whole 32s, so that only the last block has a rest.
+    u64 each = (p.input.d + 32 * cluster - 1) / (32 * cluster) * 32;
+    u64 begin = rank * each, finish = begin + each < p.input.d ? begin + each : p.input.d;
+    Pieces pieces;
+    if (tile.rows > 0) {
+        if (begin < finish) {
+            fetch_v(p, tile.bases[0], begin, finish, space.v[0]);
+        }
+        pieces.start(p, tile, first, end);
+        fill_tables(p, tile, space);
+        __syncthreads();
+        pieces.decode_next(p, tile, space);
+    }
+    // The others' barriers are ready.
+    cluster_wait();
+    // Every block waits: the launch after this one takes its end for the end of all before it.
+    grid_wait();
+    grid_launch_next();
+    if (!p.accumulate && first < end) {
+        clear_rows(p, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
+    }
+    if (tile.rows == 0) {
+        return;
+    }
+    f32 sum[RANK / 8][4], h[DEPTHS];
+    pieces.fetch_y(p, tile);
+    shrink(p, tile, space, begin, finish, sum);
+    sum_warps(space, sum, h);
+    u32 row = threadIdx.x / 16, column = threadIdx.x % 16;
+    u32 barrier = shared_address(&arrived);
+#pragma unroll
+    for (u32 d = 0; d < DEPTHS; d++) {
+        u32 place = shared_address(&received[rank][row][d * 16 + column]);
+        for (u32 to = 0; to < cluster; to++) {
+            cluster_store(cluster_address(place, to), h[d], cluster_address(barrier, to));
+        }
+    }
+    // Nothing is sent to a block that has ended: each waits for all that is sent to it.
+    cluster_barrier_wait(&arrived, 0);
+#pragma unroll
+    for (u32 d = 0; d < DEPTHS; d++) {
+        h[d] = 0.0f;
+        for (u32 from = 0; from < cluster; from++) {
+            h[d] += received[from][row][d * 16 + column];
+        }
+    }
+    apply_core(p, tile, space, h);
+    pieces.run(p, tile, space);
+}
