@@ -75,6 +75,9 @@ const RANKS: [u64; 3] = [16, 32, 64];
 /// Blocks of a cluster, at most: more than 8 is for Hopper alone, and not every device has room for many of them.
 const MAX_CLUSTER: u64 = 16;
 
+/// Launches in a row that start early: each asks what all before it write.
+const OPEN: usize = 256;
+
 /// The ranks that the kernel for an operation is compiled for.
 fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
@@ -198,7 +201,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
         let blocks = sharing(op, slice, tune("TUNE90", u64::from(plan.target.units))) / cluster * cluster;
         let blocks = blocks.max(cluster);
         let params = tile_params(op, args, slice, of, blocks as u32, cluster as u32);
-        let early = queue.may_start_early(&read_early(args, of));
+        let mut open = queue.take_open();
+        let early = starts_early(&open, &read_early(args, of));
+        if !early {
+            open.clear();
+        }
+        open.push(range(&of.y));
         let launch = Launch {
             grid: [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1],
             shared_bytes: plan_shared(plan, true),
@@ -206,10 +214,10 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
             overlap: early,
             ..Launch::new(1, THREADS)
         };
-        // SAFETY: the caller's promise; and the launch before writes nothing that this one reads before it waits.
+        // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
         unsafe { plan.launch(queue, "codebook_gemm_sm90", &launch, &params)? };
         if op.tokens > 0 {
-            queue.lets_next_start(range(&of.y));
+            queue.leave_open(open);
         }
     }
     Ok(())
@@ -217,6 +225,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 
 fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
     shared_bytes(rank_of(&plan.op), clusters)
+}
+
+/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
+fn starts_early(open: &[Range<u64>], reads: &[Range<u64>]) -> bool {
+    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
+    !open.is_empty() && open.len() < OPEN && open.iter().all(|write| reads.iter().all(|read| apart(read, write)))
 }
 
 /// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.

@@ -24,8 +24,8 @@ pub struct Queue {
     staging: Option<Staging>,
     journal: Journal,
     capturing: bool,
-    /// What the last work writes, where that is a launch which lets the next one start before it has ended.
-    open: Option<Range<u64>>,
+    /// See [`take_open`](Self::take_open).
+    open: Vec<Range<u64>>,
 }
 
 // SAFETY: the handles inside may be used from every thread; `&mut` keeps them to one at a time.
@@ -35,12 +35,12 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, open: None })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, open: Vec::new() })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
     fn enter(&mut self) -> Result<()> {
-        self.open = None;
+        self.open.clear();
         self.memory.context.bind()?;
         // A recorded launch waits at replay: an edge from outside may not enter a capture.
         if self.capturing { Ok(()) } else { self.memory.join(&self.stream, &mut self.seen) }
@@ -53,17 +53,16 @@ impl Queue {
         Ok(self.stream.raw)
     }
 
-    /// Whether the next launch may start before the one before it has ended: that one lets it, and writes nothing of `reads`,
-    /// which the next one reads before it waits. Of all earlier work the end is certain then, since a launch that lets the
-    /// next one start does so only after its own wait.
-    pub fn may_start_early(&self, reads: &[Range<u64>]) -> bool {
-        let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
-        self.open.as_ref().is_some_and(|writes| reads.iter().all(|read| apart(read, writes)))
+    /// What launches write that may not have ended where the next one starts early (see [`super::kernel::Launch::overlap`]): those
+    /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
+    /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
+    pub fn take_open(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.open)
     }
 
-    /// The launch just put in lets the next one start before it has ended, and writes `writes` alone.
-    pub fn lets_next_start(&mut self, writes: Range<u64>) {
-        self.open = Some(writes);
+    /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
+    pub fn leave_open(&mut self, writes: Vec<Range<u64>>) {
+        self.open = writes;
     }
 
     /// The driver's stream, as a number, for libraries that work on it (baselines in benchmarks).

@@ -29,7 +29,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const T
     fill_tables(p, tile, space);
     f32 sum[RANK / 8][4], h[DEPTHS];
     shrink(p, tile, space, 0, p.input.d, sum);
-    sum_warps(space, sum, h);
+    share_sums(space, sum);
+    sum_parts(space.part, WARPS, h);
     apply_core(p, tile, space, h);
     pieces.decode_next(p, tile, space);
     pieces.fetch_y(p, tile);

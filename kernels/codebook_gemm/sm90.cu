@@ -16,6 +16,26 @@ struct ClusterSpace {
     f32 received[MAX_CLUSTER][ROWS][RANK];
 };
 
+// The sum over the block's warps to every block of the cluster, 16 bytes a thread. Where there are more threads than that takes,
+// they share the receivers.
+__device__ __forceinline__ void send_sums(const Space &space, f32 (&received)[MAX_CLUSTER][ROWS][RANK], u64 *arrived, u32 rank, u32 cluster) {
+    constexpr u32 PIECES = ROWS * RANK / 4, SENDERS = THREADS / PIECES;
+    u32 place = threadIdx.x % PIECES * 4;
+    float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (u32 part = 0; part < WARPS; part++) {
+        float4 one = *reinterpret_cast<const float4 *>(&space.part[part][0][0] + place);
+        all.x += one.x;
+        all.y += one.y;
+        all.z += one.z;
+        all.w += one.w;
+    }
+    u32 own = shared_address(&received[rank][0][0] + place), barrier = shared_address(arrived);
+    for (u32 to = threadIdx.x / PIECES; to < cluster; to += SENDERS) {
+        cluster_store(cluster_address(own, to), all, cluster_address(barrier, to));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm90(const TileParams p) {
     extern __shared__ __align__(128) u8 dynamic[];
     __shared__ Tile tile;
@@ -24,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm90(const T
     Space &space = reinterpret_cast<ClusterSpace *>(dynamic)->space;
     auto &received = reinterpret_cast<ClusterSpace *>(dynamic)->received;
     u32 rank = cluster_rank(), cluster = p.cluster;
+    grid_launch_next();
     if (threadIdx.x == 0) {
         mbarrier_init(&arrived, 1);
         fence_mbarrier_init();
@@ -52,7 +73,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm90(const T
     cluster_wait();
     // Every block waits: the launch after this one takes its end for the end of all before it.
     grid_wait();
-    grid_launch_next();
     if (!p.accumulate && first < end) {
         clear_rows(p, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
     }
@@ -62,25 +82,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm90(const T
     f32 sum[RANK / 8][4], h[DEPTHS];
     pieces.fetch_y(p, tile);
     shrink(p, tile, space, begin, finish, sum);
-    sum_warps(space, sum, h);
-    u32 row = threadIdx.x / 16, column = threadIdx.x % 16;
-    u32 barrier = shared_address(&arrived);
-#pragma unroll
-    for (u32 d = 0; d < DEPTHS; d++) {
-        u32 place = shared_address(&received[rank][row][d * 16 + column]);
-        for (u32 to = 0; to < cluster; to++) {
-            cluster_store(cluster_address(place, to), h[d], cluster_address(barrier, to));
-        }
-    }
+    share_sums(space, sum);
+    send_sums(space, received, &arrived, rank, cluster);
     // Nothing is sent to a block that has ended: each waits for all that is sent to it.
     cluster_barrier_wait(&arrived, 0);
-#pragma unroll
-    for (u32 d = 0; d < DEPTHS; d++) {
-        h[d] = 0.0f;
-        for (u32 from = 0; from < cluster; from++) {
-            h[d] += received[from][row][d * 16 + column];
-        }
-    }
+    sum_parts(received, cluster, h);
     apply_core(p, tile, space, h);
     pieces.run(p, tile, space);
 }

@@ -58,8 +58,8 @@ __device__ __forceinline__ u32 exponent_below(f32 value) {
 __device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
 __device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }
 
-// The tile's tokens. The first warp reads them; everyone may use them after the next barrier. How many tokens have an adapter
-// stands in the index, not in the launch: a replay may bring others.
+// The tile's tokens. The first warp reads them; everyone may use them after the next barrier. Which tokens have an adapter stands
+// in the index, not in the launch: a replay may bring others.
 __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &tile) {
     if (threadIdx.x >= 32) {
         return;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
     u32 lane = threadIdx.x, below = (1u << lane) - 1;
     u64 place = u64(index) * ROWS + lane;
     const i32 *adapters = p.index + 2, *order = adapters + p.tokens;
-    i32 token = lane < ROWS && i64(place) < p.index[1] ? order[place] : -1;
+    i32 token = lane < ROWS && place < p.tokens ? order[place] : -1;
     i32 adapter = token < 0 ? -1 : adapters[token];
     i32 basis = token < 0 ? -1 : p.input.basis_of ? p.input.basis_of[adapter] : 0;
     i32 before = __shfl_up_sync(ALL_LANES, adapter, 1);
@@ -213,6 +213,9 @@ __device__ __forceinline__ void shrink(const TileParams &p, const Tile &tile, Sp
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
             u32 base = step * STEP + warp * 32;
+            if (begin + u64(stage % stages) * STAGE + base >= end) {
+                break;
+            }
             const u32 words[2][4] = {{now[step][0].x, now[step][0].y, now[step][0].z, now[step][0].w},
                                      {now[step][1].x, now[step][1].y, now[step][1].z, now[step][1].w}};
 #pragma unroll
@@ -245,8 +248,8 @@ __device__ __forceinline__ void shrink(const TileParams &p, const Tile &tile, Sp
     }
 }
 
-// The block's h, from what its warps summed: thread `16·row + c` gets columns c, c + 16, … Ends with every sum read by its thread.
-__device__ __forceinline__ void sum_warps(Space &space, const f32 (&sum)[RANK / 8][4], f32 (&h)[DEPTHS]) {
+// Leaves what each warp summed in shared memory.
+__device__ __forceinline__ void share_sums(Space &space, const f32 (&sum)[RANK / 8][4]) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (u32 n = 0; n < RANK / 8; n++) {
@@ -256,12 +259,19 @@ __device__ __forceinline__ void sum_warps(Space &space, const f32 (&sum)[RANK / 
         }
     }
     __syncthreads();
+}
+
+// Thread 16·row + c gets columns c, c + 16, … of the row, summed over `count` parts in their order.
+__device__ __forceinline__ void sum_parts(const f32 (*part)[ROWS][RANK], u32 count, f32 (&h)[DEPTHS]) {
 #pragma unroll
     for (u32 d = 0; d < DEPTHS; d++) {
         h[d] = 0.0f;
+    }
+#pragma unroll 8
+    for (u32 from = 0; from < count; from++) {
 #pragma unroll
-        for (u32 part = 0; part < WARPS; part++) {
-            h[d] += space.part[part][threadIdx.x / 16][d * 16 + threadIdx.x % 16];
+        for (u32 d = 0; d < DEPTHS; d++) {
+            h[d] += part[from][threadIdx.x / 16][d * 16 + threadIdx.x % 16];
         }
     }
 }

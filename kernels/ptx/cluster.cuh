@@ -21,9 +21,10 @@ __device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
     return remote;
 }
 
-// Stores to another block of the cluster, and counts 4 bytes at that block's mbarrier. Both addresses from cluster_address.
-__device__ __forceinline__ void cluster_store(u32 to, f32 value, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(value)), "r"(barrier)
+// Stores 16 bytes to another block of the cluster, and counts them at that block's mbarrier. Both addresses from cluster_address.
+__device__ __forceinline__ void cluster_store(u32 to, float4 value, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(__float_as_uint(value.x)),
+                 "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)), "r"(__float_as_uint(value.w)), "r"(barrier)
                  : "memory");
 }
 
