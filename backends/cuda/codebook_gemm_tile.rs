@@ -11,7 +11,7 @@ use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
-use crate::ops::{CodebookGemm, CodebookGemmArgs};
+use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
 
 pub(super) const SM80: Variant<CodebookGemm> = Variant {
     name: "sm80",
@@ -19,7 +19,7 @@ pub(super) const SM80: Variant<CodebookGemm> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     covers: |op, target| covers(op, target, false),
-    unit: |op, _| unit(op.dtype, rank_of(op), false),
+    unit: |op, _| unit(op.dtype, rank_of(op), width_of(op), false),
     units: |_| units(false),
     workspace: |_, _| 0,
     launch: launch_sm80,
@@ -34,7 +34,7 @@ pub(super) const SM90: Variant<CodebookGemm> = Variant {
     // memory alone, while codes are decoded into registers.
     tensor_cores: TensorCores::By("HMMA"),
     covers: |op, target| covers(op, target, true),
-    unit: |op, _| unit(op.dtype, rank_of(op), true),
+    unit: |op, _| unit(op.dtype, rank_of(op), width_of(op), true),
     units: |_: Arch| units(true),
     workspace: |_, _| 0,
     launch: launch_sm90,
@@ -61,8 +61,7 @@ params! {
         y_aligned: u32,
         /// Blocks that share a tile of tokens.
         blocks: u32,
-        /// Blocks of a cluster.
-        cluster: u32,
+        unused: u32,
     }
 }
 
@@ -72,8 +71,10 @@ const GROUP: u64 = 32;
 const THREADS: u32 = 256;
 /// Columns of both factors that a kernel is compiled for.
 const RANKS: [u64; 3] = [16, 32, 64];
-/// Blocks of a cluster, at most: more than 8 is for Hopper alone, and not every device has room for many of them.
-const MAX_CLUSTER: u64 = 16;
+/// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
+const WIDTHS: [u32; 2] = [0, CodeWidth::FourThree.bits()];
+/// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
+const CLUSTER: u64 = 8;
 
 /// Launches in a row that start early: each asks what all before it write.
 const OPEN: usize = 256;
@@ -82,6 +83,12 @@ const OPEN: usize = 256;
 fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
     RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(RANKS[RANKS.len() - 1])
+}
+
+/// The bits of every field, where a kernel is compiled for them.
+fn width_of(op: &CodebookGemm) -> u32 {
+    let seven = |slice: &CodebookSlice| matches!(slice.output, Factor::Coded { width: Some(CodeWidth::FourThree), .. });
+    if op.slices.iter().all(seven) { WIDTHS[1] } else { WIDTHS[0] }
 }
 
 fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
@@ -113,19 +120,20 @@ fn shared_bytes(rank: u64, clusters: bool) -> u32 {
     let stage = if rank == 16 { 512 } else { 256 };
     let (v, parts) = (2 * stage * (rank + 8) * 2, 8 * ROWS * rank * 4);
     let space = v.max(parts) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + ROWS * 160 * 2;
-    let received = if clusters { MAX_CLUSTER * ROWS * rank * 4 } else { 0 };
+    let received = if clusters { CLUSTER * ROWS * rank * 4 } else { 0 };
     (space.next_multiple_of(128) + received) as u32
 }
 
 fn units(clusters: bool) -> Vec<Unit> {
     let dtypes = [DType::F16, DType::BF16];
-    dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| unit(dtype, rank, clusters))).collect()
+    let all = dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| WIDTHS.map(|width| unit(dtype, rank, width, clusters))));
+    all.flatten().collect()
 }
 
-fn unit(dtype: DType, rank: u64, clusters: bool) -> Unit {
+fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
     let shared_bytes = shared_bytes(rank, clusters);
     Unit {
-        name: format!("codebook_gemm/{} {dtype} rank {rank}", if clusters { "sm90" } else { "sm80" }),
+        name: format!("codebook_gemm/{} {dtype} rank {rank} {}", if clusters { "sm90" } else { "sm80" }, if width == 0 { "any width" } else { "7 bits" }),
         source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
         headers: vec![
             factor_header(),
@@ -136,10 +144,11 @@ fn unit(dtype: DType, rank: u64, clusters: bool) -> Unit {
         defines: vec![
             ("ELEMENT", dtype.name().into()),
             ("RANK", rank.to_string()),
+            ("WIDTH", width.to_string()),
             ("SHARED_BYTES", shared_bytes.to_string()),
-            ("MAX_CLUSTER", MAX_CLUSTER.to_string()),
+            ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: if clusters { &["codebook_gemm_sm90"] } else { &["codebook_gemm_sm80"] },
+        entries: if clusters { &["codebook_gemm_sm90", "codebook_gemm_sm90_any"] } else { &["codebook_gemm_sm80", "codebook_gemm_sm80_any"] },
         shared_bytes,
     }
 }
@@ -148,7 +157,7 @@ fn aligned(address: u64, stride: u64) -> u32 {
     u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
 }
 
-fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32, cluster: u32) -> TileParams {
+fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32) -> TileParams {
     let input = factor(slice.input, &of.input, op.d_in, slice.rank);
     TileParams {
         x: address(&args.x),
@@ -166,30 +175,33 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         v_aligned: aligned(input.values, slice.rank),
         y_aligned: aligned(address(&of.y), slice.y_stride),
         blocks,
-        cluster,
+        unused: 0,
     }
 }
 
-/// Blocks that share a tile, so that about `wanted` are in the launch: no more than there are groups of columns.
-fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64) -> u64 {
-    let tiles = op.tokens.div_ceil(ROWS).max(1);
-    (wanted / tiles).clamp(1, slice.d_out.div_ceil(GROUP))
+/// Whether all rows are whole multiples of 16 bytes, so that the short kernel takes them.
+fn whole(params: &TileParams) -> bool {
+    let aligned = params.x_aligned & params.v_aligned & params.y_aligned == 1;
+    aligned && params.input.d.is_multiple_of(8) && params.output.d.is_multiple_of(8) && params.input.rank.is_multiple_of(8)
 }
 
-fn tune(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
+/// columns.
+fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
+    let tiles = op.tokens.div_ceil(ROWS).max(1);
+    (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // Every block computes h anew: a quarter of the device reads x and V less often than all of it, and is done sooner.
-        let blocks = sharing(op, slice, tune("TUNE80", u64::from(plan.target.units / 4)));
-        let params = tile_params(op, args, slice, of, blocks as u32, 1);
+        // Every block computes h anew: few do it, unless there are many adapters to decode.
+        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), 16);
+        let params = tile_params(op, args, slice, of, blocks as u32);
         let grid = [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1];
         let launch = Launch { grid, shared_bytes: plan_shared(plan, false), ..Launch::new(1, THREADS) };
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, "codebook_gemm_sm80", &launch, &params)? };
+        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm80" } else { "codebook_gemm_sm80_any" }, &launch, &params)? };
     }
     Ok(())
 }
@@ -197,10 +209,10 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     for (slice, of) in op.slices.iter().zip(&args.slices) {
-        let cluster = tune("TUNE_CLUSTER", 8).min(MAX_CLUSTER);
-        let blocks = sharing(op, slice, tune("TUNE90", u64::from(plan.target.units))) / cluster * cluster;
-        let blocks = blocks.max(cluster);
-        let params = tile_params(op, args, slice, of, blocks as u32, cluster as u32);
+        // One adapter is decoded before x is there, and then fewer blocks have less to wait for.
+        let most = if op.adapters > 1 { 64 } else { 32 };
+        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), most).next_multiple_of(CLUSTER);
+        let params = tile_params(op, args, slice, of, blocks as u32);
         let mut open = queue.take_open();
         let early = starts_early(&open, &read_early(args, of));
         if !early {
@@ -210,12 +222,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
         let launch = Launch {
             grid: [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1],
             shared_bytes: plan_shared(plan, true),
-            cluster: [cluster as u32, 1, 1],
+            cluster: [CLUSTER as u32, 1, 1],
             overlap: early,
             ..Launch::new(1, THREADS)
         };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { plan.launch(queue, "codebook_gemm_sm90", &launch, &params)? };
+        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm90" } else { "codebook_gemm_sm90_any" }, &launch, &params)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }

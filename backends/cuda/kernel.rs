@@ -125,11 +125,6 @@ impl<O: Op> Plan<O> {
         }
         let function = self.module.function(entry)?;
         let stream = queue.launching(self.variant.label)?;
-        if launch.cluster.iter().product::<u32>() > 8 {
-            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-            // SAFETY: the module keeps the function alive.
-            ok(unsafe { sys::cuFuncSetAttribute(function, attribute, 1) }, "allowing a large cluster")?;
-        }
         // SAFETY: the caller's promise.
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
     }

@@ -40,34 +40,50 @@ __device__ __forceinline__ void fill_tables(const TileParams &p, Tile &tile, Spa
 }
 
 // The fields of one piece of work that a lane decodes, as loaded: for each of its ranks the word in which its four fields start,
-// and the next.
+// and the next. WIDTH is the bits of a field, or 0 where they are known at run time only, and each rank has its own.
 struct Fields {
-    u32 low[4 * DEPTHS], high[4 * DEPTHS], bits[4 * DEPTHS];
+    u32 low[4 * DEPTHS], high[4 * DEPTHS];
+    u32 width[WIDTH ? 1 : 4 * DEPTHS];
+
+    __device__ __forceinline__ u32 bits(u32 n) const { return WIDTH ? WIDTH : width[n]; }
 };
 
-// The `n`th of the ranks that a lane decodes, and its place in mma's B.
-__device__ __forceinline__ u32 rank_of(u32 n, u32 lane) { return n / 4 * 16 + n / 2 % 2 * 8 + lane % 4 * 2 + n % 2; }
+// Of the ranks that a lane decodes, the `n`th, less that of lane 0; that of lane 0 for n = 0.
+__device__ __forceinline__ u32 rank_step(u32 n) { return n / 4 * 16 + n / 2 % 2 * 8 + n % 2; }
+__device__ __forceinline__ u32 first_rank() { return threadIdx.x % 4 * 2; }
 
 __device__ __forceinline__ void fetch_fields(const FactorParams &factor, i32 adapter, u32 group, Fields &fields) {
     u32 lane = threadIdx.x % 32, groups = u32((factor.d + 31) / 32);
     const u32 *region = factor.codes + u64(adapter) * factor.words_per_adapter;
-    bool each = factor.bits == EACH_COLUMN;
+    bool each = WIDTH == 0 && factor.bits == EACH_COLUMN;
+    u32 uniform = WIDTH ? WIDTH : factor.bits, column = groups * uniform;
+    u32 word = lane / 4 * 4 * uniform / 32, next = word + 1 < uniform ? 1 : 0;
+    const u32 *start = region + first_rank() * column + group * uniform + word;
 #pragma unroll
     for (u32 n = 0; n < 4 * DEPTHS; n++) {
-        u32 j = rank_of(n, lane);
-        fields.bits[n] = fields.low[n] = fields.high[n] = 0;
+        u32 j = first_rank() + rank_step(n);
+        fields.low[n] = fields.high[n] = 0;
+        if (!WIDTH) {
+            fields.width[n] = 0;
+        }
         if (j >= factor.rank) {
             continue;
         }
-        u32 header = each ? region[j] : 0;
-        u32 bits = each ? header & 31 : factor.bits;
-        if (bits > 0) {
-            const u32 *words = region + (each ? header >> 5 : j * (groups * bits)) + group * bits;
+        const u32 *words = start + rank_step(n) * column;
+        if (each) {
+            u32 header = region[j];
+            uniform = header & 31;
+            word = lane / 4 * 4 * uniform / 32;
             // The last four fields end with the group: what follows it may lie past the end of the codes.
-            u32 word = lane / 4 * 4 * bits / 32;
-            fields.bits[n] = bits;
-            fields.low[n] = words[word];
-            fields.high[n] = words[word + 1 < bits ? word + 1 : word];
+            next = word + 1 < uniform ? 1 : 0;
+            words = region + (header >> 5) + group * uniform + word;
+        }
+        if (!WIDTH) {
+            fields.width[n] = uniform;
+        }
+        if (uniform > 0) {
+            fields.low[n] = words[0];
+            fields.high[n] = words[next];
         }
     }
 }
@@ -84,7 +100,7 @@ __device__ __forceinline__ void decode(const Fields &fields, const element (&tab
         u32 value[2][4];
 #pragma unroll
         for (u32 one = 0; one < 2; one++) {
-            u32 n = 2 * pair + one, bits = fields.bits[n];
+            u32 n = 2 * pair + one, bits = fields.bits(n);
             u32 low = fields.low[n], high = fields.high[n];
             if (bits == 16) {
                 // A byte a stage, of which four and three bits are in use.
@@ -111,11 +127,6 @@ __device__ __forceinline__ void decode(const Fields &fields, const element (&tab
     }
 }
 
-// What y holds before: eight columns of each of a lane's two rows.
-struct Before {
-    uint4 row[2];
-};
-
 // A piece of work: which rows, which columns.
 struct Piece {
     u32 segment, group;
@@ -125,15 +136,32 @@ __device__ __forceinline__ bool in_segment(const Tile &tile, u32 segment, u32 ro
     return row >= tile.segment_first[segment] && row < tile.segment_first[segment + 1];
 }
 
-// Only where y is aligned and the eight columns are whole; the others are read where they are written.
-__device__ __forceinline__ void fetch_before(const TileParams &p, const Tile &tile, Piece piece, Before &before) {
+// Where a lane's eight columns of its two rows go: null where the row is of another segment, or all columns past the end.
+struct Destination {
+    element *y[2];
+    uint4 before[2];   // what is there; zeros where it is not read, or not as one
+    f32 scale;         // of the segment
+};
+
+__device__ __forceinline__ void locate_y(const TileParams &p, const Tile &tile, Piece piece, Destination &to) {
     u32 lane = threadIdx.x % 32;
     u64 column = u64(piece.group) * GROUP + lane % 4 * 8;
+    to.scale = tile.segment_scale[piece.segment];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         u32 row = lane / 4 + 8 * half;
-        if (p.accumulate && p.y_aligned && column + 8 <= p.output.d && in_segment(tile, piece.segment, row)) {
-            before.row[half] = *reinterpret_cast<const uint4 *>(p.y + u64(tile.token[row]) * p.y_stride + column);
+        bool inside = in_segment(tile, piece.segment, row) && column < p.output.d;
+        to.y[half] = inside ? p.y + u64(tile.token[row]) * p.y_stride + column : nullptr;
+    }
+}
+
+template <bool ALIGNED> __device__ __forceinline__ void fetch_before(const TileParams &p, Piece piece, Destination &to) {
+    u64 column = u64(piece.group) * GROUP + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        to.before[half] = make_uint4(0, 0, 0, 0);
+        if (p.accumulate && to.y[half] && (ALIGNED || (p.y_aligned && column + 8 <= p.output.d))) {
+            to.before[half] = *reinterpret_cast<const uint4 *>(to.y[half]);
         }
     }
 }
@@ -141,7 +169,8 @@ __device__ __forceinline__ void fetch_before(const TileParams &p, const Tile &ti
 __device__ __forceinline__ f32 low_half(u32 both) { return widen(element{u16(both)}); }
 __device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(both >> 16)}); }
 
-__device__ __forceinline__ void expand(const TileParams &p, const Tile &tile, const Space &space, Piece piece, const Decoded &decoded, const Before &before) {
+template <bool ALIGNED>
+__device__ __forceinline__ void expand(const TileParams &p, const Tile &tile, const Space &space, Piece piece, const Decoded &decoded, const Destination &to) {
     u32 lane = threadIdx.x % 32;
     f32 sum[4][4] = {};
 #pragma unroll
@@ -156,45 +185,47 @@ __device__ __forceinline__ void expand(const TileParams &p, const Tile &tile, co
     u64 column = u64(piece.group) * GROUP + lane % 4 * 8;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-        u32 row = lane / 4 + 8 * half;
-        if (!in_segment(tile, piece.segment, row) || column >= p.output.d) {
+        element *y = to.y[half];
+        if (!y) {
             continue;
         }
-        f32 scale = tile.scaling[row] * tile.segment_scale[piece.segment];
-        element *y = p.y + u64(tile.token[row]) * p.y_stride + column;
+        f32 scale = tile.scaling[lane / 4 + 8 * half] * to.scale;
         f32 value[8];
 #pragma unroll
         for (u32 e = 0; e < 8; e++) {
             value[e] = scale * sum[e % 4][2 * half + e / 4];
         }
-        if (p.y_aligned && column + 8 <= p.output.d) {
-            uint4 old = before.row[half];
-            const u32 words[4] = {old.x, old.y, old.z, old.w};
+        if (ALIGNED || (p.y_aligned && column + 8 <= p.output.d)) {
+            // Zeros where y is not read.
+            const u32 words[4] = {to.before[half].x, to.before[half].y, to.before[half].z, to.before[half].w};
             u32 made[4];
 #pragma unroll
             for (u32 e = 0; e < 4; e++) {
-                f32 left = value[2 * e], right = value[2 * e + 1];
-                made[e] = p.accumulate ? narrow2<element>(low_half(words[e]) + left, high_half(words[e]) + right) : narrow2<element>(left, right);
+                made[e] = narrow2<element>(low_half(words[e]) + value[2 * e], high_half(words[e]) + value[2 * e + 1]);
             }
-            *reinterpret_cast<uint4 *>(y) = make_uint4(made[0], made[1], made[2], made[3]);
+            store_16(y, make_uint4(made[0], made[1], made[2], made[3]));
         } else {
+#pragma unroll 1
+            for (u32 e = 0; e < 8 && column + e < p.output.d; e++) {
+                // Chosen, not indexed: an index known at run time alone would put the values into memory.
+                f32 one = value[0];
 #pragma unroll
-            for (u32 e = 0; e < 8; e++) {
-                if (column + e < p.output.d) {
-                    y[e] = narrow<element>(p.accumulate ? widen(y[e]) + value[e] : value[e]);
+                for (u32 other = 1; other < 8; other++) {
+                    one = e == other ? value[other] : one;
                 }
+                y[e] = narrow<element>(p.accumulate ? widen(y[e]) + one : one);
             }
         }
     }
 }
 
-// One warp's pieces of the block's work. Codes do not depend on x: the first are decoded before x is there, the next are
-// fetched while one is expanded.
-struct Pieces {
+// One warp's pieces of the block's work. Codes do not depend on x: the first piece is decoded before x is there, and two more
+// are on their way.
+template <bool ALIGNED> struct Pieces {
     u32 groups, first_group, next, total;
-    Fields fields;
+    Fields fields[2];
     Decoded decoded;
-    Before before;
+    Destination to;
 
     __device__ __forceinline__ Piece piece(u32 index) const { return {index / groups, first_group + index % groups}; }
 
@@ -204,38 +235,54 @@ struct Pieces {
         first_group = first;
         total = first < end ? groups * tile.segments : 0;
         next = threadIdx.x / 32;
-        fetch(p, tile);
+        fetch(p, tile, next, fields[0]);
+        fetch(p, tile, next + WARPS, fields[1]);
     }
 
-    __device__ __forceinline__ void fetch(const TileParams &p, const Tile &tile) {
+    __device__ __forceinline__ void fetch(const TileParams &p, const Tile &tile, u32 index, Fields &to) const {
+        if (index < total) {
+            Piece wanted = piece(index);
+            fetch_fields(p.output, tile.segment_adapter[wanted.segment], wanted.group, to);
+        }
+    }
+
+    // After the tables are filled. TURN alternates, from 0.
+    template <u32 TURN> __device__ __forceinline__ void decode_next(const TileParams &p, const Tile &tile, const Space &space) {
         if (next < total) {
-            Piece wanted = piece(next);
-            fetch_fields(p.output, tile.segment_adapter[wanted.segment], wanted.group, fields);
+            decode(fields[TURN], space.table[piece(next).segment], decoded);
+            fetch(p, tile, next + 2 * WARPS, fields[TURN]);
         }
     }
 
-    // After the tables are filled.
-    __device__ __forceinline__ void decode_next(const TileParams &p, const Tile &tile, const Space &space) {
+    // Where the piece at hand goes.
+    __device__ __forceinline__ void locate(const TileParams &p, const Tile &tile) {
         if (next < total) {
-            decode(fields, space.table[piece(next).segment], decoded);
-            next += WARPS;
-            fetch(p, tile);
+            locate_y(p, tile, piece(next), to);
         }
     }
 
-    // Once y may be read: the first piece is decoded.
-    __device__ __forceinline__ void fetch_y(const TileParams &p, const Tile &tile) {
-        if (next - WARPS < total) {
-            fetch_before(p, tile, piece(next - WARPS), before);
+    // What is there, once y may be read.
+    __device__ __forceinline__ void fetch_y(const TileParams &p) {
+        if (next < total) {
+            fetch_before<ALIGNED>(p, piece(next), to);
         }
+    }
+
+    // The piece that was decoded, and makes the next one ready.
+    template <u32 TURN> __device__ __forceinline__ void step(const TileParams &p, const Tile &tile, const Space &space) {
+        Piece now = piece(next);
+        expand<ALIGNED>(p, tile, space, now, decoded, to);
+        next += WARPS;
+        locate(p, tile);
+        fetch_y(p);
+        decode_next<TURN>(p, tile, space);
     }
 
     __device__ __forceinline__ void run(const TileParams &p, const Tile &tile, const Space &space) {
-        for (u32 index = threadIdx.x / 32; index < total; index += WARPS) {
-            expand(p, tile, space, piece(index), decoded, before);
-            if (index + WARPS < total) {
-                fetch_before(p, tile, piece(index + WARPS), before);
-                decode_next(p, tile, space);
+        while (next < total) {
+            step<1>(p, tile, space);
+            if (next < total) {
+                step<0>(p, tile, space);
             }
         }
     }

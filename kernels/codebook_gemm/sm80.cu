@@ -4,7 +4,7 @@
 
 #include "codebook_gemm/expand.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const TileParams p) {
+template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(128) u8 dynamic[];
     __shared__ Tile tile;
     static_assert(sizeof(Space) == SHARED_BYTES, "the host's size is another");
@@ -15,24 +15,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const T
     if (first >= end) {
         return;
     }
-    if (!p.accumulate) {
-        clear_rows(p, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
-    }
     read_tile(p, index, tile);
     __syncthreads();
+    if (!p.accumulate) {
+        clear_rows(p, tile, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
+    }
     if (tile.rows == 0) {
         return;
     }
-    fetch_v(p, tile.bases[0], 0, p.input.d, space.v[0]);
-    Pieces pieces;
+    fetch_v<ALIGNED>(p, tile.bases[0], 0, p.input.d, space.v[0]);
+    Rows rows(p, tile);
+    Inputs inputs;
+    inputs.fetch<ALIGNED>(p, rows, 0, p.input.d);
+    Pieces<ALIGNED> pieces;
     pieces.start(p, tile, first, end);
     fill_tables(p, tile, space);
-    f32 sum[RANK / 8][4], h[DEPTHS];
-    shrink(p, tile, space, 0, p.input.d, sum);
-    share_sums(space, sum);
-    sum_parts(space.part, WARPS, h);
+    cp_async_wait<0>();
+    __syncthreads();
+    const Parts &parts = shrink<ALIGNED>(p, tile, rows, inputs, space, 0, p.input.d);
+    f32 h[DEPTHS];
+    sum_parts<WARPS>(parts, h);
     apply_core(p, tile, space, h);
-    pieces.decode_next(p, tile, space);
-    pieces.fetch_y(p, tile);
+    pieces.template decode_next<0>(p, tile, space);
+    pieces.locate(p, tile);
+    pieces.fetch_y(p);
     pieces.run(p, tile, space);
 }
+
+extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
+
+extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }

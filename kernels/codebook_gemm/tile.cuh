@@ -26,6 +26,9 @@ constexpr u32 JOINT = 28;                           // where the sums of both st
 constexpr u32 TABLE = 160;                          // entries of an adapter's table: one stage's as in the record, then 128 sums
 constexpr u32 ALL_LANES = 0xffffffffu;
 
+static_assert(sizeof(f32) * WARPS * ROWS * RANK <= sizeof(element) * STAGE * V_STRIDE, "the sums take the place of a buffer of V");
+static_assert(STAGE * V_STRIDE % 64 == 0 && V_STRIDE % 8 == 0, "buffers and rows start on 16 bytes");
+
 // Which tokens a tile has, and what their adapters share.
 struct Tile {
     i32 token[ROWS];            // -1 past the last
@@ -37,15 +40,16 @@ struct Tile {
     f32 segment_scale[ROWS];    // the power of two taken out of the adapter's table
     i32 bases[ROWS];            // the different ones
     u32 rows, segments, base_count;
+    u32 bare;                   // bit i: token 16·tile + i has no adapter. Not among the rows above
 };
 
-// Dynamic shared memory. What the warps summed takes the place of V, which is then no longer needed.
+// What each warp summed.
+typedef f32 Parts[WARPS][ROWS][RANK];
+
+// Dynamic shared memory.
 struct Space {
-    union {
-        alignas(128) element v[2][STAGE][V_STRIDE];
-        f32 part[WARPS][ROWS][RANK];
-    };
-    alignas(16) element g[ROWS][G_STRIDE];
+    alignas(128) element v[2][STAGE][V_STRIDE];
+    element g[ROWS][G_STRIDE];
     f32 h[ROWS][RANK];
     element table[ROWS][TABLE];
 };
@@ -70,6 +74,8 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
     i32 token = lane < ROWS && place < p.tokens ? order[place] : -1;
     i32 adapter = token < 0 ? -1 : adapters[token];
     i32 basis = token < 0 ? -1 : p.input.basis_of ? p.input.basis_of[adapter] : 0;
+    bool bare = lane < ROWS && place < p.tokens && adapters[place] < 0;
+    u32 bares = __ballot_sync(ALL_LANES, bare);
     i32 before = __shfl_up_sync(ALL_LANES, adapter, 1);
     u32 starts = __ballot_sync(ALL_LANES, adapter >= 0 && (lane == 0 || adapter != before));
     u32 same = __match_any_sync(ALL_LANES, basis);
@@ -92,21 +98,22 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
     }
     if (lane == 0) {
         tile.rows = rows;
+        tile.bare = bares;
         tile.segments = __popc(starts);
         tile.base_count = __popc(firsts);
         tile.segment_first[__popc(starts)] = rows;
     }
 }
 
-// Zeros for the tokens without an adapter among the tile's share of all tokens, in columns [first, end).
-__device__ __forceinline__ void clear_rows(const TileParams &p, u32 index, u64 first, u64 end) {
+// Zeros for the tokens without an adapter in columns [first, end).
+__device__ __forceinline__ void clear_rows(const TileParams &p, const Tile &tile, u32 index, u64 first, u64 end) {
+#pragma unroll 1
     for (u32 row = threadIdx.x / 32; row < ROWS; row += WARPS) {
-        u64 token = u64(index) * ROWS + row;
-        if (token >= p.tokens || p.index[2 + token] >= 0) {
-            continue;
-        }
-        for (u64 o = first + threadIdx.x % 32; o < end; o += 32) {
-            p.y[token * p.y_stride + o] = narrow<element>(0.0f);
+        if (tile.bare >> row & 1) {
+#pragma unroll 1
+            for (u64 o = first + threadIdx.x % 32; o < end; o += 32) {
+                p.y[(u64(index) * ROWS + row) * p.y_stride + o] = narrow<element>(0.0f);
+            }
         }
     }
 }
@@ -117,10 +124,13 @@ __device__ __forceinline__ void clear_rows(const TileParams &p, u32 index, u64 f
 // and V follows that, so that eight rows of a tile of ldmatrix are neighbours.
 __device__ __forceinline__ u32 slot(u32 k) { return (k & ~31u) | (k >> 2 & 1) << 4 | (k >> 1 & 1) << 3 | (k >> 3 & 3) << 1 | (k & 1); }
 
+// ALIGNED, of a kernel: rows of x, V and y start on multiples of 16 bytes and are whole multiples long. Such a kernel is short: in a
+// chain of launches, fetching instructions is a good part of the time.
+
 // Brings rows [start, start + STAGE) of a basis, zeros from `end` on and past the rank, as one group of cp.async.
-__device__ __forceinline__ void fetch_v(const TileParams &p, i32 basis, u64 start, u64 end, element (&v)[STAGE][V_STRIDE]) {
+template <bool ALIGNED> __device__ __forceinline__ void fetch_v(const TileParams &p, i32 basis, u64 start, u64 end, element (&v)[STAGE][V_STRIDE]) {
     const element *values = p.input.values + u64(basis) * p.input.d * p.input.rank;
-    if (p.v_aligned) {
+    if (ALIGNED || p.v_aligned) {
         constexpr u32 PIECES = RANK / 8;
 #pragma unroll
         for (u32 piece = threadIdx.x; piece < STAGE * PIECES; piece += THREADS) {
@@ -140,102 +150,99 @@ __device__ __forceinline__ void fetch_v(const TileParams &p, i32 basis, u64 star
     cp_async_commit();
 }
 
-// Eight elements of a row of x from `k` on, zeros from `end` on.
-__device__ __forceinline__ uint4 fetch_x(const element *row, u64 k, u64 end, bool aligned) {
-    uint4 piece = make_uint4(0, 0, 0, 0);
-    if (!row || k >= end) {
-        return piece;
+// Eight elements of a row of x from `place` on, of which `left` are there; zeros for the rest.
+template <bool ALIGNED> __device__ __forceinline__ uint4 fetch_x(const element *row, u64 place, i64 left, bool aligned) {
+    if (row && (ALIGNED || aligned) && left >= 8) {
+        return *reinterpret_cast<const uint4 *>(row + place);
     }
-    if (aligned && k + 8 <= end) {
-        return *reinterpret_cast<const uint4 *>(row + k);
+    if (ALIGNED) {
+        return make_uint4(0, 0, 0, 0);
     }
     u32 words[4] = {};
+    if (row) {
 #pragma unroll
-    for (u32 e = 0; e < 8; e++) {
-        if (k + e < end) {
-            words[e / 2] |= u32(row[k + e].bits) << e % 2 * 16;
+        for (u32 e = 0; e < 8; e++) {
+            if (i64(e) < left) {
+                words[e / 2] |= u32(row[place + e].bits) << e % 2 * 16;
+            }
         }
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// sum[n] = this warp's share of x·V over [begin, end), as mma's D: columns 8n and on. The first buffer of V is under way.
-__device__ __forceinline__ void shrink(const TileParams &p, const Tile &tile, Space &space, u64 begin, u64 end, f32 (&sum)[RANK / 8][4]) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u32 row = lane / 4;
-    const element *rows[2];
-    f32 own[RANK / 8][4] = {};
+// The rows of x whose share of mma's A a lane holds; null past the last token.
+struct Rows {
+    const element *x[2];
+
+    __device__ __forceinline__ Rows(const TileParams &p, const Tile &tile) {
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        i32 token = tile.token[row + 8 * half];
-        rows[half] = token < 0 ? nullptr : p.x + u64(token) * p.x_stride;
-    }
-#pragma unroll
-    for (u32 n = 0; n < RANK / 8; n++) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            sum[n][i] = 0.0f;
+        for (u32 half = 0; half < 2; half++) {
+            i32 token = tile.token[threadIdx.x % 32 / 4 + 8 * half];
+            x[half] = token < 0 ? nullptr : p.x + u64(token) * p.x_stride + threadIdx.x / 32 * 32 + threadIdx.x % 4 * 8;
         }
     }
-    u32 stages = begin < end ? u32((end - begin + STAGE - 1) / STAGE) : 0, total = stages * tile.base_count;
+};
+
+// What a lane multiplies of a stage.
+struct Inputs {
     uint4 x[STEPS][2];
-    auto fetch = [&](u32 stage) {
-        u64 start = begin + u64(stage % stages) * STAGE + warp * 32 + lane % 4 * 8;
+
+    template <bool ALIGNED> __device__ __forceinline__ void fetch(const TileParams &p, const Rows &rows, u64 start, u64 end) {
+        u32 own = threadIdx.x / 32 * 32 + threadIdx.x % 4 * 8;
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
-                x[step][half] = fetch_x(rows[half], start + step * STEP, end, p.x_aligned);
+                u64 from = start + step * STEP;
+                i64 left = i64(end) - i64(from) - own;
+                x[step][half] = fetch_x<ALIGNED>(rows.x[half], from, left, p.x_aligned);
             }
         }
-    };
-    if (total > 0) {
-        fetch(0);
     }
-    for (u32 stage = 0; stage < total; stage++) {
-        u32 next = stage + 1;
-        if (next < total) {
-            fetch_v(p, tile.bases[next / stages], begin + u64(next % stages) * STAGE, end, space.v[next % 2]);
-            cp_async_wait<1>();
-        } else {
-            cp_async_wait<0>();
+};
+
+// What each warp summed of x·V over [begin, end), for all to read. The first buffer of V is filled, and `now` are this lane's inputs
+// to it. The rest of V and x comes while what is there is multiplied.
+template <bool ALIGNED>
+__device__ __forceinline__ const Parts &shrink(const TileParams &p, const Tile &tile, const Rows &rows, Inputs &now, Space &space, u64 begin, u64 end) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    f32 sum[RANK / 8][4] = {}, own[RANK / 8][4] = {};
+    u64 start = begin;
+    u32 buffer = 0;
+    for (u32 base = 0; base < tile.base_count;) {
+        u64 next_start = start + STAGE < end ? start + STAGE : begin;
+        u32 next_base = next_start == begin ? base + 1 : base;
+        bool more = next_base < tile.base_count;
+        Inputs coming = {};
+        if (more) {
+            fetch_v<ALIGNED>(p, tile.bases[next_base], next_start, end, space.v[buffer ^ 1]);
+            coming.fetch<ALIGNED>(p, rows, next_start, end);
         }
-        __syncthreads();
-        uint4 now[STEPS][2];
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
-            now[step][0] = x[step][0];
-            now[step][1] = x[step][1];
-        }
-        if (next < total) {
-            fetch(next);
-        }
-#pragma unroll
-        for (u32 step = 0; step < STEPS; step++) {
-            u32 base = step * STEP + warp * 32;
-            if (begin + u64(stage % stages) * STAGE + base >= end) {
+            u32 place = step * STEP + warp * 32;
+            if (start + place >= end) {
                 break;
             }
-            const u32 words[2][4] = {{now[step][0].x, now[step][0].y, now[step][0].z, now[step][0].w},
-                                     {now[step][1].x, now[step][1].y, now[step][1].z, now[step][1].w}};
+            const u32 words[2][4] = {{now.x[step][0].x, now.x[step][0].y, now.x[step][0].z, now.x[step][0].w},
+                                     {now.x[step][1].x, now.x[step][1].y, now.x[step][1].z, now.x[step][1].w}};
 #pragma unroll
             for (u32 s = 0; s < 2; s++) {
                 const u32 a[4] = {words[0][2 * s], words[1][2 * s], words[0][2 * s + 1], words[1][2 * s + 1]};
 #pragma unroll
                 for (u32 n = 0; n < RANK / 8; n += 2) {
                     u32 both[4];
-                    ldmatrix_x4_transposed(both, shared_address(&space.v[stage % 2][base + s * 16 + lane % 16][n * 8 + lane / 16 * 8]));
+                    ldmatrix_x4_transposed(both, shared_address(&space.v[buffer][place + s * 16 + lane % 16][n * 8 + lane / 16 * 8]));
                     const u32 left[2] = {both[0], both[1]}, right[2] = {both[2], both[3]};
                     mma_m16n8k16<element>(own[n], a, left);
                     mma_m16n8k16<element>(own[n + 1], a, right);
                 }
             }
         }
-        // The buffer is free again; after the last stage, so is the place that the sums take.
-        __syncthreads();
-        if (next % stages == 0) {
-            i32 basis = tile.bases[stage / stages];
-            bool mine[2] = {tile.basis[row] == basis, tile.basis[row + 8] == basis};
+        if (next_base != base) {
+            // A row belongs to one basis.
+            bool one = tile.base_count == 1;
+            bool mine[2] = {one || tile.basis[lane / 4] == tile.bases[base], one || tile.basis[lane / 4 + 8] == tile.bases[base]};
 #pragma unroll
             for (u32 n = 0; n < RANK / 8; n++) {
 #pragma unroll
@@ -245,30 +252,36 @@ __device__ __forceinline__ void shrink(const TileParams &p, const Tile &tile, Sp
                 }
             }
         }
+        buffer ^= 1;
+        if (more) {
+            cp_async_wait<0>();
+            __syncthreads();
+            now = coming;
+        }
+        start = next_start;
+        base = next_base;
     }
-}
-
-// Leaves what each warp summed in shared memory.
-__device__ __forceinline__ void share_sums(Space &space, const f32 (&sum)[RANK / 8][4]) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // In the buffer that nobody reads any more: of the last stage others may still read.
+    Parts &parts = *reinterpret_cast<Parts *>(space.v[buffer]);
 #pragma unroll
     for (u32 n = 0; n < RANK / 8; n++) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
-            *reinterpret_cast<float2 *>(&space.part[warp][lane / 4 + 8 * half][n * 8 + lane % 4 * 2]) = make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
+            *reinterpret_cast<float2 *>(&parts[warp][lane / 4 + 8 * half][n * 8 + lane % 4 * 2]) = make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
         }
     }
     __syncthreads();
+    return parts;
 }
 
-// Thread 16·row + c gets columns c, c + 16, … of the row, summed over `count` parts in their order.
-__device__ __forceinline__ void sum_parts(const f32 (*part)[ROWS][RANK], u32 count, f32 (&h)[DEPTHS]) {
+// Thread 16·row + c gets columns c, c + 16, … of the row, summed over all parts in their order.
+template <u32 COUNT> __device__ __forceinline__ void sum_parts(const f32 (&part)[COUNT][ROWS][RANK], f32 (&h)[DEPTHS]) {
 #pragma unroll
     for (u32 d = 0; d < DEPTHS; d++) {
         h[d] = 0.0f;
     }
-#pragma unroll 8
-    for (u32 from = 0; from < count; from++) {
+#pragma unroll
+    for (u32 from = 0; from < COUNT; from++) {
 #pragma unroll
         for (u32 d = 0; d < DEPTHS; d++) {
             h[d] += part[from][threadIdx.x / 16][d * 16 + threadIdx.x % 16];

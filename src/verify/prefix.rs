@@ -68,7 +68,8 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     };
     let modules = BTreeMap::from([("key".to_owned(), lora(&prefix.k)), ("value".to_owned(), lora(&prefix.v))]);
     let source = Source { name: "prefix", config: &serde_json::Value::Null, modules: &modules };
-    let options = EncodeOptions { min_cosine: Some(0.995), rungs: Some(vec![Rung::SharedInput, Rung::SharedOutput, Rung::PrivateCoded]), ..EncodeOptions::default() };
+    let options =
+        EncodeOptions { min_cosine: Some(0.995), rungs: Some(vec![Rung::SharedInput, Rung::SharedOutput, Rung::PrivateCoded]), ..EncodeOptions::default() };
     let population = encode(&[source], &options, &|_, _| ())?;
     let (_, bytes) = crate::adapters::encode::payload_bytes(&population);
 
