@@ -43,9 +43,9 @@ __device__ __forceinline__ void fill_tables(const TileParams &p, Tile &tile, Spa
 // and the next. WIDTH is the bits of a field, or 0 where they are known at run time only, and each rank has its own.
 struct Fields {
     u32 low[4 * DEPTHS], high[4 * DEPTHS];
-    u32 width[WIDTH ? 1 : 4 * DEPTHS];
+    u32 widths[WIDTH ? 1 : DEPTHS];   // a byte each
 
-    __device__ __forceinline__ u32 bits(u32 n) const { return WIDTH ? WIDTH : width[n]; }
+    __device__ __forceinline__ u32 bits(u32 n) const { return WIDTH ? WIDTH : widths[n / 4] >> n % 4 * 8 & 31; }
 };
 
 // Of the ranks that a lane decodes, the `n`th, less that of lane 0; that of lane 0 for n = 0.
@@ -63,8 +63,8 @@ __device__ __forceinline__ void fetch_fields(const FactorParams &factor, i32 ada
     for (u32 n = 0; n < 4 * DEPTHS; n++) {
         u32 j = first_rank() + rank_step(n);
         fields.low[n] = fields.high[n] = 0;
-        if (!WIDTH) {
-            fields.width[n] = 0;
+        if (!WIDTH && n % 4 == 0) {
+            fields.widths[n / 4] = 0;
         }
         if (j >= factor.rank) {
             continue;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void fetch_fields(const FactorParams &factor, i32 ada
             words = region + (header >> 5) + group * uniform + word;
         }
         if (!WIDTH) {
-            fields.width[n] = uniform;
+            fields.widths[n / 4] |= uniform << n % 4 * 8;
         }
         if (uniform > 0) {
             fields.low[n] = words[0];
@@ -219,11 +219,14 @@ __device__ __forceinline__ void expand(const TileParams &p, const Tile &tile, co
     }
 }
 
-// One warp's pieces of the block's work. Codes do not depend on x: the first piece is decoded before x is there, and two more
-// are on their way.
+// Pieces on their way while one is expanded: as registers allow.
+constexpr u32 AHEAD = RANK == 64 ? 1 : 2;
+
+// One warp's pieces of the block's work. Codes do not depend on x: the first piece is decoded before x is there, and more are
+// on their way.
 template <bool ALIGNED> struct Pieces {
     u32 groups, first_group, next, total;
-    Fields fields[2];
+    Fields fields[AHEAD];
     Decoded decoded;
     Destination to;
 
@@ -235,8 +238,10 @@ template <bool ALIGNED> struct Pieces {
         first_group = first;
         total = first < end ? groups * tile.segments : 0;
         next = threadIdx.x / 32;
-        fetch(p, tile, next, fields[0]);
-        fetch(p, tile, next + WARPS, fields[1]);
+#pragma unroll
+        for (u32 turn = 0; turn < AHEAD; turn++) {
+            fetch(p, tile, next + turn * WARPS, fields[turn]);
+        }
     }
 
     __device__ __forceinline__ void fetch(const TileParams &p, const Tile &tile, u32 index, Fields &to) const {
@@ -249,8 +254,8 @@ template <bool ALIGNED> struct Pieces {
     // After the tables are filled. TURN alternates, from 0.
     template <u32 TURN> __device__ __forceinline__ void decode_next(const TileParams &p, const Tile &tile, const Space &space) {
         if (next < total) {
-            decode(fields[TURN], space.table[piece(next).segment], decoded);
-            fetch(p, tile, next + 2 * WARPS, fields[TURN]);
+            decode(fields[TURN % AHEAD], space.table[piece(next).segment], decoded);
+            fetch(p, tile, next + AHEAD * WARPS, fields[TURN % AHEAD]);
         }
     }
 
