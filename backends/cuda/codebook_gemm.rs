@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue};
+use super::{Cuda, Queue, codebook_gemm_tile};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,7 +15,9 @@ impl Table for CodebookGemm {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<CodebookGemm>; 1] = [Variant {
+const VARIANTS: [Variant<CodebookGemm>; 3] = [codebook_gemm_tile::SM90, codebook_gemm_tile::SM80, SIMT];
+
+const SIMT: Variant<CodebookGemm> = Variant {
     name: "simt",
     label: "codebook_gemm/simt",
     runs_on: RunsOn::From(80),
@@ -25,7 +27,7 @@ const VARIANTS: [Variant<CodebookGemm>; 1] = [Variant {
     units: |_: Arch| DType::ALL.map(unit).into(),
     workspace: |_, _| 0,
     launch,
-}];
+};
 
 params! {
     /// A factor of compressed adapters: dense (`values`, `basis_of`) or coded (`codes`, `codebooks`).

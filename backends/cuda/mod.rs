@@ -7,6 +7,7 @@ mod attention_sm90;
 mod cache;
 mod catalogue;
 mod codebook_gemm;
+mod codebook_gemm_tile;
 mod fused_mlp;
 mod fused_mlp_tensor;
 mod gemm;

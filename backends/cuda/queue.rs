@@ -1,5 +1,6 @@
 //! A queue: one stream, pinned memory to copy through, and the names of what was launched, for error messages.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
@@ -22,6 +23,8 @@ pub struct Queue {
     staging: Option<Staging>,
     journal: Journal,
     capturing: bool,
+    /// See [`take_open`](Self::take_open).
+    open: Vec<Range<u64>>,
     /// Dropped last: it may be the last hold on the context, and the fields above live in that.
     memory: Arc<Memory>,
 }
@@ -33,11 +36,12 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, open: Vec::new() })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
     fn enter(&mut self) -> Result<()> {
+        self.open.clear();
         self.memory.context.bind()?;
         // A recorded launch waits at replay: an edge from outside may not enter a capture.
         if self.capturing { Ok(()) } else { self.memory.join(&self.stream, &mut self.seen) }
@@ -48,6 +52,18 @@ impl Queue {
         self.enter()?;
         self.journal.add(name);
         Ok(self.stream.raw)
+    }
+
+    /// What launches write that may not have ended where the next one starts early (see [`super::kernel::Launch::overlap`]): those
+    /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
+    /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
+    pub fn take_open(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.open)
+    }
+
+    /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
+    pub fn leave_open(&mut self, writes: Vec<Range<u64>>) {
+        self.open = writes;
     }
 
     /// The driver's stream, as a number, for libraries that work on it (baselines in benchmarks).

@@ -14,6 +14,36 @@ __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// Where the same place of shared memory lies in block `rank` of the cluster.
+__device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
+    u32 remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+
+// Stores 16 bytes to another block of the cluster, and counts them at that block's mbarrier. Both addresses from cluster_address.
+__device__ __forceinline__ void cluster_store(u32 to, float4 value, u32 barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(__float_as_uint(value.x)),
+                 "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)), "r"(__float_as_uint(value.w)), "r"(barrier)
+                 : "memory");
+}
+
+// As mbarrier_wait, where what arrives comes from other blocks of the cluster.
+__device__ __forceinline__ void cluster_barrier_wait(u64 *barrier, u32 parity) {
+    u32 address = u32(__cvta_generic_to_shared(barrier)), done = 0;
+    for (u32 tries = 0; !done; tries++) {
+        asm volatile("{\n.reg .pred ended;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%1], %2;\nselp.u32 %0, 1, 0, ended;\n}"
+                     : "=r"(done)
+                     : "r"(address), "r"(parity)
+                     : "memory");
+#ifdef TRIFUSE_DEBUG
+        if (tries == 1u << 24) {
+            asm volatile("trap;");
+        }
+#endif
+    }
+}
+
 // Barrier number `barrier` (1 to 15; 0 is __syncthreads) of `threads` threads, whole warps.
 __device__ __forceinline__ void named_barrier_sync(u32 barrier, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

@@ -12,6 +12,11 @@ struct alignas(64) tensor_map {
 // The address that PTX wants for shared memory.
 __device__ __forceinline__ u32 shared_address(const void *pointer) { return u32(__cvta_generic_to_shared(pointer)); }
 
+// 16 bytes at once, which the compiler may take apart where it knows the words one by one.
+__device__ __forceinline__ void store_16(void *to, uint4 value) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+}
+
 // ---- cp.async ----
 
 // 16 bytes to shared memory, of which the last 16 - `bytes` become zero. Both addresses are multiples of 16. Past the first

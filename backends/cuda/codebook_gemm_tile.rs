@@ -1,0 +1,262 @@
+//! The tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block.
+
+use std::ops::Range;
+
+use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of};
+use super::params::params;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
+use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
+
+pub(super) const SM80: Variant<CodebookGemm> = Variant {
+    name: "sm80",
+    label: "codebook_gemm/sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers: |op, target| covers(op, target, false),
+    unit: |op, _| unit(op.dtype, rank_of(op), width_of(op), false),
+    units: |_| units(false),
+    workspace: |_, _| 0,
+    launch: launch_sm80,
+};
+
+pub(super) const SM90: Variant<CodebookGemm> = Variant {
+    name: "sm90",
+    label: "codebook_gemm/sm90",
+    // Clusters and early starts, nothing that is Hopper's alone.
+    runs_on: RunsOn::From(90),
+    // Not by wgmma: it multiplies 64 rows at least, of which 16 tokens fill a quarter, and reads its second operand from shared
+    // memory alone, while codes are decoded into registers.
+    tensor_cores: TensorCores::By("HMMA"),
+    covers: |op, target| covers(op, target, true),
+    unit: |op, _| unit(op.dtype, rank_of(op), width_of(op), true),
+    units: |_: Arch| units(true),
+    workspace: |_, _| 0,
+    launch: launch_sm90,
+};
+
+params! {
+    /// Of one slice.
+    TileParams {
+        x: [const element],
+        y: [element],
+        /// The words of the token index.
+        index: [const i32],
+        scaling: [const f32],
+        core: [const f32],
+        tokens: u64,
+        x_stride: u64,
+        y_stride: u64,
+        input: FactorParams,
+        output: FactorParams,
+        accumulate: u32,
+        /// Rows of x, of the input factor and of y start on multiples of 16 bytes.
+        x_aligned: u32,
+        v_aligned: u32,
+        y_aligned: u32,
+        /// Blocks that share a tile of tokens.
+        blocks: u32,
+        unused: u32,
+    }
+}
+
+/// As in `kernels/codebook_gemm/tile.cuh`.
+const ROWS: u64 = 16;
+const GROUP: u64 = 32;
+const THREADS: u32 = 256;
+/// Columns of both factors that a kernel is compiled for.
+const RANKS: [u64; 3] = [16, 32, 64];
+/// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
+const WIDTHS: [u32; 2] = [0, CodeWidth::FourThree.bits()];
+/// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
+const CLUSTER: u64 = 8;
+
+/// Launches in a row that start early: each asks what all before it write.
+const OPEN: usize = 256;
+
+/// The ranks that the kernel for an operation is compiled for.
+fn rank_of(op: &CodebookGemm) -> u64 {
+    let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
+    RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(RANKS[RANKS.len() - 1])
+}
+
+/// The bits of every field, where a kernel is compiled for them.
+fn width_of(op: &CodebookGemm) -> u32 {
+    let seven = |slice: &CodebookSlice| matches!(slice.output, Factor::Coded { width: Some(CodeWidth::FourThree), .. });
+    if op.slices.iter().all(seven) { WIDTHS[1] } else { WIDTHS[0] }
+}
+
+fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
+    if op.dtype == DType::F32 {
+        return Err("f32: the tensor cores would round it to 11 bits".into());
+    }
+    if op.tokens > 1 << 26 {
+        return Err(format!("{} tokens, more than one launch takes", op.tokens));
+    }
+    for slice in &op.slices {
+        if slice.rank > RANKS[RANKS.len() - 1] {
+            return Err(format!("rank {}, more than a warp's registers take of decoded columns, {}", slice.rank, RANKS[RANKS.len() - 1]));
+        }
+        match (slice.input, slice.output) {
+            (Factor::Dense { .. }, Factor::Coded { .. }) => {}
+            (Factor::Coded { .. }, _) => return Err("codes on the input side: they are decoded along d_in, which only single tokens read".into()),
+            (_, Factor::Dense { .. }) => return Err("a dense factor on the output side: nothing to decode".into()),
+        }
+    }
+    let shared = shared_bytes(rank_of(op), clusters);
+    if shared > target.shared_bytes {
+        return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// The sizes of `Space` and `ClusterSpace`.
+fn shared_bytes(rank: u64, clusters: bool) -> u32 {
+    let stage = if rank == 16 { 512 } else { 256 };
+    let (v, parts) = (2 * stage * (rank + 8) * 2, 8 * ROWS * rank * 4);
+    let space = v.max(parts) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + ROWS * 160 * 2;
+    let received = if clusters { CLUSTER * ROWS * rank * 4 } else { 0 };
+    (space.next_multiple_of(128) + received) as u32
+}
+
+fn units(clusters: bool) -> Vec<Unit> {
+    let dtypes = [DType::F16, DType::BF16];
+    let all = dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| WIDTHS.map(|width| unit(dtype, rank, width, clusters))));
+    all.flatten().collect()
+}
+
+fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
+    let shared_bytes = shared_bytes(rank, clusters);
+    Unit {
+        name: format!("codebook_gemm/{} {dtype} rank {rank} {}", if clusters { "sm90" } else { "sm80" }, if width == 0 { "any width" } else { "7 bits" }),
+        source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
+        headers: vec![
+            factor_header(),
+            ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+            ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
+            ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
+        ],
+        defines: vec![
+            ("ELEMENT", dtype.name().into()),
+            ("RANK", rank.to_string()),
+            ("WIDTH", width.to_string()),
+            ("SHARED_BYTES", shared_bytes.to_string()),
+            ("CLUSTER", CLUSTER.to_string()),
+        ],
+        entries: if clusters { &["codebook_gemm_sm90", "codebook_gemm_sm90_any"] } else { &["codebook_gemm_sm80", "codebook_gemm_sm80_any"] },
+        shared_bytes,
+    }
+}
+
+fn aligned(address: u64, stride: u64) -> u32 {
+    u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
+}
+
+fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32) -> TileParams {
+    let input = factor(slice.input, &of.input, op.d_in, slice.rank);
+    TileParams {
+        x: address(&args.x),
+        y: address(&of.y),
+        index: address(args.token_adapter.slice()),
+        scaling: address(&args.scaling),
+        core: address_of(of.core.as_ref()),
+        tokens: op.tokens,
+        x_stride: op.x_stride,
+        y_stride: slice.y_stride,
+        input,
+        output: factor(slice.output, &of.output, slice.d_out, slice.rank),
+        accumulate: u32::from(op.accumulate),
+        x_aligned: aligned(address(&args.x), op.x_stride),
+        v_aligned: aligned(input.values, slice.rank),
+        y_aligned: aligned(address(&of.y), slice.y_stride),
+        blocks,
+        unused: 0,
+    }
+}
+
+/// Whether all rows are whole multiples of 16 bytes, so that the short kernel takes them.
+fn whole(params: &TileParams) -> bool {
+    let aligned = params.x_aligned & params.v_aligned & params.y_aligned == 1;
+    aligned && params.input.d.is_multiple_of(8) && params.output.d.is_multiple_of(8) && params.input.rank.is_multiple_of(8)
+}
+
+/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
+/// columns.
+fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
+    let tiles = op.tokens.div_ceil(ROWS).max(1);
+    (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
+}
+
+unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    for (slice, of) in op.slices.iter().zip(&args.slices) {
+        // Every block computes h anew: few do it, unless there are many adapters to decode.
+        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), 16);
+        let params = tile_params(op, args, slice, of, blocks as u32);
+        let grid = [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1];
+        let launch = Launch { grid, shared_bytes: plan_shared(plan, false), ..Launch::new(1, THREADS) };
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm80" } else { "codebook_gemm_sm80_any" }, &launch, &params)? };
+    }
+    Ok(())
+}
+
+unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    for (slice, of) in op.slices.iter().zip(&args.slices) {
+        // One adapter is decoded before x is there, and then fewer blocks have less to wait for.
+        let most = if op.adapters > 1 { 64 } else { 32 };
+        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), most).next_multiple_of(CLUSTER);
+        let params = tile_params(op, args, slice, of, blocks as u32);
+        let mut open = queue.take_open();
+        let early = starts_early(&open, &read_early(args, of));
+        if !early {
+            open.clear();
+        }
+        open.push(range(&of.y));
+        let launch = Launch {
+            grid: [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1],
+            shared_bytes: plan_shared(plan, true),
+            cluster: [CLUSTER as u32, 1, 1],
+            overlap: early,
+            ..Launch::new(1, THREADS)
+        };
+        // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
+        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm90" } else { "codebook_gemm_sm90_any" }, &launch, &params)? };
+        if op.tokens > 0 {
+            queue.leave_open(open);
+        }
+    }
+    Ok(())
+}
+
+fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
+    shared_bytes(rank_of(&plan.op), clusters)
+}
+
+/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
+fn starts_early(open: &[Range<u64>], reads: &[Range<u64>]) -> bool {
+    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
+    !open.is_empty() && open.len() < OPEN && open.iter().all(|write| reads.iter().all(|read| apart(read, write)))
+}
+
+/// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.
+fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<Range<u64>> {
+    let mut reads = vec![range(&args.scaling)];
+    for factor in [&of.input, &of.output] {
+        reads.push(match factor {
+            FactorArgs::Dense { values, .. } => range(values),
+            FactorArgs::Coded { codebooks, .. } => range(codebooks),
+        });
+    }
+    reads
+}
+
+fn range(slice: &Slice<Cuda>) -> Range<u64> {
+    address(slice)..address(slice) + slice.len
+}

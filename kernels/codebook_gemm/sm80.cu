@@ -1,0 +1,47 @@
+// The codebook GEMM in S2LC's form by mma.sync, for Ampere and later: see tile.cuh.
+//
+// Blocks cannot exchange anything within a launch, so that each one that shares a tile computes x·V anew; the host lets few share.
+
+#include "codebook_gemm/expand.cuh"
+
+template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
+    extern __shared__ __align__(128) u8 dynamic[];
+    __shared__ Tile tile;
+    static_assert(sizeof(Space) == SHARED_BYTES, "the host's size is another");
+    Space &space = *reinterpret_cast<Space *>(dynamic);
+    u32 index = blockIdx.x / p.blocks, member = blockIdx.x % p.blocks;
+    u32 groups = u32((p.output.d + GROUP - 1) / GROUP), share = (groups + p.blocks - 1) / p.blocks;
+    u32 first = member * share, end = first + share < groups ? first + share : groups;
+    if (first >= end) {
+        return;
+    }
+    read_tile(p, index, tile);
+    __syncthreads();
+    if (!p.accumulate) {
+        clear_rows(p, tile, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
+    }
+    if (tile.rows == 0) {
+        return;
+    }
+    fetch_v<ALIGNED>(p, tile.bases[0], 0, p.input.d, space.v[0]);
+    Rows rows(p, tile);
+    Inputs inputs;
+    inputs.fetch<ALIGNED>(p, rows, 0, p.input.d);
+    Pieces<ALIGNED> pieces;
+    pieces.start(p, tile, first, end);
+    fill_tables(p, tile, space);
+    cp_async_wait<0>();
+    __syncthreads();
+    const Parts &parts = shrink<ALIGNED>(p, tile, rows, inputs, space, 0, p.input.d);
+    f32 h[DEPTHS];
+    sum_parts<WARPS>(parts, h);
+    apply_core(p, tile, space, h);
+    pieces.template decode_next<0>(p, tile, space);
+    pieces.locate(p, tile);
+    pieces.fetch_y(p);
+    pieces.run(p, tile, space);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
+
+extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }

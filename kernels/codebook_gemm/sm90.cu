@@ -1,0 +1,101 @@
+// The codebook GEMM in S2LC's form for Hopper: see tile.cuh.
+//
+// The blocks of a cluster split d_in of x·V, send each other what they summed through distributed shared memory, and then
+// expand a share of d_out each: one launch, in which a cluster reads x and V once. What does not depend on the launch before
+// (codes, tables, V) is fetched before waiting for it, so that in a chain of launches only the way from x to y is left.
+//
+// Tensor cores by mma.sync, not wgmma: a tile has 16 tokens, of which a token shares its adapter with few, while wgmma multiplies 64
+// rows at least; and wgmma reads B from shared memory alone, while U is decoded into registers.
+
+#include "codebook_gemm/expand.cuh"
+#include "ptx/cluster.cuh"
+
+// What the blocks of the cluster summed.
+struct ClusterSpace {
+    Space space;
+    f32 received[CLUSTER][ROWS][RANK];
+};
+
+// The sum over the block's warps to every block of the cluster, 16 bytes a thread. Where there are more threads than that takes,
+// they share the receivers.
+__device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[CLUSTER][ROWS][RANK], u64 *arrived, u32 rank) {
+    constexpr u32 PIECES = ROWS * RANK / 4, SENDERS = THREADS / PIECES;
+    u32 place = threadIdx.x % PIECES * 4;
+    float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (u32 part = 0; part < WARPS; part++) {
+        float4 one = *reinterpret_cast<const float4 *>(&parts[part][0][0] + place);
+        all.x += one.x;
+        all.y += one.y;
+        all.z += one.z;
+        all.w += one.w;
+    }
+    u32 own = shared_address(&received[rank][0][0] + place), barrier = shared_address(arrived);
+#pragma unroll
+    for (u32 to = threadIdx.x / PIECES; to < CLUSTER; to += SENDERS) {
+        cluster_store(cluster_address(own, to), all, cluster_address(barrier, to));
+    }
+}
+
+template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
+    extern __shared__ __align__(128) u8 dynamic[];
+    __shared__ Tile tile;
+    __shared__ u64 arrived;
+    static_assert(sizeof(ClusterSpace) == SHARED_BYTES, "the host's size is another");
+    Space &space = reinterpret_cast<ClusterSpace *>(dynamic)->space;
+    auto &received = reinterpret_cast<ClusterSpace *>(dynamic)->received;
+    u32 rank = cluster_rank();
+    grid_launch_next();
+    if (threadIdx.x == 0) {
+        mbarrier_init(&arrived, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect(&arrived, sizeof(received));
+    }
+    cluster_arrive();
+    u32 index = blockIdx.x / p.blocks, member = blockIdx.x % p.blocks;
+    u32 groups = u32((p.output.d + GROUP - 1) / GROUP), share = (groups + p.blocks - 1) / p.blocks;
+    u32 first = member * share, end = first + share < groups ? first + share : groups;
+    read_tile(p, index, tile);
+    __syncthreads();
+    // Of d_in: whole 32s, so that only the last block has a rest.
+    u64 each = (p.input.d + 32 * CLUSTER - 1) / (32 * CLUSTER) * 32;
+    u64 begin = rank * each, finish = begin + each < p.input.d ? begin + each : p.input.d;
+    Rows rows(p, tile);
+    Pieces<ALIGNED> pieces;
+    bool any = tile.rows > 0;
+    if (any) {
+        if (begin < finish) {
+            fetch_v<ALIGNED>(p, tile.bases[0], begin, finish, space.v[0]);
+        }
+        pieces.start(p, tile, first, end);
+        fill_tables(p, tile, space);
+        cp_async_wait<0>();
+        __syncthreads();
+        pieces.template decode_next<0>(p, tile, space);
+        pieces.locate(p, tile);
+    }
+    // The others' barriers are ready.
+    cluster_wait();
+    // Every block waits: the launch after this one takes its end for the end of all before it.
+    grid_wait();
+    if (any) {
+        Inputs inputs;
+        inputs.fetch<ALIGNED>(p, rows, begin, finish);
+        pieces.fetch_y(p);
+        const Parts &parts = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
+        send_sums(parts, received, &arrived, rank);
+        // Nothing is sent to a block that has ended: each waits for all that is sent to it.
+        cluster_barrier_wait(&arrived, 0);
+        f32 h[DEPTHS];
+        sum_parts<CLUSTER>(received, h);
+        apply_core(p, tile, space, h);
+        pieces.run(p, tile, space);
+    }
+    if (!p.accumulate && first < end) {
+        clear_rows(p, tile, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true>(p); }
+
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false>(p); }
