@@ -22,3 +22,8 @@ pub use error::{Error, Result};
 
 #[path = "../backends/mod.rs"]
 pub mod backends;
+
+/// The examples of the front page run as tests.
+#[cfg(all(doctest, feature = "cpu", feature = "compress"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
