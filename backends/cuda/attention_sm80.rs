@@ -64,7 +64,12 @@ impl Tile {
     }
 
     pub(crate) fn defines(self, dtype: DType, arch: Arch) -> Vec<(&'static str, String)> {
-        vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string()), ("SHARED_BYTES", self.shared_bytes(arch).to_string())]
+        vec![
+            ("ELEMENT", dtype.name().into()),
+            ("HEAD_DIM", self.0.to_string()),
+            ("WIDE", self.wide(arch).to_string()),
+            ("SHARED_BYTES", self.shared_bytes(arch).to_string()),
+        ]
     }
 
     fn unit(self, dtype: DType, arch: Arch) -> Unit {
