@@ -16,7 +16,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     covers,
-    unit: |op, _| Tile::of(op).unit(op.dtype),
+    unit: |op, target| Tile::of(op).unit(op.dtype, target.arch),
     units,
     workspace: |_, _| 0,
     launch,
@@ -47,33 +47,45 @@ impl Tile {
         Self(held)
     }
 
-    /// Rows of a block of threads of the wide kernel: a warp's registers hold 32 rows of a short head.
-    fn wide_rows(self) -> u64 {
-        if self.0 <= 128 { 2 * ROWS } else { ROWS }
+    /// Times 16 rows of a warp of the wide kernel: twice, where its registers hold them. With 128 elements a head they just do,
+    /// but not as the assembler schedules for the small chips of Ampere and Ada.
+    fn wide(self, arch: Arch) -> u64 {
+        let limit = if matches!(arch, Arch(86..=89)) { 112 } else { 128 };
+        if self.0 <= limit { 2 } else { 1 }
     }
 
-    pub(crate) fn shared_bytes(self) -> u32 {
-        ((self.wide_rows() + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
+    /// Rows of a block of threads of the wide kernel.
+    fn wide_rows(self, arch: Arch) -> u64 {
+        self.wide(arch) * ROWS
     }
 
-    pub(crate) fn defines(self, dtype: DType) -> Vec<(&'static str, String)> {
-        vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string()), ("SHARED_BYTES", self.shared_bytes().to_string())]
+    pub(crate) fn shared_bytes(self, arch: Arch) -> u32 {
+        ((self.wide_rows(arch) + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
     }
 
-    fn unit(self, dtype: DType) -> Unit {
+    pub(crate) fn defines(self, dtype: DType, arch: Arch) -> Vec<(&'static str, String)> {
+        vec![
+            ("ELEMENT", dtype.name().into()),
+            ("HEAD_DIM", self.0.to_string()),
+            ("WIDE", self.wide(arch).to_string()),
+            ("SHARED_BYTES", self.shared_bytes(arch).to_string()),
+        ]
+    }
+
+    fn unit(self, dtype: DType, arch: Arch) -> Unit {
         Unit {
             name: format!("attention/sm80 {dtype} head_dim {}", self.0),
             source: source!("attention/sm80.cu"),
             headers: headers(),
-            defines: self.defines(dtype),
+            defines: self.defines(dtype, arch),
             entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide"],
-            shared_bytes: self.shared_bytes(),
+            shared_bytes: self.shared_bytes(arch),
         }
     }
 }
 
-fn units(_: Arch) -> Vec<Unit> {
-    HELD.iter().flat_map(|&head_dim| [DType::F16, DType::BF16].map(|dtype| Tile(head_dim).unit(dtype))).collect()
+fn units(arch: Arch) -> Vec<Unit> {
+    HELD.iter().flat_map(|&head_dim| [DType::F16, DType::BF16].map(|dtype| Tile(head_dim).unit(dtype, arch))).collect()
 }
 
 /// What the tensor cores and 32-bit positions allow.
@@ -93,7 +105,7 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
     if work > 1 << 30 {
         return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
     }
-    let shared = Tile::of(op).shared_bytes();
+    let shared = Tile::of(op).shared_bytes(target.arch);
     if shared > target.shared_bytes {
         return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
     }
@@ -142,9 +154,9 @@ pub(crate) unsafe fn launch_tile(queue: &mut Queue, plan: &Plan<Attention>, tile
     let op = &plan.op;
     let mut params = parameters(op, args, pack(op));
     let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
-    let many = op.q_len > ROWS && work(op, tile.wide_rows()) >= u64::from(plan.target.units);
+    let many = op.q_len > ROWS && work(op, tile.wide_rows(plan.target.arch)) >= u64::from(plan.target.units);
     let (entry, rows) = match aligned(op, &params) {
-        true if many && !lists => ("attention_sm80_wide", tile.wide_rows()),
+        true if many && !lists => ("attention_sm80_wide", tile.wide_rows(plan.target.arch)),
         true => ("attention_sm80", ROWS),
         false => ("attention_sm80_narrow", ROWS),
     };

@@ -55,7 +55,7 @@ fn shared_bytes(held: u64) -> u32 {
 fn unit(dtype: DType, held: u64) -> Unit {
     let mut headers = headers();
     headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
-    let mut defines = sm80::Tile::exactly(held).defines(dtype);
+    let mut defines = sm80::Tile::exactly(held).defines(dtype, Arch(90));
     defines.push(("TMA_SHARED_BYTES", shared_bytes(held).to_string()));
     Unit {
         name: format!("attention/sm90 {dtype} head_dim {held}"),

@@ -22,9 +22,9 @@ constexpr int PITCH = HEAD_DIM + 8;
 constexpr int CHUNKS = HEAD_DIM / 8;                                   // of 16 bytes in a row
 constexpr int SIDE = CHUNKS % 8 == 0 || CHUNKS > 4 ? 8 : CHUNKS;       // threads side by side on a row
 constexpr int TOGETHER = HEAD_DIM <= 128 ? 3 : 2;                      // blocks that a multiprocessor has registers for
-constexpr int WIDE = HEAD_DIM <= 128 ? 2 : 1;                          // times 16 rows that a warp has registers for
 constexpr int TILES = HEAD_DIM / 8;                                    // of 8 columns of O
 
+// WIDE, from the host: times 16 rows that a warp has registers for in the wide kernel.
 static_assert(HEAD_DIM % 16 == 0 && WARP_THREADS % SIDE == 0, "whole steps of the matrix product");
 static_assert(TILE_BYTES<WIDE> == SHARED_BYTES, "what the host sets aside");
 
