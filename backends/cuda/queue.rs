@@ -54,7 +54,7 @@ impl Queue {
         Ok(self.stream.raw)
     }
 
-    /// What launches write that may not have ended where the next one starts early (see [`super::kernel::Launch::overlap`]): those
+    /// What launches write that may not have ended where the next one starts early (see `Launch::overlap`): those
     /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
     /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
     pub fn take_open(&mut self) -> Vec<Range<u64>> {

@@ -4,8 +4,8 @@
 //!
 //! 1. `shaders/<op>.wgsl`: a `struct Params` of 32-bit scalars and an entry point `main`, which takes its number from
 //!    `group_number` and returns at once where that is not below `launch.groups`.
-//! 2. `backends/wgpu/<op>.rs`: a [`Source`] lists the shader's operands, constants and files; [`Wgpu::pipeline`]
-//!    compiles it (once a device); [`Queue::dispatch`] binds slices, and puts the work into the queue.
+//! 2. `backends/wgpu/<op>.rs`: a [`Source`] lists the shader's operands, constants and files; `Wgpu::pipeline`
+//!    compiles it (once a device); `Queue::dispatch` binds slices, and puts the work into the queue.
 //! 3. A line in [`sources`], so that `tests/shaders.rs` validates every specialisation without a GPU.
 //!
 //! For an operand `x` the composed text has the binding `x` and functions that add the slice's offset and convert:
