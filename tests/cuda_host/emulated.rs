@@ -58,7 +58,12 @@ fn expect_success(output: &Output, least: usize) -> Result<(), Failed> {
 pub fn trials() -> Vec<Trial> {
     let compiler = Command::new("g++").arg("--version").output().is_ok();
     let lacks = (!compiler || !cfg!(all(target_os = "linux", target_arch = "x86_64"))).then_some("g++ on Linux, x86-64");
-    let trial = |name: &str, body: fn(&Emulator) -> Result<(), Failed>| crate::trial(&format!("emulated: {name}"), lacks, move || body(&Emulator::build()));
+    // Every case takes a quarter of an hour here, and seconds on a GPU.
+    let long = lacks.or_else(|| std::env::var_os("TRIFUSE_EMULATE").is_none().then_some("TRIFUSE_EMULATE=1: it is long"));
+    let trial = |name: &str, body: fn(&Emulator) -> Result<(), Failed>| {
+        let lacks = if name.starts_with("the contract") { lacks } else { long };
+        crate::trial(&format!("emulated: {name}"), lacks, move || body(&Emulator::build()))
+    };
     vec![
         trial("the contract of a device", |emulator| expect_success(&emulator.run("contract", &[]), 20)),
         trial("every case on the simt variants", |emulator| {
