@@ -224,7 +224,9 @@ fn session(fault: Fault) -> Session<Faulty> {
         shared_bytes: 0,
         f16: true,
         subgroup: None,
-        cuda_arch: None, clock_hz: None, memory_bytes_per_second: None,
+        cuda_arch: None,
+        clock_hz: None,
+        memory_bytes_per_second: None,
     };
     Session::new(Arc::new(Faulty { fault, caps, runs: Mutex::new(0) })).unwrap()
 }
