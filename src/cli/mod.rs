@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
 
+mod bench;
 mod completions;
 mod compress;
 mod decompress;
@@ -65,6 +66,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Check every operation on every backend against float64
     Verify(verify::Args),
+    /// Measure a suite of shapes: answers checked first, times by the device's clock, rates against measured ceilings
+    Bench(bench::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -79,6 +82,7 @@ impl Command {
             Self::Decompress(_) => "decompress",
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Bench(_) => "bench",
             Self::Completions(_) => "completions",
         }
     }
@@ -137,6 +141,7 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Decompress(args) => decompress::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
+        Command::Bench(args) => bench::run(&args, &global.backend, output),
         Command::Completions(args) => completions::run(&args, Cli::command(), output),
     }
 }
