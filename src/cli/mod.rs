@@ -9,6 +9,7 @@ mod demo;
 mod devices;
 mod inspect;
 mod kept;
+mod kernels;
 mod output;
 mod progress;
 mod samples;
@@ -65,6 +66,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Check every operation on every backend against float64
     Verify(verify::Args),
+    /// List the CUDA kernels, compile them ahead and show what each uses
+    Kernels(kernels::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -79,6 +82,7 @@ impl Command {
             Self::Decompress(_) => "decompress",
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Kernels(_) => "kernels",
             Self::Completions(_) => "completions",
         }
     }
@@ -137,6 +141,7 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Decompress(args) => decompress::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
+        Command::Kernels(args) => kernels::run(&args, output),
         Command::Completions(args) => completions::run(&args, Cli::command(), output),
     }
 }
