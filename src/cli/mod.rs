@@ -10,6 +10,7 @@ mod demo;
 mod devices;
 mod inspect;
 mod kept;
+mod kernels;
 mod output;
 mod progress;
 mod samples;
@@ -68,6 +69,8 @@ enum Command {
     Verify(verify::Args),
     /// Measure a suite of shapes: answers checked first, times by the device's clock, rates against measured ceilings
     Bench(bench::Args),
+    /// List the CUDA kernels, compile them ahead and show what each uses
+    Kernels(kernels::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -83,6 +86,7 @@ impl Command {
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
             Self::Bench(_) => "bench",
+            Self::Kernels(_) => "kernels",
             Self::Completions(_) => "completions",
         }
     }
@@ -142,6 +146,7 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
         Command::Bench(args) => bench::run(&args, &global.backend, output),
+        Command::Kernels(args) => kernels::run(&args, output),
         Command::Completions(args) => completions::run(&args, Cli::command(), output),
     }
 }
