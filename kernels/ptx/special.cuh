@@ -15,3 +15,19 @@ __device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_
 
 // Whether it holds for any lane of the warp. All take part.
 __device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
+
+// The value of lane `lane`, and of the lane `lanes` below (the own one where there is none). All lanes of the warp take part.
+__device__ __forceinline__ u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
+
+__device__ __forceinline__ u32 shuffle_up(u32 value, u32 lanes) { return __shfl_up_sync(0xffffffffu, value, lanes); }
+
+// The first lane for which it holds; it holds for one at least. All take part.
+__device__ __forceinline__ u32 first_lane(bool holds) { return __ffs(__ballot_sync(0xffffffffu, holds)) - 1; }
+
+// One more at `counter`; gives what was counted before. What this block wrote before a barrier in front of this is there for
+// whoever counts later, and what others wrote before they counted is there for this block, behind a barrier.
+__device__ __forceinline__ u32 count_arrival(u32 *counter) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}

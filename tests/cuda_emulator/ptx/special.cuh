@@ -18,3 +18,26 @@ inline bool any_lane(bool holds) {
     }
     return any;
 }
+
+inline u32 shuffle_from(u32 value, u32 lane) {
+    Lanes<u32> lanes(value);
+    return lanes[lane];
+}
+
+inline u32 shuffle_up(u32 value, u32 count) {
+    Lanes<u32> lanes(value);
+    u32 lane = threadIdx.x % 32;
+    return lanes[lane < count ? lane : lane - count];
+}
+
+inline u32 first_lane(bool holds) {
+    Lanes<bool> lanes(holds);
+    u32 lane = 0;
+    while (!lanes[lane]) {
+        lane++;
+    }
+    return lane;
+}
+
+// One thread runs at a time.
+inline u32 count_arrival(u32 *counter) { return (*counter)++; }
