@@ -10,10 +10,12 @@ use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
 use trifuse::adapters::whole::write_file;
+use trifuse::backends::Choice;
 use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
 
 use super::Outcome;
+use super::calibrate::from_text;
 use super::kept::{Kept, share};
 use super::output::{Output, Page, Report, Tone};
 use super::progress::Progress;
@@ -62,6 +64,15 @@ pub struct Args {
     /// Other activations to measure on, in place of that quarter
     #[arg(long, value_name = "FILE", requires = "calibration")]
     held_out: Option<PathBuf>,
+    /// Text to encode for, one a line or JSON lines with `text`: the base model runs over it; its last quarter only measures
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "calibration")]
+    calibrate: Option<PathBuf>,
+    /// The base model of --calibrate: a folder, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL", requires = "calibrate")]
+    model: Option<PathBuf>,
+    /// Tokens of the text that --calibrate keeps of every projection's inputs, spread evenly over it
+    #[arg(long, value_name = "N", default_value_t = trifuse::model::calibrate::DEFAULT_ROWS)]
+    calibrate_rows: usize,
     /// Seed of the clustering: the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -86,10 +97,10 @@ struct Compressed<'a> {
 }
 
 /// Encodes and writes.
-pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
-    let options = args.options()?;
-    options.validate()?;
+pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     check_place(&args.output, args.force)?;
+    let options = args.options(backend, output)?;
+    options.validate()?;
     let adapters = open_all(&args.adapters)?;
     let started = Instant::now();
     let bytes = encoded(&adapters, options.clone(), output)?;
@@ -104,8 +115,11 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
 }
 
 impl Args {
-    fn options(&self) -> Result<EncodeOptions> {
+    fn options(&self, backend: &Choice, output: &Output) -> Result<EncodeOptions> {
         let calibration = match (&self.calibration, &self.held_out) {
+            _ if self.calibrate.is_some() => {
+                self.calibrate.iter().zip(&self.model).map(|(text, model)| from_text(text, model, self.calibrate_rows, backend, output)).next().transpose()?
+            }
             (Some(design), Some(held_out)) => Some(Calibration::load_pair(design, held_out)?),
             (Some(design), None) => Some(Calibration::load(design)?),
             (None, _) => None,
