@@ -1,4 +1,4 @@
-// Functions of the special-function unit, to about 2 ulp, and exchange inside a warp.
+// Functions of the special-function unit, to about 2 ulp, bits, and exchange inside a warp.
 #pragma once
 
 #include "ptx/types.cuh"
@@ -8,6 +8,13 @@ __device__ __forceinline__ f32 exp2_fast(f32 value) {
     f32 power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
     return power;
+}
+
+// (value & mask) | base as one instruction: of a base whose low bits it knows to be zero, the compiler makes two.
+__device__ __forceinline__ u32 and_or(u32 value, u32 mask, u32 base) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(value), "r"(mask), "r"(base));
+    return result;
 }
 
 // The value of the lane whose number differs in the bits of `mask`. All lanes of the warp take part.

@@ -5,6 +5,8 @@
 
 inline f32 exp2_fast(f32 value) { return exp2f(value); }
 
+inline u32 and_or(u32 value, u32 mask, u32 base) { return (value & mask) | base; }
+
 inline f32 shuffle_xor(f32 value, u32 mask) {
     Lanes<f32> lanes(value);
     return lanes[threadIdx.x % 32 ^ mask];
