@@ -11,6 +11,8 @@ pub mod conformance;
 pub mod device;
 pub mod dtype;
 pub mod error;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod ops;
 pub mod oracle;
 pub mod session;

@@ -202,8 +202,7 @@ impl<D: Device> Session<D> {
             ensure(known.contains(&name), &format!("{} variant", O::NAME), &format!("one of {known:?}"), name)?;
         }
         let inner = self.device.plan(&op, only)?;
-        let bytes = D::workspace_bytes(&inner);
-        let workspace = Slice { buffer: self.device.alloc(bytes)?, offset: 0, len: bytes };
+        let workspace = Slice { buffer: self.device.workspace(&inner)?, offset: 0, len: D::workspace_bytes(&inner) };
         Ok(Plan { op, inner, workspace, session: self.id })
     }
 

@@ -10,6 +10,8 @@ mod compress;
 mod demo;
 #[path = "cli/inspect.rs"]
 mod inspect;
+#[path = "cli/kernels.rs"]
+mod kernels;
 #[path = "cli/support.rs"]
 mod support;
 
@@ -23,7 +25,7 @@ fn help_names_every_command_and_the_exit_statuses() {
     let output = run(&["--help"]);
     assert!(output.status.success());
     for word in
-        ["devices", "demo", "compress", "decompress", "inspect", "verify", "bench", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"]
+        ["devices", "demo", "compress", "decompress", "inspect", "verify", "bench", "kernels", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"]
     {
         assert!(out(&output).contains(word), "{word} is not in the help:\n{}", out(&output));
     }

@@ -4,6 +4,7 @@
 mod attention;
 mod attention_sm80;
 mod attention_sm90;
+mod attention_split;
 mod cache;
 mod catalogue;
 mod codebook_gemm;

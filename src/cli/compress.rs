@@ -10,10 +10,12 @@ use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
 use trifuse::adapters::whole::write_file;
+use trifuse::backends::Choice;
 use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
 
 use super::Outcome;
+use super::calibrate::from_text;
 use super::kept::{Kept, share};
 use super::output::{Output, Page, Report, Tone};
 use super::progress::Progress;
@@ -62,6 +64,15 @@ pub struct Args {
     /// Other activations to measure on, in place of that quarter
     #[arg(long, value_name = "FILE", requires = "calibration")]
     held_out: Option<PathBuf>,
+    /// Text to encode for, one a line or JSON lines with `text`: the base model runs over it; its last quarter only measures
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "calibration")]
+    calibrate: Option<PathBuf>,
+    /// The base model of --calibrate: a folder, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL", requires = "calibrate")]
+    model: Option<PathBuf>,
+    /// Tokens of the text that --calibrate keeps of every projection's inputs, spread evenly over it
+    #[arg(long, value_name = "N", default_value_t = trifuse::model::calibrate::DEFAULT_ROWS)]
+    calibrate_rows: usize,
     /// Seed of the clustering: the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -79,15 +90,17 @@ struct Compressed<'a> {
     seconds: f64,
     #[serde(flatten)]
     kept: Kept,
+    /// Projections that `--calibration` had no inputs for: encoded and measured without any.
+    uncalibrated: Vec<String>,
     /// What a reader must know before using the file.
     warnings: Vec<String>,
 }
 
 /// Encodes and writes.
-pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
-    let options = args.options()?;
-    options.validate()?;
+pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     check_place(&args.output, args.force)?;
+    let options = args.options(backend, output)?;
+    options.validate()?;
     let adapters = open_all(&args.adapters)?;
     let started = Instant::now();
     let bytes = encoded(&adapters, options.clone(), output)?;
@@ -95,14 +108,18 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     drop(bytes);
     // What is shown is what the file says of itself, not what the encoder meant.
     let kept = Kept::of(&Bundle::open(&args.output)?)?;
-    let warnings = warnings(&options, &kept);
-    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, warnings })?;
+    let uncalibrated = if options.calibration.is_some() { kept.unmeasured() } else { vec![] };
+    let warnings = warnings(&options, &kept, &uncalibrated);
+    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, uncalibrated, warnings })?;
     Ok(Outcome::Right)
 }
 
 impl Args {
-    fn options(&self) -> Result<EncodeOptions> {
+    fn options(&self, backend: &Choice, output: &Output) -> Result<EncodeOptions> {
         let calibration = match (&self.calibration, &self.held_out) {
+            _ if self.calibrate.is_some() => {
+                self.calibrate.iter().zip(&self.model).map(|(text, model)| from_text(text, model, self.calibrate_rows, backend, output)).next().transpose()?
+            }
             (Some(design), Some(held_out)) => Some(Calibration::load_pair(design, held_out)?),
             (Some(design), None) => Some(Calibration::load(design)?),
             (None, _) => None,
@@ -184,8 +201,16 @@ pub fn encoded(adapters: &[LoraAdapter], mut options: EncodeOptions, output: &Ou
 }
 
 /// What must be said of a result that is not what a reader may take it for.
-fn warnings(options: &EncodeOptions, kept: &Kept) -> Vec<String> {
+fn warnings(options: &EncodeOptions, kept: &Kept, uncalibrated: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
+    if !uncalibrated.is_empty() {
+        let count = uncalibrated.len();
+        warnings.push(format!(
+            "{count} {} NOT calibrated, as the calibration file has no inputs of that name; encoded without, and measured on Gaussian inputs alone: {}",
+            if count == 1 { "projection is" } else { "projections are" },
+            uncalibrated.join(", ")
+        ));
+    }
     if options.min_cosine.is_none() && kept.cos_delta_mean < LITTLE {
         warnings.push(format!(
             "the weights are NOT kept: cos(ΔW) is {:.3} on average and {:.3} at the least; a basis this small cannot hold what these adapters do not \

@@ -167,6 +167,10 @@ Status cuMemFreeAsync(uint64_t address, Stream *stream) {
     free((void *)address);
     return SUCCESS;
 }
+Status cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, Stream *stream) {
+    require(!stream->capturing, "a fill becomes part of a capture");
+    return memset((void *)address, value, bytes), SUCCESS;
+}
 Status cuMemHostAlloc(void **memory, size_t bytes, unsigned) { return *memory = malloc(bytes), SUCCESS; }
 Status cuMemFreeHost(void *memory) { return free(memory), SUCCESS; }
 
