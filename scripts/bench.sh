@@ -37,5 +37,5 @@ for suite in "${suites[@]}"; do
     echo "$suite: $python has no PyTorch with a GPU: no peers" >&2
   fi
 done
-"$python" benches/peers/table.py "$out" ${MARKDOWN:+--markdown "$MARKDOWN"} || failed=1
+"$python" benches/peers/table.py "$out" "${suites[@]}" ${MARKDOWN:+--markdown "$MARKDOWN"} || failed=1
 exit $failed

@@ -31,7 +31,19 @@ def linear(shape: dict):
     def check(y):
         return y[rows], x[rows].double() @ w.double().t()
 
-    yield "cuBLAS (F.linear)", lambda: F.linear(x, w), check
+    if shape["delta"] is None:
+        yield "cuBLAS (F.linear)", lambda: F.linear(x, w), check
+        return
+    # Uncompressed LoRA beside the base product.
+    adapters, r = shape["delta"]["adapters"], shape["delta"]["rank"]
+    a, b = normal(adapters, k, r, dtype=dtype, deviation=k**-0.5), normal(adapters, r, n, dtype=dtype, deviation=r**-0.5)
+    ids = torch.arange(m, device="cuda") % adapters
+
+    def check_delta(y):
+        hidden = torch.einsum("td,tdr->tr", x[rows].double(), a[ids[rows]].double())
+        return y[rows], x[rows].double() @ w.double().t() + torch.einsum("tr,trd->td", hidden, b[ids[rows]].double())
+
+    yield "cuBLAS, gather and bmm", lambda: torch.baddbmm(F.linear(x, w)[:, None], torch.bmm(x[:, None], a[ids]), b[ids])[:, 0], check_delta
 
 
 def fused_mlp(shape: dict):

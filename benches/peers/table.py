@@ -1,4 +1,4 @@
-"""Puts our reports and the peers' side by side: python3 benches/peers/table.py DIR [--markdown FILE]
+"""Puts our reports and the peers' side by side: python3 benches/peers/table.py DIR [SUITE...] [--markdown FILE]
 
 DIR holds SUITE.json and SUITE.peers.json of each suite. The table goes to standard output; with --markdown it replaces
 what stands between the two marks in FILE."""
@@ -27,15 +27,23 @@ def row(entry: dict, peers: list[dict]) -> list[str]:
     """A shape: ours, and the peer whose time with cold caches is least."""
     told = [peer for peer in peers if "cold" in peer]
     best = min(told, key=lambda peer: peer["cold"]["median"], default=None)
-    missing = "; ".join(f"{peer['peer']}: {peer['why']}" for peer in peers if "why" in peer)
-    peer = [best["peer"], seconds(best["cold"]["median"])] if best else [missing or "–", "–"]
+    peer = [best["peer"], seconds(best["cold"]["median"])] if best else ["–", "–"]
     if entry["status"] != "measured":
-        return [entry["name"], f"{entry['status']}: {entry['why']}", "–", "–", "–", "–", *peer, "–", "–"]
+        return [entry["name"], entry["status"], "–", "–", "–", "–", *peer, "–", "–"]
     cold, warm = entry["cold"]["median"], entry["warm"]["median"]
     ratios = [f"{best['cold']['median'] / cold:.2f}", f"{best['warm']['median'] / warm:.2f}"] if best else ["–", "–"]
     mark = " †" if "launch_bound" in entry["flags"] else ""
     share = f"{entry['rates']['share_of_ceiling'] * 100:.0f} %"
     return [entry["name"], entry["variant"], seconds(cold) + mark, seconds(warm), rate(entry), share, *peer, *ratios]
+
+
+def notes(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
+    """Why there is no time, ours or a peer's."""
+    own = [f"{entry['name']}: {entry['status']}: {entry['why']}" for entry in results if entry["status"] != "measured"]
+    other = [f"{name}: {peer['peer']}: {peer['why']}" for name, all_of in peers.items() for peer in all_of if "why" in peer]
+    if any("launch_bound" in entry.get("flags", []) for entry in results):
+        own.append("†: the device may have waited for the host")
+    return own + other
 
 
 def heading(ours: dict, theirs: dict | None) -> list[str]:
@@ -59,15 +67,16 @@ def heading(ours: dict, theirs: dict | None) -> list[str]:
     return lines
 
 
-def suite(folder: pathlib.Path, name: str) -> tuple[list[str], list[list[str]]] | None:
-    """The heading and the rows of a suite, where it was measured."""
+def suite(folder: pathlib.Path, name: str) -> tuple[list[str], list[list[str]], list[str]] | None:
+    """The heading, the rows and the notes of a suite, where it was measured."""
     own, other = folder / f"{name}.json", folder / f"{name}.peers.json"
     if not own.exists():
         return None
     ours = json.loads(own.read_text(encoding="utf-8"))
     theirs = json.loads(other.read_text(encoding="utf-8")) if other.exists() else None
     peers = {result["name"]: result["peers"] for result in theirs["results"]} if theirs else {}
-    return heading(ours, theirs), [row(entry, peers.get(entry["name"], [])) for entry in ours["results"]]
+    rows = [row(entry, peers.get(entry["name"], [])) for entry in ours["results"]]
+    return heading(ours, theirs), rows, notes(ours["results"], peers)
 
 
 def plain(rows: list[list[str]]) -> str:
@@ -84,16 +93,17 @@ def markdown(rows: list[list[str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("suites", nargs="*", default=SUITES, metavar="SUITE")
     parser.add_argument("--markdown", type=pathlib.Path)
     arguments = parser.parse_args()
     page = []
-    for name in SUITES:
+    for name in arguments.suites:
         found = suite(arguments.folder, name)
         if found is None:
             continue
-        lines, rows = found
-        print(f"\n{name}\n" + "\n".join(lines) + "\n" + plain([HEAD, *rows]))
-        page.append(f"### {name}\n\n" + "\n".join(lines) + "\n\n" + markdown([HEAD, *rows]))
+        lines, rows, told = found
+        print("\n".join(["", name, *lines, plain([HEAD, *rows]), *told]))
+        page.append("\n\n".join([f"### {name}", "\n".join(lines), markdown([HEAD, *rows]), *(f"- {note}" for note in told)]))
     if arguments.markdown:
         text = arguments.markdown.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)

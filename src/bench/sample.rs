@@ -12,7 +12,7 @@ use crate::cases::{Draw, Posed, Problem};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::{Attention, FusedMlp, Linear, Op};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op};
 use crate::oracle::attention::{Host as AttentionHost, HostForm};
 use crate::oracle::{fused_mlp, linear};
 use crate::session::Session;
@@ -123,6 +123,19 @@ fn compare(dtype: DType, samples: &[Sample], found: &[u8]) -> Result<Vec<Metrics
         }
         Ok(all)
     })
+}
+
+/// Rows of `Y = X·Wᵀ` with adapters on top, each with all of its columns; `delta` gives those of a row.
+pub fn adapted(op: &Linear, x: &Values, w: &Values, delta: impl Fn(u64) -> Result<Posed<CodebookGemm>>, draw: &mut Draw) -> Result<Vec<Sample>> {
+    let weight = w.all();
+    let columns: Vec<u64> = (0..op.d_out).collect();
+    let sample = |&row: &u64| {
+        let Posed { op: delta, host: adapters } = delta(row)?;
+        let small = Linear { tokens: 1, delta: Some(delta), ..op.clone() };
+        let host = linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters) };
+        Ok(Sample { problem: Posed { op: small, host }.into(), places: places(&[row], &columns, op.d_out) })
+    };
+    spread(draw, 4, op.tokens).iter().map(sample).collect()
 }
 
 /// Rows and columns of `Y = X·Wᵀ`.

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::Form;
 use crate::ops::index::{BlockMask, BlockShape};
-use crate::ops::{Activation, Attention, FusedMlp, Linear};
+use crate::ops::{Activation, Attention, FusedMlp};
 
 /// One line of a suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,6 +64,8 @@ pub enum Shape {
         d_out: u64,
         /// Columns of x (K).
         d_in: u64,
+        /// The adapters on top, of `d_in = d_out`, where there are any.
+        delta: Option<Delta>,
     },
     /// Two products with a GELU (tanh form) and both biases.
     FusedMlp {
@@ -110,6 +112,15 @@ pub enum Shape {
     },
 }
 
+/// Compressed adapters on top of a linear operation, in S2LC's form; token `t` is on adapter `t mod adapters`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Delta {
+    /// How many.
+    pub adapters: u32,
+    /// Columns of both factors.
+    pub rank: u64,
+}
+
 /// A random pattern of blocks, the same for all heads: the diagonal, and of the rest one in so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Blocks {
@@ -123,7 +134,10 @@ impl Shape {
     /// Its name: what `--shape` searches.
     pub fn name(&self) -> String {
         match self {
-            Self::Linear { tokens, d_out, d_in } => format!("m{tokens} n{d_out} k{d_in}"),
+            Self::Linear { tokens, d_out, d_in, delta } => {
+                let delta = delta.map_or_else(String::new, |Delta { adapters, rank }| format!(" + r{rank} adapters{adapters}"));
+                format!("m{tokens} n{d_out} k{d_in}{delta}")
+            }
             Self::FusedMlp { tokens, d_model, d_ff } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu"),
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks } => {
                 let mut name = if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
@@ -182,11 +196,6 @@ pub struct Pattern {
     /// The same, checked.
     #[serde(skip)]
     pub mask: BlockMask,
-}
-
-/// The linear operation of a shape.
-pub(super) fn linear(dtype: DType, tokens: u64, d_out: u64, d_in: u64) -> Linear {
-    Linear::new(dtype, [tokens, d_out, d_in])
 }
 
 /// The fused MLP of a shape.

@@ -1,6 +1,6 @@
 //! The lists of shapes: one for GPUs, and one a hundred times smaller for processors.
 
-use super::shape::{Blocks, Point, Shape, Suite};
+use super::shape::{Blocks, Delta, Point, Shape, Suite};
 use crate::device::Kind;
 use crate::dtype::DType;
 
@@ -49,7 +49,7 @@ pub(super) fn ceilings(dtype: DType, kind: Kind) -> Vec<Point> {
 type Entry = (Shape, bool);
 
 fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
-    Shape::Linear { tokens, d_out, d_in }
+    Shape::Linear { tokens, d_out, d_in, delta: None }
 }
 
 fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
@@ -72,6 +72,11 @@ fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
 
 fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {
     Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped }
+}
+
+/// A base projection alone, and with adapters on top: what they add.
+fn added(tokens: u64, d: u64, adapters: u32) -> [Entry; 2] {
+    [None, Some(Delta { adapters, rank: 16 })].map(|delta| (Shape::Linear { tokens, d_out: d, d_in: d, delta }, false))
 }
 
 fn attention() -> Vec<Entry> {
@@ -107,6 +112,7 @@ fn adapters() -> Vec<Entry> {
     let sizes = [(16, 1), (16, 16), (256, 32), (256, 100), (1024, 100)];
     let mut all: Vec<Entry> = sizes.map(|(tokens, adapters)| (chain(tokens, adapters, 128, 4096, false), (tokens, adapters) == (16, 1))).to_vec();
     all.push((chain(16, 1, 128, 4096, true), false));
+    all.extend([(16, 16), (256, 32), (1024, 100)].into_iter().flat_map(|(tokens, adapters)| added(tokens, 4096, adapters)));
     all
 }
 
@@ -127,7 +133,10 @@ fn small_linear() -> Vec<Entry> {
 }
 
 fn small_adapters() -> Vec<Entry> {
-    vec![(chain(16, 1, 8, 512, false), true), (chain(16, 16, 8, 512, false), false), (chain(64, 32, 8, 512, false), false), (chain(16, 1, 8, 512, true), false)]
+    let mut all: Vec<Entry> = [(16, 1), (16, 16), (64, 32)].map(|(tokens, adapters)| (chain(tokens, adapters, 8, 512, false), adapters == 1)).to_vec();
+    all.push((chain(16, 1, 8, 512, true), false));
+    all.extend(added(16, 512, 16));
+    all
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! A point made ready: planned, its operands on the device, its answer checked through the very path that is timed.
 
-use super::adapters;
+use super::adapters::Chain;
 use super::operand::Values;
 use super::sample::{self, Checked, MlpValues, Placed, Probe, check, poison};
-use super::shape::{Point, Shape, fused_mlp, linear, sparse};
+use super::shape::{Delta, Point, Shape, fused_mlp, sparse};
 use crate::backend::{Backend, Kernel};
 use crate::cases::Draw;
 use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
-use crate::ops::{Attention, AttentionArgs, Cost, FusedMlpArgs, LinearArgs, Op};
+use crate::ops::{Attention, AttentionArgs, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
 use crate::session::{Graph, Plan, Session};
 
 /// Launches of one plan, one after another.
@@ -101,15 +101,23 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
     let mut draw = Draw::seeded(&format!("{} {}", point.shape.name(), point.dtype));
     let dtype = point.dtype;
     match point.shape {
-        Shape::Linear { tokens, d_out, d_in } => {
-            let op = linear(dtype, tokens, d_out, d_in);
+        Shape::Linear { tokens, d_out, d_in, delta } => {
+            let adapters = delta.map(|Delta { adapters, rank }| Chain { dtype, tokens, adapters, projections: 1, d: d_in, rank, grouped: false });
+            let op = Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) };
             ready.run(op.clone(), |session| {
                 let x = Values::normal(&mut draw, dtype, tokens * d_in, 1.0);
                 let w = Values::normal(&mut draw, dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt());
                 let y = session.alloc(tokens * d_out * dtype.size())?;
-                let args = LinearArgs { x: x.upload(session)?, w: w.upload(session)?, bias: None, residual: None, delta: None, y: y.clone() };
-                let samples = move |_: &mut Session<D>| Ok(sample::linear(&op, &x, &w, &mut Draw::seeded("sample")));
-                Ok(Placed { launches: vec![args], probes: vec![Probe { output: y, samples: Box::new(samples) }] })
+                let mut args = LinearArgs { x: x.upload(session)?, w: w.upload(session)?, bias: None, residual: None, delta: None, y: y.clone() };
+                let samples: Box<sample::Sampler<D>> = match adapters {
+                    None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, &mut Draw::seeded("sample")))),
+                    Some(chain) => {
+                        let (delta, of_row) = chain.delta(session, &mut draw, args.x.clone(), y.clone())?;
+                        args.delta = Some(delta);
+                        Box::new(move |_| sample::adapted(&op, &x, &w, &of_row, &mut Draw::seeded("sample")))
+                    }
+                };
+                Ok(Placed { launches: vec![args], probes: vec![Probe { output: y, samples }] })
             })
         }
         Shape::FusedMlp { tokens, d_model, d_ff } => {
@@ -149,7 +157,7 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
             })
         }
         Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped } => {
-            let chain = adapters::Chain { dtype, tokens, adapters, projections, d, rank, grouped };
+            let chain = Chain { dtype, tokens, adapters, projections, d, rank, grouped };
             ready.run(chain.op(), |session| chain.operands(session, &mut draw))
         }
     }
