@@ -4,6 +4,7 @@
 
 pub mod adapters;
 pub mod backend;
+pub mod bench;
 pub mod casefile;
 pub mod cases;
 pub mod conformance;

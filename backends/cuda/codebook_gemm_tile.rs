@@ -72,7 +72,7 @@ const THREADS: u32 = 256;
 /// Columns of both factors that a kernel is compiled for.
 const RANKS: [u64; 3] = [16, 32, 64];
 /// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
-const WIDTHS: [u32; 2] = [0, CodeWidth::FourThree.bits()];
+const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
 /// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
 const CLUSTER: u64 = 8;
 
@@ -87,8 +87,12 @@ fn rank_of(op: &CodebookGemm) -> u64 {
 
 /// The bits of every field, where a kernel is compiled for them.
 fn width_of(op: &CodebookGemm) -> u32 {
-    let seven = |slice: &CodebookSlice| matches!(slice.output, Factor::Coded { width: Some(CodeWidth::FourThree), .. });
-    if op.slices.iter().all(seven) { WIDTHS[1] } else { WIDTHS[0] }
+    let bits = |slice: &CodebookSlice| match slice.output {
+        Factor::Coded { width: Some(width), .. } => width.bits(),
+        _ => WIDTHS[0],
+    };
+    let first = op.slices.first().map_or(WIDTHS[0], bits);
+    if WIDTHS.contains(&first) && op.slices.iter().all(|slice| bits(slice) == first) { first } else { WIDTHS[0] }
 }
 
 fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
@@ -108,18 +112,31 @@ fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Re
             (_, Factor::Dense { .. }) => return Err("a dense factor on the output side: nothing to decode".into()),
         }
     }
-    let shared = shared_bytes(rank_of(op), clusters);
+    let shared = shared_bytes(rank_of(op), width_of(op), clusters);
     if shared > target.shared_bytes {
         return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
     }
     Ok(())
 }
 
+/// Shared memory for codes, in bytes: for a quarter of a cluster's 4,096 columns of eight adapters, with two blocks a
+/// multiprocessor; without clusters, as much as leaves room for as many blocks as before, and for one of rank 64 on the
+/// smallest chips.
+const fn codes_bytes(rank: u64, clusters: bool) -> u64 {
+    match (clusters, rank) {
+        (true, _) => 44 << 10,
+        (false, 16) => 20 << 10,
+        (false, 32) => 36 << 10,
+        (false, _) => 10 << 10,
+    }
+}
+
 /// The sizes of `Space` and `ClusterSpace`.
-fn shared_bytes(rank: u64, clusters: bool) -> u32 {
+fn shared_bytes(rank: u64, width: u32, clusters: bool) -> u32 {
     let stage = if rank == 16 { 512 } else { 256 };
-    let (v, parts) = (2 * stage * (rank + 8) * 2, 8 * ROWS * rank * 4);
-    let space = v.max(parts) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + ROWS * 160 * 2;
+    let v = 2 * stage * (rank + 8) * 2;
+    let tables = ROWS * if width >= 7 { 256 } else { 512 };
+    let space = v + codes_bytes(rank, clusters) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + tables;
     let received = if clusters { CLUSTER * ROWS * rank * 4 } else { 0 };
     (space.next_multiple_of(128) + received) as u32
 }
@@ -131,9 +148,13 @@ fn units(clusters: bool) -> Vec<Unit> {
 }
 
 fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
-    let shared_bytes = shared_bytes(rank, clusters);
+    let shared_bytes = shared_bytes(rank, width, clusters);
     Unit {
-        name: format!("codebook_gemm/{} {dtype} rank {rank} {}", if clusters { "sm90" } else { "sm80" }, if width == 0 { "any width" } else { "7 bits" }),
+        name: format!(
+            "codebook_gemm/{} {dtype} rank {rank} {}",
+            if clusters { "sm90" } else { "sm80" },
+            if width == 0 { "any width".into() } else { format!("{width} bits") }
+        ),
         source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
         headers: vec![
             factor_header(),
@@ -146,6 +167,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("RANK", rank.to_string()),
             ("WIDTH", width.to_string()),
             ("SHARED_BYTES", shared_bytes.to_string()),
+            ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
         entries: if clusters { &["codebook_gemm_sm90", "codebook_gemm_sm90_any"] } else { &["codebook_gemm_sm80", "codebook_gemm_sm80_any"] },
@@ -209,9 +231,11 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // One adapter is decoded before x is there, and then fewer blocks have less to wait for.
+        // Fewer blocks have less to wait for, as long as what they decode before x is there fits into their registers. A launch
+        // takes one block a multiprocessor: the next one is to start beside it.
         let most = if op.adapters > 1 { 64 } else { 32 };
-        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), most).next_multiple_of(CLUSTER);
+        let shared = sharing(op, slice, u64::from(plan.target.units), most);
+        let blocks = (shared / CLUSTER).max(1) * CLUSTER;
         let params = tile_params(op, args, slice, of, blocks as u32);
         let mut open = queue.take_open();
         let early = starts_early(&open, &read_early(args, of));
@@ -236,7 +260,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 }
 
 fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
-    shared_bytes(rank_of(&plan.op), clusters)
+    shared_bytes(rank_of(&plan.op), width_of(&plan.op), clusters)
 }
 
 /// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.

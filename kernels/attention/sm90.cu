@@ -64,8 +64,7 @@ __device__ __forceinline__ Block block_of(const AttentionParams &p) {
     block.batch = work / p.tiles / u32(p.heads);
     block.head = work / p.tiles % u32(p.heads);
     block.first_row = i32(p.tiles - 1 - work % p.tiles) * BLOCK_ROWS;
-    constexpr i64 FAR = 1 << 29;   // no sequence is longer
-    block.mask = {i32(p.kv_len) - i32(p.q_len), i32(p.kv_len), i32(p.window < FAR ? p.window : FAR), p.causal != 0};
+    block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
     i32 last_row = block.first_row + BLOCK_ROWS < i32(p.q_len) ? block.first_row + BLOCK_ROWS - 1 : i32(p.q_len) - 1;
     i32 first = block.mask.first(block.first_row), end = block.mask.end(last_row);
     block.steps = {first / BLOCK_KEYS, first < end ? (end - 1) / BLOCK_KEYS : first / BLOCK_KEYS - 1};

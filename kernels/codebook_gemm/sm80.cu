@@ -28,7 +28,7 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     Inputs inputs;
     inputs.fetch<ALIGNED>(p, rows, 0, p.input.d);
     Pieces<ALIGNED> pieces;
-    pieces.start(p, tile, first, end);
+    pieces.start(p, tile, space, first, end, codes_place(tile, p.input.d));
     fill_tables(p, tile, space);
     cp_async_wait<0>();
     __syncthreads();
@@ -36,8 +36,7 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     f32 h[DEPTHS];
     sum_parts<WARPS>(parts, h);
     apply_core(p, tile, space, h);
-    pieces.template decode_next<0>(p, tile, space);
-    pieces.locate(p, tile);
+    pieces.decode_piece(space);
     pieces.fetch_y(p);
     pieces.run(p, tile, space);
 }

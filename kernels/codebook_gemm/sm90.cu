@@ -67,12 +67,11 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
         if (begin < finish) {
             fetch_v<ALIGNED>(p, tile.bases[0], begin, finish, space.v[0]);
         }
-        pieces.start(p, tile, first, end);
+        pieces.start(p, tile, space, first, end, codes_place(tile, finish - begin));
         fill_tables(p, tile, space);
         cp_async_wait<0>();
         __syncthreads();
-        pieces.template decode_next<0>(p, tile, space);
-        pieces.locate(p, tile);
+        pieces.decode_piece(space);
     }
     // The others' barriers are ready.
     cluster_wait();
@@ -81,9 +80,9 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     if (any) {
         Inputs inputs;
         inputs.fetch<ALIGNED>(p, rows, begin, finish);
-        pieces.fetch_y(p);
         const Parts &parts = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
         send_sums(parts, received, &arrived, rank);
+        pieces.fetch_y(p);
         // Nothing is sent to a block that has ended: each waits for all that is sent to it.
         cluster_barrier_wait(&arrived, 0);
         f32 h[DEPTHS];
@@ -96,6 +95,7 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true>(p); }
+// Two blocks a multiprocessor, so that a launch has room beside the one before.
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true>(p); }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false>(p); }

@@ -22,8 +22,7 @@ constexpr u32 STEPS = STAGE / STEP;
 constexpr u32 DEPTHS = RANK / 16;                   // steps of mma over the rank
 constexpr u32 V_STRIDE = RANK + 8;                  // elements; the padding spreads eight rows over all banks
 constexpr u32 G_STRIDE = RANK + 8;
-constexpr u32 JOINT = 28;                           // where the sums of both stages start in a table
-constexpr u32 TABLE = 160;                          // entries of an adapter's table: one stage's as in the record, then 128 sums
+constexpr u32 TABLE = WIDTH >= 7 ? 128 : 256;       // entries of an adapter's table: 128 sums of both stages, then one stage's
 constexpr u32 ALL_LANES = 0xffffffffu;
 
 static_assert(sizeof(f32) * WARPS * ROWS * RANK <= sizeof(element) * STAGE * V_STRIDE, "the sums take the place of a buffer of V");
@@ -35,8 +34,8 @@ struct Tile {
     i32 adapter[ROWS];
     i32 basis[ROWS];
     f32 scaling[ROWS];          // s of the token's adapter; later times the power of two taken out of g
+    u32 row_segment[ROWS];      // which run of rows it is in; ROWS past the last
     i32 segment_adapter[ROWS];  // of each run of rows that share an adapter
-    u32 segment_first[ROWS + 1];
     f32 segment_scale[ROWS];    // the power of two taken out of the adapter's table
     i32 bases[ROWS];            // the different ones
     u32 rows, segments, base_count;
@@ -49,10 +48,16 @@ typedef f32 Parts[WARPS][ROWS][RANK];
 // Dynamic shared memory.
 struct Space {
     alignas(128) element v[2][STAGE][V_STRIDE];
+    u32 codes[CODES_BYTES / 4];
     element g[ROWS][G_STRIDE];
     f32 h[ROWS][RANK];
     element table[ROWS][TABLE];
 };
+
+// In words: where the codes end, and where they may start, if all of d_in fits into one buffer of V or not.
+constexpr u32 CODES_END = u32(sizeof(element) * 2 * STAGE * V_STRIDE + CODES_BYTES) / 4;
+constexpr u32 CODES_AFTER_ONE = u32(sizeof(element) * STAGE * V_STRIDE + sizeof(Parts)) / 4;
+constexpr u32 CODES_AFTER_BOTH = u32(sizeof(element) * 2 * STAGE * V_STRIDE) / 4;
 
 // The power of two below `value`, within what has an exact inverse.
 __device__ __forceinline__ u32 exponent_below(f32 value) {
@@ -85,13 +90,13 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
     if (lane < ROWS) {
         tile.token[lane] = token;
         tile.adapter[lane] = adapter;
+        tile.row_segment[lane] = adapter < 0 ? ROWS : __popc(starts & (below | 1u << lane)) - 1;
         tile.basis[lane] = basis;
         tile.scaling[lane] = adapter < 0 ? 0.0f : p.scaling[adapter];
     }
     if (starts >> lane & 1) {
         u32 segment = __popc(starts & below);
         tile.segment_adapter[segment] = adapter;
-        tile.segment_first[segment] = lane;
     }
     if (first) {
         tile.bases[__popc(firsts & below)] = basis;
@@ -101,7 +106,6 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
         tile.bare = bares;
         tile.segments = __popc(starts);
         tile.base_count = __popc(firsts);
-        tile.segment_first[__popc(starts)] = rows;
     }
 }
 

@@ -25,6 +25,11 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void *from, u32 bytes 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// As above, 128 bytes at a time from device memory: for long runs that are read once.
+__device__ __forceinline__ void cp_async_16_stream(u32 to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 // 4 bytes, or zero: for rows that do not start on a multiple of 16.
 __device__ __forceinline__ void cp_async_4(u32 to, const void *from, u32 bytes = 4) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

@@ -90,6 +90,8 @@ struct Compressed<'a> {
     seconds: f64,
     #[serde(flatten)]
     kept: Kept,
+    /// Projections that `--calibration` had no inputs for: encoded and measured without any.
+    uncalibrated: Vec<String>,
     /// What a reader must know before using the file.
     warnings: Vec<String>,
 }
@@ -106,8 +108,9 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     drop(bytes);
     // What is shown is what the file says of itself, not what the encoder meant.
     let kept = Kept::of(&Bundle::open(&args.output)?)?;
-    let warnings = warnings(&options, &kept);
-    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, warnings })?;
+    let uncalibrated = if options.calibration.is_some() { kept.unmeasured() } else { vec![] };
+    let warnings = warnings(&options, &kept, &uncalibrated);
+    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, uncalibrated, warnings })?;
     Ok(Outcome::Right)
 }
 
@@ -198,8 +201,16 @@ pub fn encoded(adapters: &[LoraAdapter], mut options: EncodeOptions, output: &Ou
 }
 
 /// What must be said of a result that is not what a reader may take it for.
-fn warnings(options: &EncodeOptions, kept: &Kept) -> Vec<String> {
+fn warnings(options: &EncodeOptions, kept: &Kept, uncalibrated: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
+    if !uncalibrated.is_empty() {
+        let count = uncalibrated.len();
+        warnings.push(format!(
+            "{count} {} NOT calibrated, as the calibration file has no inputs of that name; encoded without, and measured on Gaussian inputs alone: {}",
+            if count == 1 { "projection is" } else { "projections are" },
+            uncalibrated.join(", ")
+        ));
+    }
     if options.min_cosine.is_none() && kept.cos_delta_mean < LITTLE {
         warnings.push(format!(
             "the weights are NOT kept: cos(ΔW) is {:.3} on average and {:.3} at the least; a basis this small cannot hold what these adapters do not \

@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
 
+mod bench;
 mod calibrate;
 mod completions;
 mod compress;
@@ -11,6 +12,7 @@ mod devices;
 mod embed;
 mod inspect;
 mod kept;
+mod kernels;
 mod output;
 mod progress;
 mod samples;
@@ -69,6 +71,10 @@ enum Command {
     Embed(embed::Args),
     /// Check every operation on every backend against float64
     Verify(verify::Args),
+    /// Measure a suite of shapes: answers checked first, times by the device's clock, rates against measured ceilings
+    Bench(bench::Args),
+    /// List the CUDA kernels, compile them ahead and show what each uses
+    Kernels(kernels::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -84,6 +90,8 @@ impl Command {
             Self::Inspect(_) => "inspect",
             Self::Embed(_) => "embed",
             Self::Verify(_) => "verify",
+            Self::Bench(_) => "bench",
+            Self::Kernels(_) => "kernels",
             Self::Completions(_) => "completions",
         }
     }
@@ -143,6 +151,8 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Embed(args) => embed::run(&args, &global.backend, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
+        Command::Bench(args) => bench::run(&args, &global.backend, output),
+        Command::Kernels(args) => kernels::run(&args, output),
         Command::Completions(args) => completions::run(&args, Cli::command(), output),
     }
 }

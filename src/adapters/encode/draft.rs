@@ -6,10 +6,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::allocate::{Goal, State, allocate, totals};
 use super::basis::Basis;
-use super::calibration::{Inputs, Metric};
+use super::calibration::Inputs;
 use super::codebook::WIDTHS;
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
+use super::metric::Metric;
 use super::options::{DEFAULT_BITS, EncodeOptions};
 use super::terms::{Side, Terms};
 use crate::adapters::certificate::Certificate;
@@ -212,11 +213,14 @@ impl<'a> Draft<'a> {
             cos_delta: 0.0,
             output_error_gaussian: 0.0,
             output_error_held_out: None,
+            calibrated: false,
             bits_per_element: 0.0,
             bytes: 0,
             bytes_before: 0,
         };
-        measured(EncodedProjection { input, core: Some(core), output, scaling, certificate: blank }, self.member.lora, setting)
+        let mut found = measured(EncodedProjection { input, core: Some(core), output, scaling, certificate: blank }, self.member.lora, setting)?;
+        found.certificate.calibrated = setting.metric.lower().is_some();
+        Ok(found)
     }
 
     /// `Qᵀ = (OᵀO)⁻¹·Oᵀ·ΔW·C·I·(IᵀCI)⁻¹`, scaled to a largest entry of 1 and rounded to f16, and the scale.
@@ -262,6 +266,7 @@ pub(crate) fn plain(member: &Member<'_>, setting: &Setting<'_>) -> Result<Encode
         cos_delta: 1.0,
         output_error_gaussian: 0.0,
         output_error_held_out: None,
+        calibrated: false,
         bits_per_element: 16.0,
         bytes: 0,
         bytes_before: 0,
@@ -278,7 +283,7 @@ fn narrow(matrix: &Matrix) -> (Matrix<f16>, f64) {
 }
 
 fn measured(mut projection: EncodedProjection, lora: &Lora, setting: &Setting<'_>) -> Result<EncodedProjection> {
-    projection.certificate = Certificate::measure(lora, &projection, &setting.shared, setting.inputs.map(|inputs| &inputs.held_out))?;
+    projection.certificate = Certificate::measure(lora, &projection, &setting.shared, setting.inputs.map(Inputs::held_out))?;
     Ok(projection)
 }
 

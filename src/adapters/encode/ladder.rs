@@ -5,8 +5,8 @@
 
 use super::allocate::{Goal, State, allocate, totals};
 use super::basis::{Basis, basis_bytes, cluster};
-use super::calibration::Metric;
 use super::draft::{Draft, Member, Setting, plain};
+use super::metric::Metric;
 use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
 use super::terms::{Side, Terms, leading, lost};
 use crate::adapters::encoded::{EncodedProjection, Rung, SharedProjection};
@@ -350,5 +350,5 @@ fn shared_loss(member: &Member<'_>, coordinates: faer::MatRef<'_, f64>, side: Si
 /// The metric that an encoding is made in: see [`EncodeOptions::calibration`].
 pub(crate) fn metric(options: &EncodeOptions, inputs: Option<&super::calibration::Inputs>) -> Result<Metric> {
     let weighs = options.min_cosine.is_none() && !options.calibration.as_ref().is_some_and(|calibration| calibration.only_measures());
-    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(&inputs.design))
+    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(inputs.moment()?.as_ref()))
 }

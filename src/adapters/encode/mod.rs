@@ -9,6 +9,7 @@ mod draft;
 mod factor;
 mod ladder;
 pub(crate) mod linalg;
+mod metric;
 mod options;
 mod terms;
 #[cfg(test)]
@@ -46,11 +47,15 @@ pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 /// Encodes a population. Deterministic for the options' seed, whatever the number of threads.
 ///
 /// # Errors
-/// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range;
+/// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range,
+/// calibration inputs of another width or of none of the projections;
 /// [`Error::Missed`] where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
 pub fn encode(sources: &[Source<'_>], options: &EncodeOptions, progress: Progress<'_>) -> Result<Population> {
     options.validate()?;
     let by_path = gather(sources)?;
+    if let Some(calibration) = &options.calibration {
+        calibration.check_names(by_path.iter().map(|projection| projection.0))?;
+    }
     let done = AtomicUsize::new(0);
     let encoded: Vec<Result<Encoded<'_>>> = by_path
         .par_iter()
@@ -132,7 +137,7 @@ pub(super) fn member<'a>(lora: &'a Lora, name: &str, path: &str, setting: &Setti
 
 fn encode_projection<'a>(path: &str, users: &Users<'a>, options: &EncodeOptions) -> Result<Encoded<'a>> {
     let [d_out, d_in] = shape(users[0].1);
-    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?;
+    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?.flatten();
     let metric = metric(options, inputs)?;
     let shared = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };
     let mut setting = Setting { options, metric: &metric, inputs, shared };

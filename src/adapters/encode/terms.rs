@@ -1,7 +1,7 @@
 //! One adapter in one projection, as the encoder sees it: `ΔW = left · diag(sigma) · rightᵀ`, never formed.
 
-use super::calibration::Metric;
 use super::linalg::{Mat, Svd, energy, mul, scale_columns, thin_svd};
+use super::metric::Metric;
 use crate::error::Result;
 
 /// The side of a factor.
