@@ -61,7 +61,8 @@ params! {
         y_aligned: u32,
         /// Blocks that share a tile of tokens.
         blocks: u32,
-        unused: u32,
+        /// No launch still under way writes x.
+        x_early: u32,
     }
 }
 
@@ -197,7 +198,7 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         v_aligned: aligned(input.values, slice.rank),
         y_aligned: aligned(address(&of.y), slice.y_stride),
         blocks,
-        unused: 0,
+        x_early: 0,
     }
 }
 
@@ -212,6 +213,19 @@ fn whole(params: &TileParams) -> bool {
 fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
     let tiles = op.tokens.div_ceil(ROWS).max(1);
     (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
+}
+
+/// The same of clusters, on a device of `units` multiprocessors.
+fn cluster_sharing(op: &CodebookGemm, slice: &CodebookSlice, units: u64, x_early: bool) -> u64 {
+    let most = match (x_early, op.adapters) {
+        // All work but the last step is done before the launch before ends: the fewer blocks, the more launches are under way.
+        (true, _) => 16,
+        // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
+        (false, 0..=1) => 32,
+        (false, _) => 64,
+    };
+    // A launch takes one block a multiprocessor: the next one is to start beside it.
+    (sharing(op, slice, units, most) / CLUSTER).max(1) * CLUSTER
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
@@ -231,14 +245,11 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // Fewer blocks have less to wait for, as long as what they decode before x is there fits into their registers. A launch
-        // takes one block a multiprocessor: the next one is to start beside it.
-        let most = if op.adapters > 1 { 64 } else { 32 };
-        let shared = sharing(op, slice, u64::from(plan.target.units), most);
-        let blocks = (shared / CLUSTER).max(1) * CLUSTER;
-        let params = tile_params(op, args, slice, of, blocks as u32);
         let mut open = queue.take_open();
         let early = starts_early(&open, &read_early(args, of));
+        let x_early = early && starts_early(&open, &[range(&args.x)]);
+        let blocks = cluster_sharing(op, slice, u64::from(plan.target.units), x_early);
+        let params = TileParams { x_early: u32::from(x_early), ..tile_params(op, args, slice, of, blocks as u32) };
         if !early {
             open.clear();
         }
