@@ -70,6 +70,8 @@ params! {
 const ROWS: u64 = 16;
 const GROUP: u64 = 32;
 const THREADS: u32 = 256;
+/// Groups of columns that a warp finishes at once, at most.
+const HELD: u64 = 2;
 /// Columns of both factors that a kernel is compiled for.
 const RANKS: [u64; 3] = [16, 32, 64];
 /// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
@@ -171,7 +173,11 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: if clusters { &["codebook_gemm_sm90", "codebook_gemm_sm90_any"] } else { &["codebook_gemm_sm80", "codebook_gemm_sm80_any"] },
+        entries: if clusters {
+            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any"]
+        } else {
+            &["codebook_gemm_sm80", "codebook_gemm_sm80_any"]
+        },
         shared_bytes,
     }
 }
@@ -218,8 +224,9 @@ fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> 
 /// The same of clusters, on a device of `units` multiprocessors.
 fn cluster_sharing(op: &CodebookGemm, slice: &CodebookSlice, units: u64, x_early: bool) -> u64 {
     let most = match (x_early, op.adapters) {
-        // All work but the last step is done before the launch before ends: the fewer blocks, the more launches are under way.
-        (true, _) => 16,
+        // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
+        // a block is to finish its columns at once.
+        (true, _) => slice.d_out.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
         // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
         (false, 0..=1) => 32,
         (false, _) => 64,
@@ -262,12 +269,21 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
             ..Launch::new(1, THREADS)
         };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm90" } else { "codebook_gemm_sm90_any" }, &launch, &params)? };
+        unsafe { plan.launch(queue, sm90_entry(&params), &launch, &params)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
     }
     Ok(())
+}
+
+fn sm90_entry(params: &TileParams) -> &'static str {
+    let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
+    match (whole(params), groups > u64::from(THREADS / 32)) {
+        (true, false) => "codebook_gemm_sm90",
+        (true, true) => "codebook_gemm_sm90_wide",
+        (false, _) => "codebook_gemm_sm90_any",
+    }
 }
 
 fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {

@@ -87,8 +87,6 @@ __device__ __forceinline__ void fill_tables(const FactorParams &factor, Tile &ti
 // ---- codes ----
 
 constexpr u32 HEAD = WIDTH ? 0 : 4;       // words before a row of codes; the first tells its width
-constexpr u32 AHEAD = DEPTHS == 1 ? 2 : 1;   // pieces that are decoded at once
-constexpr u32 HELD = 2;                   // groups of columns whose sums a warp has at once
 constexpr u32 WIDEST = 16;                // words of 32 fields
 
 // What of the block's codes lies in shared memory at once: for each of its adapters and each rank, a row of words.
@@ -102,11 +100,13 @@ struct Window {
 __device__ __forceinline__ u32 row_pitch(u32 words) { return (HEAD + words + 15) / 16 * 16 + 4; }
 
 // How much of a block's `groups` groups has room from word `place` on. Rather all adapters than all groups, up to a few: sums are
-// finished a window of groups at a time. One thread's, before the tile is read.
-__device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 groups, u32 place, Tile &tile) {
+// finished a window of groups at a time. One thread's, while the tile is read.
+__device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 groups, u32 groups_at_most, u32 place, Tile &tile) {
     u32 words = WIDTH ? WIDTH : factor.bits == EACH_COLUMN ? WIDEST : factor.bits, room = (CODES_END - place) / RANK;
-    u32 least = tile.segments < AHEAD ? tile.segments : AHEAD;
-    groups = groups < HELD * WARPS ? groups : HELD * WARPS;
+    u32 least = tile.segments < 4 / DEPTHS ? tile.segments : 4 / DEPTHS, column = u32((factor.d + 31) / 32) * words;
+    groups = groups < groups_at_most ? groups : groups_at_most;
+    // With a width a column, columns start anywhere.
+    tile.in_bulk = WIDTH && (column | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
 #pragma unroll 1
     while (groups > 1 && row_pitch(groups * words) * least > room) {
         groups = (groups + 1) / 2;
@@ -117,19 +117,39 @@ __device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 gro
     tile.groups_at_once = groups;
 }
 
-// Brings the codes of a window, as one group of cp.async.
-__device__ __forceinline__ void stage_codes(const FactorParams &factor, const Tile &tile, Space &space, Window &window) {
+// Brings the codes of a window, as one group of cp.async; or where BULK is defined and rows allow it, by one bulk copy a row (an
+// ordinary copy would wait for the load-store units, a row at a time).
+__device__ __forceinline__ void stage_codes(const FactorParams &factor, Tile &tile, Space &space, Window &window) {
     bool each = WIDTH == 0 && factor.bits == EACH_COLUMN;
     u32 uniform = WIDTH ? WIDTH : factor.bits, column = u32((factor.d + 31) / 32) * uniform;
-    bool vectors = !each && (column | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
+    bool vectors = WIDTH ? tile.in_bulk : !each && (column | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
     u32 start = window.first_group * uniform, words = window.groups * (each ? WIDEST : uniform);
     window.skew = vectors ? start % 4 : 0;
     // Of a row: to the end of the last 16 bytes, which belong to the same column.
     u32 pieces = vectors ? (window.skew + words + 3) / 4 : words;
     u32 shift = pieces <= 4 ? 2 : pieces <= 8 ? 3 : pieces <= 16 ? 4 : 5, lanes = 1u << shift;
-    u32 *rows = reinterpret_cast<u32 *>(&space) + tile.codes;
+    u32 *rows = reinterpret_cast<u32 *>(&space) + tile.codes, count = window.groups > 0 ? window.segments : 0;
+#ifdef BULK
+    if (tile.in_bulk) {
+        // One thread a row. What was here before has been read by ordinary loads.
+        fence_proxy_async();
+        if (threadIdx.x == 0) {
+            mbarrier_arrive_expect(&tile.codes_arrived, count * factor.rank * pieces * 16);
+        }
+#pragma unroll 1
+        for (u32 row = threadIdx.x % 32 * WARPS + threadIdx.x / 32; row < count * RANK; row += THREADS) {
+            u32 j = row % RANK;
+            if (j < factor.rank) {
+                const u32 *region = factor.codes + u64(tile.segment_adapter[window.first_segment + row / RANK]) * factor.words_per_adapter;
+                bulk_load(rows + row * tile.pitch, region + j * column + start - window.skew, pieces * 16, &tile.codes_arrived);
+            }
+        }
+        cp_async_commit();
+        return;
+    }
+#endif
 #pragma unroll 2
-    for (u32 row = threadIdx.x >> shift; row < window.segments * RANK; row += THREADS >> shift) {
+    for (u32 row = threadIdx.x >> shift; row < count * RANK; row += THREADS >> shift) {
         u32 j = row % RANK;
         u32 *to = rows + row * tile.pitch;
         if (j >= factor.rank) {
@@ -141,18 +161,18 @@ __device__ __forceinline__ void stage_codes(const FactorParams &factor, const Ti
         }
         const u32 *region = factor.codes + u64(tile.segment_adapter[window.first_segment + row / RANK]) * factor.words_per_adapter;
         const u32 *from = region + j * column + start - window.skew;
-        u32 count = pieces;
+        u32 left = pieces;
         if (HEAD) {
             u32 bits = uniform;
             if (each) {
                 bits = region[j] & 31;
                 from = region + (region[j] >> 5) + window.first_group * bits;
-                count = window.groups * bits;
+                left = window.groups * bits;
             }
             to[0] = bits;
         }
 #pragma unroll 1
-        for (u32 piece = threadIdx.x % lanes; piece < count; piece += lanes) {
+        for (u32 piece = threadIdx.x % lanes; piece < left; piece += lanes) {
             if (vectors) {
                 cp_async_16(shared_address(to + HEAD + 4 * piece), from + 4 * piece);
             } else {
@@ -167,11 +187,6 @@ __device__ __forceinline__ void stage_codes(const FactorParams &factor, const Ti
 __device__ __forceinline__ u32 codes_place(u32 bases, u64 inputs) {
     return bases <= 1 && inputs <= STAGE ? CODES_AFTER_ONE : CODES_AFTER_BOTH;
 }
-
-// U of some pieces as mma's B: fragment i of the four for each 16 ranks.
-struct Decoded {
-    u32 b[AHEAD][DEPTHS][4][2];
-};
 
 // Of the ranks that a lane decodes, the `n`th, less that of lane 0; that of lane 0 for n = 0.
 __device__ __forceinline__ u32 rank_step(u32 n) { return n / 4 * 16 + n / 2 % 2 * 8 + n % 2; }
@@ -219,31 +234,33 @@ __device__ __forceinline__ void decode(const Tile &tile, const Space &space, con
 __device__ __forceinline__ f32 low_half(u32 both) { return widen(element{u16(both)}); }
 __device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(both >> 16)}); }
 
-// One warp's share of the block's work. Codes do not depend on x: the first pieces may be decoded before x is there.
-template <bool ALIGNED> struct Pieces {
+// One warp's share of the block's work. Codes do not depend on x: the first pieces may be decoded before x is there. HELD: groups of
+// columns whose sums a warp has at once.
+template <bool ALIGNED, u32 HELD> struct Pieces {
+    static constexpr u32 AHEAD = HELD == 1 ? 4 / DEPTHS : DEPTHS == 1 ? 2 : 1;
+
     Window window;
     u32 group, held;             // the warp's first group in the window, and how many; the second is WARPS further on
     u32 rows;                    // bit i: the adapter of a lane's row i is the warp's in this window of groups
     u32 first, next, total;      // its first slot in the window; pieces, of which `next` is to be multiplied
-    u32 token[2], segment[2];    // of a lane's two rows
-    Decoded decoded;             // AHEAD pieces from `next` on
+    u32 segment[2];              // of a lane's two rows
+    u32 parity;                  // of the bulk copies to come
+    u32 decoded[AHEAD][DEPTHS][4][2]; // AHEAD pieces from `next` on as mma's B: fragment i of the four for each 16 ranks
     f32 sum[HELD][4][4];
     u32 a[DEPTHS][4];
-    f32 scale[2];
 
     // The block's columns from group `begin` on, for every adapter in the tile. Brings the first window. After the tile is read.
-    __device__ __forceinline__ void start(const TileParams &p, const Tile &tile, Space &space, u32 begin) {
+    __device__ __forceinline__ void start(const TileParams &p, Tile &tile, Space &space, u32 begin) {
+        parity = 0;
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
-            u32 row = threadIdx.x % 32 / 4 + 8 * half;
-            segment[half] = tile.row_segment[row];
-            token[half] = u32(tile.token[row]);
+            segment[half] = tile.row_segment[threadIdx.x % 32 / 4 + 8 * half];
         }
         open(p, tile, space, begin, 0);
     }
 
     // The window that starts there. Its codes are on their way.
-    __device__ __forceinline__ void open(const TileParams &p, const Tile &tile, Space &space, u32 first_group, u32 first_segment) {
+    __device__ __forceinline__ void open(const TileParams &p, Tile &tile, Space &space, u32 first_group, u32 first_segment) {
         u32 segments = tile.segments, groups_left = first_group < tile.end_group ? tile.end_group - first_group : 0;
         window.first_group = first_group;
         window.first_segment = first_segment;
@@ -254,7 +271,7 @@ template <bool ALIGNED> struct Pieces {
         u32 warp = threadIdx.x / 32, shift = window.groups <= 1 ? 0 : window.groups <= 2 ? 1 : window.groups <= 4 ? 2 : 3;
         u32 each = (segments + (WARPS >> shift) - 1) >> (3 - shift);
         group = warp & ((1u << shift) - 1);
-        held = group + WARPS < window.groups ? 2 : group < window.groups ? 1 : 0;
+        held = HELD == 2 && group + WARPS < window.groups ? 2 : group < window.groups ? 1 : 0;
         u32 low = (warp >> shift) * each, high = low + each < segments ? low + each : segments;
         rows = 0;
 #pragma unroll
@@ -268,9 +285,20 @@ template <bool ALIGNED> struct Pieces {
         next = 0;
     }
 
+    // Until the window is there, for all threads after the next barrier.
+    __device__ __forceinline__ void wait(Tile &tile) {
+        cp_async_wait<0>();
+#ifdef BULK
+        if (tile.in_bulk) {
+            mbarrier_wait(&tile.codes_arrived, parity);
+            parity ^= 1;
+        }
+#endif
+    }
+
     // Which of the warp's groups piece `n` is of, and its slot.
-    __device__ __forceinline__ u32 which(u32 n) const { return held == 2 ? n % 2 : 0; }
-    __device__ __forceinline__ u32 slot(u32 n) const { return first + (held == 2 ? n / 2 : n); }
+    __device__ __forceinline__ u32 which(u32 n) const { return HELD == 2 && held == 2 ? n % 2 : 0; }
+    __device__ __forceinline__ u32 slot(u32 n) const { return first + (HELD == 2 && held == 2 ? n / 2 : n); }
 
     __device__ __forceinline__ u64 first_column(u32 held) const {
         return u64(window.first_group + group + held * WARPS) * GROUP + threadIdx.x % 4 * 8;
@@ -282,8 +310,8 @@ template <bool ALIGNED> struct Pieces {
     }
     __device__ __forceinline__ bool whole(const TileParams &p, u32 k) const { return ALIGNED || (p.y_aligned && first_column(k) + 8 <= p.output.d); }
 
-    __device__ __forceinline__ element *destination(const TileParams &p, u32 k, u32 half) const {
-        return p.y + u64(token[half]) * p.y_stride + first_column(k);
+    __device__ __forceinline__ element *destination(const TileParams &p, const Tile &tile, u32 k, u32 half) const {
+        return p.y + u64(tile.token[threadIdx.x % 32 / 4 + 8 * half]) * p.y_stride + first_column(k);
     }
 
     // The next pieces. After the tables are filled and the window is there.
@@ -291,7 +319,7 @@ template <bool ALIGNED> struct Pieces {
 #pragma unroll
         for (u32 c = 0; c < AHEAD; c++) {
             if (next + c < total) {
-                decode(tile, space, window, slot(next + c), group + which(next + c) * WARPS, decoded.b[c]);
+                decode(tile, space, window, slot(next + c), group + which(next + c) * WARPS, decoded[c]);
             }
         }
     }
@@ -310,7 +338,7 @@ template <bool ALIGNED> struct Pieces {
                         if (which(next + c) == k) {
 #pragma unroll
                             for (u32 i = 0; i < 4; i++) {
-                                mma_m16n8k16<element>(sum[k][i], g, decoded.b[c][depth][i]);
+                                mma_m16n8k16<element>(sum[k][i], g, decoded[c][depth][i]);
                             }
                         }
                     }
@@ -325,25 +353,25 @@ template <bool ALIGNED> struct Pieces {
         return reinterpret_cast<uint4 *>(space.v[free]) + (k * 2 + half) * THREADS + threadIdx.x;
     }
 
-    __device__ __forceinline__ void fetch_y(const TileParams &p, Space &space, u32 free) {
+    __device__ __forceinline__ void fetch_y(const TileParams &p, const Tile &tile, Space &space, u32 free) {
 #pragma unroll
         for (u32 k = 0; k < HELD; k++) {
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 if (p.accumulate && mine(p, k, half) && whole(p, k)) {
-                    cp_async_16(shared_address(place(space, free, k, half)), destination(p, k, half));
+                    cp_async_16(shared_address(place(space, free, k, half)), destination(p, tile, k, half));
                 }
             }
         }
         cp_async_commit();
     }
 
-    __device__ __forceinline__ void store(const TileParams &p, Space &space, u32 free, u32 k, u32 half) {
-        element *to = destination(p, k, half);
-        f32 value[8];
+    __device__ __forceinline__ void store(const TileParams &p, const Tile &tile, Space &space, u32 free, u32 k, u32 half) {
+        element *to = destination(p, tile, k, half);
+        f32 value[8], scale = tile.scaling[threadIdx.x % 32 / 4 + 8 * half] * tile.segment_scale[segment[half]];
 #pragma unroll
         for (u32 e = 0; e < 8; e++) {
-            value[e] = scale[half] * sum[k][e % 4][2 * half + e / 4];
+            value[e] = scale * sum[k][e % 4][2 * half + e / 4];
         }
         if (whole(p, k)) {
             uint4 before = make_uint4(0, 0, 0, 0);
@@ -375,15 +403,11 @@ template <bool ALIGNED> struct Pieces {
     // After apply_core. `free`: which buffer of V is. `ready`: the first pieces are decoded. Calls `before_y` before it writes y the
     // first time; by its end y has been fetched.
     template <class BeforeY>
-    __device__ __forceinline__ void run(const TileParams &p, const Tile &tile, Space &space, u32 free, bool ready, BeforeY before_y) {
+    __device__ __forceinline__ void run(const TileParams &p, Tile &tile, Space &space, u32 free, bool ready, BeforeY before_y) {
         u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 depth = 0; depth < DEPTHS; depth++) {
             ldmatrix_x4(a[depth], shared_address(&space.g[lane % 16][depth * 16 + lane / 16 * 8]));
-        }
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            scale[half] = segment[half] < ROWS ? tile.scaling[lane / 4 + 8 * half] * tile.segment_scale[segment[half]] : 0.0f;
         }
 #pragma unroll 1
         for (bool begun = false, writing = false;;) {
@@ -414,7 +438,7 @@ template <bool ALIGNED> struct Pieces {
 #pragma unroll
                     for (u32 half = 0; half < 2; half++) {
                         if (mine(p, k, half)) {
-                            store(p, space, free, k, half);
+                            store(p, tile, space, free, k, half);
                         }
                     }
                 }
@@ -428,9 +452,9 @@ template <bool ALIGNED> struct Pieces {
             __syncthreads();
             open(p, tile, space, next_group, next_segment);
             if (writing) {
-                fetch_y(p, space, free);
+                fetch_y(p, tile, space, free);
             }
-            cp_async_wait<0>();
+            wait(tile);
             __syncthreads();
         }
     }

@@ -43,6 +43,8 @@ struct Tile {
     u32 end_group;              // of 32 columns: where the block's end
     u32 codes, pitch;           // in words of the block's shared memory: where codes are, and from one row of them to the next
     u32 segments_at_once, groups_at_once; // whose codes have room
+    u32 in_bulk;                // whether rows of codes start on 16 bytes and are copied by the bulk copy engine
+    u64 codes_arrived;          // an mbarrier, if so
     u32 bare;                   // bit i: token 16·tile + i has no adapter. Not among the rows above
 };
 
@@ -74,11 +76,11 @@ __device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(expo
 __device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }
 
 __device__ __forceinline__ u32 codes_place(u32 bases, u64 inputs);
-__device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 groups, u32 place, Tile &tile);
+__device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 groups, u32 groups_at_most, u32 place, Tile &tile);
 
-// The tile's tokens, for columns in groups [first, end) and `inputs` of d_in. The first warp reads them; everyone may use them after
+// The tile's tokens, for columns in groups [first, end), at most `held` a warp at once, and `inputs` of d_in. The first warp reads them; everyone may use them after
 // the next barrier. Which tokens have an adapter stands in the index, not in the launch: a replay may bring others.
-__device__ __forceinline__ void read_tile(const TileParams &p, u32 index, u32 first_group, u32 end_group, u64 inputs, Tile &tile) {
+__device__ __forceinline__ void read_tile(const TileParams &p, u32 index, u32 first_group, u32 end_group, u32 held, u64 inputs, Tile &tile) {
     if (threadIdx.x >= 32) {
         return;
     }
@@ -115,7 +117,7 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, u32 fi
         tile.segments = __popc(starts);
         tile.base_count = __popc(firsts);
         tile.end_group = end_group;
-        plan_windows(p.output, first_group < end_group ? end_group - first_group : 0, codes_place(__popc(firsts), inputs), tile);
+        plan_windows(p.output, first_group < end_group ? end_group - first_group : 0, held * WARPS, codes_place(__popc(firsts), inputs), tile);
     }
 }
 
