@@ -103,6 +103,13 @@ __device__ __forceinline__ void mbarrier_wait(u64 *barrier, u32 parity) {
 
 __device__ __forceinline__ void tma_prefetch_map(const tensor_map *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
+// `bytes` to shared memory, counted at `barrier`. Addresses and size are multiples of 16.
+__device__ __forceinline__ void bulk_load(void *to, const void *from, u32 bytes, u64 *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // A box of a tensor to shared memory: `x` is the place along the contiguous axis. Bytes are counted at `barrier`. What lies
 // outside the tensor arrives as zeros, and is counted too.
 __device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
