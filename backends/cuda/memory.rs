@@ -178,6 +178,15 @@ impl Memory {
 
     /// `bytes` of memory.
     pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        self.alloc_filled(bytes, None)
+    }
+
+    /// `bytes` of memory, each of them zero.
+    pub fn alloc_zeros(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        self.alloc_filled(bytes, Some(0))
+    }
+
+    fn alloc_filled(self: &Arc<Self>, bytes: u64, fill: Option<u8>) -> Result<Buffer> {
         self.context.bind()?;
         let _queues = lock(&self.queues);
         // A buffer of no bytes still has an address of its own.
@@ -201,6 +210,10 @@ impl Memory {
         })?;
         let id = next_id();
         let buffer = Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer, id }));
+        if let Some(fill) = fill {
+            // SAFETY: the memory was just allocated, in that stream, and is that large.
+            ok(unsafe { sys::cuMemsetD8Async(pointer, fill, size, self.stream.raw) }, "filling an allocation")?;
+        }
         // SAFETY: both handles are alive.
         ok(unsafe { sys::cuEventRecord(self.ready, self.stream.raw) }, "an allocation")?;
         self.generation.fetch_add(1, Ordering::Release);
