@@ -51,6 +51,11 @@ __device__ __forceinline__ void cluster_store(u32 to, float4 value, u32 barrier)
                  : "memory");
 }
 
+// As above, for others to read after the next barrier of the cluster.
+__device__ __forceinline__ void cluster_write(u32 to, float4 value) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
+}
+
 // As mbarrier_wait, where what arrives comes from other blocks of the cluster.
 __device__ __forceinline__ void cluster_barrier_wait(u64 *barrier, u32 parity) {
     u32 address = u32(__cvta_generic_to_shared(barrier)), done = 0;
