@@ -8,6 +8,8 @@ mod bench;
 mod compress;
 #[path = "cli/demo.rs"]
 mod demo;
+#[path = "cli/documented.rs"]
+mod documented;
 #[path = "cli/inspect.rs"]
 mod inspect;
 #[path = "cli/kernels.rs"]

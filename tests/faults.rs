@@ -24,6 +24,7 @@ enum Fault {
     GivesZeros,
     IsOffByAThousandth,
     ChangesFromRunToRun,
+    ChangesInTheTenthRun,
     ReplaysNothing,
     RefusesItsOwnVariant,
 }
@@ -134,6 +135,7 @@ fn compute(op: &Linear, args: &trifuse::ops::LinearArgs<Faulty>, fault: Fault, r
         Fault::GivesZeros => y.fill(0.0),
         Fault::IsOffByAThousandth => y.iter_mut().for_each(|y| *y *= 1.002),
         Fault::ChangesFromRunToRun => y[3] += op.dtype.ulp(y[3]) * f64::from(run),
+        Fault::ChangesInTheTenthRun if run == 9 => y[3] += op.dtype.ulp(y[3]),
         _ => {}
     }
     let mut bytes = op.dtype.encode(&y);
@@ -241,7 +243,7 @@ fn outcome(fault: Fault, mode: Mode) -> Outcome {
 
 #[test]
 fn a_right_device_passes() {
-    for mode in [Mode::Direct, Mode::Captured] {
+    for mode in [Mode::Direct, Mode::Captured, Mode::Repeated(5)] {
         match outcome(Fault::None, mode) {
             Outcome::Passed(metrics) => assert_eq!(metrics.len(), 1),
             other => panic!("{other:?}"),
@@ -259,7 +261,7 @@ fn every_fault_is_found_and_named() {
         (Fault::TransposesTheWeight, "y: max |error|"),
         (Fault::GivesZeros, "y: max |error|"),
         (Fault::IsOffByAThousandth, "relative L2"),
-        (Fault::ChangesFromRunToRun, "a second run differs from the first run in y"),
+        (Fault::ChangesFromRunToRun, "run 2 differs from the first run in y"),
         (Fault::RefusesItsOwnVariant, "on purpose"),
     ] {
         match outcome(fault, Mode::Direct) {
@@ -268,7 +270,17 @@ fn every_fault_is_found_and_named() {
         }
     }
     match outcome(Fault::ReplaysNothing, Mode::Captured) {
-        Outcome::Failed { why } => assert!(why.contains("a replay differs"), "{why}"),
+        Outcome::Failed { why } => assert!(why.contains("replay 1 differs"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_shows_seldom_is_found_by_repeating() {
+    assert!(matches!(outcome(Fault::ChangesInTheTenthRun, Mode::Direct), Outcome::Passed(_)));
+    assert!(matches!(outcome(Fault::ChangesInTheTenthRun, Mode::Repeated(9)), Outcome::Passed(_)));
+    match outcome(Fault::ChangesInTheTenthRun, Mode::Repeated(10)) {
+        Outcome::Failed { why } => assert!(why.contains("run 10 differs from the first run in y"), "{why}"),
         other => panic!("{other:?}"),
     }
 }

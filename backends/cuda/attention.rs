@@ -111,8 +111,9 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
     headers
 }
 
-const SHARED: [(&str, &str); 3] = [
+const SHARED: [(&str, &str); 4] = [
     ("attention/sequence.cuh", include_str!("../../kernels/attention/sequence.cuh")),
+    ("attention/partial.cuh", include_str!("../../kernels/attention/partial.cuh")),
     ("attention/walk.cuh", include_str!("../../kernels/attention/walk.cuh")),
     ("attention/sm80.cuh", include_str!("../../kernels/attention/sm80.cuh")),
 ];

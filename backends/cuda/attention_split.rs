@@ -69,7 +69,8 @@ impl Tile {
 
     fn shared_bytes(self) -> u32 {
         let pitch = self.held + PADDING;
-        ((self.warps * self.stages * 2 * self.keys + ROWS) * pitch * 2) as u32
+        // Rows of Q of one item more than the copies may run ahead.
+        ((self.warps * self.stages * 2 * self.keys + (self.stages + 1) * ROWS) * pitch * 2) as u32
     }
 
     /// Shared memory that the kernel declares itself: maxima and sums, and a word.

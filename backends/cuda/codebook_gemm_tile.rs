@@ -61,7 +61,8 @@ params! {
         y_aligned: u32,
         /// Blocks that share a tile of tokens.
         blocks: u32,
-        unused: u32,
+        /// No launch still under way writes x.
+        x_early: u32,
     }
 }
 
@@ -69,6 +70,8 @@ params! {
 const ROWS: u64 = 16;
 const GROUP: u64 = 32;
 const THREADS: u32 = 256;
+/// Groups of columns that a warp finishes at once, at most.
+const HELD: u64 = 2;
 /// Columns of both factors that a kernel is compiled for.
 const RANKS: [u64; 3] = [16, 32, 64];
 /// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
@@ -170,7 +173,11 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: if clusters { &["codebook_gemm_sm90", "codebook_gemm_sm90_any"] } else { &["codebook_gemm_sm80", "codebook_gemm_sm80_any"] },
+        entries: if clusters {
+            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any"]
+        } else {
+            &["codebook_gemm_sm80", "codebook_gemm_sm80_any"]
+        },
         shared_bytes,
     }
 }
@@ -197,7 +204,7 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         v_aligned: aligned(input.values, slice.rank),
         y_aligned: aligned(address(&of.y), slice.y_stride),
         blocks,
-        unused: 0,
+        x_early: 0,
     }
 }
 
@@ -212,6 +219,20 @@ fn whole(params: &TileParams) -> bool {
 fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
     let tiles = op.tokens.div_ceil(ROWS).max(1);
     (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
+}
+
+/// The same of clusters, on a device of `units` multiprocessors.
+fn cluster_sharing(op: &CodebookGemm, slice: &CodebookSlice, units: u64, x_early: bool) -> u64 {
+    let most = match (x_early, op.adapters) {
+        // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
+        // a block is to finish its columns at once.
+        (true, _) => slice.d_out.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
+        // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
+        (false, 0..=1) => 32,
+        (false, _) => 64,
+    };
+    // A launch takes one block a multiprocessor: the next one is to start beside it.
+    (sharing(op, slice, units, most) / CLUSTER).max(1) * CLUSTER
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
@@ -231,14 +252,11 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // Fewer blocks have less to wait for, as long as what they decode before x is there fits into their registers. A launch
-        // takes one block a multiprocessor: the next one is to start beside it.
-        let most = if op.adapters > 1 { 64 } else { 32 };
-        let shared = sharing(op, slice, u64::from(plan.target.units), most);
-        let blocks = (shared / CLUSTER).max(1) * CLUSTER;
-        let params = tile_params(op, args, slice, of, blocks as u32);
         let mut open = queue.take_open();
         let early = starts_early(&open, &read_early(args, of));
+        let x_early = early && starts_early(&open, &[range(&args.x)]);
+        let blocks = cluster_sharing(op, slice, u64::from(plan.target.units), x_early);
+        let params = TileParams { x_early: u32::from(x_early), ..tile_params(op, args, slice, of, blocks as u32) };
         if !early {
             open.clear();
         }
@@ -251,12 +269,21 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
             ..Launch::new(1, THREADS)
         };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm90" } else { "codebook_gemm_sm90_any" }, &launch, &params)? };
+        unsafe { plan.launch(queue, sm90_entry(&params), &launch, &params)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
     }
     Ok(())
+}
+
+fn sm90_entry(params: &TileParams) -> &'static str {
+    let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
+    match (whole(params), groups > u64::from(THREADS / 32)) {
+        (true, false) => "codebook_gemm_sm90",
+        (true, true) => "codebook_gemm_sm90_wide",
+        (false, _) => "codebook_gemm_sm90_any",
+    }
 }
 
 fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {

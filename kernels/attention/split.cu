@@ -32,22 +32,28 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
     if (stretch.begin >= stretch.end) {
         return;
     }
-    element *q_tile = (element *)(shared + SPLIT_WARPS * SPLIT_STAGES * STAGE * 2);
+    Spot q_tiles = {(element *)shared + SPLIT_WARPS * SPLIT_STAGES * STAGE, shared_address(shared) + SPLIT_WARPS * SPLIT_STAGES * STAGE * 2};
     Spot ring = {(element *)shared + warp * SPLIT_STAGES * STAGE, shared_address(shared) + warp * SPLIT_STAGES * STAGE * 2};
-    u32 q_at = shared_address(q_tile) + (lane % 16 * PITCH + lane / 16 * 8) * 2;
+    u32 q_at = q_tiles.address + (lane % 16 * PITCH + lane / 16 * 8) * 2;
     u32 k_at = ring.address + ((lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 8) * 2;
     u32 v_at = ring.address + (SPLIT_KEYS * PITCH + lane % 16 * PITCH + lane / 16 * 8) * 2;
     f32 factor = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950409f;
 
-    // The copies run ahead, over the ends of items.
+    // The copies run ahead, over the ends of items: Q of the next comes with its first keys, and waits in a tile of its own.
+    i32 first_row = i32(line * SPLIT_ROWS);
     Item ahead = stretch.item;
-    Source source = source_of(p, ahead);
-    u32 next = stretch.begin;
+    Source source = {};
+    u32 next = stretch.begin, tile_ahead = 0;
     auto load_next = [&](u32 stage) {
         if (next < stretch.end) {
-            if (next == ahead.start + ahead.steps) {
+            bool fresh = next == ahead.start + ahead.steps;
+            if (fresh) {
                 to_next_item(p, ahead);
+            }
+            if (fresh || next == stretch.begin) {
                 source = source_of(p, ahead);
+                load_rows<ALIGNED>(p, sequence_of(p, ahead.batch), ahead.group, first_row, q_tiles + tile_ahead * SPLIT_ROWS * PITCH);
+                tile_ahead = tile_ahead + 1 < ROW_TILES ? tile_ahead + 1 : 0;
             }
             load_stage<ALIGNED>(p, source, next - ahead.start, ring + stage * STAGE);
             next++;
@@ -59,15 +65,13 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
         load_next(stage);
     }
 
-    u32 stage = 0;
-    i32 first_row = i32(line * SPLIT_ROWS);
+    u32 stage = 0, tile = 0;
     for (Item item = stretch.item; item.start < stretch.end; to_next_item(p, item)) {
         u32 at = item.start > stretch.begin ? item.start : stretch.begin;
         u32 stop = item.start + item.steps < stretch.end ? item.start + item.steps : stretch.end;
         Sequence s = sequence_of(p, item.batch);
         i32 rows = i32(s.q_len) * i32(p.pack), count = rows - first_row < SPLIT_ROWS ? rows - first_row : SPLIT_ROWS;
         u32 first_head = item.group * p.pack;
-        load_rows<ALIGNED>(p, s.q, first_row, rows, first_head, q_tile);
         ShortMask mask = mask_of(p, i32(s.q_len), i32(s.kv_len));
         Span span = span_of(p, s);
         // Keys that every row sees.
@@ -78,14 +82,20 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
         for (int n = 0; n < TILES; n++) {
             o[0][n][0] = o[0][n][1] = o[0][n][2] = o[0][n][3] = 0.0f;
         }
+        // Q has come with the first keys, from every warp.
+        cp_async_wait<SPLIT_STAGES - 1>();
         __syncthreads();
+        if (!(p.scale > 0.0f)) {
+            turn_rows(p.scale, q_tiles.start + tile * SPLIT_ROWS * PITCH);
+            __syncthreads();
+        }
         for (;;) {
             cp_async_wait<SPLIT_STAGES - 1>();
             __syncwarp();
             i32 first = span.first + i32((at - item.start) * SPLIT_STEP + warp * SPLIT_KEYS);
             if (first < span.end) {
                 f32 scores[1][SPLIT_KEYS / 8][4];
-                score(q_at, k_at + stage * STAGE * 2, scores);
+                score(q_at + tile * SPLIT_ROWS * PITCH * 2, k_at + stage * STAGE * 2, scores);
                 if (first < all_first || first + SPLIT_KEYS > all_end) {
                     hide_keys(mask, first_row, p.pack, first, scores);
                 }
@@ -153,6 +163,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
                 }
             }
         }
+        tile = tile + 1 < ROW_TILES ? tile + 1 : 0;
         // Every warp has read what the others left in their stages.
         __syncthreads();
         load_next(stage);

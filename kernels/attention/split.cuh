@@ -7,6 +7,7 @@
 // al., 2023), so that the answer is bitwise the same from run to run.
 #pragma once
 
+#include "attention/partial.cuh"
 #include "attention/sm80.cuh"
 #include "attention/split_params.cuh"
 
@@ -14,10 +15,11 @@ constexpr int SPLIT_ROWS = 16;                              // of a tile: heads 
 constexpr int SPLIT_STEP = SPLIT_WARPS * SPLIT_KEYS;        // keys of a step of a block
 constexpr int SPLIT_THREADS = SPLIT_WARPS * 32;
 constexpr int STAGE = 2 * SPLIT_KEYS * PITCH;               // elements of a warp's stage: K, then V
+constexpr int ROW_TILES = SPLIT_STAGES + 1;                 // items that the copies may be in, and the products
 constexpr int PART = SPLIT_ROWS * (HEAD_DIM + 2);           // numbers of a part: O, then maximum and sum of each row
 constexpr u32 LEAST_STEPS = 4;                              // of a stretch: shorter ones cost more to join than they save
 
-static_assert((SPLIT_WARPS * SPLIT_STAGES * STAGE + SPLIT_ROWS * PITCH) * 2 == SPLIT_SHARED_BYTES, "what the host sets aside");
+static_assert((SPLIT_WARPS * SPLIT_STAGES * STAGE + ROW_TILES * SPLIT_ROWS * PITCH) * 2 == SPLIT_SHARED_BYTES, "what the host sets aside");
 static_assert(STAGE * 2 >= SPLIT_ROWS * PITCH * 4 && SPLIT_KEYS % 16 == 0, "a stage holds a warp's rows of O, and whole products");
 
 // One sequence and the heads that share keys, on the line of all steps.
@@ -170,27 +172,20 @@ template <bool ALIGNED> __device__ __forceinline__ void load_stage(const Attenti
     }
 }
 
-// The rows of Q, turned over by a negative scale, so that the factor of the softmax is positive; zeros for a scale of 0.
-template <bool ALIGNED> __device__ __forceinline__ void load_rows(const AttentionParams &p, const element *q, i32 first_row, i32 rows, u32 first_head, element *tile) {
-    u32 keep = p.scale == 0.0f ? 0 : ~0u, turn = p.scale < 0.0f ? 0x80008000u : 0;
-    for (i32 at = threadIdx.x; at < SPLIT_ROWS * CHUNKS; at += SPLIT_THREADS) {
-        i32 line = first_row + at / CHUNKS, column = at % CHUNKS * 8, count = line < rows ? p.head_dim - column : 0;
-        const element *from = q + u64(u32(line) / p.pack) * p.q_token + u64(first_head + u32(line) % p.pack) * p.q_head + column;
-        Words chunk;
-        if (ALIGNED && count >= 8) {
-            chunk = *(const Words *)from;
-        } else {
-#pragma unroll
-            for (int w = 0; w < 4; w++) {
-                u32 low = 2 * w < count ? from[2 * w].bits : 0, high = 2 * w + 1 < count ? from[2 * w + 1].bits : 0;
-                chunk.words[w] = low | high << 16;
-            }
-        }
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
-            chunk.words[w] = (chunk.words[w] & keep) ^ turn;
-        }
-        *(Words *)(tile + at / CHUNKS * PITCH + column) = chunk;
+// The rows of Q of an item, a part by each warp. What lies past the last row of the tile stays as it is: no row depends on another.
+template <bool ALIGNED> __device__ __forceinline__ void load_rows(const AttentionParams &p, const Sequence &s, u32 group, i32 first_row, Spot tile) {
+    i32 rows = i32(s.q_len) * i32(p.pack);
+#pragma unroll 1
+    for (i32 row = threadIdx.x / SIDE; row < SPLIT_ROWS && first_row + row < rows; row += SPLIT_THREADS / SIDE) {
+        u32 line = u32(first_row + row), query = line / p.pack, head = group * p.pack + line % p.pack;
+        load_row<ALIGNED>(p, s.q + u64(query) * p.q_token + u64(head) * p.q_head, s.q, true, tile + row * PITCH);
+    }
+}
+
+// A negative scale turns Q over, so that the factor of the softmax is positive; a scale of 0 clears Q.
+__device__ __forceinline__ void turn_rows(f32 scale, element *tile) {
+    for (i32 at = threadIdx.x; at < SPLIT_ROWS * PITCH; at += SPLIT_THREADS) {
+        tile[at].bits = scale < 0.0f ? tile[at].bits ^ 0x8000 : 0;
     }
 }
 
@@ -208,44 +203,6 @@ __device__ __forceinline__ void hide_keys(const ShortMask &mask, i32 first_row, 
                 s[0][n][2 * r + c] = key >= low && key < high ? s[0][n][2 * r + c] : -infinity();
             }
         }
-    }
-}
-
-// Four columns of a row over some of the keys: O not yet divided by the sum of the weights.
-struct Partial {
-    f32 most, total;
-    float4 o;
-
-    __device__ __forceinline__ void join(const Partial &more) {
-        f32 above = fmaxf(most, more.most), base = above == -infinity() ? 0.0f : above;
-        f32 own = exp2_fast(most - base), other = exp2_fast(more.most - base);
-        most = above;
-        total = total * own + more.total * other;
-        o = {o.x * own + more.o.x * other, o.y * own + more.o.y * other, o.z * own + more.o.z * other, o.w * own + more.o.w * other};
-    }
-};
-
-__device__ __forceinline__ Partial no_keys() { return {-infinity(), 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}}; }
-
-// Four columns of a row of O, and with the first of them the LSE.
-__device__ __forceinline__ void finish(const AttentionParams &p, const Sequence &s, u32 head, u32 query, i32 column, const Partial &sum) {
-    f32 share = sum.total > 0.0f ? 1.0f / sum.total : 0.0f;
-    element *to = s.o + u64(query) * p.o_token + u64(head) * p.o_head + column;
-    u32 low = narrow2<element>(sum.o.x * share, sum.o.y * share), high = narrow2<element>(sum.o.z * share, sum.o.w * share);
-    if ((u64(to) & 3) == 0 && column + 4 <= p.head_dim) {
-        ((u32 *)to)[0] = low;
-        ((u32 *)to)[1] = high;
-    } else {
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            if (column + c < p.head_dim) {
-                to[c].bits = u16((c < 2 ? low : high) >> c % 2 * 16);
-            }
-        }
-    }
-    if (p.lse && column == 0) {
-        f32 natural = 0.69314718056f * (sum.most + log2f(sum.total));
-        p.lse[s.lse + head * p.lse_head + query] = sum.total > 0.0f ? natural : -infinity();
     }
 }
 

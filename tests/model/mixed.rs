@@ -84,10 +84,14 @@ fn calibration<D: Backend>(device: &Arc<D>) {
     assert!(seen < 0.8 * blind, "{seen} encoded for these inputs, {blind} for any");
 }
 
+/// One sentence for the base model.
+fn row(ids: &[i32]) -> [Row<'_>; 1] {
+    [Row { ids, adapter: None }]
+}
+
 fn refusals<D: Backend>(device: &Arc<D>) {
     let golden = Golden::open();
     let mut encoder = encoder(device, DType::F32);
-    let row = |ids| [Row { ids, adapter: None }];
     let before = encoder.embed(&row(&golden.ids[0])).unwrap();
     let long = vec![7; encoder.config().max_tokens + 1];
     let vocabulary = encoder.config().vocabulary as i32;

@@ -46,11 +46,6 @@ impl Basis {
         }
         Self { directions, stored, white }
     }
-
-    /// Bytes in the file.
-    pub(crate) fn bytes(&self) -> u64 {
-        basis_bytes(&self.stored)
-    }
 }
 
 /// Bytes of a basis in the file: one an element where each is a multiple of 1/128 below 1, else two.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod budget;
+
 use std::collections::BTreeMap;
 
 use rand::SeedableRng;
@@ -170,19 +172,6 @@ fn a_common_output_side_is_found() {
 }
 
 #[test]
-fn asked_bytes_are_kept_and_well_spent() {
-    let all = shared_start(12, 0.1);
-    let reached = |ratio: f64| {
-        let population = run(&all, &EncodeOptions { max_ratio: Some(ratio), ..Default::default() });
-        let (before, after) = payload_bytes(&population);
-        assert!(after as f64 <= ratio * before as f64, "{after} of {before} for {ratio}");
-        certificates(&population).iter().map(|c| c.cos_delta).sum::<f64>() / 12.0
-    };
-    let cosines = [0.1, 0.2, 0.35].map(reached);
-    assert!(cosines[0] < cosines[1] && cosines[1] < cosines[2] && cosines[2] > 0.98, "{cosines:?}");
-}
-
-#[test]
 fn the_reference_systems_own_form_is_to_be_had() {
     let options = EncodeOptions { rank: Some(R), width: Some(CodeWidth::FourThree), ..Default::default() };
     for certificate in certificates(&run(&shared_start(4, 0.0), &options)) {
@@ -210,7 +199,7 @@ fn several_ranks_missing_projections_and_untrained_adapters_are_encoded() {
     untrained.b.data.fill(0.0);
     all.push(made("untrained", [untrained]));
     for options in
-        [EncodeOptions::default(), EncodeOptions { min_cosine: Some(0.99), ..Default::default() }, EncodeOptions { max_ratio: Some(0.3), ..Default::default() }]
+        [EncodeOptions::default(), EncodeOptions { min_cosine: Some(0.99), ..Default::default() }, EncodeOptions { max_ratio: Some(0.6), ..Default::default() }]
     {
         let population = run(&all, &options);
         assert_eq!(population.adapters["shared0"].projections.len(), 1);

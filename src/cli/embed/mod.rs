@@ -116,7 +116,7 @@ impl Visit for Job<'_> {
         let standard = args.output == Path::new("-");
         let started = Instant::now();
         let mut counts = Counts::default();
-        let mut work = |out: &mut dyn Write| {
+        let work = |out: &mut dyn Write| {
             let mut sink = Sink::new(format, out, hidden as usize);
             embed_all(&mut worker, Lines::new(reader, &args.input), args.window as usize, &mut sink, output, &mut counts)?;
             sink.finish(&folder)
