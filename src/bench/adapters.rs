@@ -2,7 +2,7 @@
 
 use super::operand::{Values, spread};
 use super::sample::{Placed, Probe, Sample, places};
-use crate::cases::{Draw, Posed};
+use crate::cases::{Draw, Posed, steady_codebook};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -35,7 +35,7 @@ pub struct Chain {
 struct Projection {
     basis: Values,
     codes: Vec<AdapterCodes>,
-    codebooks: Vec<f64>,
+    codebooks: Vec<f32>,
 }
 
 /// The delta of one token, for the oracle.
@@ -56,7 +56,7 @@ impl Chain {
     /// The operands of every launch, and what to check.
     pub fn operands<D: Device>(self, session: &mut Session<D>, draw: &mut Draw) -> Result<Placed<CodebookGemm, D>> {
         let sets = (0..SETS).map(|_| self.codes(draw)).collect::<Result<Vec<_>>>()?;
-        let (token_adapter, scaling) = (self.assign(session)?, self.upload_scaling(session)?);
+        let (token_adapter, scaling) = (self.assign(session)?, self.scaling(session)?);
         let mut x = Values::normal(draw, self.dtype, self.tokens * self.d, 1.0).upload(session)?;
         let (mut launches, mut probes, mut slices) = (Vec::new(), Vec::new(), Vec::new());
         let checked = spread(draw, 4, self.projections);
@@ -91,39 +91,14 @@ impl Chain {
     fn projection(&self, sets: &[AdapterCodes], number: u64, draw: &mut Draw) -> Projection {
         let basis = Values::normal(draw, self.dtype, self.d * self.rank, 1.0 / (self.d as f64).sqrt());
         let codes = (0..self.adapters as usize).map(|adapter| sets[(number as usize * 5 + adapter) % SETS].clone()).collect();
-        let mut codebooks = Vec::new();
-        for _ in 0..self.adapters {
-            codebooks.extend(self.codebook(draw));
-        }
+        let codebooks = (0..self.adapters).flat_map(|_| steady_codebook(WIDTH, self.rank, draw)).collect();
         Projection { basis, codes, codebooks }
-    }
-
-    /// The first stage of mean 0 and mean square 1/R exactly, the second of a tenth of that: what 128 books leave to
-    /// chance multiplies.
-    fn codebook(&self, draw: &mut Draw) -> Vec<f64> {
-        let mut book = vec![0.0; CODEBOOK_LEN];
-        for (stage, deviation) in [(WIDTH.stage1(), 1.0), (WIDTH.stage2(), 0.1)] {
-            let drawn: Vec<f64> = stage.clone().map(|_| draw.gaussian()).collect();
-            let count = drawn.len() as f64;
-            let mean = drawn.iter().sum::<f64>() / count;
-            let square = drawn.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
-            let scale = deviation / (square * self.rank as f64).sqrt();
-            for (place, value) in stage.zip(drawn) {
-                book[place] = DType::F32.round((value - mean) * scale);
-            }
-        }
-        book
-    }
-
-    /// A random `R × R` product shrinks a vector by e^(−1/(2R)) in the mean of the logarithm; this undoes it.
-    fn scaling(&self) -> f64 {
-        DType::F32.round((0.5 / self.rank as f64).exp())
     }
 
     fn upload<D: Device>(&self, projection: &Projection, y: Slice<D>, session: &mut Session<D>) -> Result<CodebookSliceArgs<D>> {
         let shape = CodesShape::uniform(self.adapters, self.d as u32, self.rank as u32, WIDTH)?;
         let codes = session.index(&Codes::new(shape, &projection.codes)?)?;
-        let codebooks = session.upload(&DType::F32.encode(&projection.codebooks))?;
+        let codebooks = session.upload(&projection.codebooks)?;
         let input = FactorArgs::Dense { values: projection.basis.upload(session)?, basis_of: None };
         Ok(CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y })
     }
@@ -144,10 +119,10 @@ impl Chain {
         let adapter = (row % u64::from(self.adapters)) as usize;
         let shape = CodesShape::uniform(1, self.d as u32, self.rank as u32, WIDTH)?;
         let codes = Codes::new(shape, &projection.codes[adapter..=adapter])?;
-        let codebooks = projection.codebooks[adapter * CODEBOOK_LEN..][..CODEBOOK_LEN].to_vec();
+        let codebooks = projection.codebooks[adapter * CODEBOOK_LEN..][..CODEBOOK_LEN].iter().map(|&value| value.into()).collect();
         let input = FactorHost::Dense { values: projection.basis.all(), basis_of: None };
         let slice = SliceHost { input, core: None, output: FactorHost::Coded { codes, codebooks }, y };
-        Ok(Host { x, token_adapter: TokenAdapters::new(&[0], 1)?, scaling: vec![self.scaling()], slices: vec![slice] })
+        Ok(Host { x, token_adapter: TokenAdapters::new(&[0], 1)?, scaling: vec![1.0], slices: vec![slice] })
     }
 
     /// The delta of a linear operation of this size.
@@ -160,7 +135,7 @@ impl Chain {
         let sets = (0..SETS).map(|_| self.codes(draw)).collect::<Result<Vec<_>>>()?;
         let projection = self.projection(&sets, 0, draw);
         let slices = vec![self.upload(&projection, y, session)?];
-        let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.upload_scaling(session)?, slices };
+        let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.scaling(session)?, slices };
         let of_row = move |row| {
             let op = CodebookGemm { accumulate: true, ..self.one(1, 1) };
             Ok(Posed { op, host: self.host(&projection, row, Vec::new(), Vec::new())? })
@@ -173,7 +148,7 @@ impl Chain {
         session.index(&TokenAdapters::new(&ids, self.adapters)?)
     }
 
-    fn upload_scaling<D: Device>(&self, session: &mut Session<D>) -> Result<Slice<D>> {
-        session.upload(&vec![self.scaling() as f32; self.adapters as usize])
+    fn scaling<D: Device>(&self, session: &mut Session<D>) -> Result<Slice<D>> {
+        session.upload(&vec![1f32; self.adapters as usize])
     }
 }

@@ -67,6 +67,23 @@ impl Population {
     }
 }
 
+/// An adapter's codebooks for a long chain of projections that keeps the size of what goes through it: each stage of mean
+/// zero and of exact mean square, or what is left to chance multiplies from one projection to the next.
+pub fn steady_codebook(width: CodeWidth, rank: u64, draw: &mut Draw) -> [f32; CODEBOOK_LEN] {
+    let mut book = [0f32; CODEBOOK_LEN];
+    // A product of random matrices of that rank shrinks what it is applied to by this factor a step, on average.
+    let kept = 1.0 + 0.5 / rank as f64;
+    // The second stage codes what the first left over: it is smaller.
+    for (stage, spread) in [(width.stage1(), 1.0), (width.stage2(), 0.1)] {
+        let drawn: Vec<f64> = stage.clone().map(|_| draw.gaussian()).collect();
+        let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
+        let deviation = (drawn.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / drawn.len() as f64).sqrt();
+        let scale = kept * spread / (deviation * (rank as f64).sqrt());
+        book[stage].iter_mut().zip(drawn).for_each(|(value, drawn)| *value = ((drawn - mean) * scale) as f32);
+    }
+    book
+}
+
 /// The widths of an adapter's columns: given, or every width in turn, begun elsewhere by each adapter.
 fn widths(width: Option<CodeWidth>, adapter: u32, rank: u64) -> Vec<CodeWidth> {
     (0..rank as usize).map(|j| width.unwrap_or(CodeWidth::ALL[(j + 1 + adapter as usize) % CodeWidth::ALL.len()])).collect()

@@ -13,7 +13,7 @@ mod fused_mlp;
 mod linear;
 mod pointwise;
 
-pub use codebook_gemm::{Assignment, Population};
+pub use codebook_gemm::{Assignment, Population, steady_codebook};
 pub use draw::Draw;
 
 use crate::dtype::DType;

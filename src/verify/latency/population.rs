@@ -1,6 +1,7 @@
 //! What the projections of test 4 hold: a basis each, and codes for as many adapters as a row of the table asks for.
 
-use crate::cases::Draw;
+use crate::backend::Backend;
+use crate::cases::{Draw, Posed, steady_codebook};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -11,7 +12,6 @@ use crate::ops::{CodeWidth, CodebookGemm};
 use crate::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
 use crate::session::Session;
 use crate::tolerance::{Metrics, expect};
-use crate::{backend::Backend, cases::Posed};
 
 pub const DTYPE: DType = DType::F16;
 pub const WIDTH: CodeWidth = CodeWidth::FourThree;
@@ -53,21 +53,7 @@ impl Population {
             ring.push(AdapterCodes::new(d as u32, Some(WIDTH), &columns)?);
         }
         let bases = (0..projections).map(|_| draw.normal(DTYPE, d * rank, 1.0 / (d as f64).sqrt())).collect();
-        let mut codebook = || {
-            let mut values = [0f32; CODEBOOK_LEN];
-            // A product of random matrices of that rank shrinks what it is applied to by this factor a step, on average.
-            let kept = 1.0 + 0.5 / rank as f64;
-            // The second stage codes what the first left over: it is smaller.
-            for (stage, spread) in [(WIDTH.stage1(), 1.0), (WIDTH.stage2(), 0.1)] {
-                let drawn: Vec<f64> = stage.clone().map(|_| draw.gaussian()).collect();
-                let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
-                let deviation = (drawn.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / drawn.len() as f64).sqrt();
-                let scale = kept * spread / (deviation * (rank as f64).sqrt());
-                values[stage].iter_mut().zip(drawn).for_each(|(value, drawn)| *value = ((drawn - mean) * scale) as f32);
-            }
-            values
-        };
-        let codebooks = (0..projections + adapters).map(|_| codebook()).collect();
+        let codebooks = (0..projections + adapters).map(|_| steady_codebook(WIDTH, rank, &mut draw)).collect();
         Ok(Self { sizes, bases, ring, codebooks })
     }
 
