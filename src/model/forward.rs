@@ -27,13 +27,14 @@ pub struct EncoderOptions {
     /// The most bytes of device memory for adapters; `None` holds them all.
     pub pool_bytes: Option<u64>,
     /// Whether an adapter's part rides in the epilogue of the product it belongs to, where its projection has one product
-    /// to itself and all adapters one form there; else it is a launch of its own.
-    pub ride: bool,
+    /// to itself and all adapters one form there; else it is a launch of its own. By default not on `cuda`, whose product
+    /// with adapters is the slower way there.
+    pub ride: Option<bool>,
 }
 
 impl Default for EncoderOptions {
     fn default() -> Self {
-        Self { dtype: DType::F32, pool_bytes: None, ride: true }
+        Self { dtype: DType::F32, pool_bytes: None, ride: None }
     }
 }
 
@@ -235,7 +236,7 @@ impl<D: Backend> Encoder<D> {
         }
         let watch = watch.map(|watch| (watch, batch.tokens));
         let (watched, warm) = (watch.is_some(), class.warm);
-        let (dtype, ride) = (options.dtype, options.ride);
+        let (dtype, ride) = (options.dtype, options.ride.unwrap_or(D::NAME != "cuda"));
         if watched || !warm {
             let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch };
             pass.run(weights)?;
