@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::config::Config;
-use super::layer::Pass;
+use super::layer::{Pass, apart};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
@@ -196,7 +196,10 @@ impl<D: Backend> Encoder<D> {
 
     /// Makes sure that the buffers hold a batch of that class.
     fn make_room(&mut self, shape: &Shape, watched: bool) -> Result<()> {
-        let wide = watched || self.engine.is_some() || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
+        let wide = watched
+            || apart::<D>()
+            || self.engine.is_some()
+            || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
         if self.arena.as_ref().is_some_and(|arena| arena.fits(shape, wide)) && self.classes.len() < MAX_CLASSES {
             return Ok(());
         }
