@@ -124,6 +124,7 @@ fn npy_header([rows, columns]: [usize; 2]) -> Vec<u8> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
