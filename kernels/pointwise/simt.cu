@@ -3,6 +3,7 @@
 //
 // x, residual and y are [rows, columns], packed. There is no product of matrices here, so nothing for tensor cores.
 
+#include "ptx/special.cuh"
 #include "tile/activation.cuh"
 #include "tile/reduce.cuh"
 #include "pointwise/params.cuh"
@@ -71,7 +72,7 @@ struct alignas(PIECE * sizeof(element)) Piece {
 __device__ __forceinline__ f32 warp_sum(f32 value) {
 #pragma unroll
     for (u32 half = 16; half > 0; half /= 2) {
-        value += __shfl_xor_sync(0xffffffffu, value, half);
+        value += shuffle_xor(value, half);
     }
     return value;
 }
