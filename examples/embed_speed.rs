@@ -100,7 +100,7 @@ impl Visit for Speed {
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let device = Arc::new(backend);
         let open = |ride| Encoder::open(device.clone(), &self.model, EncoderOptions { dtype: self.dtype, ride, ..EncoderOptions::default() });
-        let mut encoder = open(true)?;
+        let mut encoder = open(None)?;
         let real = self.lengths(&Text::open(&self.model, encoder.config())?)?;
         self.table(&mut encoder, "base", &[None], real.as_deref())?;
         let own = open_all(&[&self.adapters])?;
@@ -113,7 +113,7 @@ impl Visit for Speed {
         for (form, options) in forms {
             let population = encode(&sources, &options, &|_, _| {})?;
             for ride in [true, false] {
-                let mut encoder = open(ride)?;
+                let mut encoder = open(Some(ride))?;
                 encoder.attach(Box::new(population.clone()))?;
                 let how = if ride { "in the product" } else { "apart" };
                 self.table(&mut encoder, &format!("one adapter, {form}, {how}"), &[Some(names[0].clone())], None)?;

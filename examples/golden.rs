@@ -38,7 +38,7 @@ impl Visit for Check {
         let length = ids.len() / rows;
         let sentences: Vec<Vec<i32>> =
             (0..rows).map(|row| (0..length).filter(|at| mask[row * length + at] != 0).map(|at| ids[row * length + at] as i32).collect()).collect();
-        let ride = std::env::var_os("TRIFUSE_APART").is_none();
+        let ride = std::env::var_os("TRIFUSE_RIDE").map(|ride| ride == "1");
         let mut encoder = Encoder::open(Arc::new(backend), &self.model, EncoderOptions { dtype: self.dtype, ride, ..Default::default() })?;
         let mut names: Vec<String> = golden.names().into_iter().filter(|name| name.starts_with("emb.")).collect();
         names.sort_by_key(|name| name != "emb.base");

@@ -172,7 +172,7 @@ impl Visit for Table {
         for pair in &pairs {
             let number = seen.entry(&pair.d).or_default();
             *number += 1;
-            if *number % 4 == 0 {
+            if number.is_multiple_of(4) {
                 calibrating.extend([pair.a.as_str(), &pair.b]);
                 continue;
             }

@@ -56,9 +56,21 @@ fn unit(dtype: DType) -> Unit {
         source: source!("pointwise/simt.cu"),
         headers: vec![("pointwise/params.cuh", PointwiseParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into())],
-        entries: &["pointwise_simt"],
+        entries: &["pointwise_simt", "pointwise_norm_rows"],
         shared_bytes: 0,
     }
+}
+
+/// Rows of a block of the kernel for norms of short rows, a warp each; elements that it moves at once; the longest row.
+const ROWS: u64 = 8;
+const PIECE: u64 = 4;
+const LONGEST: u64 = 1024;
+
+/// Whether it is a norm of rows that a warp holds, all of it on whole pieces.
+fn short_norm(op: &Pointwise, params: &PointwiseParams) -> bool {
+    let norm = matches!(op.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise);
+    let places = [params.x, params.weight, params.bias, params.residual, params.y];
+    norm && op.columns <= LONGEST && op.columns.is_multiple_of(PIECE) && places.iter().all(|place| place.is_multiple_of(PIECE * op.dtype.size()))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<Cuda>, args: &PointwiseArgs<Cuda>) -> Result<()> {
@@ -91,6 +103,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         Kind::L2Normalise => params.kind = 5,
         Kind::Add => params.kind = 6,
         Kind::Activation(activation) => (params.kind, params.activation) = (7, activation_code(Some(activation))),
+    }
+    if short_norm(op, &params) {
+        // SAFETY: the caller's promise.
+        return unsafe { plan.launch(queue, "pointwise_norm_rows", &Launch::new(blocks(op.rows.div_ceil(ROWS)), 256), &params) };
     }
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, "pointwise_simt", &Launch::new(blocks(op.rows), 256), &params) }

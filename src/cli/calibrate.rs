@@ -66,6 +66,7 @@ fn texts(path: &Path) -> Result<Vec<String>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::config::Config;
-use super::layer::Pass;
+use super::layer::{Pass, apart};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
@@ -27,13 +27,14 @@ pub struct EncoderOptions {
     /// The most bytes of device memory for adapters; `None` holds them all.
     pub pool_bytes: Option<u64>,
     /// Whether an adapter's part rides in the epilogue of the product it belongs to, where its projection has one product
-    /// to itself and all adapters one form there; else it is a launch of its own.
-    pub ride: bool,
+    /// to itself and all adapters one form there; else it is a launch of its own. By default not on `cuda`, whose product
+    /// with adapters is the slower way there.
+    pub ride: Option<bool>,
 }
 
 impl Default for EncoderOptions {
     fn default() -> Self {
-        Self { dtype: DType::F32, pool_bytes: None, ride: true }
+        Self { dtype: DType::F32, pool_bytes: None, ride: None }
     }
 }
 
@@ -195,7 +196,10 @@ impl<D: Backend> Encoder<D> {
 
     /// Makes sure that the buffers hold a batch of that class.
     fn make_room(&mut self, shape: &Shape, watched: bool) -> Result<()> {
-        let wide = watched || self.engine.is_some() || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
+        let wide = watched
+            || apart::<D>()
+            || self.engine.is_some()
+            || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
         if self.arena.as_ref().is_some_and(|arena| arena.fits(shape, wide)) && self.classes.len() < MAX_CLASSES {
             return Ok(());
         }
@@ -235,7 +239,7 @@ impl<D: Backend> Encoder<D> {
         }
         let watch = watch.map(|watch| (watch, batch.tokens));
         let (watched, warm) = (watch.is_some(), class.warm);
-        let (dtype, ride) = (options.dtype, options.ride);
+        let (dtype, ride) = (options.dtype, options.ride.unwrap_or(D::NAME != "cuda"));
         if watched || !warm {
             let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch };
             pass.run(weights)?;

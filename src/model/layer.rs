@@ -82,9 +82,9 @@ impl<D: Backend> Pass<'_, '_, D> {
         let [state, b, middle] = [&self.class.buffers.state, &self.class.buffers.b, &self.class.buffers.middle].map(Slice::clone);
         let [.., up, down] = block.paths.each_ref();
         let activation = self.config.activation;
-        let between = [up, down].iter().any(|path| self.forms(path) > 0) || self.watch.is_some();
+        let between = apart::<D>() || [up, down].iter().any(|path| self.forms(path) > 0) || self.watch.is_some();
         match self.class.buffers.wide.clone() {
-            // Something enters between the two products, so they are two launches.
+            // Something enters between the two products, or they are faster so: two launches.
             Some([inner, _]) if between => {
                 self.project(&middle, hidden, &block.up, &[Part { path: up, first: 0, columns: wide }], &inner, Some(activation))?;
                 self.project(&inner, wide, &block.down, &[Part { path: down, first: 0, columns: hidden }], &b, None)?;
@@ -163,6 +163,12 @@ impl<D: Backend> Pass<'_, '_, D> {
             None => Ok(()),
         }
     }
+}
+
+/// Whether the MLP is two products also with nothing between them. On an H200, 131,072 rows, f16, 384 → 1536 → 384: 1.15 ms, and
+/// 1.77 ms as `fused_mlp`, whose chunks are small for so short a K; at 4,096 rows both take 43 µs.
+pub fn apart<D: Backend>() -> bool {
+    D::NAME == "cuda"
 }
 
 fn with_norm<D: Backend>(norm: &Affine<D>, x: &Slice<D>, residual: &Slice<D>, y: &Slice<D>) -> PointwiseArgs<D> {

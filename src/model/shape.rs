@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(places.shape(), shape.varlen());
             let tokens: usize = lengths.iter().sum();
             assert!(shape.rows >= tokens && shape.rows * 8 <= tokens * 9 + 8 * MIN_ROWS, "{count} × {most}: {shape:?} for {tokens}");
-            assert!(shape.rows % ROW_STEP == 0 && shape.rows >= MIN_ROWS);
+            assert!(shape.rows.is_multiple_of(ROW_STEP) && shape.rows >= MIN_ROWS);
             assert_eq!(places.cu_q()[..3], [0, lengths[0] as i32, lengths.get(1).map_or(places.cu_q()[2], |second| (lengths[0] + second) as i32)]);
         }
         assert_eq!(Shape::of(&[128; 1024]), Shape { rows: 131_072, sequences: 1024, longest: 128 });

@@ -27,7 +27,9 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
             DType::F16 => 2e-3,
             DType::BF16 => 2e-2,
         };
-        for (number, (name, beside)) in REFERENCES.into_iter().enumerate() {
+        // Two of bf16 and f16 show what rounding does; f32 shows every way.
+        let count = if dtype == DType::F32 { REFERENCES.len() } else { 2 };
+        for (number, (name, beside)) in REFERENCES.into_iter().take(count).enumerate() {
             let device = device.clone();
             let title = format!("golden {name} {dtype} with {} attached{}", beside.len(), if number == 4 { ", two forms" } else { "" });
             trials.push(Trial::test(title, move || {

@@ -77,6 +77,7 @@ fn request(line: &[u8]) -> Result<Request, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
