@@ -163,6 +163,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             factor_header(),
             ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
             ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
+            ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
             ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
         ],
         defines: vec![
