@@ -45,6 +45,6 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     pieces.run(p, tile, space, buffer ^ 1, false, [] {});
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
 
-extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }
