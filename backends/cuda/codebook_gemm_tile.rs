@@ -61,7 +61,7 @@ params! {
         y_aligned: u32,
         /// Blocks that share a tile of tokens.
         blocks: u32,
-        /// No launch still under way writes x.
+        /// No launch still under way writes x or the core.
         x_early: u32,
     }
 }
@@ -163,6 +163,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             factor_header(),
             ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
             ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
+            ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
             ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
         ],
         defines: vec![
@@ -254,7 +255,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
     for (slice, of) in op.slices.iter().zip(&args.slices) {
         let mut open = queue.take_open();
         let early = starts_early(&open, &read_early(args, of));
-        let x_early = early && starts_early(&open, &[range(&args.x)]);
+        let x_early = early && starts_early(&open, &[Some(&args.x), of.core.as_ref()].into_iter().flatten().map(range).collect::<Vec<_>>());
         let blocks = cluster_sharing(op, slice, u64::from(plan.target.units), x_early);
         let params = TileParams { x_early: u32::from(x_early), ..tile_params(op, args, slice, of, blocks as u32) };
         if !early {

@@ -7,7 +7,7 @@
 constexpr u32 HELD = 2;
 
 template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
-    extern __shared__ __align__(128) u8 dynamic[];
+    extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
     static_assert(sizeof(Space) == SHARED_BYTES, "the host's size is another");
     Space &space = *reinterpret_cast<Space *>(dynamic);
@@ -45,6 +45,6 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     pieces.run(p, tile, space, buffer ^ 1, false, [] {});
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
 
-extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }

@@ -41,7 +41,7 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[CL
 }
 
 template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
-    extern __shared__ __align__(128) u8 dynamic[];
+    extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
     __shared__ u64 arrived;
     static_assert(sizeof(ClusterSpace) == SHARED_BYTES, "the host's size is another");

@@ -51,21 +51,22 @@ struct Tile {
 // What each warp summed.
 typedef f32 Parts[WARPS][ROWS][RANK];
 
-// Dynamic shared memory.
+// Dynamic shared memory, from a multiple of 1024 on.
 struct Space {
+    alignas(128) element table[ROWS][TABLE];   // first: a place in a table is added to its address by OR
     alignas(128) element v[2][STAGE][V_STRIDE];
     u32 codes[CODES_BYTES / 4];
     element g[ROWS][G_STRIDE];
     f32 h[ROWS][RANK];
-    element table[ROWS][TABLE];
 };
 
 __device__ __forceinline__ Parts &parts_in(Space &space, u32 buffer) { return *reinterpret_cast<Parts *>(space.v[buffer]); }
 
 // In words: where the codes end, and where they may start, if all of d_in fits into one buffer of V or not.
-constexpr u32 CODES_END = u32(sizeof(element) * 2 * STAGE * V_STRIDE + CODES_BYTES) / 4;
-constexpr u32 CODES_AFTER_ONE = u32(sizeof(element) * STAGE * V_STRIDE + sizeof(Parts)) / 4;
-constexpr u32 CODES_AFTER_BOTH = u32(sizeof(element) * 2 * STAGE * V_STRIDE) / 4;
+constexpr u32 V_BYTES = sizeof(element) * STAGE * V_STRIDE, TABLES_BYTES = sizeof(element) * ROWS * TABLE;
+constexpr u32 CODES_AFTER_ONE = u32(TABLES_BYTES + V_BYTES + sizeof(Parts)) / 4;
+constexpr u32 CODES_AFTER_BOTH = (TABLES_BYTES + 2 * V_BYTES) / 4;
+constexpr u32 CODES_END = CODES_AFTER_BOTH + CODES_BYTES / 4;
 
 // The power of two below `value`, within what has an exact inverse.
 __device__ __forceinline__ u32 exponent_below(f32 value) {

@@ -17,6 +17,13 @@ __device__ __forceinline__ void store_16(void *to, uint4 value) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
 }
 
+// 16 bits at an address of shared memory, where it was computed as such.
+__device__ __forceinline__ u32 shared_load_16(u32 address) {
+    u16 value;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address));
+    return value;
+}
+
 // ---- cp.async ----
 
 // 16 bytes to shared memory, of which the last 16 - `bytes` become zero. Both addresses are multiples of 16. Past the first
