@@ -146,13 +146,13 @@ fn band(op: &Attention) -> u64 {
     together.min(op.batch * op.heads).max(1)
 }
 
-/// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has two steps.
+/// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has four steps.
 fn cluster(op: &Attention, units: u32) -> u64 {
     let steps = match op.form {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
         _ => op.kv_len.div_ceil(KEYS),
     };
-    [8, 4, 2].into_iter().find(|&size| work(op) * size <= u64::from(units) && steps >= 2 * size).unwrap_or(1)
+    [8, 4, 2].into_iter().find(|&size| work(op) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -204,7 +204,7 @@ mod tests {
     fn few_tiles_are_shared_by_clusters() {
         let op = |heads, queries, keys| Attention::dense(DType::F16, 1, [heads, heads], [queries, keys], 64);
         let of = |heads, queries, keys| cluster(&op(heads, queries, keys), TARGET.units);
-        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(1, 128, 256)), (1, 2, 8, 1));
+        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(8, 512, 512)), (1, 2, 8, 1));
     }
 
     #[test]

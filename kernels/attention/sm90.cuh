@@ -338,16 +338,31 @@ __device__ __forceinline__ void join_output(const AttentionParams &p, const f32 
     u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
     Block block = place_of(p, blockIdx.x / size);
     Sequence s = sequence_of(p, block.batch);
-    for (u32 at = threadIdx.x % 256; at < share * (HEAD_DIM / 4); at += CONSUMERS * 128) {
-        u32 row = rank * share + at / (HEAD_DIM / 4), column = at % (HEAD_DIM / 4) * 4, query = block.first_row + row;
-        if (query >= u32(p.q_len)) {
-            continue;
-        }
-        Partial all = no_keys();
+    // Several places at a time, so that their loads are under way together.
+    constexpr u32 PLACES = 4, READERS = CONSUMERS * 128;
+    for (u32 at = threadIdx.x % READERS; at < share * (HEAD_DIM / 4); at += READERS * PLACES) {
+        Partial all[PLACES] = {no_keys(), no_keys(), no_keys(), no_keys()};
         for (u32 other = 0; other < size; other++) {
-            u32 from = cluster_address(own, other), sums = from + (KEPT_SUMS + row * 2) * 4;
-            all.join({cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)});
+            u32 from = cluster_address(own, other);
+            Partial more[PLACES];
+#pragma unroll
+            for (u32 i = 0; i < PLACES; i++) {
+                // Past the end the first place again.
+                u32 place = at + i * READERS < share * (HEAD_DIM / 4) ? at + i * READERS : at;
+                u32 row = rank * share + place / (HEAD_DIM / 4), column = place % (HEAD_DIM / 4) * 4, sums = from + (KEPT_SUMS + row * 2) * 4;
+                more[i] = {cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)};
+            }
+#pragma unroll
+            for (u32 i = 0; i < PLACES; i++) {
+                all[i].join(more[i]);
+            }
         }
-        finish(p, s, block.head, query, i32(column), all);
+#pragma unroll
+        for (u32 i = 0; i < PLACES; i++) {
+            u32 place = at + i * READERS, query = block.first_row + rank * share + place / (HEAD_DIM / 4);
+            if (place < share * (HEAD_DIM / 4) && query < u32(p.q_len)) {
+                finish(p, s, block.head, query, i32(place % (HEAD_DIM / 4) * 4), all[i]);
+            }
+        }
     }
 }
