@@ -76,6 +76,8 @@ params! {
         capacity: u32,
         /// Tiles of a head's rows (of the group's, where heads are packed).
         tiles: u32,
+        /// Heads whose tiles are taken together, where blocks take tile after tile.
+        band: u32,
     }
 }
 
@@ -173,6 +175,7 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
         patterns: 1,
         capacity: 0,
         tiles: 0,
+        band: 1,
     };
     match op.form {
         Form::Dense => {}

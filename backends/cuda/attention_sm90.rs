@@ -43,6 +43,8 @@ params! {
 const ROWS: u64 = 128;
 const KEYS: u64 = 128;
 const STAGES: u64 = 2;
+/// Bytes of keys and values that stay in the second-level cache, of 50 MB.
+const CACHED_BYTES: u64 = 24 << 20;
 /// Bytes for the barriers.
 const BARRIERS: u64 = 256;
 /// Elements of a copied row: 128 bytes, as wide as the swizzle.
@@ -137,13 +139,20 @@ fn work(op: &Attention) -> u64 {
     op.batch * op.heads * op.q_len.div_ceil(ROWS)
 }
 
-/// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has two steps.
+/// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
+fn band(op: &Attention) -> u64 {
+    let keys = 2 * op.kv_len * op.head_dim * op.dtype.size();
+    let together = (CACHED_BYTES / keys.max(1)).max(1) * (op.heads / op.kv_heads);
+    together.min(op.batch * op.heads).max(1)
+}
+
+/// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has four steps.
 fn cluster(op: &Attention, units: u32) -> u64 {
     let steps = match op.form {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
         _ => op.kv_len.div_ceil(KEYS),
     };
-    [8, 4, 2].into_iter().find(|&size| work(op) * size <= u64::from(units) && steps >= 2 * size).unwrap_or(1)
+    [8, 4, 2].into_iter().find(|&size| work(op) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -154,7 +163,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         // SAFETY: the caller's promise; this module holds the kernel too.
         return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(held(op.head_dim)), args) };
     }
-    common.tiles = op.q_len.div_ceil(ROWS) as u32;
+    (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band(op) as u32);
     let [q, k, v] = operands(op);
     let map = |(rows, box_dims): (Rows, &[u32; 4]), slice| -> Result<TensorMap> { rows.layout(op.dtype, box_dims).encode(slice) };
     let (work, cluster) = (work(op), cluster(op, plan.target.units));
@@ -195,7 +204,13 @@ mod tests {
     fn few_tiles_are_shared_by_clusters() {
         let op = |heads, queries, keys| Attention::dense(DType::F16, 1, [heads, heads], [queries, keys], 64);
         let of = |heads, queries, keys| cluster(&op(heads, queries, keys), TARGET.units);
-        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(1, 128, 256)), (1, 2, 8, 1));
+        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(8, 512, 512)), (1, 2, 8, 1));
+    }
+
+    #[test]
+    fn heads_are_taken_together_while_their_keys_are_cached() {
+        let op = |heads, keys| Attention::dense(DType::F16, 2, heads, [keys, keys], 128);
+        assert_eq!([band(&op([32, 32], 16384)), band(&op([32, 8], 16384)), band(&op([32, 32], 512))], [3, 12, 64]);
     }
 
     #[test]

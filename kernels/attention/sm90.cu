@@ -40,7 +40,6 @@ template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &
     for (; work < total; turn++) {
         Block block = block_of<LISTED>(p.common, work);
         u32 kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
-        u32 after = next_work(p, total);
         await(&shared.q_empty, turn % 2 ^ 1);
         shared.work = work;
         mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
@@ -60,7 +59,8 @@ template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &
             await(&shared.v_ring.empty[at], round);
             fetch(p.v, shared.v_ring, stage.v, at, key, kv_head, block.batch);
         }
-        work = after;
+        // Asked for late: a block with a long tile must not keep the next one from others.
+        work = next_work(p, total);
     }
     // Nothing is left.
     await(&shared.q_empty, turn % 2 ^ 1);

@@ -96,10 +96,15 @@ __device__ __forceinline__ Steps listed_steps(const AttentionParams &p, const Bl
 
 // Which tile a block works on, and nothing that has to be read.
 __device__ __forceinline__ Block place_of(const AttentionParams &p, u32 work) {
+    // In bands of heads whose keys fit the second-level cache together. Late queries of causal sequences have the most to do, and
+    // come first in each band.
+    u32 heads = u32(p.batch * p.heads), band = work / (p.tiles * p.band), first = band * p.band;
+    u32 inside = work - first * p.tiles, width = heads - first < p.band ? heads - first : p.band;
+    u32 head = first + inside % width;
     Block block;
-    block.batch = work / p.tiles / u32(p.heads);
-    block.head = work / p.tiles % u32(p.heads);
-    block.first_row = i32(p.tiles - 1 - work % p.tiles) * BLOCK_ROWS;
+    block.batch = head / u32(p.heads);
+    block.head = head % u32(p.heads);
+    block.first_row = i32(p.tiles - 1 - inside / width) * BLOCK_ROWS;
     block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
     block.steps = {};
     return block;
@@ -248,34 +253,53 @@ __device__ __forceinline__ void leave(u64 *empty) {
     }
 }
 
+// 32 columns of a row, held by four lanes: of each eight columns, lane t has 2t and the next. `count` of them are there.
+__device__ __forceinline__ void write_columns(element *to, const u32 (&own)[4], i32 count, bool aligned) {
+    u32 lane = threadIdx.x % 4;
+    // Each lane gets eight columns of its own, so that it writes 16 bytes: mine[n] comes from lane n.
+    u32 mine[4];
+#pragma unroll
+    for (u32 turn = 0; turn < 4; turn++) {
+        u32 other = lane ^ turn;
+        u32 low = other & 1 ? own[1] : own[0], high = other & 1 ? own[3] : own[2];
+        u32 got = __shfl_xor_sync(0xffffffffu, other & 2 ? high : low, turn);
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) {
+            mine[n] = other == n ? got : mine[n];
+        }
+    }
+    if (aligned && i32(lane * 8) + 8 <= count) {
+        store_16(to + lane * 8, {mine[0], mine[1], mine[2], mine[3]});
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        if (i32(lane * 8) + c < count) {
+            to[lane * 8 + c].bits = u16(mine[c / 2] >> c % 2 * 16);
+        }
+    }
+}
+
 __device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         f32 sum = rows.total[r];
         sum += shuffle_xor(sum, 1);
         sum += shuffle_xor(sum, 2);
-        if (rows.row[r] >= i32(p.q_len)) {
-            continue;
-        }
+        bool there = rows.row[r] < i32(p.q_len);
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
         element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
-        bool whole = (u64(to) & 3) == 0;
+        bool aligned = (u64(to) & 15) == 0;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i++) {
-            i32 column = i * 8 + i32(threadIdx.x % 4 * 2);
-            u32 both = narrow2<element>(o[4 * i + 2 * r] * share, o[4 * i + 2 * r + 1] * share);
-            if (whole && column + 1 < p.head_dim) {
-                *(u32 *)(to + column) = both;
-            } else {
-                if (column < p.head_dim) {
-                    to[column].bits = u16(both);
-                }
-                if (column + 1 < p.head_dim) {
-                    to[column + 1].bits = u16(both >> 16);
-                }
+        for (int i = 0; i < HEAD_DIM / 8; i += 4) {
+            u32 own[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                own[n] = narrow2<element>(o[4 * (i + n) + 2 * r] * share, o[4 * (i + n) + 2 * r + 1] * share);
             }
+            write_columns(to + i * 8, own, there ? p.head_dim - i * 8 : 0, aligned);
         }
-        if (p.lse && threadIdx.x % 4 == 0) {
+        if (p.lse && there && threadIdx.x % 4 == 0) {
             f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
             p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum > 0.0f ? natural : -infinity();
         }
@@ -314,16 +338,31 @@ __device__ __forceinline__ void join_output(const AttentionParams &p, const f32 
     u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
     Block block = place_of(p, blockIdx.x / size);
     Sequence s = sequence_of(p, block.batch);
-    for (u32 at = threadIdx.x % 256; at < share * (HEAD_DIM / 4); at += CONSUMERS * 128) {
-        u32 row = rank * share + at / (HEAD_DIM / 4), column = at % (HEAD_DIM / 4) * 4, query = block.first_row + row;
-        if (query >= u32(p.q_len)) {
-            continue;
-        }
-        Partial all = no_keys();
+    // Several places at a time, so that their loads are under way together.
+    constexpr u32 PLACES = 4, READERS = CONSUMERS * 128;
+    for (u32 at = threadIdx.x % READERS; at < share * (HEAD_DIM / 4); at += READERS * PLACES) {
+        Partial all[PLACES] = {no_keys(), no_keys(), no_keys(), no_keys()};
         for (u32 other = 0; other < size; other++) {
-            u32 from = cluster_address(own, other), sums = from + (KEPT_SUMS + row * 2) * 4;
-            all.join({cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)});
+            u32 from = cluster_address(own, other);
+            Partial more[PLACES];
+#pragma unroll
+            for (u32 i = 0; i < PLACES; i++) {
+                // Past the end the first place again.
+                u32 place = at + i * READERS < share * (HEAD_DIM / 4) ? at + i * READERS : at;
+                u32 row = rank * share + place / (HEAD_DIM / 4), column = place % (HEAD_DIM / 4) * 4, sums = from + (KEPT_SUMS + row * 2) * 4;
+                more[i] = {cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)};
+            }
+#pragma unroll
+            for (u32 i = 0; i < PLACES; i++) {
+                all[i].join(more[i]);
+            }
         }
-        finish(p, s, block.head, query, i32(column), all);
+#pragma unroll
+        for (u32 i = 0; i < PLACES; i++) {
+            u32 place = at + i * READERS, query = block.first_row + rank * share + place / (HEAD_DIM / 4);
+            if (place < share * (HEAD_DIM / 4) && query < u32(p.q_len)) {
+                finish(p, s, block.head, query, i32(place % (HEAD_DIM / 4) * 4), all[i]);
+            }
+        }
     }
 }

@@ -67,12 +67,14 @@ fn probe_unit(source: &'static str) -> Unit {
 const AMPERE: &str = r#"
     #include "ptx/copy.cuh"
     #include "ptx/mma.cuh"
+    #include "ptx/special.cuh"
     template <class T> __device__ void use(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_m16n8k16<T>(d, a, b); }
     extern "C" __global__ void probe(const char *from, f32 *to, f32 value) {
         __shared__ alignas(128) char tile[4096];
         u32 at = shared_address(tile) + threadIdx.x * 16;
         cp_async_16(at, from + threadIdx.x * 16);
         cp_async_16(at, from + threadIdx.x * 16, 8);
+        cp_async_16_stream(at, from + threadIdx.x * 16);
         cp_async_4(at + 2048, from + threadIdx.x * 4, 2);
         cp_async_commit();
         cp_async_wait<0>();
@@ -86,6 +88,8 @@ const AMPERE: &str = r#"
         ldmatrix_x2_transposed(b, at);
         use<bf16>(d, a, b);
         to[threadIdx.x] = d[0] + d[1] + d[2] + d[3] + widen(narrow<f16>(value)) + widen(narrow<bf16>(value)) + narrow<f32>(infinity());
+        to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + f32(any_lane(value > 0.0f));
+        ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
     }
 "#;
@@ -132,6 +136,8 @@ const HOPPER: &str = r#"
             mbarrier_arrive(&barrier);
             mbarrier_arrive_remote(&barrier, cluster_rank() ^ 1);
             mbarrier_arrive_remote_relaxed(&barrier, cluster_rank() ^ 1);
+            u32 other = cluster_address(shared_address(tile), cluster_size() - 1);
+            to[0] = cluster_load(other) + cluster_load_16(other).x;
         }
         mbarrier_wait(&barrier, 0);
         registers_take<240>();
