@@ -4,6 +4,11 @@
 #   scripts/gpu.sh pack   here: builds the tests and the binary, stripped, into .gpu/ (ignored by git)
 #   scripts/gpu.sh run    there, in a copy of the tree with .gpu/ beside it: conformance, contract, sanitizers,
 #                         verification, then a short table; logs go to ${OUT:-.gpu/out}
+#   scripts/gpu.sh run bench conformance   there: only the steps whose names begin so
+#   scripts/gpu.sh sanitize TOOL   there: the edge cases under one tool of compute-sanitizer
+#
+# TRIFUSE_PROFILE=dev packs unoptimised programs: they are built in a fraction of the time, the device runs the same kernels,
+# and what the host does is slow.
 #
 # Every step has a time limit, so that a launch that hangs costs its step and not the run.
 set -uo pipefail
@@ -14,12 +19,20 @@ tests=(conformance contract)
 pack() {
   set -e
   rm -rf .gpu && mkdir -p .gpu
-  local features=(--features cuda)
-  cargo build --release "${features[@]}" --bin trifuse
-  cp "${CARGO_TARGET_DIR:-target}/release/trifuse" .gpu/
+  local features=(--features cuda) folder=release
+  if [ "${TRIFUSE_PROFILE:-release}" = dev ]; then
+    # As the tests are built: another set of features would build the dependencies anew.
+    features=(--all-features) folder=debug
+  else
+    features+=(--release)
+  fi
+  TRIFUSE_REVISION=$(git rev-parse --short HEAD)$(git diff --quiet HEAD || echo '+changes')
+  export TRIFUSE_REVISION
+  cargo build "${features[@]}" --bin trifuse
+  cp "${CARGO_TARGET_DIR:-target}/$folder/trifuse" .gpu/
   local flags=()
   for test in "${tests[@]}"; do flags+=(--test "$test"); done
-  cargo test --release "${features[@]}" --no-run "${flags[@]}" --message-format=json |
+  cargo test "${features[@]}" --no-run "${flags[@]}" --message-format=json |
     python3 -c '
 import json, shutil, sys
 for line in sys.stdin:
@@ -32,10 +45,22 @@ for line in sys.stdin:
 }
 
 rows=()
+chosen=()
+
+# wanted NAME: whether the step is to run: all are, unless some were named.
+wanted() {
+  local prefix
+  [ ${#chosen[@]} -gt 0 ] || return 0
+  for prefix in "${chosen[@]}"; do
+    if [[ $1 == "$prefix"* ]]; then return 0; fi
+  done
+  return 1
+}
 
 # step NAME SECONDS COMMAND...: runs it, keeps its output, adds a row to the table.
 step() {
   local name=$1 limit=$2 began status last
+  wanted "$name" || return 0
   shift 2
   began=$(date +%s)
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
@@ -45,25 +70,63 @@ step() {
   rows+=("$(printf '%-24s %4s  %4ss  %s' "$name" "$([ $status = 0 ] && echo ok || echo "rc$status")" "$(($(date +%s) - began))" "${last:0:110}")")
 }
 
+# Every case of no more than this much work (odd sizes, empty rows, ragged, paged, sparse: all that is hard is small) under
+# memcheck, racecheck, synccheck or initcheck, in parts side by side, with kernels that are compiled already.
+sanitize() {
+  local tool=$1 parts=64 folder log
+  command -v compute-sanitizer >/dev/null || { echo "skipped: compute-sanitizer is not on the PATH"; exit 1; }
+  folder=$(mktemp -d)
+  export TRIFUSE_BACKEND=cuda TRIFUSE_MOST_FLOPS=${MOST_FLOPS:-3e7} folder tool parts
+  seq "$parts" | xargs -P "$(nproc)" -I{} bash -c 'TRIFUSE_SHARD={}/$parts compute-sanitizer --tool "$tool" --target-processes all \
+    --error-exitcode 99 --print-limit 20 .gpu/conformance --test-threads 1 >"$folder/{}.log" 2>&1 || echo "part {}: status $?"'
+  cat "$folder"/*.log
+  # A part that died, or in which a test failed, is as bad as an error that the tool counts.
+  local counted errors passed ignored failed
+  counted=$(cat "$folder"/*.log | grep -cE '(ERROR|RACECHECK) SUMMARY')
+  errors=$(cat "$folder"/*.log | grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' | grep -oE ': [0-9]+ ' | awk '{ n += $2 } END { print n + 0 }')
+  read -r passed failed ignored < <(cat "$folder"/*.log | grep -E '^test result' | awk '{ p += $4; f += $6; i += $8 } END { print p + 0, f + 0, i + 0 }')
+  echo "$tool: $passed passed, $failed failed, $ignored left out, ERROR SUMMARY: $errors errors in $counted of $parts parts"
+  rm -rf "$folder"
+  [ "$errors" = 0 ] && [ "$failed" = 0 ] && [ "$counted" = "$parts" ] && [ "$passed" -gt 0 ]
+}
+
+# Kernels compiled ahead are all that the backend needs: a case that runs from that folder adds nothing to it.
+ahead() {
+  local folder before
+  folder=$(mktemp -d)
+  .gpu/trifuse kernels --op linear --variant simt --arch sm_90a --output "$folder" || exit 1
+  before=$(ls "$folder/kernels" | sort | sha256sum)
+  TRIFUSE_BACKEND=cuda TRIFUSE_CACHE_DIR=$folder .gpu/conformance 'linear/bias' --skip sm80 --skip sm90 || exit 1
+  [ "$before" = "$(ls "$folder/kernels" | sort | sha256sum)" ] || { echo "error: something was compiled again"; exit 1; }
+  echo "passed: nothing was compiled again"
+}
+
 run() {
+  chosen=("$@")
   out=${OUT:-.gpu/out}
   mkdir -p "$out"
   export XDG_RUNTIME_DIR=/tmp TRIFUSE_CACHE_DIR=/tmp/trifuse-cache
   chmod +x .gpu/*
-  step devices 60 .gpu/trifuse devices
-  cat "$out/devices.log"
+  .gpu/trifuse devices
   step conformance-wgpu 500 .gpu/conformance '[wgpu]'
   step contract-wgpu 120 .gpu/contract '[wgpu]'
-  step conformance-cuda 500 .gpu/conformance '[cuda]'
+  TRIFUSE_REPEATS=100 step conformance-cuda 500 .gpu/conformance '[cuda]'
   step contract-cuda 120 .gpu/contract '[cuda]'
   step vectors 120 .gpu/trifuse verify --vectors .gpu/vectors --backend cuda
   step vectors-wgpu 120 .gpu/trifuse verify --vectors .gpu/vectors --backend wgpu
-  grep -hE '^test .*FAILED|FAILED' "$out"/conformance-*.log "$out"/contract-*.log | head -40
+  for tool in memcheck racecheck synccheck initcheck; do step "$tool" 110 "$PWD/scripts/gpu.sh" sanitize "$tool"; done
+  step compiled-ahead 60 "$PWD/scripts/gpu.sh" ahead
+  step six-tests 200 .gpu/trifuse verify --backend cuda --only 1,2,3,4,5,6
+  OUT=$out/bench TRIFUSE=.gpu/trifuse TRIFUSE_BACKEND=cuda step bench 600 scripts/bench.sh
+  grep -hE '^test .*FAILED|FAILED' "$out"/conformance-*.log "$out"/contract-*.log 2>/dev/null | head -40
+  if [ -e "$out/bench.log" ]; then cat "$out/bench.log"; fi
   printf '%s\n' '' "${rows[@]}"
 }
 
 case ${1:-} in
   pack) pack ;;
-  run) run ;;
-  *) sed -n '2,9p' "$0" >&2; exit 2 ;;
+  run) run "${@:2}" ;;
+  sanitize) sanitize "${2:?a tool: memcheck, racecheck, synccheck or initcheck}" ;;
+  ahead) ahead ;;
+  *) sed -n '2,14p' "$0" >&2; exit 2 ;;
 esac

@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/compress.rs"]
 mod compress;
 #[path = "cli/demo.rs"]
 mod demo;
+#[path = "cli/documented.rs"]
+mod documented;
 #[path = "cli/inspect.rs"]
 mod inspect;
+#[path = "cli/kernels.rs"]
+mod kernels;
 #[path = "cli/support.rs"]
 mod support;
 
@@ -20,7 +26,9 @@ use support::{err, object, out, population, run, trifuse};
 fn help_names_every_command_and_the_exit_statuses() {
     let output = run(&["--help"]);
     assert!(output.status.success());
-    for word in ["devices", "demo", "compress", "decompress", "inspect", "verify", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"] {
+    for word in
+        ["devices", "demo", "compress", "decompress", "inspect", "verify", "bench", "kernels", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"]
+    {
         assert!(out(&output).contains(word), "{word} is not in the help:\n{}", out(&output));
     }
     assert!(out(&run(&["--version"])).starts_with("trifuse "));

@@ -1,5 +1,11 @@
 //! Every case, drawn or from a file, on every variant of every backend of this build. A backend that is not there, and a case that a variant
 //! does not support, show as ignored tests with the reason; nothing is skipped in silence.
+//!
+//! What is run can be changed by the environment, for machines with a GPU (`scripts/gpu.sh`):
+//! - `TRIFUSE_BACKEND=cuda`: that backend alone;
+//! - `TRIFUSE_REPEATS=100`: besides, every case that often on every variant, each run the same bits as the first;
+//! - `TRIFUSE_MOST_FLOPS=1e8`: no case with more work than that, for tools that slow a kernel down a hundredfold;
+//! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,8 +16,9 @@ use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
 use trifuse::casefile::{self, CaseFile};
-use trifuse::cases::{OpKind, all};
+use trifuse::cases::{OpKind, Posed, Problem, Work, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case, variants};
+use trifuse::oracle::Define;
 use trifuse::session::Session;
 
 pub fn main() {
@@ -25,7 +32,13 @@ pub fn main() {
         }
     }
     let mut trials = Vec::new();
+    let only: Option<String> = setting("TRIFUSE_BACKEND").filter(|name| name != "auto");
     for name in NAMES {
+        if only.as_ref().is_some_and(|only| only != name) {
+            let name = format!("not asked for: {name}");
+            trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
+            continue;
+        }
         match Choice::Named(name, 0).open(Collect(&subjects)) {
             Ok(found) => trials.extend(found),
             Err(error) => {
@@ -34,12 +47,65 @@ pub fn main() {
             }
         }
     }
+    if let Some(shard) = setting::<String>("TRIFUSE_SHARD") {
+        trials = part_of(trials, &shard);
+    }
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// What the environment sets, where it does.
+fn setting<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    let Ok(value) = text.parse() else {
+        eprintln!("{name}: expected a value of another kind, found {text:?}");
+        std::process::exit(2);
+    };
+    Some(value)
+}
+
+/// Part `number/count` of the trials: those of one operation and variant lie together, for a kernel is loaded by every
+/// process that uses it.
+fn part_of(mut trials: Vec<Trial>, shard: &str) -> Vec<Trial> {
+    let parsed = shard.split_once('/').and_then(|(number, count)| Some((number.parse::<usize>().ok()?, count.parse::<usize>().ok()?)));
+    let Some((number, count)) = parsed.filter(|(number, count)| (1..=*count).contains(number)) else {
+        eprintln!("TRIFUSE_SHARD: expected NUMBER/COUNT, NUMBER from 1, found {shard:?}");
+        std::process::exit(2);
+    };
+    let key = |trial: &Trial| {
+        let name = trial.name();
+        let variant = name.rsplit_once('(').map_or("", |(_, end)| end.split([',', ')']).next().unwrap_or_default());
+        let case = name.strip_prefix("vectors/").unwrap_or(name);
+        (case.split(['/', '_']).next().unwrap_or_default().to_owned(), variant.to_owned())
+    };
+    trials.sort_by_cached_key(key);
+    let (from, to) = (trials.len() * (number - 1) / count, trials.len() * number / count);
+    trials.drain(from..to).collect()
+}
+
+/// The work of a case.
+struct Flops;
+
+impl Work for Flops {
+    type Out = f64;
+
+    fn on<O: Define>(self, posed: &Posed<O>) -> f64 {
+        posed.op.cost().executed_flops
+    }
+}
+
+/// Why a case is too much work, where it is.
+fn too_much(subject: &Subject) -> Result<Option<String>> {
+    let Some(most) = setting::<f64>("TRIFUSE_MOST_FLOPS") else { return Ok(None) };
+    let problem: Problem = subject.problem()?;
+    let flops = problem.with(Flops);
+    Ok((flops > most).then(|| format!("{flops:.1e} operations, more than TRIFUSE_MOST_FLOPS={most:.1e}")))
 }
 
 /// The cases of `tests/vectors`, whose answers NumPy computed.
 fn vectors() -> Result<Vec<Arc<Subject>>> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"));
+    let built = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"));
+    // A copy of the tree on another machine lies elsewhere than where this was built.
+    let folder = if built.is_dir() { built } else { Path::new("tests/vectors") };
     let named = |case: CaseFile| CaseFile { name: format!("vectors/{}", case.name), ..case };
     casefile::list(folder)?.iter().map(|path| Ok(Arc::new(Subject::from(named(casefile::read(path)?))))).collect()
 }
@@ -60,6 +126,9 @@ impl Visit for Collect<'_> {
             for &variant in variants(&*device, subject.kind()) {
                 trials.push(trial(&device, subject, variant, Mode::Direct));
                 trials.push(trial(&device, subject, variant, Mode::Aligned));
+                if let Some(repeats) = setting("TRIFUSE_REPEATS") {
+                    trials.push(trial(&device, subject, variant, Mode::Repeated(repeats)));
+                }
                 // Capture does not depend on sizes: one case of each operation and variant shows it.
                 if captured.insert((subject.kind().name(), variant)) {
                     trials.push(trial(&device, subject, variant, Mode::Captured));
@@ -77,13 +146,17 @@ impl Visit for Collect<'_> {
 
 fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static str, mode: Mode) -> Trial {
     let suffix = match mode {
-        Mode::Direct => "",
-        Mode::Aligned => ", aligned",
-        Mode::Captured => ", captured",
+        Mode::Direct => String::new(),
+        Mode::Aligned => ", aligned".into(),
+        Mode::Captured => ", captured".into(),
+        Mode::Repeated(runs) => format!(", {runs} runs"),
     };
     let name = format!("{} ({variant}{suffix})", subject.name());
     let (device, subject) = (device.clone(), subject.clone());
     Trial::ignorable_test(name, move || {
+        if let Some(reason) = too_much(&subject)? {
+            return Ok(Completion::ignored_with(reason));
+        }
         let mut session = Session::new(device)?;
         match run_case(&mut session, &subject, Some(variant), mode)? {
             Outcome::Passed(_) => Ok(Completion::Completed),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use trifuse::backend::Kernel;
 use trifuse::cases::{Case, OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case};
-use trifuse::device::{Caps, Device, Kind, Slice};
+use trifuse::device::{Caps, Clock, Device, Kind, Slice};
 use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
@@ -24,6 +24,7 @@ enum Fault {
     GivesZeros,
     IsOffByAThousandth,
     ChangesFromRunToRun,
+    ChangesInTheTenthRun,
     ReplaysNothing,
     RefusesItsOwnVariant,
 }
@@ -49,6 +50,7 @@ impl Device for Faulty {
     type Buffer = Memory;
     type Queue = Queue;
     type Graph = Launches;
+    type Mark = std::time::Instant;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -74,6 +76,23 @@ impl Device for Faulty {
     fn read(&self, _: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
         dst.copy_from_slice(&src.buffer.lock().unwrap()[src.offset as usize..][..dst.len()]);
         Ok(())
+    }
+
+    fn copy(&self, _: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        put(dst, 0, &bytes_of(src));
+        Ok(())
+    }
+
+    fn mark(&self, _: &mut Queue) -> Result<Self::Mark> {
+        Ok(std::time::Instant::now())
+    }
+
+    fn seconds_between(&self, _: &mut Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64> {
+        Ok((*later - *earlier).as_secs_f64())
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Host
     }
 
     fn wait(&self, _: &mut Queue) -> Result<()> {
@@ -116,6 +135,7 @@ fn compute(op: &Linear, args: &trifuse::ops::LinearArgs<Faulty>, fault: Fault, r
         Fault::GivesZeros => y.fill(0.0),
         Fault::IsOffByAThousandth => y.iter_mut().for_each(|y| *y *= 1.002),
         Fault::ChangesFromRunToRun => y[3] += op.dtype.ulp(y[3]) * f64::from(run),
+        Fault::ChangesInTheTenthRun if run == 9 => y[3] += op.dtype.ulp(y[3]),
         _ => {}
     }
     let mut bytes = op.dtype.encode(&y);
@@ -207,6 +227,8 @@ fn session(fault: Fault) -> Session<Faulty> {
         f16: true,
         subgroup: None,
         cuda_arch: None,
+        clock_hz: None,
+        memory_bytes_per_second: None,
     };
     Session::new(Arc::new(Faulty { fault, caps, runs: Mutex::new(0) })).unwrap()
 }
@@ -221,7 +243,7 @@ fn outcome(fault: Fault, mode: Mode) -> Outcome {
 
 #[test]
 fn a_right_device_passes() {
-    for mode in [Mode::Direct, Mode::Captured] {
+    for mode in [Mode::Direct, Mode::Captured, Mode::Repeated(5)] {
         match outcome(Fault::None, mode) {
             Outcome::Passed(metrics) => assert_eq!(metrics.len(), 1),
             other => panic!("{other:?}"),
@@ -239,7 +261,7 @@ fn every_fault_is_found_and_named() {
         (Fault::TransposesTheWeight, "y: max |error|"),
         (Fault::GivesZeros, "y: max |error|"),
         (Fault::IsOffByAThousandth, "relative L2"),
-        (Fault::ChangesFromRunToRun, "a second run differs from the first run in y"),
+        (Fault::ChangesFromRunToRun, "run 2 differs from the first run in y"),
         (Fault::RefusesItsOwnVariant, "on purpose"),
     ] {
         match outcome(fault, Mode::Direct) {
@@ -248,7 +270,17 @@ fn every_fault_is_found_and_named() {
         }
     }
     match outcome(Fault::ReplaysNothing, Mode::Captured) {
-        Outcome::Failed { why } => assert!(why.contains("a replay differs"), "{why}"),
+        Outcome::Failed { why } => assert!(why.contains("replay 1 differs"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_shows_seldom_is_found_by_repeating() {
+    assert!(matches!(outcome(Fault::ChangesInTheTenthRun, Mode::Direct), Outcome::Passed(_)));
+    assert!(matches!(outcome(Fault::ChangesInTheTenthRun, Mode::Repeated(9)), Outcome::Passed(_)));
+    match outcome(Fault::ChangesInTheTenthRun, Mode::Repeated(10)) {
+        Outcome::Failed { why } => assert!(why.contains("run 10 differs from the first run in y"), "{why}"),
         other => panic!("{other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 use super::Cuda;
 use super::jit::{Arch, Unit};
 use super::library::{self, Status, check, ok};
-use super::memory::Memory;
+use super::memory::{Buffer, Memory};
 use super::queue::Queue;
 use crate::backend::Kernel;
 use crate::device::Slice;
@@ -158,6 +158,11 @@ impl<O: Table> Kernel<O> for Cuda {
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {
         plan.workspace
+    }
+
+    fn workspace(&self, plan: &Plan<O>) -> Result<Buffer> {
+        // Counters start from zero.
+        self.memory.alloc_zeroed(plan.workspace)
     }
 
     fn variant(plan: &Plan<O>) -> &'static str {

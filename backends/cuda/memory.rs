@@ -178,15 +178,15 @@ impl Memory {
 
     /// `bytes` of memory.
     pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
-        self.alloc_filled(bytes, None)
+        self.alloc_filled(bytes, false)
     }
 
-    /// `bytes` of memory, each of them zero.
-    pub fn alloc_zeros(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
-        self.alloc_filled(bytes, Some(0))
+    /// `bytes` of memory, all zero.
+    pub fn alloc_zeroed(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        self.alloc_filled(bytes, true)
     }
 
-    fn alloc_filled(self: &Arc<Self>, bytes: u64, fill: Option<u8>) -> Result<Buffer> {
+    fn alloc_filled(self: &Arc<Self>, bytes: u64, zero: bool) -> Result<Buffer> {
         self.context.bind()?;
         let _queues = lock(&self.queues);
         // A buffer of no bytes still has an address of its own.
@@ -210,9 +210,9 @@ impl Memory {
         })?;
         let id = next_id();
         let buffer = Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer, id }));
-        if let Some(fill) = fill {
-            // SAFETY: the memory was just allocated, in that stream, and is that large.
-            ok(unsafe { sys::cuMemsetD8Async(pointer, fill, size, self.stream.raw) }, "filling an allocation")?;
+        if zero {
+            // SAFETY: the memory was just allocated in this stream, and is as large.
+            ok(unsafe { sys::cuMemsetD8Async(pointer, 0, size, self.stream.raw) }, "clearing memory")?;
         }
         // SAFETY: both handles are alive.
         ok(unsafe { sys::cuEventRecord(self.ready, self.stream.raw) }, "an allocation")?;

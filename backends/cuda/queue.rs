@@ -75,7 +75,7 @@ impl Queue {
     pub fn counters(&mut self) -> Result<u64> {
         let counters = match self.counters.take() {
             Some(counters) => counters,
-            None => self.memory.alloc_zeros(COUNTERS * 4)?,
+            None => self.memory.alloc_zeroed(COUNTERS * 4)?,
         };
         Ok(self.counters.insert(counters).address())
     }
@@ -133,6 +133,18 @@ impl Queue {
             }
         }
         self.wait()
+    }
+
+    /// Copies `bytes` on the device from one address to another; the two ranges lie apart.
+    pub fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
+        let stream = self.launching("copy")?;
+        // SAFETY: the caller's ranges lie on the device, apart from each other.
+        ok(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream) }, "a copy")
+    }
+
+    /// The device's memory, whose context the handles of this queue belong to.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Blocks until all is done, and reports what failed.

@@ -25,6 +25,11 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void *from, u32 bytes 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// As above, 128 bytes at a time from device memory: for long runs that are read once.
+__device__ __forceinline__ void cp_async_16_stream(u32 to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 // 4 bytes, or zero: for rows that do not start on a multiple of 16.
 __device__ __forceinline__ void cp_async_4(u32 to, const void *from, u32 bytes = 4) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -97,6 +102,13 @@ __device__ __forceinline__ void mbarrier_wait(u64 *barrier, u32 parity) {
 // ---- TMA ----
 
 __device__ __forceinline__ void tma_prefetch_map(const tensor_map *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// `bytes` to shared memory, counted at `barrier`. Addresses and size are multiples of 16.
+__device__ __forceinline__ void bulk_load(void *to, const void *from, u32 bytes, u64 *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
 
 // A box of a tensor to shared memory: `x` is the place along the contiguous axis. Bytes are counted at `barrier`. What lies
 // outside the tensor arrives as zeros, and is counted too.

@@ -9,7 +9,7 @@ use trifuse::backends::{Choice, NAMES, Visit};
 use trifuse::cases::all;
 use trifuse::conformance::{Mode, Outcome as Ran, Subject, run_case};
 use trifuse::session::Session;
-use trifuse::verify::{Check, NAMES as TESTS, Samples, Verdict, run as run_test};
+use trifuse::verify::{Check, NAMES as TESTS, Relaunch, Samples, Verdict, launch, run as run_test};
 use trifuse::{Error, Result, casefile};
 
 use super::output::{Output, Page, Report, Tone};
@@ -25,6 +25,12 @@ pub struct Args {
     /// Only the cases whose name holds this, without the six tests
     #[arg(long, value_name = "TEXT", conflicts_with = "vectors")]
     pub case: Option<String>,
+    /// Only these of the six tests, by number, and no case
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=TESTS.len() as i64), conflicts_with_all = ["vectors", "case"])]
+    pub only: Vec<u8>,
+    /// Run one case of test 3, `VARIANT/CASE`, and nothing else: what that test starts under a profiler
+    #[arg(long, value_name = "CASE", hide = true, conflicts_with_all = ["vectors", "case", "only"])]
+    pub launch: Option<String>,
 }
 
 /// The result.
@@ -84,8 +90,16 @@ struct Totals {
 
 /// Runs, compares and prints a row a case.
 pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
+    if let Some(what) = &args.launch {
+        choice.open(Launch(what))?;
+        return Ok(Outcome::Right);
+    }
     let subjects = subjects(args)?;
-    let samples = if args.vectors.is_none() && args.case.is_none() {
+    let numbers = match (&args.only[..], &args.vectors, &args.case) {
+        ([], None, None) => (1..=TESTS.len() as u8).collect(),
+        (only, ..) => only.to_vec(),
+    };
+    let samples = if !numbers.is_empty() {
         let adapters = [samples::population("A")?, samples::population("B")?.into_iter().map(renamed).collect()].concat();
         Some(Samples { adapters, prefix: samples::prefix()? })
     } else {
@@ -93,9 +107,9 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     };
     let (mut backends, mut absent, mut columns) = (Vec::new(), Vec::new(), Vec::new());
     for choice in choices(choice, args)? {
-        let tests = if samples.is_some() { TESTS.len() } else { 0 };
-        let progress = Progress::new(output, "verify", (subjects.len() + tests) as u64);
-        match choice.open(Work { subjects: &subjects, samples: samples.as_ref(), progress: &progress }) {
+        let progress = Progress::new(output, "verify", (subjects.len() + numbers.len()) as u64);
+        let relaunch = relaunch(&choice)?;
+        match choice.open(Work { subjects: &subjects, samples: samples.as_ref(), numbers: &numbers, relaunch: relaunch.as_ref(), progress: &progress }) {
             Ok((ground, cells)) => {
                 backends.push(ground);
                 columns.push(cells);
@@ -129,6 +143,9 @@ fn renamed(adapter: trifuse::adapters::peft::LoraAdapter) -> trifuse::adapters::
 
 /// The cases, from this crate or from files.
 fn subjects(args: &Args) -> Result<Vec<Subject>> {
+    if !args.only.is_empty() {
+        return Ok(Vec::new());
+    }
     let Some(folder) = &args.vectors else {
         let wanted = |name: &str| args.case.as_ref().is_none_or(|text| name.contains(text));
         let subjects: Vec<Subject> = all().into_iter().filter(|case| wanted(case.name())).map(Subject::from).collect();
@@ -149,10 +166,32 @@ fn choices(choice: &Choice, args: &Args) -> Result<Vec<Choice>> {
     }
 }
 
+/// This program again, on the same device, to run one case of test 3.
+fn relaunch(choice: &Choice) -> Result<Option<Relaunch>> {
+    let Choice::Named(backend, index) = choice else { return Ok(None) };
+    let program = std::env::current_exe().map_err(Error::io("this program", "find"))?;
+    let arguments = ["verify".into(), "--backend".into(), format!("{backend}:{index}").into(), "--launch".into()];
+    Ok(Some(Relaunch { program, arguments: arguments.into() }))
+}
+
+/// One case of test 3.
+struct Launch<'a>(&'a str);
+
+impl Visit for Launch<'_> {
+    type Out = ();
+
+    fn visit<B: Backend>(self, backend: B) -> Result<()> {
+        launch(&mut Session::new(Arc::new(backend))?, self.0)
+    }
+}
+
 /// The work on one backend.
 struct Work<'a> {
     subjects: &'a [Subject],
     samples: Option<&'a Samples>,
+    /// The tests to run.
+    numbers: &'a [u8],
+    relaunch: Option<&'a Relaunch>,
     progress: &'a Progress,
 }
 
@@ -169,11 +208,11 @@ impl Visit for Work<'_> {
         }
         let mut tests = Vec::new();
         if let Some(samples) = self.samples {
-            for number in 1..=TESTS.len() as u8 {
+            for &number in self.numbers {
                 let name = TESTS[usize::from(number) - 1];
                 self.progress.now(format!("{} {name}", B::NAME));
                 let failed = |error: Error| Check { number, name, verdict: Verdict::Failed(error.to_string()), figures: Vec::new() };
-                tests.push(run_test(number, &mut session, samples).unwrap_or_else(failed));
+                tests.push(run_test(number, &mut session, samples, self.relaunch).unwrap_or_else(failed));
                 self.progress.step();
             }
         }
@@ -225,8 +264,10 @@ impl Report for Verification {
             cells
         });
         let rows: Vec<Vec<String>> = rows.collect();
-        page.table(&head, &[], rows)?;
-        page.line("ok: the greatest error as a share of what is allowed")?;
+        if !rows.is_empty() {
+            page.table(&head, &[], rows)?;
+            page.line("ok: the greatest error as a share of what is allowed")?;
+        }
         for row in &self.cases {
             for (cell, ground) in row.results.iter().zip(&self.backends) {
                 match cell {
@@ -250,7 +291,7 @@ impl Report for Verification {
                 page.line(format!("  {} {}: {verdict}", test.number, test.name))?;
                 for figure in &test.figures {
                     let bound = figure.bound.as_deref().map(|bound| format!("  ({bound})")).unwrap_or_default();
-                    page.line(format!("      {:<62} {:>12.6}{bound}", figure.name, figure.value))?;
+                    page.line(format!("      {:<72} {:>12.6}{bound}", figure.name, figure.value))?;
                 }
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Operands lie at odd but legal offsets inside buffers whose other bytes are guards; outputs hold NaN before each run.
 //! Afterwards every byte that the operation has no business with is as it was, outputs are within tolerance, and a
-//! second run gives the same bits.
+//! second run gives the same bits; as many more as are asked for.
 
 mod stage;
 mod upload;
@@ -59,6 +59,8 @@ pub enum Mode {
     Aligned,
     /// Run once, then captured and replayed twice.
     Captured,
+    /// Run that often in all: what depends on the order in which blocks or warps come shows seldom.
+    Repeated(u32),
 }
 
 impl From<Case> for Subject {
@@ -170,19 +172,21 @@ fn run_posed<O: Upload, D: Backend + Kernel<O>>(
         Err(why) => return Ok(Outcome::Failed { why }),
     };
 
-    let graph = match mode {
-        Mode::Direct | Mode::Aligned => None,
-        Mode::Captured => Some(session.capture(|session| session.run(&plan, &args))?),
+    let (graph, again) = match mode {
+        Mode::Direct | Mode::Aligned => (None, 1),
+        Mode::Captured => (Some(session.capture(|session| session.run(&plan, &args))?), 2),
+        Mode::Repeated(runs) => (None, runs.saturating_sub(1)),
     };
-    for _ in 0..if graph.is_some() { 2 } else { 1 } {
+    for number in 0..again {
         stage.reset(session)?;
         match &graph {
             None => session.run(&plan, &args)?,
             Some(graph) => session.replay(graph)?,
         }
         if let Some(place) = stage.first_difference(&first, &stage.read(session)?) {
-            let again = if graph.is_some() { "a replay" } else { "a second run" };
-            return Ok(Outcome::Failed { why: format!("{again} differs from the first run in {place}") });
+            let what = if graph.is_some() { "replay" } else { "run" };
+            let number = if graph.is_some() { number + 1 } else { number + 2 };
+            return Ok(Outcome::Failed { why: format!("{what} {number} differs from the first run in {place}") });
         }
     }
     Ok(Outcome::Passed(metrics))

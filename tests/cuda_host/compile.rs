@@ -125,6 +125,7 @@ const HOPPER: &str = r#"
         cluster_wait();
         if (threadIdx.x == 0) {
             mbarrier_arrive_expect(&barrier, 4096);
+            bulk_load(tile, to, 64, &barrier);
             tma_load_2d(tile, &map, &barrier, 0, 0);
             tma_load_2d_once(tile, &map, &barrier, 0, 0);
             tma_load_3d(tile, &map, &barrier, 0, 0, 0);
@@ -161,19 +162,27 @@ const HOPPER: &str = r#"
     }
 "#;
 
-/// Units of a variant that are compiled for one architecture where nothing asks for all of them.
-const SAMPLE: usize = 6;
-
-/// A part of the units, another for each architecture, and how many are left out: all of them take half an hour on two
-/// cores.
-fn sample(units: Vec<Unit>, turn: usize) -> (Vec<Unit>, usize) {
-    if units.len() <= SAMPLE || std::env::var_os("TRIFUSE_ALL_KERNELS").is_some() {
-        return (units, 0);
-    }
-    let (count, step) = (units.len(), units.len().div_ceil(SAMPLE));
-    let chosen: Vec<Unit> = units.into_iter().skip(turn % step).step_by(step).collect();
+/// The units that are compiled for `arch` where nothing asks for all, and how many are left out.
+///
+/// For sm_80 and sm_90a every one is. Of sm_86 and sm_89 each takes every other, so that one of the two has it: they have the
+/// same registers, shared memory and instructions that kernels here use, and the assembler gives both the same code
+/// (a trial below holds it to that). All of them for all four take a third longer.
+fn covered(units: Vec<Unit>, arch: Arch) -> (Vec<Unit>, usize) {
+    let turn = match arch {
+        _ if std::env::var_os("TRIFUSE_ALL_KERNELS").is_some() => return (units, 0),
+        Arch(86) => 0,
+        Arch(89) => 1,
+        _ => return (units, 0),
+    };
+    let count = units.len();
+    let chosen: Vec<Unit> = units.into_iter().skip(turn).step_by(2).collect();
     let left = count - chosen.len();
     (chosen, left)
+}
+
+/// The instructions of a disassembly, without what names the architecture.
+fn instructions(cubin: &[u8]) -> Vec<String> {
+    disassemble(cubin).lines().filter(|line| line.contains("/*")).map(str::to_owned).collect()
 }
 
 pub fn trials() -> Vec<Trial> {
@@ -187,25 +196,45 @@ pub fn trials() -> Vec<Trial> {
     };
     let mut trials = Vec::new();
     for entry in catalogue() {
-        for (turn, arch) in Arch::CHECKED.into_iter().enumerate() {
-            let units = entry.units(arch);
-            let (chosen, left) = sample(units, turn);
+        for arch in Arch::CHECKED {
+            let (chosen, left) = covered(entry.units(arch), arch);
             if left > 0 {
-                let name = format!("compile: {left} more of {} for {arch} (TRIFUSE_ALL_KERNELS=1 compiles them)", chosen[0].name);
+                let other = if arch == Arch(86) { Arch(89) } else { Arch(86) };
+                let (op, variant) = (entry.op, entry.variant);
+                let name = format!("compile: {left} more of {op}/{variant} for {arch}: those are compiled for {other} (TRIFUSE_ALL_KERNELS=1: for both)");
                 trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
             }
             for unit in chosen {
                 let name = format!("compile: {} for {arch}", unit.name);
-                if let TensorCores::By(instruction) = entry.tensor_cores {
-                    let unit = unit.clone();
-                    let body = move || {
+                // In one trial: two that run side by side would both compile the unit.
+                let instruction = match entry.tensor_cores {
+                    TensorCores::By(instruction) if shows.is_none() => Some(instruction),
+                    TensorCores::By(instruction) => {
+                        trials.push(trial(&format!("{name}: {instruction}"), shows, Box::new(|| {})));
+                        None
+                    }
+                    TensorCores::Without(_) => None,
+                };
+                let shown = instruction.map(|instruction| format!(": {instruction}")).unwrap_or_default();
+                let body = move || {
+                    frugal(&unit, arch);
+                    if let Some(instruction) = instruction {
                         let code = disassemble(&compile(&unit, arch).unwrap().cubin);
                         assert!(code.contains(instruction), "no {instruction} in {}", unit.name);
-                    };
-                    trials.push(trial(&format!("{name}: {instruction}"), shows, Box::new(body)));
-                }
-                trials.push(trial(&name, lacks, Box::new(move || frugal(&unit, arch))));
+                    }
+                };
+                trials.push(trial(&format!("{name}{shown}"), lacks, Box::new(body)));
             }
+        }
+    }
+    // One unit of each variant that both have.
+    for entry in catalogue() {
+        if let Some(unit) = entry.units(Arch(86)).into_iter().next() {
+            let same = move || {
+                let [one, two] = [86, 89].map(|arch| instructions(&compile(&unit, Arch(arch)).unwrap().cubin));
+                assert!(!one.is_empty() && one == two, "{}: sm_86 and sm_89 differ, so that each needs all units", unit.name);
+            };
+            trials.push(trial(&format!("compile: {}/{}: sm_86 and sm_89 get the same code", entry.op, entry.variant), shows, Box::new(same)));
         }
     }
     for arch in Arch::CHECKED {

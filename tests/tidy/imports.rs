@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("casefile", &["error", "dtype", "device", "ops", "oracle", "cases", "tolerance"]),
     ("conformance", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "casefile", "backends"]),
     ("adapters", &["error", "dtype", "device", "ops", "backend", "session"]),
-    ("verify", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "adapters"]),
+    ("verify", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
     ("model", &["error", "dtype", "device", "ops", "backend", "session", "adapters"]),
     ("align", &["error", "dtype", "device", "ops", "backend", "session", "adapters"]),
 ];

@@ -1,0 +1,38 @@
+//! `docs/command-line.md` against what `--help` says.
+
+use super::support::{out, run};
+
+/// The text below the heading `name`, up to the next of its level or above.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let start = page.find(&format!("{heading}\n")).unwrap_or_else(|| panic!("no section {heading:?}"));
+    let body = &page[start + heading.len()..];
+    let end = ["\n## ", "\n### "].iter().filter_map(|next| body.find(next)).min().unwrap_or(body.len());
+    &body[..end]
+}
+
+/// The long options that a help text lists.
+fn options(help: &str) -> Vec<&str> {
+    let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    lines.filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--"))).collect()
+}
+
+#[test]
+fn every_option_of_every_command_has_its_place_in_the_documentation() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).unwrap();
+    let of_all = section(&page, "## Options of every command");
+    let help = out(&run(&["--help"]));
+    let (_, list) = help.split_once("Commands:").unwrap();
+    let commands = list.lines().skip(1).take_while(|line| !line.trim().is_empty()).filter_map(|line| line.split_whitespace().next());
+    let commands: Vec<&str> = commands.collect();
+    assert!(commands.len() >= 8 && commands.contains(&"verify"), "{commands:?}");
+    for command in commands {
+        let own = section(&page, &format!("### `{command}`"));
+        let help = out(&run(&[command, "--help"]));
+        let options = options(&help);
+        assert!(options.contains(&"--backend"), "{command}: the options were not found in {help}");
+        for option in options {
+            let named = |text: &str| text.contains(&format!("`{option}`")) || text.contains(&format!("`{option} "));
+            assert!(named(own) || named(of_all) || option == "--help", "{command}: {option} is not in the documentation");
+        }
+    }
+}
