@@ -5,7 +5,7 @@ use super::gemm::{ActivationForm, GemmParams, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use super::params::params;
-use super::stream::{StreamCut, StreamTile, stream_header};
+use super::stream::StreamTile;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -18,10 +18,11 @@ pub(super) const STREAM: Variant<FusedMlp> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, _| unit(op.dtype, op.gated, &StreamTile::choose(op.tokens), ActivationForm::of(Some(op.activation))),
+    unit: |op, target| unit(op.dtype, op.gated, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
         let forms = each_form(StreamTile::ALL);
-        forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit(dtype, gated, &tile, form))).collect()
+        let forms = forms.flat_map(|(dtype, gated, tile)| [false, true].map(|split| (dtype, gated, tile, split)));
+        forms.flat_map(|(dtype, gated, tile, split)| ActivationForm::ALL.map(|form| unit(dtype, gated, &tile, split, form))).collect()
     },
     workspace,
     launch,
@@ -32,11 +33,15 @@ params! {
     MlpStreamParams {
         up: GemmParams,
         down: GemmParams,
-        up_cut: StreamCut,
-        down_cut: StreamCut,
+        up_rows: u32,
+        down_rows: u32,
         /// Counts the blocks whose part of the intermediate is there.
         ready: [u32],
     }
+}
+
+fn splits(op: &FusedMlp, target: &Target) -> bool {
+    StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
 fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
@@ -52,13 +57,13 @@ fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
 /// The tile of the kernels that take over where an operand starts at an odd place.
 const INSTEAD: MmaTile = MmaTile::SLIM;
 
-fn unit(dtype: DType, gated: bool, tile: &StreamTile, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: ActivationForm) -> Unit {
+    let mut defines = [tile.defines(split), INSTEAD.defines()].concat();
     defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
     Unit {
-        name: format!("fused_mlp/sm90_stream {dtype}, {}, {} rows, {}", form(gated), tile.tokens(), activation.name()),
+        name: format!("fused_mlp/sm90_stream {dtype}, {}, {} rows, {}{}", form(gated), tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("fused_mlp/sm90_stream.cu"),
-        headers: vec![gemm_header(), stream_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda())],
+        headers: vec![gemm_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda())],
         defines,
         entries: if gated {
             &["mlp_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
@@ -75,7 +80,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and the width says that rows start where TMA can
         // read them.
         unsafe {
-            if up.width().min(down.width()) < 16 {
+            let (split, resident) = (splits(&plan.op, &plan.target), tile.resident(plan, "mlp_stream")?);
+            let fits = !split || StreamTile::splits(down.columns, resident);
+            if up.width().min(down.width()) < 16 || !fits {
                 for product in [up, down] {
                     // What is on multiples of 16 bytes is on multiples of 4 too.
                     let [_, four, two] = mma_entries(&product);
@@ -83,11 +90,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
                 }
                 continue;
             }
-            let resident = tile.resident(plan, "mlp_stream")?;
-            let (up_cut, down_cut) = (tile.cut(up.columns, resident, false), tile.cut(down.columns, resident, true));
-            let used = StreamTile::clusters_of(&up_cut, up.columns).max(StreamTile::clusters_of(&down_cut, down.columns));
-            let (up, down) = (tile.params(&up, &up_cut)?, tile.params(&down, &down_cut)?);
-            let params = MlpStreamParams { up, down, up_cut, down_cut, ready: queue.counters()? };
+            let (up_rows, down_rows) = (StreamTile::tile_rows(up.columns, resident, false), StreamTile::tile_rows(down.columns, resident, split));
+            let used = StreamTile::clusters_of(up.columns, up_rows, false).max(StreamTile::clusters_of(down.columns, down_rows, split));
+            let (up, down) = (tile.params(&up, up_rows)?, tile.params(&down, down_rows)?);
+            let params = MlpStreamParams { up, down, up_rows, down_rows, ready: queue.counters()? };
             plan.launch(queue, "mlp_stream", &Launch { cooperative: true, ..tile.launch(used.min(resident)) }, &params)?;
         }
     }

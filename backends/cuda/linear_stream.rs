@@ -5,7 +5,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
 use super::linear_tensor::product;
 use super::params::params;
-use super::stream::{StreamCut, StreamTile, stream_header};
+use super::stream::StreamTile;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -18,10 +18,11 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, _| unit(op.dtype, &StreamTile::choose(op.tokens), ActivationForm::of(op.activation)),
+    unit: |op, target| unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let forms = || StreamTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form))).collect()
+        let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
+        let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
     workspace: |_, _| 0,
     launch,
@@ -31,8 +32,13 @@ params! {
     /// Of `linear_stream`.
     LinearStreamParams {
         gemm: GemmParams,
-        cut: StreamCut,
+        tile_rows: u32,
+        unused: u32,
     }
+}
+
+fn splits(op: &Linear, target: &Target) -> bool {
+    StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
 fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
@@ -47,14 +53,14 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 /// The tile of the kernels that take over where an operand starts at an odd place.
 const INSTEAD: MmaTile = MmaTile::SLIM;
 
-fn unit(dtype: DType, tile: &StreamTile, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm) -> Unit {
+    let mut defines = [tile.defines(split), INSTEAD.defines()].concat();
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90_stream {dtype}, {} rows, {}", tile.tokens(), activation.name()),
+        name: format!("linear/sm90_stream {dtype}, {} rows, {}{}", tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("linear/sm90_stream.cu"),
-        headers: vec![gemm_header(), stream_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda())],
+        headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda())],
         defines,
         entries: &["linear_stream", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
@@ -73,9 +79,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         if product.width() < 16 {
             return product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]);
         }
-        let cut = tile.cut(op.d_out, StreamTile::clusters(plan.target.units), true);
-        let clusters = StreamTile::clusters_of(&cut, op.d_out).min(StreamTile::clusters(plan.target.units));
-        let params = LinearStreamParams { gemm: tile.params(&product, &cut)?, cut };
+        let (split, room) = (splits(op, &plan.target), StreamTile::clusters(plan.target.units));
+        let tile_rows = StreamTile::tile_rows(op.d_out, room, split);
+        let clusters = StreamTile::clusters_of(op.d_out, tile_rows, split).min(room);
+        let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, unused: 0 };
         plan.launch(queue, "linear_stream", &tile.launch(clusters), &params)
     }
 }

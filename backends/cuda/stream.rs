@@ -2,26 +2,10 @@
 
 use super::gemm::{GemmParams, Product, WgmmaTile};
 use super::kernel::{Launch, Plan};
-use super::params::params;
 use super::tma::{Layout, Swizzle};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;
-
-params! {
-    /// How the rows of W are dealt out.
-    StreamCut {
-        /// Rows of a tile of W.
-        rows: u32,
-        /// Whether the blocks of a cluster take one tile, each a part of K, in place of a tile each.
-        split: u32,
-    }
-}
-
-/// The header that the kernels' tiles include.
-pub(super) fn stream_header() -> (&'static str, String) {
-    ("tile/stream_cut.cuh", StreamCut::cuda())
-}
 
 /// The shape of a block's stages: how many rows of X it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +19,7 @@ impl StreamTile {
     pub(super) const ALL: [Self; 4] =
         [Self { tokens: 16, stages: 6 }, Self { tokens: 32, stages: 5 }, Self { tokens: 64, stages: 4 }, Self { tokens: 128, stages: 3 }];
     /// The most rows of X.
-    pub(super) const MOST_ROWS: u64 = 32;
+    pub(super) const MOST_ROWS: u64 = 128;
     const THREADS: u32 = 384;
     /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no multiprocessor out.
     const CLUSTER: u64 = 2;
@@ -63,9 +47,9 @@ impl StreamTile {
         (self.stages * ((Self::WEIGHT_ROWS + self.tokens) * Self::DEPTH * 2 + 24) + 1024) as u32
     }
 
-    pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn defines(&self, split: bool) -> Vec<(&'static str, String)> {
         let values = [("TOKENS", self.tokens), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", Self::CLUSTER)];
-        values.map(|(name, value)| (name, value.to_string())).into()
+        values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("STREAM_SPLIT", split.to_string())]).collect()
     }
 
     /// For the names of units.
@@ -79,26 +63,30 @@ impl StreamTile {
         if clusters == 0 { 1 } else { clusters }
     }
 
-    /// How `columns` rows of W are dealt out to `clusters`. `last`: nothing follows in the same kernel, so that K may be split.
-    pub(super) fn cut(&self, columns: u64, clusters: u64, last: bool) -> StreamCut {
-        let even = |rows: u64| rows.next_multiple_of(4).max(8) as u32;
-        // Narrow tiles: the same X would be read for few rows of W.
-        if last && columns <= clusters * Self::SPLIT_ROWS {
-            return StreamCut { rows: even(columns.div_ceil(clusters)), split: 1 };
-        }
-        let blocks = clusters * Self::CLUSTER;
-        let rounds = columns.div_ceil(blocks * Self::WEIGHT_ROWS);
-        StreamCut { rows: even(columns.div_ceil(blocks * rounds)), split: 0 }
+    /// Whether a last product of that many columns is split along K: narrow tiles would each read the same X for few rows of W.
+    pub(super) const fn splits(columns: u64, clusters: u64) -> bool {
+        columns <= clusters * Self::SPLIT_ROWS
+    }
+
+    /// Rows of a tile of W, where `columns` of them are dealt out to `clusters`.
+    pub(super) fn tile_rows(columns: u64, clusters: u64, split: bool) -> u32 {
+        let rows = if split {
+            columns.div_ceil(clusters)
+        } else {
+            let blocks = clusters * Self::CLUSTER;
+            columns.div_ceil(blocks * columns.div_ceil(blocks * Self::WEIGHT_ROWS))
+        };
+        rows.next_multiple_of(4).max(8) as u32
     }
 
     /// Clusters that have work.
-    pub(super) const fn clusters_of(cut: &StreamCut, columns: u64) -> u64 {
-        let tiles = columns.div_ceil(cut.rows as u64);
-        if cut.split == 1 { tiles } else { tiles.div_ceil(Self::CLUSTER) }
+    pub(super) const fn clusters_of(columns: u64, tile_rows: u32, split: bool) -> u64 {
+        let tiles = columns.div_ceil(tile_rows as u64);
+        if split { tiles } else { tiles.div_ceil(Self::CLUSTER) }
     }
 
     /// The parameters of a product with its tensor maps.
-    pub(super) fn params(&self, product: &Product<'_>, cut: &StreamCut) -> Result<GemmParams> {
+    pub(super) fn params(&self, product: &Product<'_>, tile_rows: u32) -> Result<GemmParams> {
         let map = |slice, rows: u64, stride: u64, box_rows: u64| {
             let box_dims = [64, box_rows as u32];
             Layout { dtype: product.dtype, dims: &[product.depth, rows], strides: &[stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
@@ -106,9 +94,9 @@ impl StreamTile {
         let parts = if product.gate.is_some() { 1 } else { 2 };
         let mut params = product.params();
         params.x_map = map(&product.x, product.rows, product.x_stride, (self.tokens * parts / Self::CLUSTER).max(8))?;
-        params.w_map = map(&product.w, product.columns, product.w_stride, u64::from(cut.rows))?;
+        params.w_map = map(&product.w, product.columns, product.w_stride, u64::from(tile_rows))?;
         if let Some(gate) = &product.gate {
-            params.gate_map = map(gate, product.columns, product.w_stride, u64::from(cut.rows))?;
+            params.gate_map = map(gate, product.columns, product.w_stride, u64::from(tile_rows))?;
         }
         Ok(params)
     }
@@ -143,18 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_w_is_dealt_out_once_and_no_block_gets_two_tiles_where_one_would_do() {
-        for tile in StreamTile::ALL {
-            for columns in [1, 7, 33, 512, 4096, 4097, 8192, 8448, 8449, 11008, 16896, 16897, 32000] {
-                for last in [false, true] {
-                    let cut = tile.cut(columns, 66, last);
-                    let (rows, clusters) = (u64::from(cut.rows), StreamTile::clusters_of(&cut, columns));
-                    assert!((8..=128).contains(&rows) && rows.is_multiple_of(2), "{cut:?}");
-                    assert!(cut.split == 0 || last && clusters <= 66, "{cut:?}");
-                    assert!(columns > 132 * 128 || clusters <= 66, "{columns}: {cut:?}");
-                }
+    fn a_block_gets_one_tile_where_one_would_do() {
+        for columns in [1, 7, 33, 512, 4096, 4097, 8192, 8448, 8449, 11008, 16896, 16897, 32000] {
+            let split = StreamTile::splits(columns, 66);
+            for split in [split, false] {
+                let rows = StreamTile::tile_rows(columns, 66, split);
+                assert!((8..=if split { 64 } else { 128 }).contains(&rows) && rows.is_multiple_of(2), "{columns}: {rows}");
+                assert!(columns > 132 * 128 || StreamTile::clusters_of(columns, rows, split) <= 66, "{columns}: {rows}");
             }
         }
-        assert_eq!(StreamTile::choose(1).cut(11008, 66, true).rows, 84, "132 tiles for 132 multiprocessors");
+        assert_eq!(StreamTile::tile_rows(11008, 66, false), 84, "132 tiles for 132 multiprocessors");
     }
 }

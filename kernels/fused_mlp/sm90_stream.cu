@@ -14,22 +14,22 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) mlp_stream(const
     if (threadIdx.x < 256) {
         registers_take<232>();
         f32 up[MLP_GATED ? 2 : 1][TOKENS / 2];
-        stream_products<MLP_GATED, ACTIVATION_FORM>(p.up, p.up_cut, ring, up);
+        stream_products<MLP_GATED, false, ACTIVATION_FORM>(p.up, p.up_rows, ring, up);
         __threadfence();
         fence_proxy_async_global();
         named_barrier_sync(1, 256);
         if (threadIdx.x == 0) {
             count_up(p.ready);
         }
-        stream_products<false, FLOOR>(p.down, p.down_cut, ring, sum);
-        stream_end<FLOOR>(p.down, p.down_cut, ring, true, sum[0]);
+        stream_products<false, STREAM_SPLIT, FLOOR>(p.down, p.down_rows, ring, sum);
+        stream_end<STREAM_SPLIT, FLOOR>(p.down, p.down_rows, ring, true, sum[0]);
     } else {
         registers_give<40>();
         if (threadIdx.x == 256) {
-            stream_weights<MLP_GATED>(p.up, p.up_cut, ring);
-            stream_weights<false>(p.down, p.down_cut, ring);
+            stream_weights<MLP_GATED, false>(p.up, p.up_rows, ring);
+            stream_weights<false, STREAM_SPLIT>(p.down, p.down_rows, ring);
         } else if (threadIdx.x == 288) {
-            stream_tokens<MLP_GATED>(p.up, p.up_cut, ring);
+            stream_tokens<MLP_GATED, false>(p.up, p.up_rows, ring);
             // The whole intermediate, from all blocks.
             wait_for_count(p.ready, gridDim.x);
             fence_proxy_async_global();
@@ -37,9 +37,9 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) mlp_stream(const
             if (count_up(p.ready) == 2 * gridDim.x - 1) {
                 *p.ready = 0;
             }
-            stream_tokens<false>(p.down, p.down_cut, ring);
+            stream_tokens<false, STREAM_SPLIT>(p.down, p.down_rows, ring);
         }
         __syncwarp();
-        stream_end<FLOOR>(p.down, p.down_cut, ring, false, sum[0]);
+        stream_end<STREAM_SPLIT, FLOOR>(p.down, p.down_rows, ring, false, sum[0]);
     }
 }

@@ -11,16 +11,16 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) linear_stream(co
     f32 sum[1][TOKENS / 2];
     if (threadIdx.x < 256) {
         registers_take<232>();
-        stream_products<false, ACTIVATION_FORM>(p.gemm, p.cut, ring, sum);
-        stream_end<ACTIVATION_FORM>(p.gemm, p.cut, ring, true, sum[0]);
+        stream_products<false, STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, sum);
+        stream_end<STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, true, sum[0]);
     } else {
         registers_give<40>();
         if (threadIdx.x == 256) {
-            stream_weights<false>(p.gemm, p.cut, ring);
+            stream_weights<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring);
         } else if (threadIdx.x == 288) {
-            stream_tokens<false>(p.gemm, p.cut, ring);
+            stream_tokens<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring);
         }
         __syncwarp();
-        stream_end<ACTIVATION_FORM>(p.gemm, p.cut, ring, false, sum[0]);
+        stream_end<STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, false, sum[0]);
     }
 }

@@ -112,8 +112,20 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
 
 template <class T, int N, int B_MN = 0>
 __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "a width that there is");
-    if constexpr (N == 64) {
+    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 192 || N == 256, "a width that there is");
+    if constexpr (N == 16) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14", D8(0));
+        } else {
+            WGMMA_RS(16, "bf16", NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14", D8(0));
+        }
+    } else if constexpr (N == 32) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(32, "f16", NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21", "%22", D8(0), D8(8));
+        } else {
+            WGMMA_RS(32, "bf16", NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21", "%22", D8(0), D8(8));
+        }
+    } else if constexpr (N == 64) {
         if constexpr (is_f16<T>) {
             WGMMA_RS(64, "f16", NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", D32(0));
         } else {

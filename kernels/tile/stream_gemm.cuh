@@ -1,12 +1,13 @@
 // X·Wᵀ for few rows of X on Hopper, where the time goes into reading W: it streams through shared memory once, at the speed of
 // memory. W's rows are the 64 of a wgmma and the tokens its columns, so that few tokens cost few products.
 //
-// The host cuts W into tiles of `cut.rows` rows (at most 128, even), so that the blocks are evenly loaded. The blocks of a cluster
+// The host cuts W into tiles of `tile_rows` rows (at most 128, even), so that the blocks are evenly loaded. The blocks of a cluster
 // either take neighbouring tiles and share what they read of X, each bringing a part of it to all; or, where the tiles would be
-// narrow (`cut.split`), all take one tile, each a part of K, and add up through each other's shared memory, always in the order of
-// K. Results are bitwise the same from run to run.
+// narrow (SPLIT), all take one tile of at most 64 rows, each a part of K, and add up through each other's shared memory, always in the
+// same order. Results are bitwise the same from run to run.
 //
-// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_STAGES, and STREAM_CLUSTER (2 or 4).
+// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_STAGES, STREAM_CLUSTER (2 or 4), and STREAM_SPLIT, which says
+// whether K is split in the kernel's last product.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -14,7 +15,6 @@
 #include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/outputs.cuh"
-#include "tile/stream_cut.cuh"
 
 constexpr int STREAM_THREADS = 384, STREAM_ROWS = 128, TOKEN_BLOCKS = TOKENS / 8;
 constexpr u32 LINE = 128;   // bytes of a row of a stage: the width of the swizzle
@@ -37,8 +37,8 @@ struct StreamRing {
             for (u32 stage = 0; stage < STREAM_STAGES; stage++) {
                 // The one that brings W and the one that brings X.
                 mbarrier_init(&full[stage], 2);
-                // Both warp groups, of every block that reads what this one brings.
-                mbarrier_init(&empty_w[stage], 2);
+                // W is read by each warp for itself, X by both warp groups of every block that this one brings it to.
+                mbarrier_init(&empty_w[stage], 8);
                 mbarrier_init(&empty_x[stage], 2 * STREAM_CLUSTER);
             }
             fence_mbarrier_init();
@@ -59,37 +59,37 @@ struct StreamRing {
 };
 
 // What a block takes of a product.
-template <bool GATED> struct StreamWork {
+template <bool GATED, bool SPLIT> struct StreamWork {
     static constexpr u32 DEPTH = GATED ? 64 : 128;
     u64 first, next, columns;
     u32 begin, end, rank;
-    StreamCut cut;
+    u32 tile_rows;
 
-    __device__ __forceinline__ StreamWork(const GemmParams &p, StreamCut cut) : columns(p.columns), rank(cluster_rank()), cut(cut) {
-        u64 cluster = blockIdx.x / STREAM_CLUSTER, clusters = gridDim.x / STREAM_CLUSTER, tiles = cut.split ? 1 : STREAM_CLUSTER;
-        first = cluster * tiles * cut.rows;
-        next = clusters * tiles * cut.rows;
+    __device__ __forceinline__ StreamWork(const GemmParams &p, u32 tile_rows) : columns(p.columns), rank(cluster_rank()), tile_rows(tile_rows) {
+        u64 cluster = blockIdx.x / STREAM_CLUSTER, clusters = gridDim.x / STREAM_CLUSTER, tiles = SPLIT ? 1 : STREAM_CLUSTER;
+        first = cluster * tiles * tile_rows;
+        next = clusters * tiles * tile_rows;
         u32 steps = u32((p.depth + DEPTH - 1) / DEPTH);
-        begin = cut.split ? steps * rank / STREAM_CLUSTER : 0;
-        end = cut.split ? steps * (rank + 1) / STREAM_CLUSTER : steps;
+        begin = SPLIT ? steps * rank / STREAM_CLUSTER : 0;
+        end = SPLIT ? steps * (rank + 1) / STREAM_CLUSTER : steps;
     }
 
     // Calls with the first row of W of each tile of this block. Blocks of a cluster go together, if need be past the last row.
     template <class Each> __device__ __forceinline__ void each(const Each &each) const {
         for (u64 start = first; start < columns; start += next) {
-            each(cut.split ? start : start + rank * cut.rows);
+            each(SPLIT ? start : start + rank * tile_rows);
         }
     }
 };
 
 // Of one thread: brings W, as far ahead as there are stages.
-template <bool GATED> __device__ __forceinline__ void stream_weights(const GemmParams &p, StreamCut cut, StreamRing &ring) {
-    StreamWork<GATED> work(p, cut);
+template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_weights(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
+    StreamWork<GATED, SPLIT> work(p, tile_rows);
     work.each([&](u64 row) {
         for (u32 step = work.begin; step < work.end; step++) {
             mbarrier_wait(&ring.empty_w[ring.stage], ring.phase ^ 1);
             u64 *full = &ring.full[ring.stage];
-            mbarrier_arrive_expect(full, 2 * cut.rows * LINE);
+            mbarrier_arrive_expect(full, 2 * tile_rows * LINE);
             i32 k = i32(step * work.DEPTH);
             tma_load_2d_once(ring.w(0), &p.w_map, full, k, i32(row));
             tma_load_2d_once(ring.w(1), GATED ? &p.gate_map : &p.w_map, full, GATED ? k : k + 64, i32(row));
@@ -99,11 +99,11 @@ template <bool GATED> __device__ __forceinline__ void stream_weights(const GemmP
 }
 
 // Of one thread: brings X.
-template <bool GATED> __device__ __forceinline__ void stream_tokens(const GemmParams &p, StreamCut cut, StreamRing &ring) {
+template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_tokens(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
     // A block's share of the parts, and whole patterns of the swizzle.
     constexpr u32 PARTS = GATED ? 1 : 2, SHARE = TOKENS * PARTS / STREAM_CLUSTER < 8 ? 8 : TOKENS * PARTS / STREAM_CLUSTER;
     static_assert(TOKENS % SHARE == 0, "a share lies in one part");
-    StreamWork<GATED> work(p, cut);
+    StreamWork<GATED, SPLIT> work(p, tile_rows);
     work.each([&](u64) {
         for (u32 step = work.begin; step < work.end; step++) {
             mbarrier_wait(&ring.empty_x[ring.stage], ring.phase ^ 1);
@@ -113,7 +113,7 @@ template <bool GATED> __device__ __forceinline__ void stream_tokens(const GemmPa
 #pragma unroll
             for (u32 piece = 0; piece < PARTS * TOKENS / SHARE; piece++) {
                 u32 part = piece * SHARE / TOKENS, token = piece * SHARE % TOKENS;
-                if (cut.split) {
+                if constexpr (SPLIT) {
                     tma_load_2d(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token);
                 } else if (piece == work.rank) {
                     tma_load_2d_multicast(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token, (1 << STREAM_CLUSTER) - 1);
@@ -175,54 +175,69 @@ __device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u
 
 // Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
-template <bool GATED, u32 FORM>
-__device__ __forceinline__ void stream_products(const GemmParams &p, StreamCut cut, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2]) {
-    StreamWork<GATED> work(p, cut);
-    u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, inside = group * 64 + thread / 32 * 16;
+template <bool GATED, bool SPLIT, u32 FORM>
+__device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_rows, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2]) {
+    StreamWork<GATED, SPLIT> work(p, tile_rows);
+    u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
+    // Where K is split, the warp groups take the same rows, each half of every part's K.
+    constexpr u32 FRAGMENTS = SPLIT ? 2 : 4;
+    u32 first = SPLIT ? group * FRAGMENTS : 0;
+    u32 inside = (SPLIT ? 0 : group * 64) + thread / 32 * 16;
+    // The row that this thread names to ldmatrix. Rows past the tile's are what was there before: nobody asks for their sums.
+    u32 row_inside = inside + lane % 16;
+    u32 w[2][FRAGMENTS][4];
     auto release = [&](u32 which) {
-        if (thread == 0) {
+        if (lane == 0) {
             mbarrier_arrive(&ring.empty_w[which]);
         }
         if (thread < STREAM_CLUSTER) {
-            mbarrier_arrive_remote_relaxed(&ring.empty_x[which], cut.split ? work.rank : thread);
+            mbarrier_arrive_remote_relaxed(&ring.empty_x[which], SPLIT ? work.rank : thread);
         }
     };
-    work.each([&](u64 row) {
-        u32 before = 0;
-        for (u32 step = work.begin; step < work.end; step++) {
-            mbarrier_wait(&ring.full[ring.stage], ring.phase);
-            u64 w = wgmma_descriptor(shared_address(ring.w(0)) + group * 64 * LINE, 16, 8 * LINE, SWIZZLE_128);
-            u64 x = wgmma_descriptor(shared_address(ring.x(0)), 16, 8 * LINE, SWIZZLE_128);
-            wgmma_fence();
+    auto load = [&](u32 part) {
+        u32 rows = shared_address(ring.w(part)) + row_inside * LINE;
 #pragma unroll
-            for (u32 part = 0; part < 2; part++) {
-#pragma unroll
-                for (u32 k = 0; k < 4; k++) {
-                    // 16 elements are 32 bytes; addresses in descriptors count 16. Rows past the tile's are what was there before:
-                    // nobody asks for their sums.
-                    u64 rows = w + part * (W_PART / 16) + k * 2, tokens = x + (GATED ? 0 : part * (X_PART / 16)) + k * 2;
-                    wgmma_ss<element, TOKENS>(sum[GATED ? part : 0], rows, tokens, step > work.begin || k > 0 || (!GATED && part > 0));
-                }
-            }
-            wgmma_commit();
-            // All but this step's are done, and so is the stage before.
-            wgmma_wait<1>();
-            if (step > work.begin) {
-                release(before);
-            }
-            before = ring.stage;
-            ring.advance();
+        for (u32 i = 0; i < FRAGMENTS; i++) {
+            ldmatrix_x4(w[part][i], rows + (((first + i) * 2 + lane / 16) ^ row_inside % 8) * 16);
         }
-        wgmma_wait<0>();
+    };
+    auto multiply = [&](u32 part, bool more) {
+        u64 x = wgmma_descriptor(shared_address(ring.x(GATED ? 0 : part)), 16, 8 * LINE, SWIZZLE_128);
+        wgmma_fence();
+#pragma unroll
+        for (u32 i = 0; i < FRAGMENTS; i++) {
+            // 16 elements are 32 bytes; addresses in descriptors count 16.
+            wgmma_rs<element, TOKENS>(sum[GATED ? part : 0], w[part][i], x + (first + i) * 2, more || i > 0);
+        }
+        wgmma_commit();
+    };
+    work.each([&](u64 row) {
+        if (work.begin < work.end) {
+            mbarrier_wait(&ring.full[ring.stage], ring.phase);
+        }
+        load(0);
+        for (u32 step = work.begin; step < work.end; step++) {
+            // While a part is multiplied, the next one's rows go into registers: of W's operand from shared memory a wgmma waits for
+            // every byte.
+            multiply(0, step > work.begin);
+            load(1);
+            wgmma_wait<0>();
+            multiply(1, !GATED || step > work.begin);
+            u32 done = ring.stage;
+            ring.advance();
+            if (step + 1 < work.end) {
+                mbarrier_wait(&ring.full[ring.stage], ring.phase);
+            }
+            load(0);
+            wgmma_wait<0>();
+            release(done);
+        }
 #pragma unroll
         for (u32 weight = 0; weight < (GATED ? 2 : 1); weight++) {
             wgmma_hold(sum[weight]);
         }
-        if (work.begin < work.end) {
-            release(before);
-        }
-        if (!cut.split) {
-            u64 last = row + cut.rows < p.columns ? row + cut.rows : p.columns;
+        if constexpr (!SPLIT) {
+            u64 last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
 #pragma unroll
             for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
                 f32 four[GATED ? 2 : 1][4];
@@ -239,45 +254,47 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, StreamCut c
 
 // The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
 // outputs. `multiplies`: of the warp groups whose sums these are.
-template <u32 FORM>
-__device__ __forceinline__ void stream_end(const GemmParams &p, StreamCut cut, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2]) {
-    constexpr u32 BLOCKS = (TOKEN_BLOCKS + STREAM_CLUSTER - 1) / STREAM_CLUSTER;
-    static_assert(STREAM_CLUSTER * BLOCKS * 4096 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
+template <bool SPLIT, u32 FORM>
+__device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2]) {
+    // Parts of K, and blocks of tokens that one warp group adds up.
+    constexpr u32 PARTS = 2 * STREAM_CLUSTER, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
+    static_assert(2 * PARTS * BLOCKS * 2048 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
     // Nothing is under way to any block's stages any more, and nobody reads them.
     cluster_arrive();
     cluster_wait();
-    if (!cut.split) {
-        return;
-    }
-    StreamWork<false> work(p, cut);
-    bool empty = work.begin == work.end;
-    f32 *place = (f32 *)ring.tiles + threadIdx.x * 4;
-    if (multiplies) {
+    if constexpr (SPLIT) {
+        StreamWork<false, true> work(p, tile_rows);
+        bool empty = work.begin == work.end;
+        u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, own = work.rank * 2 + group;
+        // The sums of one part of K for one block of tokens of a warp group.
+        auto place = [&](u32 to, u32 from, u32 index) { return (f32 *)ring.tiles + ((to % 2 * PARTS + from) * BLOCKS + index) * 512 + thread * 4; };
+        if (multiplies) {
 #pragma unroll
-        for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
-            u32 to = cluster_address(shared_address(place + (work.rank * BLOCKS + block / STREAM_CLUSTER) * 1024), block % STREAM_CLUSTER);
-            float4 four = {sum[block * 4], sum[block * 4 + 1], sum[block * 4 + 2], sum[block * 4 + 3]};
-            cluster_write(to, empty ? float4{0.0f, 0.0f, 0.0f, 0.0f} : four);
+            for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
+                u32 to = block % PARTS;
+                float4 four = {sum[block * 4], sum[block * 4 + 1], sum[block * 4 + 2], sum[block * 4 + 3]};
+                cluster_write(cluster_address(shared_address(place(to, own, block / PARTS)), to / 2), empty ? float4{0.0f, 0.0f, 0.0f, 0.0f} : four);
+            }
         }
-    }
-    cluster_arrive();
-    cluster_wait();
-    if (multiplies) {
-        u64 row = work.first, last = row + cut.rows < p.columns ? row + cut.rows : p.columns;
+        cluster_arrive();
+        cluster_wait();
+        if (multiplies) {
+            u64 row = work.first, last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
 #pragma unroll
-        for (u32 index = 0; index < BLOCKS; index++) {
-            u32 block = index * STREAM_CLUSTER + work.rank;
-            if (block < TOKEN_BLOCKS) {
-                f32 four[4] = {};
+            for (u32 index = 0; index < BLOCKS; index++) {
+                u32 block = index * PARTS + own;
+                if (block < TOKEN_BLOCKS) {
+                    f32 four[4] = {};
 #pragma unroll
-                for (u32 rank = 0; rank < STREAM_CLUSTER; rank++) {
-                    float4 part = *(const float4 *)(place + (rank * BLOCKS + index) * 1024);
-                    four[0] += part.x;
-                    four[1] += part.y;
-                    four[2] += part.z;
-                    four[3] += part.w;
+                    for (u32 from = 0; from < PARTS; from++) {
+                        float4 part = *(const float4 *)place(own, from, index);
+                        four[0] += part.x;
+                        four[1] += part.y;
+                        four[2] += part.z;
+                        four[3] += part.w;
+                    }
+                    stream_outputs<false, FORM>(p, row + thread / 32 * 16, last, block, four, four);
                 }
-                stream_outputs<false, FORM>(p, row + threadIdx.x / 32 * 16, last, block, four, four);
             }
         }
     }

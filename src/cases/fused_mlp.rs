@@ -63,6 +63,10 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
         cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
     }
+    // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.
+    cases.push(case("few_tokens_wide", op(DType::BF16, 5, [40, 128, 5003])));
+    cases.push(case("few_tokens_wider", op(DType::F16, 3, [40, 48, 17_001])));
+    cases.push(case("gated_few_tokens_deep", gated(DType::F16, 3, [40, 17_008, 24])));
     let plain = op(DType::F16, 17, [48, 96, 64]);
     cases.push(case("bias1", FusedMlp { bias1: true, ..plain.clone() }));
     cases.push(case("bias2", FusedMlp { bias2: true, ..plain.clone() }));

@@ -86,6 +86,7 @@ const AMPERE: &str = r#"
         use<f16>(d, a, b);
         ldmatrix_x4_transposed(a, at);
         ldmatrix_x2_transposed(b, at);
+        b[0] = transpose_8x8(b[0]);
         use<bf16>(d, a, b);
         to[threadIdx.x] = d[0] + d[1] + d[2] + d[3] + widen(narrow<f16>(value)) + widen(narrow<bf16>(value)) + narrow<f32>(infinity());
         to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + f32(any_lane(value > 0.0f));
@@ -130,6 +131,7 @@ const HOPPER: &str = r#"
             mbarrier_arrive_expect(&barrier, 4096);
             bulk_load(tile, to, 64, &barrier);
             tma_load_2d(tile, &map, &barrier, 0, 0);
+            tma_load_2d_once(tile, &map, &barrier, 0, 0);
             tma_load_3d(tile, &map, &barrier, 0, 0, 0);
             tma_load_4d(tile, &map, &barrier, 0, 0, 0, 0);
             tma_load_2d_multicast(tile, &map, &barrier, 0, 0, 3);
@@ -142,7 +144,13 @@ const HOPPER: &str = r#"
         mbarrier_wait(&barrier, 0);
         registers_take<240>();
         u32 at = shared_address(tile);
-        f32 sum = use<f16, 64>(at, more) + use<f16, 128>(at, more) + use<f16, 192>(at, more) + use<f16, 256>(at, more);
+        cluster_write(cluster_address(at, 1), float4{1.0f, 2.0f, 3.0f, 4.0f});
+        if (count_up((u32 *)to + 512) == 1) {
+            wait_for_count((u32 *)to + 512, 2);
+            fence_proxy_async_global();
+        }
+        f32 sum = use<f16, 16>(at, more) + use<bf16, 16>(at, more) + use<f16, 32>(at, more) + use<bf16, 32>(at, more);
+        sum += use<f16, 64>(at, more) + use<f16, 128>(at, more) + use<f16, 192>(at, more) + use<f16, 256>(at, more);
         sum += use<bf16, 64>(at, more) + use<bf16, 128>(at, more) + use<bf16, 192>(at, more) + use<bf16, 256>(at, more);
         registers_give<40>();
         to[threadIdx.x] = sum;
@@ -249,7 +257,9 @@ pub fn trials() -> Vec<Trial> {
             for instruction in ["LDGSTS", "LDSM", "HMMA.16816.F32"] {
                 assert!(ampere.contains(instruction), "{instruction}");
             }
-            for instruction in ["UTMALDG.2D", "UTMALDG.4D", "UTMALDG.2D.MULTICAST", "UTMASTG.2D", "SYNCS", "HGMMA.64x64x16", "HGMMA.64x256x16", "USETMAXREG"] {
+            for instruction in
+                ["UTMALDG.2D", "UTMALDG.4D", "UTMALDG.2D.MULTICAST", "UTMASTG.2D", "SYNCS", "HGMMA.64x16x16", "HGMMA.64x64x16", "HGMMA.64x256x16", "USETMAXREG"]
+            {
                 assert!(hopper.contains(instruction), "{instruction}");
             }
         }),
