@@ -5,20 +5,31 @@ The crate's own float64 definition is tested against these files, so this script
 whole arrays and masks where the crate goes element by element. Run from the root of the repository, with NumPy:
 
     python3 scripts/make_vectors.py [FOLDER]
+    python3 scripts/make_vectors.py FOLDER --random N --seed S     # N cases of drawn shapes and flags, for `trifuse verify`
 
 The same files come out every time (NumPy's legacy generator is frozen).
 """
 
+import argparse
 import json
 import math
 import pathlib
 import struct
-import sys
 import zlib
 
 import numpy as np
 
-FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/vectors")
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=pathlib.Path, default=pathlib.Path("tests/vectors"))
+    parser.add_argument("--seed", type=int, default=0, help="another one gives other values, and other random cases (default 0)")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="in place of the usual cases: N drawn at random")
+    return parser.parse_args()
+
+
+OPTIONS = arguments()
+FOLDER = OPTIONS.folder
 
 
 # Operands: float64 arrays whose values the named type holds exactly.
@@ -38,10 +49,10 @@ def rounded(values, dtype):
 
 
 class Source:
-    """Random operands of one case, seeded by its name."""
+    """Random operands of one case, seeded by its name and by --seed."""
 
     def __init__(self, name, dtype):
-        self.random = np.random.RandomState(zlib.crc32(name.encode()))
+        self.random = np.random.RandomState(zlib.crc32(name.encode()) ^ OPTIONS.seed & 0xFFFFFFFF)
         self.dtype = dtype
 
     def normal(self, *shape, scale=1.0):
@@ -247,6 +258,75 @@ def linear(name, dtype, tokens, d_in, d_out, activation="none", bias=False, resi
     write(name, "linear", {"dtype": dtype, "activation": activation}, {"x": x, "w": w, "bias": b, "residual": rest}, {}, {"y": y})
 
 
+# Cases drawn at random: every operation, form and flag, at shapes that nobody chose.
+
+
+class Draw:
+    def __init__(self, seed):
+        self.random = np.random.RandomState(seed & 0xFFFFFFFF)
+
+    def size(self, most):
+        """From 1 to `most`, each order of magnitude as likely as another: small and odd sizes are where kernels break."""
+        return int(math.exp(self.random.uniform(0, math.log(most + 1))))
+
+    def of(self, *choices):
+        return choices[self.random.randint(len(choices))]
+
+    def yes(self):
+        return bool(self.random.randint(2))
+
+    def dtype(self):
+        return self.of("f16", "bf16", "f32")
+
+    def heads(self):
+        kv = self.of(1, 1, 2, 3)
+        return kv * self.of(1, 1, 2, 4), kv
+
+    def sight(self):
+        """The mask and the scale."""
+        return {"causal": self.yes(), "window": self.of(-1, -1, self.size(60) - 1), "scale": self.of(0.0, 0.0, 0.125)}
+
+
+def random_codebook_gemm(draw, name):
+    base, flags = draw.of("some", "some", "all", "none"), {"accumulate": draw.yes(), "core": draw.yes()}
+    codebook_gemm(name, draw.dtype(), draw.size(70) - 1, draw.size(200), draw.size(200), draw.size(80), draw.size(9), base=base, **flags)
+
+
+def random_attention(draw, name):
+    form, dtype, heads, d = draw.of("dense", "dense", "blocks", "varlen", "paged"), draw.dtype(), draw.heads(), draw.size(160)
+    if form == "varlen":
+        lengths = [(draw.size(70) - 1, draw.size(70) - 1) for _ in range(draw.size(5))]
+        # A batch with nothing in it has no tensors to speak of.
+        lengths.append((draw.size(40), draw.size(40)))
+        attention_varlen(name, dtype, heads, [q for q, _ in lengths], [k for _, k in lengths], d, **draw.sight())
+    elif form == "paged":
+        lengths = [draw.size(150) - 1 for _ in range(draw.size(4))] + [draw.size(100)]
+        attention_paged(name, dtype, heads, draw.of(1, 1, 3, 17), lengths, draw.of(1, 8, 16, 20, 64), d, **draw.sight())
+    elif form == "blocks":
+        batch = draw.of(1, 2)
+        shape = {"block": draw.of(64, 128), "lists": draw.of(1, heads[0], batch * heads[0])}
+        attention(name, dtype, batch, heads, (draw.size(280), draw.size(280)), d, lse=draw.yes(), **shape, **draw.sight())
+    else:
+        attention(name, dtype, draw.size(3), heads, (draw.size(150), draw.size(200)), d, lse=draw.yes(), **draw.sight())
+
+
+def random_fused_mlp(draw, name):
+    sizes = draw.size(50), draw.size(160), draw.size(300), draw.size(160)
+    flags = {"gated": draw.yes(), "biases": draw.of("", "1", "2", "12"), "residual": draw.yes()}
+    fused_mlp(name, draw.dtype(), *sizes, draw.of(*(kind for kind in ACTIVATIONS if kind != "none")), **flags)
+
+
+def random_linear(draw, name):
+    linear(name, draw.dtype(), draw.size(150), draw.size(300), draw.size(300), draw.of(*ACTIVATIONS), bias=draw.yes(), residual=draw.yes())
+
+
+def random_cases(count, seed):
+    kinds = random_codebook_gemm, random_attention, random_fused_mlp, random_attention, random_linear
+    for number in range(count):
+        # Each by a seed of its own: a case can be made again alone, and does not change with how many there are.
+        kinds[number % len(kinds)](Draw(zlib.crc32(f"{seed} {number}".encode())), f"random_{seed}_{number:04}")
+
+
 def main():
     for dtype in ("f16", "bf16", "f32"):
         codebook_gemm(f"accumulate_{dtype}", dtype, 13, 40, 56, 16, 4)
@@ -288,4 +368,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if OPTIONS.random:
+        random_cases(OPTIONS.random, OPTIONS.seed)
+    else:
+        main()

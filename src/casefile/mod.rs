@@ -42,8 +42,15 @@ pub struct CaseFile {
 /// # Errors
 /// `Io` where the file cannot be read, `Input` where it is not a case.
 pub fn read(path: &Path) -> Result<CaseFile> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
-    let mut tensors = Tensors::parse(path, &bytes)?;
+    parse(path, &std::fs::read(path).map_err(Error::io(path, "read"))?)
+}
+
+/// The same for a file that is already in memory; `path` is what errors name.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<CaseFile> {
+    let mut tensors = Tensors::parse(path, bytes)?;
     let (problem, expected) = match tensors.op()? {
         CodebookGemm::NAME => codebook_gemm::read(&mut tensors)?,
         Attention::NAME => attention::read(&mut tensors)?,

@@ -75,6 +75,75 @@ fn what_is_asked_is_met_or_nothing_is_written() {
 }
 
 #[test]
+fn a_ratio_bounds_the_whole_file_and_may_be_said_either_way() {
+    let folder = scratch();
+    let made = ["0.125", "8"].map(|ratio| {
+        let bundle = folder.path().join(ratio);
+        let kept = object(&run(&["compress", &population("A"), "-o", text(&bundle), "--max-ratio", ratio, "--json"]), "compress");
+        let size = std::fs::metadata(&bundle).unwrap().len();
+        assert_eq!(kept["file_bytes"].as_u64(), Some(size));
+        let share = size as f64 / kept["bytes_before"].as_u64().unwrap() as f64;
+        assert!(share <= 0.125 && share > 0.12, "{share}");
+        std::fs::read(bundle).unwrap()
+    });
+    assert!(made[0] == made[1]);
+
+    let output = run(&["compress", &population("A"), "-o", text(&folder.path().join("no")), "--max-ratio", "1000"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("certificates cannot shrink") && err(&output).contains("1000.") && files(folder.path()).len() == 2, "{}", err(&output));
+}
+
+#[test]
+fn projections_without_activations_are_named() {
+    let folder = scratch();
+    let bundle = folder.path().join("a.s2lc");
+    let activations = format!("{}/tests/data/calibration.safetensors", env!("CARGO_MANIFEST_DIR"));
+    let asked = ["compress", &population("A"), "-o", text(&bundle), "--calibration", &activations, "--force"];
+    let kept = object(&run(&[&asked[..], &["--json"]].concat()), "compress");
+    let missing: Vec<&str> = kept["uncalibrated"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
+    assert_eq!(missing.len(), 24, "layers 1 to 4 of six: {missing:?}");
+    assert!(missing.iter().all(|path| !path.contains("layer.0.") && !path.contains("layer.5.")), "{missing:?}");
+    for projection in kept["adapters"][0]["projections"].as_array().unwrap() {
+        let (absent, certificate) = (missing.contains(&projection["path"].as_str().unwrap()), &projection["certificate"]);
+        assert_eq!(certificate["calibrated"].as_bool(), Some(!absent), "{projection}");
+        assert_eq!(certificate["output_error_held_out"].is_null(), absent, "{projection}");
+    }
+    let page = String::from_utf8(run(&asked).stdout).unwrap();
+    assert!(page.contains("24 projections are NOT calibrated") && page.contains("encoder.layer.1.attention.self.query"), "{page}");
+
+    let without = object(&run(&["compress", &population("A"), "-o", text(&bundle), "--force", "--json"]), "compress");
+    assert_eq!(without["uncalibrated"].as_array().map(Vec::len), Some(0), "nothing is missing where nothing was asked");
+}
+
+/// The binary with files of at most `blocks` of 512 bytes (of 1,024 to some shells): a disk that is full.
+#[cfg(unix)]
+fn on_a_full_disk(blocks: usize, arguments: &[&str]) -> std::process::Output {
+    let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+    std::process::Command::new("sh").args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_trifuse")]).args(arguments).output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_a_typed_error_and_leaves_nothing() {
+    let folder = scratch();
+    let (bundle, decoded) = (folder.path().join("c.s2lc"), folder.path().join("decoded"));
+    let output = on_a_full_disk(64, &["compress", &population("C"), "-o", text(&bundle), "--json"]);
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert!(object(&output, "compress")["error"]["message"].as_str().unwrap().contains("c.s2lc"));
+    assert!(files(folder.path()).is_empty(), "{:?}", files(folder.path()));
+
+    assert!(run(&["compress", &population("C"), "-o", text(&bundle), "-q"]).status.success());
+    let whole = std::fs::read(&bundle).unwrap();
+    let output = on_a_full_disk(64, &["decompress", text(&bundle), "-o", text(&decoded), "--json"]);
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert_eq!(files(folder.path()), ["c.s2lc"]);
+    // A file that is to be replaced stays as it was.
+    let output = on_a_full_disk(64, &["compress", &population("A"), "-o", text(&bundle), "--force"]);
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert!(std::fs::read(&bundle).unwrap() == whole && files(folder.path()) == ["c.s2lc"]);
+}
+
+#[test]
 fn a_form_that_keeps_little_says_so() {
     let folder = scratch();
     let bundle = folder.path().join("a.s2lc");
@@ -121,7 +190,7 @@ fn a_file_is_replaced_only_by_force() {
 fn options_without_meaning_are_status_2() {
     let folder = scratch();
     let bundle = folder.path().join("c.s2lc");
-    let wrong: [&[&str]; 10] = [
+    let wrong: [&[&str]; 11] = [
         &["--min-cosine", "2"],
         &["--min-cosine", "nan"],
         &["--energy", "0"],
@@ -131,6 +200,7 @@ fn options_without_meaning_are_status_2() {
         &["--bits", "9"],
         &["--width", "5"],
         &["--max-ratio", "-1"],
+        &["--max-ratio", "0"],
         &["--held-out", "x.safetensors"],
     ];
     for options in wrong {

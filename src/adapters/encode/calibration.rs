@@ -171,6 +171,14 @@ impl Calibration {
         Self::from_rows(read(path)?)
     }
 
+    /// The same for a file that is already in memory; `path` is what errors name.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
+        Self::from_rows(parse(path, bytes)?)
+    }
+
     /// As [`Self::load`], with all rows of `design` for the encoding and all of `held_out` for the measure.
     ///
     /// # Errors
@@ -245,8 +253,11 @@ impl Calibration {
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, Matrix>> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|fault| Error::input(path, format!("not a safetensors file: {fault}")))?;
+    parse(path, &std::fs::read(path).map_err(Error::io(path, "read"))?)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Matrix>> {
+    let file = SafeTensors::deserialize(bytes).map_err(|fault| Error::input(path, format!("not a safetensors file: {fault}")))?;
     let mut out = BTreeMap::new();
     for (name, tensor) in file.iter() {
         let bad = |problem: String| Error::input_item(path, name, problem);
