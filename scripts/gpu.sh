@@ -4,7 +4,11 @@
 #   scripts/gpu.sh pack   here: builds the tests and the binary, stripped, into .gpu/ (ignored by git)
 #   scripts/gpu.sh run    there, in a copy of the tree with .gpu/ beside it: conformance, contract, sanitizers,
 #                         verification, then a short table; logs go to ${OUT:-.gpu/out}
+#   scripts/gpu.sh run bench conformance   there: only the steps whose names begin so
 #   scripts/gpu.sh sanitize TOOL   there: the edge cases under one tool of compute-sanitizer
+#
+# TRIFUSE_PROFILE=dev packs unoptimised programs: they are built in a fraction of the time, the device runs the same kernels,
+# and what the host does is slow.
 #
 # Every step has a time limit, so that a launch that hangs costs its step and not the run.
 set -uo pipefail
@@ -15,12 +19,20 @@ tests=(conformance contract)
 pack() {
   set -e
   rm -rf .gpu && mkdir -p .gpu
-  local features=(--features cuda)
-  cargo build --release "${features[@]}" --bin trifuse
-  cp "${CARGO_TARGET_DIR:-target}/release/trifuse" .gpu/
+  local features=(--features cuda) folder=release
+  if [ "${TRIFUSE_PROFILE:-release}" = dev ]; then
+    # As the tests are built: another set of features would build the dependencies anew.
+    features=(--all-features) folder=debug
+  else
+    features+=(--release)
+  fi
+  TRIFUSE_REVISION=$(git rev-parse --short HEAD)$(git diff --quiet HEAD || echo '+changes')
+  export TRIFUSE_REVISION
+  cargo build "${features[@]}" --bin trifuse
+  cp "${CARGO_TARGET_DIR:-target}/$folder/trifuse" .gpu/
   local flags=()
   for test in "${tests[@]}"; do flags+=(--test "$test"); done
-  cargo test --release "${features[@]}" --no-run "${flags[@]}" --message-format=json |
+  cargo test "${features[@]}" --no-run "${flags[@]}" --message-format=json |
     python3 -c '
 import json, shutil, sys
 for line in sys.stdin:
@@ -33,10 +45,22 @@ for line in sys.stdin:
 }
 
 rows=()
+chosen=()
+
+# wanted NAME: whether the step is to run: all are, unless some were named.
+wanted() {
+  local prefix
+  [ ${#chosen[@]} -gt 0 ] || return 0
+  for prefix in "${chosen[@]}"; do
+    if [[ $1 == "$prefix"* ]]; then return 0; fi
+  done
+  return 1
+}
 
 # step NAME SECONDS COMMAND...: runs it, keeps its output, adds a row to the table.
 step() {
   local name=$1 limit=$2 began status last
+  wanted "$name" || return 0
   shift 2
   began=$(date +%s)
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
@@ -50,10 +74,10 @@ step() {
 # is small: odd sizes, empty rows, ragged, paged, sparse. Only racecheck, which is slow, leaves out cases of more work, and
 # the simt variants on aligned operands, which use shared memory as on others.
 sanitize() {
-  local tool=$1 parts=64 folder deadline most=1e12
+  local tool=$1 parts=64 folder deadline most=1e12 skip=nothing
   command -v compute-sanitizer >/dev/null || { echo "error: compute-sanitizer is not on the PATH"; exit 1; }
-  local skip=nothing
-  [ "$tool" = racecheck ] && most=${RACECHECK_FLOPS:-2e6} skip='(simt, aligned)'
+  # A launch of a cluster takes racecheck seconds: small parts, so that no one of them is long.
+  [ "$tool" = racecheck ] && most=${RACECHECK_FLOPS:-1e6} skip='(simt, aligned)' parts=192
   folder=$(mktemp -d)
   deadline=$(($(date +%s) + ${2:-100}))
   export TRIFUSE_BACKEND=cuda TRIFUSE_MOST_FLOPS=$most folder tool parts deadline skip
@@ -84,29 +108,31 @@ ahead() {
 }
 
 run() {
+  chosen=("$@")
   out=${OUT:-.gpu/out}
   mkdir -p "$out"
   export XDG_RUNTIME_DIR=/tmp TRIFUSE_CACHE_DIR=/tmp/trifuse-cache
   chmod +x .gpu/*
-  step devices 60 .gpu/trifuse devices
-  cat "$out/devices.log"
+  .gpu/trifuse devices
   step conformance-wgpu 500 .gpu/conformance '[wgpu]'
   step contract-wgpu 120 .gpu/contract '[wgpu]'
   TRIFUSE_REPEATS=100 step conformance-cuda 500 .gpu/conformance '[cuda]'
   step contract-cuda 120 .gpu/contract '[cuda]'
   step vectors 120 .gpu/trifuse verify --vectors .gpu/vectors --backend cuda
   step vectors-wgpu 120 .gpu/trifuse verify --vectors .gpu/vectors --backend wgpu
-  for tool in memcheck racecheck synccheck initcheck; do step "$tool" 110 "$PWD/scripts/gpu.sh" sanitize "$tool"; done
+  for tool in memcheck racecheck synccheck initcheck; do step "$tool" 120 "$PWD/scripts/gpu.sh" sanitize "$tool"; done
   step compiled-ahead 60 "$PWD/scripts/gpu.sh" ahead
   step six-tests 200 .gpu/trifuse verify --backend cuda --only 1,2,3,4,5,6
-  grep -hE '^test .*FAILED|FAILED' "$out"/conformance-*.log "$out"/contract-*.log | head -40
+  OUT=$out/bench TRIFUSE=.gpu/trifuse TRIFUSE_BACKEND=cuda step bench 600 scripts/bench.sh
+  grep -hE '^test .*FAILED|FAILED' "$out"/conformance-*.log "$out"/contract-*.log 2>/dev/null | head -40
+  if [ -e "$out/bench.log" ]; then cat "$out/bench.log"; fi
   printf '%s\n' '' "${rows[@]}"
 }
 
 case ${1:-} in
   pack) pack ;;
-  run) run ;;
+  run) run "${@:2}" ;;
   sanitize) sanitize "${2:?a tool: memcheck, racecheck, synccheck or initcheck}" "${3:-100}" ;;
   ahead) ahead ;;
-  *) sed -n '2,10p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,14p' "$0" >&2; exit 2 ;;
 esac

@@ -18,13 +18,17 @@ pub trait Kernel<O: Op>: Device {
     fn plan(&self, op: &O, only: Option<&str>) -> Result<Self::Plan>;
     /// Bytes of workspace that a launch needs.
     fn workspace_bytes(plan: &Self::Plan) -> u64;
+    /// The workspace of a plan, as its first launch is to find it; every launch leaves it so that the next may run.
+    fn workspace(&self, plan: &Self::Plan) -> Result<Self::Buffer> {
+        self.alloc(Self::workspace_bytes(plan))
+    }
     /// The variant that was chosen.
     fn variant(plan: &Self::Plan) -> &'static str;
     /// Puts the work into the queue. Never allocates, compiles or waits, so that it may be captured.
     ///
     /// # Safety
-    /// [`crate::ops::check`] accepted `args` for the `op` that was planned; `workspace` is as large as the plan asks
-    /// for and used by nothing else in flight.
+    /// [`crate::ops::check`] accepted `args` for the `op` that was planned; `workspace` came from [`workspace`](Self::workspace)
+    /// for this plan, and nothing else in flight or between launches uses it.
     unsafe fn launch(&self, queue: &mut Self::Queue, plan: &Self::Plan, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()>;
 }
 

@@ -18,6 +18,8 @@ pub trait Device: Sized + Send + Sync + 'static {
     type Queue: Send;
     /// Captured work: a CUDA graph; elsewhere the resolved launches.
     type Graph: Send;
+    /// A moment between two pieces of work of a queue.
+    type Mark: Send;
 
     /// What this device can do.
     fn caps(&self) -> &Caps;
@@ -31,6 +33,14 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn write(&self, queue: &mut Self::Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()>;
     /// Copies the start of `src` to the whole of `dst`, after all earlier work of the queue. Blocks.
     fn read(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()>;
+    /// Copies `src` to the start of `dst`, another buffer. Offsets and length are multiples of 4 bytes.
+    fn copy(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()>;
+    /// Marks the moment when all earlier work of the queue is done and later work has not begun.
+    fn mark(&self, queue: &mut Self::Queue) -> Result<Self::Mark>;
+    /// Seconds from `earlier` to `later`, marks of this queue, by [`clock`](Device::clock). Blocks until both have passed.
+    fn seconds_between(&self, queue: &mut Self::Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64>;
+    /// Whose clock marks are read from.
+    fn clock(&self) -> Clock;
     /// Blocks until the queue is empty and reports what failed in it.
     fn wait(&self, queue: &mut Self::Queue) -> Result<()>;
     /// From here launches are recorded, not run.
@@ -91,6 +101,16 @@ pub enum Kind {
     Other,
 }
 
+/// Where the time of a mark comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// The device's own: what the host does meanwhile is not counted.
+    Device,
+    /// The host's: the work of putting work into the queue is counted too.
+    Host,
+}
+
 /// What a device can do, and who it is.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Caps {
@@ -114,4 +134,8 @@ pub struct Caps {
     pub subgroup: Option<u32>,
     /// CUDA compute capability, major × 10 + minor.
     pub cuda_arch: Option<u32>,
+    /// The highest clock of its multiprocessors, in hertz.
+    pub clock_hz: Option<u64>,
+    /// The most its memory can move, in bytes a second: its clock times the width of its bus.
+    pub memory_bytes_per_second: Option<u64>,
 }

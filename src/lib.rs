@@ -4,12 +4,15 @@
 
 pub mod adapters;
 pub mod backend;
+pub mod bench;
 pub mod casefile;
 pub mod cases;
 pub mod conformance;
 pub mod device;
 pub mod dtype;
 pub mod error;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod ops;
 pub mod oracle;
 pub mod session;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::Kernel;
-use crate::device::{Caps, Device, Slice};
+use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index};
 use crate::ops::{Op, check};
@@ -48,6 +48,12 @@ pub struct Graph<D: Device> {
     raw: D::Graph,
     session: u64,
     _retained: Vec<D::Buffer>,
+}
+
+/// A moment between two pieces of a session's work, for [`Session::seconds_between`].
+pub struct Mark<D: Device> {
+    raw: D::Mark,
+    session: u64,
 }
 
 impl<D: Device> Session<D> {
@@ -108,6 +114,39 @@ impl<D: Device> Session<D> {
         Ok(bytes.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
     }
 
+    /// Copies `src` to the start of `dst`, which lies in another buffer. Does not block.
+    ///
+    /// # Errors
+    /// Slices of one buffer, a `dst` that is shorter, and offsets or a length that are no multiples of 4 bytes.
+    pub fn copy(&mut self, src: &Slice<D>, dst: &Slice<D>) -> Result<()> {
+        self.outside_capture("copy")?;
+        ensure(D::buffer_id(&src.buffer) != D::buffer_id(&dst.buffer), "copy", "two buffers", "one buffer")?;
+        ensure(src.len <= dst.len, "copy", &format!("at most {} bytes", dst.len), src.len)?;
+        let words = [src.offset, dst.offset, src.len].iter().all(|bytes| bytes % 4 == 0);
+        ensure(words, "copy", "offsets and a length that are multiples of 4", format!("{src:?} to {dst:?}"))?;
+        if src.len == 0 { Ok(()) } else { self.device.copy(&mut self.queue, src, dst) }
+    }
+
+    /// Marks this moment of the queue: after all that is in it, before all that comes. Does not block on a device with a
+    /// clock of its own.
+    pub fn mark(&mut self) -> Result<Mark<D>> {
+        self.outside_capture("mark")?;
+        Ok(Mark { raw: self.device.mark(&mut self.queue)?, session: self.id })
+    }
+
+    /// Seconds that the work between two marks of this session took, by [`clock`](Self::clock). Blocks.
+    pub fn seconds_between(&mut self, earlier: &Mark<D>, later: &Mark<D>) -> Result<f64> {
+        self.outside_capture("seconds_between")?;
+        let own = earlier.session == self.id && later.session == self.id;
+        ensure(own, "marks", "two of this session", "another session's")?;
+        self.device.seconds_between(&mut self.queue, &earlier.raw, &later.raw)
+    }
+
+    /// Whose time [`seconds_between`](Self::seconds_between) tells.
+    pub fn clock(&self) -> Clock {
+        self.device.clock()
+    }
+
     /// Blocks until all work is done, and reports what failed in it.
     pub fn wait(&mut self) -> Result<()> {
         self.outside_capture("wait")?;
@@ -163,8 +202,7 @@ impl<D: Device> Session<D> {
             ensure(known.contains(&name), &format!("{} variant", O::NAME), &format!("one of {known:?}"), name)?;
         }
         let inner = self.device.plan(&op, only)?;
-        let bytes = D::workspace_bytes(&inner);
-        let workspace = Slice { buffer: self.device.alloc(bytes)?, offset: 0, len: bytes };
+        let workspace = Slice { buffer: self.device.workspace(&inner)?, offset: 0, len: D::workspace_bytes(&inner) };
         Ok(Plan { op, inner, workspace, session: self.id })
     }
 

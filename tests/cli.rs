@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/compress.rs"]
 mod compress;
 #[path = "cli/demo.rs"]
@@ -25,7 +27,7 @@ fn help_names_every_command_and_the_exit_statuses() {
     let output = run(&["--help"]);
     assert!(output.status.success());
     for word in
-        ["devices", "demo", "compress", "decompress", "inspect", "verify", "kernels", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"]
+        ["devices", "demo", "compress", "decompress", "inspect", "verify", "bench", "kernels", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"]
     {
         assert!(out(&output).contains(word), "{word} is not in the help:\n{}", out(&output));
     }

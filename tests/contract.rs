@@ -11,6 +11,8 @@ mod memory;
 mod refusals;
 #[path = "contract/threads.rs"]
 mod threads;
+#[path = "contract/time.rs"]
+mod time;
 #[path = "contract/work.rs"]
 mod work;
 
@@ -48,7 +50,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), threads::tests()].concat();
+        let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), threads::tests(), time::tests()].concat();
         Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use trifuse::backend::Kernel;
 use trifuse::cases::{Case, OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case};
-use trifuse::device::{Caps, Device, Kind, Slice};
+use trifuse::device::{Caps, Clock, Device, Kind, Slice};
 use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
@@ -50,6 +50,7 @@ impl Device for Faulty {
     type Buffer = Memory;
     type Queue = Queue;
     type Graph = Launches;
+    type Mark = std::time::Instant;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -75,6 +76,23 @@ impl Device for Faulty {
     fn read(&self, _: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
         dst.copy_from_slice(&src.buffer.lock().unwrap()[src.offset as usize..][..dst.len()]);
         Ok(())
+    }
+
+    fn copy(&self, _: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        put(dst, 0, &bytes_of(src));
+        Ok(())
+    }
+
+    fn mark(&self, _: &mut Queue) -> Result<Self::Mark> {
+        Ok(std::time::Instant::now())
+    }
+
+    fn seconds_between(&self, _: &mut Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64> {
+        Ok((*later - *earlier).as_secs_f64())
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Host
     }
 
     fn wait(&self, _: &mut Queue) -> Result<()> {
@@ -209,6 +227,8 @@ fn session(fault: Fault) -> Session<Faulty> {
         f16: true,
         subgroup: None,
         cuda_arch: None,
+        clock_hz: None,
+        memory_bytes_per_second: None,
     };
     Session::new(Arc::new(Faulty { fault, caps, runs: Mutex::new(0) })).unwrap()
 }

@@ -22,6 +22,8 @@ pub fn caps() -> Caps {
         f16: false,
         subgroup: None,
         cuda_arch: None,
+        clock_hz: None,
+        memory_bytes_per_second: None,
     }
 }
 

@@ -146,6 +146,10 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             values.iter_mut().for_each(|value| *value /= norm);
                         }
                         Kind::Add => operands.widen(row, values, other),
+                        Kind::Activation(activation) => {
+                            operands.widen(row, values, other);
+                            math::activate(activation, values);
+                        }
                     }
                     T::narrow(values, y.write(row * columns, columns));
                 }

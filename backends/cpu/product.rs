@@ -74,9 +74,9 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
     if m == 0 || n == 0 {
         return;
     }
-    // SAFETY: one row inside the view stands for all; as this function's contract.
-    let (x_first, w_first) = unsafe { (x.row(0, k), w.row(0, k)) };
     if m <= FEW_ROWS {
+        // SAFETY: one row inside the view stands for all; as this function's contract.
+        let w_first = unsafe { w.row(0, k) };
         let (wide, chunk) = scratch.split_at_mut(m * k);
         // SAFETY: as this function's contract; the panels are packed.
         unsafe {
@@ -98,11 +98,8 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
         }
         return;
     }
-    if let (Some(x_first), Some(w_first)) = (X::as_f32(x_first), W::as_f32(w_first)) {
-        // SAFETY: rows of k elements, `stride` apart, inside both views.
-        unsafe { multiply([m, n, k], out, false, (x_first.as_ptr(), x.stride), (w_first.as_ptr(), w.stride)) };
-        return;
-    }
+    // Panels of a fixed depth also where both are f32 already: the library would cut K by the size of the tile, and so
+    // the order of a row's sums would depend on how many rows there are.
     let (x_wide, w_wide) = scratch.split_at_mut(m * k.min(DEPTH));
     for at in (0..k).step_by(DEPTH) {
         let depth = DEPTH.min(k - at);

@@ -23,7 +23,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 };
 
 /// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
-const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
+pub(crate) const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
 /// Keys of a step, warps, and rows of a matrix instruction in `kernels/attention/sm80.cuh`.
 const KEYS: u64 = 64;
 const WARPS: u64 = 4;
@@ -33,13 +33,18 @@ const PADDING: u64 = 8;
 /// Rows of a block of threads.
 const ROWS: u64 = WARPS * STEP;
 
+/// The head dimension that a kernel for heads of `head_dim` elements is compiled for.
+pub(crate) fn held(head_dim: u64) -> u64 {
+    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
+}
+
 /// What a kernel is compiled for: a head, padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile(u64);
 
 impl Tile {
     pub(crate) fn of(op: &Attention) -> Self {
-        Self(HELD.into_iter().find(|&held| op.head_dim <= held).unwrap_or(256))
+        Self(held(op.head_dim))
     }
 
     /// A kernel for heads of `held` elements, of those there are.

@@ -61,7 +61,8 @@ params! {
         y_aligned: u32,
         /// Blocks that share a tile of tokens.
         blocks: u32,
-        unused: u32,
+        /// No launch still under way writes x.
+        x_early: u32,
     }
 }
 
@@ -69,10 +70,12 @@ params! {
 const ROWS: u64 = 16;
 const GROUP: u64 = 32;
 const THREADS: u32 = 256;
+/// Groups of columns that a warp finishes at once, at most.
+const HELD: u64 = 2;
 /// Columns of both factors that a kernel is compiled for.
 const RANKS: [u64; 3] = [16, 32, 64];
 /// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
-const WIDTHS: [u32; 2] = [0, CodeWidth::FourThree.bits()];
+const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
 /// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
 const CLUSTER: u64 = 8;
 
@@ -87,8 +90,12 @@ fn rank_of(op: &CodebookGemm) -> u64 {
 
 /// The bits of every field, where a kernel is compiled for them.
 fn width_of(op: &CodebookGemm) -> u32 {
-    let seven = |slice: &CodebookSlice| matches!(slice.output, Factor::Coded { width: Some(CodeWidth::FourThree), .. });
-    if op.slices.iter().all(seven) { WIDTHS[1] } else { WIDTHS[0] }
+    let bits = |slice: &CodebookSlice| match slice.output {
+        Factor::Coded { width: Some(width), .. } => width.bits(),
+        _ => WIDTHS[0],
+    };
+    let first = op.slices.first().map_or(WIDTHS[0], bits);
+    if WIDTHS.contains(&first) && op.slices.iter().all(|slice| bits(slice) == first) { first } else { WIDTHS[0] }
 }
 
 fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
@@ -108,18 +115,31 @@ fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Re
             (_, Factor::Dense { .. }) => return Err("a dense factor on the output side: nothing to decode".into()),
         }
     }
-    let shared = shared_bytes(rank_of(op), clusters);
+    let shared = shared_bytes(rank_of(op), width_of(op), clusters);
     if shared > target.shared_bytes {
         return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
     }
     Ok(())
 }
 
+/// Shared memory for codes, in bytes: for a quarter of a cluster's 4,096 columns of eight adapters, with two blocks a
+/// multiprocessor; without clusters, as much as leaves room for as many blocks as before, and for one of rank 64 on the
+/// smallest chips.
+const fn codes_bytes(rank: u64, clusters: bool) -> u64 {
+    match (clusters, rank) {
+        (true, _) => 44 << 10,
+        (false, 16) => 20 << 10,
+        (false, 32) => 36 << 10,
+        (false, _) => 10 << 10,
+    }
+}
+
 /// The sizes of `Space` and `ClusterSpace`.
-fn shared_bytes(rank: u64, clusters: bool) -> u32 {
+fn shared_bytes(rank: u64, width: u32, clusters: bool) -> u32 {
     let stage = if rank == 16 { 512 } else { 256 };
-    let (v, parts) = (2 * stage * (rank + 8) * 2, 8 * ROWS * rank * 4);
-    let space = v.max(parts) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + ROWS * 160 * 2;
+    let v = 2 * stage * (rank + 8) * 2;
+    let tables = ROWS * if width >= 7 { 256 } else { 512 };
+    let space = v + codes_bytes(rank, clusters) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + tables;
     let received = if clusters { CLUSTER * ROWS * rank * 4 } else { 0 };
     (space.next_multiple_of(128) + received) as u32
 }
@@ -131,9 +151,13 @@ fn units(clusters: bool) -> Vec<Unit> {
 }
 
 fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
-    let shared_bytes = shared_bytes(rank, clusters);
+    let shared_bytes = shared_bytes(rank, width, clusters);
     Unit {
-        name: format!("codebook_gemm/{} {dtype} rank {rank} {}", if clusters { "sm90" } else { "sm80" }, if width == 0 { "any width" } else { "7 bits" }),
+        name: format!(
+            "codebook_gemm/{} {dtype} rank {rank} {}",
+            if clusters { "sm90" } else { "sm80" },
+            if width == 0 { "any width".into() } else { format!("{width} bits") }
+        ),
         source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
         headers: vec![
             factor_header(),
@@ -146,9 +170,14 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("RANK", rank.to_string()),
             ("WIDTH", width.to_string()),
             ("SHARED_BYTES", shared_bytes.to_string()),
+            ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: if clusters { &["codebook_gemm_sm90", "codebook_gemm_sm90_any"] } else { &["codebook_gemm_sm80", "codebook_gemm_sm80_any"] },
+        entries: if clusters {
+            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any"]
+        } else {
+            &["codebook_gemm_sm80", "codebook_gemm_sm80_any"]
+        },
         shared_bytes,
     }
 }
@@ -175,7 +204,7 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         v_aligned: aligned(input.values, slice.rank),
         y_aligned: aligned(address(&of.y), slice.y_stride),
         blocks,
-        unused: 0,
+        x_early: 0,
     }
 }
 
@@ -190,6 +219,20 @@ fn whole(params: &TileParams) -> bool {
 fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
     let tiles = op.tokens.div_ceil(ROWS).max(1);
     (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
+}
+
+/// The same of clusters, on a device of `units` multiprocessors.
+fn cluster_sharing(op: &CodebookGemm, slice: &CodebookSlice, units: u64, x_early: bool) -> u64 {
+    let most = match (x_early, op.adapters) {
+        // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
+        // a block is to finish its columns at once.
+        (true, _) => slice.d_out.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
+        // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
+        (false, 0..=1) => 32,
+        (false, _) => 64,
+    };
+    // A launch takes one block a multiprocessor: the next one is to start beside it.
+    (sharing(op, slice, units, most) / CLUSTER).max(1) * CLUSTER
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
@@ -209,12 +252,11 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // One adapter is decoded before x is there, and then fewer blocks have less to wait for.
-        let most = if op.adapters > 1 { 64 } else { 32 };
-        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), most).next_multiple_of(CLUSTER);
-        let params = tile_params(op, args, slice, of, blocks as u32);
         let mut open = queue.take_open();
         let early = starts_early(&open, &read_early(args, of));
+        let x_early = early && starts_early(&open, &[range(&args.x)]);
+        let blocks = cluster_sharing(op, slice, u64::from(plan.target.units), x_early);
+        let params = TileParams { x_early: u32::from(x_early), ..tile_params(op, args, slice, of, blocks as u32) };
         if !early {
             open.clear();
         }
@@ -227,7 +269,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
             ..Launch::new(1, THREADS)
         };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm90" } else { "codebook_gemm_sm90_any" }, &launch, &params)? };
+        unsafe { plan.launch(queue, sm90_entry(&params), &launch, &params)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
@@ -235,8 +277,17 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
     Ok(())
 }
 
+fn sm90_entry(params: &TileParams) -> &'static str {
+    let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
+    match (whole(params), groups > u64::from(THREADS / 32)) {
+        (true, false) => "codebook_gemm_sm90",
+        (true, true) => "codebook_gemm_sm90_wide",
+        (false, _) => "codebook_gemm_sm90_any",
+    }
+}
+
 fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
-    shared_bytes(rank_of(&plan.op), clusters)
+    shared_bytes(rank_of(&plan.op), width_of(&plan.op), clusters)
 }
 
 /// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.

@@ -45,7 +45,7 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
 };
 
 /// Both dtypes, both forms, every tile.
-fn each_form<T: Copy + 'static, const N: usize>(tiles: [T; N]) -> impl Iterator<Item = (DType, bool, T)> {
+pub(super) fn each_form<T: Copy + 'static, const N: usize>(tiles: [T; N]) -> impl Iterator<Item = (DType, bool, T)> {
     let forms = HALVES.into_iter().flat_map(|dtype| [false, true].map(|gated| (dtype, gated)));
     forms.flat_map(move |(dtype, gated)| tiles.map(|tile| (dtype, gated, tile)))
 }
@@ -59,7 +59,7 @@ const fn intermediate_stride(op: &FusedMlp) -> u64 {
 const TILE_ROWS: u64 = 128;
 
 /// Tokens of a chunk: as many as leave the fewest multiprocessors idle in the last round of tiles of each product.
-fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
+pub(super) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
     let row = intermediate_stride(op).saturating_mul(op.dtype.size());
     let most = MAX_WORKSPACE / row;
     if most == 0 {
@@ -95,7 +95,7 @@ fn wgmma_tile(op: &FusedMlp, target: &Target) -> WgmmaTile {
     WgmmaTile::choose(&products(op, chunk_rows(op, target).unwrap_or(op.tokens)), target)
 }
 
-fn workspace(op: &FusedMlp, target: &Target) -> u64 {
+pub(super) fn workspace(op: &FusedMlp, target: &Target) -> u64 {
     chunk_rows(op, target).map_or(0, |rows| rows * intermediate_stride(op) * op.dtype.size())
 }
 
@@ -108,7 +108,7 @@ fn covers_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), String
     fits(wgmma_tile(op, target).shared_bytes(), target)
 }
 
-fn form(gated: bool) -> &'static str {
+pub(super) fn form(gated: bool) -> &'static str {
     if gated { "gated" } else { "plain" }
 }
 
@@ -150,7 +150,7 @@ fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: Activation
 }
 
 /// The two products of each chunk of tokens, in order.
-fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlpArgs<Cuda>) -> Result<Vec<[Product<'a>; 2]>> {
+pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlpArgs<Cuda>) -> Result<Vec<[Product<'a>; 2]>> {
     let op = &plan.op;
     let rows = chunk_rows(op, &plan.target).map_err(|reason| crate::Error::unsupported("fused_mlp", reason))?;
     let mut chunks = Vec::new();
@@ -198,7 +198,7 @@ fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlp
 }
 
 /// The kernels for a product on mma.sync, by how many bytes they move at once: 16, 4, 2.
-const fn mma_entries(product: &Product<'_>) -> [&'static str; 3] {
+pub(super) const fn mma_entries(product: &Product<'_>) -> [&'static str; 3] {
     if product.gate.is_some() { ["mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"] } else { ["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"] }
 }
 

@@ -67,7 +67,7 @@ impl MmaTile {
     /// A fourth of that, for products that would leave multiprocessors idle.
     pub(super) const MIDDLE: Self = Self { name: "middle", sides: [64, 64, 64], warps: [2, 2, 1], stages: 4 };
     /// For up to 64 rows: narrow, so that there are many blocks to read W.
-    const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 3 };
+    pub(super) const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 3 };
     /// For a few rows, where the time goes into reading W: many small blocks, much in flight, the warps along K.
     const FEW_ROWS: Self = Self { name: "few rows", sides: [16, 32, 128], warps: [1, 1, 4], stages: 6 };
     /// All of them.

@@ -34,8 +34,11 @@ headers! {
     "tile/outputs.cuh",
     "tile/mma_gemm.cuh",
     "tile/wgmma_gemm.cuh",
+    "tile/stream_gemm.cuh",
     "linear/delta.cuh",
     "linear/repack.cuh",
+    "linear/mma.cuh",
+    "fused_mlp/mma.cuh",
     "tile/codes.cuh",
     "tile/attention_mask.cuh",
 }

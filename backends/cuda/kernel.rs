@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 use super::Cuda;
 use super::jit::{Arch, Unit};
 use super::library::{self, Status, check, ok};
-use super::memory::Memory;
+use super::memory::{Buffer, Memory};
 use super::queue::Queue;
 use crate::backend::Kernel;
 use crate::device::Slice;
@@ -130,6 +130,18 @@ impl<O: Op> Plan<O> {
     }
 }
 
+impl<O: Op> Plan<O> {
+    /// Clusters of kernel `entry` that the device runs at once where nothing else does.
+    pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
+        let function = self.module.function(entry)?;
+        let mut count = 0;
+        // SAFETY: the function is loaded; stores one number.
+        let asked = launch.with_config(std::ptr::null_mut(), |config| check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, function, config) }));
+        asked.map_err(|status| Error::device(format!("counting resident clusters of {} ({entry})", self.variant.label), status))?;
+        Ok(count.max(0) as u64)
+    }
+}
+
 impl<O: Table> Kernel<O> for Cuda {
     type Plan = Plan<O>;
 
@@ -146,6 +158,11 @@ impl<O: Table> Kernel<O> for Cuda {
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {
         plan.workspace
+    }
+
+    fn workspace(&self, plan: &Plan<O>) -> Result<Buffer> {
+        // Counters start from zero.
+        self.memory.alloc_zeroed(plan.workspace)
     }
 
     fn variant(plan: &Plan<O>) -> &'static str {
@@ -198,19 +215,20 @@ pub struct Launch {
     pub cluster: [u32; 3],
     /// The kernel waits itself for the one before (griddepcontrol), and may be started before that one ends.
     pub overlap: bool,
+    /// Its blocks wait for each other: it starts when all of them fit.
+    pub cooperative: bool,
 }
 
 impl Launch {
     /// `grid` blocks of `threads`, nothing else.
     pub const fn new(grid: u32, threads: u32) -> Self {
-        Self { grid: [grid, 1, 1], threads, shared_bytes: 0, cluster: [1; 3], overlap: false }
+        Self { grid: [grid, 1, 1], threads, shared_bytes: 0, cluster: [1; 3], overlap: false, cooperative: false }
     }
 
-    /// # Safety
-    /// `params` is what `function` takes, and every address in it is alive.
-    unsafe fn run<P: Copy>(&self, function: CUfunction, stream: sys::CUstream, params: &P) -> std::result::Result<(), Status> {
+    /// Calls with what the driver takes for a launch in `stream`.
+    fn with_config<T>(&self, stream: sys::CUstream, call: impl FnOnce(&sys::CUlaunchConfig) -> T) -> T {
         // SAFETY: plain data, for which zero is legal.
-        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        let mut attributes: [sys::CUlaunchAttribute; 3] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         if self.cluster != [1; 3] {
             let [x, y, z] = self.cluster;
@@ -223,7 +241,12 @@ impl Launch {
             attributes[count].value.programmaticStreamSerializationAllowed = 1;
             count += 1;
         }
-        let config = sys::CUlaunchConfig {
+        if self.cooperative {
+            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes[count].value.cooperative = 1;
+            count += 1;
+        }
+        call(&sys::CUlaunchConfig {
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],
             gridDimZ: self.grid[2],
@@ -234,10 +257,15 @@ impl Launch {
             hStream: stream,
             attrs: attributes.as_mut_ptr(),
             numAttrs: count as u32,
-        };
+        })
+    }
+
+    /// # Safety
+    /// `params` is what `function` takes, and every address in it is alive.
+    unsafe fn run<P: Copy>(&self, function: CUfunction, stream: sys::CUstream, params: &P) -> std::result::Result<(), Status> {
         let mut arguments: [*mut c_void; 1] = [std::ptr::from_ref(params).cast_mut().cast()];
         // SAFETY: the function takes one struct by value, copied before this returns; the rest is the caller's promise.
-        check(unsafe { sys::cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) })
+        self.with_config(stream, |config| check(unsafe { sys::cuLaunchKernelEx(config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }))
     }
 }
 

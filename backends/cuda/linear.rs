@@ -15,7 +15,7 @@ impl Table for Linear {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Linear>; 3] = [super::linear_tensor::SM90, super::linear_tensor::SM80, SIMT];
+const VARIANTS: [Variant<Linear>; 4] = [super::linear_stream::STREAM, super::linear_tensor::SM90, super::linear_tensor::SM80, SIMT];
 
 const SIMT: Variant<Linear> = Variant {
     name: "simt",

@@ -137,7 +137,7 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
 ///
 /// # Safety
 /// As [`Plan::launch`].
-unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
+pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
     let op = &plan.op;
     let mut product = Product {
         dtype: op.dtype,

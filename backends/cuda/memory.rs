@@ -178,6 +178,15 @@ impl Memory {
 
     /// `bytes` of memory.
     pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        self.alloc_filled(bytes, false)
+    }
+
+    /// `bytes` of memory, all zero.
+    pub fn alloc_zeroed(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        self.alloc_filled(bytes, true)
+    }
+
+    fn alloc_filled(self: &Arc<Self>, bytes: u64, zero: bool) -> Result<Buffer> {
         self.context.bind()?;
         let _queues = lock(&self.queues);
         // A buffer of no bytes still has an address of its own.
@@ -201,6 +210,10 @@ impl Memory {
         })?;
         let id = next_id();
         let buffer = Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer, id }));
+        if zero {
+            // SAFETY: the memory was just allocated in this stream, and is as large.
+            ok(unsafe { sys::cuMemsetD8Async(pointer, 0, size, self.stream.raw) }, "clearing memory")?;
+        }
         // SAFETY: both handles are alive.
         ok(unsafe { sys::cuEventRecord(self.ready, self.stream.raw) }, "an allocation")?;
         self.generation.fetch_add(1, Ordering::Release);

@@ -4,23 +4,28 @@
 mod attention;
 mod attention_sm80;
 mod attention_sm90;
+mod attention_split;
 mod cache;
 mod catalogue;
 mod codebook_gemm;
 mod codebook_gemm_tile;
 mod fused_mlp;
+mod fused_mlp_stream;
 mod fused_mlp_tensor;
 mod gemm;
 pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_stream;
 mod linear_tensor;
+mod mark;
 mod memory;
 mod params;
 mod pointwise;
 mod queue;
 mod resources;
+mod stream;
 pub mod tma;
 
 use std::collections::HashMap;
@@ -33,11 +38,12 @@ pub use cache::{Built, CACHE_DIR, Cache};
 pub use catalogue::{Entry, catalogue};
 pub use kernel::{RunsOn, Target, TensorCores};
 pub use library::{LIBRARY_DIR, nvrtc as nvrtc_version};
+pub use mark::Mark;
 pub use memory::Buffer;
 pub use queue::{Graph, Queue};
 pub use resources::Resources;
 
-use crate::device::{Caps, Device, Kind, Open, Slice};
+use crate::device::{Caps, Clock, Device, Kind, Open, Slice};
 use crate::error::{Error, Result};
 use jit::{Arch, Unit};
 use kernel::Module;
@@ -118,6 +124,13 @@ fn describe(ordinal: i32, driver: i32) -> Result<(Found, Option<String>)> {
     } else {
         None
     };
+    // Both in kilohertz; a driver that does not tell leaves them out.
+    let kilohertz = |which| attribute(which).ok().filter(|&value| value > 0).map(|value| f64::from(value) * 1e3);
+    let clock_hz = kilohertz(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+    let bus_bits = attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).ok();
+    // Memory moves a bit a wire on both edges of its clock.
+    let memory_bytes_per_second =
+        kilohertz(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE).zip(bus_bits).map(|(hertz, bits)| hertz * 2.0 * f64::from(bits) / 8.0);
     // SAFETY: the last byte was kept zero.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     let caps = Caps {
@@ -131,6 +144,8 @@ fn describe(ordinal: i32, driver: i32) -> Result<(Found, Option<String>)> {
         f16: true,
         subgroup: Some(32),
         cuda_arch: Some(arch),
+        clock_hz: clock_hz.map(|hertz| hertz as u64),
+        memory_bytes_per_second: memory_bytes_per_second.map(|bytes| bytes as u64),
     };
     Ok((Found { device, caps, arch: Arch(arch) }, reason))
 }
@@ -181,6 +196,7 @@ impl Device for Cuda {
     type Buffer = Buffer;
     type Queue = Queue;
     type Graph = Graph;
+    type Mark = Mark;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -204,6 +220,22 @@ impl Device for Cuda {
 
     fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
         queue.read(kernel::address(src), dst)
+    }
+
+    fn copy(&self, queue: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        queue.copy(kernel::address(src), kernel::address(dst), src.len)
+    }
+
+    fn mark(&self, queue: &mut Queue) -> Result<Mark> {
+        Mark::new(queue)
+    }
+
+    fn seconds_between(&self, _queue: &mut Queue, earlier: &Mark, later: &Mark) -> Result<f64> {
+        later.seconds_since(earlier)
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Device
     }
 
     fn wait(&self, queue: &mut Queue) -> Result<()> {

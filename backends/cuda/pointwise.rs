@@ -2,6 +2,7 @@
 
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
+use super::linear::activation_code;
 use super::params::params;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -44,6 +45,8 @@ params! {
         log2_base: f64,
         eps: f32,
         kind: u32,
+        activation: u32,
+        unused: u32,
     }
 }
 
@@ -73,6 +76,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         log2_base: 0.0,
         eps: 0.0,
         kind: 0,
+        activation: 0,
+        unused: 0,
     };
     match op.kind {
         Kind::RmsNorm { eps, .. } => (params.kind, params.eps) = (0, f32::from_bits(eps)),
@@ -85,6 +90,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         Kind::MeanPool(_) => (params.kind, params.index) = (4, address_of(args.sequences.as_ref().map(|sequences| sequences.slice()))),
         Kind::L2Normalise => params.kind = 5,
         Kind::Add => params.kind = 6,
+        Kind::Activation(activation) => (params.kind, params.activation) = (7, activation_code(Some(activation))),
     }
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, "pointwise_simt", &Launch::new(blocks(op.rows), 256), &params) }

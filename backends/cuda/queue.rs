@@ -6,13 +6,15 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
 
 use super::library::{Status, check, ok};
-use super::memory::{Memory, Stream};
+use super::memory::{Buffer, Memory, Stream};
 use crate::error::{Error, Result};
 
 /// Bytes of one slot of pinned memory: large enough for full speed over PCIe, small enough to wait little for one.
 const SLOT: usize = 512 << 10;
 /// Slots of a queue.
 const SLOTS: usize = 16;
+/// Counters of a queue, of 32 bits.
+const COUNTERS: u64 = 16;
 
 /// Work runs in the order it was put in.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub struct Queue {
     capturing: bool,
     /// See [`take_open`](Self::take_open).
     open: Vec<Range<u64>>,
+    /// See [`counters`](Self::counters).
+    counters: Option<Buffer>,
     /// Dropped last: it may be the last hold on the context, and the fields above live in that.
     memory: Arc<Memory>,
 }
@@ -36,7 +40,7 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, open: Vec::new() })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, open: Vec::new(), counters: None })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
@@ -64,6 +68,16 @@ impl Queue {
     /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
     pub fn leave_open(&mut self, writes: Vec<Range<u64>>) {
         self.open = writes;
+    }
+
+    /// Where [`COUNTERS`] numbers lie by which the blocks of one launch find each other. They are zero when a launch of this
+    /// queue starts, and every launch leaves them so. Launches that may run at the same time must not share one.
+    pub fn counters(&mut self) -> Result<u64> {
+        let counters = match self.counters.take() {
+            Some(counters) => counters,
+            None => self.memory.alloc_zeroed(COUNTERS * 4)?,
+        };
+        Ok(self.counters.insert(counters).address())
     }
 
     /// The driver's stream, as a number, for libraries that work on it (baselines in benchmarks).
@@ -121,6 +135,18 @@ impl Queue {
         self.wait()
     }
 
+    /// Copies `bytes` on the device from one address to another; the two ranges lie apart.
+    pub fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
+        let stream = self.launching("copy")?;
+        // SAFETY: the caller's ranges lie on the device, apart from each other.
+        ok(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream) }, "a copy")
+    }
+
+    /// The device's memory, whose context the handles of this queue belong to.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// Blocks until all is done, and reports what failed.
     pub fn wait(&mut self) -> Result<()> {
         self.memory.context.bind()?;
@@ -153,7 +179,7 @@ impl Queue {
         let ended = self.stream.set_capturing(false, || ok(unsafe { sys::cuStreamEndCapture(stream, &mut graph) }, "ending a capture"));
         self.capturing = false;
         ended?;
-        let mut replay = Graph { exec: std::ptr::null_mut(), done: std::ptr::null_mut(), memory: Arc::clone(&self.memory) };
+        let mut replay = Graph { exec: std::ptr::null_mut(), done: std::ptr::null_mut(), _counters: self.counters.clone(), memory: Arc::clone(&self.memory) };
         // SAFETY: the graph was just made and is destroyed once; each call stores one handle.
         unsafe {
             let made = check(sys::cuGraphInstantiateWithFlags(&mut replay.exec, graph, 0));
@@ -208,6 +234,8 @@ pub struct Graph {
     exec: CUgraphExec,
     /// Recorded after each replay.
     done: CUevent,
+    /// What recorded launches count by; kept as long as they can run.
+    _counters: Option<Buffer>,
     memory: Arc<Memory>,
 }
 

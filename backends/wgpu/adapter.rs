@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// What every shader relies on; every Vulkan driver has it.
 const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
 /// What a variant may use where it is there.
-const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP);
+const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP).union(super::mark::FEATURES);
 
 impl Open for Wgpu {
     fn list() -> Result<Vec<Caps>> {
@@ -92,5 +92,7 @@ fn caps(adapter: &wgpu::Adapter) -> Caps {
         f16: features.contains(wgpu::Features::SHADER_F16),
         subgroup: features.contains(wgpu::Features::SUBGROUP).then_some(info.subgroup_min_size),
         cuda_arch: None,
+        clock_hz: None,
+        memory_bytes_per_second: None,
     }
 }

@@ -37,7 +37,7 @@ impl Buffer {
     /// Bytes of a word: what wgpu sizes, copies and binds in.
     pub(super) const WORD: u64 = 4;
 
-    fn new(raw: wgpu::Buffer) -> Self {
+    pub(super) fn new(raw: wgpu::Buffer) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         Self { raw, id: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
@@ -63,7 +63,7 @@ impl Wgpu {
         }
     }
 
-    fn create(&self, size: u64, usage: wgpu::BufferUsages) -> std::result::Result<wgpu::Buffer, wgpu::Error> {
+    pub(super) fn create(&self, size: u64, usage: wgpu::BufferUsages) -> std::result::Result<wgpu::Buffer, wgpu::Error> {
         self.guard(|| self.raw.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false }))
     }
 

@@ -1,7 +1,7 @@
 //! What the device gives: see the other files of this folder for how.
 
-use super::{Buffer, Graph, Queue, Wgpu};
-use crate::device::{Caps, Device, Slice};
+use super::{Buffer, Graph, Mark, Queue, Wgpu};
+use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::Result;
 
 impl Device for Wgpu {
@@ -9,6 +9,7 @@ impl Device for Wgpu {
     type Buffer = Buffer;
     type Queue = Queue;
     type Graph = Graph;
+    type Mark = Mark;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -35,6 +36,25 @@ impl Device for Wgpu {
     fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
         queue.outside_capture("read")?;
         self.download(queue, src, dst)
+    }
+
+    fn copy(&self, queue: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        queue.outside_capture("copy")?;
+        queue.copy_slice(self, src, dst)
+    }
+
+    fn mark(&self, queue: &mut Queue) -> Result<Mark> {
+        queue.outside_capture("mark")?;
+        Mark::new(self, queue)
+    }
+
+    fn seconds_between(&self, queue: &mut Queue, earlier: &Mark, later: &Mark) -> Result<f64> {
+        queue.outside_capture("seconds_between")?;
+        later.seconds_since(earlier, self, queue)
+    }
+
+    fn clock(&self) -> Clock {
+        if self.has_clock() { Clock::Device } else { Clock::Host }
     }
 
     fn wait(&self, queue: &mut Queue) -> Result<()> {

@@ -29,6 +29,7 @@ mod device;
 mod fault;
 mod fused_mlp;
 mod linear;
+mod mark;
 mod pipeline;
 mod pointwise;
 mod product;
@@ -40,6 +41,7 @@ mod tests;
 use std::sync::{Arc, Mutex};
 
 pub use buffer::Buffer;
+pub use mark::Mark;
 pub use queue::{Graph, Queue};
 pub use source::{Constant, Element, File, Operand, Source};
 

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use super::pipeline::Pipeline;
+use super::product::activation_constant;
 use super::queue::part;
-use super::source::{Constant, Element, Operand, Source, shader};
+use super::source::{Constant, Element, File, Operand, Source, shader};
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::pointwise::Kind;
-use crate::ops::{Pointwise, PointwiseArgs};
+use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
 const VARIANTS: &[&str] = &["portable"];
 /// Elements that a workgroup of `rows.wgsl` and `rope.wgsl` takes.
@@ -52,16 +53,20 @@ fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Of whole rows.
+const ROWS: &[File] = &[shader!("activation.wgsl"), shader!("pointwise/rows.wgsl")];
+
 fn source(dtype: DType, kind: Kind) -> Source {
     let float = Element::Float(dtype);
     let (number, files, name): (u32, &'static [_], _) = match kind {
         Kind::RmsNorm { .. } => (0, &[shader!("pointwise/norm.wgsl")], "RMSNorm"),
         Kind::LayerNorm { .. } => (1, &[shader!("pointwise/norm.wgsl")], "LayerNorm"),
         Kind::L2Normalise => (2, &[shader!("pointwise/norm.wgsl")], "L2 normalise"),
-        Kind::Embedding { .. } => (3, &[shader!("pointwise/rows.wgsl")], "embedding"),
-        Kind::MeanPool(_) => (4, &[shader!("pointwise/rows.wgsl")], "mean pool"),
-        Kind::Add => (5, &[shader!("pointwise/rows.wgsl")], "add"),
+        Kind::Embedding { .. } => (3, ROWS, "embedding"),
+        Kind::MeanPool(_) => (4, ROWS, "mean pool"),
+        Kind::Add => (5, ROWS, "add"),
         Kind::Rope { .. } => (6, &[shader!("pointwise/rope.wgsl")], "RoPE"),
+        Kind::Activation(_) => (7, ROWS, "activation"),
     };
     let mut operands = vec![Operand::read("x", float), Operand::write("y", float)];
     let mut constants = vec![("KIND", Constant::U32(number))];
@@ -76,8 +81,14 @@ fn source(dtype: DType, kind: Kind) -> Source {
             operands.push(Operand::read("positions", Element::I32));
             constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
         }
-        Kind::Embedding { .. } | Kind::MeanPool(_) | Kind::Add => operands
-            .extend([Operand::read("index", Element::I32).when(!matches!(kind, Kind::Add)), Operand::read("residual", float).when(matches!(kind, Kind::Add))]),
+        Kind::Embedding { .. } | Kind::MeanPool(_) | Kind::Add | Kind::Activation(_) => {
+            let activation = if let Kind::Activation(activation) = kind { Some(activation) } else { None };
+            constants.push(("ACTIVATION", activation_constant(activation)));
+            operands.extend([
+                Operand::read("index", Element::I32).when(matches!(kind, Kind::Embedding { .. } | Kind::MeanPool(_))),
+                Operand::read("residual", float).when(matches!(kind, Kind::Add)),
+            ]);
+        }
     }
     Source { kernel: format!("{name} {dtype}"), files, operands, constants, f16: false }
 }
@@ -88,6 +99,7 @@ pub(super) fn sources() -> Vec<Source> {
     let shape = crate::ops::index::VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 };
     let mut kinds = vec![Kind::L2Normalise, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
     kinds.push(Kind::Rope { head_dim: 128, base: 1e4f32.to_bits() });
+    kinds.extend(Activation::ALL.map(Kind::Activation));
     for residual in [false, true] {
         kinds.extend([Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }]);
     }
@@ -160,7 +172,7 @@ impl Wgpu {
                 let params = Params([pairs as u32, columns, head_dim as u32]);
                 queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), positions.as_ref()], &params, pairs.div_ceil(WIDTH))
             }
-            Kind::Add => {
+            Kind::Add | Kind::Activation(_) => {
                 let x = of(&args.x);
                 queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), None, residual.as_ref()], &Params([columns, 0, 0]), row_groups)
             }

@@ -66,7 +66,7 @@ struct Params {
 }
 
 /// The value of the constant ACTIVATION of `activation.wgsl`.
-const fn activation_constant(activation: Option<Activation>) -> Constant {
+pub(super) const fn activation_constant(activation: Option<Activation>) -> Constant {
     Constant::U32(match activation {
         None => 0,
         Some(Activation::GeluTanh) => 1,

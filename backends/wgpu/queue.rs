@@ -26,7 +26,8 @@ pub struct Graph(Vec<Step>);
 #[derive(Clone)]
 enum Step {
     Dispatch { pipeline: wgpu::ComputePipeline, operands: wgpu::BindGroup, immediates: Immediates, counts: [u32; 3] },
-    Copy { src: wgpu::Buffer, src_at: u64, dst: wgpu::Buffer, bytes: u64 },
+    Copy { src: wgpu::Buffer, src_at: u64, dst: wgpu::Buffer, dst_at: u64, bytes: u64 },
+    Mark { queries: wgpu::QuerySet },
 }
 
 impl Queue {
@@ -53,7 +54,18 @@ impl Queue {
 
     /// Copies whole words to the start of `dst`.
     pub(super) fn copy(&mut self, src: &wgpu::Buffer, src_at: u64, dst: &wgpu::Buffer, bytes: u64) {
-        self.steps.push(Step::Copy { src: src.clone(), src_at, dst: dst.clone(), bytes });
+        self.steps.push(Step::Copy { src: src.clone(), src_at, dst: dst.clone(), dst_at: 0, bytes });
+    }
+
+    /// Copies `src` to the start of `dst`: whole words, between two buffers.
+    pub(super) fn copy_slice(&mut self, device: &Wgpu, src: &Slice<Wgpu>, dst: &Slice<Wgpu>) -> Result<()> {
+        let (from, to) = (src.buffer.raw.clone(), dst.buffer.raw.clone());
+        self.push(device, Step::Copy { src: from, src_at: src.offset, dst: to, dst_at: dst.offset, bytes: src.len })
+    }
+
+    /// Writes the device's time into the one query of `queries`.
+    pub(super) fn mark(&mut self, device: &Wgpu, queries: &wgpu::QuerySet) -> Result<()> {
+        self.push(device, Step::Mark { queries: queries.clone() })
     }
 
     fn push(&mut self, device: &Wgpu, step: Step) -> Result<()> {
@@ -76,10 +88,10 @@ impl Queue {
             let mut rest = steps.as_slice();
             while let Some(step) = rest.first() {
                 let run = rest.iter().take_while(|step| matches!(step, Step::Dispatch { .. })).count();
-                if let Step::Copy { src, src_at, dst, bytes } = step {
-                    encoder.copy_buffer_to_buffer(src, *src_at, dst, 0, *bytes);
-                } else {
-                    encode(&mut encoder, &rest[..run]);
+                match step {
+                    Step::Copy { src, src_at, dst, dst_at, bytes } => encoder.copy_buffer_to_buffer(src, *src_at, dst, *dst_at, *bytes),
+                    Step::Mark { queries } => encoder.write_timestamp(queries, 0),
+                    Step::Dispatch { .. } => encode(&mut encoder, &rest[..run]),
                 }
                 rest = &rest[run.max(1)..];
             }

@@ -122,11 +122,11 @@ __device__ __forceinline__ void load_queries(const AttentionParams &p, const ele
 }
 
 // Scores of a warp's rows: S = Q·Kᵀ.
-template <int HIGH> __device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][KEYS / 8][4]) {
+template <int HIGH, int N> __device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][N][4]) {
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+        for (int n = 0; n < N; n++) {
             s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0.0f;
         }
     }
@@ -138,7 +138,7 @@ template <int HIGH> __device__ __forceinline__ void score(u32 q_at, u32 k_at, f3
             ldmatrix_x4(q[i], q_at + (i * 16 * PITCH + e) * 2);
         }
 #pragma unroll
-        for (int n = 0; n < KEYS; n += 16) {
+        for (int n = 0; n < N * 8; n += 16) {
             u32 k[4];
             ldmatrix_x4(k, k_at + (n * PITCH + e) * 2);
             u32 low[2] = {k[0], k[1]}, high[2] = {k[2], k[3]};
@@ -152,9 +152,9 @@ template <int HIGH> __device__ __forceinline__ void score(u32 q_at, u32 k_at, f3
 }
 
 // O += P·V, P rounded to the operands' type.
-template <int HIGH> __device__ __forceinline__ void weigh(u32 v_at, const f32 (&s)[HIGH][KEYS / 8][4], f32 (&o)[HIGH][TILES][4]) {
+template <int HIGH, int N> __device__ __forceinline__ void weigh(u32 v_at, const f32 (&s)[HIGH][N][4], f32 (&o)[HIGH][TILES][4]) {
 #pragma unroll
-    for (int j = 0; j < KEYS; j += 16) {
+    for (int j = 0; j < N * 8; j += 16) {
         u32 weights[HIGH][4];
 #pragma unroll
         for (int i = 0; i < HIGH; i++) {
@@ -180,6 +180,11 @@ template <int HIGH> __device__ __forceinline__ void weigh(u32 v_at, const f32 (&
 
 typedef MaskOf<i32> ShortMask;   // the host refuses longer sequences
 
+__device__ __forceinline__ ShortMask mask_of(const AttentionParams &p, i32 q_len, i32 kv_len) {
+    constexpr i64 FAR = 1 << 29;   // no sequence is longer
+    return {kv_len - q_len, kv_len, i32(p.window < FAR ? p.window : FAR), p.causal != 0};
+}
+
 // The tile that a block works on.
 struct Piece {
     Sequence s;
@@ -197,8 +202,7 @@ template <int HIGH> __device__ __forceinline__ Piece piece_of(const AttentionPar
     piece.first_row = i32(p.tiles - 1 - work % p.tiles) * ROWS<HIGH>;
     piece.s = sequence_of(p, piece.batch);
     piece.rows = i32(piece.s.q_len) * i32(p.pack);
-    constexpr i64 FAR = 1 << 29;   // no sequence is longer
-    piece.mask = {i32(piece.s.kv_len - piece.s.q_len), i32(piece.s.kv_len), i32(p.window < FAR ? p.window : FAR), p.causal != 0};
+    piece.mask = mask_of(p, i32(piece.s.q_len), i32(piece.s.kv_len));
     return piece;
 }
 
@@ -241,15 +245,15 @@ __device__ __forceinline__ void hide(const AttentionParams &p, const Step &step,
 }
 
 // One step of the online softmax: scores become weights, what was summed so far shrinks. Maxima are in units of log 2.
-template <int HIGH> __device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][KEYS / 8][4], f32 (&most)[HIGH][2], f32 (&total)[HIGH][2],
-                                       f32 (&o)[HIGH][TILES][4]) {
+template <int HIGH, int N>
+__device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][N][4], f32 (&most)[HIGH][2], f32 (&total)[HIGH][2], f32 (&o)[HIGH][TILES][4]) {
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             f32 peak = -infinity();
 #pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
+            for (int n = 0; n < N; n++) {
                 peak = fmaxf(peak, fmaxf(s[i][n][2 * r], s[i][n][2 * r + 1]));
             }
             peak = fmaxf(peak, shuffle_xor(peak, 1));
@@ -261,7 +265,7 @@ template <int HIGH> __device__ __forceinline__ void soften(f32 factor, f32 (&s)[
             most[i][r] = above;
             f32 sum = 0.0f;
 #pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
+            for (int n = 0; n < N; n++) {
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
                     f32 weight = exp2_fast(fmaf(s[i][n][2 * r + c], factor, -base));
@@ -385,7 +389,7 @@ template <bool ALIGNED, bool LISTED, int HIGH> __device__ __forceinline__ void a
         load_keys<ALIGNED, LISTED>(p, pages, v, p.v_batch, p.v_token, step.first, step.end, v_tile);
         cp_async_commit();
         f32 scores[HIGH][KEYS / 8][4];
-        score<HIGH>(q_at, k_at, scores);
+        score(q_at, k_at, scores);
         if ((LISTED && step.kind != -1) || step.first < all_first || step.first + KEYS > all_end || step.end < step.first + KEYS) {
             hide<HIGH, LISTED>(p, step, scores);
         }
@@ -397,8 +401,8 @@ template <bool ALIGNED, bool LISTED, int HIGH> __device__ __forceinline__ void a
             load_keys<ALIGNED, LISTED>(p, pages, k, p.k_batch, p.k_token, step.first, step.end, k_tile);
         }
         cp_async_commit();
-        soften<HIGH>(factor, scores, most, total, o);
-        weigh<HIGH>(v_at, scores, o);
+        soften(factor, scores, most, total, o);
+        weigh(v_at, scores, o);
     }
     write_rows<HIGH>(p, most, total, o);
 }

@@ -4,6 +4,8 @@
 
 #include "codebook_gemm/expand.cuh"
 
+constexpr u32 HELD = 2;
+
 template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(128) u8 dynamic[];
     __shared__ Tile tile;
@@ -15,7 +17,7 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     if (first >= end) {
         return;
     }
-    read_tile(p, index, tile);
+    read_tile(p, index, first, end, HELD, p.input.d, tile);
     __syncthreads();
     if (!p.accumulate) {
         clear_rows(p, tile, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
@@ -27,19 +29,20 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     Rows rows(p, tile);
     Inputs inputs;
     inputs.fetch<ALIGNED>(p, rows, 0, p.input.d);
-    Pieces<ALIGNED> pieces;
-    pieces.start(p, tile, first, end);
-    fill_tables(p, tile, space);
+    f32 scaling = fetch_scaling(p, tile);
+    Record record;
+    record.fetch(p.output, tile, threadIdx.x / 32);
+    Pieces<ALIGNED, HELD> pieces;
+    pieces.start(p, tile, space, first);
+    fill_tables(p.output, tile, space, record);
     cp_async_wait<0>();
     __syncthreads();
-    const Parts &parts = shrink<ALIGNED>(p, tile, rows, inputs, space, 0, p.input.d);
+    u32 buffer = shrink<ALIGNED>(p, tile, rows, inputs, space, 0, p.input.d);
     f32 h[DEPTHS];
-    sum_parts<WARPS>(parts, h);
-    apply_core(p, tile, space, h);
-    pieces.template decode_next<0>(p, tile, space);
-    pieces.locate(p, tile);
-    pieces.fetch_y(p);
-    pieces.run(p, tile, space);
+    sum_parts<WARPS>(parts_in(space, buffer), h);
+    apply_core(p, tile, space, h, scaling);
+    pieces.fetch_y(p, tile, space, buffer ^ 1);
+    pieces.run(p, tile, space, buffer ^ 1, false, [] {});
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }

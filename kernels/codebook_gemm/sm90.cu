@@ -2,10 +2,13 @@
 //
 // The blocks of a cluster split d_in of x·V, send each other what they summed through distributed shared memory, and then
 // expand a share of d_out each: one launch, in which a cluster reads x and V once. What does not depend on the launch before
-// (codes, tables, V) is fetched before waiting for it, so that in a chain of launches only the way from x to y is left.
+// (codes, tables, V) is fetched before waiting for it, so that in a chain of launches only the way from x to y is left; and where the
+// host knows that no launch still under way writes x (q, k and v read the same), only y is.
 //
 // Tensor cores by mma.sync, not wgmma: a tile has 16 tokens, of which a token shares its adapter with few, while wgmma multiplies 64
 // rows at least; and wgmma reads B from shared memory alone, while U is decoded into registers.
+
+#define BULK
 
 #include "codebook_gemm/expand.cuh"
 #include "ptx/cluster.cuh"
@@ -37,7 +40,7 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[CL
     }
 }
 
-template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
+template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(128) u8 dynamic[];
     __shared__ Tile tile;
     __shared__ u64 arrived;
@@ -48,6 +51,7 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     grid_launch_next();
     if (threadIdx.x == 0) {
         mbarrier_init(&arrived, 1);
+        mbarrier_init(&tile.codes_arrived, 1);
         fence_mbarrier_init();
         mbarrier_arrive_expect(&arrived, sizeof(received));
     }
@@ -55,47 +59,82 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     u32 index = blockIdx.x / p.blocks, member = blockIdx.x % p.blocks;
     u32 groups = u32((p.output.d + GROUP - 1) / GROUP), share = (groups + p.blocks - 1) / p.blocks;
     u32 first = member * share, end = first + share < groups ? first + share : groups;
-    read_tile(p, index, tile);
-    __syncthreads();
     // Of d_in: whole 32s, so that only the last block has a rest.
     u64 each = (p.input.d + 32 * CLUSTER - 1) / (32 * CLUSTER) * 32;
     u64 begin = rank * each, finish = begin + each < p.input.d ? begin + each : p.input.d;
-    Rows rows(p, tile);
-    Pieces<ALIGNED> pieces;
+    // The one basis that there may be is known before the tile is.
+    bool one_basis = !p.input.basis_of;
+    if (one_basis && begin < finish) {
+        fetch_v<ALIGNED>(p, 0, begin, finish, space.v[0]);
+    }
+    read_tile(p, index, first, end, HELD, each, tile);
+    __syncthreads();
     bool any = tile.rows > 0;
+    Rows rows(p, tile);
+    Inputs inputs;
+    Pieces<ALIGNED, HELD> pieces;
+    f32 scaling = fetch_scaling(p, tile);
     if (any) {
-        if (begin < finish) {
+        if (!one_basis && begin < finish) {
             fetch_v<ALIGNED>(p, tile.bases[0], begin, finish, space.v[0]);
         }
-        pieces.start(p, tile, first, end);
-        fill_tables(p, tile, space);
-        cp_async_wait<0>();
-        __syncthreads();
-        pieces.template decode_next<0>(p, tile, space);
-        pieces.locate(p, tile);
+        Record record;
+        record.fetch(p.output, tile, threadIdx.x / 32);
+        if (p.x_early) {
+            inputs.fetch<ALIGNED>(p, rows, begin, finish);
+        }
+        pieces.start(p, tile, space, first);
+        fill_tables(p.output, tile, space, record);
+        // V alone is enough to begin with, where x is there: codes come meanwhile.
+        if (p.x_early) {
+            cp_async_wait<1>();
+            __syncthreads();
+        } else {
+            pieces.wait(tile);
+            __syncthreads();
+            pieces.decode_next(tile, space);
+        }
     }
     // The others' barriers are ready.
     cluster_wait();
     // Every block waits: the launch after this one takes its end for the end of all before it.
-    grid_wait();
+    if (!p.x_early || !any) {
+        grid_wait();
+    }
     if (any) {
-        Inputs inputs;
-        inputs.fetch<ALIGNED>(p, rows, begin, finish);
-        pieces.fetch_y(p);
-        const Parts &parts = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
-        send_sums(parts, received, &arrived, rank);
+        if (!p.x_early) {
+            inputs.fetch<ALIGNED>(p, rows, begin, finish);
+        }
+        u32 buffer = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
+        send_sums(parts_in(space, buffer), received, &arrived, rank);
+        if (!p.x_early) {
+            pieces.fetch_y(p, tile, space, buffer ^ 1);
+        }
         // Nothing is sent to a block that has ended: each waits for all that is sent to it.
         cluster_barrier_wait(&arrived, 0);
         f32 h[DEPTHS];
         sum_parts<CLUSTER>(received, h);
-        apply_core(p, tile, space, h);
-        pieces.run(p, tile, space);
+        if (p.x_early) {
+            pieces.wait(tile);
+        }
+        apply_core(p, tile, space, h, scaling);
+        pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
+            if (p.x_early) {
+                grid_wait();
+                pieces.fetch_y(p, tile, space, buffer ^ 1);
+            }
+        });
     }
+    cp_async_wait<0>();
     if (!p.accumulate && first < end) {
         clear_rows(p, tile, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true>(p); }
+// Two blocks a multiprocessor, so that a launch has room beside the one before.
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true, 1>(p); }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false>(p); }
+// For more than one group of columns a warp.
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_wide(const TileParams p) { codebook_gemm<true, 2>(p); }
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false, 2>(p); }

@@ -22,11 +22,11 @@ constexpr u32 STEPS = STAGE / STEP;
 constexpr u32 DEPTHS = RANK / 16;                   // steps of mma over the rank
 constexpr u32 V_STRIDE = RANK + 8;                  // elements; the padding spreads eight rows over all banks
 constexpr u32 G_STRIDE = RANK + 8;
-constexpr u32 JOINT = 28;                           // where the sums of both stages start in a table
-constexpr u32 TABLE = 160;                          // entries of an adapter's table: one stage's as in the record, then 128 sums
+constexpr u32 TABLE = WIDTH >= 7 ? 128 : 256;       // entries of an adapter's table: 128 sums of both stages, then one stage's
 constexpr u32 ALL_LANES = 0xffffffffu;
 
 static_assert(sizeof(f32) * WARPS * ROWS * RANK <= sizeof(element) * STAGE * V_STRIDE, "the sums take the place of a buffer of V");
+static_assert(sizeof(element) * STAGE * V_STRIDE >= 64 * THREADS, "what is there of y takes the place of a buffer of V");
 static_assert(STAGE * V_STRIDE % 64 == 0 && V_STRIDE % 8 == 0, "buffers and rows start on 16 bytes");
 
 // Which tokens a tile has, and what their adapters share.
@@ -34,12 +34,17 @@ struct Tile {
     i32 token[ROWS];            // -1 past the last
     i32 adapter[ROWS];
     i32 basis[ROWS];
-    f32 scaling[ROWS];          // s of the token's adapter; later times the power of two taken out of g
+    f32 scaling[ROWS];          // from apply_core on: s of the token's adapter times the power of two taken out of g
+    u32 row_segment[ROWS];      // which run of rows it is in; ROWS past the last
     i32 segment_adapter[ROWS];  // of each run of rows that share an adapter
-    u32 segment_first[ROWS + 1];
     f32 segment_scale[ROWS];    // the power of two taken out of the adapter's table
     i32 bases[ROWS];            // the different ones
     u32 rows, segments, base_count;
+    u32 end_group;              // of 32 columns: where the block's end
+    u32 codes, pitch;           // in words of the block's shared memory: where codes are, and from one row of them to the next
+    u32 segments_at_once, groups_at_once; // whose codes have room
+    u32 in_bulk;                // whether rows of codes start on 16 bytes and are copied by the bulk copy engine
+    u64 codes_arrived;          // an mbarrier, if so
     u32 bare;                   // bit i: token 16·tile + i has no adapter. Not among the rows above
 };
 
@@ -49,10 +54,18 @@ typedef f32 Parts[WARPS][ROWS][RANK];
 // Dynamic shared memory.
 struct Space {
     alignas(128) element v[2][STAGE][V_STRIDE];
+    u32 codes[CODES_BYTES / 4];
     element g[ROWS][G_STRIDE];
     f32 h[ROWS][RANK];
     element table[ROWS][TABLE];
 };
+
+__device__ __forceinline__ Parts &parts_in(Space &space, u32 buffer) { return *reinterpret_cast<Parts *>(space.v[buffer]); }
+
+// In words: where the codes end, and where they may start, if all of d_in fits into one buffer of V or not.
+constexpr u32 CODES_END = u32(sizeof(element) * 2 * STAGE * V_STRIDE + CODES_BYTES) / 4;
+constexpr u32 CODES_AFTER_ONE = u32(sizeof(element) * STAGE * V_STRIDE + sizeof(Parts)) / 4;
+constexpr u32 CODES_AFTER_BOTH = u32(sizeof(element) * 2 * STAGE * V_STRIDE) / 4;
 
 // The power of two below `value`, within what has an exact inverse.
 __device__ __forceinline__ u32 exponent_below(f32 value) {
@@ -62,9 +75,12 @@ __device__ __forceinline__ u32 exponent_below(f32 value) {
 __device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
 __device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }
 
-// The tile's tokens. The first warp reads them; everyone may use them after the next barrier. Which tokens have an adapter stands
-// in the index, not in the launch: a replay may bring others.
-__device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &tile) {
+__device__ __forceinline__ u32 codes_place(u32 bases, u64 inputs);
+__device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 groups, u32 groups_at_most, u32 place, Tile &tile);
+
+// The tile's tokens, for columns in groups [first, end), at most `held` a warp at once, and `inputs` of d_in. The first warp reads them; everyone may use them after
+// the next barrier. Which tokens have an adapter stands in the index, not in the launch: a replay may bring others.
+__device__ __forceinline__ void read_tile(const TileParams &p, u32 index, u32 first_group, u32 end_group, u32 held, u64 inputs, Tile &tile) {
     if (threadIdx.x >= 32) {
         return;
     }
@@ -85,13 +101,12 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
     if (lane < ROWS) {
         tile.token[lane] = token;
         tile.adapter[lane] = adapter;
+        tile.row_segment[lane] = adapter < 0 ? ROWS : __popc(starts & (below | 1u << lane)) - 1;
         tile.basis[lane] = basis;
-        tile.scaling[lane] = adapter < 0 ? 0.0f : p.scaling[adapter];
     }
     if (starts >> lane & 1) {
         u32 segment = __popc(starts & below);
         tile.segment_adapter[segment] = adapter;
-        tile.segment_first[segment] = lane;
     }
     if (first) {
         tile.bases[__popc(firsts & below)] = basis;
@@ -101,7 +116,8 @@ __device__ __forceinline__ void read_tile(const TileParams &p, u32 index, Tile &
         tile.bare = bares;
         tile.segments = __popc(starts);
         tile.base_count = __popc(firsts);
-        tile.segment_first[__popc(starts)] = rows;
+        tile.end_group = end_group;
+        plan_windows(p.output, first_group < end_group ? end_group - first_group : 0, held * WARPS, codes_place(__popc(firsts), inputs), tile);
     }
 }
 
@@ -201,10 +217,10 @@ struct Inputs {
     }
 };
 
-// What each warp summed of x·V over [begin, end), for all to read. The first buffer of V is filled, and `now` are this lane's inputs
+// Which buffer of V what each warp summed of x·V over [begin, end) lies in, for all to read; nobody reads the other one any more. The first buffer of V is filled, and `now` are this lane's inputs
 // to it. The rest of V and x comes while what is there is multiplied.
 template <bool ALIGNED>
-__device__ __forceinline__ const Parts &shrink(const TileParams &p, const Tile &tile, const Rows &rows, Inputs &now, Space &space, u64 begin, u64 end) {
+__device__ __forceinline__ u32 shrink(const TileParams &p, const Tile &tile, const Rows &rows, Inputs &now, Space &space, u64 begin, u64 end) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     f32 sum[RANK / 8][4] = {}, own[RANK / 8][4] = {};
     u64 start = begin;
@@ -262,7 +278,7 @@ __device__ __forceinline__ const Parts &shrink(const TileParams &p, const Tile &
         base = next_base;
     }
     // In the buffer that nobody reads any more: of the last stage others may still read.
-    Parts &parts = *reinterpret_cast<Parts *>(space.v[buffer]);
+    Parts &parts = parts_in(space, buffer);
 #pragma unroll
     for (u32 n = 0; n < RANK / 8; n++) {
 #pragma unroll
@@ -271,7 +287,7 @@ __device__ __forceinline__ const Parts &shrink(const TileParams &p, const Tile &
         }
     }
     __syncthreads();
-    return parts;
+    return buffer;
 }
 
 // Thread 16·row + c gets columns c, c + 16, … of the row, summed over all parts in their order.
@@ -291,8 +307,14 @@ template <u32 COUNT> __device__ __forceinline__ void sum_parts(const f32 (&part)
 
 // ---- core ----
 
+// s of the adapter of the row that apply_core gives a thread: fetched long before, since nothing else waits for it.
+__device__ __forceinline__ f32 fetch_scaling(const TileParams &p, const Tile &tile) {
+    i32 adapter = tile.adapter[threadIdx.x / 16];
+    return adapter < 0 ? 0.0f : p.scaling[adapter];
+}
+
 // space.g = h·Q for each row, in 16 bits. f16 has few exponents: a power of two moves from g to the row's scaling.
-__device__ __forceinline__ void apply_core(const TileParams &p, Tile &tile, Space &space, f32 (&h)[DEPTHS]) {
+__device__ __forceinline__ void apply_core(const TileParams &p, Tile &tile, Space &space, f32 (&h)[DEPTHS], f32 scaling) {
     u32 row = threadIdx.x / 16, c = threadIdx.x % 16, rank = p.input.rank;
     i32 adapter = tile.adapter[row];
     if (p.core) {
@@ -331,7 +353,7 @@ __device__ __forceinline__ void apply_core(const TileParams &p, Tile &tile, Spac
         space.g[row][d * 16 + c] = narrow<element>(h[d] * inverse_power(exponent));
     }
     if (c == 0) {
-        tile.scaling[row] *= power(exponent);
+        tile.scaling[row] = scaling * power(exponent);
     }
     __syncthreads();
 }

@@ -1,38 +1,17 @@
 // Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual and its gated form on the tensor cores of Ampere and later, f16 and bf16, every size.
 // The host walks over chunks of tokens: a first product leaves a chunk's intermediate in the workspace, where the second-level
-// cache still has it when the second product reads it. The number in a kernel's name is how many bytes it moves at once.
+// cache still has it when the second product reads it.
 
-#include "tile/mma_gemm.cuh"
+#include "fused_mlp/mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_16(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(1024) char shared[];
     mma_gemm<16, false>(p, shared, Nothing{});
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_4(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
-    mma_gemm<4, false>(p, shared, Nothing{});
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_2(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
-    mma_gemm<2, false>(p, shared, Nothing{});
 }
 
 #if MLP_GATED
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_16(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(1024) char shared[];
     mma_gemm<16, true>(p, shared, Nothing{});
 }
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_4(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
-    mma_gemm<4, true>(p, shared, Nothing{});
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_2(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
-    mma_gemm<2, true>(p, shared, Nothing{});
-}
-
 #endif

@@ -2,7 +2,7 @@
 // chunk as in sm80.cu. Operands that TMA cannot read go to the kernels for Ampere.
 
 #include "tile/wgmma_gemm.cuh"
-#include "tile/mma_gemm.cuh"
+#include "fused_mlp/mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_up_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
@@ -13,26 +13,3 @@ extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_down_wgmma(co
     extern __shared__ __align__(1024) char shared[];
     wgmma_gemm<false, FLOOR>(p, shared);
 }
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_4(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(1024) char shared[];
-    mma_gemm<4, false>(p, shared, Nothing{});
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_2(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(1024) char shared[];
-    mma_gemm<2, false>(p, shared, Nothing{});
-}
-
-#if MLP_GATED
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_4(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(1024) char shared[];
-    mma_gemm<4, true>(p, shared, Nothing{});
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_2(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(1024) char shared[];
-    mma_gemm<2, true>(p, shared, Nothing{});
-}
-
-#endif

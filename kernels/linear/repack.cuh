@@ -7,7 +7,7 @@
 constexpr int REPACK_THREADS = 256;
 
 // to[rows, to_stride] = from[rows, depth], with zeros up to the stride, which is even. Each thread writes a pair.
-__device__ __forceinline__ void repack(const RepackParams &p) {
+extern "C" __global__ void __launch_bounds__(REPACK_THREADS) linear_repack(const RepackParams p) {
     u64 pairs = p.to_stride / 2, all = p.rows * pairs;
     for (u64 pair = u64(blockIdx.x) * REPACK_THREADS + threadIdx.x; pair < all; pair += u64(gridDim.x) * REPACK_THREADS) {
         u64 row = pair / pairs, k = (pair - row * pairs) * 2;

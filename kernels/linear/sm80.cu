@@ -20,10 +20,6 @@ extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) linear_project(con
     project_tokens(p, space);
 }
 
-extern "C" __global__ void __launch_bounds__(REPACK_THREADS) linear_repack(const RepackParams p) {
-    repack(p);
-}
-
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_16(const LinearMmaParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<16, false>(p.gemm, shared, Delta{p});

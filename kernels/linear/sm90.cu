@@ -1,26 +1,11 @@
 // Y = act(X·Wᵀ + bias) + residual on the tensor cores of Hopper, f16 and bf16. TMA wants every row on a multiple of 16 bytes,
-// so rows of an odd length are copied first. Where an operand itself starts at an odd place, which only the launch knows, the
-// kernels for Ampere take over.
+// so rows of an odd length are copied first. Where an operand itself starts at an odd place, the kernels for Ampere take over.
 
 #include "tile/wgmma_gemm.cuh"
-#include "tile/mma_gemm.cuh"
+#include "linear/mma.cuh"
 #include "linear/repack.cuh"
-
-extern "C" __global__ void __launch_bounds__(REPACK_THREADS) linear_repack(const RepackParams p) {
-    repack(p);
-}
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
     wgmma_gemm<false, ACTIVATION_FORM>(p, shared);
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_4(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(1024) char shared[];
-    mma_gemm<4, false>(p, shared, Nothing{});
-}
-
-extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_2(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(1024) char shared[];
-    mma_gemm<2, false>(p, shared, Nothing{});
 }

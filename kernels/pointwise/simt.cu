@@ -2,12 +2,13 @@
 //
 // x, residual and y are [rows, columns], packed. There is no product of matrices here, so nothing for tensor cores.
 
+#include "tile/activation.cuh"
 #include "tile/reduce.cuh"
 #include "pointwise/params.cuh"
 
 constexpr int THREADS = 256;
 
-enum Kind : u32 { RMS_NORM = 0, LAYER_NORM = 1, ROPE = 2, EMBEDDING = 3, MEAN_POOL = 4, L2_NORMALISE = 5, ADD = 6 };
+enum Kind : u32 { RMS_NORM = 0, LAYER_NORM = 1, ROPE = 2, EMBEDDING = 3, MEAN_POOL = 4, L2_NORMALISE = 5, ADD = 6, ACTIVATION = 7 };
 
 // Element `at` of x plus the residual, if there is one.
 __device__ __forceinline__ f32 input(const PointwiseParams &p, u64 at) {
@@ -92,6 +93,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const Point
         case ADD:
             for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
                 p.y[start + c] = narrow<element>(input(p, start + c));
+            }
+            break;
+        case ACTIVATION:
+            for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+                p.y[start + c] = narrow<element>(activate(p.activation, widen(p.x[start + c])));
             }
             break;
         }

@@ -10,6 +10,13 @@ __device__ __forceinline__ u32 cluster_rank() {
     return rank;
 }
 
+// Blocks of the cluster; 1 where the launch has none.
+__device__ __forceinline__ u32 cluster_size() {
+    u32 size;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+    return size;
+}
+
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -21,11 +28,32 @@ __device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
     return remote;
 }
 
+// 4 and 16 bytes of any block of the cluster.
+__device__ __forceinline__ f32 cluster_load(u32 from) {
+    f32 value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ float4 cluster_load_16(u32 from) {
+    float4 value;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(from)
+                 : "memory");
+    return value;
+}
+
 // Stores 16 bytes to another block of the cluster, and counts them at that block's mbarrier. Both addresses from cluster_address.
 __device__ __forceinline__ void cluster_store(u32 to, float4 value, u32 barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(__float_as_uint(value.x)),
                  "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)), "r"(__float_as_uint(value.w)), "r"(barrier)
                  : "memory");
+}
+
+// As above, for others to read after the next barrier of the cluster.
+__device__ __forceinline__ void cluster_write(u32 to, float4 value) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
 }
 
 // As mbarrier_wait, where what arrives comes from other blocks of the cluster.

@@ -25,6 +25,11 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void *from, u32 bytes 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// As above, 128 bytes at a time from device memory: for long runs that are read once.
+__device__ __forceinline__ void cp_async_16_stream(u32 to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 // 4 bytes, or zero: for rows that do not start on a multiple of 16.
 __device__ __forceinline__ void cp_async_4(u32 to, const void *from, u32 bytes = 4) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -98,11 +103,27 @@ __device__ __forceinline__ void mbarrier_wait(u64 *barrier, u32 parity) {
 
 __device__ __forceinline__ void tma_prefetch_map(const tensor_map *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
+// `bytes` to shared memory, counted at `barrier`. Addresses and size are multiples of 16.
+__device__ __forceinline__ void bulk_load(void *to, const void *from, u32 bytes, u64 *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // A box of a tensor to shared memory: `x` is the place along the contiguous axis. Bytes are counted at `barrier`. What lies
 // outside the tensor arrives as zeros, and is counted too.
 __device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
                      shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+                 : "memory");
+}
+
+// As tma_load_2d, for what no block reads again soon: it is the first to leave the second-level cache.
+__device__ __forceinline__ void tma_load_2d_once(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
+    asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(shared_address(to)),
                  "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
                  : "memory");
 }
@@ -157,3 +178,31 @@ template <int PENDING> __device__ __forceinline__ void tma_store_wait() {
 
 // Makes ordinary writes to shared memory visible to TMA and wgmma.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// As above, between device memory and what TMA reads of it: by the writer before it tells the reader, by the reader afterwards.
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// ---- among blocks ----
+
+// Adds one, after everything that this thread has written or seen written. Gives the count before.
+__device__ __forceinline__ u32 count_up(u32 *counter) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
+// Waits until `counter` has reached `count`, and sees what those who counted have written. A debug build gives up.
+__device__ __forceinline__ void wait_for_count(const u32 *counter, u32 count) {
+    u32 found = 0;
+    for (u32 tries = 0;; tries++) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+        if (found >= count) {
+            return;
+        }
+#ifdef TRIFUSE_DEBUG
+        if (tries == 1u << 24) {
+            asm volatile("trap;");
+        }
+#endif
+    }
+}

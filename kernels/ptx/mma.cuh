@@ -30,6 +30,13 @@ __device__ __forceinline__ void ldmatrix_x2_transposed(u32 (&to)[2], u32 address
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
 }
 
+// The transpose of an 8 × 8 tile of 16-bit elements of which lane l holds row l / 4, columns 2·(l % 4) and + 1.
+__device__ __forceinline__ u32 transpose_8x8(u32 pair) {
+    u32 turned;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+    return turned;
+}
+
 // D += A·B. T is f16 or bf16.
 template <class T> __device__ __forceinline__ void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]);
 

@@ -1,4 +1,4 @@
-// Functions of the special-function unit, to about 2 ulp, and exchange inside a warp.
+// Functions of the special-function unit, to about 2 ulp, bits, and exchange inside a warp.
 #pragma once
 
 #include "ptx/types.cuh"
@@ -10,8 +10,31 @@ __device__ __forceinline__ f32 exp2_fast(f32 value) {
     return power;
 }
 
+// (value & mask) | base as one instruction: of a base whose low bits it knows to be zero, the compiler makes two.
+__device__ __forceinline__ u32 and_or(u32 value, u32 mask, u32 base) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(value), "r"(mask), "r"(base));
+    return result;
+}
+
 // The value of the lane whose number differs in the bits of `mask`. All lanes of the warp take part.
 __device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
 // Whether it holds for any lane of the warp. All take part.
 __device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
+
+// The value of lane `lane`, and of the lane `lanes` below (the own one where there is none). All lanes of the warp take part.
+__device__ __forceinline__ u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
+
+__device__ __forceinline__ u32 shuffle_up(u32 value, u32 lanes) { return __shfl_up_sync(0xffffffffu, value, lanes); }
+
+// The first lane for which it holds; it holds for one at least. All take part.
+__device__ __forceinline__ u32 first_lane(bool holds) { return __ffs(__ballot_sync(0xffffffffu, holds)) - 1; }
+
+// One more at `counter`; gives what was counted before. What this block wrote before a barrier in front of this is there for
+// whoever counts later, and what others wrote before they counted is there for this block, behind a barrier.
+__device__ __forceinline__ u32 count_arrival(u32 *counter) {
+    u32 before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}

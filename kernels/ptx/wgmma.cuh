@@ -35,9 +35,11 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading, u32 st
 
 // ---- the instruction, for each width: N / 2 registers of D, then the operands ----
 
-// Eight accumulators as operands of asm, and the names of the first 32, 64, 96, 128 operands.
+// Eight accumulators as operands of asm, and the names of the first 8, 16, 32, 64, 96, 128 operands.
 #define D8(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3]), "+f"(d[n + 4]), "+f"(d[n + 5]), "+f"(d[n + 6]), "+f"(d[n + 7])
 #define D32(n) D8(n), D8(n + 8), D8(n + 16), D8(n + 24)
+#define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_64 NAMES_32 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -68,8 +70,20 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "a width that there is");
-    if constexpr (N == 64) {
+    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 192 || N == 256, "a width that there is");
+    if constexpr (N == 16) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
+        } else {
+            WGMMA_SS(16, "bf16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
+        }
+    } else if constexpr (N == 32) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(32, "f16", NAMES_16, "%16", "%17", "%18", "%19", "%20", D8(0), D8(8));
+        } else {
+            WGMMA_SS(32, "bf16", NAMES_16, "%16", "%17", "%18", "%19", "%20", D8(0), D8(8));
+        }
+    } else if constexpr (N == 64) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(64, "f16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
         } else {
@@ -130,6 +144,8 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef WGMMA_RS
 #undef D8
 #undef D32
+#undef NAMES_8
+#undef NAMES_16
 #undef NAMES_32
 #undef NAMES_64
 #undef NAMES_96

@@ -1,7 +1,7 @@
 // From sums to outputs, as the tensor-core kernels of `linear` and `fused_mlp` share it.
 #pragma once
 
-#include "ptx/types.cuh"
+#include "tile/activation.cuh"
 #include "tile/gemm_params.cuh"
 
 // 16 bytes that move in one instruction.
@@ -19,4 +19,20 @@ template <u32 BAND> __device__ __forceinline__ void tile_place(u64 index, u64 do
     u64 first = band * BAND, height = down - first < BAND ? down - first : BAND;
     row = first + inside % height;
     column = inside / height;
+}
+
+// The activations, by what they cost: each has its own code, unrolled over every sum of a thread.
+enum ActivationForm : u32 { FLOOR = 0, SIGMOID = 1, EXACT_GELU = 2 };
+
+// With the numbers of `p`. FLOOR: x, but `floor` at least (none: -infinity; relu: 0). SIGMOID: x·σ(x·(a + b·x²)) (silu, and gelu
+// with tanh). By the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
+template <u32 FORM> __device__ __forceinline__ f32 activate_form(const GemmParams &p, f32 x) {
+    if constexpr (FORM == FLOOR) {
+        // A NaN stays one: fmaxf would turn it into the floor.
+        return x < p.floor ? p.floor : x;
+    } else if constexpr (FORM == SIGMOID) {
+        return __fdividef(x, 1.0f + __expf(-x * (p.sigmoid_a + p.sigmoid_b * x * x)));
+    } else {
+        return activate(GELU_ERF, x);
+    }
 }

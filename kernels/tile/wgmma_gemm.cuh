@@ -17,22 +17,6 @@ constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL, WGMMA_W_BYTES = WGMMA_COLUMNS 
 constexpr u32 WGMMA_STAGE = WGMMA_X_BYTES + WGMMA_W_BYTES;
 constexpr u32 BAND = 16 / CLUSTER;
 
-// The activations, by what they cost: each has its own code, unrolled over every sum of a thread.
-enum ActivationForm : u32 { FLOOR = 0, SIGMOID = 1, EXACT_GELU = 2 };
-
-// With the numbers of `p`. FLOOR: x, but `floor` at least (none: -infinity; relu: 0). SIGMOID: x·σ(x·(a + b·x²)) (silu, and gelu
-// with tanh). By the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
-template <u32 FORM> __device__ __forceinline__ f32 activate_form(const GemmParams &p, f32 x) {
-    if constexpr (FORM == FLOOR) {
-        // A NaN stays one: fmaxf would turn it into the floor.
-        return x < p.floor ? p.floor : x;
-    } else if constexpr (FORM == SIGMOID) {
-        return __fdividef(x, 1.0f + __expf(-x * (p.sigmoid_a + p.sigmoid_b * x * x)));
-    } else {
-        return activate(GELU_ERF, x);
-    }
-}
-
 // Of four values of each of four neighbouring lanes, lane t gets value t of every one of them.
 __device__ __forceinline__ void transpose_quad(u32 (&v)[4]) {
     u32 lane = threadIdx.x % 32;

@@ -2,6 +2,7 @@
 //   KIND 3  embedding  y[r] = x[ids[r]]; −1 gives zeros. The table may come in parts: rows first.. of it are bound
 //   KIND 4  mean pool  y[b] = mean of x[starts[b]] .. x[starts[b + 1] − 1]; no rows give zeros
 //   KIND 5  add        y = x + residual
+//   KIND 7  activation y = act(x)
 
 struct Params {
     columns: u32,
@@ -43,6 +44,8 @@ fn main(
             sum += load_x(u32(r) * columns + column);
         }
         store_y(at, sum / f32(max(end - start, 1)));
+    } else if (KIND == 7u) {
+        store_y(at, activate(load_x(at)));
     } else {
         store_y(at, load_x(at) + load_residual(at));
     }

@@ -27,6 +27,9 @@ pub struct Certificate {
     pub output_error_gaussian: f64,
     /// ‖x·(ΔW − ΔŴ)ᵀ‖ / ‖x·ΔWᵀ‖ on calibration inputs held out from the encoding, where there were any.
     pub output_error_held_out: Option<f64>,
+    /// Whether calibration inputs of this projection weighted its encoding. Where there were some and this is false, they
+    /// only measured it.
+    pub calibrated: bool,
     /// Code bits an element of the private factors, headers and codebooks not counted. A factor counts `min(R, r)`
     /// columns: those that a LoRA of rank r can fill.
     pub bits_per_element: f64,
@@ -39,7 +42,7 @@ pub struct Certificate {
 #[cfg(feature = "compress")]
 impl Certificate {
     /// Measures `encoded` against the `original`, in float64, from exactly what is held. `held_out` are inputs
-    /// `[rows, d_in]` that had no part in the encoding. ΔW is never formed: every measure is a sum over products of the
+    /// `[rows, d_in]` that had no part in the encoding; whether others had is not to be seen, so `calibrated` is false. ΔW is never formed: every measure is a sum over products of the
     /// factors' Gram matrices. An original of zeros is kept (cosine 1) where the encoding is zero too.
     ///
     /// # Errors
@@ -77,6 +80,7 @@ impl Certificate {
             cos_delta,
             output_error_gaussian: plain.relative(),
             output_error_held_out: held_out,
+            calibrated: false,
             bits_per_element: bits_per_element(encoded, r),
             bytes: encoded.stored_bytes(),
             bytes_before: original.bytes(),

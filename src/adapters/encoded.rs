@@ -345,7 +345,7 @@ mod tests {
         let core = Matrix::new(3, 3, vec![1.0, 0.5, -2.0, 0.0, 3.0, 0.25, -1.0, 2.0, 1.5]).unwrap();
         let certificate = serde_json::from_value(serde_json::json!({
             "rung": "shared_input", "rank": 3, "basis_energy": 1.0, "cos_factor": 1.0, "cos_delta": 1.0, "output_error_gaussian": 0.0,
-            "output_error_held_out": null, "bits_per_element": 4.0, "bytes": 0, "bytes_before": 0
+            "output_error_held_out": null, "calibrated": false, "bits_per_element": 4.0, "bytes": 0, "bytes_before": 0
         }));
         let output = coded(&[CodeWidth::Four, CodeWidth::Zero, CodeWidth::Two], 4);
         let projection = EncodedProjection { input: EncodedFactor::Shared(0), core: Some(core), output, scaling: 2.0, certificate: certificate.unwrap() };

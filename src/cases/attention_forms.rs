@@ -25,7 +25,7 @@ fn starts(lengths: &[i32]) -> Vec<i32> {
         .collect()
 }
 
-fn varlen_case(name: &str, dtype: DType, heads: [u64; 2], head_dim: u64, lengths: [&[i32]; 2], change: fn(&mut Attention)) -> Option<Case> {
+pub(super) fn varlen_case(name: &str, dtype: DType, heads: [u64; 2], head_dim: u64, lengths: [&[i32]; 2], change: fn(&mut Attention)) -> Option<Case> {
     let most = |lengths: &[i32]| lengths.iter().copied().max().unwrap_or(0) as u64;
     let index = Varlen::new(&starts(lengths[0]), &starts(lengths[1]), most(lengths[0]), most(lengths[1])).ok()?;
     let mut op = Attention { lse: true, ..Attention::varlen(dtype, index.shape(), heads, head_dim) };
@@ -70,14 +70,17 @@ fn block_index(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw) -> Resul
     Ok(HostForm::Blocks(BlockMask::new(&row_ptr, &columns, &listed, &bits, shape)?))
 }
 
-struct Blocks {
-    lengths: [u64; 2],
-    block: u32,
-    patterns: u32,
-    kinds: &'static [BlockKind],
+pub(super) const FULL: &[BlockKind] = &[BlockKind::Full];
+pub(super) const ALL: &[BlockKind] = &[BlockKind::Full, BlockKind::Bits(0), BlockKind::Causal, BlockKind::Bits(1)];
+
+pub(super) struct Blocks {
+    pub(super) lengths: [u64; 2],
+    pub(super) block: u32,
+    pub(super) patterns: u32,
+    pub(super) kinds: &'static [BlockKind],
 }
 
-fn block_case(name: &str, base: Attention, Blocks { lengths, block, patterns, kinds }: Blocks) -> Case {
+pub(super) fn block_case(name: &str, base: Attention, Blocks { lengths, block, patterns, kinds }: Blocks) -> Case {
     let [q_blocks, kv_blocks] = lengths.map(|length| length.div_ceil(u64::from(block)) as u32);
     // Room for more blocks than are there, and for a mask that none names.
     let capacity = patterns * q_blocks * kv_blocks + 3;
@@ -88,8 +91,6 @@ fn block_case(name: &str, base: Attention, Blocks { lengths, block, patterns, ki
 }
 
 fn blocks() -> Vec<Case> {
-    const FULL: &[BlockKind] = &[BlockKind::Full];
-    const ALL: &[BlockKind] = &[BlockKind::Full, BlockKind::Bits(0), BlockKind::Causal, BlockKind::Bits(1)];
     let base = |dtype, batch, heads: [u64; 2], d| Attention::dense(dtype, batch, heads, [1, 1], d);
     let mut cases = Vec::new();
     for dtype in DType::ALL {
@@ -132,7 +133,7 @@ fn page_index(shape: PageShape, lengths: &[i32], draw: &mut Draw) -> Result<Page
     PageTable::new(&table, lengths, shape)
 }
 
-fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], [q_len, head_dim]: [u64; 2], lengths: &'static [i32]) -> Case {
+pub(super) fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], [q_len, head_dim]: [u64; 2], lengths: &'static [i32]) -> Case {
     let pages = lengths.iter().map(|&length| (length as u64).div_ceil(page)).max().unwrap_or(0) + 1;
     let used: u64 = lengths.iter().map(|&length| (length as u64).div_ceil(page)).sum();
     let shape = PageShape { batch: lengths.len() as u64, pages, page, pool_pages: used + 1 };

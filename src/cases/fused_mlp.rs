@@ -56,6 +56,13 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(activation.name(), FusedMlp { activation, ..op(dtype_in_turn(n), 9, [33, 70, 47]) }));
         cases.push(case(format!("gated_{}", activation.name()), FusedMlp { activation, ..gated(dtype_in_turn(n + 1), 9, [33, 70, 47]) }));
     }
+    // Few tokens, for kernels that stream the weights: every width of a tile, both forms.
+    for (n, tokens) in [2, 16, 17, 64, 65, 128].into_iter().enumerate() {
+        let dims = [200, 1112, if n < 3 { 264 } else { 1003 }];
+        let everything = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, tokens, dims) };
+        cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
+        cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
+    }
     let plain = op(DType::F16, 17, [48, 96, 64]);
     cases.push(case("bias1", FusedMlp { bias1: true, ..plain.clone() }));
     cases.push(case("bias2", FusedMlp { bias2: true, ..plain.clone() }));

@@ -70,6 +70,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(case("tokens4096", Linear::new(DType::F16, [4096, 9, 8])));
     cases.push(case("k4095_n4095", Linear::new(DType::F16, [2, 4095, 4095])).large());
     cases.push(case("decode_gemv", Linear::new(DType::F16, [1, 512, 768])));
+    // Few rows, for kernels that stream W: every width of a tile, K in many steps and in one, more tiles than blocks.
+    for (n, tokens) in [2, 16, 17, 64, 65, 128].into_iter().enumerate() {
+        let activation = Some(Activation::ALL[n % Activation::ALL.len()]);
+        let op = Linear { bias: true, residual: true, activation, ..Linear::new(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [tokens, 1000, 1160]) };
+        cases.push(case(format!("few_rows{tokens}"), op));
+    }
+    cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
+    cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
     for (n, activation) in Activation::ALL.into_iter().enumerate() {
         let op = Linear { activation: Some(activation), ..Linear::new(dtype_in_turn(n), [9, 65, 33]) };
         cases.push(case(activation.name(), op.clone()));

@@ -6,6 +6,7 @@
 
 mod attention;
 mod attention_forms;
+mod attention_long;
 mod codebook_gemm;
 mod draw;
 mod fused_mlp;
@@ -197,6 +198,7 @@ pub fn all() -> Vec<Case> {
     let mut cases = codebook_gemm::cases();
     cases.extend(attention::cases());
     cases.extend(attention_forms::cases());
+    cases.extend(attention_long::cases());
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
     cases.extend(pointwise::cases());

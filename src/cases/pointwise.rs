@@ -1,6 +1,7 @@
 use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::Activation;
 use crate::ops::index::{HostIndex, TokenAdapters, Varlen};
 use crate::ops::pointwise::{Kind, Pointwise};
 use crate::oracle::pointwise::Host;
@@ -73,6 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("embedding", op(21, 65, Kind::Embedding { vocabulary: 300 })));
         cases.push(case("l2_normalise", op(7, 385, Kind::L2Normalise)));
         cases.push(case("add", op(13, 129, Kind::Add)));
+        cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));
         cases.push(case("no_rows", op(0, 32, Kind::Add)).zero("zero rows: nothing is written"));
         cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
     }

@@ -10,18 +10,18 @@ use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
 use trifuse::adapters::whole::write_file;
+use trifuse::backends::Choice;
 use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
 
 use super::Outcome;
+use super::calibrate::from_text;
 use super::kept::{Kept, share};
 use super::output::{Output, Page, Report, Tone};
 use super::progress::Progress;
 
 /// Below this mean cosine of ΔW a result is not called kept.
 const LITTLE: f64 = 0.9;
-/// How often the encoder is asked again, for fewer bytes, where the file's header tips it over `--max-ratio`.
-const ATTEMPTS: usize = 4;
 
 /// Arguments of `compress`.
 #[derive(Debug, clap::Args)]
@@ -41,8 +41,8 @@ pub struct Args {
     /// In place of a rank: the smallest basis that keeps this share of ‖ΔW‖²
     #[arg(long, value_name = "SHARE")]
     energy: Option<f64>,
-    /// Bytes of the file over bytes of the adapters, at most (0.1: ten times smaller)
-    #[arg(long, value_name = "RATIO")]
+    /// Bytes of the file over bytes of the adapters, at most; 0.125 and 8 both say eight times smaller
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
     max_ratio: Option<f64>,
     /// Least cosine between ΔW and what it decodes to, in every projection of every adapter; climbs the ladder to meet it
     #[arg(long, value_name = "COSINE")]
@@ -62,6 +62,15 @@ pub struct Args {
     /// Other activations to measure on, in place of that quarter
     #[arg(long, value_name = "FILE", requires = "calibration")]
     held_out: Option<PathBuf>,
+    /// Text to encode for, one a line or JSON lines with `text`: the base model runs over it; its last quarter only measures
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "calibration")]
+    calibrate: Option<PathBuf>,
+    /// The base model of --calibrate: a folder, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL", requires = "calibrate")]
+    model: Option<PathBuf>,
+    /// Tokens of the text that --calibrate keeps of every projection's inputs, spread evenly over it
+    #[arg(long, value_name = "N", default_value_t = trifuse::model::calibrate::DEFAULT_ROWS)]
+    calibrate_rows: usize,
     /// Seed of the clustering: the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -72,6 +81,13 @@ fn width(text: &str) -> Result<CodeWidth, String> {
     known.ok_or_else(|| "expected 2, 3, 4 or 7".into())
 }
 
+/// A part of the bytes, or how many times fewer.
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio: &f64| *ratio > 0.0 && ratio.is_finite());
+    let ratio = ratio.ok_or("expected a part of the bytes, as 0.125, or how many times smaller, as 8")?;
+    Ok(if ratio > 1.0 { 1.0 / ratio } else { ratio })
+}
+
 /// The result.
 #[derive(Debug, Serialize)]
 struct Compressed<'a> {
@@ -79,30 +95,36 @@ struct Compressed<'a> {
     seconds: f64,
     #[serde(flatten)]
     kept: Kept,
+    /// Projections that `--calibration` had no inputs for: encoded and measured without any.
+    uncalibrated: Vec<String>,
     /// What a reader must know before using the file.
     warnings: Vec<String>,
 }
 
 /// Encodes and writes.
-pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
-    let options = args.options()?;
-    options.validate()?;
+pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     check_place(&args.output, args.force)?;
+    let options = args.options(backend, output)?;
+    options.validate()?;
     let adapters = open_all(&args.adapters)?;
     let started = Instant::now();
-    let bytes = encoded(&adapters, options.clone(), output)?;
+    let bytes = encoded(&adapters, &options, output)?;
     write_file(&args.output, |out| out.write_all(&bytes))?;
     drop(bytes);
     // What is shown is what the file says of itself, not what the encoder meant.
     let kept = Kept::of(&Bundle::open(&args.output)?)?;
-    let warnings = warnings(&options, &kept);
-    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, warnings })?;
+    let uncalibrated = if options.calibration.is_some() { kept.unmeasured() } else { vec![] };
+    let warnings = warnings(&options, &kept, &uncalibrated);
+    output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, uncalibrated, warnings })?;
     Ok(Outcome::Right)
 }
 
 impl Args {
-    fn options(&self) -> Result<EncodeOptions> {
+    fn options(&self, backend: &Choice, output: &Output) -> Result<EncodeOptions> {
         let calibration = match (&self.calibration, &self.held_out) {
+            _ if self.calibrate.is_some() => {
+                self.calibrate.iter().zip(&self.model).map(|(text, model)| from_text(text, model, self.calibrate_rows, backend, output)).next().transpose()?
+            }
             (Some(design), Some(held_out)) => Some(Calibration::load_pair(design, held_out)?),
             (Some(design), None) => Some(Calibration::load(design)?),
             (None, _) => None,
@@ -141,51 +163,27 @@ pub fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
     adapters.iter().map(|adapter| Source { name: &adapter.name, config: &adapter.config, modules: &adapter.modules }).collect()
 }
 
-/// The bytes of a bundle of `adapters` that meets `options`, its whole file held against the ratio.
+/// The bytes of a bundle of `adapters` that meets `options`.
 ///
 /// # Errors
-/// Those of [`encode`]; [`Error::Missed`] where the file is larger than asked.
-pub fn encoded(adapters: &[LoraAdapter], mut options: EncodeOptions, output: &Output) -> Result<Vec<u8>> {
-    let sources = sources(adapters);
+/// Those of [`encode`].
+pub fn encoded(adapters: &[LoraAdapter], options: &EncodeOptions, output: &Output) -> Result<Vec<u8>> {
     let paths: BTreeSet<&String> = adapters.iter().flat_map(|adapter| adapter.modules.keys()).collect();
-    let before: u64 = adapters.iter().flat_map(|adapter| adapter.modules.values()).map(|lora| lora.bytes()).sum();
-    let once = |options: &EncodeOptions, attempt: usize| {
-        let progress = Progress::new(output, "encoding", paths.len() as u64);
-        if attempt > 0 {
-            progress.now("again, for fewer bytes");
-        }
-        let population = encode(&sources, options, &|_, _| progress.step())?;
-        to_bytes(&population)
-    };
-    let Some(most) = options.max_ratio else { return once(&options, 0) };
-    let missed = |reached: String| Error::Missed { subject: "the file".into(), asked: format!("at most {most} of {before} bytes"), reached };
-    // The encoder counts what it makes. The header and the adapters' own configurations come on top, so where those
-    // tip the file over, it is asked for that much less.
-    let mut best = u64::MAX;
-    for attempt in 0..ATTEMPTS {
-        let bytes = match once(&options, attempt) {
-            Err(error @ Error::Missed { .. }) if best == u64::MAX => return Err(error),
-            Err(Error::Missed { .. }) => break,
-            other => other?,
-        };
-        let ratio = bytes.len() as f64 / (before as f64).max(1.0);
-        if ratio <= most {
-            return Ok(bytes);
-        }
-        best = best.min(bytes.len() as u64);
-        let less = options.max_ratio.unwrap_or(most) - 1.01 * (ratio - most);
-        // With a fidelity required the bytes are no choice of the encoder's.
-        if less <= 0.0 || options.min_cosine.is_some() || options.max_output_error.is_some() {
-            break;
-        }
-        options.max_ratio = Some(less);
-    }
-    Err(missed(format!("{best} bytes with the file's header; ask for less fidelity, a lower rank or fewer bits")))
+    let progress = Progress::new(output, "encoding", paths.len() as u64);
+    to_bytes(&encode(&sources(adapters), options, &|_, _| progress.step())?)
 }
 
 /// What must be said of a result that is not what a reader may take it for.
-fn warnings(options: &EncodeOptions, kept: &Kept) -> Vec<String> {
+fn warnings(options: &EncodeOptions, kept: &Kept, uncalibrated: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
+    if !uncalibrated.is_empty() {
+        let count = uncalibrated.len();
+        warnings.push(format!(
+            "{count} {} NOT calibrated, as the calibration file has no inputs of that name; encoded without, and measured on Gaussian inputs alone: {}",
+            if count == 1 { "projection is" } else { "projections are" },
+            uncalibrated.join(", ")
+        ));
+    }
     if options.min_cosine.is_none() && kept.cos_delta_mean < LITTLE {
         warnings.push(format!(
             "the weights are NOT kept: cos(ΔW) is {:.3} on average and {:.3} at the least; a basis this small cannot hold what these adapters do not \

@@ -1,6 +1,6 @@
 //! What a bundle kept of its adapters: the figures that `compress`, `inspect` and `demo` print.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -92,6 +92,13 @@ impl Kept {
     /// Mean output error on held-out activations, where there were any.
     pub fn held_out(&self) -> Option<f64> {
         mean(self.adapters.iter().filter_map(|adapter| adapter.output_error_held_out))
+    }
+
+    /// The projections, sorted, that some adapter has and that were measured on no activations.
+    pub fn unmeasured(&self) -> Vec<String> {
+        let projections = self.adapters.iter().flat_map(|adapter| &adapter.projections);
+        let paths = projections.filter(|projection| projection.certificate.output_error_held_out.is_none()).map(|projection| &projection.path);
+        paths.collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
     /// A line an adapter. `extra` is a last column: its head, and its cell by name.

@@ -2,11 +2,14 @@
 //!
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
 
+mod bench;
+mod calibrate;
 mod completions;
 mod compress;
 mod decompress;
 mod demo;
 mod devices;
+mod embed;
 mod inspect;
 mod kept;
 mod kernels;
@@ -64,8 +67,12 @@ enum Command {
     Decompress(decompress::Args),
     /// Show what an adapter folder or a bundle holds: each tensor used, ignored or refused, and why
     Inspect(inspect::Args),
+    /// Turn text into embeddings with a sentence encoder, an adapter of its own on every line
+    Embed(embed::Args),
     /// Check every operation on every backend against float64
     Verify(verify::Args),
+    /// Measure a suite of shapes: answers checked first, times by the device's clock, rates against measured ceilings
+    Bench(bench::Args),
     /// List the CUDA kernels, compile them ahead and show what each uses
     Kernels(kernels::Args),
     /// Print a completion script for a shell
@@ -81,7 +88,9 @@ impl Command {
             Self::Compress(_) => "compress",
             Self::Decompress(_) => "decompress",
             Self::Inspect(_) => "inspect",
+            Self::Embed(_) => "embed",
             Self::Verify(_) => "verify",
+            Self::Bench(_) => "bench",
             Self::Kernels(_) => "kernels",
             Self::Completions(_) => "completions",
         }
@@ -137,10 +146,12 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
     match command {
         Command::Devices => devices::run(&global.backend, output),
         Command::Demo(args) => demo::run(&args, &global.backend, output),
-        Command::Compress(args) => compress::run(&args, output),
+        Command::Compress(args) => compress::run(&args, &global.backend, output),
         Command::Decompress(args) => decompress::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
+        Command::Embed(args) => embed::run(&args, &global.backend, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
+        Command::Bench(args) => bench::run(&args, &global.backend, output),
         Command::Kernels(args) => kernels::run(&args, output),
         Command::Completions(args) => completions::run(&args, Cli::command(), output),
     }

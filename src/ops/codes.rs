@@ -7,7 +7,7 @@
 //!
 //! A two-stage field holds the first stage in its low bits: `i1 | i2 << 4` in seven bits, or one byte a stage.
 
-use crate::error::{Error, Result, ensure};
+use crate::error::{Error, Result};
 
 /// Bits a field, and what they index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -102,20 +102,13 @@ pub fn pack(width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Vec<u32>> 
     let second = |e: usize| codes2.get(e).copied().unwrap_or(0);
     let bits = width.bits() as usize;
     let mut words = vec![0u32; width.column_words(codes1.len() as u64) as usize];
+    let [first, last] = [width.stage1().len().max(1), width.stage2().len().max(1)];
     for (e, &i1) in codes1.iter().enumerate() {
         let i2 = second(e);
-        ensure(
-            usize::from(i1) < width.stage1().len().max(1),
-            "codes",
-            &format!("first-stage indices below {}", width.stage1().len().max(1)),
-            format!("{i1} at element {e}"),
-        )?;
-        ensure(
-            usize::from(i2) < width.stage2().len().max(1),
-            "codes",
-            &format!("second-stage indices below {}", width.stage2().len().max(1)),
-            format!("{i2} at element {e}"),
-        )?;
+        // Words for an error are made only where there is one: this runs for every element.
+        if usize::from(i1) >= first || usize::from(i2) >= last {
+            return Err(Error::invalid("codes", format!("indices below {first} and, of the second stage, below {last}"), format!("{i1}, {i2} at element {e}")));
+        }
         let field = u64::from(width.join(i1, i2)) << (e * bits % 32);
         if bits > 0 {
             words[e * bits / 32] |= field as u32;
@@ -144,11 +137,13 @@ pub fn validate_column(width: CodeWidth, column: &[u32], d: usize) -> Result<()>
     if column.len() as u64 != width.column_words(d as u64) {
         return Err(Error::invalid("codes", format!("{} words a column", width.column_words(d as u64)), column.len()));
     }
+    let [first, last] = [width.stage1().len().max(1), width.stage2().len().max(1)];
     for e in 0..d.next_multiple_of(32) {
         let value = field(width, column, e);
         let (i1, i2) = width.split(value);
-        let inside = usize::from(i1) < width.stage1().len().max(1) && usize::from(i2) < width.stage2().len().max(1);
-        ensure(inside && (e < d || value == 0), "codes", "indices inside the codebook, and zero padding", format!("field {value:#x} at element {e} of {d}"))?;
+        if usize::from(i1) >= first || usize::from(i2) >= last || (e >= d && value != 0) {
+            return Err(Error::invalid("codes", "indices inside the codebook, and zero padding", format!("field {value:#x} at element {e} of {d}")));
+        }
     }
     Ok(())
 }

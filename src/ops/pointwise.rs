@@ -3,7 +3,7 @@
 use derive_where::derive_where;
 
 use super::index::{Index, TokenAdapters, Varlen, VarlenShape};
-use super::{Access, Cost, Op, Operand, expect_present, product};
+use super::{Access, Activation, Cost, Op, Operand, expect_present, product};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -58,6 +58,8 @@ pub enum Kind {
     L2Normalise,
     /// `y = x + residual`.
     Add,
+    /// `y = act(x)`: for what has to be added to a product before its activation and does not fit into its epilogue.
+    Activation(Activation),
 }
 
 /// The operands.
@@ -127,7 +129,7 @@ impl Op for Pointwise {
                 ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
             }
             Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", &format!("one a sequence, {}", shape.batch), self.rows),
-            Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add => Ok(()),
+            Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add | Kind::Activation(_) => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Norms, rotary positions, embedding, pooling: row by row.
 
+use super::activation::activate;
 use super::{Define, Output, Rounding, expect_len, expect_optional, reversed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -54,6 +55,7 @@ impl Pointwise {
         };
         Ok(match self.kind {
             Kind::Add => sum(),
+            Kind::Activation(activation) => part(&host.x, r).into_iter().map(|x| activate(activation, x, rounding)).collect(),
             Kind::RmsNorm { eps, .. } => {
                 let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
                 let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;

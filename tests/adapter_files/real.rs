@@ -23,6 +23,7 @@ fn plain(lora: &Lora) -> EncodedProjection {
         cos_delta: 1.0,
         output_error_gaussian: 0.0,
         output_error_held_out: None,
+        calibrated: false,
         bits_per_element: 16.0,
         bytes: lora.bytes(),
         bytes_before: lora.bytes(),

@@ -138,6 +138,7 @@ fn certificate(rng: &mut ChaCha8Rng, rank: usize) -> Certificate {
         cos_delta: rng.random(),
         output_error_gaussian: rng.random(),
         output_error_held_out: rng.random_bool(0.5).then(|| rng.random()),
+        calibrated: rng.random(),
         bits_per_element: 3.5,
         bytes: rng.random_range(0..100_000),
         bytes_before: rng.random_range(0..100_000),

@@ -23,6 +23,13 @@
 inline void __syncthreads() { emulated_barrier(); }
 inline void __syncwarp() { emulated_warp_barrier(); }
 
+struct float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
 inline float __uint_as_float(unsigned bits) {
     float value;
     return memcpy(&value, &bits, 4), value;

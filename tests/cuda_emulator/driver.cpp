@@ -1,5 +1,6 @@
 // libcuda.so for tests without a GPU: work is done at once, on the processor. See README.md.
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -43,6 +44,7 @@ struct Stream {
 
 struct Event {
     bool captured = false;   // recorded in a stream that was capturing then
+    std::chrono::steady_clock::time_point when;
 };
 
 static const size_t TOTAL = size_t(1) << 30;
@@ -106,7 +108,14 @@ Status cuStreamSynchronize(Stream *stream) {
 }
 Status cuEventCreate(Event **event, unsigned) { return *event = new Event, SUCCESS; }
 Status cuEventDestroy_v2(Event *event) { return delete event, SUCCESS; }
-Status cuEventRecord(Event *event, Stream *stream) { return event->captured = stream->capturing, SUCCESS; }
+Status cuEventRecord(Event *event, Stream *stream) {
+    event->when = std::chrono::steady_clock::now();
+    return event->captured = stream->capturing, SUCCESS;
+}
+Status cuEventElapsedTime(float *milliseconds, Event *first, Event *last) {
+    require(!first->captured && !last->captured, "a timed event belongs to a capture");
+    return *milliseconds = std::chrono::duration<float, std::milli>(last->when - first->when).count(), SUCCESS;
+}
 Status cuEventSynchronize(Event *event) {
     require(!event->captured, "a synchronised event belongs to a capture");
     return SUCCESS;
@@ -158,6 +167,10 @@ Status cuMemFreeAsync(uint64_t address, Stream *stream) {
     free((void *)address);
     return SUCCESS;
 }
+Status cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, Stream *stream) {
+    require(!stream->capturing, "a fill becomes part of a capture");
+    return memset((void *)address, value, bytes), SUCCESS;
+}
 Status cuMemHostAlloc(void **memory, size_t bytes, unsigned) { return *memory = malloc(bytes), SUCCESS; }
 Status cuMemFreeHost(void *memory) { return free(memory), SUCCESS; }
 
@@ -174,6 +187,11 @@ Status cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, Stream 
 Status cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, Stream *stream) {
     require(!stream->capturing && inside(from, bytes), "a copy from memory that is not allocated, or in a capture");
     return memcpy(to, (void *)from, bytes), SUCCESS;
+}
+
+Status cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream *stream) {
+    require(!stream->capturing && inside(from, bytes) && inside(to, bytes), "a copy of memory that is not allocated, or in a capture");
+    return memcpy((void *)to, (void *)from, bytes), SUCCESS;
 }
 
 Status cuStreamBeginCapture_v2(Stream *stream, int) {

@@ -124,6 +124,7 @@ const HOPPER: &str = r#"
         cluster_wait();
         if (threadIdx.x == 0) {
             mbarrier_arrive_expect(&barrier, 4096);
+            bulk_load(tile, to, 64, &barrier);
             tma_load_2d(tile, &map, &barrier, 0, 0);
             tma_load_3d(tile, &map, &barrier, 0, 0, 0);
             tma_load_4d(tile, &map, &barrier, 0, 0, 0, 0);

@@ -1,5 +1,8 @@
 //! Codebook GEMM: coefficients first (`g = x·I·Q`, one block of tokens at a time), then `g·Oᵀ` tile by tile, each tile of
 //! a factor widened for all the tokens that share it.
+//!
+//! The products are those of `few_rows` whatever the size of a group: they sum a row in one order, however many rows there
+//! are, so that what an adapter gives a token does not depend on who else is in the batch.
 
 mod factor;
 mod groups;
@@ -10,8 +13,8 @@ use rayon::prelude::*;
 
 use super::element::{Element, by_dtype, with_scratch};
 use super::memory::View;
-use super::product::{self, Rows};
-use super::{Cpu, Queue, math, sole_variant};
+use super::product::Rows;
+use super::{Cpu, Queue, few_rows, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::Result;
@@ -170,7 +173,7 @@ impl<'a, T: Element> Projection<'a, T> {
                             T::widen(self.x.from(token, at).row(0, depth), wide);
                         }
                         let factor = self.input.tile(group.key, at..at + depth, columns.clone(), factor);
-                        product::gemm([m, n, depth], sums.as_mut_ptr(), [n, 1], at > 0, (x.as_ptr(), [depth, 1]), factor, 1.0);
+                        few_rows::product([m, n, depth], (sums.as_mut_ptr(), n), at > 0, (x.as_ptr(), depth), factor, 1.0);
                     }
                 }
                 // SAFETY: a token is in one group, so that each part of a row is written by one piece of work.
@@ -187,7 +190,7 @@ impl<'a, T: Element> Projection<'a, T> {
                     gather(rows, self.projected, block, group, self.rank, |_| 1.0);
                     let core = core.read(group.key * self.rank * self.rank, self.rank * self.rank);
                     let core = (core[columns.start..].as_ptr(), [self.rank, 1]);
-                    product::gemm([m, n, self.rank], sums.as_mut_ptr(), [n, 1], false, (rows.as_ptr(), [self.rank, 1]), core, 1.0);
+                    few_rows::product([m, n, self.rank], (sums.as_mut_ptr(), n), false, (rows.as_ptr(), self.rank), core, 1.0);
                     store(sums, self.coefficients, block, group, columns);
                 }
             });
@@ -232,7 +235,7 @@ impl<'a, T: Element> Projection<'a, T> {
         unsafe {
             gather(rows, self.coefficients, block, group, rank, scale);
             let (values, [element, column]) = self.output.tile(group.key, columns, 0..rank, factor);
-            product::gemm([m, n, rank], tile.as_mut_ptr(), [n, 1], false, (rows.as_ptr(), [rank, 1]), (values, [column, element]), 1.0);
+            few_rows::product([m, n, rank], (tile.as_mut_ptr(), n), false, (rows.as_ptr(), rank), (values, [column, element]), 1.0);
         }
     }
 }

@@ -39,22 +39,39 @@ enum FactorRecord {
     Coded(Precision, Vec<(u32, usize)>),
 }
 
-/// Rung, rank, basis energy, cosine of the factor and of ΔW, output error on Gaussian and on held-out inputs, bits an
-/// element, bytes, bytes before.
+/// Rung, rank, basis energy, cosine of the factor and of ΔW, output error on Gaussian and on held-out inputs, 1 where
+/// calibrated or 0, bits an element, bytes, bytes before.
 #[derive(Serialize, Deserialize)]
-struct CertificateRecord(usize, usize, f64, f64, f64, f64, Option<f64>, f64, u64, u64);
+struct CertificateRecord(usize, usize, f64, f64, f64, f64, Option<f64>, u8, f64, u64, u64);
 
 impl CertificateRecord {
     fn new(c: &Certificate) -> Self {
         let rung = RUNGS.iter().position(|&rung| rung == c.rung).unwrap_or(RUNGS.len());
-        let (gaussian, held_out) = (c.output_error_gaussian, c.output_error_held_out);
-        Self(rung, c.rank, c.basis_energy, c.cos_factor, c.cos_delta, gaussian, held_out, c.bits_per_element, c.bytes, c.bytes_before)
+        let (gaussian, held_out, calibrated) = (c.output_error_gaussian, c.output_error_held_out, u8::from(c.calibrated));
+        Self(rung, c.rank, c.basis_energy, c.cos_factor, c.cos_delta, gaussian, held_out, calibrated, c.bits_per_element, c.bytes, c.bytes_before)
     }
 
     fn certificate(self) -> Result<Certificate, String> {
-        let Self(rung, rank, basis_energy, cos_factor, cos_delta, output_error_gaussian, output_error_held_out, bits_per_element, bytes, bytes_before) = self;
+        let Self(rung, rank, basis_energy, cos_factor, cos_delta, output_error_gaussian, output_error_held_out, calibrated, ..) = self;
+        let Self(.., bits_per_element, bytes, bytes_before) = self;
         let rung = *RUNGS.get(rung).ok_or_else(|| format!("expected a rung below {}, found {rung}", RUNGS.len()))?;
-        Ok(Certificate { rung, rank, basis_energy, cos_factor, cos_delta, output_error_gaussian, output_error_held_out, bits_per_element, bytes, bytes_before })
+        let calibrated = match calibrated {
+            0 | 1 => calibrated == 1,
+            other => return Err(format!("expected 0 or 1 for calibrated, found {other}")),
+        };
+        Ok(Certificate {
+            rung,
+            rank,
+            basis_energy,
+            cos_factor,
+            cos_delta,
+            output_error_gaussian,
+            output_error_held_out,
+            calibrated,
+            bits_per_element,
+            bytes,
+            bytes_before,
+        })
     }
 }
 

@@ -25,11 +25,13 @@
 
 mod header;
 mod index;
+#[cfg(feature = "compress")]
+pub(crate) mod size;
 mod stored;
 mod write;
 
 pub use header::{AdapterEntry, Header, ProjectionEntry};
-pub use write::{to_bytes, write};
+pub use write::{file_bytes, to_bytes, write};
 
 use std::collections::BTreeSet;
 use std::path::Path;

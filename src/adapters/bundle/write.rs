@@ -14,6 +14,14 @@ use crate::adapters::encoded::{EncodedAdapter, Matrix, Population, SharedShape};
 use crate::adapters::whole::{check_name, write_file};
 use crate::error::{Error, Result};
 
+/// Bytes of the file that [`write()`] would write.
+///
+/// # Errors
+/// As [`write()`].
+pub fn file_bytes(population: &Population) -> Result<u64> {
+    Ok(Parts::new(population)?.len())
+}
+
 /// Writes the population to `path`, whole or not at all; the bytes of the file. What is read back is
 /// [`Population::as_stored`].
 ///
@@ -45,13 +53,13 @@ struct Tensor {
 }
 
 /// A whole file.
-struct Parts {
+pub(super) struct Parts {
     header: Vec<u8>,
     tensors: Vec<Tensor>,
 }
 
 impl Parts {
-    fn new(population: &Population) -> Result<Self> {
+    pub(super) fn new(population: &Population) -> Result<Self> {
         let mut header = Header { projections: BTreeMap::new(), adapters: BTreeMap::new() };
         let mut shapes = BTreeMap::new();
         let mut bases = Vec::new();
@@ -81,7 +89,7 @@ impl Parts {
         Ok(Self { header, tensors })
     }
 
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.header.len() as u64 + self.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum::<u64>()
     }
 
@@ -95,7 +103,7 @@ fn within(name: &str, error: &Error) -> Error {
     Error::invalid(name, "an encoded projection that fits together", error)
 }
 
-fn json_error(error: serde_json::Error) -> Error {
+pub(super) fn json_error(error: serde_json::Error) -> Error {
     Error::invalid("bundle", "a population that JSON can describe", error)
 }
 

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use super::basis::{Basis, basis_bytes};
-use super::calibration::Metric;
 use super::draft::{Draft, Member, Setting, plain};
 use super::ladder::metric;
 use super::linalg::{Mat, mul, scale_columns, thin_svd};
+use super::metric::Metric;
 use super::options::EncodeOptions;
 use super::terms::Side;
 use super::{Source, check, member};
@@ -39,6 +39,9 @@ pub struct Added {
 /// [`Error::Missed`] where the allowed rungs do not keep what is asked.
 pub fn add_adapter(population: &mut Population, source: Source<'_>, options: &EncodeOptions) -> Result<BTreeMap<String, Added>> {
     options.validate()?;
+    if let Some(calibration) = &options.calibration {
+        calibration.check_names(source.modules.keys().map(String::as_str))?;
+    }
     ensure(!population.adapters.contains_key(source.name), "population", "an adapter of a new name", format!("{:?}", source.name))?;
     let paths: Vec<_> = source.modules.iter().collect();
     let found: Vec<Result<Newcomer>> = paths.par_iter().map(|(path, lora)| newcomer(population, path, source.name, lora, options)).collect();
@@ -77,7 +80,7 @@ fn newcomer(population: &Population, path: &str, name: &str, lora: &crate::adapt
         let worst = others.map(|p| p.certificate.cos_delta).fold(1.0, f64::min);
         options.min_cosine = Some(worst.clamp(1e-3, 0.99));
     }
-    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?;
+    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?.flatten();
     let metric = metric(&options, inputs)?;
     let setting = Setting { options: &options, metric: &metric, inputs, shared: shared.clone() };
     let member = member(lora, name, path, &setting)?;

@@ -4,8 +4,8 @@ use half::f16;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::calibration::Metric;
 use super::linalg::{Mat, energy, widen};
+use super::metric::Metric;
 use super::terms::{Side, Terms, leading};
 use crate::adapters::encoded::Matrix;
 use crate::error::Result;
@@ -45,11 +45,6 @@ impl Basis {
             (stored, white) = rounded(&f16::from_f64);
         }
         Self { directions, stored, white }
-    }
-
-    /// Bytes in the file.
-    pub(crate) fn bytes(&self) -> u64 {
-        basis_bytes(&self.stored)
     }
 }
 

@@ -4,33 +4,161 @@
 //! `C = E[x·xᵀ]`. The encoder works in coordinates where C is the identity; part of the rows never enters C and
 //! only measures the result.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 
-use super::linalg::{Mat, cholesky, dot, mul, solve_transposed, widen};
+use super::linalg::{Mat, mul, widen};
 use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
 
 /// Rows below which a quarter held out would say nothing.
 const MIN_ROWS: usize = 8;
 
-/// Inputs of every projection of a population.
+/// Inputs of the projections of a population, by module path. A projection that has none is encoded as if there were no
+/// calibration, and its certificate says so.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
     inputs: BTreeMap<String, Inputs>,
     only_measures: bool,
 }
 
-/// Inputs of one projection, `[rows, d_in]` each.
+/// Inputs of one projection: what the encoding sees of them, and rows that it does not see and that measure it.
 #[derive(Clone, Debug)]
-pub(crate) struct Inputs {
+pub struct Inputs {
+    design: Design,
+    held_out: Matrix,
+}
+
+#[derive(Clone, Debug)]
+enum Design {
+    Rows(Matrix),
+    Moment(SecondMoment),
+}
+
+/// The second moment of some inputs, `Σ x·xᵀ`, for inputs too many to keep: added up batch by batch.
+#[derive(Clone, Debug)]
+pub struct SecondMoment {
+    sum: Mat,
+    rows: u64,
+}
+
+impl SecondMoment {
+    /// Of no inputs yet, `d_in` wide.
+    pub fn new(d_in: usize) -> Self {
+        Self { sum: Mat::zeros(d_in, d_in), rows: 0 }
+    }
+
+    /// One that was added up elsewhere: `sum [d_in, d_in]` over that many `rows`.
+    ///
+    /// # Errors
+    /// A matrix that is not square or not symmetric, or values that are not finite.
+    pub fn from_sum(sum: &Matrix<f64>, rows: u64) -> Result<Self> {
+        let d = sum.rows;
+        ensure(sum.cols == d && sum.data.len() == d * d, "second moment", "a square matrix", format!("[{d}, {}]", sum.cols))?;
+        ensure(sum.data.iter().all(|value| value.is_finite()), "second moment", "finite values", "NaN or an infinity")?;
+        let largest = (0..d).map(|i| sum.at(i, i).abs()).fold(0.0, f64::max);
+        // Sums of f32 products differ by their order.
+        let symmetric = (0..d).all(|i| (0..i).all(|j| (sum.at(i, j) - sum.at(j, i)).abs() <= 1e-3 * largest));
+        ensure(symmetric, "second moment", "a symmetric matrix", "one that differs from its transpose")?;
+        Ok(Self { sum: Mat::from_fn(d, d, |i, j| 0.5 * (sum.at(i, j) + sum.at(j, i))), rows })
+    }
+
+    /// Adds `rows [n, d_in]`.
+    ///
+    /// # Errors
+    /// Rows of another width, or values that are not finite; the sum is then as it was.
+    pub fn add(&mut self, rows: &Matrix) -> Result<()> {
+        ensure(rows.cols == self.d_in(), "calibration inputs", &format!("[rows, {}]", self.d_in()), format!("[{}, {}]", rows.rows, rows.cols))?;
+        ensure(rows.data.iter().all(|value| value.is_finite()), "calibration inputs", "finite values", "NaN or an infinity")?;
+        let x = widen(rows);
+        self.sum += mul(x.transpose(), x.as_ref());
+        self.rows += rows.rows as u64;
+        Ok(())
+    }
+
+    /// The width of the inputs.
+    pub fn d_in(&self) -> usize {
+        self.sum.nrows()
+    }
+
+    /// How many were added.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// `Σ x·xᵀ`.
+    pub(crate) fn sum(&self) -> &Mat {
+        &self.sum
+    }
+}
+
+impl Inputs {
+    /// Rows `[rows, d_in]`, of which the last quarter is held out.
+    ///
+    /// # Errors
+    /// Fewer than 8 rows, or values that are not finite.
+    pub fn from_rows(all: &Matrix) -> Result<Self> {
+        ensure(all.rows >= MIN_ROWS && all.cols > 0, "calibration inputs", &format!("at least {MIN_ROWS} rows"), format!("[{}, {}]", all.rows, all.cols))?;
+        let kept = all.rows - all.rows / 4;
+        let (design, held_out) = all.data.split_at(kept * all.cols);
+        let part = |data: &[f32]| Matrix { rows: data.len() / all.cols, cols: all.cols, data: data.to_vec() };
+        Self::new(Design::Rows(part(design)), part(held_out))
+    }
+
+    /// The second moment of the inputs that the encoding is for, and rows `[rows, d_in]` that are not among them.
+    ///
+    /// # Errors
+    /// A moment of fewer than 8 rows, no row held out, two widths, or values that are not finite.
+    pub fn from_moment(moment: SecondMoment, held_out: Matrix) -> Result<Self> {
+        ensure(moment.rows >= MIN_ROWS as u64, "calibration inputs", &format!("a second moment of at least {MIN_ROWS} rows"), moment.rows)?;
+        Self::new(Design::Moment(moment), held_out)
+    }
+
+    fn new(design: Design, held_out: Matrix) -> Result<Self> {
+        let d_in = match &design {
+            Design::Rows(rows) => rows.cols,
+            Design::Moment(moment) => moment.d_in(),
+        };
+        let fits = held_out.rows > 0 && held_out.cols == d_in && d_in > 0;
+        ensure(fits, "calibration inputs", &format!("[at least 1, {d_in}] held out"), format!("[{}, {}]", held_out.rows, held_out.cols))?;
+        let finite = |rows: &Matrix| rows.data.iter().all(|value| value.is_finite());
+        let finite = finite(&held_out) && !matches!(&design, Design::Rows(rows) if !finite(rows));
+        ensure(finite, "calibration inputs", "finite values", "NaN or an infinity")?;
+        Ok(Self { design, held_out })
+    }
+
+    /// Their width.
+    pub fn d_in(&self) -> usize {
+        self.held_out.cols
+    }
+
+    /// What only measures the encoding, `[rows, d_in]`.
+    pub fn held_out(&self) -> &Matrix {
+        &self.held_out
+    }
+
     /// What the encoding sees.
-    pub design: Matrix,
-    /// What only measures it.
-    pub held_out: Matrix,
+    pub(crate) fn moment(&self) -> Result<Cow<'_, SecondMoment>> {
+        match &self.design {
+            Design::Moment(moment) => Ok(Cow::Borrowed(moment)),
+            Design::Rows(rows) => {
+                let mut moment = SecondMoment::new(rows.cols);
+                moment.add(rows)?;
+                Ok(Cow::Owned(moment))
+            }
+        }
+    }
+}
+
+fn named(name: &str) -> impl FnOnce(Error) -> Error {
+    move |error| match error {
+        Error::Invalid { subject, expected, found } => Error::Invalid { subject: format!("{subject} of {name}"), expected, found },
+        other => other,
+    }
 }
 
 impl Calibration {
@@ -54,8 +182,8 @@ impl Calibration {
             let Some(rows) = measured.remove(&name) else {
                 return Err(Error::input_item(held_out, name, "a tensor of that name is in the calibration file: both files need it"));
             };
-            ensure(rows.cols == design.cols, &name, &format!("[rows, {}] held out", design.cols), format!("[{}, {}]", rows.rows, rows.cols))?;
-            inputs.insert(name, Inputs { design, held_out: rows });
+            let found = Inputs::new(Design::Rows(design), rows).map_err(named(&name))?;
+            inputs.insert(name, found);
         }
         match measured.into_keys().next() {
             Some(name) => Err(Error::input_item(held_out, name, "no tensor of that name is in the calibration file: both files need it")),
@@ -70,14 +198,15 @@ impl Calibration {
     pub fn from_rows(rows: BTreeMap<String, Matrix>) -> Result<Self> {
         let mut inputs = BTreeMap::new();
         for (name, all) in rows {
-            ensure(all.rows >= MIN_ROWS && all.cols > 0, &name, "at least 8 calibration rows", format!("[{}, {}]", all.rows, all.cols))?;
-            ensure(all.data.iter().all(|value| value.is_finite()), &name, "finite calibration inputs", "NaN or an infinity")?;
-            let kept = all.rows - all.rows / 4;
-            let (design, held_out) = all.data.split_at(kept * all.cols);
-            let part = |data: &[f32]| Matrix { rows: data.len() / all.cols, cols: all.cols, data: data.to_vec() };
-            inputs.insert(name, Inputs { design: part(design), held_out: part(held_out) });
+            let found = Inputs::from_rows(&all).map_err(named(&name))?;
+            inputs.insert(name, found);
         }
         Ok(Self { inputs, only_measures: false })
+    }
+
+    /// Adds the inputs of one projection, in place of those that it had.
+    pub fn insert(&mut self, path: impl Into<String>, inputs: Inputs) {
+        self.inputs.insert(path.into(), inputs);
     }
 
     /// The same inputs, which then only measure what an encoding without them keeps.
@@ -96,16 +225,22 @@ impl Calibration {
         self.inputs.keys().map(String::as_str)
     }
 
-    /// The inputs of one projection.
+    /// The inputs of one projection; `None` where it has none.
     ///
     /// # Errors
-    /// No inputs of that name, or of another width.
-    pub(crate) fn of(&self, name: &str, d_in: usize) -> Result<&Inputs> {
-        let Some(inputs) = self.inputs.get(name) else {
-            return Err(Error::invalid("calibration", format!("a tensor named {name:?}, [rows, {d_in}]"), "none of that name"));
-        };
-        ensure(inputs.design.cols == d_in, name, &format!("calibration inputs [rows, {d_in}]"), format!("[{}, {}]", inputs.design.rows, inputs.design.cols))?;
-        Ok(inputs)
+    /// Inputs of another width.
+    pub(crate) fn of(&self, name: &str, d_in: usize) -> Result<Option<&Inputs>> {
+        let Some(inputs) = self.inputs.get(name) else { return Ok(None) };
+        ensure(inputs.d_in() == d_in, name, &format!("calibration inputs [rows, {d_in}]"), format!("[rows, {}]", inputs.d_in()))?;
+        Ok(Some(inputs))
+    }
+
+    /// Refuses inputs of which none is any of these projections': they are named otherwise, or another model's.
+    pub(crate) fn check_names<'a>(&self, mut paths: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        let example = paths.clone().next().unwrap_or_default();
+        let some = paths.any(|path| self.inputs.contains_key(path));
+        let found = self.names().next().map_or_else(|| "none".into(), |name| format!("none of that sort; the first is {name:?}"));
+        ensure(some, "calibration", &format!("inputs named by the adapters' module paths, as {example:?}"), found)
     }
 }
 
@@ -135,62 +270,10 @@ fn read(path: &Path) -> Result<BTreeMap<String, Matrix>> {
     Ok(out)
 }
 
-/// The inner product of the input side: `⟨G, H⟩ = G·C·Hᵀ`, C the identity where nothing is known of the inputs.
-pub(crate) struct Metric {
-    /// The lower Cholesky factor of C.
-    lower: Option<Mat>,
-}
-
-impl Metric {
-    /// No knowledge of the inputs.
-    pub(crate) fn identity() -> Self {
-        Self { lower: None }
-    }
-
-    /// The second moment of `rows`, shrunk towards a multiple of the identity, so that directions that few inputs
-    /// happen to miss are not thrown away: the share is the oracle approximating shrinkage of Chen, Wiesel, Eldar and
-    /// Hero (2010), and at least a thousandth. Scaled to a mean diagonal of 1.
-    pub(crate) fn of(rows: &Matrix) -> Result<Self> {
-        let (n, d) = (rows.rows as f64, rows.cols as f64);
-        let x = widen(rows);
-        let mut moment = mul(x.transpose(), x.as_ref());
-        let trace: f64 = (0..rows.cols).map(|i| moment[(i, i)]).sum();
-        ensure(trace > 0.0, "calibration", "inputs that are not all zero", "zeros")?;
-        let (square, squared) = (dot(moment.as_ref(), moment.as_ref()), trace * trace);
-        let share = ((1.0 - 2.0 / d) * square + squared) / ((n + 1.0 - 2.0 / d) * (square - squared / d));
-        let share = if share.is_finite() { share.clamp(1e-3, 1.0) } else { 1.0 };
-        let scale = (1.0 - share) * d / trace;
-        for j in 0..rows.cols {
-            for i in 0..rows.cols {
-                moment[(i, j)] *= scale;
-            }
-            moment[(j, j)] += share;
-        }
-        let lower = cholesky(&moment).ok_or_else(|| Error::invalid("calibration", "inputs of ordinary size", "a second moment that is not definite"))?;
-        Ok(Self { lower: Some(lower) })
-    }
-
-    /// `Lᵀ·columns`, `[d_in, n]`: their plain inner products are then those of the metric.
-    pub(crate) fn whiten(&self, columns: &Mat) -> Mat {
-        self.lower.as_ref().map_or_else(|| columns.clone(), |lower| mul(lower.transpose(), columns.as_ref()))
-    }
-
-    /// `L⁻ᵀ·columns`: the undoing of [`Self::whiten`] for vectors that a projection's rows are multiplied with.
-    pub(crate) fn lift(&self, columns: &Mat) -> Mat {
-        self.lower.as_ref().map_or_else(|| columns.clone(), |lower| solve_transposed(lower, columns))
-    }
-
-    /// `L`, where C is not the identity.
-    pub(crate) fn lower(&self) -> Option<&Mat> {
-        self.lower.as_ref()
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::adapters::encode::linalg::energy;
 
     fn rows(n: usize, d: usize) -> Matrix {
         Matrix::new(n, d, (0..n * d).map(|i| ((i * i % 101) as f32 * 0.61).sin() + 0.2).collect()).unwrap()
@@ -199,24 +282,35 @@ mod tests {
     #[test]
     fn the_last_quarter_is_held_out() {
         let calibration = Calibration::from_rows([("q".to_string(), rows(40, 6))].into()).unwrap();
-        let inputs = calibration.of("q", 6).unwrap();
-        assert_eq!((inputs.design.rows, inputs.held_out.rows), (30, 10));
+        let inputs = calibration.of("q", 6).unwrap().unwrap();
+        assert_eq!((inputs.moment().unwrap().rows(), inputs.held_out.rows), (30, 10));
         assert_eq!(inputs.held_out.data, rows(40, 6).data[180..]);
-        assert!(calibration.of("q", 5).is_err() && calibration.of("k", 6).is_err());
+        assert!(calibration.of("q", 5).is_err() && calibration.of("k", 6).unwrap().is_none());
+        assert!(calibration.check_names(["k", "q"].into_iter()).is_ok() && calibration.check_names(["k"].into_iter()).is_err());
         assert!(Calibration::from_rows([("q".to_string(), rows(7, 6))].into()).is_err());
     }
 
     #[test]
-    fn whitened_products_are_those_of_the_second_moment() {
-        let inputs = rows(500, 6);
-        let metric = Metric::of(&inputs).unwrap();
-        let g = Mat::from_fn(6, 2, |i, j| (i + 3 * j) as f64 - 2.0);
-        let white = metric.whiten(&g);
-        let seen = mul(widen(&inputs).as_ref(), g.as_ref());
-        // The shrinkage and the scale to a mean diagonal of 1 are all that stands between the two.
-        let ratio = |m: &Mat| energy(m.col(0).as_mat()) / energy(m.col(1).as_mat());
-        assert!((ratio(&white) / ratio(&seen) - 1.0).abs() < 0.1, "{} {}", ratio(&white), ratio(&seen));
-        assert!(energy((&metric.lift(&white) - &g).as_ref()) < 1e-18);
+    fn a_second_moment_is_the_same_in_one_batch_in_many_and_given() {
+        let all = rows(30, 4);
+        let mut moments = [SecondMoment::new(4), SecondMoment::new(4)];
+        moments[0].add(&all).unwrap();
+        for part in all.data.chunks(5 * 4) {
+            moments[1].add(&Matrix::new(5, 4, part.to_vec()).unwrap()).unwrap();
+        }
+        let exact = |i: usize, j: usize| (0..30).map(|k| f64::from(all.at(k, i)) * f64::from(all.at(k, j))).sum::<f64>();
+        let sum = Matrix::new(4, 4, (0..16).map(|k| exact(k / 4, k % 4)).collect()).unwrap();
+        for moment in [&moments[0], &moments[1], &SecondMoment::from_sum(&sum, 30).unwrap()] {
+            assert_eq!((moment.rows(), moment.d_in()), (30, 4));
+            assert!((0..16).all(|k| (moment.sum()[(k / 4, k % 4)] - exact(k / 4, k % 4)).abs() < 1e-12));
+        }
+        assert!(moments[0].add(&rows(3, 5)).is_err() && moments[0].add(&Matrix::new(1, 4, vec![f32::NAN; 4]).unwrap()).is_err());
+        assert_eq!(moments[0].rows(), 30);
+
+        let skew = Matrix::new(2, 2, vec![1.0, 0.5, -0.5, 1.0]).unwrap();
+        assert!(SecondMoment::from_sum(&skew, 9).is_err() && SecondMoment::from_sum(&Matrix { rows: 2, cols: 3, data: vec![0.0; 6] }, 9).is_err());
+        assert!(Inputs::from_moment(moments[1].clone(), rows(3, 4)).is_ok());
+        assert!(Inputs::from_moment(moments[1].clone(), rows(3, 5)).is_err() && Inputs::from_moment(SecondMoment::new(4), rows(3, 4)).is_err());
     }
 
     #[test]
@@ -231,7 +325,7 @@ mod tests {
         write(vec![10, 3], &rows(10, 3).data);
         assert_eq!(Calibration::load(&path).unwrap().names().collect::<Vec<_>>(), ["q"]);
         let pair = Calibration::load_pair(&path, &path).unwrap();
-        assert_eq!(pair.of("q", 3).unwrap().held_out.rows, 10);
+        assert_eq!(pair.of("q", 3).unwrap().unwrap().held_out.rows, 10);
         write(vec![30], &rows(10, 3).data);
         assert!(Calibration::load(&path).is_err());
         write(vec![10, 1], &[f32::NAN; 10]);

@@ -6,12 +6,14 @@ use rand_chacha::ChaCha8Rng;
 
 use super::allocate::{Goal, State, allocate, totals};
 use super::basis::Basis;
-use super::calibration::{Inputs, Metric};
+use super::calibration::Inputs;
 use super::codebook::WIDTHS;
 use super::factor::Coder;
 use super::linalg::{Mat, mul, scale_columns, solve_gram};
+use super::metric::Metric;
 use super::options::{DEFAULT_BITS, EncodeOptions};
 use super::terms::{Side, Terms};
+use crate::adapters::bundle::size::{ENTRY_BYTES, factor_bytes};
 use crate::adapters::certificate::Certificate;
 use crate::adapters::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection};
 use crate::adapters::peft::Lora;
@@ -20,6 +22,9 @@ use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
 /// Allocations tried before the best is taken: each corrects the last by what was measured.
 const ATTEMPTS: usize = 12;
+
+/// Halvings of the search for what the states alone may take.
+const SPEND_STEPS: usize = 12;
 
 /// One adapter in one projection.
 pub(crate) struct Member<'a> {
@@ -156,20 +161,32 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Spends at most that many bytes on the adapter's own part; the least it can where they are too few for any code.
+    /// Spends at most that many bytes, the entry in the index included; the least it can where they are too few for any
+    /// code.
     pub(crate) fn spend(&self, bytes: f64, setting: &Setting<'_>) -> Result<EncodedProjection> {
         let (items, widths) = self.choices(setting.options.width);
-        // Centroids and the like come on top of codes and core: what they take is known once it is done.
-        let mut left = bytes;
-        loop {
+        let pick = |chosen: &[usize]| -> Vec<Widths> { chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect() };
+        let most = bytes.min(setting.options.bits.map_or(f64::INFINITY, |bits| self.budget(bits)));
+        // Centroids, the core's corner and the index come on top of what a state takes by itself: what is left for the
+        // states alone is found by halving.
+        let (mut low, mut high) = (0.0, most);
+        let mut best = vec![0; items.len()];
+        for step in 0..SPEND_STEPS {
+            let left = if step == 0 { high } else { 0.5 * (low + high) };
             let (chosen, _) = allocate(&items, Goal::Bytes(left));
-            let found = self.realise(&chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect::<Vec<_>>(), setting)?;
-            let over = found.certificate.bytes as f64 - bytes;
-            if over <= 0.0 || chosen.iter().all(|&state| state == 0) {
-                return Ok(found);
+            if self.most_bytes(&pick(&chosen)) > bytes {
+                high = left;
+                continue;
             }
-            left = left.min(totals(&items, &chosen).0) - over.max(1.0);
+            low = left;
+            if totals(&items, &chosen).1 < totals(&items, &best).1 {
+                best = chosen;
+            }
+            if step == 0 {
+                break;
+            }
         }
+        self.realise(&pick(&best), setting)
     }
 
     /// Bytes of that many bits an element, and the core.
@@ -181,6 +198,21 @@ impl<'a> Draft<'a> {
             _ => n,
         };
         n * (column(&self.input) + column(&self.output) + 2.0 * core) + 0.5
+    }
+
+    /// What those widths take in the file at most: codes, centroids, core and the entry in the adapter's index.
+    fn most_bytes(&self, widths: &[Widths]) -> f64 {
+        let live: Vec<&Widths> = widths.iter().filter(|&&each| each != [CodeWidth::Zero; 2]).collect();
+        let rank = match (&self.input, &self.output) {
+            (Part::Basis(_, basis), _) | (_, Part::Basis(_, basis)) => basis.stored.cols,
+            _ => live.len(),
+        };
+        let part = |part: &Part<'_>, side: usize| {
+            let Part::Own(coder) = part else { return 0 };
+            let codes: u64 = live.iter().map(|each| 4 * each[side].column_words(coder.d() as u64)).sum();
+            codes + factor_bytes(live.iter().map(|each| each[side]), rank)
+        };
+        (part(&self.input, 0) + part(&self.output, 1) + 2 * (rank * live.len()) as u64 + ENTRY_BYTES) as f64
     }
 
     /// Codes at those widths, fits the core by least squares to what the codes and bases really are, and measures.
@@ -212,11 +244,14 @@ impl<'a> Draft<'a> {
             cos_delta: 0.0,
             output_error_gaussian: 0.0,
             output_error_held_out: None,
+            calibrated: false,
             bits_per_element: 0.0,
             bytes: 0,
             bytes_before: 0,
         };
-        measured(EncodedProjection { input, core: Some(core), output, scaling, certificate: blank }, self.member.lora, setting)
+        let mut found = measured(EncodedProjection { input, core: Some(core), output, scaling, certificate: blank }, self.member.lora, setting)?;
+        found.certificate.calibrated = setting.metric.lower().is_some();
+        Ok(found)
     }
 
     /// `Qᵀ = (OᵀO)⁻¹·Oᵀ·ΔW·C·I·(IᵀCI)⁻¹`, scaled to a largest entry of 1 and rounded to f16, and the scale.
@@ -262,6 +297,7 @@ pub(crate) fn plain(member: &Member<'_>, setting: &Setting<'_>) -> Result<Encode
         cos_delta: 1.0,
         output_error_gaussian: 0.0,
         output_error_held_out: None,
+        calibrated: false,
         bits_per_element: 16.0,
         bytes: 0,
         bytes_before: 0,
@@ -278,7 +314,7 @@ fn narrow(matrix: &Matrix) -> (Matrix<f16>, f64) {
 }
 
 fn measured(mut projection: EncodedProjection, lora: &Lora, setting: &Setting<'_>) -> Result<EncodedProjection> {
-    projection.certificate = Certificate::measure(lora, &projection, &setting.shared, setting.inputs.map(|inputs| &inputs.held_out))?;
+    projection.certificate = Certificate::measure(lora, &projection, &setting.shared, setting.inputs.map(Inputs::held_out))?;
     Ok(projection)
 }
 

@@ -3,22 +3,14 @@
 //! The rungs, cheapest first where they hold: one input basis for all; several; an output basis; both factors private
 //! and coded; plain f16. A basis is paid for once by all that use it, so the choice is made for the population.
 
-use super::allocate::{Goal, State, allocate, totals};
 use super::basis::{Basis, basis_bytes, cluster};
-use super::calibration::Metric;
 use super::draft::{Draft, Member, Setting, plain};
-use super::options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
-use super::terms::{Side, Terms, leading, lost};
+use super::forecast::{plan_by_bytes, plan_by_loss};
+use super::metric::Metric;
+use super::options::EncodeOptions;
+use super::terms::{Side, Terms, leading};
 use crate::adapters::encoded::{EncodedProjection, Rung, SharedProjection};
 use crate::error::{Error, Result};
-use crate::ops::codes::CodeWidth;
-
-/// Columns of a basis that the search goes up to: beyond, the kernels gain nothing over private factors.
-const MAX_RANK: usize = 128;
-
-/// Widths and what they lose of a Gaussian (Max 1960; the last is two stages refined jointly), for estimates.
-const GAUSSIAN: [(CodeWidth, f64); 5] =
-    [(CodeWidth::Zero, 1.0), (CodeWidth::Two, 0.1175), (CodeWidth::Three, 0.0345), (CodeWidth::Four, 0.0095), (CodeWidth::FourThree, 0.0004)];
 
 /// A projection of a population, encoded: one entry for each member.
 pub(crate) struct Encoded {
@@ -26,13 +18,6 @@ pub(crate) struct Encoded {
     pub shared: SharedProjection,
     /// In the members' order.
     pub projections: Vec<EncodedProjection>,
-}
-
-/// A candidate for the bases of a projection.
-struct Plan {
-    side: Side,
-    rank: usize,
-    bytes: f64,
 }
 
 /// Chooses and encodes. `names` are the members', for errors; `path` is the projection's.
@@ -44,7 +29,8 @@ pub(crate) fn climb(path: &str, names: &[&str], members: &[Member<'_>], setting:
     }
     let fallback: Vec<Option<EncodedProjection>> = members.iter().map(|member| fallback(member, setting, &allowed)).collect::<Result<_>>()?;
     let mut projections = fallback;
-    if let Some(plan) = best_plan(members, &projections, setting, &allowed)? {
+    let private: Vec<f64> = projections.iter().map(|each| each.as_ref().map_or(f64::INFINITY, |each| each.certificate.bytes as f64)).collect();
+    if let Some(plan) = plan_by_bytes(members, &private, options.allowed_loss(), options, &allowed)? {
         let directions = leading(&members.iter().map(|m| &m.terms).collect::<Vec<_>>(), &vec![1.0; members.len()], plan.side, plan.rank)?;
         let mut shared = vec![(directions, (0..members.len()).collect::<Vec<_>>())];
         let mut tried = encode_on(&shared, plan.side, members, setting)?;
@@ -84,89 +70,6 @@ fn fallback(member: &Member<'_>, setting: &Setting<'_>, allowed: &[Rung]) -> Res
         }
     }
     Ok(best)
-}
-
-/// The bases that promise the fewest bytes in all, by estimate; nothing where private factors promise fewer.
-fn best_plan(members: &[Member<'_>], fallback: &[Option<EncodedProjection>], setting: &Setting<'_>, allowed: &[Rung]) -> Result<Option<Plan>> {
-    let options = setting.options;
-    let loss = options.allowed_loss();
-    let private: Vec<f64> = fallback.iter().map(|each| each.as_ref().map_or(f64::INFINITY, |each| each.certificate.bytes as f64)).collect();
-    let mut best: Option<Plan> = None;
-    let total: f64 = private.iter().sum();
-    for side in sides(allowed) {
-        let basis_all = leading(&members.iter().map(|m| &m.terms).collect::<Vec<_>>(), &vec![1.0; members.len()], side, options.rank.unwrap_or(MAX_RANK))?;
-        if basis_all.ncols() == 0 {
-            continue;
-        }
-        let d = basis_all.nrows();
-        let coordinates: Vec<_> = members.iter().map(|m| m.terms.coordinates(side, &basis_all)).collect();
-        for rank in ranks(options, members, &coordinates, basis_all.ncols()) {
-            let mut bytes = (d * rank) as f64 * if loss > 5e-3 { 1.0 } else { 2.0 };
-            let limit = best.as_ref().map_or(total, |best| best.bytes);
-            for (member, (coordinates, &private)) in members.iter().zip(coordinates.iter().zip(&private)) {
-                if bytes >= limit && limit.is_finite() {
-                    break;
-                }
-                let own = estimate(member, coordinates.subcols(0, rank), side, loss, options.bits)?;
-                bytes += own.min(private).min(1e15);
-            }
-            if best.as_ref().is_none_or(|best| bytes < best.bytes) && bytes < total {
-                best = Some(Plan { side, rank, bytes });
-            }
-        }
-    }
-    Ok(best)
-}
-
-fn sides(allowed: &[Rung]) -> Vec<Side> {
-    let input = allowed.contains(&Rung::SharedInput) || allowed.contains(&Rung::ClusteredInput);
-    let output = allowed.contains(&Rung::SharedOutput);
-    [(input, Side::Input), (output, Side::Output)].into_iter().filter(|each| each.0).map(|each| each.1).collect()
-}
-
-/// The ranks that the search tries.
-fn ranks(options: &EncodeOptions, members: &[Member<'_>], coordinates: &[super::linalg::Mat], most: usize) -> Vec<usize> {
-    if let Some(rank) = options.rank {
-        return vec![rank.min(most)];
-    }
-    if let Some(energy) = options.energy {
-        return vec![rank_for_energy(members.iter().map(|m| &m.terms), coordinates, energy, most)];
-    }
-    let step = |rank: usize| if rank < 32 { 2 } else { 8 };
-    std::iter::successors(Some(2usize), |&rank| Some(rank + step(rank))).take_while(|&rank| rank < most).chain([most]).collect()
-}
-
-/// The smallest rank that keeps that share of the energy, all adapters counting alike.
-fn rank_for_energy<'a>(terms: impl Iterator<Item = &'a Terms> + Clone, coordinates: &[super::linalg::Mat], energy: f64, most: usize) -> usize {
-    let lost = |rank: usize| terms.clone().zip(coordinates).map(|(t, c)| lost(t, c.subcols(0, rank))).sum::<f64>() / coordinates.len().max(1) as f64;
-    (1..most).find(|&rank| 1.0 - lost(rank) >= energy).unwrap_or(most)
-}
-
-/// Bytes of one adapter on a basis, as Gaussian columns would take them; infinite where the basis alone loses too much.
-fn estimate(member: &Member<'_>, coordinates: faer::MatRef<'_, f64>, side: Side, loss: f64, bits: Option<f64>) -> Result<f64> {
-    let terms = &member.terms;
-    let own_d = if side == Side::Input { terms.left.nrows() } else { terms.right.nrows() };
-    let left = (loss - lost(terms, coordinates)) * terms.energy;
-    if left < 0.0 {
-        return Ok(f64::INFINITY);
-    }
-    let items = gaussian_items(&terms.project(side, &coordinates.to_owned())?.energies, own_d, coordinates.ncols());
-    if let Some(bits) = bits {
-        let most = bits * items.len() as f64 * 4.0 * own_d.div_ceil(32) as f64;
-        let (chosen, _) = allocate(&items, Goal::Bytes(most));
-        let (bytes, lost) = totals(&items, &chosen);
-        return Ok(if lost <= left { bytes } else { f64::INFINITY });
-    }
-    let (chosen, met) = allocate(&items, Goal::Loss(left));
-    Ok(if met { totals(&items, &chosen).0 + 60.0 } else { f64::INFINITY })
-}
-
-fn gaussian_items(energies: &[f64], d: usize, rank: usize) -> Vec<Vec<State>> {
-    let state = |energy: f64, (width, share): (CodeWidth, f64)| {
-        let core = if width == CodeWidth::Zero { 0.0 } else { 2.0 * rank as f64 };
-        State { bytes: 4.0 * width.column_words(d as u64) as f64 + core, loss: energy * share }
-    };
-    energies.iter().map(|&energy| GAUSSIAN.map(|width| state(energy, width)).to_vec()).collect()
 }
 
 /// Directions of each basis, and the members on it.
@@ -238,7 +141,7 @@ fn finish(found: Vec<Option<EncodedProjection>>, path: &str, names: &[&str], set
     Ok((out, setting.shared.clone()))
 }
 
-fn drop_unused(projections: &[EncodedProjection], shared: &mut SharedProjection) {
+pub(crate) fn drop_unused(projections: &[EncodedProjection], shared: &mut SharedProjection) {
     use crate::adapters::encoded::EncodedFactor::Shared;
     if !projections.iter().any(|p| matches!(p.input, Shared(_))) {
         shared.input_bases.clear();
@@ -248,107 +151,24 @@ fn drop_unused(projections: &[EncodedProjection], shared: &mut SharedProjection)
     }
 }
 
-/// Nothing required: the published form, or the most fidelity that the asked bytes buy.
+/// Nothing required: the published form, or what the asked rank, bits and rungs make of it.
 fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowed: &[Rung]) -> Result<Encoded> {
     let options = setting.options;
-    let terms: Vec<&Terms> = members.iter().map(|m| &m.terms).collect();
-    let weights = vec![1.0; members.len()];
-    let budget = options.max_ratio.map(|ratio| ratio * members.iter().map(|m| m.lora.bytes() as f64).sum::<f64>());
-    let mut best: Option<(f64, Option<(Side, usize)>)> = None;
-    if let Some(budget) = budget.filter(|_| allowed.contains(&Rung::PrivateCoded)) {
-        let mut loss = 0.0;
-        for member in members {
-            loss += private_loss(member, share_of(budget, member, members));
-        }
-        best = Some((loss, None));
-    }
-    for side in sides(allowed) {
-        let basis = leading(&terms, &weights, side, options.rank.unwrap_or(MAX_RANK))?;
-        let coordinates: Vec<_> = terms.iter().map(|t| t.coordinates(side, &basis)).collect();
-        let candidates = match (options.rank, options.energy, budget) {
-            (None, None, None) => vec![DEFAULT_RANK.min(basis.ncols())],
-            _ => ranks(options, members, &coordinates, basis.ncols()),
-        };
-        for rank in candidates.into_iter().filter(|&rank| rank > 0) {
-            let left = budget.map(|budget| budget - (basis.nrows() * rank) as f64);
-            let mut loss = 0.0;
-            for (member, coordinates) in members.iter().zip(&coordinates) {
-                loss += shared_loss(member, coordinates.subcols(0, rank), side, left.map(|left| share_of(left, member, members)), options)?;
-            }
-            if best.as_ref().is_none_or(|best| loss < best.0) {
-                best = Some((loss, Some((side, rank))));
-            }
-        }
-    }
     if allowed == [Rung::Plain] {
         let projections = members.iter().map(|member| plain(member, setting)).collect::<Result<_>>()?;
         return Ok(Encoded { shared: setting.shared.clone(), projections });
     }
-    let Some((_, Some((side, rank)))) = best else {
-        let each = |member: &Member<'_>| match budget {
-            Some(budget) => Draft::private(member, setting.metric).spend(share_of(budget, member, members), setting),
-            None => Draft::private(member, setting.metric).meet(setting),
-        };
-        let projections = members.iter().map(each).collect::<Result<_>>()?;
+    let Some(plan) = plan_by_loss(members, None, options, allowed)? else {
+        let projections = members.iter().map(|member| Draft::private(member, setting.metric).meet(setting)).collect::<Result<_>>()?;
         return Ok(Encoded { shared: setting.shared.clone(), projections });
     };
-    let directions = leading(&terms, &weights, side, rank)?;
-    let basis = Basis::new(directions, side, setting.metric, options.allowed_loss());
-    let bases = vec![basis.stored.clone()];
-    if side == Side::Input {
-        setting.shared.input_bases = bases
-    } else {
-        setting.shared.output_bases = bases
-    }
-    let left = budget.map(|budget| budget - basis.bytes() as f64);
-    let each = |member: &Member<'_>| {
-        let draft = Draft::shared(member, side, 0, &basis, setting.metric)?;
-        match left {
-            Some(left) => draft.spend(share_of(left, member, members), setting),
-            None => draft.meet(setting),
-        }
-    };
-    let projections = members.iter().map(each).collect::<Result<_>>()?;
+    let directions = leading(&members.iter().map(|m| &m.terms).collect::<Vec<_>>(), &vec![1.0; members.len()], plan.side, plan.rank)?;
+    let projections = encode_on(&vec![(directions, (0..members.len()).collect())], plan.side, members, setting)?;
     Ok(Encoded { shared: setting.shared.clone(), projections })
-}
-
-/// A member's part of some bytes, by what it took before.
-fn share_of(bytes: f64, member: &Member<'_>, members: &[Member<'_>]) -> f64 {
-    bytes * member.lora.bytes() as f64 / members.iter().map(|m| m.lora.bytes() as f64).sum::<f64>()
-}
-
-/// The share lost by private factors of that many bytes, by estimate.
-fn private_loss(member: &Member<'_>, bytes: f64) -> f64 {
-    let terms = &member.terms;
-    let n = terms.sigma.len() as f64;
-    let energies: Vec<f64> = terms.sigma.iter().map(|s| s * s).collect();
-    // Both factors at the same widths lose about twice what one does.
-    let mut items = gaussian_items(&energies, terms.left.nrows() + terms.right.nrows(), n as usize);
-    for states in &mut items {
-        for state in &mut states[1..] {
-            state.loss *= 2.0;
-        }
-    }
-    let (chosen, _) = allocate(&items, Goal::Bytes(bytes - 120.0));
-    if terms.energy > 0.0 { totals(&items, &chosen).1 / terms.energy } else { 0.0 }
-}
-
-/// The share lost on a basis, with that many bytes for the codes or the asked bits.
-fn shared_loss(member: &Member<'_>, coordinates: faer::MatRef<'_, f64>, side: Side, bytes: Option<f64>, options: &EncodeOptions) -> Result<f64> {
-    let terms = &member.terms;
-    if terms.energy <= 0.0 {
-        return Ok(0.0);
-    }
-    let d = if side == Side::Input { terms.left.nrows() } else { terms.right.nrows() };
-    let energies = terms.project(side, &coordinates.to_owned())?.energies;
-    let items = gaussian_items(&energies, d, coordinates.ncols());
-    let asked = options.bits.unwrap_or(DEFAULT_BITS) * 4.0 * d.div_ceil(32) as f64 + 2.0 * coordinates.ncols() as f64;
-    let (chosen, _) = allocate(&items, Goal::Bytes(bytes.unwrap_or(asked * energies.len() as f64) - 60.0));
-    Ok(lost(terms, coordinates) + totals(&items, &chosen).1 / terms.energy)
 }
 
 /// The metric that an encoding is made in: see [`EncodeOptions::calibration`].
 pub(crate) fn metric(options: &EncodeOptions, inputs: Option<&super::calibration::Inputs>) -> Result<Metric> {
     let weighs = options.min_cosine.is_none() && !options.calibration.as_ref().is_some_and(|calibration| calibration.only_measures());
-    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(&inputs.design))
+    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(inputs.moment()?.as_ref()))
 }

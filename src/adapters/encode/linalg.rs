@@ -58,10 +58,26 @@ pub(crate) fn thin_svd(matrix: MatRef<'_, f64>) -> Result<Svd> {
     let thin = ComputeSvdVectors::Thin;
     let mut memory = MemBuffer::new(svd_scratch::<f64>(rows, cols, thin, thin, Par::Seq, Default::default()));
     let stack = MemStack::new(&mut memory);
-    svd(matrix, values.as_mut(), Some(left.as_mut()), Some(right.as_mut()), Par::Seq, stack, Default::default())
-        .map_err(|_| Error::invalid("adapter weights", "finite values of ordinary size", "a matrix whose singular values do not settle"))?;
+    svd(matrix, values.as_mut(), Some(left.as_mut()), Some(right.as_mut()), Par::Seq, stack, Default::default()).map_err(unsettled)?;
     let values = values.column_vector().iter().copied().collect();
     Ok(Svd { left, values, right })
+}
+
+/// The singular values alone, falling.
+///
+/// # Errors
+/// As [`thin_svd`].
+pub(crate) fn singular_values(matrix: MatRef<'_, f64>) -> Result<Vec<f64>> {
+    let (rows, cols) = matrix.shape();
+    let mut values = Diag::<f64>::zeros(rows.min(cols));
+    let none = ComputeSvdVectors::No;
+    let mut memory = MemBuffer::new(svd_scratch::<f64>(rows, cols, none, none, Par::Seq, Default::default()));
+    svd(matrix, values.as_mut(), None, None, Par::Seq, MemStack::new(&mut memory), Default::default()).map_err(unsettled)?;
+    Ok(values.column_vector().iter().copied().collect())
+}
+
+fn unsettled(_: faer::linalg::svd::SvdError) -> Error {
+    Error::invalid("adapter weights", "finite values of ordinary size", "a matrix whose singular values do not settle")
 }
 
 /// The lower Cholesky factor `L` of a symmetric positive definite matrix, `L · Lᵀ`; `None` where it is not definite.
@@ -129,6 +145,8 @@ mod tests {
             let again = mul(scale_columns(&left, &values).as_ref(), right.transpose());
             assert!(energy((&again - &matrix).as_ref()) < 1e-20);
             assert!(values.windows(2).all(|pair| pair[0] >= pair[1]));
+            let alone = singular_values(matrix.as_ref()).unwrap();
+            assert!(values.iter().zip(&alone).all(|(one, other)| (one - other).abs() < 1e-10));
         }
     }
 

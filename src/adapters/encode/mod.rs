@@ -3,12 +3,15 @@
 pub mod add;
 mod allocate;
 mod basis;
+mod budget;
 pub mod calibration;
 mod codebook;
 mod draft;
 mod factor;
+mod forecast;
 mod ladder;
 pub(crate) mod linalg;
+mod metric;
 mod options;
 mod terms;
 #[cfg(test)]
@@ -19,12 +22,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use crate::adapters::encoded::{EncodedAdapter, EncodedProjection, Population, SharedProjection};
+use crate::adapters::bundle;
+use crate::adapters::encoded::{EncodedAdapter, Population, Rung, SharedProjection};
 use crate::adapters::peft::Lora;
-use crate::error::{Error, Result, ensure};
+use crate::error::{Result, ensure};
 use basis::basis_bytes;
 use draft::{Member, Setting};
-use ladder::{climb, metric};
+use ladder::{Encoded, climb, metric};
 use linalg::{Mat, widen};
 pub use options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
 use terms::Terms;
@@ -46,39 +50,55 @@ pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 /// Encodes a population. Deterministic for the options' seed, whatever the number of threads.
 ///
 /// # Errors
-/// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range;
-/// [`Error::Missed`] where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
+/// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range,
+/// calibration inputs of another width or of none of the projections;
+/// [`Error::Missed`](crate::Error::Missed) where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
 pub fn encode(sources: &[Source<'_>], options: &EncodeOptions, progress: Progress<'_>) -> Result<Population> {
     options.validate()?;
     let by_path = gather(sources)?;
+    if let Some(calibration) = &options.calibration {
+        calibration.check_names(by_path.iter().map(|projection| projection.0))?;
+    }
+    let most = options.max_ratio.map(|ratio| (ratio * bytes_before(&by_path) as f64) as u64);
+    if let Some(most) = most.filter(|_| !options.requires_fidelity() && options.allowed() != [Rung::Plain]) {
+        return budget::encode_within(&by_path, sources, options, most, progress);
+    }
     let done = AtomicUsize::new(0);
-    let encoded: Vec<Result<Encoded<'_>>> = by_path
-        .par_iter()
-        .map(|(path, users)| {
-            let out = encode_projection(path, users, options);
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, by_path.len());
-            out
-        })
-        .collect();
+    let encoded = by_path.par_iter().map(|(path, users)| {
+        let names: Vec<&str> = users.iter().map(|user| user.0).collect();
+        let out = with_members(path, users, options, |members, setting| climb(path, &names, members, setting));
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, by_path.len());
+        out
+    });
+    let population = assemble(&by_path, sources, encoded.collect())?;
+    let Some(most) = most else { return Ok(population) };
+    let reached = bundle::file_bytes(&population)?;
+    if reached <= most {
+        return Ok(population);
+    }
+    let asked = options.asked();
+    let kept = if asked.is_empty() { String::new() } else { format!(" with {asked}; ask for less of that") };
+    Err(budget::missed(most, bytes_before(&by_path), reached, &kept))
+}
+
+/// The encoded projections, in the order of `by_path`, as a population.
+fn assemble(by_path: &[(&str, Users<'_>)], sources: &[Source<'_>], encoded: Vec<Result<Encoded>>) -> Result<Population> {
     let blank = |source: &Source<'_>| EncodedAdapter { config: source.config.clone(), projections: BTreeMap::new() };
     let mut adapters: BTreeMap<String, EncodedAdapter> = sources.iter().map(|source| (source.name.to_string(), blank(source))).collect();
     let mut projections = BTreeMap::new();
     for ((path, users), found) in by_path.iter().zip(encoded) {
-        let (shared, found) = found?;
-        projections.insert((*path).to_string(), shared);
-        for ((name, _), projection) in users.iter().zip(found) {
+        let found = found?;
+        projections.insert((*path).to_string(), found.shared);
+        for ((name, _), projection) in users.iter().zip(found.projections) {
             if let Some(adapter) = adapters.get_mut(*name) {
                 adapter.projections.insert((*path).to_string(), projection);
             }
         }
     }
-    let population = Population { projections, adapters };
-    check_ratio(&population, options)?;
-    Ok(population)
+    Ok(Population { projections, adapters })
 }
 
 type Users<'a> = Vec<(&'a str, &'a Lora)>;
-type Encoded<'a> = (SharedProjection, Vec<EncodedProjection>);
 
 /// The adapters of each projection, in the sources' order.
 fn gather<'a>(sources: &[Source<'a>]) -> Result<Vec<(&'a str, Users<'a>)>> {
@@ -130,16 +150,19 @@ pub(super) fn member<'a>(lora: &'a Lora, name: &str, path: &str, setting: &Setti
     Ok(Member { lora, terms, seed })
 }
 
-fn encode_projection<'a>(path: &str, users: &Users<'a>, options: &EncodeOptions) -> Result<Encoded<'a>> {
+/// What `work` makes of one projection's adapters.
+fn with_members<T>(path: &str, users: &Users<'_>, options: &EncodeOptions, work: impl FnOnce(&[Member<'_>], &mut Setting<'_>) -> Result<T>) -> Result<T> {
     let [d_out, d_in] = shape(users[0].1);
-    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?;
+    let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?.flatten();
     let metric = metric(options, inputs)?;
     let shared = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };
     let mut setting = Setting { options, metric: &metric, inputs, shared };
     let members = users.iter().map(|(name, lora)| member(lora, name, path, &setting)).collect::<Result<Vec<_>>>()?;
-    let names: Vec<&str> = users.iter().map(|user| user.0).collect();
-    let encoded = climb(path, &names, &members, &mut setting)?;
-    Ok((encoded.shared, encoded.projections))
+    work(&members, &mut setting)
+}
+
+fn bytes_before(by_path: &[(&str, Users<'_>)]) -> u64 {
+    by_path.iter().flat_map(|(_, users)| users).map(|user| user.1.bytes()).sum()
 }
 
 /// Payload bytes of a population before and after: codes, cores and plain values, and the bases; not the headers.
@@ -148,15 +171,4 @@ pub fn payload_bytes(population: &Population) -> (u64, u64) {
     let (before, after) = own.fold((0, 0), |sum, p| (sum.0 + p.certificate.bytes_before, sum.1 + p.certificate.bytes));
     let bases = population.projections.values().flat_map(|shared| shared.input_bases.iter().chain(&shared.output_bases));
     (before, after + bases.map(basis_bytes).sum::<u64>())
-}
-
-fn check_ratio(population: &Population, options: &EncodeOptions) -> Result<()> {
-    let Some(most) = options.max_ratio else { return Ok(()) };
-    let (before, after) = payload_bytes(population);
-    let ratio = after as f64 / before.max(1) as f64;
-    if ratio <= most {
-        return Ok(());
-    }
-    let reached = format!("{after} of {before} bytes, {ratio:.4}; ask for less fidelity, a lower rank or fewer bits");
-    Err(Error::Missed { subject: "the population".into(), asked: format!("at most {most} of the bytes"), reached })
 }

@@ -22,8 +22,9 @@ pub struct EncodeOptions {
     pub rank: Option<usize>,
     /// In place of a rank: the smallest that keeps this share of the population's energy, in 0..1.
     pub energy: Option<f64>,
-    /// Bytes after over bytes before, at most (0.1 is ten times smaller): with no fidelity required, the most fidelity
-    /// that these bytes buy. Payload bytes: the file's header comes on top.
+    /// Bytes of the bundle file over bytes of the adapters' factors, at most (0.1 is ten times smaller). All of the file
+    /// counts: codes, codebooks, bases, certificates, configurations, header. With no fidelity required, the most
+    /// fidelity that these bytes buy, about the same for all adapters.
     pub max_ratio: Option<f64>,
     /// Least cosine of ΔW and ΔŴ.
     pub min_cosine: Option<f64>,
@@ -38,7 +39,7 @@ pub struct EncodeOptions {
     pub rungs: Option<Vec<Rung>>,
     /// Of k-means.
     pub seed: u64,
-    /// What the projections read. It weights bases, codebooks and bits, unless a cosine is required: that is a measure
+    /// What the projections read; a projection without inputs is encoded as if there were none. It weights bases, codebooks and bits, unless a cosine is required: that is a measure
     /// of the weights themselves, and then the inputs only measure the result.
     pub calibration: Option<Calibration>,
 }

@@ -1,7 +1,7 @@
 //! One adapter in one projection, as the encoder sees it: `ΔW = left · diag(sigma) · rightᵀ`, never formed.
 
-use super::calibration::Metric;
-use super::linalg::{Mat, Svd, energy, mul, scale_columns, thin_svd};
+use super::linalg::{Mat, Svd, energy, mul, scale_columns, singular_values, thin_svd};
+use super::metric::Metric;
 use crate::error::Result;
 
 /// The side of a factor.
@@ -67,6 +67,11 @@ impl Terms {
         let own = if side == Side::Input { &self.left } else { &self.right };
         let columns = mul(own.as_ref(), rotation.as_ref());
         Ok(Projected { columns, energies: values.iter().map(|s| s * s).collect() })
+    }
+
+    /// The energies of [`Self::project`] alone.
+    pub(crate) fn project_energies(&self, coordinates: faer::MatRef<'_, f64>) -> Result<Vec<f64>> {
+        Ok(singular_values(coordinates)?.iter().map(|s| s * s).collect())
     }
 }
 

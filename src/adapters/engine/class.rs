@@ -206,6 +206,11 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         self.d[0] as u64
     }
 
+    /// Columns of y.
+    pub fn d_out(&self) -> u64 {
+        self.d[1] as u64
+    }
+
     /// Ones: each projection's own scale is folded into its core or codebook.
     pub fn scaling(&self) -> &Slice<D> {
         &self.scaling

@@ -5,6 +5,7 @@
 //! come back from the bundle.
 
 mod class;
+mod delta;
 mod pool;
 
 use std::collections::{BTreeMap, HashMap};

@@ -116,7 +116,7 @@ impl Stage {
 
     /// Writes the bundle to `path`, and reads from it what was kept.
     pub fn encode(&self, path: &Path, output: &Output) -> Result<Made> {
-        let bytes = encoded(&self.adapters, self.options.clone(), output)?;
+        let bytes = encoded(&self.adapters, &self.options, output)?;
         write_file(path, |out| out.write_all(&bytes))?;
         let kept = Kept::of(&Bundle::open(path)?)?;
         let uncalibrated = match &self.activations {

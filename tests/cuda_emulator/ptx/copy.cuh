@@ -20,6 +20,7 @@ inline void emulated_copy(u32 to, const void *from, u32 bytes, u32 size) {
 }
 
 inline void cp_async_16(u32 to, const void *from, u32 bytes = 16) { emulated_copy(to, from, bytes, 16); }
+inline void cp_async_16_stream(u32 to, const void *from) { emulated_copy(to, from, 16, 16); }
 inline void cp_async_4(u32 to, const void *from, u32 bytes = 4) { emulated_copy(to, from, bytes, 4); }
 inline void cp_async_commit() {}
 template <int PENDING> void cp_async_wait() {}

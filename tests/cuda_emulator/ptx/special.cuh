@@ -5,6 +5,8 @@
 
 inline f32 exp2_fast(f32 value) { return exp2f(value); }
 
+inline u32 and_or(u32 value, u32 mask, u32 base) { return (value & mask) | base; }
+
 inline f32 shuffle_xor(f32 value, u32 mask) {
     Lanes<f32> lanes(value);
     return lanes[threadIdx.x % 32 ^ mask];
@@ -18,3 +20,26 @@ inline bool any_lane(bool holds) {
     }
     return any;
 }
+
+inline u32 shuffle_from(u32 value, u32 lane) {
+    Lanes<u32> lanes(value);
+    return lanes[lane];
+}
+
+inline u32 shuffle_up(u32 value, u32 count) {
+    Lanes<u32> lanes(value);
+    u32 lane = threadIdx.x % 32;
+    return lanes[lane < count ? lane : lane - count];
+}
+
+inline u32 first_lane(bool holds) {
+    Lanes<bool> lanes(holds);
+    u32 lane = 0;
+    while (!lanes[lane]) {
+        lane++;
+    }
+    return lane;
+}
+
+// One thread runs at a time.
+inline u32 count_arrival(u32 *counter) { return (*counter)++; }

@@ -1,0 +1,95 @@
+//! `fused_mlp` on few tokens, in one launch: the variant `sm90_stream`.
+
+use super::fused_mlp_tensor::{chunk_rows, chunks, each_form, form, mma_entries, workspace};
+use super::gemm::{ActivationForm, GemmParams, MmaTile, fits, gemm_header, half};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use super::params::params;
+use super::stream::{StreamCut, StreamTile, stream_header};
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{FusedMlp, FusedMlpArgs};
+
+pub(super) const STREAM: Variant<FusedMlp> = Variant {
+    name: "sm90_stream",
+    label: "fused_mlp/sm90_stream",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, _| unit(op.dtype, op.gated, &StreamTile::choose(op.tokens), ActivationForm::of(Some(op.activation))),
+    units: |_: Arch| {
+        let forms = each_form(StreamTile::ALL);
+        forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit(dtype, gated, &tile, form))).collect()
+    },
+    workspace,
+    launch,
+};
+
+params! {
+    /// Of `mlp_stream`.
+    MlpStreamParams {
+        up: GemmParams,
+        down: GemmParams,
+        up_cut: StreamCut,
+        down_cut: StreamCut,
+        /// Counts the blocks whose part of the intermediate is there.
+        ready: [u32],
+    }
+}
+
+fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    if chunk_rows(op, target)? < op.tokens {
+        return Err(format!("the intermediate of {} tokens is larger than the workspace", op.tokens));
+    }
+    StreamTile::covers(op.dtype, op.tokens, op.d_ff, op.d_model)?;
+    StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_ff)?;
+    fits(StreamTile::choose(op.tokens).shared_bytes(), target)
+}
+
+/// The tile of the kernels that take over where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::SLIM;
+
+fn unit(dtype: DType, gated: bool, tile: &StreamTile, activation: ActivationForm) -> Unit {
+    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
+    Unit {
+        name: format!("fused_mlp/sm90_stream {dtype}, {}, {} rows, {}", form(gated), tile.tokens(), activation.name()),
+        source: source!("fused_mlp/sm90_stream.cu"),
+        headers: vec![gemm_header(), stream_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda())],
+        defines,
+        entries: if gated {
+            &["mlp_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+        } else {
+            &["mlp_stream", "mlp_mma_4", "mlp_mma_2"]
+        },
+        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
+    let tile = StreamTile::choose(plan.op.tokens);
+    for [up, down] in chunks(plan, workspace, args)? {
+        // SAFETY: the caller's promise; the intermediate fits into the workspace, and the width says that rows start where TMA can
+        // read them.
+        unsafe {
+            if up.width().min(down.width()) < 16 {
+                for product in [up, down] {
+                    // What is on multiples of 16 bytes is on multiples of 4 too.
+                    let [_, four, two] = mma_entries(&product);
+                    product.launch_mma(queue, plan, &INSTEAD, [four, four, two])?;
+                }
+                continue;
+            }
+            let resident = tile.resident(plan, "mlp_stream")?;
+            let (up_cut, down_cut) = (tile.cut(up.columns, resident, false), tile.cut(down.columns, resident, true));
+            let used = StreamTile::clusters_of(&up_cut, up.columns).max(StreamTile::clusters_of(&down_cut, down.columns));
+            let (up, down) = (tile.params(&up, &up_cut)?, tile.params(&down, &down_cut)?);
+            let params = MlpStreamParams { up, down, up_cut, down_cut, ready: queue.counters()? };
+            plan.launch(queue, "mlp_stream", &Launch { cooperative: true, ..tile.launch(used.min(resident)) }, &params)?;
+        }
+    }
+    Ok(())
+}

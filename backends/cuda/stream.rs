@@ -1,0 +1,160 @@
+//! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/tile/stream_gemm.cuh`.
+
+use super::gemm::{GemmParams, Product, WgmmaTile};
+use super::kernel::{Launch, Plan};
+use super::params::params;
+use super::tma::{Layout, Swizzle};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::Op;
+
+params! {
+    /// How the rows of W are dealt out.
+    StreamCut {
+        /// Rows of a tile of W.
+        rows: u32,
+        /// Whether the blocks of a cluster take one tile, each a part of K, in place of a tile each.
+        split: u32,
+    }
+}
+
+/// The header that the kernels' tiles include.
+pub(super) fn stream_header() -> (&'static str, String) {
+    ("tile/stream_cut.cuh", StreamCut::cuda())
+}
+
+/// The shape of a block's stages: how many rows of X it has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StreamTile {
+    tokens: u64,
+    stages: u64,
+}
+
+impl StreamTile {
+    /// All of them: as many stages as fit into 227 KiB.
+    pub(super) const ALL: [Self; 4] =
+        [Self { tokens: 16, stages: 6 }, Self { tokens: 32, stages: 5 }, Self { tokens: 64, stages: 4 }, Self { tokens: 128, stages: 3 }];
+    /// The most rows of X.
+    pub(super) const MOST_ROWS: u64 = 32;
+    const THREADS: u32 = 384;
+    /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no multiprocessor out.
+    const CLUSTER: u64 = 2;
+    /// The most rows of a tile of W, and elements of K of a stage.
+    const WEIGHT_ROWS: u64 = 128;
+    /// The same where K is split.
+    const SPLIT_ROWS: u64 = 64;
+    const DEPTH: u64 = 128;
+
+    /// The smallest for that many rows of X.
+    pub(super) fn choose(rows: u64) -> Self {
+        Self::ALL.into_iter().find(|tile| rows <= tile.tokens).unwrap_or(Self::ALL[3])
+    }
+
+    /// Why it is not for that product, if so.
+    pub(super) fn covers(dtype: DType, rows: u64, columns: u64, depth: u64) -> std::result::Result<(), String> {
+        if rows > Self::MOST_ROWS {
+            return Err(format!("{rows} rows > {}: it is no longer the weights' bytes that take the time", Self::MOST_ROWS));
+        }
+        WgmmaTile::reads(dtype, columns, depth, depth)
+    }
+
+    pub(super) fn shared_bytes(&self) -> u32 {
+        // The stages, three barriers each, and what it takes to start on a multiple of 1,024.
+        (self.stages * ((Self::WEIGHT_ROWS + self.tokens) * Self::DEPTH * 2 + 24) + 1024) as u32
+    }
+
+    pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
+        let values = [("TOKENS", self.tokens), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", Self::CLUSTER)];
+        values.map(|(name, value)| (name, value.to_string())).into()
+    }
+
+    /// For the names of units.
+    pub(super) const fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Clusters that fill that many multiprocessors.
+    pub(super) const fn clusters(units: u32) -> u64 {
+        let clusters = units as u64 / Self::CLUSTER;
+        if clusters == 0 { 1 } else { clusters }
+    }
+
+    /// How `columns` rows of W are dealt out to `clusters`. `last`: nothing follows in the same kernel, so that K may be split.
+    pub(super) fn cut(&self, columns: u64, clusters: u64, last: bool) -> StreamCut {
+        let even = |rows: u64| rows.next_multiple_of(4).max(8) as u32;
+        // Narrow tiles: the same X would be read for few rows of W.
+        if last && columns <= clusters * Self::SPLIT_ROWS {
+            return StreamCut { rows: even(columns.div_ceil(clusters)), split: 1 };
+        }
+        let blocks = clusters * Self::CLUSTER;
+        let rounds = columns.div_ceil(blocks * Self::WEIGHT_ROWS);
+        StreamCut { rows: even(columns.div_ceil(blocks * rounds)), split: 0 }
+    }
+
+    /// Clusters that have work.
+    pub(super) const fn clusters_of(cut: &StreamCut, columns: u64) -> u64 {
+        let tiles = columns.div_ceil(cut.rows as u64);
+        if cut.split == 1 { tiles } else { tiles.div_ceil(Self::CLUSTER) }
+    }
+
+    /// The parameters of a product with its tensor maps.
+    pub(super) fn params(&self, product: &Product<'_>, cut: &StreamCut) -> Result<GemmParams> {
+        let map = |slice, rows: u64, stride: u64, box_rows: u64| {
+            let box_dims = [64, box_rows as u32];
+            Layout { dtype: product.dtype, dims: &[product.depth, rows], strides: &[stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
+        };
+        let parts = if product.gate.is_some() { 1 } else { 2 };
+        let mut params = product.params();
+        params.x_map = map(&product.x, product.rows, product.x_stride, (self.tokens * parts / Self::CLUSTER).max(8))?;
+        params.w_map = map(&product.w, product.columns, product.w_stride, u64::from(cut.rows))?;
+        if let Some(gate) = &product.gate {
+            params.gate_map = map(gate, product.columns, product.w_stride, u64::from(cut.rows))?;
+        }
+        Ok(params)
+    }
+
+    /// How the kernels are started on that many clusters.
+    pub(super) fn launch(&self, clusters: u64) -> Launch {
+        let grid = (clusters * Self::CLUSTER) as u32;
+        Launch { shared_bytes: self.shared_bytes(), cluster: [Self::CLUSTER as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
+    }
+
+    /// Clusters of `entry` that the device runs at once, at most as many as fill it.
+    pub(super) fn resident<O: Op>(&self, plan: &Plan<O>, entry: &str) -> Result<u64> {
+        let wanted = Self::clusters(plan.target.units);
+        Ok(plan.resident_clusters(entry, &self.launch(wanted))?.clamp(1, wanted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_fit_and_take_every_count_of_rows() {
+        for tile in StreamTile::ALL {
+            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}: {}", tile.shared_bytes());
+        }
+        for rows in 0..=StreamTile::MOST_ROWS {
+            assert!(StreamTile::choose(rows).tokens >= rows);
+        }
+        assert!(StreamTile::covers(DType::F16, 129, 64, 64).is_err());
+        assert!(StreamTile::covers(DType::F16, 1, 64, 4095).is_err());
+    }
+
+    #[test]
+    fn every_row_of_w_is_dealt_out_once_and_no_block_gets_two_tiles_where_one_would_do() {
+        for tile in StreamTile::ALL {
+            for columns in [1, 7, 33, 512, 4096, 4097, 8192, 8448, 8449, 11008, 16896, 16897, 32000] {
+                for last in [false, true] {
+                    let cut = tile.cut(columns, 66, last);
+                    let (rows, clusters) = (u64::from(cut.rows), StreamTile::clusters_of(&cut, columns));
+                    assert!((8..=128).contains(&rows) && rows.is_multiple_of(2), "{cut:?}");
+                    assert!(cut.split == 0 || last && clusters <= 66, "{cut:?}");
+                    assert!(columns > 132 * 128 || clusters <= 66, "{columns}: {cut:?}");
+                }
+            }
+        }
+        assert_eq!(StreamTile::choose(1).cut(11008, 66, true).rows, 84, "132 tiles for 132 multiprocessors");
+    }
+}

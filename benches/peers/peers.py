@@ -1,0 +1,152 @@
+"""What a user of PyTorch would run instead, for each operation of a report: pairs of a name and a function that gives
+the work, the part of its answer that is checked, and that part in float64.
+
+A peer that needs something that is not installed raises, and the table says so.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def normal(*shape: int, dtype: torch.dtype, deviation: float = 1.0) -> torch.Tensor:
+    """Random numbers: zeros can run faster than data."""
+    return (torch.randn(shape, device="cuda") * deviation).to(dtype)
+
+
+def some(count: int, of: int) -> torch.Tensor:
+    """At most `count` numbers below `of`, both ends among them."""
+    return torch.linspace(0, of - 1, min(count, of), device="cuda").long().unique()
+
+
+def linear(shape: dict):
+    m, n, k, dtype = shape["tokens"], shape["d_out"], shape["d_in"], TYPES[shape["dtype"]]
+    x, w = normal(m, k, dtype=dtype), normal(n, k, dtype=dtype, deviation=k**-0.5)
+    rows = some(16, m)
+
+    def check(y):
+        return y[rows], x[rows].double() @ w.double().t()
+
+    if shape["delta"] is None:
+        yield "cuBLAS (F.linear)", lambda: F.linear(x, w), check
+        return
+    # Uncompressed LoRA beside the base product.
+    adapters, r = shape["delta"]["adapters"], shape["delta"]["rank"]
+    a, b = normal(adapters, k, r, dtype=dtype, deviation=k**-0.5), normal(adapters, r, n, dtype=dtype, deviation=r**-0.5)
+    ids = torch.arange(m, device="cuda") % adapters
+
+    def check_delta(y):
+        hidden = torch.einsum("td,tdr->tr", x[rows].double(), a[ids[rows]].double())
+        return y[rows], x[rows].double() @ w.double().t() + torch.einsum("tr,trd->td", hidden, b[ids[rows]].double())
+
+    yield "cuBLAS, gather and bmm", lambda: torch.baddbmm(F.linear(x, w)[:, None], torch.bmm(x[:, None], a[ids]), b[ids])[:, 0], check_delta
+
+
+def fused_mlp(shape: dict):
+    m, d, i, dtype = shape["tokens"], shape["d_model"], shape["d_ff"], TYPES[shape["dtype"]]
+    x = normal(m, d, dtype=dtype)
+    w1, b1 = normal(i, d, dtype=dtype, deviation=d**-0.5), normal(i, dtype=dtype, deviation=0.5)
+    w2, b2 = normal(d, i, dtype=dtype, deviation=2 * i**-0.5), normal(d, dtype=dtype, deviation=0.5)
+    w1t, w2t = w1.t(), w2.t()
+    rows = some(4, m)
+
+    def check(y):
+        hidden = F.gelu(x[rows].double() @ w1.double().t() + b1.double(), approximate="tanh")
+        return y[rows], hidden @ w2.double().t() + b2.double()
+
+    yield "PyTorch eager", lambda: F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2), check
+    # The epilogue of cuBLASLt adds the bias and applies the GELU.
+    yield "cuBLASLt, GELU epilogue", lambda: torch.addmm(b2, torch._addmm_activation(b1, x, w1t, use_gelu=True), w2t), check
+
+
+def attention(shape: dict):
+    b, h, hk, d, dtype = shape["batch"], shape["heads"], shape["kv_heads"], shape["head_dim"], TYPES[shape["dtype"]]
+    sq, sk, causal, pattern = shape["q_len"], shape["kv_len"], shape["causal"], shape["pattern"]
+    # [b, h, s, d], the order that these kernels are written for.
+    q, k, v = normal(b, h, sq, d, dtype=dtype), normal(b, hk, sk, d, dtype=dtype), normal(b, hk, sk, d, dtype=dtype)
+    listed = None
+    if pattern is not None:
+        blocks = len(pattern["row_ptr"]) - 1
+        listed = torch.zeros(blocks, -(-sk // pattern["block"]), dtype=torch.bool)
+        for row in range(blocks):
+            listed[row, pattern["col_idx"][pattern["row_ptr"][row] : pattern["row_ptr"][row + 1]]] = True
+        listed = listed.cuda()
+
+    def check(o, mask=listed):
+        places = some(32, b * h * sq).tolist()
+        found, expected = [], []
+        keys = torch.arange(sk, device="cuda")
+        for place in places:
+            batch, head, token = place // (h * sq), place // sq % h, place % sq
+            kv = head * hk // h
+            scores = k[batch, kv].double() @ q[batch, head, token].double() * d**-0.5
+            if causal:
+                scores[keys > token + sk - sq] = -torch.inf
+            if mask is not None:
+                scores[~mask[token // pattern["block"]][keys // pattern["block"]]] = -torch.inf
+            found.append(o[batch, head, token])
+            expected.append(torch.softmax(scores, 0) @ v[batch, kv].double())
+        return torch.stack(found), torch.stack(expected)
+
+    def sdpa(backend):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=h != hk)
+
+    if pattern is not None:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        size = pattern["block"]
+        mask = create_block_mask(lambda _b, _h, i, j: listed[i // size, j // size], None, None, sq, sk, device="cuda", BLOCK_SIZE=size)
+        flex = torch.compile(flex_attention)
+        yield "FlexAttention", lambda: flex(q, k, v, block_mask=mask), check
+        # More work than is asked for: what a user has who leaves the mask out.
+        yield "cuDNN, dense", lambda: sdpa(SDPBackend.CUDNN_ATTENTION), functools.partial(check, mask=None)
+        return
+    yield "cuDNN", lambda: sdpa(SDPBackend.CUDNN_ATTENTION), check
+    yield "FlashAttention-2", lambda: sdpa(SDPBackend.FLASH_ATTENTION), check
+
+
+def codebook_gemm(shape: dict):
+    """Uncompressed LoRA in the same type and rank: what the codes replace."""
+    t, adapters, p, d, r = shape["tokens"], shape["adapters"], shape["projections"], shape["d"], shape["rank"]
+    dtype = TYPES[shape["dtype"]]
+    x = normal(t, d, dtype=dtype)
+    a = torch.stack([normal(adapters, d, r, dtype=dtype, deviation=d**-0.5) for _ in range(p)])
+    b = torch.stack([normal(adapters, r, d, dtype=dtype, deviation=r**-0.5) for _ in range(p)])
+    ids = torch.arange(t, device="cuda") % adapters
+
+    def check(y):
+        hidden = torch.einsum("td,tdr->tr", x.double(), a[0][ids].double())
+        return y, torch.einsum("tr,trd->td", hidden, b[0][ids].double())
+
+    if shape["grouped"]:
+
+        def batched():
+            return torch.bmm(torch.bmm(x.expand(p, t, d), a[:, 0]), b[:, 0])[0]
+
+        yield "LoRA, one bmm pair", batched, check
+        return
+
+    def two_products():
+        first = y = torch.mm(torch.mm(x, a[0, 0]), b[0, 0])
+        for n in range(1, p):
+            y = torch.mm(torch.mm(y, a[n, 0]), b[n, 0])
+        return first
+
+    def gathered():
+        first = y = torch.bmm(torch.bmm(x[:, None], a[0][ids]), b[0][ids])
+        for n in range(1, p):
+            y = torch.bmm(torch.bmm(y, a[n][ids]), b[n][ids])
+        return first[:, 0]
+
+    if adapters == 1:
+        yield "LoRA, two cuBLAS calls", two_products, check
+    else:
+        yield "LoRA, gather and bmm", gathered, check
+
+
+OPS = {"linear": linear, "fused_mlp": fused_mlp, "attention": attention, "codebook_gemm": codebook_gemm}

@@ -1,0 +1,83 @@
+"""Runs PyTorch on the shapes of a report of `trifuse bench SUITE --json`: python3 benches/peers/run.py OURS.json -o THEIRS.json
+
+The shapes, the pattern of blocks and the schedule come from the report. Every answer is compared with float64 before it
+is timed; what is wrong is told and not timed."""
+
+import argparse
+import json
+import sys
+import time
+
+import torch
+
+from peers import OPS, TYPES
+from timing import Timer, captured, relative_l2
+
+ALLOWED = {"f16": 1e-3, "bf16": 8e-3, "f32": 1e-5}
+
+
+def measure(timer: Timer, shape: dict, name: str, work, check) -> dict:
+    """One peer on one shape."""
+    found, expected = check(work())
+    error = relative_l2(found, expected)
+    if not error <= ALLOWED[shape["dtype"]]:
+        return {"peer": name, "why": f"wrong: relative L2 {error:.2e} of {ALLOWED[shape['dtype']]:.0e}"}
+    call = captured(work) if shape["captured"] else work
+    return {"peer": name, "relative_l2": error, "cold": timer.time(call, warm=False), "warm": timer.time(call, warm=True)}
+
+
+def peers_of(timer: Timer, shape: dict) -> list[dict]:
+    """Every peer on one shape; one that fails does not end the run."""
+    measured = []
+    try:
+        for name, work, check in OPS[shape["op"]](shape):
+            try:
+                measured.append(measure(timer, shape, name, work, check))
+            except Exception as error:  # a peer that lacks a kernel for a shape raises almost anything
+                measured.append({"peer": name, "why": (str(error).splitlines() or [repr(error)])[0][:160]})
+    except Exception as error:
+        measured.append({"peer": "PyTorch", "why": (str(error).splitlines() or [repr(error)])[0][:160]})
+    torch.cuda.empty_cache()
+    return measured
+
+
+def ceilings(timer: Timer, dtype: str) -> dict:
+    """What PyTorch reaches with the same copy and with cuBLAS."""
+    a = torch.randint(0, 255, (2 << 30,), dtype=torch.uint8, device="cuda")
+    b = torch.empty_like(a)
+    rates = {"copy_bytes_per_second": 2 * a.numel() / timer.time(lambda: b.copy_(a), warm=False)["median"]}
+    del a, b
+    best = 0.0
+    for n in (4096, 8192):
+        x, y = (torch.randn(n, n, device="cuda").to(TYPES[dtype]) for _ in range(2))
+        best = max(best, 2 * n**3 / timer.time(lambda: x @ y.t(), warm=False)["median"])
+    return rates | {"product_flops_per_second": best}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ours", help="a report of trifuse bench --json")
+    parser.add_argument("-o", "--output", required=True, help="where the peers' report goes")
+    arguments = parser.parse_args()
+    with open(arguments.ours, encoding="utf-8") as file:
+        ours = json.load(file)
+    torch.manual_seed(0)
+    timer = Timer(ours["timing"])
+    report = {
+        "suite": ours["suite"],
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "ceilings": ceilings(timer, ours["results"][0]["dtype"]),
+        "results": [],
+    }
+    for shape in ours["results"]:
+        began = time.perf_counter()
+        report["results"].append({"name": shape["name"], "peers": peers_of(timer, shape)})
+        print(f"{shape['name']}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    with open(arguments.output, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Puts our reports and the peers' side by side: python3 benches/peers/table.py DIR [SUITE...] [--markdown FILE]
+
+DIR holds SUITE.json and SUITE.peers.json of each suite. The table goes to standard output; with --markdown it replaces
+what stands between the two marks in FILE."""
+
+import argparse
+import json
+import pathlib
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+SUITES = ["attention", "linear", "mlp", "adapters"]
+HEAD = ["shape", "variant", "cold", "warm", "rate", "of ceiling", "best peer", "peer, cold", "ratio", "ratio, warm"]
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1e3:.3f} ms" if value >= 1e-3 else f"{value * 1e6:.1f} µs"
+
+
+def rate(entry: dict) -> str:
+    rates = entry["rates"]
+    if rates["bound"] == "memory":
+        return f"{rates['bytes'] / 1e9:.0f} GB/s"
+    return f"{rates['executed_flops'] / 1e12:.0f} TFLOP/s"
+
+
+def row(entry: dict, peers: list[dict]) -> list[str]:
+    """A shape: ours, and the peer whose time with cold caches is least."""
+    told = [peer for peer in peers if "cold" in peer]
+    best = min(told, key=lambda peer: peer["cold"]["median"], default=None)
+    peer = [best["peer"], seconds(best["cold"]["median"])] if best else ["–", "–"]
+    if entry["status"] != "measured":
+        return [entry["name"], entry["status"], "–", "–", "–", "–", *peer, "–", "–"]
+    cold, warm = entry["cold"]["median"], entry["warm"]["median"]
+    ratios = [f"{best['cold']['median'] / cold:.2f}", f"{best['warm']['median'] / warm:.2f}"] if best else ["–", "–"]
+    mark = " †" if "launch_bound" in entry["flags"] else ""
+    share = f"{entry['rates']['share_of_ceiling'] * 100:.0f} %"
+    return [entry["name"], entry["variant"], seconds(cold) + mark, seconds(warm), rate(entry), share, *peer, *ratios]
+
+
+def notes(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
+    """Why there is no time, ours or a peer's."""
+    own = [f"{entry['name']}: {entry['status']}: {entry['why']}" for entry in results if entry["status"] != "measured"]
+    other = [f"{name}: {peer['peer']}: {peer['why']}" for name, all_of in peers.items() for peer in all_of if "why" in peer]
+    if any("launch_bound" in entry.get("flags", []) for entry in results):
+        own.append("†: the device may have waited for the host")
+    return own + other
+
+
+def heading(ours: dict, theirs: dict | None) -> list[str]:
+    """Where and with what a suite was measured."""
+    device, here, timing, ceilings = ours["device"], ours["environment"], ours["timing"], ours["ceilings"]
+    build = "" if here["optimised"] else ", built without optimisation"
+    product = ceilings["product_flops_per_second"]
+    lines = [
+        f"{device['name']}, {device['driver']}, NVRTC {here['nvrtc']}; trifuse {here['version']}, revision {here['revision']}{build}; "
+        f"{ours['results'][0]['dtype']}; medians of {timing['iterations']} after {timing['warmup']}, clock of the {timing['clock']}.",
+        f"Ceilings: copy {ceilings['copy_bytes_per_second'] / 1e12:.2f} TB/s"
+        + (f", our best product {product / 1e12:.0f} TFLOP/s ({ceilings['product']})" if product else "")
+        + ".",
+    ]
+    if theirs:
+        peak = theirs["ceilings"]
+        lines[0] += f" PyTorch {theirs['torch']}, cuDNN {theirs['cudnn']}."
+        lines[1] += (
+            f" The same by PyTorch: {peak['copy_bytes_per_second'] / 1e12:.2f} TB/s, cuBLAS {peak['product_flops_per_second'] / 1e12:.0f} TFLOP/s."
+        )
+    return lines
+
+
+def suite(folder: pathlib.Path, name: str) -> tuple[list[str], list[list[str]], list[str]] | None:
+    """The heading, the rows and the notes of a suite, where it was measured."""
+    own, other = folder / f"{name}.json", folder / f"{name}.peers.json"
+    if not own.exists():
+        return None
+    ours = json.loads(own.read_text(encoding="utf-8"))
+    theirs = json.loads(other.read_text(encoding="utf-8")) if other.exists() else None
+    peers = {result["name"]: result["peers"] for result in theirs["results"]} if theirs else {}
+    rows = [row(entry, peers.get(entry["name"], [])) for entry in ours["results"]]
+    return heading(ours, theirs), rows, notes(ours["results"], peers)
+
+
+def plain(rows: list[list[str]]) -> str:
+    widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in rows)
+
+
+def markdown(rows: list[list[str]]) -> str:
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in rows]
+    rule = ["---"] * 2 + ["---:"] * 4 + ["---"] + ["---:"] * 3
+    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("suites", nargs="*", default=SUITES, metavar="SUITE")
+    parser.add_argument("--markdown", type=pathlib.Path)
+    arguments = parser.parse_args()
+    page = []
+    for name in arguments.suites:
+        found = suite(arguments.folder, name)
+        if found is None:
+            continue
+        lines, rows, told = found
+        print("\n".join(["", name, *lines, plain([HEAD, *rows]), *told]))
+        page.append("\n\n".join([f"### {name}", "\n".join(lines), markdown([HEAD, *rows]), *(f"- {note}" for note in told)]))
+    if arguments.markdown:
+        text = arguments.markdown.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        arguments.markdown.write_text(before + BEGIN + "\n\n" + "\n\n".join(page) + "\n\n" + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

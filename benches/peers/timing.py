@@ -1,0 +1,84 @@
+"""Times work on the GPU the way `trifuse bench` does: events, caches emptied or full, no host time in it."""
+
+import statistics
+import time
+
+import torch
+
+MOST_FLUSHES = 16
+TOGETHER = 10
+
+
+class Timer:
+    """One for all peers of a report; takes its schedule from that."""
+
+    def __init__(self, timing: dict):
+        self.warmup, self.iterations = timing["warmup"], timing["iterations"]
+        self.limit = timing["limit_seconds"]
+        half = timing["flush_bytes"] // 2
+        self.source = torch.full((half,), 0x3C, dtype=torch.uint8, device="cuda")
+        self.target = torch.empty_like(self.source)
+        self.flush_seconds = min(self._between(self._flush) for _ in range(5))
+
+    def _flush(self) -> None:
+        self.target.copy_(self.source)
+
+    @staticmethod
+    def _between(work) -> float:
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        work()
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last) * 1e-3
+
+    def time(self, work, warm: bool) -> dict:
+        """Seconds of one call of `work` in the middle of all, and their number."""
+        host = float("inf")
+        for _ in range(max(self.warmup, 2)):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            work()
+            host = min(host, time.perf_counter() - began)
+        torch.cuda.synchronize()
+        # Enough work ahead that the host is done before the device begins.
+        flushes = max(1, min(MOST_FLUSHES, -int(-2 * (host + 20e-6) // self.flush_seconds)))
+        times, marks = [], []
+        deadline = time.perf_counter() + self.limit
+        for number in range(1, self.iterations + 1):
+            for _ in range(flushes):
+                self._flush()
+            if warm:
+                work()
+            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            pair[0].record()
+            work()
+            pair[1].record()
+            marks.append(pair)
+            if len(marks) == TOGETHER or number == self.iterations:
+                torch.cuda.synchronize()
+                times += [first.elapsed_time(last) * 1e-3 for first, last in marks]
+                marks = []
+                if time.perf_counter() > deadline:
+                    break
+        return {"median": statistics.median(times), "min": min(times), "count": len(times)}
+
+
+def captured(work):
+    """`work` as a CUDA graph: what is returned replays it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def relative_l2(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """‖found − expected‖ / ‖expected‖ in float64."""
+    found, expected = found.double(), expected.double()
+    return float((found - expected).norm() / expected.norm())

@@ -1,0 +1,91 @@
+//! Holds the encoder against reference outputs: the file that `TRIFUSE_GOLDEN` names, or the first argument.
+//!
+//! `cargo run --release --example golden -- GOLDEN MODEL ADAPTERS BACKEND DTYPE`: `input_ids` and `attention_mask`
+//! `[rows, length]`, `emb.base` and `emb.POPULATION.NAME` `[rows, hidden]`; ADAPTERS holds a folder POPULATION/NAME each.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use trifuse::adapters::encode::{EncodeOptions, Source, encode};
+use trifuse::adapters::encoded::Rung;
+use trifuse::adapters::peft::LoraAdapter;
+use trifuse::adapters::safetensors_file::TensorFile;
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, Visit};
+use trifuse::model::{Encoder, EncoderOptions, Row};
+use trifuse::{DType, Error, Result};
+
+struct Check {
+    golden: PathBuf,
+    model: PathBuf,
+    adapters: PathBuf,
+    dtype: DType,
+}
+
+/// The whole numbers of a tensor, and its rows.
+fn integers(file: &TensorFile, name: &str) -> Result<(usize, Vec<i64>)> {
+    let (info, bytes) = file.bytes(name)?;
+    Ok((info.shape[0], bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()))
+}
+
+impl Visit for Check {
+    type Out = ();
+
+    fn visit<B: Backend>(self, backend: B) -> Result<()> {
+        let golden = TensorFile::open(&self.golden)?;
+        let (rows, ids) = integers(&golden, "input_ids")?;
+        let (_, mask) = integers(&golden, "attention_mask")?;
+        let length = ids.len() / rows;
+        let sentences: Vec<Vec<i32>> =
+            (0..rows).map(|row| (0..length).filter(|at| mask[row * length + at] != 0).map(|at| ids[row * length + at] as i32).collect()).collect();
+        let ride = std::env::var_os("TRIFUSE_APART").is_none();
+        let mut encoder = Encoder::open(Arc::new(backend), &self.model, EncoderOptions { dtype: self.dtype, ride, ..Default::default() })?;
+        let mut names: Vec<String> = golden.names().into_iter().filter(|name| name.starts_with("emb.")).collect();
+        names.sort_by_key(|name| name != "emb.base");
+        for name in names {
+            let adapter = match name.as_str() {
+                "emb.base" => None,
+                other => {
+                    let folder = self.adapters.join(other.trim_start_matches("emb.").replacen('.', "/", 1));
+                    let lora = LoraAdapter::open(folder)?;
+                    let source = Source { name: &lora.name, config: &lora.config, modules: &lora.modules };
+                    let options = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..Default::default() };
+                    encoder.attach(Box::new(encode(&[source], &options, &|_, _| {})?))?;
+                    Some(encoder.adapter(&lora.name)?)
+                }
+            };
+            let batch: Vec<Row<'_>> = sentences.iter().map(|ids| Row { ids, adapter }).collect();
+            let found = encoder.embed(&batch)?;
+            let again = encoder.embed(&batch)?;
+            let replayed = encoder.embed(&batch)?;
+            let (_, _, expected) = golden.floats(&name)?;
+            let columns = expected.len() / rows;
+            let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let cosine = found.chunks(columns).zip(expected.chunks(columns)).map(|(a, b)| {
+                let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+                dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+            });
+            let cosine = cosine.fold(1.0, f64::min);
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let mut alone = 0;
+            for (row, one) in batch.iter().enumerate().step_by(7) {
+                let own = encoder.embed(&[*one])?;
+                alone += usize::from(bits(&own) != bits(&found[row * columns..][..columns]));
+            }
+            let same = bits(&found) == bits(&again) && bits(&found) == bits(&replayed);
+            println!("{name:24} {} max {most:.2e} cosine {cosine:.8} replay same {same} rows that differ alone {alone}", self.dtype);
+        }
+        Ok(())
+    }
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let golden = std::env::var("TRIFUSE_GOLDEN").ok().or_else(|| arguments.next());
+    let mut next = |what: &str| arguments.next().ok_or_else(|| Error::invalid("arguments", what, "none"));
+    let golden = golden.ok_or_else(|| Error::invalid("arguments", "GOLDEN MODEL ADAPTERS BACKEND DTYPE", "none"))?;
+    let (model, adapters) = (next("MODEL")?, next("ADAPTERS")?);
+    let backend: Choice = next("BACKEND")?.parse()?;
+    let check = Check { golden: golden.into(), model: Path::new(&model).into(), adapters: adapters.into(), dtype: next("DTYPE")?.parse()? };
+    backend.open(check)
+}

@@ -1,0 +1,329 @@
+// What a block of `sm90.cu` works on, and what its consumers do with a step: the products, the softmax, the output.
+#pragma once
+
+#include "attention/partial.cuh"
+#include "attention/sm80.cuh"
+#include "attention/tma_params.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/wgmma.cuh"
+
+constexpr int CONSUMERS = 2;
+constexpr int BLOCK_ROWS = CONSUMERS * 64;
+constexpr int BLOCK_KEYS = 128;
+constexpr int STAGES = 2;
+constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;
+constexpr int HALVES = HEAD_DIM / 64;                     // a copied row has 64 elements: 128 bytes, swizzled
+constexpr u32 ROW_BYTES = 128;
+constexpr u32 Q_BYTES = BLOCK_ROWS * HEAD_DIM * 2;
+constexpr u32 KV_BYTES = BLOCK_KEYS * HEAD_DIM * 2;
+constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
+
+static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 128, "whole halves, and O in registers");
+constexpr u32 SHARED_TAIL = 256;                          // for barriers
+
+static_assert(Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
+
+// mbarrier_wait, whose trap costs the consumers the registers that setmaxnreg gives them: a debug build gives up by going on, and
+// wrong output shows the fault.
+__device__ __forceinline__ void await(u64 *barrier, u32 parity) {
+#ifdef TRIFUSE_DEBUG
+    for (u32 tries = 0; tries < 1u << 22 && !mbarrier_try_wait(barrier, parity); tries++) {
+    }
+#else
+    while (!mbarrier_try_wait(barrier, parity)) {
+    }
+#endif
+}
+
+struct Ring {
+    u64 full[STAGES], empty[STAGES];
+};
+
+// The keys of a step in a stage: the first, and the kind of the block.
+struct Keys {
+    i32 first, kind;
+};
+
+// What a block shares besides its tiles.
+struct Shared {
+    u64 q_full, q_empty;
+    Ring k_ring, v_ring;
+    Keys keys[STAGES];
+    u32 work;   // the tile whose Q is there
+};
+
+static_assert(sizeof(Shared) <= SHARED_TAIL, "what the host sets aside");
+
+// Where the tiles of a block lie.
+struct Stage {
+    char *q, *k, *v;
+    Shared *shared;
+};
+
+// The steps of a block, from `last` down to `first`: BLOCK_KEYS keys each, or LISTED places in the list of blocks.
+struct Steps {
+    i32 first, last;
+};
+
+struct Block {
+    u32 batch, head;
+    i32 first_row;
+    ShortMask mask;
+    Steps steps;
+};
+
+// This block's share of the steps, where a cluster works on one tile.
+__device__ __forceinline__ Steps share_of(Steps all, u32 rank, u32 size) {
+    i32 count = all.last + 1 - all.first;
+    return {all.first + i32(count * rank / size), all.first + i32(count * (rank + 1) / size) - 1};
+}
+
+// The listed blocks of which a row sees something.
+__device__ __forceinline__ Steps listed_steps(const AttentionParams &p, const Block &block, i32 seen_first, i32 seen_end) {
+    u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? block.head : block.batch * u32(p.heads) + block.head;
+    const i32 *row = p.index + u64(pattern) * (p.q_blocks + 1) + u32(block.first_row) / BLOCK_ROWS, *columns = block_columns(p);
+    Steps steps = {row[0], row[1] - 1};
+    if (p.causal || p.window >= 0) {
+        while (steps.last >= steps.first && columns[steps.last] * BLOCK_KEYS >= seen_end) {
+            steps.last--;
+        }
+        while (steps.last >= steps.first && (columns[steps.first] + 1) * BLOCK_KEYS <= seen_first) {
+            steps.first++;
+        }
+    }
+    return steps;
+}
+
+// Which tile a block works on, and nothing that has to be read.
+__device__ __forceinline__ Block place_of(const AttentionParams &p, u32 work) {
+    Block block;
+    block.batch = work / p.tiles / u32(p.heads);
+    block.head = work / p.tiles % u32(p.heads);
+    block.first_row = i32(p.tiles - 1 - work % p.tiles) * BLOCK_ROWS;
+    block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
+    block.steps = {};
+    return block;
+}
+
+template <bool LISTED> __device__ __forceinline__ Block block_of(const AttentionParams &p, u32 work) {
+    Block block = place_of(p, work);
+    i32 last_row = block.first_row + BLOCK_ROWS < i32(p.q_len) ? block.first_row + BLOCK_ROWS - 1 : i32(p.q_len) - 1;
+    i32 first = block.mask.first(block.first_row), end = block.mask.end(last_row);
+    if constexpr (LISTED) {
+        block.steps = listed_steps(p, block, first, end);
+    } else {
+        block.steps = {first / BLOCK_KEYS, first < end ? (end - 1) / BLOCK_KEYS : first / BLOCK_KEYS - 1};
+    }
+    u32 size = cluster_size();
+    if (size > 1) {
+        block.steps = share_of(block.steps, cluster_rank(), size);
+    }
+    return block;
+}
+
+typedef f32 Scores[BLOCK_KEYS / 2];
+typedef f32 Output[HEAD_DIM / 2];
+typedef u32 Weights[BLOCK_KEYS / 16][4];
+
+// Starts S = Q·Kᵀ for the warp group whose rows of Q lie at `q`.
+__device__ __forceinline__ void start_scores(Scores &s, u32 q, u32 k) {
+#pragma unroll
+    for (int e = 0; e < HEAD_DIM / 16; e++) {
+        u32 within = e % 4 * 32, half = e / 4;
+        u64 left = wgmma_descriptor(q + half * BLOCK_ROWS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
+        u64 right = wgmma_descriptor(k + half * BLOCK_KEYS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
+        wgmma_ss<element, BLOCK_KEYS>(s, left, right, e != 0);
+    }
+    wgmma_commit();
+}
+
+// Starts O += P·V.
+__device__ __forceinline__ void start_output(Output &o, const Weights &weights, u32 v) {
+#pragma unroll
+    for (int j = 0; j < BLOCK_KEYS / 16; j++) {
+        u64 right = wgmma_descriptor(v + j * 16 * ROW_BYTES, BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128);
+        wgmma_rs<element, HEAD_DIM, 1>(o, weights[j], right, true);
+    }
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void hold(Weights &weights) {
+#pragma unroll
+    for (int j = 0; j < BLOCK_KEYS / 16; j++) {
+        asm volatile("" : "+r"(weights[j][0]), "+r"(weights[j][1]), "+r"(weights[j][2]), "+r"(weights[j][3])::"memory");
+    }
+}
+
+// This thread's two rows.
+struct Rows {
+    i32 row[2];
+    i32 all_first, all_end;   // keys that every row of the warp group sees
+    f32 most[2], total[2], shrink[2];
+};
+
+// Scores that a row does not see become -infinity, in steps where there are any.
+template <bool LISTED> __device__ __forceinline__ void hide_scores(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
+    i32 begin = keys.first;
+    if (keys.kind == -1 && begin >= rows.all_first && begin + BLOCK_KEYS <= rows.all_end) {
+        return;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        i32 query = rows.row[r], low = mask.first(query) - begin, high = mask.end(query) - begin;
+        if (LISTED && keys.kind == -2 && high > query + mask.offset + 1 - begin) {
+            high = query + mask.offset + 1 - begin;
+        }
+        u32 bits[BLOCK_KEYS / 32];
+#pragma unroll
+        for (int w = 0; LISTED && w < BLOCK_KEYS / 32; w++) {
+            bits[w] = keys.kind >= 0 ? block_bits(p)[(u64(keys.kind) * BLOCK_ROWS + u32(query) % BLOCK_ROWS) * (BLOCK_KEYS / 32) + w] : ~0u;
+        }
+#pragma unroll
+        for (int i = 0; i < BLOCK_KEYS / 8; i++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                i32 column = i32(threadIdx.x % 4 * 2) + c, key = i * 8 + column;
+                bool seen = key >= low && key < high && (!LISTED || bits[i / 4] >> (i % 4 * 8 + column) & 1);
+                f32 &score = s[4 * i + 2 * r + c];
+                score = seen ? score : -infinity();
+            }
+        }
+    }
+}
+
+// Scores become weights. What was summed before is to shrink by `shrink`.
+__device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 peak = -infinity();
+#pragma unroll
+        for (int i = 0; i < BLOCK_KEYS / 8; i++) {
+            peak = fmaxf(peak, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
+        }
+        peak = fmaxf(peak, shuffle_xor(peak, 1));
+        peak = fmaxf(peak, shuffle_xor(peak, 2));
+        f32 above = fmaxf(rows.most[r], peak * factor);
+        // A row that has seen nothing yet: its weights are 2^-infinity.
+        f32 base = above == -infinity() ? 0.0f : above;
+        rows.shrink[r] = exp2_fast(rows.most[r] - base);
+        rows.most[r] = above;
+        f32 sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < BLOCK_KEYS / 8; i++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                f32 &score = s[4 * i + 2 * r + c];
+                score = exp2_fast(fmaf(score, factor, -base));
+                sum += score;
+            }
+        }
+        rows.total[r] = rows.total[r] * rows.shrink[r] + sum;
+    }
+}
+
+__device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) {
+#pragma unroll
+    for (int j = 0; j < BLOCK_KEYS / 16; j++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            weights[j][e] = narrow2<element>(s[8 * j + 2 * e], s[8 * j + 2 * e + 1]);
+        }
+    }
+}
+
+__device__ __forceinline__ void shrink_output(Output &o, const Rows &rows) {
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++) {
+        o[4 * i] *= rows.shrink[0];
+        o[4 * i + 1] *= rows.shrink[0];
+        o[4 * i + 2] *= rows.shrink[1];
+        o[4 * i + 3] *= rows.shrink[1];
+    }
+}
+
+// This warp is done with what `empty` guards.
+__device__ __forceinline__ void leave(u64 *empty) {
+    if (threadIdx.x % 32 == 0) {
+        mbarrier_arrive(empty);
+    }
+}
+
+__device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 sum = rows.total[r];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        if (rows.row[r] >= i32(p.q_len)) {
+            continue;
+        }
+        f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
+        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
+        bool whole = (u64(to) & 3) == 0;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) {
+            i32 column = i * 8 + i32(threadIdx.x % 4 * 2);
+            u32 both = narrow2<element>(o[4 * i + 2 * r] * share, o[4 * i + 2 * r + 1] * share);
+            if (whole && column + 1 < p.head_dim) {
+                *(u32 *)(to + column) = both;
+            } else {
+                if (column < p.head_dim) {
+                    to[column].bits = u16(both);
+                }
+                if (column + 1 < p.head_dim) {
+                    to[column + 1].bits = u16(both >> 16);
+                }
+            }
+        }
+        if (p.lse && threadIdx.x % 4 == 0) {
+            f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
+            p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum > 0.0f ? natural : -infinity();
+        }
+    }
+}
+
+// ---- a tile whose keys the blocks of a cluster share ----
+
+constexpr int KEPT_PITCH = HEAD_DIM + 8;                 // of a row of O, where the ring was
+constexpr int KEPT_SUMS = BLOCK_ROWS * KEPT_PITCH;       // then the maximum and the sum of each row
+
+static_assert((KEPT_SUMS + BLOCK_ROWS * 2) * 4 <= 2 * STAGES * KV_BYTES, "the ring has room for O");
+
+__device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const Output &o, u32 group) {
+    // Both groups are done with the ring.
+    named_barrier_sync(3, CONSUMERS * 128);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 sum = rows.total[r];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        u32 row = group * 64 + threadIdx.x % 128 / 32 * 16 + r * 8 + threadIdx.x % 32 / 4;
+        if (threadIdx.x % 4 == 0) {
+            kept[KEPT_SUMS + row * 2] = rows.most[r];
+            kept[KEPT_SUMS + row * 2 + 1] = sum;
+        }
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) {
+            *(float2 *)(kept + row * KEPT_PITCH + i * 8 + threadIdx.x % 4 * 2) = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
+        }
+    }
+}
+
+// Each block writes some of the rows, joined in the order of the blocks: that of the keys.
+__device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept) {
+    u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
+    Block block = place_of(p, blockIdx.x / size);
+    Sequence s = sequence_of(p, block.batch);
+    for (u32 at = threadIdx.x % 256; at < share * (HEAD_DIM / 4); at += CONSUMERS * 128) {
+        u32 row = rank * share + at / (HEAD_DIM / 4), column = at % (HEAD_DIM / 4) * 4, query = block.first_row + row;
+        if (query >= u32(p.q_len)) {
+            continue;
+        }
+        Partial all = no_keys();
+        for (u32 other = 0; other < size; other++) {
+            u32 from = cluster_address(own, other), sums = from + (KEPT_SUMS + row * 2) * 4;
+            all.join({cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)});
+        }
+        finish(p, s, block.head, query, i32(column), all);
+    }
+}

@@ -1,0 +1,45 @@
+// Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual and its gated form for few tokens on Hopper, f16 and bf16, in one launch: every weight is
+// streamed once, and W2 keeps coming while the intermediate goes from all blocks to all blocks through the second-level
+// cache. Blocks wait for each other, so the host starts as many as fit at once. Where an operand starts at an odd place, the kernels
+// for Ampere take over.
+
+#include "tile/stream_gemm.cuh"
+#include "fused_mlp/stream_params.cuh"
+#include "fused_mlp/mma.cuh"
+
+extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) mlp_stream(const __grid_constant__ MlpStreamParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    StreamRing ring(shared);
+    f32 sum[1][TOKENS / 2];
+    if (threadIdx.x < 256) {
+        registers_take<232>();
+        f32 up[MLP_GATED ? 2 : 1][TOKENS / 2];
+        stream_products<MLP_GATED, ACTIVATION_FORM>(p.up, p.up_cut, ring, up);
+        __threadfence();
+        fence_proxy_async_global();
+        named_barrier_sync(1, 256);
+        if (threadIdx.x == 0) {
+            count_up(p.ready);
+        }
+        stream_products<false, FLOOR>(p.down, p.down_cut, ring, sum);
+        stream_end<FLOOR>(p.down, p.down_cut, ring, true, sum[0]);
+    } else {
+        registers_give<40>();
+        if (threadIdx.x == 256) {
+            stream_weights<MLP_GATED>(p.up, p.up_cut, ring);
+            stream_weights<false>(p.down, p.down_cut, ring);
+        } else if (threadIdx.x == 288) {
+            stream_tokens<MLP_GATED>(p.up, p.up_cut, ring);
+            // The whole intermediate, from all blocks.
+            wait_for_count(p.ready, gridDim.x);
+            fence_proxy_async_global();
+            // The last to pass leaves the counter as it was found.
+            if (count_up(p.ready) == 2 * gridDim.x - 1) {
+                *p.ready = 0;
+            }
+            stream_tokens<false>(p.down, p.down_cut, ring);
+        }
+        __syncwarp();
+        stream_end<FLOOR>(p.down, p.down_cut, ring, false, sum[0]);
+    }
+}

@@ -1,0 +1,26 @@
+// Y = act(X·Wᵀ + bias) + residual for few rows on Hopper, f16 and bf16: W is streamed once. Where an operand starts at an odd
+// place, the kernels for Ampere take over.
+
+#include "tile/stream_gemm.cuh"
+#include "linear/stream_params.cuh"
+#include "linear/mma.cuh"
+
+extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) linear_stream(const __grid_constant__ LinearStreamParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    StreamRing ring(shared);
+    f32 sum[1][TOKENS / 2];
+    if (threadIdx.x < 256) {
+        registers_take<232>();
+        stream_products<false, ACTIVATION_FORM>(p.gemm, p.cut, ring, sum);
+        stream_end<ACTIVATION_FORM>(p.gemm, p.cut, ring, true, sum[0]);
+    } else {
+        registers_give<40>();
+        if (threadIdx.x == 256) {
+            stream_weights<false>(p.gemm, p.cut, ring);
+        } else if (threadIdx.x == 288) {
+            stream_tokens<false>(p.gemm, p.cut, ring);
+        }
+        __syncwarp();
+        stream_end<ACTIVATION_FORM>(p.gemm, p.cut, ring, false, sum[0]);
+    }
+}

@@ -1,0 +1,284 @@
+// X·Wᵀ for few rows of X on Hopper, where the time goes into reading W: it streams through shared memory once, at the speed of
+// memory. W's rows are the 64 of a wgmma and the tokens its columns, so that few tokens cost few products.
+//
+// The host cuts W into tiles of `cut.rows` rows (at most 128, even), so that the blocks are evenly loaded. The blocks of a cluster
+// either take neighbouring tiles and share what they read of X, each bringing a part of it to all; or, where the tiles would be
+// narrow (`cut.split`), all take one tile, each a part of K, and add up through each other's shared memory, always in the order of
+// K. Results are bitwise the same from run to run.
+//
+// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_STAGES, and STREAM_CLUSTER (2 or 4).
+#pragma once
+
+#include "ptx/cluster.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/wgmma.cuh"
+#include "tile/outputs.cuh"
+#include "tile/stream_cut.cuh"
+
+constexpr int STREAM_THREADS = 384, STREAM_ROWS = 128, TOKEN_BLOCKS = TOKENS / 8;
+constexpr u32 LINE = 128;   // bytes of a row of a stage: the width of the swizzle
+constexpr u32 W_PART = STREAM_ROWS * LINE, X_PART = TOKENS * LINE;
+// Two parts of either: 128 elements of K, or 64 of both weights of a gated product.
+constexpr u32 STREAM_STAGE = 2 * (W_PART + X_PART);
+
+// A ring of stages, as one of its users goes round it.
+struct StreamRing {
+    char *tiles;
+    u64 *full, *empty_w, *empty_x;
+    u32 stage = 0, phase = 0;
+
+    __device__ __forceinline__ explicit StreamRing(char *shared) {
+        tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
+        full = (u64 *)(tiles + STREAM_STAGES * STREAM_STAGE);
+        empty_w = full + STREAM_STAGES;
+        empty_x = empty_w + STREAM_STAGES;
+        if (threadIdx.x == 0) {
+            for (u32 stage = 0; stage < STREAM_STAGES; stage++) {
+                // The one that brings W and the one that brings X.
+                mbarrier_init(&full[stage], 2);
+                // Both warp groups, of every block that reads what this one brings.
+                mbarrier_init(&empty_w[stage], 2);
+                mbarrier_init(&empty_x[stage], 2 * STREAM_CLUSTER);
+            }
+            fence_mbarrier_init();
+        }
+        cluster_arrive();
+        cluster_wait();
+    }
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STREAM_STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+
+    __device__ __forceinline__ char *w(u32 part) const { return tiles + stage * STREAM_STAGE + part * W_PART; }
+    __device__ __forceinline__ char *x(u32 part) const { return tiles + stage * STREAM_STAGE + 2 * W_PART + part * X_PART; }
+};
+
+// What a block takes of a product.
+template <bool GATED> struct StreamWork {
+    static constexpr u32 DEPTH = GATED ? 64 : 128;
+    u64 first, next, columns;
+    u32 begin, end, rank;
+    StreamCut cut;
+
+    __device__ __forceinline__ StreamWork(const GemmParams &p, StreamCut cut) : columns(p.columns), rank(cluster_rank()), cut(cut) {
+        u64 cluster = blockIdx.x / STREAM_CLUSTER, clusters = gridDim.x / STREAM_CLUSTER, tiles = cut.split ? 1 : STREAM_CLUSTER;
+        first = cluster * tiles * cut.rows;
+        next = clusters * tiles * cut.rows;
+        u32 steps = u32((p.depth + DEPTH - 1) / DEPTH);
+        begin = cut.split ? steps * rank / STREAM_CLUSTER : 0;
+        end = cut.split ? steps * (rank + 1) / STREAM_CLUSTER : steps;
+    }
+
+    // Calls with the first row of W of each tile of this block. Blocks of a cluster go together, if need be past the last row.
+    template <class Each> __device__ __forceinline__ void each(const Each &each) const {
+        for (u64 start = first; start < columns; start += next) {
+            each(cut.split ? start : start + rank * cut.rows);
+        }
+    }
+};
+
+// Of one thread: brings W, as far ahead as there are stages.
+template <bool GATED> __device__ __forceinline__ void stream_weights(const GemmParams &p, StreamCut cut, StreamRing &ring) {
+    StreamWork<GATED> work(p, cut);
+    work.each([&](u64 row) {
+        for (u32 step = work.begin; step < work.end; step++) {
+            mbarrier_wait(&ring.empty_w[ring.stage], ring.phase ^ 1);
+            u64 *full = &ring.full[ring.stage];
+            mbarrier_arrive_expect(full, 2 * cut.rows * LINE);
+            i32 k = i32(step * work.DEPTH);
+            tma_load_2d_once(ring.w(0), &p.w_map, full, k, i32(row));
+            tma_load_2d_once(ring.w(1), GATED ? &p.gate_map : &p.w_map, full, GATED ? k : k + 64, i32(row));
+            ring.advance();
+        }
+    });
+}
+
+// Of one thread: brings X.
+template <bool GATED> __device__ __forceinline__ void stream_tokens(const GemmParams &p, StreamCut cut, StreamRing &ring) {
+    // A block's share of the parts, and whole patterns of the swizzle.
+    constexpr u32 PARTS = GATED ? 1 : 2, SHARE = TOKENS * PARTS / STREAM_CLUSTER < 8 ? 8 : TOKENS * PARTS / STREAM_CLUSTER;
+    static_assert(TOKENS % SHARE == 0, "a share lies in one part");
+    StreamWork<GATED> work(p, cut);
+    work.each([&](u64) {
+        for (u32 step = work.begin; step < work.end; step++) {
+            mbarrier_wait(&ring.empty_x[ring.stage], ring.phase ^ 1);
+            u64 *full = &ring.full[ring.stage];
+            mbarrier_arrive_expect(full, PARTS * X_PART);
+            i32 k = i32(step * work.DEPTH);
+#pragma unroll
+            for (u32 piece = 0; piece < PARTS * TOKENS / SHARE; piece++) {
+                u32 part = piece * SHARE / TOKENS, token = piece * SHARE % TOKENS;
+                if (cut.split) {
+                    tma_load_2d(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token);
+                } else if (piece == work.rank) {
+                    tma_load_2d_multicast(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token, (1 << STREAM_CLUSTER) - 1);
+                }
+            }
+            ring.advance();
+        }
+    });
+}
+
+// Outputs of a warp's 16 rows of W, from `first` on and before `last`, for eight tokens: from a thread's four sums of the up (or
+// only) weight and of the gate.
+template <bool GATED, u32 FORM>
+__device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u64 last, u32 block, const f32 (&up)[4], const f32 (&gate)[4]) {
+    u32 lane = threadIdx.x % 32, high = lane / 4, low = lane % 4 * 2;
+    if (block * 8 >= p.rows || first >= last) {
+        return;
+    }
+    u32 packed[2];
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        u64 output = first + half * 8 + high;
+        bool there = output < last;
+        f32 bias = p.bias && there ? widen(p.bias[output]) : 0.0f, value[2];
+#pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+            u32 token = block * 8 + low + e;
+            f32 sum = up[half * 2 + e] + bias;
+            value[e] = GATED ? activate_form<FORM>(p, gate[half * 2 + e]) * sum : activate_form<FORM>(p, sum);
+            if (p.residual && there && token < p.rows) {
+                value[e] += widen(p.residual[token * p.y_stride + output]);
+            }
+        }
+        // Two tokens of an output become two outputs of a token.
+        packed[half] = transpose_8x8(narrow2<element>(value[0], value[1]));
+    }
+    u32 token = block * 8 + high;
+    if (token >= p.rows) {
+        return;
+    }
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        u64 output = first + half * 8 + low;
+        element *to = p.y + token * p.y_stride + output;
+        if (p.vector) {
+            if (output < last) {
+                *(u32 *)to = packed[half];
+            }
+        } else {
+            if (output < last) {
+                to[0] = element{u16(packed[half])};
+            }
+            if (output + 1 < last) {
+                to[1] = element{u16(packed[half] >> 16)};
+            }
+        }
+    }
+}
+
+// Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
+// outputs are written.
+template <bool GATED, u32 FORM>
+__device__ __forceinline__ void stream_products(const GemmParams &p, StreamCut cut, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2]) {
+    StreamWork<GATED> work(p, cut);
+    u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, inside = group * 64 + thread / 32 * 16;
+    auto release = [&](u32 which) {
+        if (thread == 0) {
+            mbarrier_arrive(&ring.empty_w[which]);
+        }
+        if (thread < STREAM_CLUSTER) {
+            mbarrier_arrive_remote_relaxed(&ring.empty_x[which], cut.split ? work.rank : thread);
+        }
+    };
+    work.each([&](u64 row) {
+        u32 before = 0;
+        for (u32 step = work.begin; step < work.end; step++) {
+            mbarrier_wait(&ring.full[ring.stage], ring.phase);
+            u64 w = wgmma_descriptor(shared_address(ring.w(0)) + group * 64 * LINE, 16, 8 * LINE, SWIZZLE_128);
+            u64 x = wgmma_descriptor(shared_address(ring.x(0)), 16, 8 * LINE, SWIZZLE_128);
+            wgmma_fence();
+#pragma unroll
+            for (u32 part = 0; part < 2; part++) {
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) {
+                    // 16 elements are 32 bytes; addresses in descriptors count 16. Rows past the tile's are what was there before:
+                    // nobody asks for their sums.
+                    u64 rows = w + part * (W_PART / 16) + k * 2, tokens = x + (GATED ? 0 : part * (X_PART / 16)) + k * 2;
+                    wgmma_ss<element, TOKENS>(sum[GATED ? part : 0], rows, tokens, step > work.begin || k > 0 || (!GATED && part > 0));
+                }
+            }
+            wgmma_commit();
+            // All but this step's are done, and so is the stage before.
+            wgmma_wait<1>();
+            if (step > work.begin) {
+                release(before);
+            }
+            before = ring.stage;
+            ring.advance();
+        }
+        wgmma_wait<0>();
+#pragma unroll
+        for (u32 weight = 0; weight < (GATED ? 2 : 1); weight++) {
+            wgmma_hold(sum[weight]);
+        }
+        if (work.begin < work.end) {
+            release(before);
+        }
+        if (!cut.split) {
+            u64 last = row + cut.rows < p.columns ? row + cut.rows : p.columns;
+#pragma unroll
+            for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
+                f32 four[GATED ? 2 : 1][4];
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) {
+                    four[0][e] = sum[0][block * 4 + e];
+                    four[GATED ? 1 : 0][e] = sum[GATED ? 1 : 0][block * 4 + e];
+                }
+                stream_outputs<GATED, FORM>(p, row + inside, last, block, four[0], four[GATED ? 1 : 0]);
+            }
+        }
+    });
+}
+
+// The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
+// outputs. `multiplies`: of the warp groups whose sums these are.
+template <u32 FORM>
+__device__ __forceinline__ void stream_end(const GemmParams &p, StreamCut cut, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2]) {
+    constexpr u32 BLOCKS = (TOKEN_BLOCKS + STREAM_CLUSTER - 1) / STREAM_CLUSTER;
+    static_assert(STREAM_CLUSTER * BLOCKS * 4096 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
+    // Nothing is under way to any block's stages any more, and nobody reads them.
+    cluster_arrive();
+    cluster_wait();
+    if (!cut.split) {
+        return;
+    }
+    StreamWork<false> work(p, cut);
+    bool empty = work.begin == work.end;
+    f32 *place = (f32 *)ring.tiles + threadIdx.x * 4;
+    if (multiplies) {
+#pragma unroll
+        for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
+            u32 to = cluster_address(shared_address(place + (work.rank * BLOCKS + block / STREAM_CLUSTER) * 1024), block % STREAM_CLUSTER);
+            float4 four = {sum[block * 4], sum[block * 4 + 1], sum[block * 4 + 2], sum[block * 4 + 3]};
+            cluster_write(to, empty ? float4{0.0f, 0.0f, 0.0f, 0.0f} : four);
+        }
+    }
+    cluster_arrive();
+    cluster_wait();
+    if (multiplies) {
+        u64 row = work.first, last = row + cut.rows < p.columns ? row + cut.rows : p.columns;
+#pragma unroll
+        for (u32 index = 0; index < BLOCKS; index++) {
+            u32 block = index * STREAM_CLUSTER + work.rank;
+            if (block < TOKEN_BLOCKS) {
+                f32 four[4] = {};
+#pragma unroll
+                for (u32 rank = 0; rank < STREAM_CLUSTER; rank++) {
+                    float4 part = *(const float4 *)(place + (rank * BLOCKS + index) * 1024);
+                    four[0] += part.x;
+                    four[1] += part.y;
+                    four[2] += part.z;
+                    four[3] += part.w;
+                }
+                stream_outputs<false, FORM>(p, row + threadIdx.x / 32 * 16, last, block, four, four);
+            }
+        }
+    }
+}

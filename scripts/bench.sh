@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Our speed and PyTorch's on the same shapes, suite by suite in turn, in one table.
+#
+#   scripts/bench.sh [SUITE...]   attention, linear, mlp and adapters where none is named
+#
+# TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
+# (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
+# MARKDOWN names a file whose measured table is replaced (docs/performance.md). Without PyTorch the table has our
+# side alone.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+trifuse=${TRIFUSE:-target/release/trifuse}
+out=${OUT:-target/bench}
+python=${PYTHON:-python3}
+suites=("$@")
+[ ${#suites[@]} -gt 0 ] || suites=(attention linear mlp adapters)
+mkdir -p "$out"
+
+failed=0
+for suite in "${suites[@]}"; do
+  rm -f "$out/$suite.json" "$out/$suite.peers.json"
+  # shellcheck disable=SC2086 # several options
+  "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} >"$out/$suite.json.part"
+  status=$?
+  # A wrong answer or a refused time is status 1, and the report tells of it.
+  if [ $status -gt 1 ] || ! grep -q '"results"' "$out/$suite.json.part"; then
+    echo "$suite: trifuse bench ended with status $status" >&2
+    failed=1
+    continue
+  fi
+  [ $status = 0 ] || failed=1
+  mv "$out/$suite.json.part" "$out/$suite.json"
+  if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    "$python" benches/peers/run.py "$out/$suite.json" -o "$out/$suite.peers.json" || failed=1
+  else
+    echo "$suite: $python has no PyTorch with a GPU: no peers" >&2
+  fi
+done
+"$python" benches/peers/table.py "$out" "${suites[@]}" ${MARKDOWN:+--markdown "$MARKDOWN"} || failed=1
+exit $failed

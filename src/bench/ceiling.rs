@@ -1,0 +1,196 @@
+//! What the device reaches, measured, and what it cannot pass.
+
+use serde::Serialize;
+
+use super::sample::Checked;
+use super::suite::ceilings;
+use super::timing::{Caches, Flush, Schedule};
+use super::work::{Made, Measure, Work, with_point};
+use crate::backend::{Backend, Kernel};
+use crate::device::{Caps, Kind};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Cost, Op};
+use crate::session::Session;
+
+/// The rates that a time is held against.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ceilings {
+    /// Bytes a second of a large copy, read and written both counted.
+    pub copy_bytes_per_second: f64,
+    /// Operations a second of the best of a few large square products by this crate; nothing where there is none.
+    pub product_flops_per_second: Option<f64>,
+    /// The product that was best.
+    pub product: Option<String>,
+    /// The most operations a second that the device can do in this type: multiprocessors times clock times what one
+    /// does in a clock. Nothing where that is not known.
+    pub peak_flops_per_second: Option<f64>,
+    /// The most bytes a second that its memory can move. Nothing where that is not known.
+    pub peak_bytes_per_second: Option<f64>,
+}
+
+impl Ceilings {
+    /// Measures them.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn measure<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedule, dtype: DType) -> Result<Self> {
+        let caps = session.caps().clone();
+        let mut best: Option<(f64, String)> = None;
+        for point in ceilings(dtype, caps.kind) {
+            let made = with_point(session, &point, None, Rate { flush, schedule })?;
+            if let Made::Measured(rate) = made
+                && best.as_ref().is_none_or(|(least, _)| rate > *least)
+            {
+                best = Some((rate, point.shape.name()));
+            }
+        }
+        let (product_flops_per_second, product) = best.unzip();
+        Ok(Self {
+            copy_bytes_per_second: copy(session, flush, schedule)?,
+            product_flops_per_second,
+            product,
+            peak_flops_per_second: peak_flops(&caps, dtype),
+            peak_bytes_per_second: caps.memory_bytes_per_second.map(|bytes| bytes as f64),
+        })
+    }
+
+    /// The least seconds that `cost` takes at the measured ceilings, and which of the two it meets.
+    pub fn floor(&self, cost: Cost) -> (f64, Bound) {
+        let memory = cost.bytes / self.copy_bytes_per_second;
+        let compute = self.product_flops_per_second.map_or(0.0, |rate| cost.executed_flops / rate);
+        if compute > memory { (compute, Bound::Compute) } else { (memory, Bound::Memory) }
+    }
+
+    /// Why a time cannot be true, where it cannot. Bytes count where they are too many to stay in a cache.
+    pub fn impossible(&self, cost: Cost, seconds: f64, cached_bytes: u64) -> Option<String> {
+        let faster = |rate: f64, peak: Option<f64>, what: &str| {
+            let peak = peak.filter(|&peak| rate > peak)?;
+            Some(format!("{rate:.3e} {what} a second, and the device can do {peak:.3e} at the most"))
+        };
+        let bytes = if cost.bytes > 4.0 * cached_bytes as f64 { cost.bytes } else { 0.0 };
+        faster(cost.executed_flops / seconds, self.peak_flops_per_second, "operations")
+            .or_else(|| faster(bytes / seconds, self.peak_bytes_per_second, "bytes"))
+            .or_else(|| (seconds <= 0.0).then(|| "it took no time".into()))
+    }
+}
+
+/// What limits a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    /// The bytes that it moves.
+    Memory,
+    /// The operations that it executes.
+    Compute,
+}
+
+/// Operations of a point a second.
+struct Rate<'a, D: Backend> {
+    flush: &'a Flush<D>,
+    schedule: Schedule,
+}
+
+impl<D: Backend> Measure<D> for Rate<'_, D> {
+    type Out = f64;
+
+    fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, _: Checked) -> Result<f64>
+    where
+        D: Kernel<O>,
+    {
+        let times = self.flush.time(session, self.schedule, Caches::Cold, |session| work.enqueue(session))?;
+        Ok(work.cost().executed_flops / times.seconds.median)
+    }
+}
+
+fn copy<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedule) -> Result<f64> {
+    let bytes: u64 = if session.caps().kind == Kind::Cpu { 128 << 20 } else { 2 << 30 };
+    let bytes = bytes.min(session.caps().max_buffer_bytes) / 4 * 4;
+    let (from, to) = (session.alloc(bytes)?, session.alloc(bytes)?);
+    // Memory that was never written may cost nothing to read.
+    let pattern: Vec<u8> = (0..1u32 << 20).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for at in (0..bytes).step_by(pattern.len()) {
+        if let Some(part) = from.part(at, (pattern.len() as u64).min(bytes - at)) {
+            session.write(&part, &pattern[..part.len as usize])?;
+        }
+    }
+    let times = flush.time(session, schedule, Caches::Cold, |session| session.copy(&from, &to))?;
+    Ok(2.0 * bytes as f64 / times.seconds.median)
+}
+
+/// The most that the matrix units of all multiprocessors do at their highest clock.
+fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
+    let narrow = dtype.size() == 2;
+    if caps.kind == Kind::Cpu {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).max(caps.units as usize);
+        // Two fused multiply-adds of 512 bits a clock, at a clock that no processor holds on all of its cores.
+        return Some(cores as f64 * 5.5e9 * if narrow { 128.0 } else { 64.0 });
+    }
+    // Operations a clock of one multiprocessor's matrix units, f16 and bf16, from NVIDIA's papers on each architecture;
+    // in f32 half of that bounds both the vector units and TF32.
+    let a_clock: f64 = match caps.cuda_arch? {
+        80 => 2048.0,
+        86 | 87 | 89 => 1024.0,
+        90 => 4096.0,
+        _ => return None,
+    };
+    Some(a_clock * if narrow { 1.0 } else { 0.5 } * f64::from(caps.units) * caps.clock_hz? as f64)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn h200() -> Caps {
+        Caps {
+            name: "H200".into(),
+            driver: String::new(),
+            kind: Kind::Discrete,
+            memory_bytes: None,
+            max_buffer_bytes: 0,
+            units: 132,
+            shared_bytes: 0,
+            f16: true,
+            subgroup: None,
+            cuda_arch: Some(90),
+            clock_hz: Some(1_980_000_000),
+            memory_bytes_per_second: Some(4_800_000_000_000),
+        }
+    }
+
+    fn ceilings() -> Ceilings {
+        Ceilings {
+            copy_bytes_per_second: 4e12,
+            product_flops_per_second: Some(7e14),
+            product: None,
+            peak_flops_per_second: peak_flops(&h200(), DType::F16),
+            peak_bytes_per_second: Some(4.8e12),
+        }
+    }
+
+    #[test]
+    fn the_peak_is_that_of_the_paper() {
+        // NVIDIA: 989 TFLOP/s at 1830 MHz.
+        let peak = peak_flops(&h200(), DType::F16).unwrap();
+        assert!((peak / 1.98e9 * 1.83e9 - 989.4e12).abs() < 1e12, "{peak:e}");
+        assert_eq!(peak_flops(&Caps { cuda_arch: None, ..h200() }, DType::F16), None);
+    }
+
+    #[test]
+    fn what_no_device_can_do_is_refused() {
+        let cost = |flops, bytes| Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes };
+        let refused = |cost, seconds| ceilings().impossible(cost, seconds, 1 << 28).is_some();
+        assert!(refused(cost(1.1e12, 0.0), 1e-3) && !refused(cost(0.9e12, 0.0), 1e-3));
+        assert!(refused(cost(0.0, 4.9e9), 1e-3) && !refused(cost(0.0, 4.7e9), 1e-3));
+        assert!(!refused(cost(0.0, 1e8), 1e-6), "so few bytes may lie in a cache");
+        assert!(refused(cost(1.0, 1.0), 0.0) && refused(cost(1.0, 1.0), -1.0));
+    }
+
+    #[test]
+    fn the_floor_is_the_larger_of_two_times() {
+        let cost = |flops, bytes| Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes };
+        assert_eq!(ceilings().floor(cost(7e14, 1.0)), (1.0, Bound::Compute));
+        assert_eq!(ceilings().floor(cost(1.0, 8e12)), (2.0, Bound::Memory));
+    }
+}

@@ -1,0 +1,135 @@
+//! How fast the operations are, told so that it can be believed.
+//!
+//! Every answer is compared with the oracle before its time is taken, through the very launches that are timed. Times
+//! are the device's own where it has a clock, with the caches emptied before each run ([`timing::Caches::Cold`]) and
+//! with them full; a time that the device cannot have reached is refused. Work is counted three ways
+//! ([`crate::ops::Cost`]): what is executed, what the result depends on, and what a dense operation would do. Rates are
+//! held against ceilings that the same run measured. Operands are random: zeros can run faster than data.
+
+mod adapters;
+pub mod ceiling;
+pub mod operand;
+pub mod report;
+pub mod sample;
+pub mod shape;
+pub mod statistics;
+pub mod suite;
+pub mod timing;
+pub mod work;
+
+use crate::backend::{Backend, Kernel};
+use crate::device::Clock;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::Op;
+use crate::session::Session;
+
+use ceiling::Ceilings;
+use report::{Entry, Environment, Flag, Measured, Outcome, Rates, SuiteReport, Timing};
+use sample::Checked;
+use shape::Suite;
+use timing::{Caches, Flush, LEAST, Schedule};
+use work::{Made, Measure, Work, with_point};
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The suite.
+    pub suite: Suite,
+    /// Of every operand.
+    pub dtype: DType,
+    /// Only a few shapes.
+    pub quick: bool,
+    /// Only shapes whose name holds this.
+    pub shape: Option<String>,
+    /// Only this variant, rather than the backend's choice.
+    pub variant: Option<String>,
+    /// How often.
+    pub schedule: Schedule,
+}
+
+/// Runs a suite. `began` is told each shape's name before it is measured, with how many there are.
+///
+/// # Errors
+/// A shape or variant that there is not; a device on which not even a copy runs. What goes wrong with one shape is told
+/// in its entry.
+pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut dyn FnMut(&str, usize)) -> Result<SuiteReport> {
+    let kind = session.caps().kind;
+    let mut points = suite::points(options.suite, options.dtype, suite::Extent { kind, quick: options.quick });
+    if let Some(text) = &options.shape {
+        let names: Vec<String> = points.iter().map(|point| point.shape.name()).collect();
+        points.retain(|point| point.shape.name().contains(text));
+        if points.is_empty() {
+            return Err(Error::invalid("--shape", format!("a part of one of {names:?}"), format!("{text:?}")));
+        }
+    }
+    let steps = points.len() + 1;
+    began("ceilings", steps);
+    let flush = Flush::new(session)?;
+    let ceilings = Ceilings::measure(session, &flush, options.schedule, options.dtype)?;
+    let mut results = Vec::with_capacity(points.len());
+    for point in points {
+        let name = point.shape.name();
+        began(&name, steps);
+        let judge = Judge { flush: &flush, ceilings: &ceilings, schedule: options.schedule };
+        let outcome = match with_point(session, &point, options.variant.as_deref(), judge) {
+            Ok(Made::Measured(outcome)) => outcome,
+            Ok(Made::Wrong(why)) => Outcome::Wrong { why },
+            Ok(Made::Unsupported(why)) => Outcome::Unsupported { why },
+            // The caller's mistake, the same for every shape.
+            Err(error @ Error::Invalid { .. }) => return Err(error),
+            Err(error) => Outcome::Failed { why: error.to_string() },
+        };
+        results.push(Entry { name, pattern: point.shape.pattern()?, point, outcome });
+    }
+    let timing = Timing {
+        schedule: options.schedule,
+        clock: session.clock(),
+        flush_bytes: flush.bytes(),
+        flush_seconds: flush.seconds(),
+        seed: "SHA-256 of the shape's name and type",
+    };
+    let environment = Environment::here(D::NAME);
+    Ok(SuiteReport { suite: options.suite, backend: D::NAME, device: session.caps().clone(), environment, timing, ceilings, results })
+}
+
+/// Times what is ready, and judges the times.
+struct Judge<'a, D: Backend> {
+    flush: &'a Flush<D>,
+    ceilings: &'a Ceilings,
+    schedule: Schedule,
+}
+
+impl<D: Backend> Measure<D> for Judge<'_, D> {
+    type Out = Outcome;
+
+    fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, checked: Checked) -> Result<Outcome>
+    where
+        D: Kernel<O>,
+    {
+        let mut time = |caches| self.flush.time(session, self.schedule, caches, |session| work.enqueue(session));
+        let (cold, warm) = (time(Caches::Cold)?, time(Caches::Warm)?);
+        let cost = work.cost();
+        for (times, caches) in [(&cold, "cold"), (&warm, "warm")] {
+            if let Some(why) = self.ceilings.impossible(cost, times.seconds.median, self.flush.bytes()) {
+                return Ok(Outcome::Refused { why: format!("with {caches} caches: {why}") });
+            }
+        }
+        let host_clock = session.clock() == Clock::Host;
+        let either = |test: &dyn Fn(&timing::Times) -> bool| test(&cold) || test(&warm);
+        let noisy = |times: &timing::Times| {
+            let [low, high] = times.seconds.median_interval95;
+            times.seconds.count > LEAST && high - low > 0.1 * times.seconds.median
+        };
+        let flags = [
+            (Flag::HostClock, host_clock),
+            (Flag::LaunchBound, !host_clock && either(&|times| times.host_seconds > times.ahead_seconds)),
+            (Flag::Noisy, either(&noisy)),
+            (Flag::Cut, either(&|times| times.seconds.count < self.schedule.iterations as usize)),
+            (Flag::NotOptimised, cfg!(debug_assertions)),
+        ];
+        let flags = flags.into_iter().filter_map(|(flag, set)| set.then_some(flag)).collect();
+        let rates = Rates::of(cost, cold.seconds.median, self.ceilings);
+        Ok(Outcome::Measured(Box::new(Measured { variant: work.variant(), launches: work.launches(), checked, cost, cold, warm, rates, flags })))
+    }
+}

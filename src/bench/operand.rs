@@ -1,0 +1,104 @@
+//! Operands as large as a GPU wants them, drawn in no time and known to the host without being held there twice.
+
+use crate::cases::Draw;
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// How many numbers are drawn before they come again: a prime, so that no two rows of a matrix begin at the same one
+/// until that many rows have passed, and a row read in place of another shows.
+const PERIOD: u64 = 1_048_573;
+/// Bytes of one write to the device, about.
+const CHUNK: u64 = 64 << 20;
+
+/// Normal numbers, element after element, of one operand.
+#[derive(Clone, Debug)]
+pub struct Values {
+    drawn: Vec<f64>,
+    dtype: DType,
+    count: u64,
+}
+
+impl Values {
+    /// `count` numbers with that deviation, rounded to `dtype`.
+    pub fn normal(draw: &mut Draw, dtype: DType, count: u64, deviation: f64) -> Self {
+        Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation), dtype, count }
+    }
+
+    /// `len` elements from `first`.
+    pub fn run(&self, first: u64, len: u64) -> impl Iterator<Item = f64> + '_ {
+        (first..first + len).map(|at| self.drawn[(at % PERIOD) as usize])
+    }
+
+    /// Rows `rows` of a matrix with that many columns, one after another.
+    pub fn rows(&self, rows: &[u64], columns: u64) -> Vec<f64> {
+        rows.iter().flat_map(|row| self.run(row * columns, columns)).collect()
+    }
+
+    /// All elements.
+    pub fn all(&self) -> Vec<f64> {
+        self.run(0, self.count).collect()
+    }
+
+    /// A copy on the device.
+    ///
+    /// # Errors
+    /// The device has no room.
+    pub fn upload<D: Device>(&self, session: &mut Session<D>) -> Result<Slice<D>> {
+        let period = self.dtype.encode(&self.drawn);
+        if self.count <= PERIOD {
+            return session.upload(&period);
+        }
+        let size = self.dtype.size();
+        let slice = session.alloc(self.count * size)?;
+        let many = period.repeat((CHUNK / period.len() as u64) as usize);
+        let mut at = 0;
+        while at < slice.len {
+            let len = (many.len() as u64).min(slice.len - at);
+            let part = slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at))?;
+            session.write(&part, &many[..len as usize])?;
+            at += len;
+        }
+        Ok(slice)
+    }
+}
+
+/// At most `count` numbers below `of`, rising: the first, the last and one drawn from each of the parts between.
+pub fn spread(draw: &mut Draw, count: u64, of: u64) -> Vec<u64> {
+    if of <= count {
+        return (0..of).collect();
+    }
+    let bound = |part: u64| (u128::from(of) * u128::from(part) / u128::from(count)) as u64;
+    (0..count)
+        .map(|part| match part {
+            0 => 0,
+            part if part + 1 == count => of - 1,
+            part => bound(part) + u64::from(draw.below(u32::try_from(bound(part + 1) - bound(part)).unwrap_or(u32::MAX))),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_repeat_after_a_prime_and_not_before() {
+        let values = Values::normal(&mut Draw::seeded("values"), DType::F16, 3 * PERIOD, 1.0);
+        assert!((2..2000).all(|d| !PERIOD.is_multiple_of(d)));
+        assert_eq!(values.run(5, 10).collect::<Vec<_>>(), values.run(PERIOD + 5, 10).collect::<Vec<_>>());
+        assert_ne!(values.rows(&[0], 64), values.rows(&[1], 64));
+        assert_eq!(values.rows(&[1, 2], 4096)[4096..], values.run(8192, 4096).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_spread_has_both_ends_and_rises() {
+        for (count, of) in [(16, 4095), (4, 5), (8, 8), (8, 3), (1, 9), (64, 16384)] {
+            let spread = spread(&mut Draw::seeded("spread"), count, of);
+            assert_eq!(spread.len() as u64, count.min(of));
+            assert!(spread.windows(2).all(|pair| pair[0] < pair[1]) && spread.iter().all(|&at| at < of), "{spread:?}");
+            assert!(spread[0] == 0 && (count == 1 || spread.last() == Some(&(of - 1))), "{spread:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a run of a suite tells.
+
+use serde::Serialize;
+
+use super::ceiling::{Bound, Ceilings};
+use super::sample::Checked;
+use super::shape::{Pattern, Point, Suite};
+use super::timing::{Schedule, Times};
+use crate::device::{Caps, Clock};
+use crate::ops::Cost;
+
+/// A suite on one device.
+#[derive(Clone, Debug, Serialize)]
+pub struct SuiteReport {
+    /// The suite.
+    pub suite: Suite,
+    /// The backend.
+    pub backend: &'static str,
+    /// The device.
+    pub device: Caps,
+    /// The program.
+    pub environment: Environment,
+    /// How it was timed.
+    pub timing: Timing,
+    /// What the device reaches.
+    pub ceilings: Ceilings,
+    /// One entry a shape, in the suite's order.
+    pub results: Vec<Entry>,
+}
+
+/// The program that measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Environment {
+    /// The crate's version.
+    pub version: &'static str,
+    /// The git revision that was built, or `unknown`.
+    pub revision: String,
+    /// Built with optimisation.
+    pub optimised: bool,
+    /// Operating system and processor.
+    pub platform: String,
+    /// The version of the compiler of the CUDA kernels, where this is the CUDA backend.
+    pub nvrtc: Option<String>,
+}
+
+/// How a suite was timed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Timing {
+    /// How often.
+    #[serde(flatten)]
+    pub schedule: Schedule,
+    /// Whose clock.
+    pub clock: Clock,
+    /// Bytes that are moved to empty the caches.
+    pub flush_bytes: u64,
+    /// Seconds that one such move takes.
+    pub flush_seconds: f64,
+    /// What operands are drawn from: seeded by the shape's name and type, so the same for every run.
+    pub seed: &'static str,
+}
+
+/// One shape.
+#[derive(Clone, Debug, Serialize)]
+pub struct Entry {
+    /// The shape's name.
+    pub name: String,
+    /// The shape.
+    #[serde(flatten)]
+    pub point: Point,
+    /// The blocks that are there, where not all are.
+    pub pattern: Option<Pattern>,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What came of a shape.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "status")]
+pub enum Outcome {
+    /// Right, and timed.
+    Measured(Box<Measured>),
+    /// Right, but the time cannot be true.
+    Refused {
+        /// What it would have been.
+        why: String,
+    },
+    /// The answer is wrong; it was not timed.
+    Wrong {
+        /// Where and by how much.
+        why: String,
+    },
+    /// This backend, or the variant that was asked for, does not do it.
+    Unsupported {
+        /// Each variant's reason.
+        why: String,
+    },
+    /// The device failed, or has no room.
+    Failed {
+        /// Its words.
+        why: String,
+    },
+}
+
+/// A shape's times and rates.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// The variant that ran.
+    pub variant: &'static str,
+    /// Launches of one run.
+    pub launches: usize,
+    /// What was compared before.
+    pub checked: Checked,
+    /// Work and least traffic of one run.
+    pub cost: Cost,
+    /// With other data in the caches.
+    pub cold: Times,
+    /// With the same work's data in the caches, as far as it fits.
+    pub warm: Times,
+    /// Rates of the median with cold caches.
+    pub rates: Rates,
+    /// What a reader must know.
+    pub flags: Vec<Flag>,
+}
+
+/// Amounts a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rates {
+    /// Operations of the blocks that are computed.
+    pub executed_flops: f64,
+    /// Operations that the result depends on.
+    pub useful_flops: f64,
+    /// Operations of the same shape with no mask and no sparsity: no rate of a device.
+    pub dense_equivalent_flops: f64,
+    /// Bytes, each operand moved once.
+    pub bytes: f64,
+    /// The least time at the measured ceilings over the time: 1 is at the ceiling.
+    pub share_of_ceiling: f64,
+    /// Which ceiling that is.
+    pub bound: Bound,
+}
+
+/// What makes a time less than it looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flag {
+    /// Timed by the host's clock: putting the work into the queue is counted.
+    HostClock,
+    /// The host took longer to put the work into the queue than the device had other work.
+    LaunchBound,
+    /// The 95 % interval of the median is wider than a tenth of it.
+    Noisy,
+    /// Fewer runs than were asked for: the time ran out.
+    Cut,
+    /// The program was built without optimisation: host work is slow, and all of the `cpu` backend.
+    NotOptimised,
+}
+
+impl Rates {
+    /// Of `cost` in `seconds`.
+    pub fn of(cost: Cost, seconds: f64, ceilings: &Ceilings) -> Self {
+        let (floor, bound) = ceilings.floor(cost);
+        Self {
+            executed_flops: cost.executed_flops / seconds,
+            useful_flops: cost.useful_flops / seconds,
+            dense_equivalent_flops: cost.dense_flops / seconds,
+            bytes: cost.bytes / seconds,
+            share_of_ceiling: floor / seconds,
+            bound,
+        }
+    }
+}
+
+impl Outcome {
+    /// Whether it is as it should be: not doing a shape is legal, doing it wrong is not.
+    pub fn sound(&self) -> bool {
+        matches!(self, Self::Measured(_) | Self::Unsupported { .. })
+    }
+
+    /// Why there is no time, where there is none.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Measured(_) => None,
+            Self::Refused { why } | Self::Wrong { why } | Self::Unsupported { why } | Self::Failed { why } => Some(why),
+        }
+    }
+}
+
+impl Environment {
+    /// Of this program, on the named backend.
+    pub fn here(backend: &str) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            revision: option_env!("TRIFUSE_REVISION").map_or_else(|| source_revision().unwrap_or_else(|| "unknown".into()), str::to_owned),
+            optimised: !cfg!(debug_assertions),
+            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            nvrtc: nvrtc(backend),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn nvrtc(backend: &str) -> Option<String> {
+    let found = (backend == "cuda").then(crate::backends::cuda::nvrtc_version)?.ok()?;
+    Some(format!("{}.{}", found.0, found.1))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn nvrtc(_: &str) -> Option<String> {
+    None
+}
+
+/// The revision of the folder that this program was built from, where that is still there: what a build by hand has.
+fn source_revision() -> Option<String> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &std::path::Path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let link = root.join(".git");
+    // A worktree has a file there, which names the folder.
+    let folder = if link.is_dir() { link } else { root.join(read(&link)?.strip_prefix("gitdir: ")?) };
+    let head = read(&folder.join("HEAD"))?;
+    let Some(name) = head.strip_prefix("ref: ") else { return Some(head) };
+    let common = read(&folder.join("commondir")).map_or_else(|| folder.clone(), |path| folder.join(path));
+    let packed = || {
+        let text = read(&common.join("packed-refs"))?;
+        text.lines().find_map(|line| line.strip_suffix(name)?.strip_suffix(' ').map(str::to_owned))
+    };
+    read(&common.join(name)).or_else(packed)
+}

@@ -1,0 +1,208 @@
+//! Checks an answer before it is timed: a part of it, drawn, against the oracle.
+//!
+//! Whatever an operation computes in one place of its output depends on little of its operands: a row of x and the
+//! weights, a query and the keys that it sees. So a part of a large problem's answer is the whole answer of a small
+//! problem, which the oracle computes and from which the tolerance takes its bound.
+
+use serde::Serialize;
+
+use super::operand::{Values, spread};
+use super::shape::Pattern;
+use crate::cases::{Draw, Posed, Problem};
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op};
+use crate::oracle::attention::{Host as AttentionHost, HostForm};
+use crate::oracle::{fused_mlp, linear};
+use crate::session::Session;
+use crate::tolerance::{Metrics, expect};
+
+/// A small problem, and the places of the large one's output that hold its answer.
+pub struct Sample {
+    /// The small problem; one output, of which every element is written.
+    pub problem: Problem,
+    /// Elements of the large output, in the order of the small one's.
+    pub places: Vec<u64>,
+}
+
+/// What is compared with the oracle after a run.
+pub struct Probe<D: Device> {
+    /// The output.
+    pub output: Slice<D>,
+    /// Makes the samples; may read what the device holds.
+    pub samples: Box<Sampler<D>>,
+}
+
+/// Makes samples of an output.
+pub type Sampler<D> = dyn Fn(&mut Session<D>) -> Result<Vec<Sample>>;
+
+/// The operands of an operation's launches, and what to check of their outputs.
+pub struct Placed<O: Op, D: Device> {
+    /// One for each launch.
+    pub launches: Vec<O::Args<D>>,
+    /// At least one.
+    pub probes: Vec<Probe<D>>,
+}
+
+/// That an answer was compared, and how it came out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Checked {
+    /// Elements that were compared with the oracle.
+    pub elements: u64,
+    /// Elements of the outputs, all of which were written and are finite.
+    pub of: u64,
+    /// The greatest error, as a share of what is allowed.
+    pub error_of_allowed: f64,
+    /// The greatest ‖out − ref‖₂ / ‖ref‖₂ of a sample.
+    pub relative_l2: f64,
+}
+
+/// Fills the outputs with NaN.
+pub fn poison<D: Device>(session: &mut Session<D>, probes: &[Probe<D>]) -> Result<()> {
+    probes.iter().try_for_each(|probe| session.write(&probe.output, &vec![u8::MAX; probe.output.len as usize]))
+}
+
+/// Compares every output; the inner error says what is wrong.
+///
+/// # Errors
+/// What the device or the oracle reports.
+pub fn check<D: Device>(session: &mut Session<D>, dtype: DType, probes: &[Probe<D>]) -> Result<Result<Checked, String>> {
+    let mut all = Checked::default();
+    for probe in probes {
+        let found = session.read(&probe.output)?;
+        let size = dtype.size();
+        if let Some(place) = first_not_finite(dtype, &found) {
+            return Ok(Err(format!("element {place} of {} was not written, or is not finite", found.len() as u64 / size)));
+        }
+        all.of += found.len() as u64 / size;
+        let samples = (probe.samples)(session)?;
+        for (sample, metrics) in samples.iter().zip(compare(dtype, &samples, &found)?) {
+            all.elements += sample.places.len() as u64;
+            all.error_of_allowed = all.error_of_allowed.max(if metrics.max_abs == 0.0 { 0.0 } else { metrics.max_abs / metrics.tolerance.max_abs });
+            all.relative_l2 = all.relative_l2.max(metrics.relative_l2);
+            if !metrics.accepted() {
+                let place = sample.places.get(metrics.worst).copied().unwrap_or_default();
+                return Ok(Err(format!("element {place}: {metrics}")));
+            }
+        }
+    }
+    Ok(Ok(all))
+}
+
+/// The first element whose exponent is all ones.
+fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
+    let ones = |mask: u16| bytes.chunks_exact(2).position(|b| u16::from_le_bytes([b[0], b[1]]) & mask == mask);
+    match dtype {
+        DType::F16 => ones(0x7c00),
+        DType::BF16 => ones(0x7f80),
+        DType::F32 => bytes.chunks_exact(4).position(|b| !f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
+    }
+}
+
+/// The oracle takes a good part of a second for a row of a large MLP: samples are spread over the cores.
+fn compare(dtype: DType, samples: &[Sample], found: &[u8]) -> Result<Vec<Metrics>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+    let share = samples.len().div_ceil(threads).max(1);
+    let one = |sample: &Sample| -> Result<Metrics> {
+        let size = dtype.size() as usize;
+        let mut values = Vec::with_capacity(sample.places.len());
+        for &place in &sample.places {
+            let bytes = found.get(place as usize * size..(place as usize + 1) * size);
+            values.extend(dtype.decode(bytes.ok_or_else(|| Error::invalid("sample", "a place inside the output", place))?));
+        }
+        let expected = expect(&sample.problem)?;
+        let expected = expected.first().ok_or_else(|| Error::invalid("sample", "one output", expected.len()))?;
+        expected.tolerance.compare(&expected.elements, &values)
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = samples.chunks(share).map(|part| scope.spawn(move || part.iter().map(one).collect::<Result<Vec<_>>>())).collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            all.extend(worker.join().map_err(|_| Error::invalid("sample", "an oracle that ends", "a panic"))??);
+        }
+        Ok(all)
+    })
+}
+
+/// Rows of `Y = X·Wᵀ` with adapters on top, each with all of its columns; `delta` gives those of a row.
+pub fn adapted(op: &Linear, x: &Values, w: &Values, delta: impl Fn(u64) -> Result<Posed<CodebookGemm>>, draw: &mut Draw) -> Result<Vec<Sample>> {
+    let weight = w.all();
+    let columns: Vec<u64> = (0..op.d_out).collect();
+    let sample = |&row: &u64| {
+        let Posed { op: delta, host: adapters } = delta(row)?;
+        let small = Linear { tokens: 1, delta: Some(delta), ..op.clone() };
+        let host = linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters) };
+        Ok(Sample { problem: Posed { op: small, host }.into(), places: places(&[row], &columns, op.d_out) })
+    };
+    spread(draw, 4, op.tokens).iter().map(sample).collect()
+}
+
+/// Rows and columns of `Y = X·Wᵀ`.
+pub fn linear(op: &Linear, x: &Values, w: &Values, draw: &mut Draw) -> Vec<Sample> {
+    let columns = spread(draw, 256, op.d_out);
+    let weight = w.rows(&columns, op.d_in);
+    let rows = spread(draw, 16, op.tokens);
+    let sample = |rows: &[u64]| {
+        let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
+        let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None };
+        Sample { problem: Posed { op: small, host }.into(), places: places(rows, &columns, op.d_out) }
+    };
+    rows.chunks(4).map(sample).collect()
+}
+
+/// The operands of an MLP with two biases.
+pub struct MlpValues {
+    /// `[tokens, d_model]`.
+    pub x: Values,
+    /// `[d_ff, d_model]`.
+    pub w1: Values,
+    /// `[d_ff]`.
+    pub b1: Values,
+    /// `[d_out, d_ff]`.
+    pub w2: Values,
+    /// `[d_out]`.
+    pub b2: Values,
+}
+
+/// Rows of the MLP, each with all of its intermediate, and columns of y.
+pub fn fused_mlp(op: &FusedMlp, values: &MlpValues, draw: &mut Draw) -> Vec<Sample> {
+    let columns = spread(draw, 256, op.d_out);
+    let (w1, b1, w2) = (values.w1.all(), values.b1.all(), values.w2.rows(&columns, op.d_ff));
+    let b2: Vec<f64> = columns.iter().flat_map(|&n| values.b2.run(n, 1)).collect();
+    let sample = |&row: &u64| {
+        let small = FusedMlp { tokens: 1, d_out: columns.len() as u64, ..op.clone() };
+        let x = values.x.rows(&[row], op.d_model);
+        let host = fused_mlp::Host { x, w1: w1.clone(), wg: None, b1: Some(b1.clone()), w2: w2.clone(), b2: Some(b2.clone()), residual: None };
+        Sample { problem: Posed { op: small, host }.into(), places: places(&[row], &columns, op.d_out) }
+    };
+    spread(draw, 4, op.tokens).iter().map(sample).collect()
+}
+
+/// Queries of heads of sequences, each with the keys that it sees: the mask is applied here, by its definition.
+pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Pattern>, draw: &mut Draw) -> Vec<Sample> {
+    let queries = spread(draw, 64, op.batch * op.heads * op.q_len);
+    let sample = |&place: &u64| {
+        // The order that heads vary in fastest is that of the output: `[b, s, h, d]`.
+        let (head, token, batch) = (place % op.heads, place / op.heads % op.q_len, place / op.heads / op.q_len);
+        let kv_head = head * op.kv_heads / op.heads;
+        let position = token as i128 + op.kv_len as i128 - op.q_len as i128;
+        let seen = |key: &u64| {
+            let listed = pattern.is_none_or(|pattern| {
+                let block = u64::from(pattern.block);
+                pattern.mask.row(0, (token / block) as usize).any(|(column, _)| column as u64 == key / block)
+            });
+            listed && (!op.causal || i128::from(*key) <= position)
+        };
+        let keys: Vec<u64> = (0..op.kv_len).filter(seen).map(|key| (batch * op.kv_len + key) * op.kv_heads + kv_head).collect();
+        let small = Attention { scale: op.scale, ..Attention::dense(op.dtype, 1, [1, 1], [1, keys.len() as u64], op.head_dim) };
+        let host = AttentionHost { q: q.rows(&[place], op.head_dim), k: k.rows(&keys, op.head_dim), v: v.rows(&keys, op.head_dim), index: HostForm::None };
+        Sample { problem: Posed { op: small, host }.into(), places: places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim) }
+    };
+    queries.iter().map(sample).collect()
+}
+
+/// Where those rows and columns of a packed matrix lie.
+pub fn places(rows: &[u64], columns: &[u64], stride: u64) -> Vec<u64> {
+    rows.iter().flat_map(|row| columns.iter().map(move |column| row * stride + column)).collect()
+}

@@ -1,0 +1,157 @@
+//! The lists of shapes: one for GPUs, and one a hundred times smaller for processors.
+
+use super::shape::{Blocks, Delta, Point, Shape, Suite};
+use crate::device::Kind;
+use crate::dtype::DType;
+
+/// Which list of a suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// What runs the work: a processor, be it behind a graphics driver, gets shapes that end in its lifetime.
+    pub kind: Kind,
+    /// A few shapes that stand for the rest.
+    pub quick: bool,
+}
+
+/// The points of `suite`, in the order in which they are measured.
+pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
+    let all = match (suite, extent.kind) {
+        (Suite::Attention, Kind::Cpu) => small_attention(),
+        (Suite::Mlp, Kind::Cpu) => [1, 16, 128].map(|tokens| (mlp(tokens, 512, 1376), tokens == 16)).to_vec(),
+        (Suite::Linear, Kind::Cpu) => small_linear(),
+        (Suite::Adapters, Kind::Cpu) => small_adapters(),
+        (Suite::Attention, _) => attention(),
+        // Llama-2-7B's MLP.
+        (Suite::Mlp, _) => [1, 16, 128, 512, 1024, 2048, 4096, 8192].map(|tokens| (mlp(tokens, 4096, 11008), [16, 4096].contains(&tokens))).to_vec(),
+        (Suite::Linear, _) => linear(),
+        (Suite::Adapters, _) => adapters(),
+    };
+    let chosen = all.into_iter().filter(|(_, quick)| *quick || !extent.quick);
+    chosen.map(|(shape, _)| Point { suite, dtype, captured: captured(&shape), shape }).collect()
+}
+
+/// Work of a few microseconds a launch is served from a captured graph.
+fn captured(shape: &Shape) -> bool {
+    match shape {
+        Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
+        Shape::CodebookGemm { .. } => true,
+        Shape::Linear { .. } | Shape::FusedMlp { .. } => false,
+    }
+}
+
+/// The products that the ceiling of matrix products is the best of.
+pub(super) fn ceilings(dtype: DType, kind: Kind) -> Vec<Point> {
+    let sizes: &[u64] = if kind == Kind::Cpu { &[512] } else { &[4096, 8192] };
+    sizes.iter().map(|&n| Point { suite: Suite::Linear, dtype, captured: false, shape: product(n, n, n) }).collect()
+}
+
+/// A shape, and whether it is in the quick list.
+type Entry = (Shape, bool);
+
+fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
+    Shape::Linear { tokens, d_out, d_in, delta: None }
+}
+
+fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
+    Shape::FusedMlp { tokens, d_model, d_ff }
+}
+
+fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, causal: bool) -> Shape {
+    Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None }
+}
+
+fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -> Shape {
+    Shape::Attention { batch, heads, kv_heads, q_len: 1, kv_len, head_dim, causal: false, blocks: None }
+}
+
+/// Blocks of 128, four in five left out.
+fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
+    let blocks = Some(Blocks { size: 128, one_in: 5 });
+    Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks }
+}
+
+fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {
+    Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped }
+}
+
+/// A base projection alone, and with adapters on top: what they add.
+fn added(tokens: u64, d: u64, adapters: u32) -> [Entry; 2] {
+    [None, Some(Delta { adapters, rank: 16 })].map(|delta| (Shape::Linear { tokens, d_out: d, d_in: d, delta }, false))
+}
+
+fn attention() -> Vec<Entry> {
+    let mut all = Vec::new();
+    for causal in [false, true] {
+        for length in [512, 1024, 2048, 4096, 8192, 16384] {
+            all.push((prefill(1, [32, 32], 128, length, causal), length == 4096));
+        }
+        all.push((prefill(1, [64, 8], 128, 4096, causal), false));
+    }
+    all.extend([4096, 16384].map(|length| (prefill(1, [32, 32], 64, length, false), false)));
+    // The odd head of the reference's sweep, and the next that is a multiple of 16.
+    all.extend([107, 112].map(|head_dim| (prefill(4, [32, 32], head_dim, 2048, false), false)));
+    all.push((decode(1, [32, 32], 128, 4096), true));
+    all.push((decode(16, [32, 32], 128, 4096), false));
+    all.push((decode(16, [32, 8], 128, 4096), false));
+    all.push((decode(64, [32, 8], 128, 8192), false));
+    all.push((sparse(1, 64, 8192), true));
+    all.push((sparse(8, 64, 8192), false));
+    all.push((sparse(32, 128, 8192), false));
+    all
+}
+
+fn linear() -> Vec<Entry> {
+    let mut all: Vec<Entry> = [4096, 8192].map(|n| (product(n, n, n), n == 4096)).to_vec();
+    all.extend([1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048].map(|tokens| (product(tokens, 4096, 4096), tokens == 16)));
+    // Odd sizes; the aligned neighbour is above.
+    all.extend([(product(2048, 4096, 4095), false), (product(2048, 4095, 4096), false), (product(2048, 4095, 4095), false)]);
+    all
+}
+
+fn adapters() -> Vec<Entry> {
+    let sizes = [(16, 1), (16, 16), (256, 32), (256, 100), (1024, 100)];
+    let mut all: Vec<Entry> = sizes.map(|(tokens, adapters)| (chain(tokens, adapters, 128, 4096, false), (tokens, adapters) == (16, 1))).to_vec();
+    all.push((chain(16, 1, 128, 4096, true), false));
+    all.extend([(16, 16), (256, 32), (1024, 100)].into_iter().flat_map(|(tokens, adapters)| added(tokens, 4096, adapters)));
+    all
+}
+
+fn small_attention() -> Vec<Entry> {
+    vec![
+        (prefill(1, [4, 4], 64, 256, false), true),
+        (prefill(1, [4, 4], 64, 256, true), false),
+        (prefill(1, [8, 2], 64, 128, true), false),
+        (decode(1, [8, 2], 64, 1024), false),
+        (sparse(2, 64, 512), false),
+    ]
+}
+
+fn small_linear() -> Vec<Entry> {
+    let mut all: Vec<Entry> = [1, 16, 128].map(|tokens| (product(tokens, 512, 512), tokens == 16)).to_vec();
+    all.extend([(product(512, 512, 512), false), (product(128, 512, 511), false), (product(128, 511, 512), false)]);
+    all
+}
+
+fn small_adapters() -> Vec<Entry> {
+    let mut all: Vec<Entry> = [(16, 1), (16, 16), (64, 32)].map(|(tokens, adapters)| (chain(tokens, adapters, 8, 512, false), adapters == 1)).to_vec();
+    all.push((chain(16, 1, 8, 512, true), false));
+    all.extend(added(16, 512, 16));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_quick_is_a_part() {
+        for (suite, kind) in Suite::ALL.into_iter().flat_map(|suite| [(suite, Kind::Cpu), (suite, Kind::Discrete)]) {
+            let names = |quick| points(suite, DType::F16, Extent { kind, quick }).iter().map(|point| point.shape.name()).collect::<Vec<_>>();
+            let (all, quick) = (names(false), names(true));
+            let set: BTreeSet<&String> = all.iter().collect();
+            assert_eq!(set.len(), all.len(), "{all:?}");
+            assert!(!quick.is_empty() && quick.len() < all.len() && quick.iter().all(|name| set.contains(name)), "{suite:?} {kind:?}");
+        }
+    }
+}

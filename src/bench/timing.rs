@@ -1,0 +1,161 @@
+//! How long work takes on the device, with the caches empty or full, and no host time in it.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::statistics::Statistics;
+use crate::device::{Clock, Device, Kind, Slice};
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Schedule {
+    /// Runs before the first that is timed.
+    pub warmup: u32,
+    /// Timed runs.
+    pub iterations: u32,
+    /// Seconds after which no further run is timed, once [`LEAST`] are.
+    pub limit_seconds: f64,
+}
+
+/// Timed runs that a limit leaves, at least.
+pub const LEAST: usize = 5;
+/// Runs whose marks are read together, so that the device has its next work before the host waits.
+const TOGETHER: usize = 10;
+/// Flushes before one run at most.
+const MOST_FLUSHES: usize = 16;
+
+impl Default for Schedule {
+    /// As the reference harness: 10 to warm up, 50 timed.
+    fn default() -> Self {
+        Self { warmup: 10, iterations: 50, limit_seconds: 10.0 }
+    }
+}
+
+/// What the caches hold when a timed run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Caches {
+    /// Other data: a copy larger than the last cache went before.
+    Cold,
+    /// What the same work left a moment ago.
+    Warm,
+}
+
+/// Two buffers that together are larger than any last cache of that kind of device; a copy from one to the other
+/// leaves nothing else in it.
+pub struct Flush<D: Device> {
+    from: Slice<D>,
+    to: Slice<D>,
+    /// Seconds that a copy takes.
+    seconds: f64,
+}
+
+/// The times of one piece of work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// Of the device, or of the host where the backend says so.
+    #[serde(flatten)]
+    pub seconds: Statistics,
+    /// Seconds that the host took to put one run into the queue, in the middle.
+    pub host_seconds: f64,
+    /// Seconds of earlier work that the device had in its queue meanwhile. Where they are fewer than `host_seconds`,
+    /// the device may have waited for the host.
+    pub ahead_seconds: f64,
+}
+
+impl<D: Device> Flush<D> {
+    /// Allocates the buffers and times a copy.
+    ///
+    /// # Errors
+    /// The device has no room.
+    pub fn new(session: &mut Session<D>) -> Result<Self> {
+        let half = if session.caps().kind == Kind::Cpu { 32 << 20 } else { 128 << 20 };
+        let (from, to) = (session.alloc(half)?, session.alloc(half)?);
+        session.write(&from, &vec![0x3c; half as usize])?;
+        let mut flush = Self { from, to, seconds: 0.0 };
+        let mut least = f64::INFINITY;
+        for _ in 0..5 {
+            let began = session.mark()?;
+            flush.run(session)?;
+            let ended = session.mark()?;
+            least = least.min(session.seconds_between(&began, &ended)?);
+        }
+        flush.seconds = least;
+        Ok(flush)
+    }
+
+    /// Bytes that it reads and writes.
+    pub fn bytes(&self) -> u64 {
+        self.from.len + self.to.len
+    }
+
+    /// Seconds that one such copy takes.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    fn run(&self, session: &mut Session<D>) -> Result<()> {
+        session.copy(&self.from, &self.to)
+    }
+
+    /// Times `enqueue`, which puts the work into the queue once.
+    ///
+    /// On a device with a clock of its own every timed run has enough copies before it that the host is done putting
+    /// it into the queue before the device begins it. With warm caches the work itself runs between, not timed.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn time(&self, session: &mut Session<D>, schedule: Schedule, caches: Caches, mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>) -> Result<Times> {
+        let mut host = f64::INFINITY;
+        let half = Instant::now() + Duration::from_secs_f64(schedule.limit_seconds / 2.0);
+        for number in 0..schedule.warmup.max(2) {
+            if number >= 2 && Instant::now() > half {
+                break;
+            }
+            session.wait()?;
+            let began = Instant::now();
+            let marks = (session.mark()?, enqueue(session)?, session.mark()?);
+            host = host.min(began.elapsed().as_secs_f64());
+            drop(marks);
+        }
+        session.wait()?;
+        let flushes = match (session.clock(), caches) {
+            (Clock::Device, _) => ((2.0 * host / self.seconds).ceil() as usize).clamp(1, MOST_FLUSHES),
+            (Clock::Host, Caches::Cold) => 1,
+            (Clock::Host, Caches::Warm) => 0,
+        };
+        let (mut times, mut hosts, mut open) = (Vec::new(), Vec::new(), Vec::new());
+        let deadline = Instant::now() + Duration::from_secs_f64(schedule.limit_seconds);
+        for number in 1..=schedule.iterations as usize {
+            for _ in 0..flushes {
+                self.run(session)?;
+            }
+            if caches == Caches::Warm {
+                enqueue(session)?;
+            }
+            let began = Instant::now();
+            let first = session.mark()?;
+            enqueue(session)?;
+            let last = session.mark()?;
+            hosts.push(began.elapsed().as_secs_f64());
+            open.push((first, last));
+            // A slow run is read at once, so that the limit holds.
+            let slow = self.seconds.max(host) * TOGETHER as f64 > 0.1;
+            if open.len() == TOGETHER || number == schedule.iterations as usize || slow {
+                for (first, last) in open.drain(..) {
+                    times.push(session.seconds_between(&first, &last)?);
+                }
+                if times.len() >= LEAST && Instant::now() > deadline {
+                    break;
+                }
+            }
+        }
+        hosts.sort_by(f64::total_cmp);
+        let host_seconds = hosts.get(hosts.len() / 2).copied().unwrap_or_default();
+        let seconds = Statistics::of(&times).ok_or_else(|| Error::invalid("iterations", "at least 1", schedule.iterations))?;
+        Ok(Times { seconds, host_seconds, ahead_seconds: self.seconds * flushes as f64 })
+    }
+}

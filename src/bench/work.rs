@@ -1,0 +1,194 @@
+//! A point made ready: planned, its operands on the device, its answer checked through the very path that is timed.
+
+use super::adapters::Chain;
+use super::operand::Values;
+use super::sample::{self, Checked, MlpValues, Placed, Probe, check, poison};
+use super::shape::{Delta, Point, Shape, fused_mlp, sparse};
+use crate::backend::{Backend, Kernel};
+use crate::cases::Draw;
+use crate::error::{Error, Result};
+use crate::ops::attention::AttentionIndex;
+use crate::ops::{Attention, AttentionArgs, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
+use crate::session::{Graph, Plan, Session};
+
+/// Launches of one plan, one after another.
+pub struct Work<O: Op, D: Kernel<O>> {
+    plan: Plan<O, D>,
+    launches: Vec<O::Args<D>>,
+    graph: Option<Graph<D>>,
+    cost: Cost,
+}
+
+/// What to do with work that is ready, whatever its operation.
+pub trait Measure<D: Backend> {
+    /// What it gives back.
+    type Out;
+    /// Does it.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, checked: Checked) -> Result<Self::Out>
+    where
+        D: Kernel<O>;
+}
+
+/// What came of a point.
+#[derive(Clone, Debug)]
+pub enum Made<T> {
+    /// Its answer is right, and it was measured.
+    Measured(T),
+    /// Its answer is wrong: nothing was measured.
+    Wrong(String),
+    /// The backend, or the variant, does not do this.
+    Unsupported(String),
+}
+
+impl<O: Op, D: Kernel<O>> Work<O, D> {
+    /// Plans `op` for every one of `launches`, and captures them where `captured`.
+    fn new(session: &mut Session<D>, plan: Plan<O, D>, launches: Vec<O::Args<D>>, captured: bool) -> Result<Self> {
+        let one = plan.op().cost();
+        let times = launches.len() as f64;
+        let cost = Cost {
+            executed_flops: one.executed_flops * times,
+            useful_flops: one.useful_flops * times,
+            dense_flops: one.dense_flops * times,
+            bytes: one.bytes * times,
+        };
+        let mut work = Self { plan, launches, graph: None, cost };
+        if captured {
+            work.graph = Some(session.capture(|session| work.launch(session))?);
+        }
+        Ok(work)
+    }
+
+    fn launch(&self, session: &mut Session<D>) -> Result<()> {
+        self.launches.iter().try_for_each(|args| session.run(&self.plan, args))
+    }
+
+    /// Puts all of it into the queue once.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn enqueue(&self, session: &mut Session<D>) -> Result<()> {
+        match &self.graph {
+            Some(graph) => session.replay(graph),
+            None => self.launch(session),
+        }
+    }
+
+    /// Of all launches together.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// How many launches it is.
+    pub fn launches(&self) -> usize {
+        self.launches.len()
+    }
+
+    /// The variant that runs it.
+    pub fn variant(&self) -> &'static str {
+        self.plan.variant()
+    }
+}
+
+/// Makes `point` ready with the named variant, or the backend's choice, checks its answer and hands it to `measure`.
+///
+/// # Errors
+/// What the device reports. A wrong answer is no error but [`Made::Wrong`].
+pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &Point, variant: Option<&str>, measure: M) -> Result<Made<M::Out>> {
+    let ready = Ready { session, point, variant, measure };
+    let mut draw = Draw::seeded(&format!("{} {}", point.shape.name(), point.dtype));
+    let dtype = point.dtype;
+    match point.shape {
+        Shape::Linear { tokens, d_out, d_in, delta } => {
+            let adapters = delta.map(|Delta { adapters, rank }| Chain { dtype, tokens, adapters, projections: 1, d: d_in, rank, grouped: false });
+            let op = Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) };
+            ready.run(op.clone(), |session| {
+                let x = Values::normal(&mut draw, dtype, tokens * d_in, 1.0);
+                let w = Values::normal(&mut draw, dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt());
+                let y = session.alloc(tokens * d_out * dtype.size())?;
+                let mut args = LinearArgs { x: x.upload(session)?, w: w.upload(session)?, bias: None, residual: None, delta: None, y: y.clone() };
+                let samples: Box<sample::Sampler<D>> = match adapters {
+                    None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, &mut Draw::seeded("sample")))),
+                    Some(chain) => {
+                        let (delta, of_row) = chain.delta(session, &mut draw, args.x.clone(), y.clone())?;
+                        args.delta = Some(delta);
+                        Box::new(move |_| sample::adapted(&op, &x, &w, &of_row, &mut Draw::seeded("sample")))
+                    }
+                };
+                Ok(Placed { launches: vec![args], probes: vec![Probe { output: y, samples }] })
+            })
+        }
+        Shape::FusedMlp { tokens, d_model, d_ff } => {
+            let op = fused_mlp(dtype, tokens, d_model, d_ff);
+            ready.run(op.clone(), |session| {
+                let (input, inner) = (1.0 / (d_model as f64).sqrt(), 2.0 / (d_ff as f64).sqrt());
+                let mut normal = |count, deviation| Values::normal(&mut draw, dtype, count, deviation);
+                let values = MlpValues {
+                    x: normal(tokens * d_model, 1.0),
+                    w1: normal(d_ff * d_model, input),
+                    b1: normal(d_ff, 0.5),
+                    w2: normal(d_model * d_ff, inner),
+                    b2: normal(d_model, 0.5),
+                };
+                let y = session.alloc(tokens * d_model * dtype.size())?;
+                let [x, w1, b1, w2, b2] = [&values.x, &values.w1, &values.b1, &values.w2, &values.b2].map(|values| values.upload(session));
+                let args = FusedMlpArgs { x: x?, w1: w1?, wg: None, b1: Some(b1?), w2: w2?, b2: Some(b2?), residual: None, y: y.clone() };
+                let samples = move |_: &mut Session<D>| Ok(sample::fused_mlp(&op, &values, &mut Draw::seeded("sample")));
+                Ok(Placed { launches: vec![args], probes: vec![Probe { output: y, samples: Box::new(samples) }] })
+            })
+        }
+        Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, .. } => {
+            let pattern = point.shape.pattern()?;
+            let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
+            let op = sparse(dense, pattern.as_ref());
+            ready.run(op.clone(), |session| {
+                let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
+                let [q, k, v] = [queries, keys, keys].map(|count| Values::normal(&mut draw, dtype, count, 1.0));
+                let index = match &pattern {
+                    Some(pattern) => AttentionIndex::Blocks(session.index(&pattern.mask)?),
+                    None => AttentionIndex::None,
+                };
+                let o = session.alloc(queries * dtype.size())?;
+                let args = AttentionArgs { q: q.upload(session)?, k: k.upload(session)?, v: v.upload(session)?, index, o: o.clone(), lse: None };
+                let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), &mut Draw::seeded("sample")));
+                Ok(Placed { launches: vec![args], probes: vec![Probe { output: o, samples: Box::new(samples) }] })
+            })
+        }
+        Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped } => {
+            let chain = Chain { dtype, tokens, adapters, projections, d, rank, grouped };
+            ready.run(chain.op(), |session| chain.operands(session, &mut draw))
+        }
+    }
+}
+
+/// What every operation's way through [`with_point`] needs.
+struct Ready<'a, D: Backend, M> {
+    session: &'a mut Session<D>,
+    point: &'a Point,
+    variant: Option<&'a str>,
+    measure: M,
+}
+
+impl<D: Backend, M: Measure<D>> Ready<'_, D, M> {
+    fn run<O: Op>(self, op: O, operands: impl FnOnce(&mut Session<D>) -> Result<Placed<O, D>>) -> Result<Made<M::Out>>
+    where
+        D: Kernel<O>,
+    {
+        let Self { session, point, variant, measure } = self;
+        // Before the operands: what is not supported should not be drawn and copied first.
+        let plan = match session.plan_variant(op, variant) {
+            Err(Error::Unsupported { reason, .. }) => return Ok(Made::Unsupported(reason)),
+            plan => plan?,
+        };
+        let Placed { launches, probes } = operands(session)?;
+        let work = Work::new(session, plan, launches, point.captured)?;
+        poison(session, &probes)?;
+        work.enqueue(session)?;
+        match check(session, point.dtype, &probes)? {
+            Err(why) => Ok(Made::Wrong(why)),
+            Ok(checked) => measure.on(session, &work, checked).map(Made::Measured),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Attention whose keys several blocks of a GPU share, and grids with more tiles than a GPU has multiprocessors.
+
+use super::attention::{Scores, case_with};
+use super::attention_forms::{ALL, Blocks, FULL, block_case, paged_case, varlen_case};
+use super::{Case, dtype_in_turn};
+use crate::dtype::DType;
+use crate::ops::attention::{Attention, Scale, Strides};
+use crate::oracle::attention::HostForm;
+
+fn case(name: impl std::fmt::Display, op: Attention) -> Case {
+    case_with(name, Attention { lse: true, ..op }, Scores::Normal, |_, _| Ok(HostForm::None))
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = few_queries();
+    cases.extend(ragged());
+    cases.extend(tiles());
+    cases
+}
+
+/// One cache of many steps, for groups of every width.
+fn few_queries() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, group) in [1, 4, 8, 12, 24].into_iter().enumerate() {
+        let op = |d| Attention::dense(dtype_in_turn(n), 1, [2 * group, 2], [1, 3001 + 128 * n as u64], d);
+        cases.push(case(format!("decode_group{group}"), op(64)));
+        cases.push(case(format!("decode_group{group}_d128"), Attention { batch: 2, ..op(128) }));
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        let op = Attention::dense(dtype, 1, [4, 2], [3, 2600], 80);
+        cases.push(case("decode_q3_causal", Attention { causal: true, ..op.clone() }));
+        cases.push(case("decode_q3_window", Attention { causal: true, window: Some(1700), ..op.clone() }));
+        cases.push(case("decode_scale_negative", Attention { scale: Scale::from(-0.1), ..op.clone() }));
+        cases.push(case("decode_scale_zero", Attention { scale: Scale::from(0.0), ..op }));
+        cases.push(case("decode_head_dim107", Attention::dense(dtype, 1, [4, 1], [1, 2100], 107)));
+        cases.push(case("decode_head_dim256", Attention::dense(dtype, 1, [3, 3], [1, 1500], 256)));
+        let heads_first = Strides::bhsd(2500, 2, 96);
+        let op = Attention::dense(dtype, 2, [8, 2], [2, 2500], 96);
+        cases.push(case("decode_heads_first", Attention { k: heads_first, v: heads_first, ..op }));
+    }
+    cases
+}
+
+/// Lengths that the device reads: some empty, some of one step, some of many.
+fn ragged() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [DType::F16, DType::BF16] {
+        cases.push(paged_case("paged16_split", dtype, 16, [8, 2], [1, 64], &[2100, 0, 1, 513, 64]));
+        cases.push(paged_case("paged256_split_d128", dtype, 256, [8, 1], [1, 128], &[1, 1900, 0, 300]));
+        cases.push(paged_case("paged7_split", dtype, 7, [12, 1], [1, 40], &[1200, 6, 0]));
+    }
+    // More sequences than a warp has lanes, and rows for two tiles.
+    const MANY: &[i32] = &[0, 3, 5, 900, 1, 64, 2, 7, 0, 0, 33, 31, 1, 1, 8, 129, 6, 0, 65, 2, 9, 4, 1, 700, 0, 12, 3, 3, 17, 80, 1, 0, 5, 400, 1, 2, 0, 30];
+    cases.push(paged_case("paged16_many", DType::F16, 16, [4, 2], [1, 32], MANY));
+    cases.push(paged_case("paged32_two_tiles", DType::BF16, 32, [20, 1], [1, 64], &[600, 0, 1, 2000]));
+    cases.extend(varlen_case("varlen_split", DType::F16, [4, 2], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 1700, 900]], |op| op.causal = true));
+    cases.extend(varlen_case("varlen_split_window", DType::BF16, [4, 1], 128, [&[2, 1, 1], &[1500, 3, 0]], |op| op.window = Some(600)));
+    cases
+}
+
+/// Tiles of many queries: shared by clusters where they are few, taken one after the other where they are many.
+fn tiles() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let base = |dtype, heads, d| Attention::dense(dtype, 1, heads, [1, 1], d);
+    for dtype in [DType::F16, DType::BF16] {
+        let causal = |op: Attention| Attention { causal: true, ..op };
+        cases.push(case("q130_kv2100", Attention::dense(dtype, 1, [2, 1], [130, 2100], 64)));
+        cases.push(case("q130_kv2100_causal_d128", causal(Attention::dense(dtype, 1, [1, 1], [130, 2100], 128))));
+        cases.push(case("many_heads", Attention::dense(dtype, 2, [70, 70], [65, 130], 16)));
+        cases.push(case("many_heads_causal", causal(Attention::dense(dtype, 1, [150, 150], [130, 65], 16))));
+        let long = |patterns, kinds| Blocks { lengths: [300, 2100], block: 128, patterns, kinds };
+        cases.push(block_case("blocks128_long", base(dtype, [2, 2], 64), long(1, ALL)));
+        cases.push(block_case("blocks128_long_d128", causal(base(dtype, [2, 1], 128)), long(2, FULL)));
+        let many = Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
+        cases.push(block_case("blocks128_many_heads", base(dtype, [50, 25], 16), many));
+    }
+    let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
+    cases.push(block_case("blocks128_window_causal", windowed, Blocks { lengths: [500, 500], block: 128, patterns: 1, kinds: FULL }));
+    cases
+}

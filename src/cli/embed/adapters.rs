@@ -1,0 +1,101 @@
+//! The adapters of a run: a bundle, or PEFT folders as they are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use trifuse::adapters::bundle::Bundle;
+use trifuse::adapters::encode::{EncodeOptions, encode};
+use trifuse::adapters::encoded::Rung;
+use trifuse::adapters::engine::AdapterId;
+use trifuse::adapters::peft::{LoraAdapter, adapter_folders};
+use trifuse::backend::Backend;
+use trifuse::model::Encoder;
+use trifuse::{Error, Result};
+
+use crate::cli::compress::sources;
+
+/// Adapters by name: attached, or why not.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    attached: BTreeMap<String, AdapterId>,
+    refused: BTreeMap<String, String>,
+}
+
+impl Adapters {
+    /// Attaches what lies at `paths`. An adapter that cannot be used is left out, and its lines say why.
+    ///
+    /// # Errors
+    /// Paths that hold no adapters; a bundle among other things; no device memory.
+    pub fn attach<B: Backend>(encoder: &mut Encoder<B>, paths: &[PathBuf]) -> Result<Self> {
+        match paths {
+            [] => Ok(Self::default()),
+            [path] if path.is_file() => Self::bundle(encoder, path),
+            _ => Self::folders(encoder, paths),
+        }
+    }
+
+    fn bundle<B: Backend>(encoder: &mut Encoder<B>, path: &Path) -> Result<Self> {
+        let bundle = Bundle::open(path)?;
+        let names: Vec<String> = bundle.adapters().map(str::to_owned).collect();
+        for (projection, shared) in bundle.projections() {
+            if let Err(error) = encoder.config().fits(projection, [shared.d_out as u64, shared.d_in as u64]) {
+                // One bundle has one shape for all: none of its adapters fits.
+                return Ok(Self { attached: BTreeMap::new(), refused: names.into_iter().map(|name| (name, error.to_string())).collect() });
+            }
+        }
+        encoder.attach(Box::new(bundle))?;
+        Self::named(encoder, BTreeMap::new())
+    }
+
+    fn folders<B: Backend>(encoder: &mut Encoder<B>, paths: &[PathBuf]) -> Result<Self> {
+        let (mut usable, mut refused) = (Vec::new(), BTreeMap::new());
+        for path in paths {
+            for folder in adapter_folders(path)? {
+                let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                match LoraAdapter::open(&folder).and_then(|adapter| fitting(encoder, adapter)) {
+                    Ok(adapter) if usable.iter().any(|other: &LoraAdapter| other.name == adapter.name) => {
+                        return Err(Error::invalid("adapters", "adapters of different names", format!("{name:?} twice")));
+                    }
+                    Ok(adapter) => usable.push(adapter),
+                    Err(error) => drop(refused.insert(name, error.to_string())),
+                }
+            }
+        }
+        if usable.is_empty() {
+            return Ok(Self { attached: BTreeMap::new(), refused });
+        }
+        let plain = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() };
+        encoder.attach(Box::new(encode(&sources(&usable), &plain, &|_, _| {})?))?;
+        Self::named(encoder, refused)
+    }
+
+    fn named<B: Backend>(encoder: &Encoder<B>, refused: BTreeMap<String, String>) -> Result<Self> {
+        let attached = encoder.engine().map(|engine| engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect());
+        Ok(Self { attached: attached.unwrap_or_default(), refused })
+    }
+
+    /// The adapter of that name, or why a line cannot have it.
+    pub fn get(&self, name: &str) -> Result<AdapterId, String> {
+        match (self.attached.get(name), self.refused.get(name)) {
+            (Some(id), _) => Ok(*id),
+            (None, Some(reason)) => Err(format!("adapter {name:?} cannot be used: {reason}")),
+            (None, None) if self.attached.is_empty() && self.refused.is_empty() => {
+                Err(format!("adapter: expected none, as no --adapters are given, found {name:?}"))
+            }
+            (None, None) => Err(format!("adapter: expected one of {}, found {name:?}", self.attached.keys().cloned().collect::<Vec<_>>().join(", "))),
+        }
+    }
+
+    /// Adapters that are left out, and why.
+    pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.refused.iter().map(|(name, reason)| (name.as_str(), reason.as_str()))
+    }
+}
+
+/// The adapter, unless it is for another model.
+fn fitting<B: Backend>(encoder: &Encoder<B>, adapter: LoraAdapter) -> Result<LoraAdapter> {
+    for (path, lora) in &adapter.modules {
+        encoder.config().fits(path, [lora.b.rows as u64, lora.a.cols as u64])?;
+    }
+    Ok(adapter)
+}

@@ -1,0 +1,210 @@
+//! `embed`: JSON lines in, a vector a line out, any mix of adapters.
+
+mod adapters;
+mod input;
+mod rows;
+mod write;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+use trifuse::adapters::whole::write_file;
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, Visit};
+use trifuse::model::{Encoder, EncoderOptions, Text, find};
+use trifuse::{DType, Error, Result};
+
+use super::Outcome;
+use super::output::{Output, Page, Report};
+use super::progress::Progress;
+use adapters::Adapters;
+use input::Lines;
+use rows::Worker;
+use write::{Format, Sink};
+
+/// Arguments of `embed`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// JSON lines: `{"text": ..., "adapter": ...}`, the adapter optional; standard input where nothing or - is given
+    #[arg(default_value = "-", value_name = "FILE")]
+    input: PathBuf,
+    /// The model: a folder, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// A bundle of adapters; or adapter folders, or folders that hold such folders (may be given again)
+    #[arg(long, value_name = "PATH")]
+    adapters: Vec<PathBuf>,
+    /// The adapter of lines that name none; without it they use the base model
+    #[arg(long, value_name = "NAME")]
+    adapter: Option<String>,
+    /// Where to write; standard output where nothing or - is given
+    #[arg(long, short, default_value = "-", value_name = "FILE")]
+    output: PathBuf,
+    /// What to write; by default what the name of the output ends in, else JSON lines
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// What the model computes in; by default f16 on cuda, f32 elsewhere
+    #[arg(long, value_name = "f16|bf16|f32")]
+    dtype: Option<DType>,
+    /// Leave out the end of a text that is longer than the model allows; without this such a line is refused
+    #[arg(long)]
+    truncate: bool,
+    /// Lines that are read, sorted by length and written together
+    #[arg(long, default_value_t = 8192, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    window: u32,
+    /// Tokens of a batch, at most; by default 131072 on cuda, 8192 elsewhere
+    #[arg(long, value_name = "N")]
+    batch_tokens: Option<usize>,
+}
+
+/// What came of a run.
+#[derive(Debug, Serialize)]
+struct Embedded<'a> {
+    output: &'a Path,
+    model: PathBuf,
+    backend: &'static str,
+    dtype: DType,
+    /// Lines of the input.
+    lines: usize,
+    /// Those that have no embedding; each says why where it is written.
+    refused: usize,
+    dimensions: u64,
+    tokens: usize,
+    seconds: f64,
+    sentences_per_second: f64,
+}
+
+/// Reads, embeds and writes.
+pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+    let standard = args.output == Path::new("-");
+    if standard && output.is_json() {
+        return Err(Error::invalid("--json", "an output file (-o), as standard output is to hold one JSON object", "none"));
+    }
+    backend.open(Job { args, output })
+}
+
+struct Job<'a> {
+    args: &'a Args,
+    output: &'a Output,
+}
+
+impl Visit for Job<'_> {
+    type Out = Outcome;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+        let Self { args, output } = self;
+        let cuda = B::NAME == "cuda";
+        let dtype = args.dtype.unwrap_or(if cuda { DType::F16 } else { DType::F32 });
+        let folder = find(&args.model)?;
+        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
+        let text = Text::open(&folder, encoder.config())?;
+        let adapters = Adapters::attach(&mut encoder, &args.adapters)?;
+        for (name, reason) in adapters.refused() {
+            output.note(format_args!("adapter {name} is left out: {reason}"));
+        }
+        let hidden = encoder.config().hidden;
+        let batch_tokens = args.batch_tokens.unwrap_or(if cuda { 131_072 } else { 8192 });
+        let mut worker = Worker { encoder, text, adapters, default: args.adapter.as_deref(), truncate: args.truncate, batch_tokens };
+        let reader: Box<dyn BufRead> = match args.input.as_os_str().to_str() {
+            Some("-") => Box::new(BufReader::new(std::io::stdin())),
+            _ => Box::new(BufReader::new(std::fs::File::open(&args.input).map_err(Error::io(&args.input, "open"))?)),
+        };
+        let format = args.format.unwrap_or_else(|| Format::of(&args.output));
+        let standard = args.output == Path::new("-");
+        let started = Instant::now();
+        let mut counts = Counts::default();
+        let work = |out: &mut dyn Write| {
+            let mut sink = Sink::new(format, out, hidden as usize);
+            embed_all(&mut worker, Lines::new(reader, &args.input), args.window as usize, &mut sink, output, &mut counts)?;
+            sink.finish(&folder)
+        };
+        if standard {
+            match work(&mut std::io::stdout().lock()) {
+                // A reader that went away (`| head`) is no fault.
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => {}
+                other => other?,
+            }
+        } else {
+            let mut fault = None;
+            let written = write_file(&args.output, |out| {
+                work(out).map_err(|error| {
+                    let cause = std::io::Error::other(error.to_string());
+                    fault = Some(error);
+                    cause
+                })
+            });
+            if let Some(error) = fault {
+                return Err(error);
+            }
+            written?;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let report = Embedded {
+            output: &args.output,
+            model: folder,
+            backend: B::NAME,
+            dtype,
+            lines: counts.lines,
+            refused: counts.refused,
+            dimensions: hidden,
+            tokens: counts.tokens,
+            seconds,
+            sentences_per_second: (counts.lines - counts.refused) as f64 / seconds,
+        };
+        if standard {
+            output.note(report.sentence())
+        } else {
+            output.report(&report)?
+        }
+        Ok(if counts.refused > 0 { Outcome::BadInput } else { Outcome::Right })
+    }
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+struct Counts {
+    lines: usize,
+    refused: usize,
+    tokens: usize,
+}
+
+fn embed_all<B: Backend>(worker: &mut Worker<'_, B>, mut lines: Lines, window: usize, sink: &mut Sink<'_>, output: &Output, counts: &mut Counts) -> Result<()> {
+    let progress = Progress::new(output, "embedding", 0);
+    let started = Instant::now();
+    loop {
+        let batch = lines.take(window)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let before = counts.lines;
+        let rows = worker.rows(&batch, &mut |sentences| {
+            let done = before + sentences;
+            progress.now(format!("{done} sentences, {:.0} a second", done as f64 / started.elapsed().as_secs_f64()));
+        })?;
+        for row in &rows {
+            counts.lines += 1;
+            counts.refused += usize::from(row.result.is_err());
+            counts.tokens += row.tokens;
+            sink.put(row)?;
+        }
+    }
+}
+
+impl Embedded<'_> {
+    fn sentence(&self) -> String {
+        let refused = if self.refused > 0 { format!(", {} refused", self.refused) } else { String::new() };
+        format!(
+            "{} lines{refused}, {} dimensions, {} tokens; {} on {}: {:.0} sentences a second",
+            self.lines, self.dimensions, self.tokens, self.dtype, self.backend, self.sentences_per_second
+        )
+    }
+}
+
+impl Report for Embedded<'_> {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        page.line(format_args!("{}: {}", self.output.display(), self.sentence()))
+    }
+}

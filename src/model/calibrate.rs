@@ -1,0 +1,54 @@
+//! What every projection of the base model reads on given text: the inputs that the encoder is calibrated with.
+
+use std::collections::BTreeMap;
+
+use super::forward::{Encoder, Row};
+use crate::adapters::encode::calibration::Calibration;
+use crate::adapters::encoded::Matrix;
+use crate::backend::Backend;
+use crate::error::{Result, ensure};
+
+/// Rows of a projection's inputs where nothing says otherwise: more than the widest projection of a small model has columns.
+pub const DEFAULT_ROWS: usize = 2048;
+/// Tokens of a batch.
+const BATCH_TOKENS: usize = 8192;
+
+/// Runs the base model over `sentences` and keeps about `rows` tokens' inputs of every projection, spread evenly over the
+/// text in its order, so that the part that is held out comes from other text than the rest. `step` is called with the
+/// sentences done.
+///
+/// # Errors
+/// Fewer tokens than a calibration needs; a sentence that the model does not take; a device that fails.
+pub fn calibrate<D: Backend>(encoder: &mut Encoder<D>, sentences: &[Vec<i32>], rows: usize, step: &dyn Fn(usize)) -> Result<Calibration> {
+    let total: usize = sentences.iter().map(Vec::len).sum();
+    ensure(total >= 8, "calibration", "text of at least 8 tokens", total)?;
+    let kept = rows.clamp(8, total);
+    // Token t is kept where the share of rows wanted up to it passes a whole number.
+    let wanted = |token: usize| (token + 1) * kept / total > token * kept / total;
+    let mut inputs: BTreeMap<String, (usize, Vec<f32>)> = BTreeMap::new();
+    let mut first = 0;
+    let mut at = 0;
+    while at < sentences.len() {
+        let mut tokens = 0;
+        let count = sentences[at..].iter().take_while(|ids| {
+            tokens += ids.len();
+            tokens <= BATCH_TOKENS
+        });
+        let batch = &sentences[at..at + count.count().max(1)];
+        let rows: Vec<Row<'_>> = batch.iter().map(|ids| Row { ids, adapter: None }).collect();
+        encoder.embed_watched(&rows, &mut |path, columns, values| {
+            let (_, data) = inputs.entry(path.to_owned()).or_insert_with(|| (columns, Vec::new()));
+            for (row, values) in values.chunks_exact(columns).enumerate() {
+                if wanted(first + row) {
+                    data.extend(values.iter().map(|&value| value as f32));
+                }
+            }
+            Ok(())
+        })?;
+        first += batch.iter().map(Vec::len).sum::<usize>();
+        at += batch.len();
+        step(batch.len());
+    }
+    let matrices = inputs.into_iter().map(|(path, (columns, data))| Ok((path, Matrix::new(data.len() / columns, columns, data)?)));
+    Calibration::from_rows(matrices.collect::<Result<_>>()?)
+}

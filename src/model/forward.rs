@@ -1,0 +1,263 @@
+//! The encoder on a device: batches of sentences in, embeddings out.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::config::Config;
+use super::layer::Pass;
+use super::plans::{Arena, Class};
+use super::shape::Shape;
+use super::weights::Weights;
+use crate::adapters::engine::{AdapterId, Engine, EngineOptions, Source};
+use crate::backend::Backend;
+use crate::dtype::DType;
+use crate::error::{Error, Result, ensure};
+use crate::ops::index::TokenAdapters;
+use crate::session::Session;
+
+/// Classes of batches that are kept ready; past that all are dropped and made anew as they come.
+const MAX_CLASSES: usize = 64;
+
+/// How an encoder is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderOptions {
+    /// Of weights, states and embeddings on the device.
+    pub dtype: DType,
+    /// The most bytes of device memory for adapters; `None` holds them all.
+    pub pool_bytes: Option<u64>,
+    /// Whether an adapter's part rides in the epilogue of the product it belongs to, where its projection has one product
+    /// to itself and all adapters one form there; else it is a launch of its own.
+    pub ride: bool,
+}
+
+impl Default for EncoderOptions {
+    fn default() -> Self {
+        Self { dtype: DType::F32, pool_bytes: None, ride: true }
+    }
+}
+
+/// Sees the inputs of a projection: its module path, the columns, and the rows of all sentences.
+pub type Watch<'a> = dyn FnMut(&str, usize, &[f64]) -> Result<()> + 'a;
+
+/// One sentence of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// Rows of the token table, 1 to [`Config::max_tokens`] of them.
+    pub ids: &'a [i32],
+    /// The adapter, or the base model alone.
+    pub adapter: Option<AdapterId>,
+}
+
+/// A batch whose tokens and adapters are on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared {
+    shape: Shape,
+    count: usize,
+    tokens: usize,
+    number: u64,
+}
+
+impl Prepared {
+    /// The class that it runs in.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+}
+
+/// A model on a device, with or without adapters.
+pub struct Encoder<D: Backend> {
+    session: Session<D>,
+    config: Config,
+    options: EncoderOptions,
+    weights: Weights<D>,
+    engine: Option<Engine<D>>,
+    arena: Option<Arena<D>>,
+    classes: HashMap<Shape, Class<D>>,
+    number: u64,
+}
+
+impl<D: Backend> Encoder<D> {
+    /// The model in `folder`, its weights on `device`.
+    ///
+    /// # Errors
+    /// Files that are missing, unsound, or not of this kind of model; no device memory.
+    pub fn open(device: Arc<D>, folder: &Path, options: EncoderOptions) -> Result<Self> {
+        let config = Config::open(folder)?;
+        let mut session = Session::new(device)?;
+        let weights = Weights::open(&mut session, folder, &config, options.dtype)?;
+        Ok(Self { session, config, options, weights, engine: None, arena: None, classes: HashMap::new(), number: 0 })
+    }
+
+    /// The model's sizes and rules.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The session that it works in.
+    pub fn session(&mut self) -> &mut Session<D> {
+        &mut self.session
+    }
+
+    /// Attaches the adapters of `source`; those that were attached before go.
+    ///
+    /// # Errors
+    /// Adapters of another model, by the first projection that does not fit; those of [`Engine::open`].
+    pub fn attach(&mut self, source: Box<dyn Source>) -> Result<()> {
+        for (path, shared) in source.projections()? {
+            self.config.fits(&path, [shared.d_out as u64, shared.d_in as u64])?;
+        }
+        let options = EngineOptions { dtype: self.options.dtype, pool_bytes: self.options.pool_bytes };
+        self.classes.clear();
+        self.engine = None;
+        self.engine = Some(Engine::open(&mut self.session, source, options)?);
+        Ok(())
+    }
+
+    /// The adapters that are attached.
+    pub fn engine(&self) -> Option<&Engine<D>> {
+        self.engine.as_ref()
+    }
+
+    /// The adapter of that name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn adapter(&self, name: &str) -> Result<AdapterId> {
+        match &self.engine {
+            Some(engine) => engine.adapter(name),
+            None => Err(Error::invalid("adapter", "none: no adapters are attached", format!("{name:?}"))),
+        }
+    }
+
+    /// The embeddings of `rows`, `[rows, hidden]`, in their order.
+    ///
+    /// # Errors
+    /// No rows, or one that [`prepare`](Self::prepare) refuses.
+    pub fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
+        let batch = self.prepare(rows)?;
+        self.run(&batch)?;
+        self.read(&batch)
+    }
+
+    /// Puts a batch on the device; [`run`](Self::run) may then run it any number of times, until another of its class comes.
+    ///
+    /// # Errors
+    /// No rows; a row with no tokens or more than the model allows; an id that is not in the table; more adapters than the
+    /// pool holds at once.
+    pub fn prepare(&mut self, rows: &[Row<'_>]) -> Result<Prepared> {
+        self.prepare_as(rows, false)
+    }
+
+    fn prepare_as(&mut self, rows: &[Row<'_>], watched: bool) -> Result<Prepared> {
+        ensure(!rows.is_empty(), "batch", "at least one sentence", 0)?;
+        let most = self.config.max_tokens;
+        for (number, row) in rows.iter().enumerate() {
+            let length = row.ids.len();
+            ensure((1..=most).contains(&length), &format!("sentence {number}"), &format!("1 to {most} tokens"), length)?;
+            ensure(row.ids.iter().all(|&id| id >= 0), &format!("sentence {number}"), "tokens of at least 0", "a negative one")?;
+        }
+        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let shape = Shape::of(&lengths);
+        let tokens = lengths.iter().sum();
+        let places = shape.places(&lengths)?;
+        // Rows that are nobody's have no token and no position: zeros.
+        let filled = |values: Vec<i32>| values.into_iter().chain(std::iter::repeat(-1)).take(shape.rows).collect::<Vec<_>>();
+        let ids = filled(rows.iter().flat_map(|row| row.ids).copied().collect());
+        let ids = TokenAdapters::new(&ids, self.config.vocabulary)?;
+        let positions = filled(lengths.iter().flat_map(|&length| 0..length as i32).collect());
+        let positions = TokenAdapters::new(&positions, self.config.positions)?;
+        let mut adapters: Vec<Option<AdapterId>> = rows.iter().flat_map(|row| row.ids.iter().map(|_| row.adapter)).collect();
+        adapters.resize(shape.rows, None);
+        self.make_room(&shape, watched)?;
+        self.number += 1;
+        let session = &mut self.session;
+        match self.classes.get_mut(&shape) {
+            Some(class) => {
+                session.update_index(&class.ids, &ids)?;
+                session.update_index(&class.positions, &positions)?;
+                session.update_index(&class.places, &places)?;
+                if let (Some(engine), Some(batch)) = (&mut self.engine, &class.adapters) {
+                    engine.update(session, batch, &adapters)?;
+                }
+                class.loaded = self.number;
+            }
+            None => {
+                let batch = self.engine.as_mut().map(|engine| engine.batch(session, &adapters)).transpose()?;
+                let arena = self.arena.as_ref().ok_or_else(|| Error::invalid("batch", "room for it", "none"))?;
+                let mut class = Class::new(session, &self.config, arena, shape, [&ids, &positions], &places, batch)?;
+                class.loaded = self.number;
+                self.classes.insert(shape, class);
+            }
+        }
+        Ok(Prepared { shape, count: rows.len(), tokens, number: self.number })
+    }
+
+    /// Makes sure that the buffers hold a batch of that class.
+    fn make_room(&mut self, shape: &Shape, watched: bool) -> Result<()> {
+        let wide = watched || self.engine.is_some() || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
+        if self.arena.as_ref().is_some_and(|arena| arena.fits(shape, wide)) && self.classes.len() < MAX_CLASSES {
+            return Ok(());
+        }
+        let (rows, sequences) = self.arena.as_ref().map_or((0, 0), |arena| (arena.rows, arena.sequences));
+        self.classes.clear();
+        self.arena = None;
+        let room = [rows.max(shape.rows), sequences.max(shape.sequences)];
+        self.arena = Some(Arena::new(&self.session, &self.config, self.options.dtype, room, wide)?);
+        Ok(())
+    }
+
+    /// Runs a batch. Does not block. The second batch of a class is captured, and the next ones are replayed.
+    ///
+    /// # Errors
+    /// Another batch of the same class was prepared since; a device that fails.
+    pub fn run(&mut self, batch: &Prepared) -> Result<()> {
+        self.run_watched(batch, None)
+    }
+
+    /// As [`embed`](Self::embed), and `watch` sees what each projection reads: q, k and v of a block, the output, and both
+    /// layers of the MLP, block by block.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed); whatever `watch` fails with.
+    pub fn embed_watched(&mut self, rows: &[Row<'_>], watch: &mut Watch<'_>) -> Result<Vec<f32>> {
+        let batch = self.prepare_as(rows, true)?;
+        self.run_watched(&batch, Some(watch))?;
+        self.read(&batch)
+    }
+
+    fn run_watched<'w>(&mut self, batch: &Prepared, watch: Option<&'w mut Watch<'w>>) -> Result<()> {
+        let Self { session, config, options, weights, engine, classes, .. } = self;
+        let class = classes.get_mut(&batch.shape).filter(|class| class.loaded == batch.number);
+        let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
+        if let (Some(graph), None) = (&class.graph, &watch) {
+            return session.replay(graph);
+        }
+        let watch = watch.map(|watch| (watch, batch.tokens));
+        let (watched, warm) = (watch.is_some(), class.warm);
+        let (dtype, ride) = (options.dtype, options.ride);
+        if watched || !warm {
+            let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch };
+            pass.run(weights)?;
+            class.warm = warm || !watched;
+            return Ok(());
+        }
+        let graph = session.capture(|session| Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch: None }.run(weights))?;
+        session.replay(&graph)?;
+        class.graph = Some(graph);
+        Ok(())
+    }
+
+    /// The embeddings of a batch that was run, `[rows, hidden]`. Blocks.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn read(&mut self, batch: &Prepared) -> Result<Vec<f32>> {
+        let class = self.classes.get(&batch.shape).filter(|class| class.loaded == batch.number);
+        let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
+        let bytes = batch.count as u64 * self.config.hidden * self.options.dtype.size();
+        let out = class.buffers.out.part(0, bytes).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
+        let bytes = self.session.read(&out)?;
+        Ok(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())
+    }
+}

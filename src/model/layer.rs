@@ -1,0 +1,171 @@
+//! One pass through the encoder: every launch of it, in order.
+
+use super::config::Config;
+use super::forward::Watch;
+use super::plans::{Class, kept};
+use super::weights::{Affine, Block, Weights};
+use crate::adapters::engine::{Engine, Target};
+use crate::backend::Backend;
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::attention::AttentionIndex;
+use crate::ops::pointwise::Kind;
+use crate::ops::{Activation, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::session::Session;
+
+/// What a pass needs.
+pub struct Pass<'a, 'w, D: Backend> {
+    pub session: &'a mut Session<D>,
+    pub engine: Option<&'a mut Engine<D>>,
+    pub class: &'a mut Class<D>,
+    pub config: &'a Config,
+    pub dtype: DType,
+    /// Whether an adapter's part may ride in the epilogue of a product.
+    pub ride: bool,
+    /// Sees what each projection reads, and how many of the rows are sentences'.
+    pub watch: Option<(&'w mut Watch<'w>, usize)>,
+}
+
+/// A projection inside a product: its module path, its first column and how many it has.
+struct Part<'a> {
+    path: &'a str,
+    first: u64,
+    columns: u64,
+}
+
+impl<D: Backend> Pass<'_, '_, D> {
+    /// Token ids to embeddings, `[sequences, hidden]` in the class's last buffer.
+    pub fn run(&mut self, weights: &Weights<D>) -> Result<()> {
+        let buffers = &self.class.buffers;
+        let (plans, norm) = (&self.class.plans, &weights.norm);
+        let rows = |table: &Slice<D>, ids, y: &Slice<D>| PointwiseArgs { ids: Some(ids), ..PointwiseArgs::new(table.clone(), y.clone()) };
+        self.session.run(&plans.words, &rows(&weights.words, self.class.ids.clone(), &buffers.a))?;
+        self.session.run(&plans.positions, &rows(&weights.positions, self.class.positions.clone(), &buffers.b))?;
+        self.session.run(&plans.norm, &with_norm(norm, &buffers.a, &buffers.b, &buffers.state))?;
+        for block in &weights.blocks {
+            self.attend(block)?;
+            self.transform(block)?;
+        }
+        let (plans, buffers) = (&self.class.plans, &self.class.buffers);
+        let pooled = if self.config.normalise { &buffers.pooled } else { &buffers.out };
+        let pool = PointwiseArgs { sequences: Some(self.class.places.clone()), ..PointwiseArgs::new(buffers.state.clone(), pooled.clone()) };
+        self.session.run(&plans.pool, &pool)?;
+        if self.config.normalise {
+            self.session.run(&plans.unit, &PointwiseArgs::new(pooled.clone(), buffers.out.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Attention, its output, the residual and the norm: from `state` to `middle`.
+    fn attend(&mut self, block: &Block<D>) -> Result<()> {
+        let hidden = self.config.hidden;
+        let [state, qkv, a, b, middle] =
+            [&self.class.buffers.state, &self.class.buffers.qkv, &self.class.buffers.a, &self.class.buffers.b, &self.class.buffers.middle].map(Slice::clone);
+        let [q, k, v, output, ..] = block.paths.each_ref();
+        let parts = [(q, 0), (k, hidden), (v, 2 * hidden)].map(|(path, first)| Part { path, first, columns: hidden });
+        self.project(&state, hidden, &block.qkv, &parts, &qkv, None)?;
+        let third = |number: u64| {
+            let (offset, size) = (number * hidden * self.dtype.size(), self.dtype.size());
+            qkv.part(offset, qkv.len - offset).ok_or_else(|| Error::invalid("qkv", format!("at least {} bytes", 3 * hidden * size), qkv.len))
+        };
+        let index = AttentionIndex::Varlen(self.class.places.clone());
+        let args = AttentionArgs { q: third(0)?, k: third(1)?, v: third(2)?, index, o: a.clone(), lse: None };
+        self.session.run(&self.class.plans.attention, &args)?;
+        self.project(&a, hidden, &block.output, &[Part { path: output, first: 0, columns: hidden }], &b, None)?;
+        self.session.run(&self.class.plans.norm, &with_norm(&block.attention_norm, &b, &state, &middle))
+    }
+
+    /// The MLP, the residual and the norm: from `middle` to `state`.
+    fn transform(&mut self, block: &Block<D>) -> Result<()> {
+        let (hidden, wide) = (self.config.hidden, self.config.intermediate);
+        let [state, b, middle] = [&self.class.buffers.state, &self.class.buffers.b, &self.class.buffers.middle].map(Slice::clone);
+        let [.., up, down] = block.paths.each_ref();
+        let activation = self.config.activation;
+        let between = [up, down].iter().any(|path| self.forms(path) > 0) || self.watch.is_some();
+        match self.class.buffers.wide.clone() {
+            // Something enters between the two products, so they are two launches.
+            Some([inner, _]) if between => {
+                self.project(&middle, hidden, &block.up, &[Part { path: up, first: 0, columns: wide }], &inner, Some(activation))?;
+                self.project(&inner, wide, &block.down, &[Part { path: down, first: 0, columns: hidden }], &b, None)?;
+            }
+            _ => {
+                let op = FusedMlp {
+                    dtype: self.dtype,
+                    tokens: self.class.shape.rows as u64,
+                    d_model: hidden,
+                    d_ff: wide,
+                    d_out: hidden,
+                    activation,
+                    gated: false,
+                    bias1: true,
+                    bias2: true,
+                    residual: false,
+                };
+                let [(w1, b1), (w2, b2)] = [&block.up, &block.down].map(|layer| (layer.weight.clone(), Some(layer.bias.clone())));
+                let args = FusedMlpArgs { x: middle.clone(), w1, wg: None, b1, w2, b2, residual: None, y: b.clone() };
+                let plan = kept(&mut self.class.plans.mlp, self.session, op)?;
+                self.session.run(plan, &args)?;
+            }
+        }
+        self.session.run(&self.class.plans.norm, &with_norm(&block.mlp_norm, &b, &middle, &state))
+    }
+
+    fn forms(&self, path: &str) -> usize {
+        self.engine.as_ref().map_or(0, |engine| engine.forms(path))
+    }
+
+    /// `y = act(x·Wᵀ + bias + what the adapters of each part add)`, x `[rows, d_in]` and y packed.
+    fn project(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, parts: &[Part<'_>], y: &Slice<D>, activation: Option<Activation>) -> Result<()> {
+        let rows = self.class.shape.rows as u64;
+        let d_out: u64 = parts.iter().map(|part| part.columns).sum();
+        if let Some((watch, count)) = &mut self.watch {
+            let read = x.part(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
+            let values = self.dtype.decode(&self.session.read(&read)?);
+            for part in parts {
+                watch(part.path, d_in as usize, &values)?;
+            }
+        }
+        let op = Linear { bias: true, activation, ..Linear::new(self.dtype, [rows, d_out, d_in]) };
+        let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, y: y.clone() };
+        let adapted: Vec<&Part<'_>> = parts.iter().filter(|part| self.forms(part.path) > 0).collect();
+        let (Some(engine), Some(batch), false) = (self.engine.as_deref_mut(), &self.class.adapters, adapted.is_empty()) else {
+            let plan = self.class.plans.linear(self.session, &op)?;
+            return self.session.run(plan, &args);
+        };
+        if let ([part], true) = (parts, self.ride) {
+            if engine.forms(part.path) == 1 {
+                let (delta, delta_args) = engine.delta(batch, part.path, x, y)?;
+                let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
+                return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
+            }
+        }
+        // The activation comes after what the adapters add.
+        let sums = match (activation, &self.class.buffers.wide) {
+            (Some(_), Some([_, before])) => before.clone(),
+            _ => y.clone(),
+        };
+        let plan = self.class.plans.linear(self.session, &Linear { activation: None, ..op })?;
+        self.session.run(plan, &LinearArgs { y: sums.clone(), ..args })?;
+        let target = |part: &Part<'_>| {
+            let offset = part.first * self.dtype.size();
+            let place = sums.part(offset, sums.len - offset);
+            place.ok_or_else(|| Error::invalid("projection", format!("at most {} bytes", sums.len), offset))
+        };
+        let targets = adapted.into_iter().map(|part| Ok(Target { projection: part.path, y: target(part)?, y_stride: d_out })).collect::<Result<Vec<_>>>()?;
+        engine.apply(self.session, batch, x, d_in, &targets)?;
+        match activation {
+            Some(activation) => {
+                let op = Pointwise { dtype: self.dtype, rows, columns: d_out, kind: Kind::Activation(activation) };
+                let plan = kept(&mut self.class.plans.activation, self.session, op)?;
+                self.session.run(plan, &PointwiseArgs::new(sums, y.clone()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn with_norm<D: Backend>(norm: &Affine<D>, x: &Slice<D>, residual: &Slice<D>, y: &Slice<D>) -> PointwiseArgs<D> {
+    let (weight, bias) = (Some(norm.weight.clone()), Some(norm.bias.clone()));
+    PointwiseArgs { weight, bias, residual: Some(residual.clone()), ..PointwiseArgs::new(x.clone(), y.clone()) }
+}

@@ -1,0 +1,124 @@
+//! `embed` and `compress --calibrate`, run as a user runs them, on the processor.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+use trifuse::adapters::safetensors_file::TensorFile;
+
+use super::support::{Golden, model, root};
+
+pub fn trials() -> Vec<Trial> {
+    let tests: [(&str, fn()); 3] = [
+        ("embed takes each line by itself, in its order", lines),
+        ("embed writes arrays", arrays),
+        ("compress --calibrate runs the model over text", calibrated),
+    ];
+    tests
+        .into_iter()
+        .map(|(name, test)| {
+            Trial::test(name, move || {
+                test();
+                Ok(())
+            })
+            .with_kind("command")
+        })
+        .collect()
+}
+
+fn trifuse(arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
+    command.args(arguments).args(["--backend", "cpu"]).env_remove("TRIFUSE_BACKEND");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    // A run that refuses its arguments reads no input.
+    let _ = writer.join().unwrap();
+    output
+}
+
+fn text(path: &std::path::Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+fn lines() {
+    let golden = Golden::open();
+    let population = text(&root().join("tests/data/adapters/A"));
+    let mut input = Vec::new();
+    let asked = [None, Some("rust"), Some("apache_french")];
+    for (number, sentence) in golden.sentences.iter().enumerate() {
+        let adapter = asked[number % 3];
+        writeln!(input, "{}", json!({"text": sentence, "adapter": adapter, "id": number})).unwrap();
+    }
+    let long = "word ".repeat(500);
+    for bad in ["".to_owned(), "{\"text\": \"\"}".into(), "{\"text\": \"a\", \"adapter\": \"nobody\"}".into(), json!({"text": long}).to_string()] {
+        writeln!(input, "{bad}").unwrap();
+    }
+    input.extend_from_slice(b"{\"text\": \"\xff\"}\n");
+    let output = trifuse(&["embed", "--model", &text(&model()), "--adapters", &population, "--window", "5"], &input);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{errors}");
+    assert!(errors.contains("13 lines, 5 refused"), "{errors}");
+    let found: Vec<Value> = String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(found.len(), 13);
+    for (number, line) in found[..8].iter().enumerate() {
+        let expected = golden.embeddings(match asked[number % 3] {
+            None => "base",
+            Some("rust") => "A/rust",
+            Some(_) => "A/apache_french",
+        });
+        assert_eq!((line["line"].as_u64(), line["tokens"].as_u64()), (Some(number as u64 + 1), Some(golden.ids[number].len() as u64)));
+        let values: Vec<f64> = line["embedding"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect();
+        let off = values.iter().zip(&expected[number * 384..]).map(|(a, b)| (a - f64::from(*b)).abs()).fold(0.0, f64::max);
+        assert!(values.len() == 384 && off <= 1e-5, "line {number}: {off:e}");
+    }
+    for (line, word) in found[8..].iter().zip(["empty line", "at least one word", "nobody", "at most 128 tokens", "UTF-8"]) {
+        assert!(line["error"].as_str().unwrap().contains(word) && line.get("embedding").is_none(), "{line}");
+    }
+}
+
+fn arrays() {
+    let golden = Golden::open();
+    let folder = tempfile::tempdir().unwrap();
+    let input: String = golden.sentences.iter().map(|sentence| format!("{}\n", json!({"text": sentence}))).collect();
+    let npy = folder.path().join("out.npy");
+    let status = |arguments: &[&str]| {
+        let output = trifuse(arguments, input.as_bytes());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    };
+    status(&["embed", "--model", &text(&model()), "-o", &text(&npy)]);
+    let tensors = folder.path().join("out.safetensors");
+    let report = status(&["embed", "--model", &text(&model()), "-o", &text(&tensors), "--dtype", "f16", "--json"]);
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!((report["lines"].as_u64(), report["refused"].as_u64(), report["dtype"].as_str()), (Some(8), Some(0), Some("f16")));
+    let expected = golden.embeddings("base");
+    let bytes = std::fs::read(npy).unwrap();
+    let values: Vec<f32> = bytes[bytes.len() - expected.len() * 4..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let halves = TensorFile::open(tensors).unwrap().floats("embeddings").unwrap();
+    assert_eq!(halves.1, [8, 384]);
+    for (found, most) in [(values, 1e-5), (halves.2, 2e-3)] {
+        assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= most));
+    }
+}
+
+fn calibrated() {
+    let folder = tempfile::tempdir().unwrap();
+    // Text of the repository itself, in the order of its files: the last quarter is of other files than the rest.
+    let documents = ["README.md", "docs/command-line.md", "docs/adapters.md", "docs/kernels.md", "docs/kernels-attention.md", "docs/kernels-linear.md"];
+    let lines: String = documents.iter().map(|name| std::fs::read_to_string(root().join(name)).unwrap()).collect();
+    let lines: String = lines.lines().filter(|line| line.split_whitespace().count() > 4 && !line.starts_with('{')).map(|line| format!("{line}\n")).collect();
+    let file = folder.path().join("text");
+    std::fs::write(&file, lines).unwrap();
+    let population = text(&root().join("tests/data/adapters/A"));
+    let bundle = text(&folder.path().join("a.s2lc"));
+    let output = trifuse(&["compress", &population, "-o", &bundle, "--rank", "4", "--calibrate", &text(&file), "--model", &text(&model()), "--json"], b"");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let adapters = report["adapters"].as_array().unwrap_or_else(|| panic!("{report}"));
+    assert!(adapters.len() == 4 && adapters.iter().all(|adapter| adapter["output_error_held_out"].as_f64().is_some_and(|error| error > 0.0 && error < 1.0)));
+    let lonely = trifuse(&["compress", &population, "-o", &bundle, "--calibrate", &text(&file)], b"");
+    assert_eq!(lonely.status.code(), Some(2));
+}

@@ -1,0 +1,119 @@
+//! A batch with a different adapter on every row gives each row what it gets alone, bit for bit; and what is refused.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use trifuse::DType;
+use trifuse::adapters::encode::EncodeOptions;
+use trifuse::backend::Backend;
+use trifuse::model::Row;
+use trifuse::model::calibrate::calibrate;
+
+use super::support::{Golden, adapters, batch, bits, encoder, plain, population};
+
+const A: [&str; 4] = ["A/rust", "A/sqlite", "A/bible_kjv", "A/apache_french"];
+
+pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for dtype in [DType::F32, DType::F16] {
+        let forms: [(&str, Vec<&str>, EncodeOptions); 3] = [
+            ("plain", A.to_vec(), plain()),
+            ("in the published form", A.to_vec(), EncodeOptions { rank: Some(16), ..EncodeOptions::default() }),
+            ("of two ranks", [&A[..], &["C/r4_rust"]].concat(), plain()),
+        ];
+        for (form, names, options) in forms {
+            let device = device.clone();
+            trials.push(Trial::test(format!("mixed {dtype}: adapters {form}, each row as it is alone"), move || {
+                each_row_as_alone(&device, &names, &options, dtype);
+                Ok(())
+            }));
+        }
+    }
+    let other = device.clone();
+    trials.push(Trial::test("calibration on text keeps more of the output in the same form", move || {
+        calibration(&other);
+        Ok(())
+    }));
+    let device = device.clone();
+    trials.push(Trial::test("refusals leave the encoder usable", move || {
+        refusals(&device);
+        Ok(())
+    }));
+    trials
+}
+
+fn each_row_as_alone<D: Backend>(device: &Arc<D>, names: &[&str], options: &EncodeOptions, dtype: DType) {
+    let golden = Golden::open();
+    let mut encoder = encoder(device, dtype);
+    encoder.attach(Box::new(population(&adapters(names), options).unwrap())).unwrap();
+    // Every sentence three times, with another adapter each time; one row in as many as there are names has none.
+    let sentences: Vec<Vec<i32>> = golden.ids.iter().cycle().take(3 * golden.ids.len()).cloned().collect();
+    let turns: Vec<Option<&str>> = names.iter().map(|name| Some(*name)).chain([None]).collect();
+    let rows = batch(&encoder, &sentences, &turns);
+    let together = encoder.embed(&rows).unwrap();
+    let mut apart = 0;
+    for (row, both) in rows.iter().zip(together.chunks(384)) {
+        assert_eq!(bits(&encoder.embed(&[*row]).unwrap()), bits(both), "{} tokens, {:?}", row.ids.len(), row.adapter);
+        let base = encoder.embed(&[Row { adapter: None, ..*row }]).unwrap();
+        apart += usize::from(bits(&base) != bits(both));
+    }
+    assert_eq!(apart, rows.iter().filter(|row| row.adapter.is_some()).count(), "an adapter changes its rows and no others");
+    let mut turned = rows.clone();
+    turned.reverse();
+    let reversed: Vec<f32> = encoder.embed(&turned).unwrap().chunks(384).rev().flatten().copied().collect();
+    assert_eq!(bits(&reversed), bits(&together), "the order of the rows");
+}
+
+fn calibration<D: Backend>(device: &Arc<D>) {
+    let golden = Golden::open();
+    let mut encoder = encoder(device, DType::F32);
+    // A few sentences, so the inputs are few too; they are each other's held-out text in turn.
+    let sentences: Vec<Vec<i32>> = golden.ids.iter().chain(&golden.ids).cloned().collect();
+    let calibration = calibrate(&mut encoder, &sentences, 256, &|_| {}).unwrap();
+    assert_eq!(calibration.names().count(), 36);
+    let mut adapters = adapters(&A);
+    adapters.iter_mut().for_each(|adapter| adapter.modules.retain(|path, _| path.starts_with("encoder.layer.2.")));
+    let error = |calibration| {
+        let options = EncodeOptions { rank: Some(6), calibration: Some(calibration), ..EncodeOptions::default() };
+        let population = population(&adapters, &options).unwrap();
+        let errors: Vec<f64> =
+            population.adapters.values().flat_map(|a| a.projections.values()).map(|p| p.certificate.output_error_held_out.unwrap()).collect();
+        errors.iter().sum::<f64>() / errors.len() as f64
+    };
+    let (blind, seen) = (error(calibration.clone().only_measuring()), error(calibration));
+    assert!(seen < 0.8 * blind, "{seen} encoded for these inputs, {blind} for any");
+}
+
+/// One sentence for the base model.
+fn row(ids: &[i32]) -> [Row<'_>; 1] {
+    [Row { ids, adapter: None }]
+}
+
+fn refusals<D: Backend>(device: &Arc<D>) {
+    let golden = Golden::open();
+    let mut encoder = encoder(device, DType::F32);
+    let before = encoder.embed(&row(&golden.ids[0])).unwrap();
+    let long = vec![7; encoder.config().max_tokens + 1];
+    let vocabulary = encoder.config().vocabulary as i32;
+    for ids in [&[][..], &[-1], &[vocabulary], &long] {
+        assert!(encoder.embed(&row(ids)).is_err());
+    }
+    assert!(encoder.embed(&[]).is_err());
+    assert!(encoder.adapter("A/rust").unwrap_err().to_string().contains("no adapters"));
+    let mut other = adapters(&["A/rust"]);
+    let (_, query) = other[0].modules.remove_entry("encoder.layer.0.attention.self.query").unwrap();
+    other[0].modules.insert("model.layers.0.self_attn.q_proj".into(), query);
+    let error = encoder.attach(Box::new(population(&other, &plain()).unwrap())).unwrap_err().to_string();
+    assert!(error.contains("q_proj") && error.contains("another"), "{error}");
+    let swapped = other[0].modules.remove("encoder.layer.0.intermediate.dense").unwrap();
+    other[0].modules.retain(|_, _| false);
+    other[0].modules.insert("encoder.layer.0.output.dense".into(), swapped);
+    assert!(encoder.attach(Box::new(population(&other, &plain()).unwrap())).is_err());
+    encoder.attach(Box::new(population(&adapters(&["A/rust"]), &plain()).unwrap())).unwrap();
+    assert!(encoder.adapter("B/rust").unwrap_err().to_string().contains("A/rust"));
+    let first = encoder.prepare(&row(&golden.ids[0])).unwrap();
+    encoder.prepare(&row(&golden.ids[1])).unwrap();
+    assert!(encoder.run(&first).is_err(), "its place was taken");
+    let off = encoder.embed(&row(&golden.ids[0])).unwrap().iter().zip(&before).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(off <= 1e-6, "the base model as before: off by {off}");
+}
