@@ -26,9 +26,22 @@ use support::{err, object, out, population, run, trifuse};
 fn help_names_every_command_and_the_exit_statuses() {
     let output = run(&["--help"]);
     assert!(output.status.success());
-    for word in
-        ["devices", "demo", "compress", "decompress", "inspect", "verify", "bench", "kernels", "completions", "--backend", "--json", "--color", "--quiet", "4 bad input"]
-    {
+    for word in [
+        "devices",
+        "demo",
+        "compress",
+        "decompress",
+        "inspect",
+        "verify",
+        "bench",
+        "kernels",
+        "completions",
+        "--backend",
+        "--json",
+        "--color",
+        "--quiet",
+        "4 bad input",
+    ] {
         assert!(out(&output).contains(word), "{word} is not in the help:\n{}", out(&output));
     }
     assert!(out(&run(&["--version"])).starts_with("trifuse "));
