@@ -32,7 +32,9 @@ fn every_option_of_every_command_has_its_place_in_the_documentation() {
         let options = options(&help);
         assert!(options.contains(&vec!["--backend"]), "{command}: the options were not found in {help}");
         for names in options {
-            let named = |text: &str| names.iter().any(|name| text.contains(&format!("`{name}`")) || text.contains(&format!("`{name} ")));
+            // By itself, before its value, or in a line that shows how the command is used.
+            let named =
+                |text: &str| names.iter().any(|name| [format!("`{name}`"), format!("`{name} "), format!(" {name} ")].iter().any(|way| text.contains(way)));
             assert!(named(own) || named(of_all) || names.contains(&"--help"), "{command}: {names:?} is not in the documentation");
         }
     }
