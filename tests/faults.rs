@@ -135,7 +135,7 @@ fn compute(op: &Linear, args: &trifuse::ops::LinearArgs<Faulty>, fault: Fault, r
         Fault::GivesZeros => y.fill(0.0),
         Fault::IsOffByAThousandth => y.iter_mut().for_each(|y| *y *= 1.002),
         Fault::ChangesFromRunToRun => y[3] += op.dtype.ulp(y[3]) * f64::from(run),
-        Fault::ChangesInTheTenthRun if run == 9 => y[3] += op.dtype.ulp(y[3]),
+        Fault::ChangesInTheTenthRun if run == 10 => y[3] += op.dtype.ulp(y[3]),
         _ => {}
     }
     let mut bytes = op.dtype.encode(&y);

@@ -85,6 +85,11 @@ impl Findings {
         self.judge(name.into(), value, value <= most, format!("at most {most:.4e}"));
     }
 
+    /// A value that must be just that.
+    fn exactly(&mut self, name: impl Into<String>, value: f64, wanted: f64) {
+        self.judge(name.into(), value, value == wanted, format!("exactly {wanted}"));
+    }
+
     fn judge(&mut self, name: String, value: f64, holds: bool, bound: String) {
         if !holds && self.failed.is_none() {
             self.failed = Some(format!("{name}: {value:.6e}, has to be {bound}"));

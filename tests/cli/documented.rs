@@ -10,10 +10,10 @@ fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     &body[..end]
 }
 
-/// The long options that a help text lists.
-fn options(help: &str) -> Vec<&str> {
-    let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
-    lines.filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--"))).collect()
+/// The options that a help text lists, each by all its names.
+fn options(help: &str) -> Vec<Vec<&str>> {
+    let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with("--") || line.starts_with('-') && !line.starts_with("- "));
+    lines.map(|line| line.split([' ', ',']).filter(|word| word.starts_with('-')).collect()).collect()
 }
 
 #[test]
@@ -22,17 +22,20 @@ fn every_option_of_every_command_has_its_place_in_the_documentation() {
     let of_all = section(&page, "## Options of every command");
     let help = out(&run(&["--help"]));
     let (_, list) = help.split_once("Commands:").unwrap();
-    let commands = list.lines().skip(1).take_while(|line| !line.trim().is_empty()).filter_map(|line| line.split_whitespace().next());
-    let commands: Vec<&str> = commands.collect();
+    // What it says of a command may go on in lines that are set further in.
+    let starts = list.lines().skip(1).take_while(|line| !line.trim().is_empty()).filter(|line| !line.starts_with("   "));
+    let commands: Vec<&str> = starts.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(commands.len() >= 8 && commands.contains(&"verify"), "{commands:?}");
     for command in commands {
         let own = section(&page, &format!("### `{command}`"));
         let help = out(&run(&[command, "--help"]));
         let options = options(&help);
-        assert!(options.contains(&"--backend"), "{command}: the options were not found in {help}");
-        for option in options {
-            let named = |text: &str| text.contains(&format!("`{option}`")) || text.contains(&format!("`{option} "));
-            assert!(named(own) || named(of_all) || option == "--help", "{command}: {option} is not in the documentation");
+        assert!(options.contains(&vec!["--backend"]), "{command}: the options were not found in {help}");
+        for names in options {
+            // By itself, before its value, or in a line that shows how the command is used.
+            let named =
+                |text: &str| names.iter().any(|name| [format!("`{name}`"), format!("`{name} "), format!(" {name} ")].iter().any(|way| text.contains(way)));
+            assert!(named(own) || named(of_all) || names.contains(&"--help"), "{command}: {names:?} is not in the documentation");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! `kernels`: listing, compiling ahead, and using what was compiled where there is no compiler.
 
-use super::support::{err, object, out, run};
-
 #[cfg(not(feature = "cuda"))]
 #[test]
 fn without_the_feature_it_says_how_to_get_it() {
+    use super::support::{err, object, run};
+
     let output = run(&["kernels", "--json"]);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(object(&output, "kernels")["error"]["exit_status"], 3);
@@ -18,8 +18,7 @@ mod with_cuda {
 
     use trifuse::backends::cuda::{CACHE_DIR, LIBRARY_DIR, nvrtc_version};
 
-    use super::*;
-    use crate::support::{files, scratch, text, trifuse};
+    use crate::support::{err, files, object, out, run, scratch, text, trifuse};
 
     /// One small variant.
     const POINTWISE: [&str; 5] = ["kernels", "--json", "--op", "pointwise", "--variant=simt"];

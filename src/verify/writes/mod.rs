@@ -129,15 +129,11 @@ fn judge(found: &mut Findings, what: &str, written: Written, counted: &Counted) 
     let [l2, atomics, reductions, local_stores, local_loads, dram] = METRICS.map(|metric| counted.sum(metric) / RUNS as f64);
     found.at_least(format!("{what}: kernels seen"), counted.kernels() as f64, RUNS as f64);
     match written {
-        Written::Exactly(sectors) => {
-            let name = format!("{what}: sectors written to the L2, over those of the output");
-            found.at_least(&name, l2 / sectors as f64, 1.0);
-            found.at_most(&name, l2 / sectors as f64, 1.0);
-        }
+        Written::Exactly(sectors) => found.exactly(format!("{what}: sectors written to the L2"), l2, sectors as f64),
         Written::AtMost(elements) => found.at_most(format!("{what}: sectors written to the L2, over elements of the output"), l2 / elements as f64, 1.0),
     }
-    found.at_most(format!("{what}: atomics and reductions in the L2"), atomics + reductions, 0.0);
-    found.at_most(format!("{what}: sectors of local memory stored and loaded"), local_stores + local_loads, 0.0);
+    found.exactly(format!("{what}: atomics and reductions in the L2"), atomics + reductions, 0.0);
+    found.exactly(format!("{what}: sectors of local memory stored and loaded"), local_stores + local_loads, 0.0);
     found.tell(format!("{what}: bytes written to DRAM"), dram);
 }
 
@@ -159,7 +155,7 @@ mod tests {
         assert_eq!(judged(4096.0, 0.0, 0.0), None);
         // h of 16 tokens and 16 columns of 4 bytes besides.
         assert!(judged(4096.0 + 32.0, 0.0, 0.0).unwrap().contains("sectors written"));
-        assert!(judged(4095.0, 0.0, 0.0).unwrap().contains("at least 1"), "a part that was not counted is no proof");
+        assert!(judged(4095.0, 0.0, 0.0).unwrap().contains("exactly 4096"), "a part that was not counted is no proof");
         assert!(judged(4096.0, 1.0, 0.0).unwrap().contains("local memory"));
         assert!(judged(4096.0, 0.0, 1.0).unwrap().contains("atomics"));
         assert!(judged(f64::NAN, 0.0, 0.0).is_some());
