@@ -84,6 +84,8 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
     for (u32 turn = 0;; turn++) {
         await(&shared.q_full, turn % 2);
         u32 work = __shfl_sync(0xffffffffu, shared.work, 0);
+        // Every lane has read it before one lane says that the next may be written.
+        __syncwarp();
         if (work == ~0u) {
             return;
         }

@@ -102,10 +102,13 @@ pub(super) fn missed(most: u64, before: u64, reached: u64, why: &str) -> Error {
     }
 }
 
+/// The plan of a projection with these users and members, where it has one of its own.
+type Planner<'a> = dyn Fn(&Users<'_>, &[Member<'_>]) -> Result<Option<Plan>> + Sync + 'a;
+
 /// What each projection may be made of, and the loss that `left` bytes allow.
 fn planned(by_path: &[(&str, Users<'_>)], options: &EncodeOptions, left: f64) -> Result<(Vec<Projection>, f64)> {
     let allowed = options.allowed();
-    let every = |plan: &(dyn Fn(&Users<'_>, &[Member<'_>]) -> Result<Option<Plan>> + Sync)| -> Result<Vec<Projection>> {
+    let every = |plan: &Planner<'_>| -> Result<Vec<Projection>> {
         let made = by_path
             .par_iter()
             .map(|(path, users)| with_members(path, users, options, |members, _| Projection::new(path, members, plan(users, members)?, options, &allowed)));
