@@ -172,6 +172,8 @@ impl Queue {
 
     /// What was recorded since; the queue runs things again, whatever this returns.
     pub fn end_capture(&mut self) -> Result<Graph> {
+        // What was recorded has not run: the next launch follows what ran before.
+        self.open.clear();
         self.memory.context.bind()?;
         let stream = self.stream.raw;
         let mut graph = std::ptr::null_mut();
