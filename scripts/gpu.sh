@@ -46,6 +46,7 @@ for line in sys.stdin:
 
 rows=()
 chosen=()
+failed=0
 
 # wanted NAME: whether the step is to run: all are, unless some were named.
 wanted() {
@@ -65,6 +66,7 @@ step() {
   began=$(date +%s)
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
   status=$?
+  [ "$status" = 0 ] || failed=1
   last=$(grep -E 'test result|passed|ERROR SUMMARY|error' "$out/$name.log" | tail -n 1)
   [ -n "$last" ] || last=$(tail -n 1 "$out/$name.log")
   rows+=("$(printf '%-24s %4s  %4ss  %s' "$name" "$([ $status = 0 ] && echo ok || echo "rc$status")" "$(($(date +%s) - began))" "${last:0:110}")")
@@ -127,6 +129,7 @@ run() {
   grep -hE '^test .*FAILED|FAILED' "$out"/conformance-*.log "$out"/contract-*.log 2>/dev/null | head -40
   if [ -e "$out/bench.log" ]; then cat "$out/bench.log"; fi
   printf '%s\n' '' "${rows[@]}"
+  return $failed
 }
 
 case ${1:-} in
