@@ -3,8 +3,9 @@
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{Varlen, VarlenShape};
 
-/// The fewest rows of a batch. With fewer, backends choose kernels that sum in another order; see the module's text.
-pub const MIN_ROWS: usize = 128;
+/// The fewest rows of a batch. With 128 or fewer, `cuda` chooses kernels that stream the weights once and sum in another order;
+/// see the module's text.
+pub const MIN_ROWS: usize = 192;
 /// Rows, and lengths, are multiples of this: a row tile of every backend that works on a part of one.
 const ROW_STEP: usize = 64;
 /// The fewest sequences.
