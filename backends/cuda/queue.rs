@@ -70,7 +70,7 @@ impl Queue {
         self.open = writes;
     }
 
-    /// Where [`COUNTERS`] numbers lie by which the blocks of one launch find each other. They are zero when a launch of this
+    /// Where `COUNTERS` numbers lie by which the blocks of one launch find each other. They are zero when a launch of this
     /// queue starts, and every launch leaves them so. Launches that may run at the same time must not share one.
     pub fn counters(&mut self) -> Result<u64> {
         let counters = match self.counters.take() {
