@@ -1,13 +1,14 @@
 //! `attention` on the tensor cores of Ampere and later.
 
 use super::attention::{AttentionParams, headers, parameters};
+use super::attention_repack::{self as repack, Repack, Rows};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attention::Form;
+use crate::ops::attention::{Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -18,7 +19,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     covers,
     unit: |op, target| Tile::of(op).unit(op.dtype, target.arch),
     units,
-    workspace: |_, _| 0,
+    workspace: |op, _| copies(op).bytes(),
     launch,
 };
 
@@ -78,12 +79,14 @@ impl Tile {
     }
 
     fn unit(self, dtype: DType, arch: Arch) -> Unit {
+        let mut headers = headers();
+        headers.extend(repack::headers());
         Unit {
             name: format!("attention/sm80 {dtype} head_dim {}", self.0),
             source: source!("attention/sm80.cu"),
-            headers: headers(),
+            headers,
             defines: self.defines(dtype, arch),
-            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide"],
+            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide", repack::ENTRY],
             shared_bytes: self.shared_bytes(arch),
         }
     }
@@ -140,24 +143,28 @@ fn work(op: &Attention, rows: u64) -> u64 {
 
 /// Whether every row of q, k and v starts on a multiple of 16 bytes.
 pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
-    let strides = [op.q, op.k, op.v]
-        .iter()
-        .all(|strides| [strides.batch, strides.token, strides.head].iter().all(|stride| (stride * op.dtype.size()).is_multiple_of(16)));
-    strides && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
+    Rows::of(op).iter().all(|rows| spaced(rows, op.dtype)) && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    // SAFETY: the caller's promise; the plan's module was compiled for this tile.
-    unsafe { launch_tile(queue, plan, Tile::of(&plan.op), args) }
+/// Whether rows lie multiples of 16 bytes apart.
+fn spaced(rows: &Rows, dtype: DType) -> bool {
+    let Strides { batch, token, head } = rows.strides;
+    [batch, token, head].iter().all(|stride| (stride * dtype.size()).is_multiple_of(16))
 }
 
-/// Launches the kernel of the plan's module that suits the operands.
-///
-/// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the module was compiled for `tile`, and has the kernels that the operands may need.
-pub(crate) unsafe fn launch_tile(queue: &mut Queue, plan: &Plan<Attention>, tile: Tile, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
+/// The operands that are copied first, to rows that start on multiples of 16 bytes. It pays where more than one tile reads them; of
+/// a pool of pages an operation may use few.
+fn copies(op: &Attention) -> Repack {
+    let pays = op.q_len > ROWS && !matches!(op.form, Form::Paged(_));
+    Repack::of(op, |rows| !pays || spaced(rows, op.dtype))
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let (tile, copies) = (Tile::of(&plan.op), copies(&plan.op));
+    let op = &copies.reads(&plan.op);
     let mut params = parameters(op, args, pack(op));
+    // SAFETY: the caller's promise; a workspace is a buffer of its own.
+    [params.q, params.k, params.v] = unsafe { copies.launch(queue, plan, workspace, args)? };
     let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
     let many = op.q_len > ROWS && work(op, tile.wide_rows(plan.target.arch)) >= u64::from(plan.target.units);
     let (entry, rows) = match aligned(op, &params) {
@@ -168,7 +175,7 @@ pub(crate) unsafe fn launch_tile(queue: &mut Queue, plan: &Plan<Attention>, tile
     params.tiles = tiles(op, rows) as u32;
     let shared_bytes = ((rows + 2 * KEYS) * (tile.0 + PADDING) * 2) as u32;
     let launch = Launch { shared_bytes, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; the plan's module was compiled for this tile.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }
 

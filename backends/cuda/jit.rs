@@ -32,6 +32,7 @@ headers! {
     "tile/reduce.cuh",
     "tile/gemm.cuh",
     "tile/outputs.cuh",
+    "tile/repack.cuh",
     "tile/mma_gemm.cuh",
     "tile/wgmma_gemm.cuh",
     "tile/stream_gemm.cuh",

@@ -2,6 +2,7 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod attention;
+mod attention_repack;
 mod attention_sm80;
 mod attention_sm90;
 mod attention_split;

@@ -96,8 +96,12 @@ impl Layout<'_> {
 
     /// The description of the tensor that starts where `slice` does, on a multiple of 16 bytes.
     pub fn encode(&self, slice: &Slice<Cuda>) -> Result<TensorMap> {
+        self.encode_at(address(slice))
+    }
+
+    /// The description of the tensor that starts at that address of the device, a multiple of 16 bytes.
+    pub fn encode_at(&self, start: u64) -> Result<TensorMap> {
         self.validate()?;
-        let start = address(slice);
         ensure(start.is_multiple_of(16), "tensor map", "a start on a multiple of 16 bytes", format!("{start:#x}"))?;
         let strides: Vec<u64> = self.strides.iter().map(|stride| stride * self.dtype.size()).collect();
         let steps = [1u32; 5];

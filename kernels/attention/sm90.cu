@@ -10,15 +10,6 @@
 
 #include "attention/sm90.cuh"
 
-// BLOCK_KEYS rows of K or V into a stage of the ring, which is free.
-__device__ __forceinline__ void fetch(const tensor_map &map, Ring &ring, char *tiles, u32 stage, i32 key, u32 head, u32 batch) {
-    mbarrier_arrive_expect(&ring.full[stage], KV_BYTES);
-#pragma unroll
-    for (int half = 0; half < HALVES; half++) {
-        tma_load_4d(tiles + stage * KV_BYTES + half * BLOCK_KEYS * ROW_BYTES, &map, &ring.full[stage], half * 64, key, head, batch);
-    }
-}
-
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
 __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
     if (p.queue == nullptr) {
@@ -33,19 +24,23 @@ __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
 
 template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &p, const Stage &stage) {
     Shared &shared = *stage.shared;
-    tma_prefetch_map(&p.q);
-    tma_prefetch_map(&p.k);
-    tma_prefetch_map(&p.v);
+    if constexpr (MAPS == 1) {
+        tma_prefetch_map(&p.q[0]);
+        tma_prefetch_map(&p.k[0]);
+        tma_prefetch_map(&p.v[0]);
+    }
     u32 total = p.work, count = 0, turn = 0, work = blockIdx.x / cluster_size();
     for (; work < total; turn++) {
         Block block = block_of<LISTED>(p.common, work);
         u32 kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
-        await(&shared.q_empty, turn % 2 ^ 1);
-        shared.work = work;
-        mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
-#pragma unroll
-        for (int half = 0; half < HALVES; half++) {
-            tma_load_4d(stage.q + half * BLOCK_ROWS * ROW_BYTES, &p.q, &shared.q_full, half * 64, block.first_row, block.head, block.batch);
+        auto fetch_queries = [&] {
+            await(&shared.q_empty, turn % 2 ^ 1);
+            shared.work = work;
+            mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
+            fetch(p.q, p.common.q, p.common.q_head, block.head, stage.q, &shared.q_full, block.first_row, block.batch);
+        };
+        if (block.steps.last < block.steps.first) {
+            fetch_queries();
         }
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
@@ -55,9 +50,15 @@ template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &
             if (LISTED) {
                 shared.keys[at] = {key, kind};
             }
-            fetch(p.k, shared.k_ring, stage.k, at, key, kv_head, block.batch);
+            mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
+            fetch(p.k, p.common.k, p.common.k_head, kv_head, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, block.batch);
+            if (step == block.steps.last) {
+                // Behind the first keys: their place is free before that of the queries.
+                fetch_queries();
+            }
             await(&shared.v_ring.empty[at], round);
-            fetch(p.v, shared.v_ring, stage.v, at, key, kv_head, block.batch);
+            mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
+            fetch(p.v, p.common.v, p.common.v_head, kv_head, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
         work = next_work(p, total);
@@ -120,6 +121,9 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                     __syncwarp();
                 }
                 leave(&shared.k_ring.empty[count % STAGES]);
+                if (block.steps.last == block.steps.first) {
+                    leave(&shared.q_empty);
+                }
                 hide_scores<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
@@ -148,8 +152,13 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                     __syncwarp();
                 }
                 leave(&shared.k_ring.empty[next % STAGES]);
+                if (step == block.steps.first) {
+                    // Q of the next tile may come.
+                    leave(&shared.q_empty);
+                }
                 hide_scores<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
+                settle_sums(rows);
                 wgmma_wait<0>();
                 wgmma_hold(o);
                 hold(weights);
@@ -158,8 +167,6 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                 shrink_output(o, rows);
                 count = next;
             }
-            // Q of the next tile may come.
-            leave(&shared.q_empty);
             await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
             wgmma_fence();
             start_output(o, weights, v + count % STAGES * KV_BYTES);
@@ -200,7 +207,7 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
-        registers_give<24>();
+        registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
             produce<LISTED>(p, stage);
         }
@@ -212,7 +219,7 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
             cluster_wait();
         }
     } else {
-        registers_take<240>();
+        registers_take<CONSUMER_REGISTERS>();
         consume<LISTED>(p, stage, group - 1);
         if (cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
@@ -234,10 +241,4 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<true>(p, tiles);
-}
-
-// Operands that TMA cannot read: rows that do not start on a multiple of 16 bytes.
-extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80_narrow(const AttentionParams p) {
-    extern __shared__ __align__(16) element shared[];
-    attend<false, true, 1>(p, shared);
 }

@@ -3,6 +3,7 @@
 
 #include "attention/partial.cuh"
 #include "attention/sm80.cuh"
+#include "attention/repack.cuh"
 #include "attention/tma_params.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
@@ -12,13 +13,15 @@ constexpr int BLOCK_ROWS = CONSUMERS * 64;
 constexpr int BLOCK_KEYS = 128;
 constexpr int STAGES = 2;
 constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;
-constexpr int HALVES = HEAD_DIM / 64;                     // a copied row has 64 elements: 128 bytes, swizzled
+constexpr int PANELS = (HEAD_DIM + 63) / 64;              // a copied row has 64 elements: 128 bytes, swizzled
 constexpr u32 ROW_BYTES = 128;
-constexpr u32 Q_BYTES = BLOCK_ROWS * HEAD_DIM * 2;
-constexpr u32 KV_BYTES = BLOCK_KEYS * HEAD_DIM * 2;
+constexpr u32 Q_BYTES = BLOCK_ROWS * PANELS * ROW_BYTES;
+constexpr u32 KV_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
 constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
 
-static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 128, "whole halves, and O in registers");
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128, "whole steps of the product, and O in registers");
+// Of a thread; of all together there are 504.
+constexpr int PRODUCER_REGISTERS = MAPS == 1 ? 24 : 40, CONSUMER_REGISTERS = (504 - PRODUCER_REGISTERS) / CONSUMERS;
 constexpr u32 SHARED_TAIL = 256;                          // for barriers
 
 static_assert(Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
@@ -59,6 +62,21 @@ struct Stage {
     char *q, *k, *v;
     Shared *shared;
 };
+
+// Starts copying BLOCK_ROWS or BLOCK_KEYS rows of a head from `row`. `start` and `stride`, from head to head, are the operand's.
+//
+// A description starts on a multiple of 16 bytes, and so does each of its strides; where a box starts along a row is free. So heads
+// that start elsewhere are described in MAPS classes of one remainder each: every MAPS-th head, from the multiple of 16 before.
+__device__ __forceinline__ void fetch(const tensor_map (&maps)[MAPS], const element *start, u64 stride, u32 head, char *to, u64 *full, i32 row,
+                                      u32 batch) {
+    u32 map = head % MAPS, first = (u32(u64(start)) + u32(stride) * 2 * map & 15) / 2;
+#pragma unroll
+    for (int panel = 0; panel < PANELS; panel++) {
+        tma_load_4d(to + panel * BLOCK_KEYS * ROW_BYTES, &maps[map], full, i32(first) + panel * 64, row, i32(head / MAPS), batch);
+    }
+}
+
+static_assert(BLOCK_ROWS == BLOCK_KEYS, "panels of Q, K and V are alike");
 
 // The steps of a block, from `last` down to `first`: BLOCK_KEYS keys each, or LISTED places in the list of blocks.
 struct Steps {
@@ -134,9 +152,9 @@ typedef u32 Weights[BLOCK_KEYS / 16][4];
 __device__ __forceinline__ void start_scores(Scores &s, u32 q, u32 k) {
 #pragma unroll
     for (int e = 0; e < HEAD_DIM / 16; e++) {
-        u32 within = e % 4 * 32, half = e / 4;
-        u64 left = wgmma_descriptor(q + half * BLOCK_ROWS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
-        u64 right = wgmma_descriptor(k + half * BLOCK_KEYS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
+        u32 within = e % 4 * 32, panel = e / 4;
+        u64 left = wgmma_descriptor(q + panel * BLOCK_ROWS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
+        u64 right = wgmma_descriptor(k + panel * BLOCK_KEYS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
         wgmma_ss<element, BLOCK_KEYS>(s, left, right, e != 0);
     }
     wgmma_commit();
@@ -226,6 +244,15 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
     }
 }
 
+// Weights are computed before what follows. Only a wait that hangs on their sums holds the assembler to that: it moves arithmetic
+// behind wgmma_wait otherwise, and the softmax behind the product that it is to run under.
+__device__ __forceinline__ void settle_sums(const Rows &rows) {
+    // Never: weights are not negative.
+    if (rows.total[0] + rows.total[1] < 0.0f) {
+        asm volatile("nanosleep.u32 0;" ::: "memory");
+    }
+}
+
 __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) {
 #pragma unroll
     for (int j = 0; j < BLOCK_KEYS / 16; j++) {
@@ -253,11 +280,10 @@ __device__ __forceinline__ void leave(u64 *empty) {
     }
 }
 
-// 32 columns of a row, held by four lanes: of each eight columns, lane t has 2t and the next. `count` of them are there.
-__device__ __forceinline__ void write_columns(element *to, const u32 (&own)[4], i32 count, bool aligned) {
-    u32 lane = threadIdx.x % 4;
-    // Each lane gets eight columns of its own, so that it writes 16 bytes: mine[n] comes from lane n.
-    u32 mine[4];
+// 32 columns of a row, held by four lanes: of each eight columns, lane t has 2t and the next. Each lane gets eight columns of its
+// own, so that it writes 16 bytes.
+__device__ __forceinline__ uint4 gather_columns(const u32 (&own)[4]) {
+    u32 lane = threadIdx.x % 4, mine[4];   // mine[n] comes from lane n
 #pragma unroll
     for (u32 turn = 0; turn < 4; turn++) {
         u32 other = lane ^ turn;
@@ -268,16 +294,31 @@ __device__ __forceinline__ void write_columns(element *to, const u32 (&own)[4], 
             mine[n] = other == n ? got : mine[n];
         }
     }
-    if (aligned && i32(lane * 8) + 8 <= count) {
-        store_16(to + lane * 8, {mine[0], mine[1], mine[2], mine[3]});
+    return {mine[0], mine[1], mine[2], mine[3]};
+}
+
+// Columns `column` to `column` + 7 of a row that has `count` of them: those that there are. `to` + `column` is a multiple of 16 bytes.
+__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 count) {
+    if (column >= 0 && column + 8 <= count) {
+        store_16(to + column, eight);
         return;
     }
+    u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        if (i32(lane * 8) + c < count) {
-            to[lane * 8 + c].bits = u16(mine[c / 2] >> c % 2 * 16);
+        if (column + c >= 0 && column + c < count) {
+            to[column + c].bits = u16(words[c / 2] >> c % 2 * 16);
         }
     }
+}
+
+// The eight columns of the lane before, of four: of what the last lane has, the first one gets that of a turn ago.
+__device__ __forceinline__ uint4 columns_before(uint4 mine, uint4 &kept) {
+    u32 lane = threadIdx.x % 32, from = (lane & ~3u) | (lane + 3 & 3);
+    uint4 given = lane % 4 == 3 ? kept : mine;
+    kept = mine;
+    return {__shfl_sync(0xffffffffu, given.x, from), __shfl_sync(0xffffffffu, given.y, from), __shfl_sync(0xffffffffu, given.z, from),
+            __shfl_sync(0xffffffffu, given.w, from)};
 }
 
 __device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
@@ -289,15 +330,28 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         bool there = rows.row[r] < i32(p.q_len);
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
         element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
-        bool aligned = (u64(to) & 15) == 0;
+        u32 over = u32(u64(to) & 15) / 2;
+        i32 count = there ? p.head_dim : 0;
+        // Where the row starts `over` elements past a multiple of 16 bytes, each lane writes from as far before its columns.
+        bool across = any_lane(over != 0);
+        uint4 kept = {};
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i += 4) {
+        for (int i = 0; i < HEAD_DIM / 8 + 1; i += 4) {
+            if (i >= HEAD_DIM / 8 && !across) {
+                break;
+            }
             u32 own[4];
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                own[n] = narrow2<element>(o[4 * (i + n) + 2 * r] * share, o[4 * (i + n) + 2 * r + 1] * share);
+                int place = i + n < HEAD_DIM / 8 ? 4 * (i + n) + 2 * r : 0;
+                own[n] = i + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
             }
-            write_columns(to + i * 8, own, there ? p.head_dim - i * 8 : 0, aligned);
+            uint4 eight = gather_columns(own);
+            if (across) {
+                uint4 before = columns_before(eight, kept);
+                eight = over ? eight_across(before, eight, 8 - over) : eight;
+            }
+            write_eight(to, eight, i * 8 + i32(threadIdx.x % 4 * 8) - i32(over), count);
         }
         if (p.lse && there && threadIdx.x % 4 == 0) {
             f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));

@@ -35,13 +35,16 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading, u32 st
 
 // ---- the instruction, for each width: N / 2 registers of D, then the operands ----
 
-// Eight accumulators as operands of asm, and the names of the first 8, 16, 32, 64, 96, 128 operands.
+// Eight accumulators as operands of asm, and the names of the first 8, 16, 32, 40, 48, 56, 64, 96, 128 operands.
 #define D8(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3]), "+f"(d[n + 4]), "+f"(d[n + 5]), "+f"(d[n + 6]), "+f"(d[n + 7])
 #define D32(n) D8(n), D8(n + 8), D8(n + 16), D8(n + 24)
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_56 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define NAMES_64 NAMES_32 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_96 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
@@ -112,7 +115,7 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
 
 template <class T, int N, int B_MN = 0>
 __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 192 || N == 256, "a width that there is");
+    static_assert(N == 16 || N == 32 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 192 || N == 256, "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_RS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14", D8(0));
@@ -130,6 +133,24 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
             WGMMA_RS(64, "f16", NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", D32(0));
         } else {
             WGMMA_RS(64, "bf16", NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", D32(0));
+        }
+    } else if constexpr (N == 80) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(80, "f16", NAMES_40, "%40", "%41", "%42", "%43", "%44", "%45", "%46", D32(0), D8(32));
+        } else {
+            WGMMA_RS(80, "bf16", NAMES_40, "%40", "%41", "%42", "%43", "%44", "%45", "%46", D32(0), D8(32));
+        }
+    } else if constexpr (N == 96) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(96, "f16", NAMES_48, "%48", "%49", "%50", "%51", "%52", "%53", "%54", D32(0), D8(32), D8(40));
+        } else {
+            WGMMA_RS(96, "bf16", NAMES_48, "%48", "%49", "%50", "%51", "%52", "%53", "%54", D32(0), D8(32), D8(40));
+        }
+    } else if constexpr (N == 112) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(112, "f16", NAMES_56, "%56", "%57", "%58", "%59", "%60", "%61", "%62", D32(0), D8(32), D8(40), D8(48));
+        } else {
+            WGMMA_RS(112, "bf16", NAMES_56, "%56", "%57", "%58", "%59", "%60", "%61", "%62", D32(0), D8(32), D8(40), D8(48));
         }
     } else if constexpr (N == 128) {
         if constexpr (is_f16<T>) {
@@ -159,6 +180,9 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef NAMES_8
 #undef NAMES_16
 #undef NAMES_32
+#undef NAMES_40
+#undef NAMES_48
+#undef NAMES_56
 #undef NAMES_64
 #undef NAMES_96
 #undef NAMES_128

@@ -7,6 +7,7 @@
 mod attention;
 mod attention_forms;
 mod attention_long;
+mod attention_rows;
 mod codebook_gemm;
 mod draw;
 mod fused_mlp;
@@ -199,6 +200,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(attention::cases());
     cases.extend(attention_forms::cases());
     cases.extend(attention_long::cases());
+    cases.extend(attention_rows::cases());
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
     cases.extend(pointwise::cases());

@@ -178,7 +178,7 @@ impl Attention {
     }
 
     /// Rows of q in all sequences: `(sequences as laid out, tokens of each)`.
-    fn q_extent(&self) -> (u64, u64) {
+    pub(crate) fn q_extent(&self) -> (u64, u64) {
         match self.form {
             Form::Varlen(shape) => (1, shape.total_q),
             _ => (self.batch, self.q_len),
@@ -186,7 +186,7 @@ impl Attention {
     }
 
     /// Rows of k in all sequences or pages.
-    fn kv_extent(&self) -> (u64, u64) {
+    pub(crate) fn kv_extent(&self) -> (u64, u64) {
         match self.form {
             Form::Varlen(shape) => (1, shape.total_kv),
             Form::Paged(shape) => (shape.pool_pages, shape.page),

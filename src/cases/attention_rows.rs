@@ -1,0 +1,60 @@
+//! Attention of many queries whose heads and rows do not start on multiples of 16 bytes, and heads of every width.
+
+use super::Case;
+use super::attention::{Scores, case_with};
+use super::attention_forms::{ALL, Blocks, block_case, varlen_case};
+use crate::dtype::DType;
+use crate::ops::attention::{Attention, Strides};
+use crate::oracle::attention::HostForm;
+
+fn case(name: impl std::fmt::Display, op: Attention) -> Case {
+    case_with(name, Attention { lse: true, ..op }, Scores::Normal, |_, _| Ok(HostForm::None))
+}
+
+fn causal(op: Attention) -> Attention {
+    Attention { causal: true, ..op }
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = widths();
+    for dtype in [DType::F16, DType::BF16] {
+        // Tokens lie 8 · d elements apart, so that only heads start elsewhere; each at a remainder of its own.
+        cases.push(case("many_queries_d107_h8", Attention::dense(dtype, 2, [8, 8], [130, 200], 107)));
+        cases.push(case("many_queries_d107_h16_to_8_causal", causal(Attention::dense(dtype, 1, [16, 8], [129, 300], 107))));
+        cases.push(case("many_queries_d127_h8", Attention::dense(dtype, 1, [8, 8], [66, 140], 127)));
+        // Tokens start elsewhere too.
+        cases.push(case("many_queries_d107_h3", Attention::dense(dtype, 2, [3, 1], [130, 200], 107)));
+        let (queries, keys) = (Strides::bhsd(133, 3, 101), Strides::bhsd(257, 3, 101));
+        let op = Attention::dense(dtype, 2, [3, 3], [133, 257], 101);
+        cases.push(case("many_queries_d101_heads_first", causal(Attention { q: queries, k: keys, v: keys, o: queries, ..op })));
+    }
+    cases.push(case("many_queries_window_d107_h8", Attention { window: Some(60), ..causal(Attention::dense(DType::F16, 1, [8, 8], [200, 200], 107)) }));
+    // Query, key and value in one row of a projection, with slack; only the keys' sequences lie an odd number of elements apart.
+    let row = Strides { batch: 440 * 100, token: 440, head: 107 };
+    let op = Attention::dense(DType::F16, 2, [2, 1], [100, 100], 107);
+    let packed = Attention { q: row, k: Strides { batch: 440 * 100 + 1, ..row }, v: row, ..op };
+    cases.push(case("many_queries_strided_d107", packed.clone()));
+    cases.push(case("many_queries_strided_d107_causal", Attention { dtype: DType::BF16, ..causal(packed) }));
+    // Few tiles and many keys: several blocks share a tile's.
+    let keys = Strides { batch: 2100 * 216, token: 216, head: 107 };
+    let op = Attention::dense(DType::F16, 1, [2, 2], [130, 2100], 107);
+    cases.push(case("many_queries_kv2100_d107", Attention { k: keys, v: keys, ..op }));
+    let blocks = || Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
+    cases.push(block_case("blocks128_d107_h8", Attention::dense(DType::F16, 1, [8, 8], [1, 1], 107), blocks()));
+    cases.push(block_case("blocks128_d75_h3", causal(Attention::dense(DType::BF16, 1, [3, 3], [1, 1], 75)), blocks()));
+    for dtype in [DType::F16, DType::BF16] {
+        cases.extend(varlen_case("varlen_d107", dtype, [4, 2], 107, [&[70, 0, 131], &[90, 3, 131]], |op| op.causal = true));
+    }
+    cases
+}
+
+/// Every width that a kernel may be compiled for, and one in between.
+fn widths() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, head_dim) in [1, 8, 31, 32, 48, 63, 72, 80, 81, 96, 104, 112, 113, 120].into_iter().enumerate() {
+        let op = |n: usize| Attention::dense([DType::F16, DType::BF16][n % 2], 1, [2, 2], [70, 150], head_dim);
+        cases.push(case(format!("many_queries_d{head_dim}"), op(n)));
+        cases.push(case(format!("many_queries_d{head_dim}_causal"), causal(op(n + 1))));
+    }
+    cases
+}
