@@ -4,6 +4,7 @@ use super::kernel::{Launch, Plan, address, blocks};
 use super::params::params;
 use super::{Cuda, Queue};
 use crate::device::Slice;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::Strides;
 use crate::ops::{Attention, AttentionArgs};
@@ -46,9 +47,10 @@ pub(crate) fn headers() -> [(&'static str, String); 3] {
     ]
 }
 
-/// Threads of a block, and elements that each writes at a time, in `kernels/tile/repack.cuh`.
+/// Threads of a block, elements that each writes at a time, and rows that it has under way, in `kernels/tile/repack.cuh`.
 const THREADS: u64 = 256;
 const WIDTH: u64 = 8;
+const TOGETHER: u64 = 4;
 
 /// Where the elements of q, k or v lie.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,13 @@ impl Rows {
     pub(crate) fn of(op: &Attention) -> [Self; 3] {
         let rows = |(batch, tokens), heads, strides| Self { batch, tokens, heads, strides };
         [rows(op.q_extent(), op.heads, op.q), rows(op.kv_extent(), op.kv_heads, op.k), rows(op.kv_extent(), op.kv_heads, op.v)]
+    }
+
+    /// Whether rows lie multiples of 16 bytes apart.
+    pub(crate) fn aligned(&self, dtype: DType) -> bool {
+        let Strides { batch, token, head } = self.strides;
+        let free = |count: u64, stride: u64| count <= 1 || (stride * dtype.size()).is_multiple_of(16);
+        free(self.batch, batch) && free(self.tokens, token) && free(self.heads, head)
     }
 
     fn count(&self) -> u64 {
@@ -158,7 +167,7 @@ impl Repack {
         });
         let [q, k, v] = params;
         let params = RepackParams { q, k, v, head_dim: self.head_dim, to_stride: self.stride() };
-        let launch = Launch { grid: [blocks(most.div_ceil(THREADS)), 3, 1], ..Launch::new(1, THREADS as u32) };
+        let launch = Launch { grid: [blocks(most.div_ceil(THREADS * TOGETHER)), 3, 1], ..Launch::new(1, THREADS as u32) };
         // SAFETY: the caller's promise; the workspace holds the copies.
         unsafe { plan.launch(queue, ENTRY, &launch, &params)? };
         Ok(starts)
@@ -168,7 +177,6 @@ impl Repack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
 
     #[test]
     fn copies_lie_one_after_the_other_in_padded_rows() {

@@ -8,7 +8,7 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attention::{Form, Strides};
+use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -143,28 +143,39 @@ fn work(op: &Attention, rows: u64) -> u64 {
 
 /// Whether every row of q, k and v starts on a multiple of 16 bytes.
 pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
-    Rows::of(op).iter().all(|rows| spaced(rows, op.dtype)) && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
-}
-
-/// Whether rows lie multiples of 16 bytes apart.
-fn spaced(rows: &Rows, dtype: DType) -> bool {
-    let Strides { batch, token, head } = rows.strides;
-    [batch, token, head].iter().all(|stride| (stride * dtype.size()).is_multiple_of(16))
+    Rows::of(op).iter().all(|rows| rows.aligned(op.dtype)) && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
 }
 
 /// The operands that are copied first, to rows that start on multiples of 16 bytes. It pays where more than one tile reads them; of
 /// a pool of pages an operation may use few.
 fn copies(op: &Attention) -> Repack {
     let pays = op.q_len > ROWS && !matches!(op.form, Form::Paged(_));
-    Repack::of(op, |rows| !pays || spaced(rows, op.dtype))
+    Repack::of(op, |rows| !pays || rows.aligned(op.dtype))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let (tile, copies) = (Tile::of(&plan.op), copies(&plan.op));
-    let op = &copies.reads(&plan.op);
+    let copies = copies(&plan.op);
+    // SAFETY: the caller's promise; a workspace is a buffer of its own, and the plan's module was compiled for this tile.
+    unsafe {
+        let starts = copies.launch(queue, plan, workspace, args)?;
+        launch_tile(queue, plan, Tile::of(&plan.op), &copies.reads(&plan.op), args, starts)
+    }
+}
+
+/// Launches the kernel of the plan's module that suits the operands: those of `op`, where q, k and v start at `starts`.
+///
+/// # Safety
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the module was compiled for `tile`, and has the kernels that the operands may need.
+pub(crate) unsafe fn launch_tile(
+    queue: &mut Queue,
+    plan: &Plan<Attention>,
+    tile: Tile,
+    op: &Attention,
+    args: &AttentionArgs<Cuda>,
+    starts: [u64; 3],
+) -> Result<()> {
     let mut params = parameters(op, args, pack(op));
-    // SAFETY: the caller's promise; a workspace is a buffer of its own.
-    [params.q, params.k, params.v] = unsafe { copies.launch(queue, plan, workspace, args)? };
+    [params.q, params.k, params.v] = starts;
     let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
     let many = op.q_len > ROWS && work(op, tile.wide_rows(plan.target.arch)) >= u64::from(plan.target.units);
     let (entry, rows) = match aligned(op, &params) {
@@ -175,7 +186,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     params.tiles = tiles(op, rows) as u32;
     let shared_bytes = ((rows + 2 * KEYS) * (tile.0 + PADDING) * 2) as u32;
     let launch = Launch { shared_bytes, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
-    // SAFETY: the caller's promise; the plan's module was compiled for this tile.
+    // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }
 

@@ -24,24 +24,17 @@ __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
 
 template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &p, const Stage &stage) {
     Shared &shared = *stage.shared;
-    if constexpr (MAPS == 1) {
-        tma_prefetch_map(&p.q[0]);
-        tma_prefetch_map(&p.k[0]);
-        tma_prefetch_map(&p.v[0]);
-    }
+    tma_prefetch_map(&p.q);
+    tma_prefetch_map(&p.k);
+    tma_prefetch_map(&p.v);
     u32 total = p.work, count = 0, turn = 0, work = blockIdx.x / cluster_size();
     for (; work < total; turn++) {
         Block block = block_of<LISTED>(p.common, work);
         u32 kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
-        auto fetch_queries = [&] {
-            await(&shared.q_empty, turn % 2 ^ 1);
-            shared.work = work;
-            mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
-            fetch(p.q, p.common.q, p.common.q_head, block.head, stage.q, &shared.q_full, block.first_row, block.batch);
-        };
-        if (block.steps.last < block.steps.first) {
-            fetch_queries();
-        }
+        await(&shared.q_empty, turn % 2 ^ 1);
+        shared.work = work;
+        mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
+        fetch(p.q, stage.q, &shared.q_full, block.first_row, block.head, block.batch);
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
             i32 key = LISTED ? block_columns(p.common)[step] * BLOCK_KEYS : step * BLOCK_KEYS;
@@ -51,14 +44,10 @@ template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &
                 shared.keys[at] = {key, kind};
             }
             mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
-            fetch(p.k, p.common.k, p.common.k_head, kv_head, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, block.batch);
-            if (step == block.steps.last) {
-                // Behind the first keys: their place is free before that of the queries.
-                fetch_queries();
-            }
+            fetch(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
             await(&shared.v_ring.empty[at], round);
             mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
-            fetch(p.v, p.common.v, p.common.v_head, kv_head, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, block.batch);
+            fetch(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
         work = next_work(p, total);
@@ -158,7 +147,9 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                 }
                 hide_scores<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
-                settle_sums(rows);
+                if constexpr (LONG_STEPS) {
+                    settle_sums(rows);
+                }
                 wgmma_wait<0>();
                 wgmma_hold(o);
                 hold(weights);
@@ -207,7 +198,7 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
-        registers_give<PRODUCER_REGISTERS>();
+        registers_give<24>();
         if (threadIdx.x == 0) {
             produce<LISTED>(p, stage);
         }
@@ -219,7 +210,7 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
             cluster_wait();
         }
     } else {
-        registers_take<CONSUMER_REGISTERS>();
+        registers_take<240>();
         consume<LISTED>(p, stage, group - 1);
         if (cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
@@ -241,4 +232,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<true>(p, tiles);
+}
+
+// Operands that start where TMA cannot read.
+extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80_narrow(const AttentionParams p) {
+    extern __shared__ __align__(16) element shared[];
+    attend<false, true, 1>(p, shared);
 }

@@ -20,8 +20,6 @@ constexpr u32 KV_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
 constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
 
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128, "whole steps of the product, and O in registers");
-// Of a thread; of all together there are 504.
-constexpr int PRODUCER_REGISTERS = MAPS == 1 ? 24 : 40, CONSUMER_REGISTERS = (504 - PRODUCER_REGISTERS) / CONSUMERS;
 constexpr u32 SHARED_TAIL = 256;                          // for barriers
 
 static_assert(Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
@@ -63,16 +61,11 @@ struct Stage {
     Shared *shared;
 };
 
-// Starts copying BLOCK_ROWS or BLOCK_KEYS rows of a head from `row`. `start` and `stride`, from head to head, are the operand's.
-//
-// A description starts on a multiple of 16 bytes, and so does each of its strides; where a box starts along a row is free. So heads
-// that start elsewhere are described in MAPS classes of one remainder each: every MAPS-th head, from the multiple of 16 before.
-__device__ __forceinline__ void fetch(const tensor_map (&maps)[MAPS], const element *start, u64 stride, u32 head, char *to, u64 *full, i32 row,
-                                      u32 batch) {
-    u32 map = head % MAPS, first = (u32(u64(start)) + u32(stride) * 2 * map & 15) / 2;
+// Starts copying BLOCK_ROWS or BLOCK_KEYS rows of a head from `row`.
+__device__ __forceinline__ void fetch(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
-        tma_load_4d(to + panel * BLOCK_KEYS * ROW_BYTES, &maps[map], full, i32(first) + panel * 64, row, i32(head / MAPS), batch);
+        tma_load_4d(to + panel * BLOCK_KEYS * ROW_BYTES, &map, full, panel * 64, row, head, batch);
     }
 }
 
@@ -214,6 +207,11 @@ template <bool LISTED> __device__ __forceinline__ void hide_scores(const Attenti
     }
 }
 
+// Steps that do what the short ones of small heads lose by: their softmax takes longer than their products.
+constexpr bool LONG_STEPS = HEAD_DIM > 64;
+// Powers of two that a weight may grow to before what was summed shrinks: few steps then need it, and f16 goes to 2^16.
+constexpr f32 SLACK = 8.0f;
+
 // Scores become weights. What was summed before is to shrink by `shrink`.
 __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor) {
 #pragma unroll
@@ -226,6 +224,9 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
         peak = fmaxf(peak, shuffle_xor(peak, 1));
         peak = fmaxf(peak, shuffle_xor(peak, 2));
         f32 above = fmaxf(rows.most[r], peak * factor);
+        if constexpr (LONG_STEPS) {
+            above = above > rows.most[r] + SLACK ? above : rows.most[r];
+        }
         // A row that has seen nothing yet: its weights are 2^-infinity.
         f32 base = above == -infinity() ? 0.0f : above;
         rows.shrink[r] = exp2_fast(rows.most[r] - base);
@@ -264,6 +265,9 @@ __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) 
 }
 
 __device__ __forceinline__ void shrink_output(Output &o, const Rows &rows) {
+    if (LONG_STEPS && !any_lane(rows.shrink[0] != 1.0f || rows.shrink[1] != 1.0f)) {
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++) {
         o[4 * i] *= rows.shrink[0];
@@ -280,9 +284,15 @@ __device__ __forceinline__ void leave(u64 *empty) {
     }
 }
 
-// 32 columns of a row, held by four lanes: of each eight columns, lane t has 2t and the next. Each lane gets eight columns of its
-// own, so that it writes 16 bytes.
-__device__ __forceinline__ uint4 gather_columns(const u32 (&own)[4]) {
+// 32 columns of row `r` of O from tile `first`, held by four lanes: of each eight columns, lane t has 2t and the next. Each lane
+// gets eight columns of its own, so that it writes 16 bytes.
+__device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int r, f32 share) {
+    u32 own[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int place = first + n < HEAD_DIM / 8 ? 4 * (first + n) + 2 * r : 0;
+        own[n] = first + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
+    }
     u32 lane = threadIdx.x % 4, mine[4];   // mine[n] comes from lane n
 #pragma unroll
     for (u32 turn = 0; turn < 4; turn++) {
@@ -312,13 +322,18 @@ __device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column
     }
 }
 
-// The eight columns of the lane before, of four: of what the last lane has, the first one gets that of a turn ago.
-__device__ __forceinline__ uint4 columns_before(uint4 mine, uint4 &kept) {
-    u32 lane = threadIdx.x % 32, from = (lane & ~3u) | (lane + 3 & 3);
-    uint4 given = lane % 4 == 3 ? kept : mine;
-    kept = mine;
-    return {__shfl_sync(0xffffffffu, given.x, from), __shfl_sync(0xffffffffu, given.y, from), __shfl_sync(0xffffffffu, given.z, from),
-            __shfl_sync(0xffffffffu, given.w, from)};
+// A row that starts `over` elements past a multiple of 16 bytes: each lane writes from as far before its columns, what it has behind
+// the last of the lane before. Of four lanes the first one gets that of a turn ago.
+__device__ __forceinline__ void write_across(element *to, const Output &o, int r, f32 share, i32 count) {
+    u32 over = u32(u64(to) & 15) / 2, lane = threadIdx.x % 32, before = (lane & ~3u) | (lane + 3 & 3);
+    uint4 kept = {};
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8 + 1; i += 4) {
+        uint4 mine = gather_columns(o, i, r, share), given = lane % 4 == 3 ? kept : mine;
+        kept = mine;
+        uint4 low = {shuffle_from(given.x, before), shuffle_from(given.y, before), shuffle_from(given.z, before), shuffle_from(given.w, before)};
+        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), count);
+    }
 }
 
 __device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
@@ -330,28 +345,14 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         bool there = rows.row[r] < i32(p.q_len);
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
         element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
-        u32 over = u32(u64(to) & 15) / 2;
         i32 count = there ? p.head_dim : 0;
-        // Where the row starts `over` elements past a multiple of 16 bytes, each lane writes from as far before its columns.
-        bool across = any_lane(over != 0);
-        uint4 kept = {};
+        if (any_lane((u64(to) & 15) != 0)) {
+            write_across(to, o, r, share, count);
+        } else {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8 + 1; i += 4) {
-            if (i >= HEAD_DIM / 8 && !across) {
-                break;
+            for (int i = 0; i < HEAD_DIM / 8; i += 4) {
+                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count);
             }
-            u32 own[4];
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                int place = i + n < HEAD_DIM / 8 ? 4 * (i + n) + 2 * r : 0;
-                own[n] = i + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
-            }
-            uint4 eight = gather_columns(own);
-            if (across) {
-                uint4 before = columns_before(eight, kept);
-                eight = over ? eight_across(before, eight, 8 - over) : eight;
-            }
-            write_eight(to, eight, i * 8 + i32(threadIdx.x % 4 * 8) - i32(over), count);
         }
         if (p.lse && there && threadIdx.x % 4 == 0) {
             f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));

@@ -3,7 +3,7 @@
 
 #include "ptx/types.cuh"
 
-constexpr int REPACK_THREADS = 256;
+constexpr u32 REPACK_THREADS = 256;
 
 // Eight 16-bit elements from number `first` (0 to 7) of the sixteen in `low` and `high`. No index is known, and no register array
 // may be indexed: words move by four, two and one, then by half a word.
@@ -24,34 +24,70 @@ __device__ __forceinline__ uint4 eight_across(uint4 low, uint4 high, u32 first) 
     return {words[0], words[1], words[2], words[3]};
 }
 
-// Eight elements from `from`, of which the last 8 - `count` become zero. Whole words are read where they lie in `begin` to `end`.
-__device__ __forceinline__ uint4 load_eight(const element *from, i32 count, u64 begin, u64 end) {
-    u64 at = u64(from) & ~u64(15);
-    u32 first = u32(u64(from) & 15) / 2;
-    uint4 eight;
-    if (at >= begin && at + (first ? 32 : 16) <= end) {
-        uint4 low = *(const uint4 *)at;
-        eight = eight_across(low, first ? *(const uint4 *)(at + 16) : low, first);
+// The two words that eight elements from `from` lie in: read where both lie between the addresses `begin` and `end`.
+struct Straddled {
+    uint4 low, high;
+    bool read;
+};
+
+__device__ __forceinline__ Straddled read_straddled(const element *from, bool wanted, u64 begin, u64 end) {
+    u64 at = u64(from) & ~u64(15), next = at + (u64(from) & 15 ? 16 : 0);
+    Straddled words = {{}, {}, wanted && at >= begin && next + 16 <= end};
+    if (words.read) {
+        words.low = *(const uint4 *)at;
+        words.high = *(const uint4 *)next;
+    }
+    return words;
+}
+
+// The eight elements, of which the last 8 - `count` become zero.
+__device__ __forceinline__ uint4 eight_of(const Straddled &words, const element *from, i32 count) {
+    u32 eight[4];
+    if (words.read) {
+        uint4 all = eight_across(words.low, words.high, u32(u64(from) & 15) / 2);
+        eight[0] = all.x, eight[1] = all.y, eight[2] = all.z, eight[3] = all.w;
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            eight[w] = count >= 2 * w + 2 ? eight[w] : count > 2 * w ? eight[w] & 0xffff : 0;
+        }
     } else {
-        u32 words[4];
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             u32 even = 2 * w < count ? from[2 * w].bits : 0, odd = 2 * w + 1 < count ? from[2 * w + 1].bits : 0;
-            words[w] = even | odd << 16;
+            eight[w] = even | odd << 16;
         }
-        eight = {words[0], words[1], words[2], words[3]};
     }
-    auto kept = [count](u32 word, i32 before) { return count >= before + 2 ? word : count > before ? word & 0xffff : 0; };
-    return {kept(eight.x, 0), kept(eight.y, 2), kept(eight.z, 4), kept(eight.w, 6)};
+    return {eight[0], eight[1], eight[2], eight[3]};
 }
 
 // to[rows, stride] = `depth` elements from start(row), and zeros up to the stride, a multiple of 8. What lies between the addresses
-// `begin` and `end` may be read. All threads of all blocks along x.
+// `begin` and `end` may be read. All threads of all blocks along x: side by side on a row as far as it goes, and on some rows at once,
+// so that their loads are under way together.
 template <class Start> __device__ __forceinline__ void repack_rows(element *to, u64 rows, u64 depth, u64 stride, u64 begin, u64 end, Start start) {
-    u64 chunks = stride / 8, all = rows * chunks;
-    for (u64 chunk = u64(blockIdx.x) * REPACK_THREADS + threadIdx.x; chunk < all; chunk += u64(gridDim.x) * REPACK_THREADS) {
-        u64 row = chunk / chunks, k = (chunk - row * chunks) * 8;
-        i32 count = k + 8 <= depth ? 8 : i32(depth - k);
-        *(uint4 *)(to + row * stride + k) = load_eight(start(row) + k, count, begin, end);
+    constexpr int TOGETHER = 4;
+    u32 chunks = u32(stride / 8), side = chunks < REPACK_THREADS ? chunks : REPACK_THREADS, high = REPACK_THREADS / side;
+    u32 own = threadIdx.x / side;
+    u64 step = u64(gridDim.x) * high;
+    if (own >= high) {
+        return;
+    }
+    for (u64 row = u64(blockIdx.x) * high + own; row < rows; row += step * TOGETHER) {
+        for (u64 k = threadIdx.x % side * 8; k < stride; k += side * 8) {
+            i32 count = k + 8 <= depth ? 8 : i32(depth - k);
+            const element *from[TOGETHER];
+            Straddled words[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                bool there = row + i * step < rows;
+                from[i] = start(there ? row + i * step : row) + k;
+                words[i] = read_straddled(from[i], there, begin, end);
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                if (row + i * step < rows) {
+                    *(uint4 *)(to + (row + i * step) * stride + k) = eight_of(words[i], from[i], count);
+                }
+            }
+        }
     }
 }
