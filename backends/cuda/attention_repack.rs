@@ -15,13 +15,13 @@ params! {
         from: [const element],
         end: [const element],
         to: [element],
-        /// Of all sequences, tokens and heads.
+        /// Of all sequences, tokens and heads: `inner` after one another, `middle` times, and that again and again.
         rows: u64,
-        tokens: u64,
-        heads: u64,
-        batch_stride: u64,
-        token_stride: u64,
-        head_stride: u64,
+        inner: u64,
+        middle: u64,
+        inner_stride: u64,
+        middle_stride: u64,
+        outer_stride: u64,
     }
 }
 
@@ -47,10 +47,11 @@ pub(crate) fn headers() -> [(&'static str, String); 3] {
     ]
 }
 
-/// Threads of a block, elements that each writes at a time, and rows that it has under way, in `kernels/tile/repack.cuh`.
+/// Threads of a block, and elements that each writes at a time, in `kernels/tile/repack.cuh`.
 const THREADS: u64 = 256;
 const WIDTH: u64 = 8;
-const TOGETHER: u64 = 4;
+/// Blocks that a multiprocessor has of an operand at most: they stay, and walk over the rows.
+const BLOCKS: u64 = 8;
 
 /// Where the elements of q, k or v lie.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +74,27 @@ impl Rows {
         let Strides { batch, token, head } = self.strides;
         let free = |count: u64, stride: u64| count <= 1 || (stride * dtype.size()).is_multiple_of(16);
         free(self.batch, batch) && free(self.tokens, token) && free(self.heads, head)
+    }
+
+    /// Whether a token's heads lie further apart than a head's tokens.
+    const fn heads_outside(&self) -> bool {
+        self.strides.head > self.strides.token
+    }
+
+    /// The axes of a copy, in its order, `(count, stride)` each: those that lie end to end as one.
+    fn axes(&self) -> [(u64, u64); 3] {
+        let Strides { batch, token, head } = self.strides;
+        let (tokens, heads) = ((self.tokens, token), (self.heads, head));
+        let (mut inner, mut middle) = if self.heads_outside() { (tokens, heads) } else { (heads, tokens) };
+        let joins = |inner: (u64, u64), outer: (u64, u64)| outer.0 == 1 || outer.1 == inner.0 * inner.1;
+        let mut outer = (self.batch, batch);
+        if joins(inner, middle) {
+            (inner.0, middle) = (inner.0 * middle.0, (1, 0));
+            if joins(inner, outer) {
+                (inner.0, outer) = (inner.0 * outer.0, (1, 0));
+            }
+        }
+        [inner, middle, outer]
     }
 
     fn count(&self) -> u64 {
@@ -122,9 +144,10 @@ impl Repack {
         self.parts().into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The operation on the copies: `[b, s, h, d]` with padded rows.
+    /// The operation on the copies: padded rows end to end, in the order in which they were.
     pub(crate) fn reads(&self, op: &Attention) -> Attention {
         let strides = |i: usize| match self.copied[i] {
+            true if self.rows[i].heads_outside() => Strides::bhsd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
             true => Strides::bshd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
             false => self.rows[i].strides,
         };
@@ -147,16 +170,17 @@ impl Repack {
         let params = [0, 1, 2].map(|i: usize| {
             let rows = &self.rows[i];
             let (from, count) = (starts[i], if self.copied[i] { rows.count() } else { 0 });
+            let [inner, middle, outer] = rows.axes();
             let params = RowsParams {
                 from,
                 end: from + rows.span(self.head_dim) * self.size,
                 to,
                 rows: count,
-                tokens: rows.tokens,
-                heads: rows.heads,
-                batch_stride: rows.strides.batch,
-                token_stride: rows.strides.token,
-                head_stride: rows.strides.head,
+                inner: inner.0,
+                middle: middle.0,
+                inner_stride: inner.1,
+                middle_stride: middle.1,
+                outer_stride: outer.1,
             };
             if self.copied[i] {
                 starts[i] = to;
@@ -167,7 +191,7 @@ impl Repack {
         });
         let [q, k, v] = params;
         let params = RepackParams { q, k, v, head_dim: self.head_dim, to_stride: self.stride() };
-        let launch = Launch { grid: [blocks(most.div_ceil(THREADS * TOGETHER)), 3, 1], ..Launch::new(1, THREADS as u32) };
+        let launch = Launch { grid: [blocks(most.div_ceil(THREADS).min(BLOCKS * u64::from(plan.target.units))), 3, 1], ..Launch::new(1, THREADS as u32) };
         // SAFETY: the caller's promise; the workspace holds the copies.
         unsafe { plan.launch(queue, ENTRY, &launch, &params)? };
         Ok(starts)
@@ -177,6 +201,17 @@ impl Repack {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn axes_that_lie_end_to_end_are_one() {
+        let rows = |strides| Rows { batch: 2, tokens: 5, heads: 3, strides };
+        assert_eq!(rows(Strides::bshd(5, 3, 107)).axes(), [(30, 107), (1, 0), (1, 0)]);
+        assert_eq!(rows(Strides::bhsd(5, 3, 107)).axes(), [(30, 107), (1, 0), (1, 0)]);
+        let packed = Strides { batch: 2000, token: 330, head: 107 };
+        assert_eq!(rows(packed).axes(), [(3, 107), (5, 330), (2, 2000)]);
+        let apart = Strides { batch: 2000, token: 321, head: 107 };
+        assert_eq!(rows(apart).axes(), [(15, 107), (1, 0), (2, 2000)]);
+    }
 
     #[test]
     fn copies_lie_one_after_the_other_in_padded_rows() {

@@ -161,7 +161,7 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
         let w = elements(workspace, op.dtype, op.tokens * stride, op.d_out * stride)?;
         for (from, to, rows) in [(&args.x, &x, op.tokens), (&args.w, &w, op.d_out)] {
             let params = RepackParams { from: address(from), to: address(to), rows, depth: op.d_in, to_stride: stride };
-            let launch = Launch::new(blocks((rows * stride / 8).div_ceil(1024)), 256);
+            let launch = Launch::new(blocks((rows * stride / 8).div_ceil(256)), 256);
             // SAFETY: the caller's promise; the workspace holds both copies.
             unsafe { plan.launch(queue, "linear_repack", &launch, &params)? };
         }

@@ -5,11 +5,14 @@
 #include "attention/rows_params.cuh"
 #include "attention/repack_params.cuh"
 
-// One operand for each block along y: rows of head_dim elements, in the order of sequences, tokens, heads, with zeros up to the stride.
+// One operand for each block along y: rows of head_dim elements, on three axes, with zeros up to the stride.
 extern "C" __global__ void __launch_bounds__(REPACK_THREADS) attention_repack(const RepackParams p) {
     const RowsParams &own = blockIdx.y == 0 ? p.q : blockIdx.y == 1 ? p.k : p.v;
     repack_rows(own.to, own.rows, p.head_dim, p.to_stride, u64(own.from), u64(own.end), [&own](u64 row) {
-        u64 token = row / own.heads, sequence = token / own.tokens;
-        return own.from + sequence * own.batch_stride + (token - sequence * own.tokens) * own.token_stride + (row - token * own.heads) * own.head_stride;
+        if (own.inner == own.rows) {
+            return own.from + row * own.inner_stride;
+        }
+        u64 further = row / own.inner, outer = further / own.middle;
+        return own.from + outer * own.outer_stride + (further - outer * own.middle) * own.middle_stride + (row - further * own.inner) * own.inner_stride;
     });
 }

@@ -147,7 +147,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                 }
                 hide_scores<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
-                if constexpr (LONG_STEPS) {
+                if constexpr (WIDE_HEADS) {
                     settle_sums(rows);
                 }
                 wgmma_wait<0>();

@@ -207,9 +207,10 @@ template <bool LISTED> __device__ __forceinline__ void hide_scores(const Attenti
     }
 }
 
-// Steps that do what the short ones of small heads lose by: their softmax takes longer than their products.
-constexpr bool LONG_STEPS = HEAD_DIM > 64;
-// Powers of two that a weight may grow to before what was summed shrinks: few steps then need it, and f16 goes to 2^16.
+// Of wide heads products take longer than the softmax, and its place is under them (`settle_sums`). Of narrow ones it is the other way
+// round: measured, they lose by that, and by asking whether O has to shrink.
+constexpr bool WIDE_HEADS = HEAD_DIM > 64;
+// The power of two that a weight may reach before what was summed shrinks. Few steps then need it, and f16 goes to 2^16.
 constexpr f32 SLACK = 8.0f;
 
 // Scores become weights. What was summed before is to shrink by `shrink`.
@@ -224,7 +225,7 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
         peak = fmaxf(peak, shuffle_xor(peak, 1));
         peak = fmaxf(peak, shuffle_xor(peak, 2));
         f32 above = fmaxf(rows.most[r], peak * factor);
-        if constexpr (LONG_STEPS) {
+        if constexpr (WIDE_HEADS) {
             above = above > rows.most[r] + SLACK ? above : rows.most[r];
         }
         // A row that has seen nothing yet: its weights are 2^-infinity.
@@ -265,7 +266,7 @@ __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) 
 }
 
 __device__ __forceinline__ void shrink_output(Output &o, const Rows &rows) {
-    if (LONG_STEPS && !any_lane(rows.shrink[0] != 1.0f || rows.shrink[1] != 1.0f)) {
+    if (WIDE_HEADS && !any_lane(rows.shrink[0] != 1.0f || rows.shrink[1] != 1.0f)) {
         return;
     }
 #pragma unroll
@@ -307,9 +308,10 @@ __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int 
     return {mine[0], mine[1], mine[2], mine[3]};
 }
 
-// Columns `column` to `column` + 7 of a row that has `count` of them: those that there are. `to` + `column` is a multiple of 16 bytes.
-__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 count) {
-    if (column >= 0 && column + 8 <= count) {
+// Columns `column` to `column` + 7 of a row that has `count` of them: those that there are. `aligned`: they start on a multiple of 16
+// bytes.
+__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 count, bool aligned) {
+    if (aligned && column >= 0 && column + 8 <= count) {
         store_16(to + column, eight);
         return;
     }
@@ -332,7 +334,7 @@ __device__ __forceinline__ void write_across(element *to, const Output &o, int r
         uint4 mine = gather_columns(o, i, r, share), given = lane % 4 == 3 ? kept : mine;
         kept = mine;
         uint4 low = {shuffle_from(given.x, before), shuffle_from(given.y, before), shuffle_from(given.z, before), shuffle_from(given.w, before)};
-        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), count);
+        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), count, true);
     }
 }
 
@@ -346,12 +348,14 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
         element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
         i32 count = there ? p.head_dim : 0;
-        if (any_lane((u64(to) & 15) != 0)) {
+        bool aligned = (u64(to) & 15) == 0;
+        // Of short rows there is little to gain, and the code has to be fetched too.
+        if (WIDE_HEADS && any_lane(!aligned)) {
             write_across(to, o, r, share, count);
         } else {
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 8; i += 4) {
-                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count);
+                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count, WIDE_HEADS || aligned);
             }
         }
         if (p.lse && there && threadIdx.x % 4 == 0) {

@@ -30,9 +30,9 @@ struct Straddled {
     bool read;
 };
 
-__device__ __forceinline__ Straddled read_straddled(const element *from, bool wanted, u64 begin, u64 end) {
+__device__ __forceinline__ Straddled read_straddled(const element *from, u64 begin, u64 end) {
     u64 at = u64(from) & ~u64(15), next = at + (u64(from) & 15 ? 16 : 0);
-    Straddled words = {{}, {}, wanted && at >= begin && next + 16 <= end};
+    Straddled words = {{}, {}, at >= begin && next + 16 <= end};
     if (words.read) {
         words.low = *(const uint4 *)at;
         words.high = *(const uint4 *)next;
@@ -61,33 +61,17 @@ __device__ __forceinline__ uint4 eight_of(const Straddled &words, const element 
 }
 
 // to[rows, stride] = `depth` elements from start(row), and zeros up to the stride, a multiple of 8. What lies between the addresses
-// `begin` and `end` may be read. All threads of all blocks along x: side by side on a row as far as it goes, and on some rows at once,
-// so that their loads are under way together.
+// `begin` and `end` may be read. All threads of all blocks along x: side by side on a row as far as it goes.
 template <class Start> __device__ __forceinline__ void repack_rows(element *to, u64 rows, u64 depth, u64 stride, u64 begin, u64 end, Start start) {
-    constexpr int TOGETHER = 4;
-    u32 chunks = u32(stride / 8), side = chunks < REPACK_THREADS ? chunks : REPACK_THREADS, high = REPACK_THREADS / side;
-    u32 own = threadIdx.x / side;
-    u64 step = u64(gridDim.x) * high;
+    u32 chunks = u32(stride / 8), side = chunks < REPACK_THREADS ? chunks : REPACK_THREADS, high = REPACK_THREADS / side, own = threadIdx.x / side;
     if (own >= high) {
         return;
     }
-    for (u64 row = u64(blockIdx.x) * high + own; row < rows; row += step * TOGETHER) {
+    for (u64 row = u64(blockIdx.x) * high + own; row < rows; row += u64(gridDim.x) * high) {
+        const element *from = start(row);
         for (u64 k = threadIdx.x % side * 8; k < stride; k += side * 8) {
-            i32 count = k + 8 <= depth ? 8 : i32(depth - k);
-            const element *from[TOGETHER];
-            Straddled words[TOGETHER];
-#pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                bool there = row + i * step < rows;
-                from[i] = start(there ? row + i * step : row) + k;
-                words[i] = read_straddled(from[i], there, begin, end);
-            }
-#pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                if (row + i * step < rows) {
-                    *(uint4 *)(to + (row + i * step) * stride + k) = eight_of(words[i], from[i], count);
-                }
-            }
+            Straddled words = read_straddled(from + k, begin, end);
+            *(uint4 *)(to + row * stride + k) = eight_of(words, from + k, k + 8 <= depth ? 8 : i32(depth - k));
         }
     }
 }
