@@ -212,7 +212,7 @@ mod tests {
         let packed = |head_dim| Attention::dense(DType::F16, 4, [32, 2], [2048, 2048], head_dim);
         assert_eq!(copies(&packed(112)).bytes(), 0);
         assert_eq!(copies(&packed(107)).bytes(), 4 * 2048 * (32 + 2 + 2) * 112 * 2);
-        let rows = |heads| Strides { batch: 2048 * heads * 112, token: heads * 112, head: 112 };
+        let rows = |heads: u64| Strides { batch: 2048 * heads * 112, token: heads * 112, head: 112 };
         let spaced = Attention { q: rows(32), k: rows(2), ..packed(107) };
         assert_eq!(copies(&spaced).bytes(), 4 * 2048 * 2 * 112 * 2, "only v");
         assert_eq!(covers(&spaced, &TARGET), Ok(()));
