@@ -72,7 +72,7 @@ Result nvrtcCompileProgram(Program *program, int count, const char *const *optio
     for (const auto &header : program->headers) {
         // One function of `ptx/` is one instruction; the emulated ones stand in their place.
         std::string own = slurp(std::string(EMULATOR) + "/" + header.first);
-        spill(root + "/" + header.first, own.empty() ? header.second : own);
+        spill(root + "/" + header.first, own.empty() ? as_host_code(header.second) : own);
     }
     spill(root + "/kernel.cpp", as_host_code(program->source));
     std::string command = "g++ -std=c++17 -O2 -march=native -ffp-contract=fast -w -shared -fPIC -include " EMULATOR "/device.h -I " EMULATOR " -I " + root;

@@ -29,6 +29,9 @@ struct float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
 
 inline float __uint_as_float(unsigned bits) {
     float value;
