@@ -7,5 +7,5 @@
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<false, ACTIVATION_FORM>(p, shared);
+    wgmma_gemm<false, ACTIVATION_FORM, true>(p, shared);
 }
