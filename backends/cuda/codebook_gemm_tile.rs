@@ -62,6 +62,9 @@ params! {
         blocks: u32,
         /// No launch still under way writes x or the core.
         x_early: u32,
+        /// Nor reads or writes y. Only with the above.
+        y_early: u32,
+        unused: u32,
     }
 }
 
@@ -95,7 +98,7 @@ params! {
         accumulate: u32,
         blocks: u32,
         x_early: u32,
-        unused: u32,
+        y_early: u32,
         slices: [TileSlice; 48],
     }
 }
@@ -240,6 +243,8 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         y_aligned: aligned(address(&of.y), slice.y_stride),
         blocks,
         x_early: 0,
+        y_early: 0,
+        unused: 0,
     }
 }
 
@@ -273,7 +278,6 @@ fn cluster_sharing(op: &CodebookGemm, slices: &Slices<'_>, units: u64, x_early: 
         (false, 0..=1) => 32,
         (false, _) => 64,
     };
-    let most = std::env::var("KX_BLOCKS").ok().and_then(|v| v.parse().ok()).unwrap_or(most);
     // A launch takes one block a multiprocessor: the next one is to start beside it.
     (sharing(op, slices, units, most) / CLUSTER).max(1) * CLUSTER
 }
@@ -316,7 +320,7 @@ fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
         accumulate: first.accumulate,
         blocks: first.blocks,
         x_early: first.x_early,
-        unused: 0,
+        y_early: first.y_early,
         slices: [own(first); GROUPED],
     };
     group.slices.iter_mut().zip(slices).for_each(|(slice, params)| *slice = own(params));
@@ -358,6 +362,8 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
+    // Whether all launches still under way are this operation's.
+    let mut own = false;
     each_group(op, args, |group| {
         let mut open = queue.take_open();
         let early = starts_early(&open, &group.iter().flat_map(|(_, of)| read_early(args, of)).collect::<Vec<_>>());
@@ -365,7 +371,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
         let x_early = !early || starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
         let blocks = cluster_sharing(op, group, u64::from(plan.target.units), early && x_early);
         let mut params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
-        params.iter_mut().for_each(|params| params.x_early = u32::from(x_early));
+        for params in &mut params {
+            params.x_early = u32::from(x_early);
+            params.y_early = u32::from(x_early && own);
+        }
+        // Every y of an operation lies apart from the others, and from x.
+        own |= !early;
         if !early {
             open.clear();
         }

@@ -222,7 +222,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and the width says that rows start where
         // TMA can read them. Only kernels that wait for the one before are started early.
         unsafe {
-            let how = WgmmaLaunch { tile, parts: 1, workspace: None, overlap };
+            let how = WgmmaLaunch { tile, cut: None, overlap };
             match (product.width(), up) {
                 (16, true) => product.launch_wgmma(queue, plan, "mlp_up_wgmma", &how)?,
                 (16, false) => product.launch_wgmma(queue, plan, "mlp_down_wgmma", &how)?,

@@ -5,7 +5,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
 use super::params::params;
 use super::queue::starts_early;
-use super::wgmma::{WgmmaLaunch, WgmmaTile};
+use super::wgmma::{Cut, WgmmaLaunch, WgmmaTile};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -112,7 +112,11 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
         source: source!("linear/sm90.cu"),
         headers: vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())],
         defines,
-        entries: &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"],
+        entries: if tile.cuts() {
+            &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_mma_4", "linear_mma_2"]
+        } else {
+            &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"]
+        },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
@@ -179,7 +183,10 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
         let rest = repacked_bytes(&plan.op);
         let rest = workspace.part(rest, workspace.len - rest);
         match product.width() {
-            16 => product.launch_wgmma(queue, plan, "linear_wgmma", &WgmmaLaunch { tile, parts, workspace: rest.as_ref(), overlap }),
+            16 => {
+                let cut = rest.filter(|_| parts > 1).map(|workspace| Cut { entry: "linear_wgmma_cut", parts, workspace });
+                product.launch_wgmma(queue, plan, "linear_wgmma", &WgmmaLaunch { tile, cut, overlap })
+            }
             _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
         }
     }

@@ -44,18 +44,16 @@ impl WgmmaTile {
     /// The same for one product, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
     pub(super) fn choose_cut(product: (u64, u64, u64, bool), target: &Target) -> (Self, u64) {
         let (_, outputs, depth, gated) = product;
-        let may = !gated && depth >= Self::CUT_DEPTH && outputs >= Self::CUT_OUTPUTS;
+        let long = !gated && depth >= Self::CUT_DEPTH && outputs >= Self::CUT_OUTPUTS;
         let cuts = Self::ALL.into_iter().flat_map(|tile| [1, 2, 4].map(|parts| (tile, parts)));
-        let fits = |tile: &Self, parts: u64| parts == 1 || (may && tile.blocks(product).saturating_mul(parts) <= u64::from(target.units));
-        if let Ok(v) = std::env::var("KX_CUT") {
-            let v: Vec<u64> = v.split(':').map(|v| v.parse().unwrap_or(1)).collect();
-            let tile = if v[0] == 256 { Self::WIDE } else { Self::NARROW };
-            if fits(&tile, v[1]) {
-                return (tile, v[1]);
-            }
-        }
+        let fits = |tile: &Self, parts: u64| parts == 1 || (long && tile.cuts() && tile.blocks(product).saturating_mul(parts) <= u64::from(target.units));
         let time = |(tile, parts): &(Self, u64)| tile.time_of_parts(product, *parts, target);
         cuts.filter(|(tile, parts)| fits(tile, *parts)).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or((Self::WIDE, 1))
+    }
+
+    /// Whether kernels for parts of K are compiled: a wide tile has twice the sums to exchange.
+    pub(super) fn cuts(&self) -> bool {
+        *self == Self::NARROW
     }
 
     /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
@@ -128,14 +126,21 @@ impl WgmmaTile {
 }
 
 /// How a product's kernel is started.
-pub(super) struct WgmmaLaunch<'a> {
+pub(super) struct WgmmaLaunch {
     pub tile: WgmmaTile,
-    /// Parts that K is cut into.
-    pub parts: u64,
-    /// Where it is cut, [`WgmmaTile::cut_bytes`] of workspace.
-    pub workspace: Option<&'a Slice<Cuda>>,
+    /// K is cut into parts.
+    pub cut: Option<Cut>,
     /// It may start while the kernel before still runs.
     pub overlap: bool,
+}
+
+/// How K is cut.
+pub(super) struct Cut {
+    /// The kernel for it.
+    pub entry: &'static str,
+    pub parts: u64,
+    /// Of [`WgmmaTile::cut_bytes`].
+    pub workspace: Slice<Cuda>,
 }
 
 impl Product<'_> {
@@ -144,7 +149,7 @@ impl Product<'_> {
     ///
     /// # Safety
     /// As [`Plan::launch`].
-    pub(super) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, how: &WgmmaLaunch<'_>) -> Result<()> {
+    pub(super) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, how: &WgmmaLaunch) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
         }
@@ -168,11 +173,11 @@ impl Product<'_> {
             overlap: how.overlap,
             ..Launch::new(tiles.min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
         };
-        // Blocks that share a tile wait for each other: all are on the device at once.
-        let cut = Launch { grid: [(tiles * how.parts) as u32, 1, 1], overlap: false, cooperative: true, ..one };
-        if let (Some(workspace), 2..) = (how.workspace, how.parts) {
-            if plan.resident_clusters(entry, &cut)? * tile.cluster >= tiles * how.parts {
-                params.parts = how.parts as u32;
+        if let Some(Cut { entry, parts, workspace }) = &how.cut {
+            // Blocks that share a tile wait for each other: all are on the device at once.
+            let cut = Launch { grid: [(tiles * parts) as u32, 1, 1], overlap: false, cooperative: true, ..one };
+            if plan.resident_clusters(entry, &cut)? * tile.cluster >= tiles * parts {
+                params.parts = *parts as u32;
                 params.arrived = address(workspace);
                 params.partial = params.arrived + WgmmaTile::counter_bytes(tiles);
                 // SAFETY: the caller's promise; the workspace is as large as the cut wants it.
@@ -205,7 +210,7 @@ mod tests {
         for product in [(4096, 4096, 4096, false), (256, 1024, 4096, false), (256, 4096, 1024, false), (256, 4096, 4096, true)] {
             assert_eq!(WgmmaTile::choose_cut(product, &H200).1, 1, "{product:?}");
         }
-        for (rows, outputs, depth) in [(129, 4096, 4096), (256, 4096, 4096), (256, 4096, 11008), (65, 2048, 8192), (512, 4096, 11008)] {
+        for (rows, outputs, depth) in [(129, 4096, 4096), (256, 4096, 4096), (256, 4096, 11008), (65, 2048, 8192)] {
             let (tile, parts) = WgmmaTile::choose_cut((rows, outputs, depth, false), &H200);
             assert!(parts > 1 && tile.tiles(rows, outputs, false) * parts <= 132, "{rows} × {outputs} × {depth}: {parts} of {tile:?}");
             assert!(tile.cut_bytes(rows, outputs, parts) <= 32 << 20);

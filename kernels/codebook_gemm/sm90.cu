@@ -120,10 +120,15 @@ template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(
         apply_core(p, tile, space, h, scaling);
         pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
             if (p.x_early) {
-                grid_wait();
+                if (!p.y_early) {
+                    grid_wait();
+                }
                 pieces.fetch_y(p, tile, space, buffer ^ 1);
             }
         });
+        if (p.y_early) {
+            grid_wait();
+        }
     }
     cp_async_wait<0>();
     if (!p.accumulate && first < end) {

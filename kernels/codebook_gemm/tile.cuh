@@ -57,6 +57,7 @@ __device__ __forceinline__ TileParams slice_of(const TileGroup &group, u32 numbe
     p.x_aligned = p.v_aligned = p.y_aligned = 1;
     p.blocks = group.blocks;
     p.x_early = group.x_early;
+    p.y_early = group.y_early;
     return p;
 }
 

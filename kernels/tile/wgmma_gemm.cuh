@@ -222,6 +222,9 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
 template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u64 OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
+    if constexpr (CUT) {
+        hold_address(tiles);
+    }
     u64 *full = (u64 *)(tiles + WGMMA_STAGES * WGMMA_STAGE), *empty = full + WGMMA_STAGES;
     u32 group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
