@@ -44,7 +44,8 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BL
     }
 }
 
-template <bool ALIGNED, u32 HELD, u32 BLOCKS = CLUSTER> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
+// GROUPED: y may be written before the launch before has ended.
+template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
     __shared__ u64 arrived;
@@ -124,13 +125,13 @@ template <bool ALIGNED, u32 HELD, u32 BLOCKS = CLUSTER> __device__ __forceinline
         apply_core(p, tile, space, h, scaling);
         pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
             if (p.x_early) {
-                if (!p.y_early) {
+                if (!GROUPED || !p.y_early) {
                     grid_wait();
                 }
                 pieces.fetch_y(p, tile, space, buffer ^ 1);
             }
         });
-        if (p.y_early) {
+        if (GROUPED && p.y_early) {
             grid_wait();
         }
     }
@@ -149,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false, 2>(p); }
 
 // Several slices: each row of the grid is one.
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2>(slice_of(p, blockIdx.y)); }
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, true>(slice_of(p, blockIdx.y)); }
 
 // For so many slices that clusters of few blocks fill the device, each with more to do: they need not take turns.
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_many(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, FEW>(slice_of(p, blockIdx.y)); }
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_many(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, true, FEW>(slice_of(p, blockIdx.y)); }
