@@ -1,17 +1,12 @@
 //! The tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block.
 
-use std::ops::Range;
-
-use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::codebook_gemm::factor_header;
+use super::codebook_gemm_launch::{CLUSTER, ROWS, TileGroup, TileParams, TileSlice, launch_sm80, launch_sm90};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of};
-use super::params::params;
-use super::{Cuda, Queue};
-use crate::device::Slice;
+use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
-use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
+use crate::ops::codebook_gemm::{CodebookSlice, Factor};
+use crate::ops::{CodeWidth, CodebookGemm};
 
 pub(super) const SM80: Variant<CodebookGemm> = Variant {
     name: "sm80",
@@ -40,48 +35,10 @@ pub(super) const SM90: Variant<CodebookGemm> = Variant {
     launch: launch_sm90,
 };
 
-params! {
-    /// Of one slice.
-    TileParams {
-        x: [const element],
-        y: [element],
-        /// The words of the token index.
-        index: [const i32],
-        scaling: [const f32],
-        core: [const f32],
-        tokens: u64,
-        x_stride: u64,
-        y_stride: u64,
-        input: FactorParams,
-        output: FactorParams,
-        accumulate: u32,
-        /// Rows of x, of the input factor and of y start on multiples of 16 bytes.
-        x_aligned: u32,
-        v_aligned: u32,
-        y_aligned: u32,
-        /// Blocks that share a tile of tokens.
-        blocks: u32,
-        /// No launch still under way writes x or the core.
-        x_early: u32,
-    }
-}
-
-/// As in `kernels/codebook_gemm/tile.cuh`.
-const ROWS: u64 = 16;
-const GROUP: u64 = 32;
-const THREADS: u32 = 256;
-/// Groups of columns that a warp finishes at once, at most.
-const HELD: u64 = 2;
 /// Columns of both factors that a kernel is compiled for.
 const RANKS: [u64; 3] = [16, 32, 64];
 /// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
 const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
-/// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
-const CLUSTER: u64 = 8;
-
-/// Launches in a row that start early: each asks what all before it write.
-const OPEN: usize = 256;
-
 /// The ranks that the kernel for an operation is compiled for.
 fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
@@ -162,6 +119,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
         headers: vec![
             factor_header(),
             ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+            ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
             ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
             ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
             ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
@@ -175,140 +133,14 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CLUSTER", CLUSTER.to_string()),
         ],
         entries: if clusters {
-            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any"]
+            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"]
         } else {
-            &["codebook_gemm_sm80", "codebook_gemm_sm80_any"]
+            &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"]
         },
         shared_bytes,
     }
 }
 
-fn aligned(address: u64, stride: u64) -> u32 {
-    u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
-}
-
-fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32) -> TileParams {
-    let input = factor(slice.input, &of.input, op.d_in, slice.rank);
-    TileParams {
-        x: address(&args.x),
-        y: address(&of.y),
-        index: address(args.token_adapter.slice()),
-        scaling: address(&args.scaling),
-        core: address_of(of.core.as_ref()),
-        tokens: op.tokens,
-        x_stride: op.x_stride,
-        y_stride: slice.y_stride,
-        input,
-        output: factor(slice.output, &of.output, slice.d_out, slice.rank),
-        accumulate: u32::from(op.accumulate),
-        x_aligned: aligned(address(&args.x), op.x_stride),
-        v_aligned: aligned(input.values, slice.rank),
-        y_aligned: aligned(address(&of.y), slice.y_stride),
-        blocks,
-        x_early: 0,
-    }
-}
-
-/// Whether all rows are whole multiples of 16 bytes, so that the short kernel takes them.
-fn whole(params: &TileParams) -> bool {
-    let aligned = params.x_aligned & params.v_aligned & params.y_aligned == 1;
-    aligned && params.input.d.is_multiple_of(8) && params.output.d.is_multiple_of(8) && params.input.rank.is_multiple_of(8)
-}
-
-/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
-/// columns.
-fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
-    let tiles = op.tokens.div_ceil(ROWS).max(1);
-    (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
-}
-
-/// The same of clusters, on a device of `units` multiprocessors.
-fn cluster_sharing(op: &CodebookGemm, slice: &CodebookSlice, units: u64, x_early: bool) -> u64 {
-    let most = match (x_early, op.adapters) {
-        // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
-        // a block is to finish its columns at once.
-        (true, _) => slice.d_out.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
-        // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
-        (false, 0..=1) => 32,
-        (false, _) => 64,
-    };
-    // A launch takes one block a multiprocessor: the next one is to start beside it.
-    (sharing(op, slice, units, most) / CLUSTER).max(1) * CLUSTER
-}
-
-unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
-    for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // Every block computes h anew: few do it, unless there are many adapters to decode.
-        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), 16);
-        let params = tile_params(op, args, slice, of, blocks as u32);
-        let grid = [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1];
-        let launch = Launch { grid, shared_bytes: plan_shared(plan, false), ..Launch::new(1, THREADS) };
-        // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm80" } else { "codebook_gemm_sm80_any" }, &launch, &params)? };
-    }
-    Ok(())
-}
-
-unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
-    for (slice, of) in op.slices.iter().zip(&args.slices) {
-        let mut open = queue.take_open();
-        let early = starts_early(&open, &read_early(args, of));
-        let x_early = early && starts_early(&open, &[Some(&args.x), of.core.as_ref()].into_iter().flatten().map(range).collect::<Vec<_>>());
-        let blocks = cluster_sharing(op, slice, u64::from(plan.target.units), x_early);
-        let params = TileParams { x_early: u32::from(x_early), ..tile_params(op, args, slice, of, blocks as u32) };
-        if !early {
-            open.clear();
-        }
-        open.push(range(&of.y));
-        let launch = Launch {
-            grid: [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1],
-            shared_bytes: plan_shared(plan, true),
-            cluster: [CLUSTER as u32, 1, 1],
-            overlap: early,
-            ..Launch::new(1, THREADS)
-        };
-        // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { plan.launch(queue, sm90_entry(&params), &launch, &params)? };
-        if op.tokens > 0 {
-            queue.leave_open(open);
-        }
-    }
-    Ok(())
-}
-
-fn sm90_entry(params: &TileParams) -> &'static str {
-    let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
-    match (whole(params), groups > u64::from(THREADS / 32)) {
-        (true, false) => "codebook_gemm_sm90",
-        (true, true) => "codebook_gemm_sm90_wide",
-        (false, _) => "codebook_gemm_sm90_any",
-    }
-}
-
-fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
+pub(super) fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
     shared_bytes(rank_of(&plan.op), width_of(&plan.op), clusters)
-}
-
-/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
-fn starts_early(open: &[Range<u64>], reads: &[Range<u64>]) -> bool {
-    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
-    !open.is_empty() && open.len() < OPEN && open.iter().all(|write| reads.iter().all(|read| apart(read, write)))
-}
-
-/// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.
-fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<Range<u64>> {
-    let mut reads = vec![range(&args.scaling)];
-    for factor in [&of.input, &of.output] {
-        reads.push(match factor {
-            FactorArgs::Dense { values, .. } => range(values),
-            FactorArgs::Coded { codebooks, .. } => range(codebooks),
-        });
-    }
-    reads
-}
-
-fn range(slice: &Slice<Cuda>) -> Range<u64> {
-    address(slice)..address(slice) + slice.len
 }

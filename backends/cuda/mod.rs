@@ -9,6 +9,7 @@ mod attention_split;
 mod cache;
 mod catalogue;
 mod codebook_gemm;
+mod codebook_gemm_launch;
 mod codebook_gemm_tile;
 mod fused_mlp;
 mod fused_mlp_stream;
@@ -28,6 +29,7 @@ mod queue;
 mod resources;
 mod stream;
 pub mod tma;
+mod wgmma;
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -13,15 +13,19 @@
 #include "codebook_gemm/expand.cuh"
 #include "ptx/cluster.cuh"
 
-// What the blocks of the cluster summed.
-struct ClusterSpace {
+// Blocks of a cluster where there are many slices.
+constexpr u32 FEW = 2;
+
+// What the cluster's BLOCKS blocks summed.
+template <u32 BLOCKS> struct ClusterSpace {
     Space space;
-    f32 received[CLUSTER][ROWS][RANK];
+    f32 received[BLOCKS][ROWS][RANK];
 };
 
 // The sum over the block's warps to every block of the cluster, 16 bytes a thread. Where there are more threads than that takes,
 // they share the receivers.
-__device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[CLUSTER][ROWS][RANK], u64 *arrived, u32 rank) {
+template <u32 BLOCKS>
+__device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BLOCKS][ROWS][RANK], u64 *arrived, u32 rank) {
     constexpr u32 PIECES = ROWS * RANK / 4, SENDERS = THREADS / PIECES;
     u32 place = threadIdx.x % PIECES * 4;
     float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -35,18 +39,19 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[CL
     }
     u32 own = shared_address(&received[rank][0][0] + place), barrier = shared_address(arrived);
 #pragma unroll
-    for (u32 to = threadIdx.x / PIECES; to < CLUSTER; to += SENDERS) {
+    for (u32 to = threadIdx.x / PIECES; to < BLOCKS; to += SENDERS) {
         cluster_store(cluster_address(own, to), all, cluster_address(barrier, to));
     }
 }
 
-template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
+// GROUPED: y may be written before the launch before has ended.
+template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
     __shared__ u64 arrived;
-    static_assert(sizeof(ClusterSpace) == SHARED_BYTES, "the host's size is another");
-    Space &space = reinterpret_cast<ClusterSpace *>(dynamic)->space;
-    auto &received = reinterpret_cast<ClusterSpace *>(dynamic)->received;
+    static_assert(sizeof(ClusterSpace<CLUSTER>) == SHARED_BYTES, "the host's size is another");
+    Space &space = reinterpret_cast<ClusterSpace<BLOCKS> *>(dynamic)->space;
+    auto &received = reinterpret_cast<ClusterSpace<BLOCKS> *>(dynamic)->received;
     u32 rank = cluster_rank();
     grid_launch_next();
     if (threadIdx.x == 0) {
@@ -60,7 +65,7 @@ template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(
     u32 groups = u32((p.output.d + GROUP - 1) / GROUP), share = (groups + p.blocks - 1) / p.blocks;
     u32 first = member * share, end = first + share < groups ? first + share : groups;
     // Of d_in: whole 32s, so that only the last block has a rest.
-    u64 each = (p.input.d + 32 * CLUSTER - 1) / (32 * CLUSTER) * 32;
+    u64 each = (p.input.d + 32 * BLOCKS - 1) / (32 * BLOCKS) * 32;
     u64 begin = rank * each, finish = begin + each < p.input.d ? begin + each : p.input.d;
     // The one basis that there may be is known before the tile is.
     bool one_basis = !p.input.basis_of;
@@ -113,17 +118,22 @@ template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(
         // Nothing is sent to a block that has ended: each waits for all that is sent to it.
         cluster_barrier_wait(&arrived, 0);
         f32 h[DEPTHS];
-        sum_parts<CLUSTER>(received, h);
+        sum_parts<BLOCKS>(received, h);
         if (p.x_early) {
             pieces.wait(tile);
         }
         apply_core(p, tile, space, h, scaling);
         pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
             if (p.x_early) {
-                grid_wait();
+                if (!GROUPED || !p.y_early) {
+                    grid_wait();
+                }
                 pieces.fetch_y(p, tile, space, buffer ^ 1);
             }
         });
+        if (GROUPED && p.y_early) {
+            grid_wait();
+        }
     }
     cp_async_wait<0>();
     if (!p.accumulate && first < end) {
@@ -138,3 +148,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_wide(const TileParams p) { codebook_gemm<true, 2>(p); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false, 2>(p); }
+
+// Several slices: each row of the grid is one.
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, true>(slice_of(p, blockIdx.y)); }
+
+// For so many slices that clusters of few blocks fill the device, each with more to do: they need not take turns.
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_many(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, true, FEW>(slice_of(p, blockIdx.y)); }

@@ -150,7 +150,9 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("one_adapter", s2lc(dtype, 33, [64, 96, 16]), Assignment::One));
         cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
         cases.push(case("core", with_slice(s2lc(dtype, 19, [48, 72, 20]), |slice| slice.core = true), mixed));
-        cases.push(case("three_slices", three_slices(dtype), mixed));
+        cases.push(case("three_slices", slices(dtype, 64, &[(64, 16), (24, 8), (17, 5)]), mixed));
+        cases.push(case("three_even_slices", slices(dtype, 64, &[(64, 16), (24, 8), (520, 32)]), mixed));
+        cases.push(case("many_slices", slices(dtype, 1104, &[(40, 8); 20]), mixed));
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {
@@ -212,14 +214,14 @@ fn edges() -> Vec<Case> {
     cases
 }
 
-/// As query, key and value with grouped heads: three widths and ranks, side by side in one matrix.
-fn three_slices(dtype: DType) -> CodebookGemm {
-    let mut op = s2lc(dtype, 14, [64, 1, 1]);
-    op.slices = [(64, 16), (24, 8), (17, 5)]
-        .into_iter()
-        .map(|(d_out, rank)| CodebookSlice {
+/// As query, key and value with grouped heads: widths and ranks, side by side in one matrix.
+fn slices(dtype: DType, d_in: u64, slices: &[(u64, u64)]) -> CodebookGemm {
+    let mut op = s2lc(dtype, 14, [d_in, 1, 1]);
+    op.slices = slices
+        .iter()
+        .map(|&(d_out, rank)| CodebookSlice {
             d_out,
-            y_stride: 110,
+            y_stride: slices.iter().map(|(d_out, _)| d_out).sum::<u64>().next_multiple_of(8),
             rank,
             input: Factor::Dense { bases: 1 },
             core: rank == 8,
