@@ -116,6 +116,16 @@ const HOPPER: &str = r#"
         for (int i = 0; i < N / 2; i++) { sum += d[i]; }
         return sum;
     }
+    template <class T, int N> __device__ f32 use_rows(u32 at) {
+        f32 d[N / 2] = {};
+        u32 a[4] = {at, at + 1, at + 2, at + 3};
+        wgmma_fence();
+        wgmma_rs<T, N, 1>(d, a, wgmma_descriptor(at, 16384, 1024, SWIZZLE_128), true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_hold(d);
+        return d[0] + d[N / 2 - 1];
+    }
     extern "C" __global__ void __launch_bounds__(384, 1) probe(const __grid_constant__ tensor_map map, f32 *to, bool more) {
         extern __shared__ __align__(1024) char tile[];
         __shared__ u64 barrier;
@@ -152,6 +162,8 @@ const HOPPER: &str = r#"
         f32 sum = use<f16, 16>(at, more) + use<bf16, 16>(at, more) + use<f16, 32>(at, more) + use<bf16, 32>(at, more);
         sum += use<f16, 64>(at, more) + use<f16, 128>(at, more) + use<f16, 192>(at, more) + use<f16, 256>(at, more);
         sum += use<bf16, 64>(at, more) + use<bf16, 128>(at, more) + use<bf16, 192>(at, more) + use<bf16, 256>(at, more);
+        sum += use_rows<f16, 80>(at) + use_rows<bf16, 80>(at) + use_rows<f16, 96>(at) + use_rows<bf16, 96>(at);
+        sum += use_rows<f16, 112>(at) + use_rows<bf16, 112>(at);
         registers_give<40>();
         to[threadIdx.x] = sum;
         fence_proxy_async();
