@@ -213,10 +213,10 @@ impl Shape {
             Self::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
                 let form = match (grouped, held) {
                     (true, _) => "grouped".to_owned(),
-                    (_, Held::Host) => "from host".into(),
+                    (_, Held::Host) => "from host,".into(),
                     _ if *share == 1 => "chained".into(),
-                    _ if share == projections => "one x".into(),
-                    _ => format!("one x per {share}"),
+                    _ if share == projections => "one input,".into(),
+                    _ => format!("one input per {share},"),
                 };
                 format!("{form} {projections} x {d} r{rank} tokens{tokens} adapters{adapters}")
             }

@@ -147,9 +147,9 @@ fn a_forward_pass_counts_what_adapters_take() {
     let expected = [
         format!("chained {sizes}, graph"),
         format!("chained {sizes}, no graph"),
-        format!("one x per 4 {sizes}, graph"),
-        format!("one x per 4 {sizes}, no graph"),
-        format!("from host {sizes}, no graph"),
+        format!("one input per 4, {sizes}, graph"),
+        format!("one input per 4, {sizes}, no graph"),
+        format!("from host, {sizes}, no graph"),
     ];
     assert_eq!(names(&value), expected);
     // A basis in f16, and for each adapter 7 bits an element of a factor and a codebook of f32.

@@ -80,7 +80,7 @@ pub enum SuiteName {
     Mlp,
     /// Matrix products: square, few rows, odd sizes
     Linear,
-    /// Codebook GEMMs: 128 projections in a chain, several on one x, and in one launch
+    /// Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch
     Adapters,
     /// Block-sparse attention of 204 to 122,305 blocks, 100 runs each
     Sparse,

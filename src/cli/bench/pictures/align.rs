@@ -21,7 +21,8 @@ pub fn picture(report: &Stored) -> Result<Option<String>> {
     let mut panels = Panels::new();
     for (entry, time) in report.results.iter().filter_map(|entry| Some((entry, entry.measured.as_ref()?.cold.median))) {
         for (number, (field, letter)) in FIELDS.into_iter().enumerate() {
-            if let Some(size) = entry.size(field) {
+            // A product of one row is of the sweeps of one row.
+            if let Some(size) = entry.size(field).filter(|size| (field, *size) != ("tokens", 1)) {
                 panels.entry((number, title(entry, field, letter))).or_default().push((size, time));
             }
         }

@@ -62,7 +62,7 @@ fn panel(area: &Area, name: &str, times: &Times) -> Drawn {
         let (x, colour) = (time / factor, colour(number + 1));
         let height = top * (0.98 - 0.1 * number as f64);
         chart.draw_series([PathElement::new([(x, 0.0), (x, height)], colour.stroke_width(2))])?;
-        chart.draw_series([Text::new(name, (x, height), ("sans-serif", 12).into_font().color(&colour))])?;
+        chart.draw_series([Text::new(name, (x + 0.4 * width / factor, height), ("sans-serif", 12).into_font().color(&colour))])?;
     }
     Ok(())
 }

@@ -26,8 +26,10 @@ fn points(report: &Stored) -> Vec<Point> {
 fn draw(area: &super::Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Drawn {
     let every = || groups.iter().flat_map(|(_, points)| points);
     let (least, most) = every().fold((f64::INFINITY, 0.0f64), |(least, most), point| (least.min(point.0), most.max(point.0)));
-    let highest =
-        [ceilings.product_flops_per_second, ceilings.peak_flops_per_second].into_iter().flatten().chain(every().map(|point| point.1)).fold(0.0, f64::max);
+    // What a processor can do is not known well enough to be drawn, so only one of the two limits is there.
+    let limits = ceilings.peak_bytes_per_second.zip(ceilings.peak_flops_per_second);
+    let roofs = limits.map(|limits| limits.1).into_iter().chain(ceilings.product_flops_per_second);
+    let highest = roofs.chain(every().map(|point| point.1)).fold(0.0, f64::max);
     let lowest = every().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let ridge = highest / ceilings.copy_bytes_per_second;
     let (left, right) = (least / 2.0, most.max(ridge) * 2.0);
@@ -50,7 +52,7 @@ fn draw(area: &super::Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]
         (0..=240).map(move |step| left * (right / left).powf(f64::from(step) / 240.0)).map(move |x| (x, (bytes * x).min(flops) / factor))
     };
     let visible = move |line: &(f64, f64)| line.1 >= bottom;
-    if let (Some(bytes), Some(flops)) = (ceilings.peak_bytes_per_second, ceilings.peak_flops_per_second) {
+    if let Some((bytes, flops)) = limits {
         chart
             .draw_series(DashedLineSeries::new(roof(bytes, flops).filter(visible), 6, 5, GREY.stroke_width(1)))?
             .label("the device's limits")
