@@ -45,7 +45,7 @@ impl Visit for All<'_> {
                     Made::Wrong(why) => format!("WRONG: {why}"),
                     Made::Unsupported(why) => why,
                 };
-                eprintln!("{} {} {dtype}: not measured: {why}", B::NAME, point.shape.name());
+                eprintln!("{} {} {dtype}: not measured: {why}", B::NAME, point.name());
             }
         }
         Ok(())
@@ -69,7 +69,7 @@ impl<B: Backend> Measure<B> for Timed<'_> {
         let mut group = criterion.benchmark_group(format!("{} {}", B::NAME, O::NAME));
         // Shown as elements a second: one element is one floating-point operation.
         group.throughput(Throughput::Elements(work.cost().executed_flops as u64));
-        group.bench_function(BenchmarkId::from_parameter(format!("{} {}", point.dtype, point.shape.name())), |bencher| {
+        group.bench_function(BenchmarkId::from_parameter(format!("{} {}", point.dtype, point.name())), |bencher| {
             bencher.iter_custom(|runs| {
                 let first = session.mark().unwrap();
                 for _ in 0..runs {

@@ -40,9 +40,8 @@ impl Ceilings {
         let mut best: Option<(f64, String)> = None;
         for point in ceilings(dtype, caps.kind) {
             let made = with_point(session, &point, None, Rate { flush, schedule })?;
-            if let Made::Measured(rate) = made
-                && best.as_ref().is_none_or(|(least, _)| rate > *least)
-            {
+            let Made::Measured(rate) = made else { continue };
+            if best.as_ref().is_none_or(|(least, _)| rate > *least) {
                 best = Some((rate, point.shape.name()));
             }
         }

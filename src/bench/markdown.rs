@@ -4,10 +4,13 @@ use std::fmt::Write;
 
 use super::stored::{Entry, Measured, Stored};
 
+/// A row's cells after the shape's name and the variant.
+type Cells = fn(&Entry, &Measured) -> Vec<String>;
+
 /// The table of a suite: the names of its columns, and a row a shape. A suite's own columns stand after the shape's name
 /// and the variant, or what came instead of a time.
 pub fn table(report: &Stored) -> (Vec<&'static str>, Vec<Vec<String>>) {
-    let (head, cells): (&[&str], fn(&Entry, &Measured) -> Vec<String>) = match report.suite.as_str() {
+    let (head, cells): (&[&str], Cells) = match report.suite.as_str() {
         "micro" => (&["cold", "warm", "a launch", "a launch, host", "rate"], micro),
         "align" => (&["cold", "± 95 %", "warm", "executed", "over aligned", "neighbour"], align),
         "sparse" => (&["p50", "mean", "std", "p95", "p99", "executed", "useful", "dense-equivalent", "ceiling"], sparse),

@@ -215,7 +215,7 @@ pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Patte
         let kv_head = head * op.kv_heads / op.heads;
         let position = token as i128 + op.kv_len as i128 - op.q_len as i128;
         let listed: Vec<std::ops::Range<u64>> = match pattern {
-            None => vec![0..op.kv_len],
+            None => std::iter::once(0..op.kv_len).collect(),
             Some(pattern) => {
                 let block = u64::from(pattern.block);
                 let columns = pattern.mask.row(0, (token / block) as usize).map(|(column, _)| column as u64);

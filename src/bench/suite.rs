@@ -108,7 +108,7 @@ fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
 fn counted((count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
     let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count) });
     let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks };
-    (shape, count == 12 && heads == 1 || count == 800 && heads == 1)
+    (shape, heads == 1 && [12, 800].contains(&count))
 }
 
 /// The reference's numbers of blocks, a fifth of a square each, on to the "100,000 atoms" that it speaks of: 782 rows of
