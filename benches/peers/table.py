@@ -18,6 +18,8 @@ def seconds(value: float) -> str:
 
 def rate(entry: dict) -> str:
     rates = entry["rates"]
+    if entry["op"] == "launches":
+        return f"{seconds(entry['launch_seconds'])} each"
     if rates["bound"] == "memory":
         return f"{rates['bytes'] / 1e9:.0f} GB/s"
     return f"{rates['executed_flops'] / 1e12:.0f} TFLOP/s"
@@ -33,7 +35,7 @@ def row(entry: dict, peers: list[dict]) -> list[str]:
     cold, warm = entry["cold"]["median"], entry["warm"]["median"]
     ratios = [f"{best['cold']['median'] / cold:.2f}", f"{best['warm']['median'] / warm:.2f}"] if best else ["–", "–"]
     mark = " †" if "launch_bound" in entry["flags"] else ""
-    share = f"{entry['rates']['share_of_ceiling'] * 100:.0f} %"
+    share = "–" if entry["op"] == "launches" else f"{entry['rates']['share_of_ceiling'] * 100:.0f} %"
     return [entry["name"], entry["variant"], seconds(cold) + mark, seconds(warm), rate(entry), share, *peer, *ratios]
 
 

@@ -25,8 +25,14 @@ pub fn table(report: &Stored) -> (Vec<&'static str>, Vec<Vec<String>>) {
 }
 
 /// The page: what measured, against what, the table, and why there is no time where there is none.
+///
+/// Of a sweep only the sizes that stand against a neighbour, and what has no time: the neighbour's time is the quotient.
 pub fn page(report: &Stored) -> String {
-    let (head, rows) = table(report);
+    let (head, mut rows) = table(report);
+    if report.results.iter().any(|entry| entry.aligned.is_some()) {
+        let mut told = report.results.iter().map(|entry| entry.aligned.is_some() || entry.measured.is_none());
+        rows.retain(|_| told.next().unwrap_or(true));
+    }
     let rule = (0..head.len()).map(|column| if column < 2 { "---" } else { "---:" }.to_owned()).collect();
     let head = head.into_iter().map(str::to_owned).collect();
     let line = |cells: &Vec<String>| format!("| {} |", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));

@@ -50,6 +50,9 @@ impl Report for Told {
         page.table(&["shape", "before", "after", "ratio", "interval", "verdict"], &[1, 2, 3, 4], rows)?;
         let level = told.level * 100.0;
         page.line(format!("ratio: of the medians, above 1 is slower. All intervals together hold the true ratios with {level:.0} %"))?;
+        if told.shapes.iter().any(|row| row.host) {
+            page.line("*: the times hold the host's part; another host, or one that others use, moves them too")?;
+        }
         told.warnings.iter().try_for_each(|warning| page.line(page.tone(Tone::Warning, format!("warning: {warning}"))))?;
         match told.regressions.len() {
             0 => page.line(format!("no shape is slower by more than {:.1} %, other than by chance", told.threshold * 100.0)),
@@ -72,5 +75,6 @@ fn cells(page: &Page, row: &Row) -> Vec<String> {
         Verdict::Missing => (Tone::Warning, "missing"),
         Verdict::New => (Tone::Faint, "new"),
     };
+    let verdict = if row.host { format!("{verdict} *") } else { verdict.into() };
     vec![row.name.clone(), before, after, row.ratio.map_or_else(none, |ratio| format!("{ratio:.3}")), interval, page.tone(tone, verdict)]
 }

@@ -89,6 +89,17 @@ fn the_interval_is_that_of_the_tables() {
 }
 
 #[test]
+fn times_with_the_hosts_part_are_marked() {
+    let with = |flag: &str| {
+        let mut entry = entry("m16", &[1.0; 50]);
+        entry["flags"] = json!([flag]);
+        let report = stored(report(vec![entry]));
+        compare(&report, &report, 0.05, false).unwrap().shapes[0].host
+    };
+    assert!(with("host_clock") && with("launch_bound") && !with("noisy"));
+}
+
+#[test]
 fn what_went_and_what_broke_is_named() {
     let first = stored(report(vec![entry("kept", &[1.0; 50]), entry("gone", &[1.0; 50]), entry("broken", &[1.0; 50])]));
     let wrong = json!({ "name": "broken", "op": "linear", "dtype": "f16", "status": "wrong", "why": "element 3" });

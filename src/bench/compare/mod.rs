@@ -48,6 +48,8 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// Holds the ratio of the true medians; nothing where the runs are too few.
     pub ratio_interval: Option<[f64; 2]>,
+    /// Whether the times hold the host's part, so that another host moves them too.
+    pub host: bool,
     /// What that says.
     pub verdict: Verdict,
 }
@@ -101,22 +103,35 @@ pub fn compare(before: &Stored, after: &Stored, threshold: f64, warm: bool) -> R
     for entry in &before.results {
         let Some(first) = times(entry) else { continue };
         let second = after.results.iter().find(|other| key(other) == key(entry));
-        shapes.push(match second.map(times) {
-            None => Row { name: key(entry), seconds: [Some(first.median), None], ratio: None, ratio_interval: None, verdict: Verdict::Missing },
-            Some(None) => Row { name: key(entry), seconds: [Some(first.median), None], ratio: None, ratio_interval: None, verdict: Verdict::Broken },
+        let told = match second.map(times) {
+            None => Row::of_one(key(entry), [Some(first.median), None], Verdict::Missing),
+            Some(None) => Row::of_one(key(entry), [Some(first.median), None], Verdict::Broken),
             Some(Some(second)) => row(key(entry), &first, &second, threshold, pairs),
-        });
+        };
+        shapes.push(Row { host: holds_host(entry) || second.is_some_and(holds_host), ..told });
     }
     for entry in &after.results {
         let known = before.results.iter().any(|other| key(other) == key(entry) && other.measured.is_some());
         if let (false, Some(second)) = (known, times(entry)) {
-            shapes.push(Row { name: key(entry), seconds: [None, Some(second.median)], ratio: None, ratio_interval: None, verdict: Verdict::New });
+            shapes.push(Row { host: holds_host(entry), ..Row::of_one(key(entry), [None, Some(second.median)], Verdict::New) });
         }
     }
     let regressions = shapes.iter().filter(|row| row.verdict.regressed()).map(|row| row.name.clone()).collect();
     let revisions = [&before.environment.revision, &after.environment.revision].map(String::clone);
     let (suite, device) = (before.suite.clone(), before.device.name.clone());
     Ok(Comparison { suite, device, revisions, warnings: warnings(before, after), threshold, level: LEVEL, shapes, regressions })
+}
+
+impl Row {
+    /// A shape with a time on one side only.
+    fn of_one(name: String, seconds: [Option<f64>; 2], verdict: Verdict) -> Self {
+        Self { name, seconds, ratio: None, ratio_interval: None, host: false, verdict }
+    }
+}
+
+/// By its flags: the host's clock, or a device that may have waited for the host.
+fn holds_host(entry: &Entry) -> bool {
+    entry.measured.iter().flat_map(|measured| &measured.flags).any(|flag| flag == "host_clock" || flag == "launch_bound")
 }
 
 fn built(report: &Stored) -> &'static str {
@@ -138,7 +153,7 @@ fn row(name: String, before: &Times, after: &Times, threshold: f64, pairs: usize
         Some([_, high]) if high < 1.0 => Verdict::Faster,
         Some(_) => Verdict::Same,
     };
-    Row { name, seconds: [Some(before.median), Some(after.median)], ratio: Some(after.median / before.median), ratio_interval, verdict }
+    Row { name, seconds: [Some(before.median), Some(after.median)], ratio: Some(after.median / before.median), ratio_interval, host: false, verdict }
 }
 
 /// Two of the samples between which the true median lies but for a probability of `wrong`; nothing where even the least
@@ -191,5 +206,4 @@ fn warnings(before: &Stored, after: &Stored) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "compare_tests.rs"]
 mod tests;
