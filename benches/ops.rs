@@ -37,7 +37,9 @@ impl Visit for All<'_> {
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let mut session = Session::new(Arc::new(backend))?;
         let extent = Extent { kind: session.caps().kind, quick: true };
-        for (suite, dtype) in Suite::ALL.into_iter().flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
+        // A sweep is for one look at many sizes; `trifuse bench align` takes it.
+        let suites = Suite::ALL.into_iter().filter(|suite| *suite != Suite::Align);
+        for (suite, dtype) in suites.flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
             for point in points(suite, dtype, extent) {
                 let timed = Timed { criterion: self.0, point: &point };
                 let why = match with_point(&mut session, &point, None, timed)? {
