@@ -131,3 +131,32 @@ fn an_interrupted_run_tells_what_it_has() {
     let results = value["results"].as_array().unwrap();
     assert!(results.len() < 99 && results.iter().all(|result| result["status"] == "measured"), "{}", results.len());
 }
+
+#[test]
+fn peers_are_drawn_beside_the_lengths_of_attention() {
+    let folder = scratch();
+    let mut report = measured("attention", &[]);
+    // One measured length becomes three: a line needs as many.
+    let one = report["results"][0].clone();
+    let lengths = [256, 512, 1024].map(|length| {
+        let mut result = one.clone();
+        for (field, value) in [("name", Value::from(format!("s{length}"))), ("q_len", length.into()), ("kv_len", length.into())] {
+            result[field] = value;
+        }
+        result
+    });
+    let peers = lengths.each_ref().map(|result| serde_json::json!({ "name": result["name"], "peers": [{ "peer": "cuDNN", "cold": { "median": 1e-3 } }, { "peer": "none", "why": "no kernel" }] }));
+    report["results"] = lengths.to_vec().into();
+    let own = stored(folder.path(), "attention.json", &report);
+    let beside = stored(folder.path(), "peers.json", &serde_json::json!({ "suite": "attention", "device": "GPU", "results": peers }));
+    let place = folder.path().join("pictures");
+    let output = run(&["bench", "report", &own, "--peers", &beside, "--pictures", text(&place), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(object(&output, "bench")["written"].as_array().unwrap().len(), 2);
+    let picture = std::fs::read_to_string(place.join("attention-length.svg")).unwrap();
+    for words in ["trifuse, b1 h4/4 d64", "cuDNN, b1 h4/4 d64", "1024"] {
+        assert!(picture.contains(words), "{words}");
+    }
+    assert!(!picture.contains("none,"), "a peer without a time has no line");
+    assert_eq!(run(&["bench", "report", &own, "--peers", &own]).status.code(), Some(4), "that is no report of peers");
+}
