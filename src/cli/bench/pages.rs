@@ -40,6 +40,9 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     let reports = args.reports.iter().map(|path| Stored::read(path)).collect::<Result<Vec<_>>>()?;
     let peers = args.peers.iter().map(|path| Peers::read(path)).collect::<Result<Vec<_>>>()?;
     let written = write_all(&reports, &peers, args.markdown.as_deref(), args.pictures.as_deref())?;
+    if args.pictures.is_some() && written.len() == usize::from(args.markdown.is_some()) {
+        output.note("nothing to draw: no report holds a time of an operation");
+    }
     let shown = args.markdown.is_none() && args.pictures.is_none();
     output.report(&Written { written, markdown: shown.then(|| pages(&reports)) })?;
     Ok(Outcome::Right)

@@ -18,9 +18,9 @@ pub fn picture(reports: &[Stored]) -> Result<Option<String>> {
 }
 
 fn points(report: &Stored) -> Vec<Point> {
-    let measured = report.results.iter().flat_map(|entry| &entry.measured).filter(|measured| measured.cost.executed_flops > 0.0);
-    // Launches of nothing lie under no roof.
-    measured.filter(|_| report.suite != "micro").map(|m| (m.cost.executed_flops / m.cost.bytes, m.rates.executed_flops)).collect()
+    // Launches of next to nothing lie under no roof.
+    let measured = report.results.iter().filter(|entry| entry.op != "launches").flat_map(|entry| &entry.measured);
+    measured.filter(|m| m.cost.executed_flops > 0.0).map(|m| (m.cost.executed_flops / m.cost.bytes, m.rates.executed_flops)).collect()
 }
 
 fn draw(area: &super::Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Drawn {
