@@ -37,7 +37,9 @@ impl Visit for All<'_> {
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let mut session = Session::new(Arc::new(backend))?;
         let extent = Extent { kind: session.caps().kind, quick: true };
-        for (suite, dtype) in Suite::ALL.into_iter().flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
+        // A sweep is for one look at many sizes; `trifuse bench align` takes it.
+        let suites = Suite::ALL.into_iter().filter(|suite| *suite != Suite::Align);
+        for (suite, dtype) in suites.flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
             for point in points(suite, dtype, extent) {
                 let timed = Timed { criterion: self.0, point: &point };
                 let why = match with_point(&mut session, &point, None, timed)? {
@@ -45,7 +47,7 @@ impl Visit for All<'_> {
                     Made::Wrong(why) => format!("WRONG: {why}"),
                     Made::Unsupported(why) => why,
                 };
-                eprintln!("{} {} {dtype}: not measured: {why}", B::NAME, point.shape.name());
+                eprintln!("{} {} {dtype}: not measured: {why}", B::NAME, point.name());
             }
         }
         Ok(())
@@ -69,7 +71,7 @@ impl<B: Backend> Measure<B> for Timed<'_> {
         let mut group = criterion.benchmark_group(format!("{} {}", B::NAME, O::NAME));
         // Shown as elements a second: one element is one floating-point operation.
         group.throughput(Throughput::Elements(work.cost().executed_flops as u64));
-        group.bench_function(BenchmarkId::from_parameter(format!("{} {}", point.dtype, point.shape.name())), |bencher| {
+        group.bench_function(BenchmarkId::from_parameter(format!("{} {}", point.dtype, point.name())), |bencher| {
             bencher.iter_custom(|runs| {
                 let first = session.mark().unwrap();
                 for _ in 0..runs {

@@ -2,11 +2,12 @@
 # Our speed and PyTorch's on the same shapes, suite by suite in turn, in one table.
 #
 #   scripts/bench.sh [SUITE...]   attention, linear, mlp and adapters where none is named
+#   scripts/bench.sh reports      micro, sparse, forward-pass and align, our side alone, each with its own columns
 #
 # TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
-# MARKDOWN names a file whose measured table is replaced (docs/performance.md). Without PyTorch the table has our
-# side alone.
+# ALIGN_OPTIONS narrow the sweep (--step 16). MARKDOWN names a file whose measured tables are replaced
+# (docs/performance.md), PICTURES a folder for SVG files. Without PyTorch the table has our side alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,6 +17,21 @@ python=${PYTHON:-python3}
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(attention linear mlp adapters)
 mkdir -p "$out"
+
+if [ "${suites[0]}" = reports ]; then
+  failed=0 reports=()
+  for suite in micro sparse forward-pass align; do
+    options=
+    [ $suite != align ] || options=${ALIGN_OPTIONS:-}
+    # shellcheck disable=SC2086 # several options
+    "$trifuse" bench $suite --json ${BENCH_OPTIONS:-} $options >"$out/$suite.json" || failed=1
+    ! grep -q '"results"' "$out/$suite.json" || reports+=("$out/$suite.json")
+  done
+  "$trifuse" bench report "${reports[@]}" --markdown "$out/reports.md" ${PICTURES:+--pictures "$PICTURES"} || failed=1
+  cat "$out/reports.md"
+  [ -z "${MARKDOWN:-}" ] || "$python" benches/peers/table.py --page "$out/reports.md" --section reports --markdown "$MARKDOWN" || failed=1
+  exit $failed
+fi
 
 failed=0
 for suite in "${suites[@]}"; do

@@ -4,6 +4,8 @@
 
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/bench_reports.rs"]
+mod bench_reports;
 #[path = "cli/compress.rs"]
 mod compress;
 #[path = "cli/demo.rs"]

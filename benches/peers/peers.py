@@ -114,6 +114,8 @@ def codebook_gemm(shape: dict):
     """Uncompressed LoRA in the same type and rank: what the codes replace."""
     t, adapters, p, d, r = shape["tokens"], shape["adapters"], shape["projections"], shape["d"], shape["rank"]
     dtype = TYPES[shape["dtype"]]
+    if shape["held"] == "host":
+        raise NotImplementedError("LoRA that the host holds")
     x = normal(t, d, dtype=dtype)
     a = torch.stack([normal(adapters, d, r, dtype=dtype, deviation=d**-0.5) for _ in range(p)])
     b = torch.stack([normal(adapters, r, d, dtype=dtype, deviation=r**-0.5) for _ in range(p)])
@@ -131,17 +133,22 @@ def codebook_gemm(shape: dict):
         yield "LoRA, one bmm pair", batched, check
         return
 
-    def two_products():
-        first = y = torch.mm(torch.mm(x, a[0, 0]), b[0, 0])
-        for n in range(1, p):
-            y = torch.mm(torch.mm(y, a[n, 0]), b[n, 0])
+    # So many projections in a row read one x; the next reads what the last of them wrote.
+    share = shape["share"]
+
+    def chained(projection):
+        source, first = x, None
+        for n in range(p):
+            y = projection(source, n)
+            first = y if n == 0 else first
+            source = y if (n + 1) % share == 0 else source
         return first
 
+    def two_products():
+        return chained(lambda source, n: torch.mm(torch.mm(source, a[n, 0]), b[n, 0]))
+
     def gathered():
-        first = y = torch.bmm(torch.bmm(x[:, None], a[0][ids]), b[0][ids])
-        for n in range(1, p):
-            y = torch.bmm(torch.bmm(y, a[n][ids]), b[n][ids])
-        return first[:, 0]
+        return chained(lambda source, n: torch.bmm(torch.bmm(source[:, None], a[n][ids]), b[n][ids])[:, 0])
 
     if adapters == 1:
         yield "LoRA, two cuBLAS calls", two_products, check
@@ -149,4 +156,23 @@ def codebook_gemm(shape: dict):
         yield "LoRA, gather and bmm", gathered, check
 
 
-OPS = {"linear": linear, "fused_mlp": fused_mlp, "attention": attention, "codebook_gemm": codebook_gemm}
+def copy(shape: dict):
+    source = torch.randint(0, 255, (shape["bytes"],), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    part = slice(-65536, None)
+    yield "PyTorch copy_", lambda: target.copy_(source), lambda y: (y[part], source[part].double())
+
+
+def launches(shape: dict):
+    x = normal(64, dtype=TYPES[shape["dtype"]])
+
+    def chained():
+        y = x
+        for _ in range(shape["count"]):
+            y = torch.relu(y)
+        return y
+
+    yield "PyTorch relu", chained, lambda y: (y, x.double().relu())
+
+
+OPS = {"copy": copy, "launches": launches, "linear": linear, "fused_mlp": fused_mlp, "attention": attention, "codebook_gemm": codebook_gemm}

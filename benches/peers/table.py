@@ -1,13 +1,13 @@
 """Puts our reports and the peers' side by side: python3 benches/peers/table.py DIR [SUITE...] [--markdown FILE]
 
 DIR holds SUITE.json and SUITE.peers.json of each suite. The table goes to standard output; with --markdown it replaces
-what stands between the two marks in FILE."""
+what stands between two marks in FILE. With --page, a page that is ready (of `trifuse bench report`) goes between the
+marks of --section instead: python3 benches/peers/table.py --page PAGE.md --section reports --markdown FILE"""
 
 import argparse
 import json
 import pathlib
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 SUITES = ["attention", "linear", "mlp", "adapters"]
 HEAD = ["shape", "variant", "cold", "warm", "rate", "of ceiling", "best peer", "peer, cold", "ratio", "ratio, warm"]
 
@@ -18,6 +18,8 @@ def seconds(value: float) -> str:
 
 def rate(entry: dict) -> str:
     rates = entry["rates"]
+    if entry["op"] == "launches":
+        return f"{seconds(entry['launch_seconds'])} each"
     if rates["bound"] == "memory":
         return f"{rates['bytes'] / 1e9:.0f} GB/s"
     return f"{rates['executed_flops'] / 1e12:.0f} TFLOP/s"
@@ -33,7 +35,7 @@ def row(entry: dict, peers: list[dict]) -> list[str]:
     cold, warm = entry["cold"]["median"], entry["warm"]["median"]
     ratios = [f"{best['cold']['median'] / cold:.2f}", f"{best['warm']['median'] / warm:.2f}"] if best else ["–", "–"]
     mark = " †" if "launch_bound" in entry["flags"] else ""
-    share = f"{entry['rates']['share_of_ceiling'] * 100:.0f} %"
+    share = "–" if entry["op"] == "launches" else f"{entry['rates']['share_of_ceiling'] * 100:.0f} %"
     return [entry["name"], entry["variant"], seconds(cold) + mark, seconds(warm), rate(entry), share, *peer, *ratios]
 
 
@@ -90,12 +92,31 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
 
 
+def insert(file: pathlib.Path, section: str, page: str) -> None:
+    """Puts a page between the marks of a section."""
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    before, found, rest = file.read_text(encoding="utf-8").partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise SystemExit(f"{file}: expected {begin} and {end}")
+    file.write_text(f"{before}{begin}\n\n{page.strip()}\n\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path, nargs="?", metavar="DIR")
     parser.add_argument("suites", nargs="*", default=SUITES, metavar="SUITE")
-    parser.add_argument("--markdown", type=pathlib.Path)
+    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--section", default="measured")
+    parser.add_argument("--page", type=pathlib.Path)
     arguments = parser.parse_args()
+    if arguments.page:
+        if not arguments.markdown:
+            parser.error("--page needs --markdown")
+        insert(arguments.markdown, arguments.section, arguments.page.read_text(encoding="utf-8"))
+        return
+    if not arguments.folder:
+        parser.error("DIR is missing")
     page = []
     for name in arguments.suites:
         found = suite(arguments.folder, name)
@@ -105,10 +126,7 @@ def main() -> None:
         print("\n".join(["", name, *lines, plain([HEAD, *rows]), *told]))
         page.append("\n\n".join([f"### {name}", "\n".join(lines), markdown([HEAD, *rows]), *(f"- {note}" for note in told)]))
     if arguments.markdown:
-        text = arguments.markdown.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        arguments.markdown.write_text(before + BEGIN + "\n\n" + "\n\n".join(page) + "\n\n" + END + after, encoding="utf-8")
+        insert(arguments.markdown, arguments.section, "\n\n".join(page))
 
 
 if __name__ == "__main__":

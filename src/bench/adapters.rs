@@ -1,11 +1,13 @@
-//! Many projections of codebook GEMM: each on what the one before wrote, as the layers of a model are, or all at once.
+//! Many projections of codebook GEMM: each on what the one before wrote, as the layers of a model are, several on one x, or
+//! all at once; with the adapters on the device, or on the host.
 
 use super::operand::{Values, spread};
-use super::sample::{Placed, Probe, Sample, places};
+use super::sample::{Copies, Memory, Placed, Probe, Sample, places};
+use super::shape::Held;
 use crate::cases::{Draw, Posed, steady_codebook};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::codebook_gemm::{CodebookSliceArgs, FactorArgs};
 use crate::ops::codes::CODEBOOK_LEN;
 use crate::ops::index::{AdapterCodes, Codes, CodesShape, Index, TokenAdapters};
@@ -28,6 +30,8 @@ pub struct Chain {
     pub d: u64,
     pub rank: u64,
     pub grouped: bool,
+    pub share: u64,
+    pub held: Held,
 }
 
 /// The factors of one projection on the host.
@@ -44,7 +48,7 @@ type OfRow = dyn Fn(u64) -> Result<Posed<CodebookGemm>>;
 impl Chain {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
-        let one = CodebookGemm { accumulate: false, ..self.one(self.tokens, self.adapters) };
+        let one = self.one(self.tokens, self.slots());
         let slices = if self.grouped { self.projections as usize } else { 1 };
         CodebookGemm { slices: vec![one.slices[0].clone(); slices], ..one }
     }
@@ -53,17 +57,41 @@ impl Chain {
         CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(self.dtype, tokens, [self.d, self.d, self.rank], adapters, WIDTH) }
     }
 
+    /// Adapters that a launch finds on the device: where the host holds them, those that the batch uses, which are the
+    /// first ones.
+    fn slots(&self) -> u32 {
+        match self.held {
+            Held::Device => self.adapters,
+            Held::Host => self.adapters.min(u32::try_from(self.tokens).unwrap_or(u32::MAX)),
+        }
+    }
+
     /// The operands of every launch, and what to check.
     pub fn operands<D: Device>(self, session: &mut Session<D>, draw: &mut Draw) -> Result<Placed<CodebookGemm, D>> {
         let sets = (0..SETS).map(|_| self.codes(draw)).collect::<Result<Vec<_>>>()?;
         let (token_adapter, scaling) = (self.assign(session)?, self.scaling(session)?);
         let mut x = Values::normal(draw, self.dtype, self.tokens * self.d, 1.0).upload(session)?;
-        let (mut launches, mut probes, mut slices) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut launches, mut probes, mut slices, mut copies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut place: Option<CodebookSliceArgs<D>> = None;
+        let factor = self.d * self.rank * DType::F16.size();
+        let mut memory = Memory { lora_f16_bytes: 2 * factor * self.projections * u64::from(self.adapters), ..Memory::default() };
         let checked = spread(draw, 4, self.projections);
         for number in 0..self.projections {
             let projection = self.projection(&sets, number, draw);
             let y = session.alloc(self.tokens * self.d * self.dtype.size())?;
-            let slice = self.upload(&projection, y.clone(), session)?;
+            let slice = match &place {
+                Some(first) => CodebookSliceArgs { y: y.clone(), ..first.clone() },
+                None => {
+                    let slice = self.upload(&projection, y.clone(), session)?;
+                    memory.device_bytes += bytes(&slice);
+                    slice
+                }
+            };
+            if self.held == Held::Host {
+                memory.host_bytes += bytes(&slice);
+                copies.push(self.copies(&projection, &slice)?);
+                place = Some(slice.clone());
+            }
             if checked.contains(&number) {
                 let x = x.clone();
                 let samples = move |session: &mut Session<D>| self.samples(&projection, &x, session);
@@ -73,13 +101,37 @@ impl Chain {
                 slices.push(slice);
             } else {
                 launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice] });
-                x = y;
+                if (number + 1) % self.share == 0 {
+                    x = y;
+                }
             }
         }
         if self.grouped {
             launches.push(CodebookGemmArgs { x, token_adapter, scaling, slices });
         }
-        Ok(Placed { launches, probes })
+        if self.held == Held::Device {
+            memory.lora_f16_ratio = Some(memory.lora_f16_bytes as f64 / memory.device_bytes as f64);
+        }
+        Ok(Placed { launches, probes, copies, memory: Some(memory) })
+    }
+
+    /// Copies a projection that the host holds to where `slice` has it.
+    fn copies<D: Device>(&self, projection: &Projection, slice: &CodebookSliceArgs<D>) -> Result<Box<Copies<D>>> {
+        let (FactorArgs::Dense { values, .. }, FactorArgs::Coded { codes, codebooks }) = (&slice.input, &slice.output) else {
+            return Err(Error::invalid("projection", "a dense input factor and a coded output factor", "others"));
+        };
+        let (values, codes, codebooks) = (values.clone(), codes.clone(), codebooks.clone());
+        let (basis, host, books) = (self.dtype.encode(&projection.basis.all()), self.host_codes(projection)?, projection.codebooks.clone());
+        Ok(Box::new(move |session| {
+            session.write(&values, &basis)?;
+            session.update_index(&codes, &host)?;
+            session.write(&codebooks, bytemuck::cast_slice(&books))
+        }))
+    }
+
+    /// The codes of the adapters that are on the device.
+    fn host_codes(&self, projection: &Projection) -> Result<Codes> {
+        Codes::new(CodesShape::uniform(self.slots(), self.d as u32, self.rank as u32, WIDTH)?, &projection.codes)
     }
 
     fn codes(&self, draw: &mut Draw) -> Result<AdapterCodes> {
@@ -90,14 +142,13 @@ impl Chain {
     /// Scaled so that what goes through the chain keeps its size.
     fn projection(&self, sets: &[AdapterCodes], number: u64, draw: &mut Draw) -> Projection {
         let basis = Values::normal(draw, self.dtype, self.d * self.rank, 1.0 / (self.d as f64).sqrt());
-        let codes = (0..self.adapters as usize).map(|adapter| sets[(number as usize * 5 + adapter) % SETS].clone()).collect();
-        let codebooks = (0..self.adapters).flat_map(|_| steady_codebook(WIDTH, self.rank, draw)).collect();
+        let codes = (0..self.slots() as usize).map(|adapter| sets[(number as usize * 5 + adapter) % SETS].clone()).collect();
+        let codebooks = (0..self.slots()).flat_map(|_| steady_codebook(WIDTH, self.rank, draw)).collect();
         Projection { basis, codes, codebooks }
     }
 
     fn upload<D: Device>(&self, projection: &Projection, y: Slice<D>, session: &mut Session<D>) -> Result<CodebookSliceArgs<D>> {
-        let shape = CodesShape::uniform(self.adapters, self.d as u32, self.rank as u32, WIDTH)?;
-        let codes = session.index(&Codes::new(shape, &projection.codes)?)?;
+        let codes = session.index(&self.host_codes(projection)?)?;
         let codebooks = session.upload(&projection.codebooks)?;
         let input = FactorArgs::Dense { values: projection.basis.upload(session)?, basis_of: None };
         Ok(CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y })
@@ -145,10 +196,19 @@ impl Chain {
 
     fn assign<D: Device>(&self, session: &mut Session<D>) -> Result<Index<TokenAdapters, D>> {
         let ids: Vec<i32> = (0..self.tokens).map(|token| (token % u64::from(self.adapters)) as i32).collect();
-        session.index(&TokenAdapters::new(&ids, self.adapters)?)
+        session.index(&TokenAdapters::new(&ids, self.slots())?)
     }
 
     fn scaling<D: Device>(&self, session: &mut Session<D>) -> Result<Slice<D>> {
-        session.upload(&vec![1f32; self.adapters as usize])
+        session.upload(&vec![1f32; self.slots() as usize])
     }
+}
+
+/// What the adapters of a slice take on the device.
+fn bytes<D: Device>(slice: &CodebookSliceArgs<D>) -> u64 {
+    let of = |factor: &FactorArgs<D>| match factor {
+        FactorArgs::Dense { values, basis_of } => values.len + basis_of.as_ref().map_or(0, |index| index.slice().len),
+        FactorArgs::Coded { codes, codebooks } => codes.slice().len + codebooks.len,
+    };
+    of(&slice.input) + of(&slice.output)
 }

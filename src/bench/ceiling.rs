@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::micro::filled;
 use super::sample::Checked;
 use super::suite::ceilings;
 use super::timing::{Caches, Flush, Schedule};
@@ -39,9 +40,8 @@ impl Ceilings {
         let mut best: Option<(f64, String)> = None;
         for point in ceilings(dtype, caps.kind) {
             let made = with_point(session, &point, None, Rate { flush, schedule })?;
-            if let Made::Measured(rate) = made
-                && best.as_ref().is_none_or(|(least, _)| rate > *least)
-            {
+            let Made::Measured(rate) = made else { continue };
+            if best.as_ref().is_none_or(|(least, _)| rate > *least) {
                 best = Some((rate, point.shape.name()));
             }
         }
@@ -106,14 +106,7 @@ impl<D: Backend> Measure<D> for Rate<'_, D> {
 fn copy<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedule) -> Result<f64> {
     let bytes: u64 = if session.caps().kind == Kind::Cpu { 128 << 20 } else { 2 << 30 };
     let bytes = bytes.min(session.caps().max_buffer_bytes) / 4 * 4;
-    let (from, to) = (session.alloc(bytes)?, session.alloc(bytes)?);
-    // Memory that was never written may cost nothing to read.
-    let pattern: Vec<u8> = (0..1u32 << 20).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    for at in (0..bytes).step_by(pattern.len()) {
-        if let Some(part) = from.part(at, (pattern.len() as u64).min(bytes - at)) {
-            session.write(&part, &pattern[..part.len as usize])?;
-        }
-    }
+    let (from, to) = (filled(session, bytes)?, session.alloc(bytes)?);
     let times = flush.time(session, schedule, Caches::Cold, |session| session.copy(&from, &to))?;
     Ok(2.0 * bytes as f64 / times.seconds.median)
 }

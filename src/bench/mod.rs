@@ -7,27 +7,36 @@
 //! held against ceilings that the same run measured. Operands are random: zeros can run faster than data.
 
 mod adapters;
+pub mod align;
 pub mod ceiling;
+pub mod compare;
+pub mod markdown;
+mod micro;
 pub mod operand;
+pub mod pattern;
 pub mod report;
 pub mod sample;
 pub mod shape;
 pub mod statistics;
+pub mod stored;
 pub mod suite;
 pub mod timing;
 pub mod work;
+
+use std::ops::ControlFlow;
 
 use crate::backend::{Backend, Kernel};
 use crate::device::Clock;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::Op;
+use crate::ops::{Cost, Op};
 use crate::session::Session;
 
+use align::Sweep;
 use ceiling::Ceilings;
-use report::{Entry, Environment, Flag, Measured, Outcome, Rates, SuiteReport, Timing};
-use sample::Checked;
-use shape::Suite;
+use report::{Entry, Environment, Flag, Measured, Milliseconds, Outcome, Rates, SuiteReport, Timing};
+use sample::{Checked, Memory};
+use shape::{Point, Shape, Suite};
 use timing::{Caches, Flush, LEAST, Schedule};
 use work::{Made, Measure, Work, with_point};
 
@@ -46,42 +55,39 @@ pub struct Options {
     pub variant: Option<String>,
     /// How often.
     pub schedule: Schedule,
+    /// Which sizes, of the suite that counts them up.
+    pub sweep: Sweep,
 }
 
-/// Runs a suite. `began` is told each shape's name before it is measured, with how many there are.
+/// Runs a suite. `began` is told each shape's name before it is measured, with how many there are; where it breaks, the
+/// report holds what was measured until then.
 ///
 /// # Errors
 /// A shape or variant that there is not; a device on which not even a copy runs. What goes wrong with one shape is told
 /// in its entry.
-pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut dyn FnMut(&str, usize)) -> Result<SuiteReport> {
-    let kind = session.caps().kind;
-    let mut points = suite::points(options.suite, options.dtype, suite::Extent { kind, quick: options.quick });
-    if let Some(text) = &options.shape {
-        let names: Vec<String> = points.iter().map(|point| point.shape.name()).collect();
-        points.retain(|point| point.shape.name().contains(text));
-        if points.is_empty() {
-            return Err(Error::invalid("--shape", format!("a part of one of {names:?}"), format!("{text:?}")));
-        }
-    }
+pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut dyn FnMut(&str, usize) -> ControlFlow<()>) -> Result<SuiteReport> {
+    let points = chosen(options, session.caps().kind)?;
     let steps = points.len() + 1;
-    began("ceilings", steps);
+    let mut stopped = began("ceilings", steps).is_break();
     let flush = Flush::new(session)?;
     let ceilings = Ceilings::measure(session, &flush, options.schedule, options.dtype)?;
     let mut results = Vec::with_capacity(points.len());
     for point in points {
-        let name = point.shape.name();
-        began(&name, steps);
+        let name = point.name();
+        stopped |= began(&name, steps).is_break();
+        if stopped {
+            break;
+        }
         let judge = Judge { flush: &flush, ceilings: &ceilings, schedule: options.schedule };
-        let outcome = match with_point(session, &point, options.variant.as_deref(), judge) {
-            Ok(Made::Measured(outcome)) => outcome,
-            Ok(Made::Wrong(why)) => Outcome::Wrong { why },
-            Ok(Made::Unsupported(why)) => Outcome::Unsupported { why },
+        let outcome = match measure(session, &point, options.variant.as_deref(), judge) {
+            Ok(outcome) => outcome,
             // The caller's mistake, the same for every shape.
             Err(error @ Error::Invalid { .. }) => return Err(error),
             Err(error) => Outcome::Failed { why: error.to_string() },
         };
-        results.push(Entry { name, pattern: point.shape.pattern()?, point, outcome });
+        results.push(Entry { name, pattern: point.shape.pattern()?, point, outcome, aligned: None });
     }
+    align::compare(&mut results);
     let timing = Timing {
         schedule: options.schedule,
         clock: session.clock(),
@@ -90,7 +96,46 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         seed: "SHA-256 of the shape's name and type",
     };
     let environment = Environment::here(D::NAME);
-    Ok(SuiteReport { suite: options.suite, backend: D::NAME, device: session.caps().clone(), environment, timing, ceilings, results })
+    let device = session.caps().clone();
+    Ok(SuiteReport {
+        suite: options.suite,
+        backend: D::NAME,
+        device,
+        environment,
+        timing,
+        ceilings,
+        complete: !stopped,
+        config: options.schedule.into(),
+        results,
+    })
+}
+
+/// The points that the options leave.
+fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
+    let extent = suite::Extent { kind, quick: options.quick };
+    let mut points = match options.suite {
+        Suite::Align => align::points(&options.sweep, options.dtype, extent)?,
+        suite => suite::points(suite, options.dtype, extent),
+    };
+    if let Some(text) = &options.shape {
+        let names: Vec<String> = points.iter().map(Point::name).collect();
+        points.retain(|point| point.name().contains(text));
+        if points.is_empty() {
+            return Err(Error::invalid("--shape", format!("a part of one of {names:?}"), format!("{text:?}")));
+        }
+    }
+    Ok(points)
+}
+
+fn measure<D: Backend>(session: &mut Session<D>, point: &Point, variant: Option<&str>, judge: Judge<'_, D>) -> Result<Outcome> {
+    if let Shape::Copy { bytes } = point.shape {
+        return micro::copy_point(session, bytes, &judge);
+    }
+    Ok(match with_point(session, point, variant, judge)? {
+        Made::Measured(outcome) => outcome,
+        Made::Wrong(why) => Outcome::Wrong { why },
+        Made::Unsupported(why) => Outcome::Unsupported { why },
+    })
 }
 
 /// Times what is ready, and judges the times.
@@ -100,16 +145,17 @@ struct Judge<'a, D: Backend> {
     schedule: Schedule,
 }
 
-impl<D: Backend> Measure<D> for Judge<'_, D> {
-    type Out = Outcome;
-
-    fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, checked: Checked) -> Result<Outcome>
-    where
-        D: Kernel<O>,
-    {
-        let mut time = |caches| self.flush.time(session, self.schedule, caches, |session| work.enqueue(session));
+impl<D: Backend> Judge<'_, D> {
+    /// Times what `enqueue` puts into the queue: `launches` of `variant`, checked, of that cost.
+    fn times(
+        &self,
+        session: &mut Session<D>,
+        (variant, launches): (&'static str, usize),
+        (checked, cost, memory): (Checked, Cost, Option<Memory>),
+        mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>,
+    ) -> Result<Outcome> {
+        let mut time = |caches| self.flush.time(session, self.schedule, caches, &mut enqueue);
         let (cold, warm) = (time(Caches::Cold)?, time(Caches::Warm)?);
-        let cost = work.cost();
         for (times, caches) in [(&cold, "cold"), (&warm, "warm")] {
             if let Some(why) = self.ceilings.impossible(cost, times.seconds.median, self.flush.bytes()) {
                 return Ok(Outcome::Refused { why: format!("with {caches} caches: {why}") });
@@ -130,6 +176,22 @@ impl<D: Backend> Measure<D> for Judge<'_, D> {
         ];
         let flags = flags.into_iter().filter_map(|(flag, set)| set.then_some(flag)).collect();
         let rates = Rates::of(cost, cold.seconds.median, self.ceilings);
-        Ok(Outcome::Measured(Box::new(Measured { variant: work.variant(), launches: work.launches(), checked, cost, cold, warm, rates, flags })))
+        let milliseconds = Milliseconds::of(&cold.seconds);
+        let launch_seconds = cold.seconds.median / launches.max(1) as f64;
+        let launch_host_seconds = cold.host_seconds / launches.max(1) as f64;
+        let told = Measured { variant, launches, launch_seconds, launch_host_seconds, checked, cost, memory, milliseconds, cold, warm, rates, flags };
+        Ok(Outcome::Measured(Box::new(told)))
+    }
+}
+
+impl<D: Backend> Measure<D> for Judge<'_, D> {
+    type Out = Outcome;
+
+    fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, checked: Checked) -> Result<Outcome>
+    where
+        D: Kernel<O>,
+    {
+        let facts = (checked, work.cost(), work.memory());
+        self.times(session, (work.variant(), work.launches()), facts, |session| work.enqueue(session))
     }
 }

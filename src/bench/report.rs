@@ -2,9 +2,12 @@
 
 use serde::Serialize;
 
+use super::align::Aligned;
 use super::ceiling::{Bound, Ceilings};
-use super::sample::Checked;
-use super::shape::{Pattern, Point, Suite};
+use super::pattern::Pattern;
+use super::sample::{Checked, Memory};
+use super::shape::{Point, Suite};
+use super::statistics::Statistics;
 use super::timing::{Schedule, Times};
 use crate::device::{Caps, Clock};
 use crate::ops::Cost;
@@ -24,6 +27,10 @@ pub struct SuiteReport {
     pub timing: Timing,
     /// What the device reaches.
     pub ceilings: Ceilings,
+    /// Whether every shape was measured: a run that is interrupted tells what it has.
+    pub complete: bool,
+    /// How often, by the field names of the reference harness.
+    pub config: Config,
     /// One entry a shape, in the suite's order.
     pub results: Vec<Entry>,
 }
@@ -41,6 +48,21 @@ pub struct Environment {
     pub platform: String,
     /// The version of the compiler of the CUDA kernels, where this is the CUDA backend.
     pub nvrtc: Option<String>,
+}
+
+/// How often a suite ran, by the field names of the reference harness.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Config {
+    /// Runs before the first that is timed.
+    pub warmup_iterations: u32,
+    /// Timed runs.
+    pub benchmark_iterations: u32,
+}
+
+impl From<Schedule> for Config {
+    fn from(schedule: Schedule) -> Self {
+        Self { warmup_iterations: schedule.warmup, benchmark_iterations: schedule.iterations }
+    }
 }
 
 /// How a suite was timed.
@@ -72,6 +94,8 @@ pub struct Entry {
     /// What came of it.
     #[serde(flatten)]
     pub outcome: Outcome,
+    /// Against the next aligned size, in the suite that is about them.
+    pub aligned: Option<Aligned>,
 }
 
 /// What came of a shape.
@@ -109,10 +133,19 @@ pub struct Measured {
     pub variant: &'static str,
     /// Launches of one run.
     pub launches: usize,
+    /// Seconds of one launch: the cold median over their number.
+    pub launch_seconds: f64,
+    /// Seconds that the host took to put one launch into the queue, in the middle.
+    pub launch_host_seconds: f64,
     /// What was compared before.
     pub checked: Checked,
     /// Work and least traffic of one run.
     pub cost: Cost,
+    /// What adapters take, where there are any.
+    pub memory: Option<Memory>,
+    /// The cold times by the field names of the reference harness.
+    #[serde(flatten)]
+    pub milliseconds: Milliseconds,
     /// With other data in the caches.
     pub cold: Times,
     /// With the same work's data in the caches, as far as it fits.
@@ -121,6 +154,32 @@ pub struct Measured {
     pub rates: Rates,
     /// What a reader must know.
     pub flags: Vec<Flag>,
+}
+
+/// Times in milliseconds, by the field names of the reference harness. Percentiles are by nearest rank and the standard
+/// deviation is of the sample, as in [`Statistics`]; that harness interpolates, and divides by the number of times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "each is what it is called")]
+pub struct Milliseconds {
+    pub mean_ms: f64,
+    pub median_ms: f64,
+    pub std_ms: f64,
+    pub min_ms: f64,
+    pub max_ms: f64,
+    pub p95_ms: f64,
+    pub p99_ms: f64,
+    /// Runs a second, of the mean.
+    pub throughput_per_sec: f64,
+    pub iterations: usize,
+}
+
+impl Milliseconds {
+    /// Of times in seconds.
+    pub fn of(times: &Statistics) -> Self {
+        let [mean_ms, median_ms, std_ms, min_ms, max_ms, p95_ms, p99_ms] =
+            [times.mean, times.median, times.std, times.min, times.max, times.p95, times.p99].map(|seconds| seconds * 1e3);
+        Self { mean_ms, median_ms, std_ms, min_ms, max_ms, p95_ms, p99_ms, throughput_per_sec: 1.0 / times.mean, iterations: times.count }
+    }
 }
 
 /// Amounts a second.

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::operand::{Values, spread};
-use super::shape::Pattern;
+use super::pattern::Pattern;
 use crate::cases::{Draw, Posed, Problem};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -43,6 +43,33 @@ pub struct Placed<O: Op, D: Device> {
     pub launches: Vec<O::Args<D>>,
     /// At least one.
     pub probes: Vec<Probe<D>>,
+    /// What the host copies in before each launch; empty where it copies nothing.
+    pub copies: Vec<Box<Copies<D>>>,
+    /// What adapters take, where there are any.
+    pub memory: Option<Memory>,
+}
+
+/// Puts copies from the host into the queue.
+pub type Copies<D> = dyn Fn(&mut Session<D>) -> Result<()>;
+
+impl<O: Op, D: Device> Placed<O, D> {
+    /// One launch with one output.
+    pub fn one(args: O::Args<D>, output: Slice<D>, samples: Box<Sampler<D>>) -> Self {
+        Self { launches: vec![args], probes: vec![Probe { output, samples }], copies: Vec::new(), memory: None }
+    }
+}
+
+/// Bytes of adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Memory {
+    /// On the device: the buffers of bases, codes and codebooks, counted as they were allocated.
+    pub device_bytes: u64,
+    /// On the host, for each projection those that the batch uses.
+    pub host_bytes: u64,
+    /// What as many adapters of the same rank take uncompressed in f16: two factors each.
+    pub lora_f16_bytes: u64,
+    /// How many times `device_bytes` that is; nothing where the host holds the adapters.
+    pub lora_f16_ratio: Option<f64>,
 }
 
 /// That an answer was compared, and how it came out.
@@ -187,14 +214,16 @@ pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Patte
         let (head, token, batch) = (place % op.heads, place / op.heads % op.q_len, place / op.heads / op.q_len);
         let kv_head = head * op.kv_heads / op.heads;
         let position = token as i128 + op.kv_len as i128 - op.q_len as i128;
-        let seen = |key: &u64| {
-            let listed = pattern.is_none_or(|pattern| {
+        let listed: Vec<std::ops::Range<u64>> = match pattern {
+            None => std::iter::once(0..op.kv_len).collect(),
+            Some(pattern) => {
                 let block = u64::from(pattern.block);
-                pattern.mask.row(0, (token / block) as usize).any(|(column, _)| column as u64 == key / block)
-            });
-            listed && (!op.causal || i128::from(*key) <= position)
+                let columns = pattern.mask.row(0, (token / block) as usize).map(|(column, _)| column as u64);
+                columns.map(|column| column * block..((column + 1) * block).min(op.kv_len)).collect()
+            }
         };
-        let keys: Vec<u64> = (0..op.kv_len).filter(seen).map(|key| (batch * op.kv_len + key) * op.kv_heads + kv_head).collect();
+        let seen = |key: &u64| !op.causal || i128::from(*key) <= position;
+        let keys: Vec<u64> = listed.into_iter().flatten().filter(seen).map(|key| (batch * op.kv_len + key) * op.kv_heads + kv_head).collect();
         let small = Attention { scale: op.scale, ..Attention::dense(op.dtype, 1, [1, 1], [1, keys.len() as u64], op.head_dim) };
         let host = AttentionHost { q: q.rows(&[place], op.head_dim), k: k.rows(&keys, op.head_dim), v: v.rows(&keys, op.head_dim), index: HostForm::None };
         Sample { problem: Posed { op: small, host }.into(), places: places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim) }

@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
+use super::pattern::{Blocks, Pattern};
+use super::timing::Schedule;
 use crate::cases::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::Form;
-use crate::ops::index::{BlockMask, BlockShape};
 use crate::ops::{Activation, Attention, FusedMlp};
 
 /// One line of a suite.
@@ -23,9 +24,26 @@ pub struct Point {
     pub captured: bool,
 }
 
+impl Point {
+    /// Its name: the shape's, and how the work was launched where a suite has both ways. What `--shape` searches.
+    pub fn name(&self) -> String {
+        let name = self.shape.name();
+        let both = match &self.shape {
+            Shape::Launches { .. } => true,
+            Shape::CodebookGemm { .. } => self.suite == Suite::ForwardPass,
+            _ => false,
+        };
+        match (both, self.captured) {
+            (false, _) => name,
+            (true, true) => name + ", graph",
+            (true, false) => name + ", no graph",
+        }
+    }
+}
+
 /// A list of shapes with one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Suite {
     /// Attention: prefill, decode, block-sparse.
     Attention,
@@ -35,11 +53,19 @@ pub enum Suite {
     Linear,
     /// Chains and groups of codebook GEMMs.
     Adapters,
+    /// Block-sparse attention by the number of blocks.
+    Sparse,
+    /// The codebook GEMMs of one pass through a model, with a hundred adapters on the device or on the host.
+    ForwardPass,
+    /// Products and attention at sizes that rise one by one, against the next size that is aligned.
+    Align,
+    /// What everything else is made of: copies, large products, launches, nodes of a graph.
+    Micro,
 }
 
 impl Suite {
     /// Every suite.
-    pub const ALL: [Self; 4] = [Self::Attention, Self::Mlp, Self::Linear, Self::Adapters];
+    pub const ALL: [Self; 8] = [Self::Attention, Self::Mlp, Self::Linear, Self::Adapters, Self::Sparse, Self::ForwardPass, Self::Align, Self::Micro];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -48,6 +74,20 @@ impl Suite {
             Self::Mlp => "mlp",
             Self::Linear => "linear",
             Self::Adapters => "adapters",
+            Self::Sparse => "sparse",
+            Self::ForwardPass => "forward-pass",
+            Self::Align => "align",
+            Self::Micro => "micro",
+        }
+    }
+
+    /// How often its shapes run where nothing else is said: as the references did, 100 timed runs where the spread of the
+    /// times is the subject, else 50.
+    pub fn schedule(self) -> Schedule {
+        match self {
+            Self::Sparse => Schedule { iterations: 100, ..Schedule::default() },
+            Self::ForwardPass => Schedule { warmup: 5, iterations: 100, ..Schedule::default() },
+            _ => Schedule::default(),
         }
     }
 }
@@ -109,7 +149,32 @@ pub enum Shape {
         rank: u64,
         /// All in one launch on one x, rather than each on what the one before wrote.
         grouped: bool,
+        /// So many projections in a row read the same x; the next one reads what the last of them wrote. 1: each waits
+        /// for the one before.
+        share: u64,
+        /// Where the adapters are held.
+        held: Held,
     },
+    /// A copy from one buffer to another.
+    Copy {
+        /// Bytes that are read; as many are written.
+        bytes: u64,
+    },
+    /// Launches of a kernel with next to nothing to do, each on what the one before wrote.
+    Launches {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// Where adapters are held between the runs that use them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Held {
+    /// On the device, all of them.
+    Device,
+    /// On the host: before each launch those that the batch uses are copied into one place on the device.
+    Host,
 }
 
 /// Compressed adapters on top of a linear operation, in S2LC's form; token `t` is on adapter `t mod adapters`.
@@ -119,15 +184,6 @@ pub struct Delta {
     pub adapters: u32,
     /// Columns of both factors.
     pub rank: u64,
-}
-
-/// A random pattern of blocks, the same for all heads: the diagonal, and of the rest one in so many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Blocks {
-    /// Queries and keys of a block.
-    pub size: u32,
-    /// One block in so many is there.
-    pub one_in: u32,
 }
 
 impl Shape {
@@ -141,8 +197,8 @@ impl Shape {
             Self::FusedMlp { tokens, d_model, d_ff } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu"),
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks } => {
                 let mut name = if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
-                if let Some(Blocks { size, one_in }) = blocks {
-                    name = format!("sparse{} block{size}", 100 - 100 / one_in);
+                if let Some(blocks) = blocks {
+                    name = blocks.name();
                 }
                 name += &format!(" b{batch} h{heads}");
                 if heads != kv_heads || q_len != kv_len {
@@ -154,10 +210,22 @@ impl Shape {
                 }
                 if *causal { name + " causal" } else { name }
             }
-            Self::CodebookGemm { tokens, adapters, projections, d, rank, grouped } => {
-                let form = if *grouped { "grouped" } else { "chained" };
+            Self::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
+                let form = match (grouped, held) {
+                    (true, _) => "grouped".to_owned(),
+                    (_, Held::Host) => "from host,".into(),
+                    _ if *share == 1 => "chained".into(),
+                    _ if share == projections => "one input,".into(),
+                    _ => format!("one input per {share},"),
+                };
                 format!("{form} {projections} x {d} r{rank} tokens{tokens} adapters{adapters}")
             }
+            Self::Copy { bytes } => match bytes {
+                1_073_741_824.. => format!("copy {} GiB", bytes >> 30),
+                1_048_576.. => format!("copy {} MiB", bytes >> 20),
+                _ => format!("copy {} KiB", bytes >> 10),
+            },
+            Self::Launches { count } => format!("{count} launches"),
         }
     }
 
@@ -166,36 +234,9 @@ impl Shape {
     /// # Errors
     /// Sizes past what an index holds.
     pub fn pattern(&self) -> Result<Option<Pattern>> {
-        let Self::Attention { q_len, kv_len, blocks: Some(Blocks { size, one_in }), .. } = self else { return Ok(None) };
-        let mut draw = Draw::seeded(&self.name());
-        let (rows, columns) = (q_len.div_ceil(u64::from(*size)) as u32, kv_len.div_ceil(u64::from(*size)) as u32);
-        let (mut row_ptr, mut col_idx) = (vec![0], Vec::new());
-        for row in 0..rows {
-            for column in 0..columns {
-                if draw.below(*one_in) == 0 || column == row % columns {
-                    col_idx.push(column as i32);
-                }
-            }
-            row_ptr.push(col_idx.len() as i32);
-        }
-        let shape = BlockShape { block: *size, q_blocks: rows, kv_blocks: columns, patterns: 1, capacity: col_idx.len() as u32, masks: 0 };
-        let mask = BlockMask::new(&row_ptr, &col_idx, &[], &[], shape)?;
-        Ok(Some(Pattern { block: *size, row_ptr, col_idx, mask }))
+        let Self::Attention { q_len, kv_len, blocks: Some(blocks), .. } = self else { return Ok(None) };
+        Pattern::draw(*blocks, [*q_len, *kv_len], &mut Draw::seeded(&self.name())).map(Some)
     }
-}
-
-/// Blocks in compressed sparse rows.
-#[derive(Clone, Debug, Serialize)]
-pub struct Pattern {
-    /// Queries and keys of a block.
-    pub block: u32,
-    /// Where the blocks of each row of blocks begin, and where the last ends.
-    pub row_ptr: Vec<i32>,
-    /// The column of each block.
-    pub col_idx: Vec<i32>,
-    /// The same, checked.
-    #[serde(skip)]
-    pub mask: BlockMask,
 }
 
 /// The fused MLP of a shape.

@@ -1,6 +1,8 @@
 //! The lists of shapes: one for GPUs, and one a hundred times smaller for processors.
 
-use super::shape::{Blocks, Delta, Point, Shape, Suite};
+use super::align::{self, Sweep};
+use super::pattern::Blocks;
+use super::shape::{Delta, Held, Point, Shape, Suite};
 use crate::device::Kind;
 use crate::dtype::DType;
 
@@ -25,17 +27,49 @@ pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
         (Suite::Mlp, _) => [1, 16, 128, 512, 1024, 2048, 4096, 8192].map(|tokens| (mlp(tokens, 4096, 11008), [16, 4096].contains(&tokens))).to_vec(),
         (Suite::Linear, _) => linear(),
         (Suite::Adapters, _) => adapters(),
+        (Suite::Sparse, Kind::Cpu) => [(12, 1, 64, 1024), (24, 1, 64, 1408), (12, 2, 64, 1024)].map(counted).to_vec(),
+        (Suite::Sparse, _) => block_counts(),
+        (Suite::ForwardPass, kind) => return forward_pass(dtype, kind, extent.quick),
+        // The sweep as it is where nothing narrows it: its sizes are in range.
+        (Suite::Align, _) => return align::points(&Sweep::default(), dtype, extent).unwrap_or_default(),
+        (Suite::Micro, kind) => return micro(dtype, kind, extent.quick),
     };
     let chosen = all.into_iter().filter(|(_, quick)| *quick || !extent.quick);
     chosen.map(|(shape, _)| Point { suite, dtype, captured: captured(&shape), shape }).collect()
+}
+
+/// 128 projections, 32 layers of four, and a batch in which every token has an adapter of its own.
+fn forward_pass(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
+    let (projections, d, adapters) = if kind == Kind::Cpu { (8, 256, 20) } else { (128, 4096, 100) };
+    let shape = |share, held| Shape::CodebookGemm { tokens: 16, adapters, projections, d, rank: 16, grouped: false, share, held };
+    let mut all = vec![(shape(1, Held::Device), true), (shape(1, Held::Device), false)];
+    if !quick {
+        // Query, key, value and gate of a layer read one x; and what the host holds cannot be copied by a captured graph.
+        all.extend([(shape(4, Held::Device), true), (shape(4, Held::Device), false), (shape(1, Held::Host), false)]);
+    }
+    all.into_iter().map(|(shape, captured)| Point { suite: Suite::ForwardPass, dtype, captured, shape }).collect()
+}
+
+fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
+    let point = |shape, captured| Point { suite: Suite::Micro, dtype, captured, shape };
+    let (copies, products): (&[u64], &[u64]) = match (kind, quick) {
+        (Kind::Cpu, true) => (&[1 << 20], &[256]),
+        (Kind::Cpu, false) => (&[64 << 10, 1 << 20, 16 << 20, 128 << 20], &[256, 512]),
+        (_, true) => (&[1 << 30], &[4096]),
+        (_, false) => (&[64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30, 2 << 30], &[1024, 2048, 4096, 8192]),
+    };
+    let copies = copies.iter().map(|&bytes| point(Shape::Copy { bytes }, false));
+    let products = products.iter().map(|&n| point(product(n, n, n), false));
+    let launches = [false, true].map(|captured| point(Shape::Launches { count: 128 }, captured));
+    copies.chain(products).chain(launches).collect()
 }
 
 /// Work of a few microseconds a launch is served from a captured graph.
 fn captured(shape: &Shape) -> bool {
     match shape {
         Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
-        Shape::CodebookGemm { .. } => true,
-        Shape::Linear { .. } | Shape::FusedMlp { .. } => false,
+        Shape::CodebookGemm { .. } | Shape::Launches { .. } => true,
+        Shape::Linear { .. } | Shape::FusedMlp { .. } | Shape::Copy { .. } => false,
     }
 }
 
@@ -66,12 +100,35 @@ fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -
 
 /// Blocks of 128, four in five left out.
 fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
-    let blocks = Some(Blocks { size: 128, one_in: 5 });
+    let blocks = Some(Blocks { size: 128, one_in: 5, count: None });
     Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks }
 }
 
+/// That many blocks of 128 over one sequence.
+fn counted((count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
+    let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count) });
+    let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks };
+    (shape, heads == 1 && [12, 800].contains(&count))
+}
+
+/// The reference's numbers of blocks, a fifth of a square each, on to the "100,000 atoms" that it speaks of: 782 rows of
+/// blocks, of which a fifth is 122,305 blocks.
+fn block_counts() -> Vec<Entry> {
+    let of_reference = [204, 800, 1600, 3200, 6400, 12800, 25600].map(|count| {
+        let rows = (f64::from(count) * 5.0).sqrt().floor() as u64;
+        (count, 1, 64, 128 * rows)
+    });
+    let more = [(122_305, 1, 64, 782 * 128), (800, 8, 64, 8064), (800, 32, 64, 8064), (800, 32, 128, 8064)];
+    of_reference.into_iter().chain(more).map(counted).collect()
+}
+
 fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {
-    Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped }
+    Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped, share: 1, held: Held::Device }
+}
+
+/// As [`chain`], but `share` projections in a row read one x.
+fn sharing(tokens: u64, adapters: u32, projections: u64, d: u64, share: u64) -> Shape {
+    Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped: false, share, held: Held::Device }
 }
 
 /// A base projection alone, and with adapters on top: what they add.
@@ -112,6 +169,11 @@ fn adapters() -> Vec<Entry> {
     let sizes = [(16, 1), (16, 16), (256, 32), (256, 100), (1024, 100)];
     let mut all: Vec<Entry> = sizes.map(|(tokens, adapters)| (chain(tokens, adapters, 128, 4096, false), (tokens, adapters) == (16, 1))).to_vec();
     all.push((chain(16, 1, 128, 4096, true), false));
+    // Query, key, value and gate of a layer on one x, and all projections on one.
+    all.extend(
+        [(16, 1, 4), (16, 16, 4), (256, 100, 4), (16, 1, 128), (16, 16, 128)]
+            .map(|(tokens, adapters, share)| (sharing(tokens, adapters, 128, 4096, share), false)),
+    );
     all.extend([(16, 16), (256, 32), (1024, 100)].into_iter().flat_map(|(tokens, adapters)| added(tokens, 4096, adapters)));
     all
 }
@@ -135,6 +197,7 @@ fn small_linear() -> Vec<Entry> {
 fn small_adapters() -> Vec<Entry> {
     let mut all: Vec<Entry> = [(16, 1), (16, 16), (64, 32)].map(|(tokens, adapters)| (chain(tokens, adapters, 8, 512, false), adapters == 1)).to_vec();
     all.push((chain(16, 1, 8, 512, true), false));
+    all.extend([4, 8].map(|share| (sharing(16, 4, 8, 512, share), false)));
     all.extend(added(16, 512, 16));
     all
 }
@@ -147,7 +210,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_quick_is_a_part() {
         for (suite, kind) in Suite::ALL.into_iter().flat_map(|suite| [(suite, Kind::Cpu), (suite, Kind::Discrete)]) {
-            let names = |quick| points(suite, DType::F16, Extent { kind, quick }).iter().map(|point| point.shape.name()).collect::<Vec<_>>();
+            let names = |quick| points(suite, DType::F16, Extent { kind, quick }).iter().map(|point| point.name()).collect::<Vec<_>>();
             let (all, quick) = (names(false), names(true));
             let set: BTreeSet<&String> = all.iter().collect();
             assert_eq!(set.len(), all.len(), "{all:?}");

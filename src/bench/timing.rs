@@ -64,6 +64,8 @@ pub struct Times {
     /// Seconds of earlier work that the device had in its queue meanwhile. Where they are fewer than `host_seconds`,
     /// the device may have waited for the host.
     pub ahead_seconds: f64,
+    /// Each run's seconds, in the order of the runs.
+    pub samples: Vec<f64>,
 }
 
 impl<D: Device> Flush<D> {
@@ -156,6 +158,6 @@ impl<D: Device> Flush<D> {
         hosts.sort_by(f64::total_cmp);
         let host_seconds = hosts.get(hosts.len() / 2).copied().unwrap_or_default();
         let seconds = Statistics::of(&times).ok_or_else(|| Error::invalid("iterations", "at least 1", schedule.iterations))?;
-        Ok(Times { seconds, host_seconds, ahead_seconds: self.seconds * flushes as f64 })
+        Ok(Times { seconds, host_seconds, ahead_seconds: self.seconds * flushes as f64, samples: times })
     }
 }

@@ -1,11 +1,13 @@
 //! A point made ready: planned, its operands on the device, its answer checked through the very path that is timed.
 
 use super::adapters::Chain;
+use super::micro;
 use super::operand::Values;
-use super::sample::{self, Checked, MlpValues, Placed, Probe, check, poison};
-use super::shape::{Delta, Point, Shape, fused_mlp, sparse};
+use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison};
+use super::shape::{Delta, Held, Point, Shape, fused_mlp, sparse};
 use crate::backend::{Backend, Kernel};
 use crate::cases::Draw;
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
 use crate::ops::{Attention, AttentionArgs, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
@@ -15,8 +17,10 @@ use crate::session::{Graph, Plan, Session};
 pub struct Work<O: Op, D: Kernel<O>> {
     plan: Plan<O, D>,
     launches: Vec<O::Args<D>>,
+    copies: Vec<Box<Copies<D>>>,
     graph: Option<Graph<D>>,
     cost: Cost,
+    memory: Option<Memory>,
 }
 
 /// What to do with work that is ready, whatever its operation.
@@ -43,10 +47,17 @@ pub enum Made<T> {
     Unsupported(String),
 }
 
+/// What [`Work`] is made of besides its plan.
+struct Ready<O: Op, D: Device> {
+    launches: Vec<O::Args<D>>,
+    copies: Vec<Box<Copies<D>>>,
+    memory: Option<Memory>,
+}
+
 impl<O: Op, D: Kernel<O>> Work<O, D> {
     /// Plans `op` for every one of `launches`, and captures them where `captured`.
-    fn new(session: &mut Session<D>, plan: Plan<O, D>, launches: Vec<O::Args<D>>, captured: bool) -> Result<Self> {
-        let one = plan.op().cost();
+    fn new(session: &mut Session<D>, plan: Plan<O, D>, placed: Ready<O, D>, captured: bool) -> Result<Self> {
+        let (one, Ready { launches, copies, memory }) = (plan.op().cost(), placed);
         let times = launches.len() as f64;
         let cost = Cost {
             executed_flops: one.executed_flops * times,
@@ -54,7 +65,7 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
             dense_flops: one.dense_flops * times,
             bytes: one.bytes * times,
         };
-        let mut work = Self { plan, launches, graph: None, cost };
+        let mut work = Self { plan, launches, copies, graph: None, cost, memory };
         if captured {
             work.graph = Some(session.capture(|session| work.launch(session))?);
         }
@@ -62,7 +73,10 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
     }
 
     fn launch(&self, session: &mut Session<D>) -> Result<()> {
-        self.launches.iter().try_for_each(|args| session.run(&self.plan, args))
+        self.launches.iter().enumerate().try_for_each(|(number, args)| {
+            self.copies.get(number).map_or(Ok(()), |copies| copies(session))?;
+            session.run(&self.plan, args)
+        })
     }
 
     /// Puts all of it into the queue once.
@@ -86,6 +100,11 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
         self.launches.len()
     }
 
+    /// What adapters take, where there are any.
+    pub fn memory(&self) -> Option<Memory> {
+        self.memory
+    }
+
     /// The variant that runs it.
     pub fn variant(&self) -> &'static str {
         self.plan.variant()
@@ -97,14 +116,24 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
 /// # Errors
 /// What the device reports. A wrong answer is no error but [`Made::Wrong`].
 pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &Point, variant: Option<&str>, measure: M) -> Result<Made<M::Out>> {
-    let ready = Ready { session, point, variant, measure };
+    let making = Making { session, point, variant, measure };
     let mut draw = Draw::seeded(&format!("{} {}", point.shape.name(), point.dtype));
     let dtype = point.dtype;
     match point.shape {
         Shape::Linear { tokens, d_out, d_in, delta } => {
-            let adapters = delta.map(|Delta { adapters, rank }| Chain { dtype, tokens, adapters, projections: 1, d: d_in, rank, grouped: false });
+            let adapters = delta.map(|Delta { adapters, rank }| Chain {
+                dtype,
+                tokens,
+                adapters,
+                projections: 1,
+                d: d_in,
+                rank,
+                grouped: false,
+                share: 1,
+                held: Held::Device,
+            });
             let op = Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) };
-            ready.run(op.clone(), |session| {
+            making.run(op.clone(), |session| {
                 let x = Values::normal(&mut draw, dtype, tokens * d_in, 1.0);
                 let w = Values::normal(&mut draw, dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt());
                 let y = session.alloc(tokens * d_out * dtype.size())?;
@@ -117,12 +146,12 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                         Box::new(move |_| sample::adapted(&op, &x, &w, &of_row, &mut Draw::seeded("sample")))
                     }
                 };
-                Ok(Placed { launches: vec![args], probes: vec![Probe { output: y, samples }] })
+                Ok(Placed::one(args, y, samples))
             })
         }
         Shape::FusedMlp { tokens, d_model, d_ff } => {
             let op = fused_mlp(dtype, tokens, d_model, d_ff);
-            ready.run(op.clone(), |session| {
+            making.run(op.clone(), |session| {
                 let (input, inner) = (1.0 / (d_model as f64).sqrt(), 2.0 / (d_ff as f64).sqrt());
                 let mut normal = |count, deviation| Values::normal(&mut draw, dtype, count, deviation);
                 let values = MlpValues {
@@ -136,14 +165,14 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                 let [x, w1, b1, w2, b2] = [&values.x, &values.w1, &values.b1, &values.w2, &values.b2].map(|values| values.upload(session));
                 let args = FusedMlpArgs { x: x?, w1: w1?, wg: None, b1: Some(b1?), w2: w2?, b2: Some(b2?), residual: None, y: y.clone() };
                 let samples = move |_: &mut Session<D>| Ok(sample::fused_mlp(&op, &values, &mut Draw::seeded("sample")));
-                Ok(Placed { launches: vec![args], probes: vec![Probe { output: y, samples: Box::new(samples) }] })
+                Ok(Placed::one(args, y, Box::new(samples)))
             })
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, .. } => {
             let pattern = point.shape.pattern()?;
             let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
             let op = sparse(dense, pattern.as_ref());
-            ready.run(op.clone(), |session| {
+            making.run(op.clone(), |session| {
                 let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
                 let [q, k, v] = [queries, keys, keys].map(|count| Values::normal(&mut draw, dtype, count, 1.0));
                 let index = match &pattern {
@@ -153,25 +182,28 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                 let o = session.alloc(queries * dtype.size())?;
                 let args = AttentionArgs { q: q.upload(session)?, k: k.upload(session)?, v: v.upload(session)?, index, o: o.clone(), lse: None };
                 let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), &mut Draw::seeded("sample")));
-                Ok(Placed { launches: vec![args], probes: vec![Probe { output: o, samples: Box::new(samples) }] })
+                Ok(Placed::one(args, o, Box::new(samples)))
             })
         }
-        Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped } => {
-            let chain = Chain { dtype, tokens, adapters, projections, d, rank, grouped };
-            ready.run(chain.op(), |session| chain.operands(session, &mut draw))
+        Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
+            let chain = Chain { dtype, tokens, adapters, projections, d, rank, grouped, share, held };
+            making.run(chain.op(), |session| chain.operands(session, &mut draw))
         }
+        Shape::Launches { count } => making.run(micro::least(dtype), |session| micro::launches(session, count, dtype, &mut draw)),
+        // No operation of this crate: `copy_point` measures it.
+        Shape::Copy { .. } => Ok(Made::Unsupported("a copy is no operation".into())),
     }
 }
 
 /// What every operation's way through [`with_point`] needs.
-struct Ready<'a, D: Backend, M> {
+struct Making<'a, D: Backend, M> {
     session: &'a mut Session<D>,
     point: &'a Point,
     variant: Option<&'a str>,
     measure: M,
 }
 
-impl<D: Backend, M: Measure<D>> Ready<'_, D, M> {
+impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
     fn run<O: Op>(self, op: O, operands: impl FnOnce(&mut Session<D>) -> Result<Placed<O, D>>) -> Result<Made<M::Out>>
     where
         D: Kernel<O>,
@@ -182,8 +214,8 @@ impl<D: Backend, M: Measure<D>> Ready<'_, D, M> {
             Err(Error::Unsupported { reason, .. }) => return Ok(Made::Unsupported(reason)),
             plan => plan?,
         };
-        let Placed { launches, probes } = operands(session)?;
-        let work = Work::new(session, plan, launches, point.captured)?;
+        let Placed { launches, probes, copies, memory } = operands(session)?;
+        let work = Work::new(session, plan, Ready { launches, copies, memory }, point.captured)?;
         poison(session, &probes)?;
         work.enqueue(session)?;
         match check(session, point.dtype, &probes)? {

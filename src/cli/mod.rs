@@ -1,6 +1,6 @@
 //! The command line: one file a command, one JSON object a run.
 //!
-//! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.
+//! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input; 130 interrupted.
 
 mod bench;
 mod calibrate;
@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 mod embed;
 mod inspect;
+mod interrupt;
 mod kept;
 mod kernels;
 mod output;
@@ -26,7 +27,7 @@ use trifuse::backends::Choice;
 
 use output::{Color, Output};
 
-const AFTER: &str = "Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input.";
+const AFTER: &str = "Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input; 130 interrupted.";
 
 /// Compresses LoRA adapters and serves many of them in one batch, on any GPU or on the processor.
 #[derive(Debug, Parser)]
@@ -108,6 +109,8 @@ enum Outcome {
     BadInput,
     /// There is no backend of the sort that was asked for, and the report says why.
     NoBackend,
+    /// Ctrl-C; what was done until then is told.
+    Interrupted,
 }
 
 impl From<Outcome> for ExitCode {
@@ -117,6 +120,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Wrong => Self::from(1),
             Outcome::NoBackend => Self::from(3),
             Outcome::BadInput => Self::from(4),
+            Outcome::Interrupted => Self::from(interrupt::STATUS),
         }
     }
 }

@@ -1,28 +1,45 @@
-//! `bench` on a processor: the smallest shapes, a few runs.
+//! `bench SUITE` on a processor: the smallest shapes, a few runs.
 
 use serde_json::Value;
 
 use crate::support::{err, object, out, run};
 
-fn measured(suite: &str, more: &[&str]) -> Value {
+pub fn measured(suite: &str, more: &[&str]) -> Value {
     let arguments = [&["bench", suite, "--backend", "cpu", "--quick", "--warmup", "1", "--iterations", "6", "--json"], more].concat();
     let output = run(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     object(&output, "bench")
 }
 
+fn results(value: &Value) -> &Vec<Value> {
+    value["results"].as_array().unwrap()
+}
+
+fn names(value: &Value) -> Vec<&str> {
+    results(value).iter().map(|result| result["name"].as_str().unwrap()).collect()
+}
+
 #[test]
 fn every_suite_checks_times_and_counts() {
-    for (suite, op) in [("attention", "attention"), ("mlp", "fused_mlp"), ("linear", "linear"), ("adapters", "codebook_gemm")] {
+    for (suite, op) in [
+        ("attention", "attention"),
+        ("mlp", "fused_mlp"),
+        ("linear", "linear"),
+        ("adapters", "codebook_gemm"),
+        ("sparse", "attention"),
+        ("forward-pass", "codebook_gemm"),
+    ] {
         let value = measured(suite, &[]);
         assert_eq!((&value["suite"], &value["backend"]), (&suite.into(), &"cpu".into()));
+        assert_eq!((&value["timing"]["warmup"], &value["timing"]["iterations"]), (&1.into(), &6.into()));
         for field in ["version", "revision", "platform"] {
             assert!(!value["environment"][field].as_str().unwrap().is_empty(), "{field}");
         }
         let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {suite}"));
         assert!(number(&value["ceilings"]["copy_bytes_per_second"]) > 0.0 && number(&value["ceilings"]["product_flops_per_second"]) > 0.0);
         let results = value["results"].as_array().unwrap();
-        assert!(!results.is_empty());
+        assert!(!results.is_empty() && value["complete"] == true);
+        assert_eq!(value["config"], serde_json::json!({ "warmup_iterations": 1, "benchmark_iterations": 6 }));
         for result in results {
             assert_eq!((&result["status"], &result["op"], &result["dtype"]), (&"measured".into(), &op.into(), &"f16".into()), "{result}");
             let checked = &result["checked"];
@@ -33,7 +50,11 @@ fn every_suite_checks_times_and_counts() {
                 let times = &result[caches];
                 let in_order: Vec<f64> = ["min", "median", "p95", "p99", "max"].iter().map(|field| number(&times[field])).collect();
                 assert!(in_order.windows(2).all(|pair| pair[0] <= pair[1]) && in_order[0] > 0.0, "{times}");
-                assert_eq!(times["count"], 6);
+                assert_eq!((&times["count"], times["samples"].as_array().unwrap().len()), (&6.into(), 6));
+            }
+            // The reference harness' names for the same times.
+            for (field, own) in [("mean_ms", "mean"), ("median_ms", "median"), ("std_ms", "std"), ("p99_ms", "p99"), ("max_ms", "max")] {
+                assert!((number(&result[field]) - 1e3 * number(&result["cold"][own])).abs() < 1e-9, "{field}");
             }
             let (cost, rates, median) = (&result["cost"], &result["rates"], number(&result["cold"]["median"]));
             for (amount, rate) in [("executed_flops", "executed_flops"), ("dense_flops", "dense_equivalent_flops"), ("bytes", "bytes")] {
@@ -47,8 +68,7 @@ fn every_suite_checks_times_and_counts() {
 #[test]
 fn options_choose_shapes_and_variants() {
     let all = measured("linear", &["--shape", "m16 n512"]);
-    let names: Vec<&str> = all["results"].as_array().unwrap().iter().map(|result| result["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["m16 n512 k512"]);
+    assert_eq!(names(&all), ["m16 n512 k512"]);
     let variant = all["results"][0]["variant"].as_str().unwrap().to_owned();
     let again = measured("linear", &["--variant", &variant, "--dtype", "f32"]);
     assert_eq!((&again["results"][0]["variant"], &again["results"][0]["dtype"]), (&variant.into(), &"f32".into()));
@@ -65,7 +85,83 @@ fn the_page_names_what_it_holds() {
     let output = run(&["bench", "attention", "--quick", "--backend", "cpu", "--warmup", "1", "--iterations", "5"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let page = out(&output);
-    for words in ["attention on cpu", "ceilings: copy", "prefill b1 h4 d64 s256", "± 95 %", "timed by the host's clock"] {
+    for words in ["attention on cpu", "Ceilings: copy", "prefill b1 h4 d64 s256", "± 95 %", "timed by the host's clock"] {
         assert!(page.contains(words), "{words}: {page}");
+    }
+}
+
+#[test]
+fn micro_counts_bytes_of_copies_and_divides_launches() {
+    let value = measured("micro", &[]);
+    assert_eq!(names(&value), ["copy 1 MiB", "m256 n256 k256", "128 launches, no graph", "128 launches, graph"]);
+    let copy = &results(&value)[0];
+    assert_eq!((&copy["variant"], &copy["cost"]["bytes"], &copy["checked"]["elements"]), (&"copy".into(), &2_097_152.0.into(), &262_144.into()));
+    for launches in &results(&value)[2..] {
+        assert_eq!((&launches["status"], &launches["launches"], &launches["checked"]["elements"]), (&"measured".into(), &128.into(), &64.into()));
+        let each = launches["launch_seconds"].as_f64().unwrap();
+        assert!((each * 128.0 / launches["cold"]["median"].as_f64().unwrap() - 1.0).abs() < 1e-9 && each > 0.0, "{launches}");
+    }
+}
+
+#[test]
+fn a_sweep_has_each_size_with_its_aligned_neighbour() {
+    let value = measured("align", &["--axis", "k", "--from", "255", "--to", "257", "--dtype", "bf16"]);
+    assert_eq!(names(&value), ["m256 n256 k255", "m256 n256 k256", "m256 n256 k257", "m256 n256 k264"]);
+    let medians: Vec<f64> = results(&value).iter().map(|result| result["cold"]["median"].as_f64().unwrap()).collect();
+    for (number, neighbour) in [(0, Some(1)), (1, None), (2, Some(3)), (3, None)] {
+        let aligned = &results(&value)[number]["aligned"];
+        match neighbour {
+            None => assert!(aligned.is_null(), "{aligned}"),
+            Some(neighbour) => {
+                assert_eq!(aligned["neighbour"], names(&value)[neighbour]);
+                assert!((aligned["slowdown"].as_f64().unwrap() - medians[number] / medians[neighbour]).abs() < 1e-9);
+            }
+        }
+    }
+    for wrong in [
+        &["align", "--from", "9"][..],
+        &["align", "--axis", "k", "--from", "9", "--to", "8"],
+        &["align", "--axis", "head-dim", "--to", "300"],
+        &["mlp", "--step", "2"],
+    ] {
+        assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn sparse_counts_blocks_three_ways() {
+    let value = measured("sparse", &[]);
+    let result = &results(&value)[0];
+    assert_eq!(result["name"], "12 blocks of 128 b1 h1 d64 s1024");
+    assert_eq!((result["pattern"]["col_idx"].as_array().unwrap().len(), &result["blocks"]["count"]), (12, &12.into()));
+    let cost = |field: &str| result["cost"][field].as_f64().unwrap();
+    let block = 4.0 * 128.0 * 128.0 * 64.0;
+    assert_eq!((cost("executed_flops"), cost("useful_flops"), cost("dense_flops")), (12.0 * block, 12.0 * block, 64.0 * block));
+}
+
+#[test]
+fn a_forward_pass_counts_what_adapters_take() {
+    let arguments = ["bench", "forward-pass", "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--json"];
+    let value = object(&run(&arguments), "bench");
+    let (sizes, all) = ("8 x 256 r16 tokens16 adapters20", results(&value));
+    let expected = [
+        format!("chained {sizes}, graph"),
+        format!("chained {sizes}, no graph"),
+        format!("one input per 4, {sizes}, graph"),
+        format!("one input per 4, {sizes}, no graph"),
+        format!("from host, {sizes}, no graph"),
+    ];
+    assert_eq!(names(&value), expected);
+    // A basis in f16, and for each adapter 7 bits an element of a factor and a codebook of f32.
+    let codes = 256 * 16 * 7 / 8;
+    for (number, result) in all.iter().enumerate() {
+        assert_eq!(result["status"], "measured", "{result}");
+        let memory = |field: &str| result["memory"][field].as_u64().unwrap();
+        assert_eq!(memory("lora_f16_bytes"), 8 * 20 * 2 * 256 * 16 * 2);
+        let (projections, adapters) = if number == 4 { (1, 16) } else { (8, 20) };
+        let least = projections * (256 * 16 * 2 + adapters * codes);
+        assert!((least..least + projections * adapters * 1024).contains(&memory("device_bytes")), "{result}");
+        assert_eq!(result["memory"]["host_bytes"], if number == 4 { 8 * memory("device_bytes") } else { 0 });
+        assert_eq!(result["memory"]["lora_f16_ratio"].is_null(), number == 4);
     }
 }

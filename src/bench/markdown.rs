@@ -1,0 +1,181 @@
+//! A stored report as a page of Markdown.
+
+use std::fmt::Write;
+
+use super::stored::{Entry, Measured, Stored};
+
+/// A row's cells after the shape's name and the variant.
+type Cells = fn(&Entry, &Measured) -> Vec<String>;
+
+/// The table of a suite: the names of its columns, and a row a shape. A suite's own columns stand after the shape's name
+/// and the variant, or what came instead of a time.
+pub fn table(report: &Stored) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let (head, cells): (&[&str], Cells) = match report.suite.as_str() {
+        "micro" => (&["cold", "warm", "a launch", "a launch, host", "rate"], micro),
+        "align" => (&["cold", "± 95 %", "warm", "executed", "over aligned", "neighbour"], align),
+        "sparse" => (&["p50", "mean", "std", "p95", "p99", "executed", "useful", "dense-equivalent", "ceiling"], sparse),
+        "forward-pass" => (&["p50", "mean", "std", "p95", "p99", "a projection", "device", "f16 LoRA", "times smaller"], forward_pass),
+        _ => (&["cold", "± 95 %", "p95", "p99", "warm", "executed", "bytes", "ceiling", "error"], plain),
+    };
+    let row = |entry: &Entry| match &entry.measured {
+        Some(measured) => [vec![entry.name.clone(), measured.variant.clone() + marks(measured)], cells(entry, measured)].concat(),
+        None => [vec![entry.name.clone(), entry.status.clone()], vec!["–".into(); head.len()]].concat(),
+    };
+    (["shape", "variant"].iter().chain(head).copied().collect(), report.results.iter().map(row).collect())
+}
+
+/// The page: what measured, against what, the table, and why there is no time where there is none.
+///
+/// Of a sweep only the sizes that stand against a neighbour, and what has no time: the neighbour's time is the quotient.
+pub fn page(report: &Stored) -> String {
+    let (head, mut rows) = table(report);
+    if report.results.iter().any(|entry| entry.aligned.is_some()) {
+        let mut told = report.results.iter().map(|entry| entry.aligned.is_some() || entry.measured.is_none());
+        rows.retain(|_| told.next().unwrap_or(true));
+    }
+    let rule = (0..head.len()).map(|column| if column < 2 { "---" } else { "---:" }.to_owned()).collect();
+    let head = head.into_iter().map(str::to_owned).collect();
+    let line = |cells: &Vec<String>| format!("| {} |", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
+    let lines: Vec<String> = [head, rule].iter().chain(&rows).map(line).collect();
+    let mut page = format!("### {}\n\n{}\n\n{}\n", report.suite, heading(report), lines.join("\n"));
+    for note in notes(report) {
+        // Writing to a string does not fail.
+        let _ = write!(page, "\n- {note}");
+    }
+    page.trim_end().to_owned() + "\n"
+}
+
+/// What measured, and what it was held against.
+pub fn heading(report: &Stored) -> String {
+    let (device, here, timing, ceilings) = (&report.device, &report.environment, &report.timing, &report.ceilings);
+    let nvrtc = here.nvrtc.as_ref().map_or_else(String::new, |version| format!(", NVRTC {version}"));
+    let build = if here.optimised { "" } else { ", built without optimisation" };
+    let dtype = report.results.first().map_or("", |entry| &entry.dtype);
+    let product = match (ceilings.product_flops_per_second, &ceilings.product) {
+        (Some(rate), Some(name)) => format!(", our best product {} ({name})", flops(rate)),
+        _ => String::new(),
+    };
+    format!(
+        "{} ({}), {}{nvrtc}; trifuse {}, revision {}{build}, {}; {dtype}; medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
+        device.name,
+        report.backend,
+        device.driver,
+        here.version,
+        here.revision,
+        here.platform,
+        timing.iterations,
+        timing.warmup,
+        timing.clock,
+        bytes(ceilings.copy_bytes_per_second),
+    )
+}
+
+fn marks(measured: &Measured) -> &'static str {
+    let has = |flag: &str| measured.flags.iter().any(|own| own == flag);
+    match (has("launch_bound"), has("noisy")) {
+        (true, true) => " † ‡",
+        (true, false) => " †",
+        (false, true) => " ‡",
+        (false, false) => "",
+    }
+}
+
+/// What a reader must know besides the table.
+pub fn notes(report: &Stored) -> Vec<String> {
+    let without =
+        |entry: &Entry| (entry.measured.is_none()).then(|| format!("{}: {}: {}", entry.name, entry.status, entry.why.as_deref().unwrap_or("no reason told")));
+    let mut notes: Vec<String> = report.results.iter().filter_map(without).collect();
+    let marked = |sign: char| report.results.iter().flat_map(|entry| &entry.measured).any(|measured| marks(measured).contains(sign));
+    notes.extend(marked('†').then(|| "†: the device may have waited for the host".into()));
+    notes.extend(marked('‡').then(|| "‡: the 95 % interval of the median is wider than a tenth of it".into()));
+    let flags = [
+        ("host_clock", "timed by the host's clock: putting work into the queue is counted"),
+        ("cut", "some shapes were timed fewer times than asked for (--limit)"),
+        ("not_optimised", "this program was built without optimisation"),
+    ];
+    let flagged = |name: &str| report.results.iter().flat_map(|entry| &entry.measured).any(|measured| measured.flags.iter().any(|own| own == name));
+    notes.extend(flags.iter().filter(|(name, _)| flagged(name)).map(|(_, words)| (*words).to_owned()));
+    notes.extend((!report.complete).then(|| "interrupted: not every shape was measured".into()));
+    notes
+}
+
+fn plain(_: &Entry, measured: &Measured) -> Vec<String> {
+    let (cold, rates) = (&measured.cold, &measured.rates);
+    let times = [seconds(cold.median), interval(measured), seconds(cold.p95), seconds(cold.p99), seconds(measured.warm.median)];
+    let share = format!("{:.0} %", rates.share_of_ceiling * 100.0);
+    let error = format!("{:.2}", measured.checked.error_of_allowed);
+    [times.to_vec(), vec![flops(rates.executed_flops), bytes(rates.bytes), share, error]].concat()
+}
+
+fn micro(_: &Entry, measured: &Measured) -> Vec<String> {
+    let each = |time: f64| if measured.launches > 1 { seconds(time) } else { "–".into() };
+    let rates = &measured.rates;
+    let rate = match (measured.launches, measured.cost.executed_flops > 0.0) {
+        (2.., _) => "–".into(),
+        (_, true) => flops(rates.executed_flops),
+        _ => bytes(rates.bytes),
+    };
+    vec![seconds(measured.cold.median), seconds(measured.warm.median), each(measured.launch_seconds), each(measured.launch_host_seconds), rate]
+}
+
+fn align(entry: &Entry, measured: &Measured) -> Vec<String> {
+    let (slowdown, neighbour) =
+        entry.aligned.as_ref().map_or_else(|| ("–".into(), "–".into()), |aligned| (format!("{:.2}", aligned.slowdown), aligned.neighbour.clone()));
+    vec![seconds(measured.cold.median), interval(measured), seconds(measured.warm.median), flops(measured.rates.executed_flops), slowdown, neighbour]
+}
+
+/// The spread of the cold times.
+fn spread(measured: &Measured) -> Vec<String> {
+    let cold = &measured.cold;
+    [cold.median, cold.mean, cold.std, cold.p95, cold.p99].map(seconds).to_vec()
+}
+
+fn sparse(_: &Entry, measured: &Measured) -> Vec<String> {
+    let rates = &measured.rates;
+    let work = [rates.executed_flops, rates.useful_flops, rates.dense_equivalent_flops].map(flops).to_vec();
+    [spread(measured), work, vec![format!("{:.0} %", rates.share_of_ceiling * 100.0)]].concat()
+}
+
+fn forward_pass(_: &Entry, measured: &Measured) -> Vec<String> {
+    let held = match &measured.memory {
+        None => vec!["–".into(); 3],
+        Some(memory) => {
+            let ratio = memory.lora_f16_ratio.map_or_else(|| "on the host".into(), |ratio| format!("{ratio:.1}"));
+            vec![megabytes(memory.device_bytes), megabytes(memory.lora_f16_bytes), ratio]
+        }
+    };
+    [spread(measured), vec![seconds(measured.launch_seconds)], held].concat()
+}
+
+fn interval(measured: &Measured) -> String {
+    let [low, high] = measured.cold.median_interval95;
+    format!("{:.1} %", (high - low) / 2.0 / measured.cold.median * 100.0)
+}
+
+/// A time in the unit that reads best.
+pub fn seconds(time: f64) -> String {
+    match time {
+        1.0.. => format!("{time:.3} s"),
+        1e-3.. => format!("{:.3} ms", time * 1e3),
+        _ => format!("{:.2} µs", time * 1e6),
+    }
+}
+
+/// Operations a second in the unit that reads best.
+pub fn flops(rate: f64) -> String {
+    scaled(rate, "FLOP/s")
+}
+
+/// Bytes a second in the unit that reads best, powers of 1000.
+pub fn bytes(rate: f64) -> String {
+    scaled(rate, "B/s")
+}
+
+fn megabytes(count: u64) -> String {
+    format!("{:.1} MB", count as f64 / 1e6)
+}
+
+fn scaled(value: f64, unit: &str) -> String {
+    let (factor, prefix) = [(1e12, "T"), (1e9, "G"), (1e6, "M")].into_iter().find(|(factor, _)| value >= *factor).unwrap_or((1e3, "k"));
+    format!("{:.1} {prefix}{unit}", value / factor)
+}

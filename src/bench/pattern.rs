@@ -1,0 +1,115 @@
+//! Which blocks of a block-sparse attention are there.
+
+use serde::Serialize;
+
+use crate::cases::Draw;
+use crate::error::Result;
+use crate::ops::index::{BlockMask, BlockShape};
+
+/// A random pattern of blocks, the same for all heads; the diagonal is always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Blocks {
+    /// Queries and keys of a block.
+    pub size: u32,
+    /// One block in so many is there.
+    pub one_in: u32,
+    /// How many are there in all, as many in each row of blocks as in the next, but for one; drawn where not said.
+    pub count: Option<u32>,
+}
+
+impl Blocks {
+    /// What the name of a shape says of it.
+    pub(super) fn name(&self) -> String {
+        let Self { size, one_in, count } = self;
+        match count {
+            Some(count) => format!("{count} blocks of {size}"),
+            None => format!("sparse{} block{size}", 100 - 100 / one_in),
+        }
+    }
+}
+
+/// Blocks in compressed sparse rows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pattern {
+    /// Queries and keys of a block.
+    pub block: u32,
+    /// Where the blocks of each row of blocks begin, and where the last ends.
+    pub row_ptr: Vec<i32>,
+    /// The column of each block.
+    pub col_idx: Vec<i32>,
+    /// The same, checked.
+    #[serde(skip)]
+    pub mask: BlockMask,
+}
+
+impl Pattern {
+    /// Draws it for that many queries and keys.
+    ///
+    /// # Errors
+    /// Sizes past what an index holds.
+    pub(super) fn draw(blocks: Blocks, [queries, keys]: [u64; 2], draw: &mut Draw) -> Result<Self> {
+        let [rows, columns] = [queries, keys].map(|length| length.div_ceil(u64::from(blocks.size)) as u32);
+        let (mut row_ptr, mut col_idx) = (vec![0], Vec::new());
+        for row in 0..rows {
+            match blocks.count {
+                None => col_idx.extend((0..columns).filter(|&column| draw.below(blocks.one_in) == 0 || column == row % columns).map(|column| column as i32)),
+                Some(count) => {
+                    let until = |row: u32| (u64::from(count) * u64::from(row) / u64::from(rows)) as u32;
+                    col_idx.extend(some_columns(until(row + 1) - until(row), row % columns, columns, draw));
+                }
+            }
+            row_ptr.push(col_idx.len() as i32);
+        }
+        let shape = BlockShape { block: blocks.size, q_blocks: rows, kv_blocks: columns, patterns: 1, capacity: col_idx.len() as u32, masks: 0 };
+        let mask = BlockMask::new(&row_ptr, &col_idx, &[], &[], shape)?;
+        Ok(Self { block: blocks.size, row_ptr, col_idx, mask })
+    }
+}
+
+/// `count` different columns, rising, `own` among them; each of the others is as likely as the next.
+fn some_columns(count: u32, own: u32, columns: u32, draw: &mut Draw) -> Vec<i32> {
+    let mut wanted = count.min(columns).saturating_sub(1);
+    let mut chosen = Vec::new();
+    // Selection sampling (Knuth, The Art of Computer Programming, volume 2, algorithm S).
+    let mut left = columns - 1;
+    for column in 0..columns {
+        if column == own {
+            chosen.push(column as i32);
+            continue;
+        }
+        if draw.below(left) < wanted {
+            chosen.push(column as i32);
+            wanted -= 1;
+        }
+        left -= 1;
+    }
+    chosen
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_blocks_is_spread_over_the_rows() {
+        for (count, length) in [(800, 8064), (1600, 11392), (63, 8064)] {
+            let blocks = Blocks { size: 128, one_in: 5, count: Some(count) };
+            let pattern = Pattern::draw(blocks, [length, length], &mut Draw::seeded("blocks")).unwrap();
+            assert_eq!(pattern.col_idx.len(), count as usize);
+            let rows = pattern.row_ptr.windows(2).map(|pair| &pattern.col_idx[pair[0] as usize..pair[1] as usize]);
+            let least = count as usize / (length as usize / 128);
+            for (number, row) in rows.enumerate() {
+                assert!([least, least + 1].contains(&row.len()), "{row:?}");
+                assert!(row.windows(2).all(|pair| pair[0] < pair[1]) && row.contains(&(number as i32)), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_in_so_many_is_drawn_and_the_diagonal_is_there() {
+        let pattern = Pattern::draw(Blocks { size: 128, one_in: 5, count: None }, [8192, 8192], &mut Draw::seeded("blocks")).unwrap();
+        assert!((700..1000).contains(&pattern.col_idx.len()), "{}", pattern.col_idx.len());
+        assert!((0..64).all(|row| pattern.mask.row(0, row).any(|(column, _)| column == row)));
+    }
+}

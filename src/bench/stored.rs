@@ -1,0 +1,283 @@
+//! A report that was stored, read again: what tables, pictures and comparisons are made from.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::report::SuiteReport;
+use crate::error::{Error, Result};
+
+/// The schema that this reads; the command line writes it into every object.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// A suite on one device, as far as it is needed again. Fields as in [`SuiteReport`].
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Stored {
+    pub suite: String,
+    pub backend: String,
+    pub device: Device,
+    pub environment: Environment,
+    pub timing: Timing,
+    pub ceilings: Ceilings,
+    #[serde(default = "yes")]
+    pub complete: bool,
+    pub results: Vec<Entry>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Who measured.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Device {
+    pub name: String,
+    pub driver: String,
+    pub kind: String,
+    pub units: u32,
+    pub clock_hz: Option<u64>,
+}
+
+/// With which program.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Environment {
+    pub version: String,
+    pub revision: String,
+    pub optimised: bool,
+    pub platform: String,
+    pub nvrtc: Option<String>,
+}
+
+/// How.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Timing {
+    pub warmup: u32,
+    pub iterations: u32,
+    pub limit_seconds: f64,
+    pub clock: String,
+    pub flush_bytes: u64,
+}
+
+/// Against what.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Ceilings {
+    pub copy_bytes_per_second: f64,
+    pub product_flops_per_second: Option<f64>,
+    pub product: Option<String>,
+    pub peak_flops_per_second: Option<f64>,
+    pub peak_bytes_per_second: Option<f64>,
+}
+
+/// One shape.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Entry {
+    pub name: String,
+    pub op: String,
+    pub dtype: String,
+    pub status: String,
+    pub why: Option<String>,
+    pub aligned: Option<Aligned>,
+    /// Where it was measured.
+    #[serde(flatten)]
+    pub measured: Option<Measured>,
+    /// The shape's sizes, and what else is there.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// Against the next aligned size.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Aligned {
+    pub neighbour: String,
+    pub slowdown: f64,
+}
+
+/// A shape's times and rates.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Measured {
+    pub variant: String,
+    pub launches: usize,
+    pub launch_seconds: f64,
+    pub launch_host_seconds: f64,
+    pub checked: Checked,
+    pub cost: Cost,
+    pub memory: Option<Memory>,
+    pub cold: Times,
+    pub warm: Times,
+    pub rates: Rates,
+    pub flags: Vec<String>,
+}
+
+/// How the check came out.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Checked {
+    pub elements: u64,
+    pub of: u64,
+    pub error_of_allowed: f64,
+}
+
+/// Bytes of adapters.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Memory {
+    pub device_bytes: u64,
+    pub host_bytes: u64,
+    pub lora_f16_bytes: u64,
+    pub lora_f16_ratio: Option<f64>,
+}
+
+/// Work of one run.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Cost {
+    pub executed_flops: f64,
+    pub useful_flops: f64,
+    pub dense_flops: f64,
+    pub bytes: f64,
+}
+
+/// Times in seconds.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Times {
+    pub mean: f64,
+    pub std: f64,
+    pub min: f64,
+    pub max: f64,
+    pub median: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub median_interval95: [f64; 2],
+    pub samples: Vec<f64>,
+}
+
+/// Amounts a second.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Rates {
+    pub executed_flops: f64,
+    pub useful_flops: f64,
+    pub dense_equivalent_flops: f64,
+    pub bytes: f64,
+    pub share_of_ceiling: f64,
+    pub bound: String,
+}
+
+impl Stored {
+    /// Reads what `trifuse bench SUITE --json` wrote.
+    ///
+    /// # Errors
+    /// No file, no JSON, another schema, another command's object, fields that are missing.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of `trifuse bench SUITE --json`: {error}")))?;
+        if value["command"] != "bench" || value["results"].is_null() {
+            return Err(Error::input(path, "expected a report of `trifuse bench SUITE --json`, found something else"));
+        }
+        if value["schema_version"] != SCHEMA_VERSION {
+            return Err(Error::input(path, format!("expected schema version {SCHEMA_VERSION}, found {}", value["schema_version"])));
+        }
+        Self::from_value(value).map_err(|error| Error::input(path, format!("it lacks what a report holds today, measure again: {error}")))
+    }
+
+    /// What a report of this run would be read as.
+    ///
+    /// # Errors
+    /// A number that JSON cannot hold.
+    pub fn of(report: &SuiteReport) -> Result<Self> {
+        let told = |error| Error::invalid("report", "values that JSON can hold", error);
+        Self::from_value(serde_json::to_value(report).map_err(told)?).map_err(told)
+    }
+
+    pub(super) fn from_value(value: Value) -> serde_json::Result<Self> {
+        let stored: Self = serde_json::from_value(value)?;
+        // An optional part that is flattened vanishes without a word where one of its fields is missing.
+        match stored.results.iter().find(|entry| entry.status == "measured" && entry.measured.is_none()) {
+            Some(entry) => Err(serde::de::Error::custom(format!("times of {:?}", entry.name))),
+            None => Ok(stored),
+        }
+    }
+}
+
+/// What other programs took on the shapes of a report: what `benches/peers/run.py` writes.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as that program calls them")]
+pub struct Peers {
+    pub suite: String,
+    pub device: String,
+    pub results: Vec<PeersOfShape>,
+}
+
+/// The peers of one shape.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as that program calls them")]
+pub struct PeersOfShape {
+    pub name: String,
+    pub peers: Vec<Peer>,
+}
+
+/// One peer, with its time where it has one.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as that program calls them")]
+pub struct Peer {
+    pub peer: String,
+    pub cold: Option<PeerTimes>,
+}
+
+/// Its times in seconds.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as that program calls them")]
+pub struct PeerTimes {
+    pub median: f64,
+}
+
+impl Peers {
+    /// Reads what `benches/peers/run.py` wrote.
+    ///
+    /// # Errors
+    /// No file, or something else.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))
+    }
+}
+
+impl Entry {
+    /// A size of the shape, by its field's name.
+    pub fn size(&self, field: &str) -> Option<u64> {
+        self.more.get(field)?.as_u64()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Stored::read(file.path()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused_with_the_reason() {
+        assert!(refusal("not JSON").contains("expected a report"));
+        assert!(refusal("{}").contains("something else"));
+        assert!(refusal(r#"{"schema_version": 1, "command": "verify", "results": []}"#).contains("something else"));
+        assert!(refusal(r#"{"schema_version": 2, "command": "bench", "results": []}"#).contains("schema version 1, found 2"));
+        assert!(refusal(r#"{"schema_version": 1, "command": "bench", "results": []}"#).contains("measure again"));
+        assert!(Stored::read(Path::new("no/such/report.json")).unwrap_err().to_string().contains("cannot read"));
+    }
+}

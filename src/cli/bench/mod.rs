@@ -1,0 +1,40 @@
+//! `bench`: one suite of shapes on one backend, and what is made of its reports.
+
+mod compare;
+mod pages;
+mod pictures;
+mod suite;
+
+use trifuse::Result;
+use trifuse::backends::Choice;
+
+use super::Outcome;
+use super::output::Output;
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Args {
+    #[command(flatten)]
+    suite: suite::Args,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What is made of reports.
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Hold a second report against a first: which shapes became slower, and whether that can be chance
+    Compare(compare::Args),
+    /// Make tables and pictures of reports
+    Report(pages::Args),
+}
+
+/// Measures, or reads what was measured.
+pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
+    match &args.command {
+        None => suite::run(&args.suite, choice, output),
+        Some(Command::Compare(args)) => compare::run(args, output),
+        Some(Command::Report(args)) => pages::run(args, output),
+    }
+}

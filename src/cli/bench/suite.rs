@@ -1,0 +1,238 @@
+//! `bench SUITE`: measures, prints a row a shape, and writes pages and pictures where they are asked for.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, Visit};
+use trifuse::bench::align::{Axis, Sweep};
+use trifuse::bench::markdown::{heading, notes, table};
+use trifuse::bench::report::SuiteReport;
+use trifuse::bench::shape::Suite;
+use trifuse::bench::stored::{Entry, Stored};
+use trifuse::bench::timing::Schedule;
+use trifuse::bench::{Options, run as run_suite};
+use trifuse::session::Session;
+use trifuse::{DType, Error, Result};
+
+use super::super::Outcome;
+use super::super::interrupt::Interrupt;
+use super::super::output::{Output, Page, Report, Tone};
+use super::super::progress::Progress;
+use super::pages::write_all;
+
+/// Arguments of `bench SUITE`.
+#[derive(Debug, clap::Args)]
+#[group(id = "suite_options")]
+pub struct Args {
+    /// Which suite; a processor gets smaller shapes than a GPU
+    #[arg(value_enum, value_name = "SUITE", required = true)]
+    pub suite: Option<SuiteName>,
+    /// Only a few shapes that stand for the rest
+    #[arg(long)]
+    pub quick: bool,
+    /// Only the shapes whose name holds this
+    #[arg(long, value_name = "TEXT")]
+    pub shape: Option<String>,
+    /// Only this variant of the operation, rather than the backend's choice
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
+    /// Of every operand: f16, bf16 or f32
+    #[arg(long, default_value = "f16", value_name = "DTYPE")]
+    pub dtype: DType,
+    /// Runs before the first that is timed [default: 10; of forward-pass 5]
+    #[arg(long, value_name = "N")]
+    pub warmup: Option<u32>,
+    /// Timed runs, with cold caches and again with warm ones [default: 50; of sparse and forward-pass 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: Option<u32>,
+    /// Start no further timed run of a shape after this long
+    #[arg(long, default_value_t = Schedule::default().limit_seconds, value_name = "SECONDS")]
+    pub limit: f64,
+    /// Write the table to this file, as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Draw pictures into this folder, as SVG
+    #[arg(long, value_name = "DIR")]
+    pub pictures: Option<PathBuf>,
+    /// What `align` sweeps, and nothing else; may be given more than once
+    #[arg(long, value_enum, value_name = "AXIS")]
+    pub axis: Vec<AxisName>,
+    /// The first size that `align` sweeps on its --axis
+    #[arg(long, value_name = "SIZE", requires = "axis")]
+    pub from: Option<u64>,
+    /// The last size
+    #[arg(long, value_name = "SIZE", requires = "axis")]
+    pub to: Option<u64>,
+    /// From one size to the next; the aligned neighbour of each is measured too
+    #[arg(long, default_value_t = 1, value_name = "SIZES")]
+    pub step: u64,
+}
+
+/// The suites by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SuiteName {
+    /// Prefill, decode, block-sparse
+    Attention,
+    /// The fused MLP of Llama-2-7B, 1 to 8192 tokens
+    Mlp,
+    /// Matrix products: square, few rows, odd sizes
+    Linear,
+    /// Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch
+    Adapters,
+    /// Block-sparse attention of 204 to 122,305 blocks, 100 runs each
+    Sparse,
+    /// The adapters of 32 layers of four projections, a hundred resident: captured, launch by launch, held by the host
+    ForwardPass,
+    /// Products, products of one row and attention at sizes that rise one by one
+    Align,
+    /// Copies, large products, launches and nodes of a graph
+    Micro,
+}
+
+impl From<SuiteName> for Suite {
+    fn from(name: SuiteName) -> Self {
+        match name {
+            SuiteName::Attention => Self::Attention,
+            SuiteName::Mlp => Self::Mlp,
+            SuiteName::Linear => Self::Linear,
+            SuiteName::Adapters => Self::Adapters,
+            SuiteName::Sparse => Self::Sparse,
+            SuiteName::ForwardPass => Self::ForwardPass,
+            SuiteName::Align => Self::Align,
+            SuiteName::Micro => Self::Micro,
+        }
+    }
+}
+
+/// What `align` sweeps, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum AxisName {
+    /// Rows of x
+    M,
+    /// Columns of y
+    N,
+    /// Columns of x
+    K,
+    /// Columns of y where x has one row
+    GemvN,
+    /// Columns of x where x has one row
+    GemvK,
+    /// Elements of a head
+    HeadDim,
+}
+
+impl From<AxisName> for Axis {
+    fn from(name: AxisName) -> Self {
+        match name {
+            AxisName::M => Self::M,
+            AxisName::N => Self::N,
+            AxisName::K => Self::K,
+            AxisName::GemvN => Self::GemvN,
+            AxisName::GemvK => Self::GemvK,
+            AxisName::HeadDim => Self::HeadDim,
+        }
+    }
+}
+
+/// The result: the suite's report as it is, and as it is read again.
+#[derive(Serialize)]
+struct Bench {
+    #[serde(flatten)]
+    report: SuiteReport,
+    #[serde(skip)]
+    stored: Stored,
+}
+
+/// Measures, and prints a row a shape.
+pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
+    if !(args.limit > 0.0 && args.limit.is_finite()) {
+        return Err(Error::invalid("--limit", "seconds above 0", args.limit));
+    }
+    let suite: Suite = args.suite.ok_or_else(|| Error::invalid("SUITE", "one", "none"))?.into();
+    let sweep = Sweep { axes: args.axis.iter().map(|&name| name.into()).collect(), from: args.from, to: args.to, step: args.step };
+    if suite != Suite::Align && sweep != Sweep::default() {
+        return Err(Error::invalid("--axis, --from, --to, --step", "the suite align", suite.name()));
+    }
+    let usual = suite.schedule();
+    let options = Options {
+        suite,
+        dtype: args.dtype,
+        quick: args.quick,
+        shape: args.shape.clone(),
+        variant: args.variant.clone(),
+        schedule: Schedule { warmup: args.warmup.unwrap_or(usual.warmup), iterations: args.iterations.unwrap_or(usual.iterations), limit_seconds: args.limit },
+        sweep,
+    };
+    let interrupt = Interrupt::listen()?;
+    let report = choice.open(Work { options, output, interrupt: &interrupt })?;
+    let report = Bench { stored: Stored::of(&report)?, report };
+    output.report(&report)?;
+    for path in write_all(std::slice::from_ref(&report.stored), &[], args.markdown.as_deref(), args.pictures.as_deref())? {
+        output.note(format!("written: {}", path.display()));
+    }
+    let sound = report.report.results.iter().all(|entry| entry.outcome.sound());
+    Ok(match (report.report.complete, sound) {
+        (false, _) => Outcome::Interrupted,
+        (true, true) => Outcome::Right,
+        (true, false) => Outcome::Wrong,
+    })
+}
+
+/// The work on one backend.
+struct Work<'a> {
+    options: Options,
+    output: &'a Output,
+    interrupt: &'a Interrupt,
+}
+
+impl Visit for Work<'_> {
+    type Out = SuiteReport;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<SuiteReport> {
+        let mut session = Session::new(Arc::new(backend))?;
+        let mut progress = None;
+        run_suite(&mut session, &self.options, &mut |name, steps| {
+            let bar = match progress.take() {
+                None => Progress::new(self.output, "bench", steps as u64),
+                Some(bar) => {
+                    Progress::step(&bar);
+                    bar
+                }
+            };
+            bar.now(name);
+            progress = Some(bar);
+            if self.interrupt.asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    }
+}
+
+impl Report for Bench {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        let report = &self.stored;
+        page.line(page.tone(Tone::Strong, format!("{} on {}", report.suite, report.backend)))?;
+        page.line(heading(report))?;
+        let (head, rows) = table(report);
+        let rows: Vec<Vec<String>> = rows.into_iter().zip(&report.results).map(|(row, entry)| coloured(page, row, entry)).collect();
+        page.table(&head, &(2..head.len()).collect::<Vec<_>>(), rows)?;
+        page.line("cold, warm: medians with other data in the caches, and with its own; all else is of the cold ones. executed: operations of blocks that are computed")?;
+        page.line("ceiling: the least time that the ceilings allow over the time. error: the greatest, as a share of what is allowed")?;
+        notes(report).into_iter().try_for_each(|note| page.line(format!("note: {note}")))
+    }
+}
+
+/// A row with its verdict, or its first time, in the colour of its meaning.
+fn coloured(page: &Page, mut row: Vec<String>, entry: &Entry) -> Vec<String> {
+    let (column, tone) = match &entry.measured {
+        Some(measured) if measured.flags.iter().any(|flag| flag == "launch_bound" || flag == "noisy") => (2, Tone::Warning),
+        Some(_) => (2, Tone::Good),
+        None if entry.status == "unsupported" => (1, Tone::Warning),
+        None => (1, Tone::Bad),
+    };
+    if let Some(cell) = row.get_mut(column) {
+        *cell = page.tone(tone, &cell);
+    }
+    row
+}

@@ -1,0 +1,162 @@
+//! What is made of reports: comparisons, tables, pictures; and a run that is interrupted.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::bench::measured;
+use crate::support::{err, files, object, out, run, scratch, text, trifuse};
+
+fn stored(folder: &Path, name: &str, report: &Value) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, serde_json::to_vec(report).unwrap()).unwrap();
+    text(&path).to_owned()
+}
+
+/// Every time of a report, longer.
+fn slowed(report: &Value, factor: f64) -> Value {
+    let mut slow = report.clone();
+    for result in slow["results"].as_array_mut().unwrap() {
+        for caches in ["cold", "warm"] {
+            let times = result[caches].as_object_mut().unwrap();
+            times["median"] = (times["median"].as_f64().unwrap() * factor).into();
+            for sample in times["samples"].as_array_mut().unwrap() {
+                *sample = (sample.as_f64().unwrap() * factor).into();
+            }
+        }
+    }
+    slow
+}
+
+#[test]
+fn a_comparison_names_what_became_slower() {
+    let folder = scratch();
+    // Six runs, as `measured` makes, say too little.
+    let report = object(&run(&["bench", "linear", "--backend", "cpu", "--quick", "--warmup", "1", "--iterations", "12", "--json"]), "bench");
+    let before = stored(folder.path(), "before.json", &report);
+    let same = run(&["bench", "compare", &before, &before, "--json"]);
+    assert_eq!(same.status.code(), Some(0), "{}", err(&same));
+    let compared = object(&same, "bench");
+    assert_eq!((&compared["shapes"][0]["verdict"], &compared["regressions"]), (&"same".into(), &Value::Array(vec![])));
+    // No noise is a hundredfold.
+    let after = stored(folder.path(), "after.json", &slowed(&report, 100.0));
+    let slower = run(&["bench", "compare", &before, &after]);
+    assert_eq!(slower.status.code(), Some(1), "{}", err(&slower));
+    assert!(out(&slower).contains("REGRESSION") && out(&slower).contains("1 regressed: m16 n512 k512 f16"), "{}", out(&slower));
+    assert_eq!(run(&["bench", "compare", &after, &before, "--warm"]).status.code(), Some(0), "faster is no regression");
+    assert_eq!(run(&["bench", "compare", &before, &after, "--threshold", "1e4"]).status.code(), Some(0), "so much is allowed");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let folder = scratch();
+    let report = measured("linear", &[]);
+    let own = stored(folder.path(), "own.json", &report);
+    let mut other = report.clone();
+    other["device"]["name"] = "another".into();
+    let other = stored(folder.path(), "other.json", &other);
+    let refused = run(&["bench", "compare", &own, &other]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(err(&refused).contains("device") && err(&refused).contains("another"), "{}", err(&refused));
+    let none = stored(folder.path(), "none.json", &Value::Null);
+    assert_eq!(run(&["bench", "compare", &own, &none]).status.code(), Some(4));
+    assert_eq!(run(&["bench", "compare", &own]).status.code(), Some(2));
+    assert_eq!(run(&["bench", "report", &own, &other, "--pictures", text(folder.path())]).status.code(), Some(2), "one picture shows one device");
+    assert_eq!(run(&["bench"]).status.code(), Some(2));
+}
+
+#[test]
+fn tables_and_pictures_are_written() {
+    let folder = scratch();
+    let place = |name: &str| text(&folder.path().join(name)).to_owned();
+    let (page, pictures) = (place("page.md"), place("pictures"));
+    let reports: Vec<String> =
+        ["linear", "sparse", "align", "forward-pass", "micro"].map(|suite| stored(folder.path(), &format!("{suite}.json"), &measured(suite, &[]))).into();
+    let arguments: Vec<&str> =
+        ["bench", "report", "--markdown", &page, "--pictures", &pictures].into_iter().chain(reports.iter().map(String::as_str)).collect();
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let markdown = std::fs::read_to_string(&page).unwrap();
+    for words in ["### linear", "| m16 n512 k512 |", "### sparse", "dense-equivalent", "times smaller", "over aligned", "a launch, host"] {
+        assert!(markdown.contains(words), "{words}: {markdown}");
+    }
+    // Every table has as many cells in each of its lines.
+    for table in markdown.split("\n\n").filter(|part| part.starts_with('|')) {
+        let cells: Vec<usize> = table.lines().map(|line| line.matches('|').count()).collect();
+        assert!(cells.len() > 2 && cells.iter().all(|count| *count == cells[0]), "{table}");
+    }
+    assert_eq!(files(Path::new(&pictures)), ["align-f16.svg", "forward-pass-latency.svg", "roofline.svg", "sparse-latency.svg"]);
+    for name in files(Path::new(&pictures)) {
+        let picture = std::fs::read_to_string(Path::new(&pictures).join(&name)).unwrap();
+        assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"), "{name}");
+        assert!(!picture.contains("NaN") && !picture.contains("inf"), "{name}");
+    }
+    let roofline = std::fs::read_to_string(Path::new(&pictures).join("roofline.svg")).unwrap();
+    assert!(["linear", "sparse", "align", "forward-pass"].iter().all(|suite| roofline.contains(suite)));
+}
+
+#[test]
+fn a_suite_writes_its_own_table() {
+    let folder = scratch();
+    let page = text(&folder.path().join("page.md")).to_owned();
+    let report = measured("mlp", &["--markdown", &page]);
+    let markdown = std::fs::read_to_string(&page).unwrap();
+    assert!(markdown.starts_with("### mlp\n") && markdown.contains(report["results"][0]["name"].as_str().unwrap()), "{markdown}");
+}
+
+/// Ctrl-C while a suite runs ends it with what it has.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupted_run_tells_what_it_has() {
+    let arguments = ["bench", "align", "--backend", "cpu", "--json"];
+    let mut child = trifuse(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Until the program listens, the signal would end it as any other: the kernel tells which signals it catches.
+    let id = child.id();
+    let listens = || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 0b10 != 0
+    };
+    while !listens() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it listened");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let sent = std::process::Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", err(&output));
+    let value = object(&output, "bench");
+    assert_eq!(value["complete"], false);
+    let results = value["results"].as_array().unwrap();
+    assert!(results.len() < 99 && results.iter().all(|result| result["status"] == "measured"), "{}", results.len());
+}
+
+#[test]
+fn peers_are_drawn_beside_the_lengths_of_attention() {
+    let folder = scratch();
+    let mut report = measured("attention", &[]);
+    // One measured length becomes three: a line needs as many.
+    let one = report["results"][0].clone();
+    let lengths = [256, 512, 1024].map(|length| {
+        let mut result = one.clone();
+        for (field, value) in [("name", Value::from(format!("s{length}"))), ("q_len", length.into()), ("kv_len", length.into())] {
+            result[field] = value;
+        }
+        result
+    });
+    let peers = lengths.each_ref().map(|result| serde_json::json!({ "name": result["name"], "peers": [{ "peer": "cuDNN", "cold": { "median": 1e-3 } }, { "peer": "none", "why": "no kernel" }] }));
+    report["results"] = lengths.to_vec().into();
+    let own = stored(folder.path(), "attention.json", &report);
+    let beside = stored(folder.path(), "peers.json", &serde_json::json!({ "suite": "attention", "device": "GPU", "results": peers }));
+    let place = folder.path().join("pictures");
+    let output = run(&["bench", "report", &own, "--peers", &beside, "--pictures", text(&place), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(object(&output, "bench")["written"].as_array().unwrap().len(), 2);
+    let picture = std::fs::read_to_string(place.join("attention-length.svg")).unwrap();
+    for words in ["trifuse, b1 h4/4 d64", "cuDNN, b1 h4/4 d64", "1024"] {
+        assert!(picture.contains(words), "{words}");
+    }
+    assert!(!picture.contains("none,"), "a peer without a time has no line");
+    assert_eq!(run(&["bench", "report", &own, "--peers", &own]).status.code(), Some(4), "that is no report of peers");
+}
