@@ -19,7 +19,7 @@ use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::model::calibrate::calibrate;
 use trifuse::model::{Encoder, EncoderOptions, Row, Text, find};
-use trifuse::{Error, Result};
+use trifuse::{DType, Error, Result};
 
 /// Rows of inputs that a projection is calibrated with.
 const CALIBRATION_ROWS: usize = 2048;
@@ -94,12 +94,12 @@ fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
 
 /// The settings of the table, from nothing lost to little kept.
 fn settings() -> Vec<(String, EncodeOptions)> {
-    let ask = |name: &str, options: EncodeOptions| (name.to_owned(), options);
-    let mut all = vec![ask("--min-cosine 0.99", EncodeOptions { min_cosine: Some(0.99), ..Default::default() })];
-    for rank in [64, 32, 16, 8, 4] {
-        all.push(ask(&format!("--rank {rank} --bits 4"), EncodeOptions { rank: Some(rank), bits: Some(4.0), ..Default::default() }));
+    let mut all = vec![("--min-cosine 0.99".to_owned(), EncodeOptions { min_cosine: Some(0.99), ..Default::default() })];
+    all.push(("--rank 16 --bits 4".into(), EncodeOptions { rank: Some(16), bits: Some(4.0), ..Default::default() }));
+    for times in [5, 8, 12, 20, 40] {
+        let options = EncodeOptions { max_ratio: Some(1.0 / f64::from(times)), ..Default::default() };
+        all.push((format!("--max-ratio {times}"), options));
     }
-    all.push(ask("--rank 16 --bits 2.5", EncodeOptions { rank: Some(16), bits: Some(2.5), ..Default::default() }));
     all
 }
 
@@ -161,7 +161,8 @@ impl Visit for Table {
 
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let folder = find(&self.model)?;
-        let encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions::default())?;
+        let dtype = if B::NAME == "cuda" { DType::F16 } else { DType::F32 };
+        let encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..Default::default() })?;
         let text = Text::open(&folder, encoder.config())?;
         let lines = std::fs::read_to_string(&self.pairs).map_err(Error::io(&self.pairs, "read"))?;
         let pairs: Vec<Pair> =

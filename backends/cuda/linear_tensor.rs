@@ -199,7 +199,8 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     unsafe {
         let product = product(queue, plan, workspace, args)?;
         match product.width() {
-            16 => product.launch_wgmma(queue, plan, &wgmma_tile(&plan.op, &plan.target), "linear_wgmma", false),
+            // The kernel waits for what is before it.
+            16 => product.launch_wgmma(queue, plan, &wgmma_tile(&plan.op, &plan.target), "linear_wgmma", true),
             _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
         }
     }

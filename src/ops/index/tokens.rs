@@ -40,8 +40,22 @@ impl TokenAdapters {
 
     /// The tokens with an adapter, sorted by it, and the runs: `(adapter, start in the order)`.
     pub fn grouped(&self) -> (Vec<i32>, Vec<(i32, i32)>) {
-        let mut order: Vec<i32> = (0..self.ids.len() as i32).filter(|&t| self.ids[t as usize] >= 0).collect();
-        order.sort_by_key(|&t| self.ids[t as usize]);
+        let adapted = (0..).zip(&self.ids).filter(|&(_, &id)| id >= 0);
+        let mut order: Vec<i32> = Vec::with_capacity(self.ids.len());
+        if self.adapters as usize <= 4 * self.ids.len() {
+            // As many places as there are adapters cost less than comparing: a batch is sorted before each forward pass.
+            let mut places = vec![0u32; self.adapters as usize + 1];
+            adapted.clone().for_each(|(_, &id)| places[id as usize + 1] += 1);
+            (1..places.len()).for_each(|id| places[id] += places[id - 1]);
+            order.resize(places[self.adapters as usize] as usize, 0);
+            for (token, &id) in adapted {
+                order[places[id as usize] as usize] = token;
+                places[id as usize] += 1;
+            }
+        } else {
+            order.extend(adapted.map(|(token, _)| token));
+            order.sort_by_key(|&token: &i32| self.ids[token as usize]);
+        }
         let mut segments: Vec<(i32, i32)> = Vec::new();
         for (place, &token) in order.iter().enumerate() {
             let adapter = self.ids[token as usize];
@@ -90,6 +104,13 @@ mod tests {
         let words = index.words();
         assert_eq!(words.len() as u64, TokenAdapters::capacity(&index.shape()));
         assert_eq!(words, [2, 3, /* adapter */ 2, -1, 0, 2, /* order */ 2, 0, 3, -1, /* adapters */ 0, 2, -1, -1, /* starts */ 0, 1, 3, 3, 3]);
+    }
+
+    #[test]
+    fn both_ways_of_sorting_agree() {
+        let ids: Vec<i32> = (0..500).map(|at| (at * 7919 + 3) % 41 - 1).collect();
+        let (counted, compared) = (TokenAdapters::new(&ids, 40).unwrap(), TokenAdapters::new(&ids, 1 << 20).unwrap());
+        assert_eq!(counted.grouped(), compared.grouped());
     }
 
     #[test]
