@@ -1,11 +1,10 @@
 //! The tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block.
 
-use std::ops::Range;
-
 use super::codebook_gemm::{FactorParams, factor, factor_header};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, range};
 use super::params::params;
+use super::queue::starts_early;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -66,6 +65,15 @@ params! {
     }
 }
 
+params! {
+    /// Of one launch of several slices: 4 KiB of parameters are what every driver takes.
+    TileGroup {
+        slices: [TileParams; 16],
+    }
+}
+
+/// Slices that one launch takes at most.
+const GROUPED: usize = 16;
 /// As in `kernels/codebook_gemm/tile.cuh`.
 const ROWS: u64 = 16;
 const GROUP: u64 = 32;
@@ -78,9 +86,6 @@ const RANKS: [u64; 3] = [16, 32, 64];
 const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
 /// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
 const CLUSTER: u64 = 8;
-
-/// Launches in a row that start early: each asks what all before it write.
-const OPEN: usize = 256;
 
 /// The ranks that the kernel for an operation is compiled for.
 fn rank_of(op: &CodebookGemm) -> u64 {
@@ -162,6 +167,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
         headers: vec![
             factor_header(),
             ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+            ("codebook_gemm/tile_group.cuh", TileGroup::cuda()),
             ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
             ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
             ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
@@ -175,9 +181,9 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CLUSTER", CLUSTER.to_string()),
         ],
         entries: if clusters {
-            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any"]
+            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped"]
         } else {
-            &["codebook_gemm_sm80", "codebook_gemm_sm80_any"]
+            &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"]
         },
         shared_bytes,
     }
@@ -215,53 +221,92 @@ fn whole(params: &TileParams) -> bool {
     aligned && params.input.d.is_multiple_of(8) && params.output.d.is_multiple_of(8) && params.input.rank.is_multiple_of(8)
 }
 
+/// Slices with their operands.
+type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
+
 /// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
 /// columns.
-fn sharing(op: &CodebookGemm, slice: &CodebookSlice, wanted: u64, most: u64) -> u64 {
-    let tiles = op.tokens.div_ceil(ROWS).max(1);
-    (wanted / tiles).clamp(1, most.min(slice.d_out.div_ceil(GROUP)))
+fn sharing(op: &CodebookGemm, slices: &Slices<'_>, wanted: u64, most: u64) -> u64 {
+    let tiles = op.tokens.div_ceil(ROWS).max(1) * slices.len() as u64;
+    (wanted / tiles).clamp(1, most.min(widest(slices).div_ceil(GROUP)))
+}
+
+fn widest(slices: &Slices<'_>) -> u64 {
+    slices.iter().map(|(slice, _)| slice.d_out).max().unwrap_or(1)
 }
 
 /// The same of clusters, on a device of `units` multiprocessors.
-fn cluster_sharing(op: &CodebookGemm, slice: &CodebookSlice, units: u64, x_early: bool) -> u64 {
+fn cluster_sharing(op: &CodebookGemm, slices: &Slices<'_>, units: u64, x_early: bool) -> u64 {
     let most = match (x_early, op.adapters) {
         // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
         // a block is to finish its columns at once.
-        (true, _) => slice.d_out.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
+        (true, _) => widest(slices).div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
         // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
         (false, 0..=1) => 32,
         (false, _) => 64,
     };
     // A launch takes one block a multiprocessor: the next one is to start beside it.
-    (sharing(op, slice, units, most) / CLUSTER).max(1) * CLUSTER
+    (sharing(op, slices, units, most) / CLUSTER).max(1) * CLUSTER
 }
 
-unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
-    for (slice, of) in op.slices.iter().zip(&args.slices) {
-        // Every block computes h anew: few do it, unless there are many adapters to decode.
-        let blocks = sharing(op, slice, 2 * u64::from(plan.target.units), 16);
-        let params = tile_params(op, args, slice, of, blocks as u32);
-        let grid = [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1];
-        let launch = Launch { grid, shared_bytes: plan_shared(plan, false), ..Launch::new(1, THREADS) };
-        // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, if whole(&params) { "codebook_gemm_sm80" } else { "codebook_gemm_sm80_any" }, &launch, &params)? };
+/// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
+fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
+    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
+    for group in slices.chunks(GROUPED) {
+        let together = group.iter().all(|(slice, of)| whole(&tile_params(op, args, slice, of, 1)));
+        group.chunks(if together { GROUPED } else { 1 }).try_for_each(&mut launch)?;
     }
     Ok(())
 }
 
+/// Puts one launch of `slices` into the queue: `single` names the kernel of one slice alone, `grouped` that of several.
+///
+/// # Safety
+/// As [`Plan::launch`].
+unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entries: [&str; 2], launch: &Launch) -> Result<()> {
+    let [single, grouped] = entries;
+    match slices {
+        [] => Ok(()),
+        // SAFETY: the caller's promise.
+        [one] => unsafe { plan.launch(queue, single, launch, one) },
+        [first, ..] => {
+            let mut group = TileGroup { slices: [*first; GROUPED] };
+            group.slices[..slices.len()].copy_from_slice(slices);
+            let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
+            // SAFETY: as above; the grid has as many rows as there are slices.
+            unsafe { plan.launch(queue, grouped, &launch, &group) }
+        }
+    }
+}
+
+unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    each_group(op, args, |group| {
+        // Every block computes h anew: few do it, unless there are many adapters to decode.
+        let blocks = sharing(op, group, 2 * u64::from(plan.target.units), 16);
+        let params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
+        let grid = [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1];
+        let launch = Launch { grid, shared_bytes: plan_shared(plan, false), ..Launch::new(1, THREADS) };
+        let single = if params.iter().all(whole) { "codebook_gemm_sm80" } else { "codebook_gemm_sm80_any" };
+        // SAFETY: the caller's promise.
+        unsafe { launch_group(queue, plan, &params, [single, "codebook_gemm_sm80_grouped"], &launch) }
+    })
+}
+
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    for (slice, of) in op.slices.iter().zip(&args.slices) {
+    each_group(op, args, |group| {
         let mut open = queue.take_open();
-        let early = starts_early(&open, &read_early(args, of));
-        let x_early = early && starts_early(&open, &[Some(&args.x), of.core.as_ref()].into_iter().flatten().map(range).collect::<Vec<_>>());
-        let blocks = cluster_sharing(op, slice, u64::from(plan.target.units), x_early);
-        let params = TileParams { x_early: u32::from(x_early), ..tile_params(op, args, slice, of, blocks as u32) };
+        let early = starts_early(&open, &group.iter().flat_map(|(_, of)| read_early(args, of)).collect::<Vec<_>>());
+        let cores = group.iter().filter_map(|(_, of)| of.core.as_ref());
+        let x_early = early && starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
+        let blocks = cluster_sharing(op, group, u64::from(plan.target.units), x_early);
+        let mut params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
+        params.iter_mut().for_each(|params| params.x_early = u32::from(x_early));
         if !early {
             open.clear();
         }
-        open.push(range(&of.y));
+        open.extend(group.iter().map(|(_, of)| range(&of.y)));
         let launch = Launch {
             grid: [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1],
             shared_bytes: plan_shared(plan, true),
@@ -270,12 +315,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
             ..Launch::new(1, THREADS)
         };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { plan.launch(queue, sm90_entry(&params), &launch, &params)? };
+        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0]), "codebook_gemm_sm90_grouped"], &launch)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn sm90_entry(params: &TileParams) -> &'static str {
@@ -291,14 +336,8 @@ fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
     shared_bytes(rank_of(&plan.op), width_of(&plan.op), clusters)
 }
 
-/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
-fn starts_early(open: &[Range<u64>], reads: &[Range<u64>]) -> bool {
-    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
-    !open.is_empty() && open.len() < OPEN && open.iter().all(|write| reads.iter().all(|read| apart(read, write)))
-}
-
 /// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.
-fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<Range<u64>> {
+fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<std::ops::Range<u64>> {
     let mut reads = vec![range(&args.scaling)];
     for factor in [&of.input, &of.output] {
         reads.push(match factor {
@@ -307,8 +346,4 @@ fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Ve
         });
     }
     reads
-}
-
-fn range(slice: &Slice<Cuda>) -> Range<u64> {
-    address(slice)..address(slice) + slice.len
 }

@@ -174,6 +174,7 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
             w_stride: op.d_model,
             y_stride: intermediate_stride(op),
             activation: Some(op.activation),
+            adds: false,
         };
         let down = Product {
             dtype: op.dtype,
@@ -190,6 +191,7 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
             w_stride: op.d_ff,
             y_stride: op.d_out,
             activation: None,
+            adds: false,
         };
         chunks.push([up, down]);
         token += count;

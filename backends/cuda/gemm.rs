@@ -13,6 +13,7 @@ use crate::ops::{Activation, Op};
 
 params! {
     /// One product: Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) + residual. Strides in elements.
+    /// Where it `adds`, Y = act(X·Wᵀ + bias + Y) + residual: what another kernel left in Y, rounded once.
     GemmParams {
         /// Of X, W and G, where the kernel reads them by TMA.
         x_map: map,
@@ -36,7 +37,8 @@ params! {
         floor: f32,
         sigmoid_a: f32,
         sigmoid_b: f32,
-        unused: u32,
+        /// Whether what is in y comes on top of the sums. Then the kernels of Hopper wait for the launch before only when they read it.
+        adds: u32,
         /// Whether bias, residual and y can be moved 16 bytes at a time.
         vector: u32,
     }
@@ -215,6 +217,8 @@ pub(super) struct Product<'a> {
     pub w_stride: u64,
     pub y_stride: u64,
     pub activation: Option<Activation>,
+    /// Whether what is in y comes on top of the sums.
+    pub adds: bool,
 }
 
 impl Product<'_> {
@@ -245,7 +249,7 @@ impl Product<'_> {
             floor: if self.activation == Some(Activation::Relu) { 0.0 } else { f32::NEG_INFINITY },
             sigmoid_a,
             sigmoid_b,
-            unused: 0,
+            adds: u32::from(self.adds),
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
         }
     }

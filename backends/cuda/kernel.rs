@@ -1,6 +1,7 @@
 //! Variants of an operation: tables of them, choosing one, loading and launching its kernels.
 
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
@@ -13,7 +14,7 @@ use super::queue::Queue;
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
-use crate::ops::Op;
+use crate::ops::{CodebookGemm, Op};
 
 /// One way to run an operation: a line in the operation's table.
 pub struct Variant<O: Op> {
@@ -89,6 +90,11 @@ pub trait Table: Op {
     const VARIANTS: &'static [Variant<Self>];
     /// Their names.
     const NAMES: &'static [&'static str];
+
+    /// What that variant has a kernel of another operation do first.
+    fn delta(&self, _variant: &Variant<Self>) -> Option<CodebookGemm> {
+        None
+    }
 }
 
 /// The names in a table.
@@ -110,11 +116,22 @@ pub struct Plan<O: Op> {
     pub target: Target,
     /// Its kernels.
     pub module: Module,
+    /// Of [`Table::delta`].
+    pub delta: Option<Box<Plan<CodebookGemm>>>,
     variant: &'static Variant<O>,
     workspace: u64,
 }
 
 impl<O: Op> Plan<O> {
+    /// Puts the kernels of this plan into the queue.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub unsafe fn run(&self, queue: &mut Queue, workspace: &Slice<Cuda>, args: &O::Args<Cuda>) -> Result<()> {
+        // SAFETY: the caller's promise is the variant's condition.
+        unsafe { (self.variant.launch)(queue, self, workspace, args) }
+    }
+
     /// Puts kernel `entry` of this plan into the queue, if it has any blocks.
     ///
     /// # Safety
@@ -153,7 +170,8 @@ impl<O: Table> Kernel<O> for Cuda {
         let target = self.target();
         let variant = choose(O::VARIANTS, op, &target, only)?;
         let module = self.module(&(variant.unit)(op, &target))?;
-        Ok(Plan { op: op.clone(), target, module, variant, workspace: (variant.workspace)(op, &target) })
+        let delta = op.delta(variant).map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
+        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace: (variant.workspace)(op, &target) })
     }
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {
@@ -170,8 +188,8 @@ impl<O: Table> Kernel<O> for Cuda {
     }
 
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
-        // SAFETY: the caller's promise is the variant's condition.
-        unsafe { (plan.variant.launch)(queue, plan, workspace, args) }
+        // SAFETY: the caller's promise.
+        unsafe { plan.run(queue, workspace, args) }
     }
 }
 
@@ -195,6 +213,11 @@ pub fn address(slice: &Slice<Cuda>) -> u64 {
 /// Where an operand starts on the device; 0 where there is none.
 pub fn address_of(slice: Option<&Slice<Cuda>>) -> u64 {
     slice.map_or(0, address)
+}
+
+/// The addresses of an operand.
+pub fn range(slice: &Slice<Cuda>) -> Range<u64> {
+    address(slice)..address(slice) + slice.len
 }
 
 /// Blocks along one axis for `items` pieces of work: kernels go on where the grid ends, so that no number is too large.

@@ -8,11 +8,17 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::{Activation, Linear, LinearArgs};
+use crate::ops::{Activation, CodebookGemm, Linear, LinearArgs};
 
 impl Table for Linear {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+
+    /// The adapters' part, which the tensor-core variants find in y.
+    fn delta(&self, variant: &Variant<Self>) -> Option<CodebookGemm> {
+        let delta = self.delta.as_ref().filter(|_| variant.name != SIMT.name)?;
+        Some(CodebookGemm { accumulate: false, ..delta.clone() })
+    }
 }
 
 const VARIANTS: [Variant<Linear>; 4] = [super::linear_stream::STREAM, super::linear_tensor::SM90, super::linear_tensor::SM80, SIMT];
@@ -78,7 +84,7 @@ fn unit(dtype: DType) -> Unit {
 }
 
 /// With the factors of the delta, if there is one.
-pub(super) fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> LinearParams {
+fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> LinearParams {
     let mut params = LinearParams {
         x: address(&args.x),
         w: address(&args.w),
@@ -109,21 +115,12 @@ pub(super) fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearA
     params
 }
 
-/// Leaves s·h·Q of each token in the workspace.
-///
-/// # Safety
-/// As [`Plan::launch`].
-pub(super) unsafe fn launch_project(queue: &mut Queue, plan: &Plan<Linear>, params: &LinearParams) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "linear_project", &Launch::new(blocks(params.rows), 256), params) }
-}
-
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let params = linear_params(op, workspace, args);
     if op.delta.is_some() {
         // SAFETY: the caller's promise; the workspace holds a row of f32 for each token.
-        unsafe { launch_project(queue, plan, &params)? };
+        unsafe { plan.launch(queue, "linear_project", &Launch::new(blocks(params.rows), 256), &params)? };
     }
     let tiles = op.tokens.div_ceil(TILE) * op.d_out.div_ceil(TILE);
     // SAFETY: the caller's promise.

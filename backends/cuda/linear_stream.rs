@@ -2,7 +2,7 @@
 
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use super::linear_tensor::product;
 use super::params::params;
 use super::stream::StreamTile;
@@ -43,9 +43,6 @@ fn splits(op: &Linear, target: &Target) -> bool {
 
 fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
-    if op.delta.is_some() {
-        return Err("adapters on top".into());
-    }
     StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
     fits(StreamTile::choose(op.tokens).shared_bytes(), target)
 }
@@ -75,7 +72,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let tile = StreamTile::choose(op.tokens);
     // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
     unsafe {
-        let product = product(queue, plan, workspace, args)?;
+        let (product, overlap) = product(queue, plan, workspace, args)?;
         if product.width() < 16 {
             return product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]);
         }
@@ -83,6 +80,6 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         let tile_rows = StreamTile::tile_rows(op.d_out, room, split);
         let clusters = StreamTile::clusters_of(op.d_out, tile_rows, split).min(room);
         let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, unused: 0 };
-        plan.launch(queue, "linear_stream", &tile.launch(clusters), &params)
+        plan.launch(queue, "linear_stream", &Launch { overlap, ..tile.launch(clusters) }, &params)
     }
 }

@@ -1,11 +1,10 @@
 //! `linear` on the tensor cores: the variants `sm80` and `sm90`.
 
-use super::codebook_gemm::{FactorParams, factor_header};
-use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
+use super::gemm::{ActivationForm, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
-use super::linear::{LinearParams, launch_project, linear_params};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
 use super::params::params;
+use super::queue::starts_early;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -20,7 +19,7 @@ pub(super) const SM80: Variant<Linear> = Variant {
     covers: |op, target| half(op.dtype).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
     unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
-    workspace: |op, _| repacked_bytes(op) + op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
+    workspace: |op, _| repacked_bytes(op),
     launch: launch_sm80,
 };
 
@@ -38,17 +37,6 @@ pub(super) const SM90: Variant<Linear> = Variant {
     workspace: |op, _| repacked_bytes(op),
     launch: launch_sm90,
 };
-
-params! {
-    /// Of the kernels of `sm80.cu` that multiply.
-    LinearMmaParams {
-        gemm: GemmParams,
-        /// Of the delta: the adapter of each token, or null.
-        token_adapter: [const i32],
-        projected: [const f32],
-        output: FactorParams,
-    }
-}
 
 params! {
     /// Of the kernel that copies rows to places that are multiples of 16 bytes.
@@ -90,9 +78,6 @@ fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
 fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     WgmmaTile::enough_rows(op.tokens)?;
-    if op.delta.is_some() {
-        return Err("adapters on top".into());
-    }
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
     fits(wgmma_tile(op, target).shared_bytes(), target)
 }
@@ -103,15 +88,9 @@ fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
     Unit {
         name: format!("linear/sm80 {dtype}, {}", tile.name()),
         source: source!("linear/sm80.cu"),
-        headers: vec![
-            gemm_header(),
-            factor_header(),
-            ("linear/params.cuh", LinearParams::cuda()),
-            ("linear/mma_params.cuh", LinearMmaParams::cuda()),
-            ("linear/repack_params.cuh", RepackParams::cuda()),
-        ],
+        headers: vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())],
         defines,
-        entries: &["linear_project", "linear_repack", "linear_mma_16", "linear_mma_4", "linear_mma_2"],
+        entries: &["linear_repack", "linear_mma_16", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes(),
     }
 }
@@ -133,12 +112,17 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
     }
 }
 
-/// The product, on copies of the operands in the workspace where that pays; they are put into the queue first.
+/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
+/// the queue: the adapters' part, which it finds in y, rounded once; and where that pays, copies of the operands in the workspace.
 ///
 /// # Safety
 /// As [`Plan::launch`].
-pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
+pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
     let op = &plan.op;
+    if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
+        // SAFETY: the caller's promise: the delta's y is this operation's own.
+        unsafe { delta.run(queue, workspace, own)? };
+    }
     let mut product = Product {
         dtype: op.dtype,
         x: args.x.clone(),
@@ -154,6 +138,7 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
         w_stride: op.d_in,
         y_stride: op.d_out,
         activation: op.activation,
+        adds: op.delta.is_some(),
     };
     if repacks(op) {
         let stride = padded(op.d_in);
@@ -167,40 +152,27 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
         }
         product = Product { x, w, depth: stride, x_stride: stride, w_stride: stride, ..product };
     }
-    Ok(product)
+    let open = queue.take_open();
+    let reads = [Some(&args.x), Some(&args.w), args.bias.as_ref(), args.residual.as_ref()];
+    let overlap = product.adds && starts_early(&open, &reads.into_iter().flatten().map(range).collect::<Vec<_>>());
+    Ok((product, overlap))
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
     // SAFETY: the caller's promise.
-    let product = unsafe { product(queue, plan, workspace, args)? };
-    let mut params = LinearMmaParams { gemm: product.params(), token_adapter: 0, projected: 0, output: FactorParams::NONE };
-    if op.delta.is_some() {
-        let copies = repacked_bytes(op);
-        let rest = elements(workspace, op.dtype, copies / op.dtype.size(), (workspace.len - copies) / op.dtype.size())?;
-        let project = linear_params(op, &rest, args);
-        params.token_adapter = project.token_adapter;
-        params.projected = project.projected;
-        params.output = project.output;
-        // SAFETY: the caller's promise; the workspace holds a row of f32 for each token after the copies.
-        unsafe { launch_project(queue, plan, &project)? };
+    unsafe {
+        let (product, _) = product(queue, plan, workspace, args)?;
+        product.launch_mma(queue, plan, &mma_tile(&plan.op, &plan.target), ["linear_mma_16", "linear_mma_4", "linear_mma_2"])
     }
-    let entry = match product.width() {
-        16 => "linear_mma_16",
-        4 => "linear_mma_4",
-        _ => "linear_mma_2",
-    };
-    // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, entry, &product.mma_launch(&mma_tile(op, &plan.target)), &params) }
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
     unsafe {
-        let product = product(queue, plan, workspace, args)?;
+        let (product, overlap) = product(queue, plan, workspace, args)?;
         match product.width() {
-            // The kernel waits for what is before it.
-            16 => product.launch_wgmma(queue, plan, &wgmma_tile(&plan.op, &plan.target), "linear_wgmma", true),
+            // With no adapters' part the kernel waits before it reads anything.
+            16 => product.launch_wgmma(queue, plan, &wgmma_tile(&plan.op, &plan.target), "linear_wgmma", overlap || !product.adds),
             _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
         }
     }

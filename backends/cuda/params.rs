@@ -3,7 +3,7 @@
 /// Declares `struct Name` twice: `#[repr(C)]` in Rust, and as CUDA text in `Name::CUDA` that asserts the same size.
 ///
 /// A field is a number (`u32`, `u64`, `i32`, `f32`, `f64`), an address (`[element]`, or `[const element]` where it is
-/// only read; `u64` in Rust), or a tensor map (`map`).
+/// only read; `u64` in Rust), a tensor map (`map`), or a row of structs (`[Name; 16]`).
 macro_rules! params {
     ($(#[$meta:meta])* $name:ident { $($(#[$note:meta])* $field:ident: $kind:tt,)* }) => {
         $(#[$meta])*
@@ -23,10 +23,12 @@ macro_rules! params {
     };
     (@rust [const $t:ident]) => { u64 };
     (@rust [$t:ident]) => { u64 };
+    (@rust [$t:ident; $count:literal]) => { [$t; $count] };
     (@rust map) => { $crate::backends::cuda::tma::TensorMap };
     (@rust $t:ident) => { $t };
     (@cuda [const $t:ident] $field:ident) => { concat!("const ", stringify!($t), " *", stringify!($field)) };
     (@cuda [$t:ident] $field:ident) => { concat!(stringify!($t), " *", stringify!($field)) };
+    (@cuda [$t:ident; $count:literal] $field:ident) => { concat!(stringify!($t), " ", stringify!($field), "[", $count, "]") };
     (@cuda map $field:ident) => { concat!("tensor_map ", stringify!($field)) };
     (@cuda $t:ident $field:ident) => { concat!(stringify!($t), " ", stringify!($field)) };
 }

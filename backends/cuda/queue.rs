@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 const SLOT: usize = 512 << 10;
 /// Slots of a queue.
 const SLOTS: usize = 16;
+/// Launches in a row that start early: each asks what all before it write.
+const OPEN: usize = 256;
 /// Counters of a queue, of 32 bits.
 const COUNTERS: u64 = 16;
 
@@ -228,6 +230,12 @@ impl Drop for Queue {
         }
         self.memory.close_stream(&self.stream);
     }
+}
+
+/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
+pub fn starts_early(open: &[Range<u64>], reads: &[Range<u64>]) -> bool {
+    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
+    !open.is_empty() && open.len() < OPEN && open.iter().all(|write| reads.iter().all(|read| apart(read, write)))
 }
 
 /// Recorded launches, ready to run again.

@@ -11,6 +11,7 @@
 #define BULK
 
 #include "codebook_gemm/expand.cuh"
+#include "codebook_gemm/tile_group.cuh"
 #include "ptx/cluster.cuh"
 
 // What the blocks of the cluster summed.
@@ -138,3 +139,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_wide(const TileParams p) { codebook_gemm<true, 2>(p); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false, 2>(p); }
+
+// Several slices: each row of the grid is one.
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2>(p.slices[blockIdx.y]); }

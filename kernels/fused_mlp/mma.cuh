@@ -6,22 +6,22 @@
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<4, false>(p, shared, Nothing{});
+    mma_gemm<4, false>(p, shared);
 }
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_2(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<2, false>(p, shared, Nothing{});
+    mma_gemm<2, false>(p, shared);
 }
 
 #if MLP_GATED
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<4, true>(p, shared, Nothing{});
+    mma_gemm<4, true>(p, shared);
 }
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_2(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<2, true>(p, shared, Nothing{});
+    mma_gemm<2, true>(p, shared);
 }
 #endif

@@ -6,12 +6,12 @@
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_16(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<16, false>(p, shared, Nothing{});
+    mma_gemm<16, false>(p, shared);
 }
 
 #if MLP_GATED
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_gated_mma_16(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<16, true>(p, shared, Nothing{});
+    mma_gemm<16, true>(p, shared);
 }
 #endif

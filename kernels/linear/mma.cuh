@@ -6,10 +6,10 @@
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<4, false>(p, shared, Nothing{});
+    mma_gemm<4, false>(p, shared);
 }
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_2(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    mma_gemm<2, false>(p, shared, Nothing{});
+    mma_gemm<2, false>(p, shared);
 }

@@ -118,10 +118,9 @@ struct Fragments {
     }
 };
 
-// Eight outputs of a row from their sums. `extra(row, column)` comes on top before the activation.
-template <bool GATED, class Extra>
-__device__ __forceinline__ void store_outputs(const GemmParams &p, u64 row, u64 column, const f32 *up, const f32 *gate, const Extra &extra) {
-    u32x4 line = {}, bias = {}, residual = {};
+// Eight outputs of a row from their sums.
+template <bool GATED> __device__ __forceinline__ void store_outputs(const GemmParams &p, u64 row, u64 column, const f32 *up, const f32 *gate) {
+    u32x4 line = {}, bias = {}, residual = {}, before = {};
     u64 at = row * p.y_stride + column;
     if (p.vector) {
         if (p.bias) {
@@ -129,6 +128,9 @@ __device__ __forceinline__ void store_outputs(const GemmParams &p, u64 row, u64 
         }
         if (p.residual) {
             residual = *(const u32x4 *)(p.residual + at);
+        }
+        if (p.adds) {
+            before = *(const u32x4 *)(p.y + at);
         }
     }
 #pragma unroll
@@ -141,7 +143,10 @@ __device__ __forceinline__ void store_outputs(const GemmParams &p, u64 row, u64 
             u32 both = bias.word[e / 2];
             value += p.vector ? (e % 2 ? high_half(both) : low_half(both)) : widen(p.bias[column + e]);
         }
-        value += extra(row, column + e);
+        if (p.adds) {
+            u32 both = before.word[e / 2];
+            value += p.vector ? (e % 2 ? high_half(both) : low_half(both)) : widen(p.y[at + e]);
+        }
         value = GATED ? activate(p.activation, gate[e]) * value : activate(p.activation, value);
         if (p.residual) {
             u32 both = residual.word[e / 2];
@@ -158,14 +163,9 @@ __device__ __forceinline__ void store_outputs(const GemmParams &p, u64 row, u64 
     }
 }
 
-// Nothing on top of the product.
-struct Nothing {
-    __device__ __forceinline__ f32 operator()(u64, u64) const { return 0.0f; }
-};
-
-// Y = act(X·Wᵀ + bias + extra) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED. Every row of X and W starts on a multiple
+// Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED. Every row of X and W starts on a multiple
 // of WIDTH bytes and K is whole in it: 16, 4 or 2.
-template <int WIDTH, bool GATED, class Extra> __device__ __forceinline__ void mma_gemm(const GemmParams &p, char *shared, const Extra &extra) {
+template <int WIDTH, bool GATED> __device__ __forceinline__ void mma_gemm(const GemmParams &p, char *shared) {
     constexpr u64 OUTPUTS = GATED ? TILE_COLUMNS / 2 : TILE_COLUMNS;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 warp_along = warp / (WARPS_DOWN * WARPS_ACROSS);
@@ -245,7 +245,7 @@ template <int WIDTH, bool GATED, class Extra> __device__ __forceinline__ void mm
             u32 r = piece / (OUTPUTS / 8), c = piece % (OUTPUTS / 8) * 8;
             if (row + r < p.rows && column + c < p.columns) {
                 const f32 *from = sums + r * SUM_STRIDE + (GATED ? c * 2 : c);
-                store_outputs<GATED>(p, row + r, column + c, from, from + 8, extra);
+                store_outputs<GATED>(p, row + r, column + c, from, from + 8);
             }
         }
         // The next tile's loads overwrite the sums.

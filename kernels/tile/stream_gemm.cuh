@@ -124,6 +124,19 @@ template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_tokens(
     });
 }
 
+// Where Y holds a part of the sums, adds it to a thread's four sums as stream_outputs has them. Before any of these outputs is written.
+__device__ __forceinline__ void stream_add(const GemmParams &p, u64 first, u64 last, u32 block, f32 *sum) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) {
+        u64 output = first + e / 2 * 8 + lane / 4;
+        u32 token = block * 8 + lane % 4 * 2 + e % 2;
+        if (output < last && token < p.rows) {
+            sum[e] += widen(p.y[token * p.y_stride + output]);
+        }
+    }
+}
+
 // Outputs of a warp's 16 rows of W, from `first` on and before `last`, for eight tokens: from a thread's four sums of the up (or
 // only) weight and of the gate.
 template <bool GATED, u32 FORM>
@@ -238,6 +251,13 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
         }
         if constexpr (!SPLIT) {
             u64 last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
+            if (p.adds) {
+                grid_wait();
+#pragma unroll
+                for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
+                    stream_add(p, row + inside, last, block, sum[0] + block * 4);
+                }
+            }
 #pragma unroll
             for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
                 f32 four[GATED ? 2 : 1][4];
@@ -292,6 +312,10 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
                         four[1] += part.y;
                         four[2] += part.z;
                         four[3] += part.w;
+                    }
+                    if (p.adds) {
+                        grid_wait();
+                        stream_add(p, row + thread / 32 * 16, last, block, four);
                     }
                     stream_outputs<false, FORM>(p, row + thread / 32 * 16, last, block, four, four);
                 }

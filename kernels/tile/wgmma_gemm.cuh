@@ -46,6 +46,26 @@ template <bool VECTOR> __device__ __forceinline__ void read_pair(const element *
     }
 }
 
+// Adds what Y holds to the sums of this warp group's 64 rows. VECTOR: two columns at a time.
+template <bool VECTOR> __device__ __forceinline__ void add_outputs(const GemmParams &p, u64 row, u64 column, f32 (&d)[WGMMA_COLUMNS / 2]) {
+    u32 thread = threadIdx.x % 128, quad = thread % 4;
+    row += thread / 32 * 16 + thread % 32 / 4;
+    i64 left = i64(p.columns - column);
+    const element *y = p.y + row * p.y_stride + column;
+#pragma unroll
+    for (int block = 0; block < WGMMA_COLUMNS / 8; block++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            bool there = row + half * 8 < p.rows;
+            i64 c = block * 8 + quad * 2;
+            f32 before[2];
+            read_pair<VECTOR>(y + half * 8 * p.y_stride + c, there && c < left, there && c + 1 < left, before);
+            d[block * 4 + half * 2] += before[0];
+            d[block * 4 + half * 2 + 1] += before[1];
+        }
+    }
+}
+
 // Writes the outputs of this warp group's 64 rows, from the sums of the up (or only) weight and of the gate. VECTOR: 16 bytes at
 // a time.
 template <bool GATED, u32 FORM, bool VECTOR>
@@ -140,9 +160,11 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
     } else {
         __syncthreads();
     }
-    // Where the host lets this kernel start early, its operands are still being written.
+    // Where the host lets this kernel start early, its operands are still being written; or Y alone, which is read last.
     grid_launch_next();
-    grid_wait();
+    if (!p.adds) {
+        grid_wait();
+    }
     u64 down = (p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER), across = (p.columns + OUTPUTS - 1) / OUTPUTS;
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
     u32 stage = 0, phase = 0;
@@ -223,6 +245,16 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
             wgmma_hold(d);
             release(before);
             u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
+            if constexpr (!GATED) {
+                if (p.adds) {
+                    grid_wait();
+                    if (p.vector) {
+                        add_outputs<true>(p, first, column * OUTPUTS, d);
+                    } else {
+                        add_outputs<false>(p, first, column * OUTPUTS, d);
+                    }
+                }
+            }
             if (p.vector) {
                 write_tile<GATED, FORM, true>(p, first, column * OUTPUTS, d);
             } else {
