@@ -183,8 +183,11 @@ impl Visit for Table {
         }
         let ids = |texts: &[&str]| Ok(text.tokens(texts)?.into_iter().map(|tokens| tokens.ids).collect::<Vec<_>>());
         let domains: Domains = texts.iter().map(|(name, [a, b])| Ok((name.clone(), ids(&[a.as_slice(), b].concat())?))).collect::<Result<_>>()?;
-        let populations: Vec<(String, Vec<LoraAdapter>)> =
-            ["A", "B"].iter().map(|name| Ok(((*name).to_owned(), open_all(&[self.adapters.join(name)])?))).collect::<Result<_>>()?;
+        let populations: Vec<(String, Vec<LoraAdapter>)> = ["A", "B"]
+            .iter()
+            .filter(|name| self.adapters.join(name).is_dir())
+            .map(|name| Ok(((*name).to_owned(), open_all(&[self.adapters.join(name)])?)))
+            .collect::<Result<_>>()?;
         let mut bench = Bench { encoder, domains };
         let own = match &self.calibration {
             Some(file) => std::fs::read_to_string(file).map_err(Error::io(file, "read"))?,

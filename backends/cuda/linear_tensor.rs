@@ -121,7 +121,7 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
     let op = &plan.op;
     if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
         // SAFETY: the caller's promise: the delta's y is this operation's own.
-        unsafe { delta.run(queue, workspace, own)? };
+        unsafe { delta.run(queue, &plan.delta_workspace(workspace)?, own)? };
     }
     let mut product = Product {
         dtype: op.dtype,

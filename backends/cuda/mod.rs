@@ -8,6 +8,7 @@ mod attention_split;
 mod cache;
 mod catalogue;
 mod codebook_gemm;
+mod codebook_gemm_runs;
 mod codebook_gemm_tile;
 mod fused_mlp;
 mod fused_mlp_stream;

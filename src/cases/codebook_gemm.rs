@@ -151,6 +151,11 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
         cases.push(case("core", with_slice(s2lc(dtype, 19, [48, 72, 20]), |slice| slice.core = true), mixed));
         cases.push(case("three_slices", three_slices(dtype), mixed));
+        let runs = |rank, d_out, change: fn(&mut CodebookSlice)| with_slice(s2lc(dtype, 200, [136, d_out, rank]), change);
+        cases.push(case("runs200", runs(16, 392, |slice| slice.core = true), Assignment::Runs));
+        cases.push(case("runs200_overwrite", CodebookGemm { accumulate: false, ..runs(8, 391, |_| ()) }, Assignment::Runs));
+        let private = runs(20, 77, |slice| (slice.input, slice.output) = (coded(None, 6, 136, 20), coded(None, 6, 77, 20)));
+        cases.push(case("mixed200_codes_both_sides", private, mixed));
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {

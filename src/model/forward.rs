@@ -27,8 +27,7 @@ pub struct EncoderOptions {
     /// The most bytes of device memory for adapters; `None` holds them all.
     pub pool_bytes: Option<u64>,
     /// Whether an adapter's part rides in the epilogue of the product it belongs to, where its projection has one product
-    /// to itself and all adapters one form there; else it is a launch of its own. By default not on `cuda`, whose product
-    /// with adapters is the slower way there.
+    /// to itself and all adapters one form there; else it is a launch of its own. By default it does.
     pub ride: Option<bool>,
 }
 
@@ -244,7 +243,7 @@ impl<D: Backend> Encoder<D> {
         }
         let watch = watch.map(|watch| (watch, batch.tokens));
         let (watched, warm) = (watch.is_some(), class.warm);
-        let (dtype, ride) = (options.dtype, options.ride.unwrap_or(D::NAME != "cuda"));
+        let (dtype, ride) = (options.dtype, options.ride.unwrap_or(true));
         if watched || !warm {
             let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch };
             pass.run(weights)?;
