@@ -62,18 +62,49 @@ params! {
         blocks: u32,
         /// No launch still under way writes x or the core.
         x_early: u32,
+        /// Nor reads or writes y. Only with the above.
+        y_early: u32,
+        unused: u32,
     }
 }
 
 params! {
-    /// Of one launch of several slices: 4 KiB of parameters are what every driver takes.
+    /// What slices of one launch do not share.
+    TileSlice {
+        y: [element],
+        core: [const f32],
+        values: [const element],
+        basis_of: [const i32],
+        codes: [const u32],
+        codebooks: [const f32],
+        y_stride: u64,
+        d_out: u64,
+        rank: u32,
+        bits: u32,
+        words_per_adapter: u32,
+        unused: u32,
+    }
+}
+
+params! {
+    /// Of one launch of several slices, whose rows are whole multiples of 16 bytes: 4 KiB of parameters are what every driver takes.
     TileGroup {
-        slices: [TileParams; 16],
+        x: [const element],
+        index: [const i32],
+        scaling: [const f32],
+        tokens: u64,
+        x_stride: u64,
+        d_in: u64,
+        accumulate: u32,
+        blocks: u32,
+        x_early: u32,
+        y_early: u32,
+        slices: [TileSlice; 48],
     }
 }
 
 /// Slices that one launch takes at most.
-const GROUPED: usize = 16;
+const GROUPED: usize = 48;
 /// As in `kernels/codebook_gemm/tile.cuh`.
 const ROWS: u64 = 16;
 const GROUP: u64 = 32;
@@ -167,7 +198,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
         headers: vec![
             factor_header(),
             ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
-            ("codebook_gemm/tile_group.cuh", TileGroup::cuda()),
+            ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
             ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
             ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
             ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
@@ -212,6 +243,8 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         y_aligned: aligned(address(&of.y), slice.y_stride),
         blocks,
         x_early: 0,
+        y_early: 0,
+        unused: 0,
     }
 }
 
@@ -252,11 +285,46 @@ fn cluster_sharing(op: &CodebookGemm, slices: &Slices<'_>, units: u64, x_early: 
 /// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
 fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    for group in slices.chunks(GROUPED) {
+    // Launches of about the same size.
+    let most = slices.len().div_ceil(slices.len().div_ceil(GROUPED).max(1)).max(1);
+    for group in slices.chunks(most) {
         let together = group.iter().all(|(slice, of)| whole(&tile_params(op, args, slice, of, 1)));
-        group.chunks(if together { GROUPED } else { 1 }).try_for_each(&mut launch)?;
+        group.chunks(if together { most } else { 1 }).try_for_each(&mut launch)?;
     }
     Ok(())
+}
+
+/// The same slices as one launch has them.
+fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
+    let own = |params: &TileParams| TileSlice {
+        y: params.y,
+        core: params.core,
+        values: params.input.values,
+        basis_of: params.input.basis_of,
+        codes: params.output.codes,
+        codebooks: params.output.codebooks,
+        y_stride: params.y_stride,
+        d_out: params.output.d,
+        rank: params.output.rank,
+        bits: params.output.bits,
+        words_per_adapter: params.output.words_per_adapter,
+        unused: 0,
+    };
+    let mut group = TileGroup {
+        x: first.x,
+        index: first.index,
+        scaling: first.scaling,
+        tokens: first.tokens,
+        x_stride: first.x_stride,
+        d_in: first.input.d,
+        accumulate: first.accumulate,
+        blocks: first.blocks,
+        x_early: first.x_early,
+        y_early: first.y_early,
+        slices: [own(first); GROUPED],
+    };
+    group.slices.iter_mut().zip(slices).for_each(|(slice, params)| *slice = own(params));
+    group
 }
 
 /// Puts one launch of `slices` into the queue: `single` names the kernel of one slice alone, `grouped` that of several.
@@ -270,8 +338,7 @@ unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[T
         // SAFETY: the caller's promise.
         [one] => unsafe { plan.launch(queue, single, launch, one) },
         [first, ..] => {
-            let mut group = TileGroup { slices: [*first; GROUPED] };
-            group.slices[..slices.len()].copy_from_slice(slices);
+            let group = tile_group(first, slices);
             let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
             // SAFETY: as above; the grid has as many rows as there are slices.
             unsafe { plan.launch(queue, grouped, &launch, &group) }
@@ -295,14 +362,21 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: 
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
+    // Whether all launches still under way are this operation's.
+    let mut own = false;
     each_group(op, args, |group| {
         let mut open = queue.take_open();
         let early = starts_early(&open, &group.iter().flat_map(|(_, of)| read_early(args, of)).collect::<Vec<_>>());
         let cores = group.iter().filter_map(|(_, of)| of.core.as_ref());
-        let x_early = early && starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
-        let blocks = cluster_sharing(op, group, u64::from(plan.target.units), x_early);
+        let x_early = !early || starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
+        let blocks = cluster_sharing(op, group, u64::from(plan.target.units), early && x_early);
         let mut params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
-        params.iter_mut().for_each(|params| params.x_early = u32::from(x_early));
+        for params in &mut params {
+            params.x_early = u32::from(x_early);
+            params.y_early = u32::from(x_early && own);
+        }
+        // Every y of an operation lies apart from the others, and from x.
+        own |= !early;
         if !early {
             open.clear();
         }

@@ -3,9 +3,10 @@
 //! Two products a chunk of tokens: the intermediate of a chunk is at most 32 MiB, so that the second-level cache of an A100 or
 //! H100 still holds it when the second product reads it.
 
-use super::gemm::{ActivationForm, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
+use super::gemm::{ActivationForm, HALVES, MmaTile, Product, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
+use super::wgmma::{WgmmaLaunch, WgmmaTile};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -221,9 +222,10 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and the width says that rows start where
         // TMA can read them. Only kernels that wait for the one before are started early.
         unsafe {
+            let how = WgmmaLaunch { tile, cut: None, overlap };
             match (product.width(), up) {
-                (16, true) => product.launch_wgmma(queue, plan, &tile, "mlp_up_wgmma", overlap)?,
-                (16, false) => product.launch_wgmma(queue, plan, &tile, "mlp_down_wgmma", overlap)?,
+                (16, true) => product.launch_wgmma(queue, plan, "mlp_up_wgmma", &how)?,
+                (16, false) => product.launch_wgmma(queue, plan, "mlp_down_wgmma", &how)?,
                 _ => product.launch_mma(queue, plan, &INSTEAD, mma_entries(&product))?,
             }
         }

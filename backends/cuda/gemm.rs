@@ -4,7 +4,7 @@ use super::jit::Arch;
 use super::kernel::{Launch, Plan, Target, address, address_of, blocks};
 use super::linear::activation_code;
 use super::params::params;
-use super::tma::{Layout, Swizzle, TensorMap};
+use super::tma::TensorMap;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -41,6 +41,11 @@ params! {
         adds: u32,
         /// Whether bias, residual and y can be moved 16 bytes at a time.
         vector: u32,
+        /// Parts of K that blocks of their own take, and where those leave and count their sums: see `wgmma.rs`.
+        parts: u32,
+        unused: u32,
+        partial: [f32],
+        arrived: [u32],
     }
 }
 
@@ -127,78 +132,6 @@ impl MmaTile {
     }
 }
 
-/// A block's tile in `kernels/tile/wgmma_gemm.cuh`: 128 rows, 64 elements of K a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WgmmaTile {
-    columns: u64,
-    stages: u64,
-    cluster: u64,
-}
-
-impl WgmmaTile {
-    const WIDE: Self = Self { columns: 256, stages: 4, cluster: 2 };
-    /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
-    const NARROW: Self = Self { columns: 128, stages: 6, cluster: 2 };
-    /// All of them.
-    pub(super) const ALL: [Self; 2] = [Self::WIDE, Self::NARROW];
-    const ROWS: u64 = 128;
-    const DEPTH: u64 = 64;
-    const THREADS: u32 = 384;
-    /// The width that is worth its rows: with fewer the time goes into reading W, which needs no wgmma.
-    const LEAST_ROWS: u64 = 65;
-
-    /// The tile that takes less time for all of `products` (rows, outputs, depth, gated), one after the other.
-    pub(super) fn choose(products: &[(u64, u64, u64, bool)], target: &Target) -> Self {
-        let cost = |tile: &Self| products.iter().map(|&product| tile.time(product, target)).sum::<f64>();
-        if cost(&Self::NARROW) < cost(&Self::WIDE) { Self::NARROW } else { Self::WIDE }
-    }
-
-    /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
-    pub(super) fn time(&self, (rows, outputs, depth, gated): (u64, u64, u64, bool), target: &Target) -> f64 {
-        let rounds = self.tiles(rows, outputs, gated).div_ceil(u64::from(target.units));
-        // A narrow tile reads as much X for half the products.
-        let price = if self.columns == 256 { 1.0 } else { 1.15 };
-        price * rounds as f64 * self.columns as f64 * (depth + 256) as f64
-    }
-
-    /// Whole clusters of tiles.
-    fn tiles(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
-        let width = if gated { self.columns / 2 } else { self.columns };
-        rows.div_ceil(Self::ROWS * self.cluster).saturating_mul(self.cluster).saturating_mul(outputs.div_ceil(width))
-    }
-
-    pub(super) fn shared_bytes(&self) -> u32 {
-        // The stages, two barriers each, and what it takes to start on a multiple of 1,024.
-        (self.stages * ((Self::ROWS + self.columns) * Self::DEPTH * 2 + 16) + 1024) as u32
-    }
-
-    pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
-        vec![("WGMMA_COLUMNS", self.columns.to_string()), ("WGMMA_STAGES", self.stages.to_string()), ("CLUSTER", self.cluster.to_string())]
-    }
-
-    /// For the names of units.
-    pub(super) const fn columns_name(&self) -> u64 {
-        self.columns
-    }
-
-    fn layout<'a>(dtype: DType, dims: &'a [u64; 2], strides: &'a [u64; 1], box_dims: &'a [u32; 2]) -> Layout<'a> {
-        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128 }
-    }
-
-    /// Whether TMA can read [rows, depth] elements with that stride, wherever they start, or why not.
-    pub(super) fn reads(dtype: DType, rows: u64, depth: u64, stride: u64) -> std::result::Result<(), String> {
-        if rows > i32::MAX as u64 - 512 || depth > i32::MAX as u64 - 512 {
-            return Err(format!("places in [{rows}, {depth}] do not fit into 32 bits"));
-        }
-        Self::layout(dtype, &[depth, rows.max(1)], &[stride], &[64, 128]).validate().map_err(|error| error.to_string())
-    }
-
-    /// Why it is not for that many rows, if so.
-    pub(super) fn enough_rows(rows: u64) -> std::result::Result<(), String> {
-        if rows < Self::LEAST_ROWS { Err(format!("{rows} rows: smaller tiles read the weights as fast")) } else { Ok(()) }
-    }
-}
-
 /// A product with its operands.
 pub(super) struct Product<'a> {
     pub dtype: DType,
@@ -251,6 +184,10 @@ impl Product<'_> {
             sigmoid_b,
             adds: u32::from(self.adds),
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
+            parts: 1,
+            unused: 0,
+            partial: 0,
+            arrived: 0,
         }
     }
 
@@ -280,32 +217,6 @@ impl Product<'_> {
         };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &self.mma_launch(tile), &self.params()) }
-    }
-
-    /// Puts `entry`, a kernel of `tile/wgmma_gemm.cuh`, into the queue. Every row of X and of the weights starts on a multiple
-    /// of 16 bytes. `overlap`: it may start while the kernel before still runs.
-    ///
-    /// # Safety
-    /// As [`Plan::launch`].
-    pub(super) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &WgmmaTile, entry: &str, overlap: bool) -> Result<()> {
-        if self.rows == 0 {
-            return Ok(());
-        }
-        let weight_box = [WgmmaTile::DEPTH as u32, tile.columns as u32 / 2];
-        let map = |slice: &Slice<Cuda>, rows: u64, stride: u64, box_dims: &[u32; 2]| {
-            WgmmaTile::layout(self.dtype, &[self.depth, rows], &[stride], box_dims).encode(slice)
-        };
-        let mut params = self.params();
-        params.x_map = map(&self.x, self.rows, self.x_stride, &[WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32])?;
-        params.w_map = map(&self.w, self.columns, self.w_stride, &weight_box)?;
-        if let Some(gate) = &self.gate {
-            params.gate_map = map(gate, self.columns, self.w_stride, &weight_box)?;
-        }
-        let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
-        let grid = tile.tiles(self.rows, self.columns, self.gate.is_some()).min(room.max(tile.cluster)) as u32;
-        let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [tile.cluster as u32, 1, 1], overlap, ..Launch::new(grid, WgmmaTile::THREADS) };
-        // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry, &launch, &params) }
     }
 }
 
@@ -376,9 +287,6 @@ mod tests {
         for tile in MmaTile::ALL {
             assert!(tile.shared_bytes() <= if tile == MmaTile::DEEP { 227 << 10 } else { 90 << 10 }, "{tile:?}: beside what is not dynamic");
         }
-        for tile in WgmmaTile::ALL {
-            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
-        }
     }
 
     #[test]
@@ -388,14 +296,5 @@ mod tests {
         assert_eq!(MmaTile::choose(4096, 4096, false, &H200), MmaTile::DEEP);
         let rtx3090 = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
         assert_eq!(MmaTile::choose(4096, 4096, false, &rtx3090), MmaTile::WIDE);
-        assert_eq!(WgmmaTile::choose(&[(4096, 4096, 4096, false)], &H200), WgmmaTile::WIDE);
-        assert_eq!(WgmmaTile::choose(&[(512, 4096, 4096, false)], &H200), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
-    }
-
-    #[test]
-    fn what_tma_cannot_read_is_refused() {
-        assert!(WgmmaTile::reads(DType::F16, 100, 4096, 4096).is_ok());
-        assert!(WgmmaTile::reads(DType::F16, 100, 4095, 4095).is_err());
-        assert!(WgmmaTile::reads(DType::BF16, 1 << 31, 64, 64).is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! `linear` on the tensor cores: the variants `sm80` and `sm90`.
 
-use super::gemm::{ActivationForm, HALVES, MmaTile, Product, WgmmaTile, elements, fits, gemm_header, half};
+use super::gemm::{ActivationForm, HALVES, MmaTile, Product, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
 use super::params::params;
 use super::queue::starts_early;
+use super::wgmma::{Cut, WgmmaLaunch, WgmmaTile};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -29,12 +30,15 @@ pub(super) const SM90: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers: covers_sm90,
-    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
+    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target).0, ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || WgmmaTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
     },
-    workspace: |op, _| repacked_bytes(op),
+    workspace: |op, target| {
+        let (tile, parts) = wgmma_tile(op, target);
+        repacked_bytes(op) + tile.cut_bytes(op.tokens, op.d_out, parts)
+    },
     launch: launch_sm90,
 };
 
@@ -71,15 +75,16 @@ fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
     MmaTile::choose(op.tokens, op.d_out, false, target)
 }
 
-fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
-    WgmmaTile::choose(&[(op.tokens, op.d_out, op.d_in, false)], target)
+/// And into how many parts K is cut.
+fn wgmma_tile(op: &Linear, target: &Target) -> (WgmmaTile, u64) {
+    WgmmaTile::choose_cut((op.tokens, op.d_out, padded(op.d_in), false), target)
 }
 
 fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     WgmmaTile::enough_rows(op.tokens)?;
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
-    fits(wgmma_tile(op, target).shared_bytes(), target)
+    fits(wgmma_tile(op, target).0.shared_bytes(), target)
 }
 
 fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
@@ -107,7 +112,11 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
         source: source!("linear/sm90.cu"),
         headers: vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())],
         defines,
-        entries: &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"],
+        entries: if tile.cuts() {
+            &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_mma_4", "linear_mma_2"]
+        } else {
+            &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"]
+        },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
@@ -170,9 +179,16 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
+        let (tile, parts) = wgmma_tile(&plan.op, &plan.target);
+        let rest = repacked_bytes(&plan.op);
+        let rest = workspace.part(rest, workspace.len - rest);
         match product.width() {
-            // With no adapters' part the kernel waits before it reads anything.
-            16 => product.launch_wgmma(queue, plan, &wgmma_tile(&plan.op, &plan.target), "linear_wgmma", overlap || !product.adds),
+            16 => {
+                let cut = rest.filter(|_| parts > 1).map(|workspace| Cut { entry: "linear_wgmma_cut", parts, workspace });
+                // With no adapters' part the kernel waits before it reads anything.
+                let overlap = overlap || (!product.adds && cut.is_none());
+                product.launch_wgmma(queue, plan, "linear_wgmma", &WgmmaLaunch { tile, cut, overlap })
+            }
             _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
         }
     }

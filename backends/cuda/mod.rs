@@ -28,6 +28,7 @@ mod queue;
 mod resources;
 mod stream;
 pub mod tma;
+mod wgmma;
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -1,8 +1,9 @@
 //! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/tile/stream_gemm.cuh`.
 
-use super::gemm::{GemmParams, Product, WgmmaTile};
+use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan};
 use super::tma::{Layout, Swizzle};
+use super::wgmma::WgmmaTile;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;

@@ -3,7 +3,6 @@
 // Blocks cannot exchange anything within a launch, so that each one that shares a tile computes x·V anew; the host lets few share.
 
 #include "codebook_gemm/expand.cuh"
-#include "codebook_gemm/tile_group.cuh"
 
 constexpr u32 HELD = 2;
 
@@ -51,4 +50,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80(cons
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }
 
 // Several slices: each row of the grid is one.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true>(p.slices[blockIdx.y]); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true>(slice_of(p, blockIdx.y)); }

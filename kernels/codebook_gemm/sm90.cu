@@ -11,7 +11,6 @@
 #define BULK
 
 #include "codebook_gemm/expand.cuh"
-#include "codebook_gemm/tile_group.cuh"
 #include "ptx/cluster.cuh"
 
 // What the blocks of the cluster summed.
@@ -121,10 +120,15 @@ template <bool ALIGNED, u32 HELD> __device__ __forceinline__ void codebook_gemm(
         apply_core(p, tile, space, h, scaling);
         pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
             if (p.x_early) {
-                grid_wait();
+                if (!p.y_early) {
+                    grid_wait();
+                }
                 pieces.fetch_y(p, tile, space, buffer ^ 1);
             }
         });
+        if (p.y_early) {
+            grid_wait();
+        }
     }
     cp_async_wait<0>();
     if (!p.accumulate && first < end) {
@@ -141,4 +145,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false, 2>(p); }
 
 // Several slices: each row of the grid is one.
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2>(p.slices[blockIdx.y]); }
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2>(slice_of(p, blockIdx.y)); }

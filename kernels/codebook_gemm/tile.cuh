@@ -11,6 +11,7 @@
 #include "ptx/mma.cuh"
 #include "tile/codes.cuh"
 #include "codebook_gemm/tile_params.cuh"
+#include "codebook_gemm/tile_group.cuh"
 
 constexpr u32 ROWS = 16;                            // tokens of a tile
 constexpr u32 WARPS = 8;
@@ -28,6 +29,37 @@ constexpr u32 ALL_LANES = 0xffffffffu;
 static_assert(sizeof(f32) * WARPS * ROWS * RANK <= sizeof(element) * STAGE * V_STRIDE, "the sums take the place of a buffer of V");
 static_assert(sizeof(element) * STAGE * V_STRIDE >= 64 * THREADS, "what is there of y takes the place of a buffer of V");
 static_assert(STAGE * V_STRIDE % 64 == 0 && V_STRIDE % 8 == 0, "buffers and rows start on 16 bytes");
+
+// The parameters of slice `number` of a launch, as a launch of it alone has them.
+__device__ __forceinline__ TileParams slice_of(const TileGroup &group, u32 number) {
+    const TileSlice &slice = group.slices[number];
+    TileParams p = {};
+    p.x = group.x;
+    p.y = slice.y;
+    p.index = group.index;
+    p.scaling = group.scaling;
+    p.core = slice.core;
+    p.tokens = group.tokens;
+    p.x_stride = group.x_stride;
+    p.y_stride = slice.y_stride;
+    p.input.values = slice.values;
+    p.input.basis_of = slice.basis_of;
+    p.input.d = group.d_in;
+    p.input.rank = slice.rank;
+    p.output.codes = slice.codes;
+    p.output.codebooks = slice.codebooks;
+    p.output.d = slice.d_out;
+    p.output.rank = slice.rank;
+    p.output.coded = 1;
+    p.output.bits = slice.bits;
+    p.output.words_per_adapter = slice.words_per_adapter;
+    p.accumulate = group.accumulate;
+    p.x_aligned = p.v_aligned = p.y_aligned = 1;
+    p.blocks = group.blocks;
+    p.x_early = group.x_early;
+    p.y_early = group.y_early;
+    return p;
+}
 
 // Which tokens a tile has, and what their adapters share.
 struct Tile {

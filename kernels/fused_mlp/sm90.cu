@@ -6,10 +6,10 @@
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_up_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<MLP_GATED, ACTIVATION_FORM>(p, shared);
+    wgmma_gemm<MLP_GATED, ACTIVATION_FORM, false>(p, shared);
 }
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_down_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<false, FLOOR>(p, shared);
+    wgmma_gemm<false, FLOOR, false>(p, shared);
 }

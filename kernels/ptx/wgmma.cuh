@@ -23,6 +23,9 @@ template <int COUNT> __device__ __forceinline__ void wgmma_hold(f32 (&d)[COUNT])
     }
 }
 
+// Keeps an address in registers, where the compiler would find out in every step of a loop where shared memory lies.
+__device__ __forceinline__ void hold_address(char *&address) { asm volatile("" : "+l"(address)); }
+
 enum Swizzle : u64 { SWIZZLE_NONE = 0, SWIZZLE_128 = 1, SWIZZLE_64 = 2, SWIZZLE_32 = 3 };
 
 // Describes a tile in shared memory. Offsets in bytes, multiples of 16: `leading` is the step between the repeating patterns of

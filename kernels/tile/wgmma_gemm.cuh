@@ -1,6 +1,9 @@
 // Tiles of X·Wᵀ on the tensor cores of Hopper: one warp brings operands by TMA into a ring of stages, two warp groups multiply
 // with wgmma, 64 rows each. Blocks stay and take tile after tile; the next tile's operands arrive while outputs are written.
 //
+// Where tiles are fewer than multiprocessors, K may be cut into parts (p.parts): blocks of their own take each, leave their sums in
+// the workspace and finish a part of the tile's columns each, always adding up in the order of the parts.
+//
 // The host defines the tile: 128 × WGMMA_COLUMNS sums, 64 elements of K a stage, WGMMA_STAGES stages. CLUSTER (1 or 2) blocks
 // one below the other share the tile of W: each brings half of it to all of them.
 #pragma once
@@ -46,8 +49,17 @@ template <bool VECTOR> __device__ __forceinline__ void read_pair(const element *
     }
 }
 
-// Adds what Y holds to the sums of this warp group's 64 rows. VECTOR: two columns at a time.
-template <bool VECTOR> __device__ __forceinline__ void add_outputs(const GemmParams &p, u64 row, u64 column, f32 (&d)[WGMMA_COLUMNS / 2]) {
+// Which part of K a block has, of how many.
+struct Cut {
+    static constexpr u32 CHUNKS = WGMMA_COLUMNS / 32, MOST = 4;
+    u32 part, parts;
+
+    // Whether it finishes the tile's `chunk`th 32 columns.
+    __device__ __forceinline__ bool owns(u32 chunk) const { return chunk * parts / CHUNKS == part; }
+};
+
+// Adds what Y holds to the sums of this warp group's 64 rows that the cut finishes. VECTOR: two columns at a time.
+template <bool VECTOR> __device__ __forceinline__ void add_outputs(const GemmParams &p, u64 row, u64 column, Cut cut, f32 (&d)[WGMMA_COLUMNS / 2]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     row += thread / 32 * 16 + thread % 32 / 4;
     i64 left = i64(p.columns - column);
@@ -56,7 +68,7 @@ template <bool VECTOR> __device__ __forceinline__ void add_outputs(const GemmPar
     for (int block = 0; block < WGMMA_COLUMNS / 8; block++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            bool there = row + half * 8 < p.rows;
+            bool there = row + half * 8 < p.rows && cut.owns(block / 4);
             i64 c = block * 8 + quad * 2;
             f32 before[2];
             read_pair<VECTOR>(y + half * 8 * p.y_stride + c, there && c < left, there && c + 1 < left, before);
@@ -66,10 +78,72 @@ template <bool VECTOR> __device__ __forceinline__ void add_outputs(const GemmPar
     }
 }
 
-// Writes the outputs of this warp group's 64 rows, from the sums of the up (or only) weight and of the gate. VECTOR: 16 bytes at
-// a time.
+// Brings the sums of one warp group's rows over all parts of K to where they are finished: of what d holds, the chunks that the cut
+// owns. `rows` counts warp groups over all tiles.
+__device__ __forceinline__ void exchange_sums(const GemmParams &p, u64 rows, Cut cut, f32 (&d)[WGMMA_COLUMNS / 2]) {
+    u32 thread = threadIdx.x % 128, barrier = 1 + threadIdx.x / 128;
+    float4 *sums = (float4 *)p.partial + rows * cut.parts * Cut::CHUNKS * 4 * 128 + thread;
+    auto place = [&](u32 from, u32 chunk, u32 i) { return sums + ((from * Cut::CHUNKS + chunk) * 4 + i) * 128; };
+#pragma unroll
+    for (u32 chunk = 0; chunk < Cut::CHUNKS; chunk++) {
+        if (!cut.owns(chunk)) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                const f32 *own = d + chunk * 16 + i * 4;
+                *place(cut.part, chunk, i) = {own[0], own[1], own[2], own[3]};
+            }
+        }
+    }
+    named_barrier_sync(barrier, 128);
+    if (thread == 0) {
+        u32 *arrived = p.arrived + rows * 2, *left = arrived + 1;
+        count_up(arrived);
+        wait_for_count(arrived, cut.parts);
+        // The last one readies both for the next launch.
+        if (count_up(left) == cut.parts - 1) {
+            *arrived = 0;
+            *left = 0;
+        }
+    }
+    named_barrier_sync(barrier, 128);
+#pragma unroll
+    for (u32 chunk = 0; chunk < Cut::CHUNKS; chunk++) {
+        if (cut.owns(chunk)) {
+            float4 found[Cut::MOST][4];
+#pragma unroll
+            for (u32 from = 0; from < Cut::MOST; from++) {
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    const f32 *own = d + chunk * 16 + i * 4;
+                    float4 mine = {own[0], own[1], own[2], own[3]};
+                    found[from][i] = from == cut.part || from >= cut.parts ? mine : *place(from, chunk, i);
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                float4 sum = found[0][i];
+#pragma unroll
+                for (u32 from = 1; from < Cut::MOST; from++) {
+                    if (from < cut.parts) {
+                        sum.x += found[from][i].x;
+                        sum.y += found[from][i].y;
+                        sum.z += found[from][i].z;
+                        sum.w += found[from][i].w;
+                    }
+                }
+                d[chunk * 16 + i * 4] = sum.x;
+                d[chunk * 16 + i * 4 + 1] = sum.y;
+                d[chunk * 16 + i * 4 + 2] = sum.z;
+                d[chunk * 16 + i * 4 + 3] = sum.w;
+            }
+        }
+    }
+}
+
+// Writes the outputs of this warp group's 64 rows that the cut finishes, from the sums of the up (or only) weight and of the gate.
+// VECTOR: 16 bytes at a time.
 template <bool GATED, u32 FORM, bool VECTOR>
-__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, const f32 (&d)[WGMMA_COLUMNS / 2]) {
+__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, Cut cut, const f32 (&d)[WGMMA_COLUMNS / 2]) {
     constexpr int OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     row += thread / 32 * 16 + thread % 32 / 4;
@@ -81,6 +155,9 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
     for (int block = 0; block < OUTPUTS / 8; block += 4) {
         if (block * 8 >= left) {
             break;
+        }
+        if (!cut.owns(block / 4)) {
+            continue;
         }
         f32 added[4][2] = {};
         if (p.bias) {
@@ -141,9 +218,13 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
-template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
+// CUT: K may be cut into parts.
+template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u64 OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
+    if constexpr (CUT) {
+        hold_address(tiles);
+    }
     u64 *full = (u64 *)(tiles + WGMMA_STAGES * WGMMA_STAGE), *empty = full + WGMMA_STAGES;
     u32 group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
@@ -167,7 +248,7 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
     }
     u64 down = (p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER), across = (p.columns + OUTPUTS - 1) / OUTPUTS;
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
-    u32 stage = 0, phase = 0;
+    u32 stage = 0, phase = 0, parts = CUT ? p.parts : 1;
     auto advance = [&] {
         if (++stage == WGMMA_STAGES) {
             stage = 0;
@@ -179,11 +260,12 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
         if (threadIdx.x == 256) {
             tma_prefetch_map(&p.x_map);
             tma_prefetch_map(&p.w_map);
-            for (u64 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {
+            for (u64 index = blockIdx.x / CLUSTER; index < down * across * parts; index += gridDim.x / CLUSTER) {
                 u64 row, column;
-                tile_place<BAND>(index, down, across, row, column);
+                tile_place<BAND>(index / parts, down, across, row, column);
+                u32 part = u32(index % parts);
                 i32 y = i32((row * CLUSTER + rank) * WGMMA_ROWS), first = i32(column * OUTPUTS);
-                for (u32 step = 0; step < steps; step++) {
+                for (u32 step = steps * part / parts; step < steps * (part + 1) / parts; step++) {
                     mbarrier_wait(&empty[stage], phase ^ 1);
                     mbarrier_arrive_expect(&full[stage], WGMMA_STAGE);
                     char *x_tile = tiles + stage * WGMMA_STAGE, *w_tile = x_tile + WGMMA_X_BYTES;
@@ -217,11 +299,12 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
                 mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
             }
         };
-        for (u64 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {
+        for (u64 index = blockIdx.x / CLUSTER; index < down * across * parts; index += gridDim.x / CLUSTER) {
             u64 row, column;
-            tile_place<BAND>(index, down, across, row, column);
-            u32 before = 0;
-            for (u32 step = 0; step < steps; step++) {
+            tile_place<BAND>(index / parts, down, across, row, column);
+            Cut cut = {u32(index % parts), parts};
+            u32 before = 0, begin = steps * cut.part / parts, end = steps * (cut.part + 1) / parts;
+            for (u32 step = begin; step < end; step++) {
                 mbarrier_wait(&full[stage], phase);
                 u32 x_tile = shared_address(tiles) + stage * WGMMA_STAGE, w_tile = x_tile + WGMMA_X_BYTES;
                 u64 x = wgmma_descriptor(x_tile + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
@@ -230,12 +313,12 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
 #pragma unroll
                 for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
                     // 16 elements are 32 bytes; addresses in descriptors count 16.
-                    wgmma_ss<element, WGMMA_COLUMNS>(d, x + k * 2, w + k * 2, step > 0 || k > 0);
+                    wgmma_ss<element, WGMMA_COLUMNS>(d, x + k * 2, w + k * 2, step > begin || k > 0);
                 }
                 wgmma_commit();
                 // All but this step's are done, and so is the stage before.
                 wgmma_wait<1>();
-                if (step > 0) {
+                if (step > begin) {
                     release(before);
                 }
                 before = stage;
@@ -245,20 +328,25 @@ template <bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_gemm(const
             wgmma_hold(d);
             release(before);
             u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
+            if constexpr (CUT) {
+                if (parts > 1) {
+                    exchange_sums(p, (index / parts * CLUSTER + rank) * 2 + group, cut, d);
+                }
+            }
             if constexpr (!GATED) {
                 if (p.adds) {
                     grid_wait();
                     if (p.vector) {
-                        add_outputs<true>(p, first, column * OUTPUTS, d);
+                        add_outputs<true>(p, first, column * OUTPUTS, cut, d);
                     } else {
-                        add_outputs<false>(p, first, column * OUTPUTS, d);
+                        add_outputs<false>(p, first, column * OUTPUTS, cut, d);
                     }
                 }
             }
             if (p.vector) {
-                write_tile<GATED, FORM, true>(p, first, column * OUTPUTS, d);
+                write_tile<GATED, FORM, true>(p, first, column * OUTPUTS, cut, d);
             } else {
-                write_tile<GATED, FORM, false>(p, first, column * OUTPUTS, d);
+                write_tile<GATED, FORM, false>(p, first, column * OUTPUTS, cut, d);
             }
         }
     }

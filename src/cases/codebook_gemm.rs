@@ -150,12 +150,13 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("one_adapter", s2lc(dtype, 33, [64, 96, 16]), Assignment::One));
         cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
         cases.push(case("core", with_slice(s2lc(dtype, 19, [48, 72, 20]), |slice| slice.core = true), mixed));
-        cases.push(case("three_slices", three_slices(dtype), mixed));
         let runs = |rank, d_out, change: fn(&mut CodebookSlice)| with_slice(s2lc(dtype, 200, [136, d_out, rank]), change);
         cases.push(case("runs200", runs(16, 392, |slice| slice.core = true), Assignment::Runs));
         cases.push(case("runs200_overwrite", CodebookGemm { accumulate: false, ..runs(8, 391, |_| ()) }, Assignment::Runs));
         let private = runs(20, 77, |slice| (slice.input, slice.output) = (coded(None, 6, 136, 20), coded(None, 6, 77, 20)));
         cases.push(case("mixed200_codes_both_sides", private, mixed));
+        cases.push(case("three_slices", three_slices(dtype, [(64, 16), (24, 8), (17, 5)]), mixed));
+        cases.push(case("three_even_slices", three_slices(dtype, [(64, 16), (24, 8), (520, 32)]), mixed));
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {
@@ -218,13 +219,13 @@ fn edges() -> Vec<Case> {
 }
 
 /// As query, key and value with grouped heads: three widths and ranks, side by side in one matrix.
-fn three_slices(dtype: DType) -> CodebookGemm {
+fn three_slices(dtype: DType, slices: [(u64, u64); 3]) -> CodebookGemm {
     let mut op = s2lc(dtype, 14, [64, 1, 1]);
-    op.slices = [(64, 16), (24, 8), (17, 5)]
+    op.slices = slices
         .into_iter()
         .map(|(d_out, rank)| CodebookSlice {
             d_out,
-            y_stride: 110,
+            y_stride: slices.iter().map(|(d_out, _)| d_out).sum::<u64>().next_multiple_of(8),
             rank,
             input: Factor::Dense { bases: 1 },
             core: rank == 8,

@@ -78,6 +78,9 @@ pub(super) fn cases() -> Vec<Case> {
     }
     cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
     cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
+    // So long a K that blocks of their own may take parts of it.
+    let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
+    cases.push(case("long_k", long).large());
     for (n, activation) in Activation::ALL.into_iter().enumerate() {
         let op = Linear { activation: Some(activation), ..Linear::new(dtype_in_turn(n), [9, 65, 33]) };
         cases.push(case(activation.name(), op.clone()));

@@ -10,7 +10,7 @@ use crate::error::{Result, ensure};
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Linear {
-    /// Of every operand. Sums are in f32; nothing is rounded before y.
+    /// Of every operand. Sums are in f32; nothing is rounded before y, but a delta may be, once, to this type.
     pub dtype: DType,
     /// Rows of x (M).
     pub tokens: u64,

@@ -1,0 +1,226 @@
+//! Products on the tensor cores of Hopper: tiles, cuts and launches of `kernels/tile/wgmma_gemm.cuh`.
+
+use super::gemm::Product;
+use super::kernel::{Launch, Plan, Target, address};
+use super::tma::{Layout, Swizzle};
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::Op;
+
+/// A block's tile in `kernels/tile/wgmma_gemm.cuh`: 128 rows, 64 elements of K a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WgmmaTile {
+    columns: u64,
+    stages: u64,
+    cluster: u64,
+}
+
+impl WgmmaTile {
+    const WIDE: Self = Self { columns: 256, stages: 4, cluster: 2 };
+    /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
+    const NARROW: Self = Self { columns: 128, stages: 6, cluster: 2 };
+    /// All of them.
+    pub(super) const ALL: [Self; 2] = [Self::WIDE, Self::NARROW];
+    const ROWS: u64 = 128;
+    const DEPTH: u64 = 64;
+    const THREADS: u32 = 384;
+    /// The width that is worth its rows: with fewer the time goes into reading W, which needs no wgmma.
+    const LEAST_ROWS: u64 = 65;
+
+    /// The least K, and the fewest outputs, of a product whose K may be cut: so long a K takes the time, and what is added up at the
+    /// end is little beside it. An encoder has no such product, so that the sums of a sentence do not depend on the rows of its
+    /// batch (see `model`).
+    const CUT_DEPTH: u64 = 4096;
+    const CUT_OUTPUTS: u64 = 1025;
+
+    /// The tile that takes less time for all of `products` (rows, outputs, depth, gated), one after the other.
+    pub(super) fn choose(products: &[(u64, u64, u64, bool)], target: &Target) -> Self {
+        let cost = |tile: &Self| products.iter().map(|&product| tile.time(product, target)).sum::<f64>();
+        if cost(&Self::NARROW) < cost(&Self::WIDE) { Self::NARROW } else { Self::WIDE }
+    }
+
+    /// The same for one product, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
+    pub(super) fn choose_cut(product: (u64, u64, u64, bool), target: &Target) -> (Self, u64) {
+        let (_, outputs, depth, gated) = product;
+        let long = !gated && depth >= Self::CUT_DEPTH && outputs >= Self::CUT_OUTPUTS;
+        let cuts = Self::ALL.into_iter().flat_map(|tile| [1, 2, 4].map(|parts| (tile, parts)));
+        let fits = |tile: &Self, parts: u64| parts == 1 || (long && tile.cuts() && tile.blocks(product).saturating_mul(parts) <= u64::from(target.units));
+        let time = |(tile, parts): &(Self, u64)| tile.time_of_parts(product, *parts, target);
+        cuts.filter(|(tile, parts)| fits(tile, *parts)).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or((Self::WIDE, 1))
+    }
+
+    /// Whether kernels for parts of K are compiled: a wide tile has twice the sums to exchange.
+    pub(super) fn cuts(&self) -> bool {
+        *self == Self::NARROW
+    }
+
+    /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
+    pub(super) fn time(&self, product: (u64, u64, u64, bool), target: &Target) -> f64 {
+        self.time_of_parts(product, 1, target)
+    }
+
+    fn time_of_parts(&self, product: (u64, u64, u64, bool), parts: u64, target: &Target) -> f64 {
+        let rounds = self.blocks(product).saturating_mul(parts).div_ceil(u64::from(target.units));
+        // A narrow tile reads as much X for half the products.
+        let price = if self.columns == 256 { 1.0 } else { 1.15 };
+        // What it takes to begin and to end, and to exchange sums.
+        let rest = if parts == 1 { 256 } else { 556 };
+        price * rounds as f64 * self.columns as f64 * (product.2 / parts + rest) as f64
+    }
+
+    /// Tiles of a product (rows, outputs, depth, gated), whole clusters of them.
+    fn blocks(&self, (rows, outputs, _, gated): (u64, u64, u64, bool)) -> u64 {
+        self.tiles(rows, outputs, gated)
+    }
+
+    /// Two counters for each of a tile's warp groups, in bytes.
+    fn counter_bytes(tiles: u64) -> u64 {
+        (tiles * 2 * 2 * 4).next_multiple_of(128)
+    }
+
+    /// Bytes of workspace for the sums of `parts` parts of K, and the counters by which their blocks find each other: zero when a
+    /// launch starts, and when it ends.
+    pub(super) fn cut_bytes(&self, rows: u64, outputs: u64, parts: u64) -> u64 {
+        let tiles = self.tiles(rows, outputs, false);
+        if parts == 1 { 0 } else { Self::counter_bytes(tiles) + tiles * parts * Self::ROWS * self.columns * 4 }
+    }
+
+    /// Whole clusters of tiles.
+    fn tiles(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
+        let width = if gated { self.columns / 2 } else { self.columns };
+        rows.div_ceil(Self::ROWS * self.cluster).saturating_mul(self.cluster).saturating_mul(outputs.div_ceil(width))
+    }
+
+    pub(super) fn shared_bytes(&self) -> u32 {
+        // The stages, two barriers each, and what it takes to start on a multiple of 1,024.
+        (self.stages * ((Self::ROWS + self.columns) * Self::DEPTH * 2 + 16) + 1024) as u32
+    }
+
+    pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
+        vec![("WGMMA_COLUMNS", self.columns.to_string()), ("WGMMA_STAGES", self.stages.to_string()), ("CLUSTER", self.cluster.to_string())]
+    }
+
+    /// For the names of units.
+    pub(super) const fn columns_name(&self) -> u64 {
+        self.columns
+    }
+
+    fn layout<'a>(dtype: DType, dims: &'a [u64; 2], strides: &'a [u64; 1], box_dims: &'a [u32; 2]) -> Layout<'a> {
+        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128 }
+    }
+
+    /// Whether TMA can read [rows, depth] elements with that stride, wherever they start, or why not.
+    pub(super) fn reads(dtype: DType, rows: u64, depth: u64, stride: u64) -> std::result::Result<(), String> {
+        if rows > i32::MAX as u64 - 512 || depth > i32::MAX as u64 - 512 {
+            return Err(format!("places in [{rows}, {depth}] do not fit into 32 bits"));
+        }
+        Self::layout(dtype, &[depth, rows.max(1)], &[stride], &[64, 128]).validate().map_err(|error| error.to_string())
+    }
+
+    /// Why it is not for that many rows, if so.
+    pub(super) fn enough_rows(rows: u64) -> std::result::Result<(), String> {
+        if rows < Self::LEAST_ROWS { Err(format!("{rows} rows: smaller tiles read the weights as fast")) } else { Ok(()) }
+    }
+}
+
+/// How a product's kernel is started.
+pub(super) struct WgmmaLaunch {
+    pub tile: WgmmaTile,
+    /// K is cut into parts.
+    pub cut: Option<Cut>,
+    /// It may start while the kernel before still runs.
+    pub overlap: bool,
+}
+
+/// How K is cut.
+pub(super) struct Cut {
+    /// The kernel for it.
+    pub entry: &'static str,
+    pub parts: u64,
+    /// Of [`WgmmaTile::cut_bytes`].
+    pub workspace: Slice<Cuda>,
+}
+
+impl Product<'_> {
+    /// Puts `entry`, a kernel of `tile/wgmma_gemm.cuh`, into the queue. Every row of X and of the weights starts on a multiple
+    /// of 16 bytes.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    pub(super) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, how: &WgmmaLaunch) -> Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let tile = &how.tile;
+        let weight_box = [WgmmaTile::DEPTH as u32, tile.columns as u32 / 2];
+        let map = |slice: &Slice<Cuda>, rows: u64, stride: u64, box_dims: &[u32; 2]| {
+            WgmmaTile::layout(self.dtype, &[self.depth, rows], &[stride], box_dims).encode(slice)
+        };
+        let mut params = self.params();
+        params.x_map = map(&self.x, self.rows, self.x_stride, &[WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32])?;
+        params.w_map = map(&self.w, self.columns, self.w_stride, &weight_box)?;
+        if let Some(gate) = &self.gate {
+            params.gate_map = map(gate, self.columns, self.w_stride, &weight_box)?;
+        }
+        let tiles = tile.tiles(self.rows, self.columns, self.gate.is_some());
+        let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
+        let cluster = [tile.cluster as u32, 1, 1];
+        let one = Launch {
+            shared_bytes: tile.shared_bytes(),
+            cluster,
+            overlap: how.overlap,
+            ..Launch::new(tiles.min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
+        };
+        if let Some(Cut { entry, parts, workspace }) = &how.cut {
+            // Blocks that share a tile wait for each other: all are on the device at once.
+            let cut = Launch { grid: [(tiles * parts) as u32, 1, 1], overlap: false, cooperative: true, ..one };
+            if plan.resident_clusters(entry, &cut)? * tile.cluster >= tiles * parts {
+                params.parts = *parts as u32;
+                params.arrived = address(workspace);
+                params.partial = params.arrived + WgmmaTile::counter_bytes(tiles);
+                // SAFETY: the caller's promise; the workspace is as large as the cut wants it.
+                return unsafe { plan.launch(queue, entry, &cut, &params) };
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry, &one, &params) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::jit::Arch;
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    #[test]
+    fn a_tile_is_as_small_as_the_work_asks_for() {
+        assert_eq!(WgmmaTile::choose(&[(4096, 4096, 4096, false)], &H200), WgmmaTile::WIDE);
+        assert_eq!(WgmmaTile::choose(&[(512, 4096, 4096, false)], &H200), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
+        for tile in WgmmaTile::ALL {
+            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_k_is_cut_where_tiles_are_few_and_the_sums_fit() {
+        for product in [(4096, 4096, 4096, false), (256, 1024, 4096, false), (256, 4096, 1024, false), (256, 4096, 4096, true)] {
+            assert_eq!(WgmmaTile::choose_cut(product, &H200).1, 1, "{product:?}");
+        }
+        for (rows, outputs, depth) in [(129, 4096, 4096), (256, 4096, 4096), (256, 4096, 11008), (65, 2048, 8192)] {
+            let (tile, parts) = WgmmaTile::choose_cut((rows, outputs, depth, false), &H200);
+            assert!(parts > 1 && tile.tiles(rows, outputs, false) * parts <= 132, "{rows} × {outputs} × {depth}: {parts} of {tile:?}");
+            assert!(tile.cut_bytes(rows, outputs, parts) <= 32 << 20);
+        }
+    }
+
+    #[test]
+    fn what_tma_cannot_read_is_refused() {
+        assert!(WgmmaTile::reads(DType::F16, 100, 4096, 4096).is_ok());
+        assert!(WgmmaTile::reads(DType::F16, 100, 4095, 4095).is_err());
+        assert!(WgmmaTile::reads(DType::BF16, 1 << 31, 64, 64).is_err());
+    }
+}
