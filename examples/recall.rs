@@ -1,4 +1,4 @@
-//! How far to compress: what a bundle's size costs in embeddings and in retrieval. Prints the table of `docs/embedding.md`.
+//! How far to compress: what a bundle's size costs in embeddings and in retrieval. Prints the tables of `docs/adapters.md`.
 //!
 //! `cargo run --release --example recall -- PAIRS ADAPTERS [MODEL] [BACKEND] [TEXT]`: PAIRS are JSON lines with `d` (domain),
 //! `a` and `b` (a passage and the next of the same document); ADAPTERS holds a folder POPULATION/NAME an adapter, NAME a
