@@ -122,7 +122,8 @@ run() {
   step contract-cuda 120 .gpu/contract '[cuda]'
   step vectors 120 .gpu/trifuse verify --vectors .gpu/vectors --backend cuda
   step vectors-wgpu 120 .gpu/trifuse verify --vectors .gpu/vectors --backend wgpu
-  for tool in memcheck racecheck synccheck initcheck; do step "$tool" 120 "$PWD/scripts/gpu.sh" sanitize "$tool"; done
+  for tool in memcheck synccheck initcheck; do step "$tool" 120 "$PWD/scripts/gpu.sh" sanitize "$tool"; done
+  step racecheck 240 "$PWD/scripts/gpu.sh" sanitize racecheck 220
   step compiled-ahead 60 "$PWD/scripts/gpu.sh" ahead
   step six-tests 200 .gpu/trifuse verify --backend cuda --only 1,2,3,4,5,6
   OUT=$out/bench TRIFUSE=.gpu/trifuse TRIFUSE_BACKEND=cuda step bench 600 scripts/bench.sh

@@ -83,9 +83,8 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
 #pragma unroll 1
     for (u32 turn = 0;; turn++) {
         await(&shared.q_full, turn % 2);
-        u32 work = __shfl_sync(0xffffffffu, shared.work, 0);
-        // Every lane has read it before one lane says that the next may be written.
-        __syncwarp();
+        // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
+        u32 work = __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.work : 0, 0);
         if (work == ~0u) {
             return;
         }

@@ -18,6 +18,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("replays see new index data", new_index_data),
         ("a graph keeps its buffers alive", kept_alive),
         ("two graphs of one session", two_graphs),
+        ("work after a capture follows the work before it", follows),
         ("an empty capture", empty),
         ("a failed capture leaves the session usable", failed_capture),
         ("copies and waits inside a capture are refused", nothing_else_inside),
@@ -110,6 +111,31 @@ fn two_graphs<B: Backend>(device: &Arc<B>) -> Result<()> {
     session.replay(&graphs[0])?;
     first.expect(&mut session, 2.0)?;
     second.expect(&mut session, 4.0)
+}
+
+/// Kernels may start before the one ahead of them has ended where nothing says that they read what it writes. What a capture
+/// recorded is not ahead of them.
+fn follows<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let ids = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5];
+    let first = Adapted::new(&mut session, &ids, [1, 2, 3, 4, 5, 6])?;
+    let other = Adapted::new(&mut session, &ids, [7, 8, 9, 10, 11, 12])?;
+    let mut second = Adapted::new(&mut session, &ids, [6, 5, 4, 3, 2, 1])?;
+    second.args.x = first.y().clone();
+    first.run(&mut session)?;
+    session.wait()?;
+    second.run(&mut session)?;
+    let want = session.read(second.y())?;
+    let zeros = vec![0; first.y().len as usize];
+    for round in 0..20 {
+        session.write(first.y(), &zeros)?;
+        first.run(&mut session)?;
+        let graph = session.capture(|session| other.run(session))?;
+        second.run(&mut session)?;
+        assert_eq!(session.read(second.y())?, want, "round {round}");
+        session.replay(&graph)?;
+    }
+    Ok(())
 }
 
 fn empty<B: Backend>(device: &Arc<B>) -> Result<()> {

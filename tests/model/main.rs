@@ -16,6 +16,7 @@ use libtest_mimic::{Arguments, Trial};
 use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::device::Kind;
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -36,6 +37,14 @@ fn main() {
 
 fn ignored(name: String) -> Trial {
     Trial::test(name, || Err("what it needs is not there".into())).with_ignored_flag(true)
+}
+
+/// Why a trial is left to real devices.
+const SLOW: &str = "skipped: minutes on a software driver; TRIFUSE_ALL_ROWS=1 runs it";
+
+/// Whether the device is a graphics driver written in software, where a trial takes up to a minute.
+fn slow<D: Backend>(device: &D) -> bool {
+    D::NAME == "wgpu" && device.caps().kind == Kind::Cpu && std::env::var_os("TRIFUSE_ALL_ROWS").is_none()
 }
 
 /// Makes the trials of one backend.

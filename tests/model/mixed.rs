@@ -6,18 +6,17 @@ use libtest_mimic::Trial;
 use trifuse::DType;
 use trifuse::adapters::encode::EncodeOptions;
 use trifuse::backend::Backend;
-use trifuse::device::Kind;
 use trifuse::model::Row;
 use trifuse::model::calibrate::calibrate;
 
-use super::ignored;
 use super::support::{Golden, adapters, batch, bits, encoder, plain, population};
+use super::{SLOW, ignored, slow};
 
 const A: [&str; 4] = ["A/rust", "A/sqlite", "A/bible_kjv", "A/apache_french"];
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    // A minute each on a graphics driver written in software; one of them runs there all the same.
-    let slow = D::NAME == "wgpu" && device.caps().kind == Kind::Cpu && std::env::var_os("TRIFUSE_ALL_ROWS").is_none();
+    // One of them runs on every device.
+    let slow = slow(device.as_ref());
     let mut trials = Vec::new();
     for dtype in [DType::F32, DType::F16] {
         let forms: [(&str, Vec<&str>, EncodeOptions); 3] = [
@@ -29,7 +28,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
             let device = device.clone();
             let title = format!("mixed {dtype}: adapters {form}, each row as it is alone");
             if slow && !trials.is_empty() {
-                trials.push(ignored(format!("{title} (skipped: minutes on a software driver; TRIFUSE_ALL_ROWS=1 runs it)")));
+                trials.push(ignored(format!("{title} ({SLOW})")));
                 continue;
             }
             trials.push(Trial::test(title, move || {
