@@ -1,13 +1,17 @@
 //! Holds the encoder against reference outputs: the file that `TRIFUSE_GOLDEN` names, or the first argument.
 //!
 //! `cargo run --release --example golden -- GOLDEN MODEL ADAPTERS BACKEND DTYPE`: `input_ids` and `attention_mask`
-//! `[rows, length]`, `emb.base` and `emb.POPULATION.NAME` `[rows, hidden]`; ADAPTERS holds a folder POPULATION/NAME each.
+//! `[rows, length]`, `emb.base` and `emb.POPULATION.NAME` `[rows, hidden]`; ADAPTERS holds a folder POPULATION/NAME each. Where the
+//! file has them, also states inside the first block: `hidden.input_ids`, `hidden.attention_mask` `[2, length]`, and
+//! `hidden.base.embeddings_out`, `hidden.TAG.layer0_attention_out`, `hidden.TAG.layer0_ffn_out` `[2, length, hidden]`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::Rung;
+use trifuse::adapters::engine::AdapterId;
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::adapters::safetensors_file::TensorFile;
 use trifuse::backend::Backend;
@@ -28,16 +32,45 @@ fn integers(file: &TensorFile, name: &str) -> Result<(usize, Vec<i64>)> {
     Ok((info.shape[0], bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()))
 }
 
+/// Rows of ids without their padding.
+fn sentences(file: &TensorFile, part: &str) -> Result<Vec<Vec<i32>>> {
+    let (rows, ids) = integers(file, &format!("{part}input_ids"))?;
+    let (_, mask) = integers(file, &format!("{part}attention_mask"))?;
+    let length = ids.len() / rows;
+    Ok((0..rows).map(|row| (0..length).filter(|at| mask[row * length + at] != 0).map(|at| ids[row * length + at] as i32).collect()).collect())
+}
+
+/// Compares what the projections read with the states that the file has for `tag`: the first block's input, its MLP's input, and the
+/// second block's input.
+fn states<B: Backend>(golden: &TensorFile, encoder: &mut Encoder<B>, tag: &str, adapter: Option<AdapterId>) -> Result<()> {
+    let wanted = [("embeddings_out", "0.attention.self.query"), ("layer0_attention_out", "0.intermediate.dense"), ("layer0_ffn_out", "1.attention.self.query")];
+    let sentences = sentences(golden, "hidden.")?;
+    let rows: Vec<Row<'_>> = sentences.iter().map(|ids| Row { ids, adapter }).collect();
+    let mut seen: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    encoder.embed_watched(&rows, &mut |path, _, values| {
+        seen.insert(path.to_owned(), values.to_vec());
+        Ok(())
+    })?;
+    for (name, path) in wanted {
+        let name = format!("hidden.{tag}.{name}");
+        let Some(info) = golden.info(&name) else { continue };
+        let (length, hidden) = (info.shape[1], info.shape[2]);
+        let expected: Vec<f64> = golden.bytes(&name)?.1.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
+        let found = seen.get(&format!("encoder.layer.{path}")).ok_or_else(|| Error::invalid("projection", path, "none that was seen"))?;
+        let real = sentences.iter().enumerate().flat_map(|(row, ids)| expected[row * length * hidden..][..ids.len() * hidden].iter());
+        let most = real.zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        println!("{name:38} max {most:.2e}");
+    }
+    Ok(())
+}
+
 impl Visit for Check {
     type Out = ();
 
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let golden = TensorFile::open(&self.golden)?;
-        let (rows, ids) = integers(&golden, "input_ids")?;
-        let (_, mask) = integers(&golden, "attention_mask")?;
-        let length = ids.len() / rows;
-        let sentences: Vec<Vec<i32>> =
-            (0..rows).map(|row| (0..length).filter(|at| mask[row * length + at] != 0).map(|at| ids[row * length + at] as i32).collect()).collect();
+        let sentences = sentences(&golden, "")?;
+        let rows = sentences.len();
         let ride = std::env::var_os("TRIFUSE_RIDE").map(|ride| ride == "1");
         let mut encoder = Encoder::open(Arc::new(backend), &self.model, EncoderOptions { dtype: self.dtype, ride, ..Default::default() })?;
         let mut names: Vec<String> = golden.names().into_iter().filter(|name| name.starts_with("emb.")).collect();
@@ -73,6 +106,9 @@ impl Visit for Check {
                 alone += usize::from(bits(&own) != bits(&found[row * columns..][..columns]));
             }
             let same = bits(&found) == bits(&again) && bits(&found) == bits(&replayed);
+            if golden.info("hidden.input_ids").is_some() {
+                states(&golden, &mut encoder, name.trim_start_matches("emb."), adapter)?;
+            }
             println!("{name:24} {} max {most:.2e} cosine {cosine:.8} replay same {same} rows that differ alone {alone}", self.dtype);
         }
         Ok(())

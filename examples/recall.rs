@@ -1,4 +1,4 @@
-//! How far to compress: what a bundle's size costs in embeddings and in retrieval. Prints the table of `docs/embedding.md`.
+//! How far to compress: what a bundle's size costs in embeddings and in retrieval. Prints the tables of `docs/adapters.md`.
 //!
 //! `cargo run --release --example recall -- PAIRS ADAPTERS [MODEL] [BACKEND] [TEXT]`: PAIRS are JSON lines with `d` (domain),
 //! `a` and `b` (a passage and the next of the same document); ADAPTERS holds a folder POPULATION/NAME an adapter, NAME a
@@ -19,7 +19,7 @@ use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::model::calibrate::calibrate;
 use trifuse::model::{Encoder, EncoderOptions, Row, Text, find};
-use trifuse::{Error, Result};
+use trifuse::{DType, Error, Result};
 
 /// Rows of inputs that a projection is calibrated with.
 const CALIBRATION_ROWS: usize = 2048;
@@ -94,12 +94,12 @@ fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
 
 /// The settings of the table, from nothing lost to little kept.
 fn settings() -> Vec<(String, EncodeOptions)> {
-    let ask = |name: &str, options: EncodeOptions| (name.to_owned(), options);
-    let mut all = vec![ask("--min-cosine 0.99", EncodeOptions { min_cosine: Some(0.99), ..Default::default() })];
-    for rank in [64, 32, 16, 8, 4] {
-        all.push(ask(&format!("--rank {rank} --bits 4"), EncodeOptions { rank: Some(rank), bits: Some(4.0), ..Default::default() }));
+    let mut all = vec![("--min-cosine 0.99".to_owned(), EncodeOptions { min_cosine: Some(0.99), ..Default::default() })];
+    all.push(("--rank 16 --bits 4".into(), EncodeOptions { rank: Some(16), bits: Some(4.0), ..Default::default() }));
+    for times in [5, 8, 12, 20, 40] {
+        let options = EncodeOptions { max_ratio: Some(1.0 / f64::from(times)), ..Default::default() };
+        all.push((format!("--max-ratio {times}"), options));
     }
-    all.push(ask("--rank 16 --bits 2.5", EncodeOptions { rank: Some(16), bits: Some(2.5), ..Default::default() }));
     all
 }
 
@@ -161,7 +161,8 @@ impl Visit for Table {
 
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let folder = find(&self.model)?;
-        let encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions::default())?;
+        let dtype = if B::NAME == "cuda" { DType::F16 } else { DType::F32 };
+        let encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..Default::default() })?;
         let text = Text::open(&folder, encoder.config())?;
         let lines = std::fs::read_to_string(&self.pairs).map_err(Error::io(&self.pairs, "read"))?;
         let pairs: Vec<Pair> =
@@ -182,8 +183,11 @@ impl Visit for Table {
         }
         let ids = |texts: &[&str]| Ok(text.tokens(texts)?.into_iter().map(|tokens| tokens.ids).collect::<Vec<_>>());
         let domains: Domains = texts.iter().map(|(name, [a, b])| Ok((name.clone(), ids(&[a.as_slice(), b].concat())?))).collect::<Result<_>>()?;
-        let populations: Vec<(String, Vec<LoraAdapter>)> =
-            ["A", "B"].iter().map(|name| Ok(((*name).to_owned(), open_all(&[self.adapters.join(name)])?))).collect::<Result<_>>()?;
+        let populations: Vec<(String, Vec<LoraAdapter>)> = ["A", "B"]
+            .iter()
+            .filter(|name| self.adapters.join(name).is_dir())
+            .map(|name| Ok(((*name).to_owned(), open_all(&[self.adapters.join(name)])?)))
+            .collect::<Result<_>>()?;
         let mut bench = Bench { encoder, domains };
         let own = match &self.calibration {
             Some(file) => std::fs::read_to_string(file).map_err(Error::io(file, "read"))?,

@@ -24,6 +24,7 @@ macro_rules! headers {
 headers! {
     "ptx/types.cuh",
     "ptx/copy.cuh",
+    "ptx/grid.cuh",
     "ptx/cluster.cuh",
     "ptx/mma.cuh",
     "ptx/special.cuh",

@@ -132,6 +132,13 @@ impl<O: Op> Plan<O> {
         unsafe { (self.variant.launch)(queue, self, workspace, args) }
     }
 
+    /// The part of this plan's workspace, at its end, that is the workspace of [`Table::delta`].
+    pub fn delta_workspace(&self, workspace: &Slice<Cuda>) -> Result<Slice<Cuda>> {
+        let bytes = self.delta.as_ref().map_or(0, |delta| delta.workspace);
+        let part = workspace.len.checked_sub(bytes).and_then(|first| workspace.part(first, bytes));
+        part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
+    }
+
     /// Puts kernel `entry` of this plan into the queue, if it has any blocks.
     ///
     /// # Safety
@@ -171,7 +178,9 @@ impl<O: Table> Kernel<O> for Cuda {
         let variant = choose(O::VARIANTS, op, &target, only)?;
         let module = self.module(&(variant.unit)(op, &target))?;
         let delta = op.delta(variant).map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
-        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace: (variant.workspace)(op, &target) })
+        let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
+        let workspace = (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
+        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace })
     }
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {

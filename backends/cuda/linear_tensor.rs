@@ -130,7 +130,7 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
     let op = &plan.op;
     if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
         // SAFETY: the caller's promise: the delta's y is this operation's own.
-        unsafe { delta.run(queue, workspace, own)? };
+        unsafe { delta.run(queue, &plan.delta_workspace(workspace)?, own)? };
     }
     let mut product = Product {
         dtype: op.dtype,
@@ -185,6 +185,8 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
         match product.width() {
             16 => {
                 let cut = rest.filter(|_| parts > 1).map(|workspace| Cut { entry: "linear_wgmma_cut", parts, workspace });
+                // With no adapters' part the kernel waits before it reads anything.
+                let overlap = overlap || (!product.adds && cut.is_none());
                 product.launch_wgmma(queue, plan, "linear_wgmma", &WgmmaLaunch { tile, cut, overlap })
             }
             _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),

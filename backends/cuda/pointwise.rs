@@ -54,23 +54,51 @@ fn unit(dtype: DType) -> Unit {
     Unit {
         name: format!("pointwise/simt {dtype}"),
         source: source!("pointwise/simt.cu"),
-        headers: vec![("pointwise/params.cuh", PointwiseParams::cuda())],
+        headers: vec![
+            ("pointwise/params.cuh", PointwiseParams::cuda()),
+            ("pointwise/kind.cuh", include_str!("../../kernels/pointwise/kind.cuh").into()),
+            ("pointwise/norm.cuh", include_str!("../../kernels/pointwise/norm.cuh").into()),
+            ("pointwise/lines.cuh", include_str!("../../kernels/pointwise/lines.cuh").into()),
+        ],
         defines: vec![("ELEMENT", dtype.name().into())],
-        entries: &["pointwise_simt", "pointwise_norm_rows"],
+        entries: &["pointwise_simt", "pointwise_norm_2", "pointwise_norm_3", "pointwise_norm_4", "pointwise_norm_8", "pointwise_lines", "pointwise_pool"],
         shared_bytes: 0,
     }
 }
 
-/// Rows of a block of the kernel for norms of short rows, a warp each; elements that it moves at once; the longest row.
-const ROWS: u64 = 8;
+/// As in `kernels/pointwise/norm.cuh`: rows of a block, a warp each; elements that a lane moves at once.
+const NORM_ROWS: u64 = 8;
 const PIECE: u64 = 4;
-const LONGEST: u64 = 1024;
+/// Pieces of a row that a lane holds, by kernel.
+const NORMS: [(u64, &str); 4] = [(2, "pointwise_norm_2"), (3, "pointwise_norm_3"), (4, "pointwise_norm_4"), (8, "pointwise_norm_8")];
+/// Blocks of those kernels a multiprocessor: each takes row after row.
+const NORM_BLOCKS: u64 = 4;
+/// As in `kernels/pointwise/lines.cuh`: threads of a block, bytes that each moves at once, lines of a row that a block sums.
+const LINE_THREADS: u64 = 256;
+const LINE: u64 = 16;
+const POOL_LINES: u64 = 16;
 
-/// Whether it is a norm of rows that a warp holds, all of it on whole pieces.
-fn short_norm(op: &Pointwise, params: &PointwiseParams) -> bool {
-    let norm = matches!(op.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise);
+/// Whether every operand starts on a multiple of that many elements, and rows are whole in it.
+fn on_whole(elements: u64, op: &Pointwise, params: &PointwiseParams) -> bool {
     let places = [params.x, params.weight, params.bias, params.residual, params.y];
-    norm && op.columns <= LONGEST && op.columns.is_multiple_of(PIECE) && places.iter().all(|place| place.is_multiple_of(PIECE * op.dtype.size()))
+    op.columns.is_multiple_of(elements) && places.iter().all(|place| place.is_multiple_of(elements * op.dtype.size()))
+}
+
+/// The kernel for an operation, and its blocks on a device of `units` multiprocessors.
+fn kernel(op: &Pointwise, params: &PointwiseParams, units: u64) -> (&'static str, u32) {
+    let across = op.columns * op.dtype.size() / LINE;
+    let lines = op.rows.saturating_mul(across);
+    match op.kind {
+        Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise if on_whole(PIECE, op, params) => {
+            let fits = NORMS.iter().find(|(pieces, _)| op.columns <= pieces * 32 * PIECE);
+            fits.map_or(("pointwise_simt", blocks(op.rows)), |(_, entry)| (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))))
+        }
+        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(LINE / op.dtype.size(), op, params) && lines <= u64::from(u32::MAX) => {
+            ("pointwise_lines", blocks(lines.div_ceil(LINE_THREADS)))
+        }
+        Kind::MeanPool(_) if on_whole(LINE / op.dtype.size(), op, params) => ("pointwise_pool", blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
+        _ => ("pointwise_simt", blocks(op.rows)),
+    }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<Cuda>, args: &PointwiseArgs<Cuda>) -> Result<()> {
@@ -104,10 +132,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         Kind::Add => params.kind = 6,
         Kind::Activation(activation) => (params.kind, params.activation) = (7, activation_code(Some(activation))),
     }
-    if short_norm(op, &params) {
-        // SAFETY: the caller's promise.
-        return unsafe { plan.launch(queue, "pointwise_norm_rows", &Launch::new(blocks(op.rows.div_ceil(ROWS)), 256), &params) };
-    }
+    let (entry, grid) = kernel(op, &params, plan.target.units.into());
+    // Each kernel waits before it reads anything.
+    let launch = Launch { overlap: plan.target.arch >= Arch(90), ..Launch::new(grid, 256) };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "pointwise_simt", &Launch::new(blocks(op.rows), 256), &params) }
+    unsafe { plan.launch(queue, entry, &launch, &params) }
 }

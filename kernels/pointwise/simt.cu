@@ -1,16 +1,14 @@
-// What a transformer layer needs between the large operations, a block a row; arithmetic in f32, sums in a fixed order.
-// Norms of rows of up to 1,024 elements take a warp a row, which stays in registers: no barrier, one pass over memory.
+// What a transformer layer needs between the large operations; arithmetic in f32, sums in a fixed order. Here a block a row, for every
+// size and place; norms of rows of up to 1,024 elements are in norm.cuh, what moves whole lines of 16 bytes in lines.cuh.
 //
 // x, residual and y are [rows, columns], packed. There is no product of matrices here, so nothing for tensor cores.
 
-#include "ptx/special.cuh"
-#include "tile/activation.cuh"
 #include "tile/reduce.cuh"
-#include "pointwise/params.cuh"
+#include "pointwise/kind.cuh"
+#include "pointwise/lines.cuh"
+#include "pointwise/norm.cuh"
 
 constexpr int THREADS = 256;
-
-enum Kind : u32 { RMS_NORM = 0, LAYER_NORM = 1, ROPE = 2, EMBEDDING = 3, MEAN_POOL = 4, L2_NORMALISE = 5, ADD = 6, ACTIVATION = 7 };
 
 // Element `at` of x plus the residual, if there is one.
 __device__ __forceinline__ f32 input(const PointwiseParams &p, u64 at) {
@@ -60,96 +58,25 @@ __device__ __forceinline__ void rotate(const PointwiseParams &p, u64 row) {
     }
 }
 
-// Elements that a lane moves at once, and how many such pieces of a row it holds at most.
-constexpr int PIECE = 4;
-constexpr int PIECES = 8;
+// Norms, by the pieces of a row that a lane holds.
+constexpr int NORM_BLOCKS = sizeof(element) == 2 ? 4 : 2;
 
-struct alignas(PIECE * sizeof(element)) Piece {
-    element values[PIECE];
-};
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4) pointwise_norm_2(const PointwiseParams p) { norm_rows<2, true>(p); }
 
-// Lanes fold their sums in halves: every lane then has the same sum, in an order that is always the same.
-__device__ __forceinline__ f32 warp_sum(f32 value) {
-#pragma unroll
-    for (u32 half = 16; half > 0; half /= 2) {
-        value += shuffle_xor(value, half);
-    }
-    return value;
-}
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4) pointwise_norm_3(const PointwiseParams p) { norm_rows<3, true>(p); }
 
-__device__ __forceinline__ void widen_piece(const element *from, u32 number, f32 (&to)[PIECE]) {
-    Piece piece = reinterpret_cast<const Piece *>(from)[number];
-#pragma unroll
-    for (int e = 0; e < PIECE; e++) {
-        to[e] = widen(piece.values[e]);
-    }
-}
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS) pointwise_norm_4(const PointwiseParams p) { norm_rows<4, true>(p); }
 
-// The norms of short rows: columns a multiple of PIECE and at most 32 · PIECE · PIECES, all operands on whole pieces.
-extern "C" __global__ void __launch_bounds__(THREADS) pointwise_norm_rows(const PointwiseParams p) {
-    u32 lane = threadIdx.x % 32, pieces = u32(p.columns) / PIECE;
-    u64 warps = u64(gridDim.x) * (THREADS / 32);
-    for (u64 row = u64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32; row < p.rows; row += warps) {
-        u64 start = row * p.columns;
-        f32 z[PIECES][PIECE];
-        f32 sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            u32 number = i * 32 + lane;
-            if (number < pieces) {
-                widen_piece(p.x + start, number, z[i]);
-                if (p.residual) {
-                    f32 other[PIECE];
-                    widen_piece(p.residual + start, number, other);
-#pragma unroll
-                    for (int e = 0; e < PIECE; e++) {
-                        z[i][e] += other[e];
-                    }
-                }
-#pragma unroll
-                for (int e = 0; e < PIECE; e++) {
-                    sum += z[i][e];
-                }
-            }
-        }
-        f32 mean = p.kind == LAYER_NORM ? warp_sum(sum) / f32(p.columns) : 0.0f;
-        f32 squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            if (i * 32 + lane < pieces) {
-#pragma unroll
-                for (int e = 0; e < PIECE; e++) {
-                    z[i][e] -= mean;
-                    squares += z[i][e] * z[i][e];
-                }
-            }
-        }
-        squares = warp_sum(squares);
-        f32 factor = p.kind == L2_NORMALISE ? 1.0f / fmaxf(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            u32 number = i * 32 + lane;
-            if (number < pieces) {
-                f32 weight[PIECE] = {1.0f, 1.0f, 1.0f, 1.0f}, bias[PIECE] = {};
-                if (p.weight) {
-                    widen_piece(p.weight, number, weight);
-                }
-                if (p.bias) {
-                    widen_piece(p.bias, number, bias);
-                }
-                Piece piece;
-#pragma unroll
-                for (int e = 0; e < PIECE; e++) {
-                    piece.values[e] = narrow<element>(z[i][e] * factor * weight[e] + bias[e]);
-                }
-                reinterpret_cast<Piece *>(p.y + start)[number] = piece;
-            }
-        }
-    }
-}
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2) pointwise_norm_8(const PointwiseParams p) { norm_rows<8, false>(p); }
+
+extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_lines(const PointwiseParams p) { each_line(p); }
+
+extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_pool(const PointwiseParams p) { mean_pool(p); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const PointwiseParams p) {
     __shared__ f32 scratch[THREADS];
+    grid_launch_next();
+    grid_wait();
     for (u64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
         u64 start = row * p.columns;
         switch (p.kind) {

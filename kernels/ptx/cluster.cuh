@@ -2,6 +2,7 @@
 // the named barriers need Hopper.
 #pragma once
 
+#include "ptx/grid.cuh"
 #include "ptx/types.cuh"
 
 __device__ __forceinline__ u32 cluster_rank() {
@@ -85,12 +86,6 @@ __device__ __forceinline__ void named_barrier_arrive(u32 barrier, u32 threads) {
 template <int COUNT> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 template <int COUNT> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-
-// Waits for the kernel before in the stream, where the host let this one start early.
-__device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// Lets the next kernel in the stream start, where the host allows it.
-__device__ __forceinline__ void grid_launch_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // One thread of a converged warp.
 __device__ __forceinline__ bool elect_one() {

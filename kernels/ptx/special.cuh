@@ -10,6 +10,20 @@ __device__ __forceinline__ f32 exp2_fast(f32 value) {
     return power;
 }
 
+// 1 / value; 0 for what would be subnormal.
+__device__ __forceinline__ f32 reciprocal_fast(f32 value) {
+    f32 inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(value));
+    return inverse;
+}
+
+// The greater one; not a number where either is none, which fmaxf would hide.
+__device__ __forceinline__ f32 max_or_nan(f32 a, f32 b) {
+    f32 greater;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+    return greater;
+}
+
 // (value & mask) | base as one instruction: of a base whose low bits it knows to be zero, the compiler makes two.
 __device__ __forceinline__ u32 and_or(u32 value, u32 mask, u32 base) {
     u32 result;

@@ -150,6 +150,11 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("one_adapter", s2lc(dtype, 33, [64, 96, 16]), Assignment::One));
         cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
         cases.push(case("core", with_slice(s2lc(dtype, 19, [48, 72, 20]), |slice| slice.core = true), mixed));
+        let runs = |rank, d_out, change: fn(&mut CodebookSlice)| with_slice(s2lc(dtype, 200, [136, d_out, rank]), change);
+        cases.push(case("runs200", runs(16, 392, |slice| slice.core = true), Assignment::Runs));
+        cases.push(case("runs200_overwrite", CodebookGemm { accumulate: false, ..runs(8, 391, |_| ()) }, Assignment::Runs));
+        let private = runs(20, 77, |slice| (slice.input, slice.output) = (coded(None, 6, 136, 20), coded(None, 6, 77, 20)));
+        cases.push(case("mixed200_codes_both_sides", private, mixed));
         cases.push(case("three_slices", slices(dtype, 64, &[(64, 16), (24, 8), (17, 5)]), mixed));
         cases.push(case("three_even_slices", slices(dtype, 64, &[(64, 16), (24, 8), (520, 32)]), mixed));
         cases.push(case("many_slices", slices(dtype, 1104, &[(40, 8); 20]), mixed));

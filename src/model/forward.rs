@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::config::Config;
+use super::laid_out::LaidOut;
 use super::layer::{Pass, apart};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
@@ -12,8 +13,7 @@ use super::weights::Weights;
 use crate::adapters::engine::{AdapterId, Engine, EngineOptions, Source};
 use crate::backend::Backend;
 use crate::dtype::DType;
-use crate::error::{Error, Result, ensure};
-use crate::ops::index::TokenAdapters;
+use crate::error::{Error, Result};
 use crate::session::Session;
 
 /// Classes of batches that are kept ready; past that all are dropped and made anew as they come.
@@ -27,8 +27,7 @@ pub struct EncoderOptions {
     /// The most bytes of device memory for adapters; `None` holds them all.
     pub pool_bytes: Option<u64>,
     /// Whether an adapter's part rides in the epilogue of the product it belongs to, where its projection has one product
-    /// to itself and all adapters one form there; else it is a launch of its own. By default not on `cuda`, whose product
-    /// with adapters is the slower way there.
+    /// to itself and all adapters one form there; else it is a launch of its own. By default it does.
     pub ride: Option<bool>,
 }
 
@@ -141,57 +140,62 @@ impl<D: Backend> Encoder<D> {
         self.read(&batch)
     }
 
+    /// The embeddings of each batch in turn, as [`embed`](Self::embed) gives them. While the device works on one batch, the
+    /// host lays out the next and takes the one before.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed), by the first batch that fails; whatever `each` fails with.
+    pub fn embed_each<'r>(&mut self, batches: impl IntoIterator<Item = Vec<Row<'r>>>, each: &mut dyn FnMut(Vec<f32>) -> Result<()>) -> Result<()> {
+        let mut batches = batches.into_iter();
+        let mut laid_out = batches.next().map(|rows| LaidOut::new(&self.config, &rows)).transpose()?;
+        let mut before: Option<Vec<u8>> = None;
+        loop {
+            let running = laid_out.take().map(|batch| self.load(&batch, false)).transpose()?;
+            if let Some(batch) = &running {
+                self.run(batch)?;
+            }
+            if let Some(bytes) = before.take() {
+                each(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())?;
+            }
+            let Some(batch) = running else { return Ok(()) };
+            laid_out = batches.next().map(|rows| LaidOut::new(&self.config, &rows)).transpose()?;
+            before = Some(self.read_bytes(&batch)?);
+        }
+    }
+
     /// Puts a batch on the device; [`run`](Self::run) may then run it any number of times, until another of its class comes.
     ///
     /// # Errors
     /// No rows; a row with no tokens or more than the model allows; an id that is not in the table; more adapters than the
     /// pool holds at once.
     pub fn prepare(&mut self, rows: &[Row<'_>]) -> Result<Prepared> {
-        self.prepare_as(rows, false)
+        self.load(&LaidOut::new(&self.config, rows)?, false)
     }
 
-    fn prepare_as(&mut self, rows: &[Row<'_>], watched: bool) -> Result<Prepared> {
-        ensure(!rows.is_empty(), "batch", "at least one sentence", 0)?;
-        let most = self.config.max_tokens;
-        for (number, row) in rows.iter().enumerate() {
-            let length = row.ids.len();
-            ensure((1..=most).contains(&length), &format!("sentence {number}"), &format!("1 to {most} tokens"), length)?;
-            ensure(row.ids.iter().all(|&id| id >= 0), &format!("sentence {number}"), "tokens of at least 0", "a negative one")?;
-        }
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let shape = Shape::of(&lengths);
-        let tokens = lengths.iter().sum();
-        let places = shape.places(&lengths)?;
-        // Rows that are nobody's have no token and no position: zeros.
-        let filled = |values: Vec<i32>| values.into_iter().chain(std::iter::repeat(-1)).take(shape.rows).collect::<Vec<_>>();
-        let ids = filled(rows.iter().flat_map(|row| row.ids).copied().collect());
-        let ids = TokenAdapters::new(&ids, self.config.vocabulary)?;
-        let positions = filled(lengths.iter().flat_map(|&length| 0..length as i32).collect());
-        let positions = TokenAdapters::new(&positions, self.config.positions)?;
-        let mut adapters: Vec<Option<AdapterId>> = rows.iter().flat_map(|row| row.ids.iter().map(|_| row.adapter)).collect();
-        adapters.resize(shape.rows, None);
-        self.make_room(&shape, watched)?;
+    fn load(&mut self, batch: &LaidOut, watched: bool) -> Result<Prepared> {
+        let LaidOut { shape, count, tokens, ids, positions, places, adapters } = batch;
+        self.make_room(shape, watched)?;
         self.number += 1;
         let session = &mut self.session;
-        match self.classes.get_mut(&shape) {
+        match self.classes.get_mut(shape) {
             Some(class) => {
-                session.update_index(&class.ids, &ids)?;
-                session.update_index(&class.positions, &positions)?;
-                session.update_index(&class.places, &places)?;
+                session.update_index(&class.ids, ids)?;
+                session.update_index(&class.positions, positions)?;
+                session.update_index(&class.places, places)?;
                 if let (Some(engine), Some(batch)) = (&mut self.engine, &class.adapters) {
-                    engine.update(session, batch, &adapters)?;
+                    engine.update(session, batch, adapters)?;
                 }
                 class.loaded = self.number;
             }
             None => {
-                let batch = self.engine.as_mut().map(|engine| engine.batch(session, &adapters)).transpose()?;
+                let batch = self.engine.as_mut().map(|engine| engine.batch(session, adapters)).transpose()?;
                 let arena = self.arena.as_ref().ok_or_else(|| Error::invalid("batch", "room for it", "none"))?;
-                let mut class = Class::new(session, &self.config, arena, shape, [&ids, &positions], &places, batch)?;
+                let mut class = Class::new(session, &self.config, arena, *shape, [ids, positions], places, batch)?;
                 class.loaded = self.number;
-                self.classes.insert(shape, class);
+                self.classes.insert(*shape, class);
             }
         }
-        Ok(Prepared { shape, count: rows.len(), tokens, number: self.number })
+        Ok(Prepared { shape: *shape, count: *count, tokens: *tokens, number: self.number })
     }
 
     /// Makes sure that the buffers hold a batch of that class.
@@ -225,7 +229,7 @@ impl<D: Backend> Encoder<D> {
     /// # Errors
     /// As [`embed`](Self::embed); whatever `watch` fails with.
     pub fn embed_watched(&mut self, rows: &[Row<'_>], watch: &mut Watch<'_>) -> Result<Vec<f32>> {
-        let batch = self.prepare_as(rows, true)?;
+        let batch = self.load(&LaidOut::new(&self.config, rows)?, true)?;
         self.run_watched(&batch, Some(watch))?;
         self.read(&batch)
     }
@@ -239,7 +243,7 @@ impl<D: Backend> Encoder<D> {
         }
         let watch = watch.map(|watch| (watch, batch.tokens));
         let (watched, warm) = (watch.is_some(), class.warm);
-        let (dtype, ride) = (options.dtype, options.ride.unwrap_or(D::NAME != "cuda"));
+        let (dtype, ride) = (options.dtype, options.ride.unwrap_or(true));
         if watched || !warm {
             let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch };
             pass.run(weights)?;
@@ -257,11 +261,15 @@ impl<D: Backend> Encoder<D> {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn read(&mut self, batch: &Prepared) -> Result<Vec<f32>> {
+        let bytes = self.read_bytes(batch)?;
+        Ok(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())
+    }
+
+    fn read_bytes(&mut self, batch: &Prepared) -> Result<Vec<u8>> {
         let class = self.classes.get(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
         let bytes = batch.count as u64 * self.config.hidden * self.options.dtype.size();
         let out = class.buffers.out.part(0, bytes).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
-        let bytes = self.session.read(&out)?;
-        Ok(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())
+        self.session.read(&out)
     }
 }

@@ -14,6 +14,7 @@
 pub mod calibrate;
 mod config;
 mod forward;
+mod laid_out;
 mod layer;
 mod place;
 mod plans;

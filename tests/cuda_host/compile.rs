@@ -89,7 +89,7 @@ const AMPERE: &str = r#"
         b[0] = transpose_8x8(b[0]);
         use<bf16>(d, a, b);
         to[threadIdx.x] = d[0] + d[1] + d[2] + d[3] + widen(narrow<f16>(value)) + widen(narrow<bf16>(value)) + narrow<f32>(infinity());
-        to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + f32(any_lane(value > 0.0f));
+        to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + max_or_nan(reciprocal_fast(value), 0.0f) + f32(any_lane(value > 0.0f));
         ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
     }
@@ -202,8 +202,8 @@ fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
 
 /// The instructions of a disassembly. One conversion has its source type spelt out for some architectures alone.
 fn instructions(cubin: &[u8]) -> Vec<String> {
-    let spelt = |line: &str| line.replace("F2FP.PACK_AB", "F2FP.F16.F32.PACK_AB").replace("F2FP.BF16.PACK_AB", "F2FP.BF16.F32.PACK_AB");
-    disassemble(cubin).lines().filter(|line| line.contains("/*")).map(spelt).collect()
+    let short = |line: &str| line.replace(".BF16.F32.PACK_AB", ".BF16.PACK_AB").replace(".F16.F32.PACK_AB", ".PACK_AB");
+    disassemble(cubin).lines().filter(|line| line.contains("/*")).map(short).collect()
 }
 
 pub fn trials() -> Vec<Trial> {

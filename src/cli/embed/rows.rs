@@ -75,16 +75,11 @@ impl<B: Backend> Worker<'_, B> {
         // Sentences of like length lie in one batch: attention then has few empty tiles.
         ready.sort_by_key(|ready| std::cmp::Reverse(ready.ids.len()));
         let mut finished = rows.len() - ready.len();
-        let mut rest = ready.as_slice();
-        while !rest.is_empty() {
-            let mut sum = 0;
-            let fitting = rest.iter().take_while(|ready| {
-                sum += ready.ids.len();
-                sum <= self.batch_tokens
-            });
-            let (batch, later) = rest.split_at(fitting.count().max(1));
-            let sentences: Vec<Row<'_>> = batch.iter().map(|ready| Row { ids: &ready.ids, adapter: ready.adapter }).collect();
-            let values = self.encoder.embed(&sentences)?;
+        let batches = batches(&ready, self.batch_tokens);
+        let sentences = batches.iter().map(|batch| batch.iter().map(|ready| Row { ids: &ready.ids, adapter: ready.adapter }).collect());
+        let mut taken = batches.iter();
+        self.encoder.embed_each(sentences, &mut |values| {
+            let Some(batch) = taken.next() else { return Ok(()) };
             for (ready, vector) in batch.iter().zip(values.chunks_exact(values.len() / batch.len())) {
                 rows[ready.line].result = match vector.iter().all(|value| value.is_finite()) {
                     true => Ok(vector.to_vec()),
@@ -93,8 +88,25 @@ impl<B: Backend> Worker<'_, B> {
             }
             finished += batch.len();
             done(finished);
-            rest = later;
-        }
+            Ok(())
+        })?;
         Ok(rows)
     }
+}
+
+/// Runs of `lines` of at most that many tokens, or one line each.
+fn batches(lines: &[Ready], most: usize) -> Vec<&[Ready]> {
+    let mut batches = Vec::new();
+    let mut rest = lines;
+    while !rest.is_empty() {
+        let mut sum = 0;
+        let fitting = rest.iter().take_while(|ready| {
+            sum += ready.ids.len();
+            sum <= most
+        });
+        let (batch, later) = rest.split_at(fitting.count().max(1));
+        batches.push(batch);
+        rest = later;
+    }
+    batches
 }

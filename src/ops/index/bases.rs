@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::HostIndex;
 use crate::error::{Error, Result};
 
@@ -42,8 +44,8 @@ impl HostIndex for BasisOf {
         BasisShape { adapters: self.basis.len() as u32, bases: self.bases }
     }
 
-    fn words(&self) -> Vec<i32> {
-        self.basis.clone()
+    fn words(&self) -> Cow<'_, [i32]> {
+        self.basis.as_slice().into()
     }
 
     fn capacity(shape: &BasisShape) -> u64 {

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
@@ -137,7 +139,7 @@ impl HostIndex for BlockMask {
         self.shape
     }
 
-    fn words(&self) -> Vec<i32> {
+    fn words(&self) -> Cow<'_, [i32]> {
         let capacity = self.shape.capacity as usize;
         let padded = |list: &[i32]| list.iter().copied().chain(std::iter::repeat(0)).take(capacity).collect::<Vec<_>>();
         let mut words = self.row_ptr.clone();
@@ -145,7 +147,7 @@ impl HostIndex for BlockMask {
         words.extend(padded(&self.kinds));
         words.extend(self.bits.iter().map(|&word| word as i32));
         words.resize(Self::capacity(&self.shape) as usize, 0);
-        words
+        words.into()
     }
 
     fn capacity(shape: &BlockShape) -> u64 {

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::{HostIndex, Index};
 use crate::device::Device;
 use crate::error::{Error, Result, ensure};
@@ -149,8 +151,8 @@ impl HostIndex for Codes {
         self.shape
     }
 
-    fn words(&self) -> Vec<i32> {
-        self.words.iter().map(|&word| word as i32).collect()
+    fn words(&self) -> Cow<'_, [i32]> {
+        bytemuck::cast_slice(&self.words).into()
     }
 
     fn capacity(shape: &CodesShape) -> u64 {

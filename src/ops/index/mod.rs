@@ -18,6 +18,8 @@ pub use pages::{PageShape, PageTable};
 pub use tokens::{TokenAdapters, TokenShape};
 pub use varlen::{Varlen, VarlenShape};
 
+use std::borrow::Cow;
+
 use derive_where::derive_where;
 
 use crate::device::{Device, Slice};
@@ -33,7 +35,7 @@ pub trait HostIndex {
     /// The shape of this data.
     fn shape(&self) -> Self::Shape;
     /// The words as they lie on the device; their number depends on the shape alone.
-    fn words(&self) -> Vec<i32>;
+    fn words(&self) -> Cow<'_, [i32]>;
     /// The number of words of data of that shape.
     fn capacity(shape: &Self::Shape) -> u64;
 }

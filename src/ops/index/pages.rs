@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
@@ -76,8 +78,8 @@ impl HostIndex for PageTable {
         self.shape
     }
 
-    fn words(&self) -> Vec<i32> {
-        [self.kv_len.as_slice(), &self.table].concat()
+    fn words(&self) -> Cow<'_, [i32]> {
+        [self.kv_len.as_slice(), &self.table].concat().into()
     }
 
     fn capacity(shape: &PageShape) -> u64 {

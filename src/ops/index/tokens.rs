@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::HostIndex;
 use crate::error::{Error, Result};
 
@@ -9,7 +11,9 @@ use crate::error::{Error, Result};
 /// `segment_start[T + 1]`, where in `order` each run starts, then `A`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenAdapters {
-    ids: Vec<i32>,
+    /// Laid out once, when it is made: a caller may do that while the device still works on the batch before.
+    words: Vec<i32>,
+    tokens: usize,
     adapters: u32,
 }
 
@@ -30,27 +34,52 @@ impl TokenAdapters {
             return Err(Error::invalid("token_adapter", format!("ids from -1 to {}", i64::from(adapters) - 1), format!("{id} at token {token}")));
         }
         super::word("token_adapter: tokens", ids.len() as u64)?;
-        Ok(Self { ids: ids.to_vec(), adapters })
+        let (order, segments) = grouped(ids, adapters as usize);
+        let (tokens, adapted) = (ids.len(), order.len());
+        let mut words = Vec::with_capacity(3 + 4 * tokens);
+        words.extend([segments.len() as i32, adapted as i32]);
+        words.extend_from_slice(ids);
+        words.extend(order);
+        words.resize(2 + 2 * tokens, -1);
+        words.extend(segments.iter().map(|segment| segment.0));
+        words.resize(2 + 3 * tokens, -1);
+        words.extend(segments.iter().map(|segment| segment.1));
+        words.resize(3 + 4 * tokens, adapted as i32);
+        Ok(Self { words, tokens, adapters })
     }
 
     /// The ids, one a token.
     pub fn ids(&self) -> &[i32] {
-        &self.ids
+        &self.words[2..2 + self.tokens]
     }
+}
 
-    /// The tokens with an adapter, sorted by it, and the runs: `(adapter, start in the order)`.
-    pub fn grouped(&self) -> (Vec<i32>, Vec<(i32, i32)>) {
-        let mut order: Vec<i32> = (0..self.ids.len() as i32).filter(|&t| self.ids[t as usize] >= 0).collect();
-        order.sort_by_key(|&t| self.ids[t as usize]);
-        let mut segments: Vec<(i32, i32)> = Vec::new();
-        for (place, &token) in order.iter().enumerate() {
-            let adapter = self.ids[token as usize];
-            if segments.last().is_none_or(|&(last, _)| last != adapter) {
-                segments.push((adapter, place as i32));
-            }
+/// The tokens with an adapter, sorted by it, and the runs: `(adapter, start in the order)`.
+fn grouped(ids: &[i32], adapters: usize) -> (Vec<i32>, Vec<(i32, i32)>) {
+    let adapted = (0..).zip(ids).filter(|&(_, &id)| id >= 0);
+    let mut order: Vec<i32> = Vec::with_capacity(ids.len());
+    if adapters <= 4 * ids.len() {
+        // As many places as there are adapters cost less than comparing: a batch is sorted before each forward pass.
+        let mut places = vec![0u32; adapters + 1];
+        adapted.clone().for_each(|(_, &id)| places[id as usize + 1] += 1);
+        (1..places.len()).for_each(|id| places[id] += places[id - 1]);
+        order.resize(places[adapters] as usize, 0);
+        for (token, &id) in adapted {
+            order[places[id as usize] as usize] = token;
+            places[id as usize] += 1;
         }
-        (order, segments)
+    } else {
+        order.extend(adapted.map(|(token, _)| token));
+        order.sort_by_key(|&token: &i32| ids[token as usize]);
     }
+    let mut segments: Vec<(i32, i32)> = Vec::new();
+    for (place, &token) in order.iter().enumerate() {
+        let adapter = ids[token as usize];
+        if segments.last().is_none_or(|&(last, _)| last != adapter) {
+            segments.push((adapter, place as i32));
+        }
+    }
+    (order, segments)
 }
 
 impl HostIndex for TokenAdapters {
@@ -58,20 +87,11 @@ impl HostIndex for TokenAdapters {
     type Shape = TokenShape;
 
     fn shape(&self) -> TokenShape {
-        TokenShape { tokens: self.ids.len() as u64, adapters: self.adapters }
+        TokenShape { tokens: self.tokens as u64, adapters: self.adapters }
     }
 
-    fn words(&self) -> Vec<i32> {
-        let tokens = self.ids.len();
-        let (mut order, segments) = self.grouped();
-        let adapted = order.len() as i32;
-        order.resize(tokens, -1);
-        let mut words = vec![segments.len() as i32, adapted];
-        words.extend_from_slice(&self.ids);
-        words.extend(order);
-        words.extend((0..tokens).map(|s| segments.get(s).map_or(-1, |segment| segment.0)));
-        words.extend((0..=tokens).map(|s| segments.get(s).map_or(adapted, |segment| segment.1)));
-        words
+    fn words(&self) -> Cow<'_, [i32]> {
+        self.words.as_slice().into()
     }
 
     fn capacity(shape: &TokenShape) -> u64 {
@@ -89,7 +109,13 @@ mod tests {
         let index = TokenAdapters::new(&[2, -1, 0, 2], 3).unwrap();
         let words = index.words();
         assert_eq!(words.len() as u64, TokenAdapters::capacity(&index.shape()));
-        assert_eq!(words, [2, 3, /* adapter */ 2, -1, 0, 2, /* order */ 2, 0, 3, -1, /* adapters */ 0, 2, -1, -1, /* starts */ 0, 1, 3, 3, 3]);
+        assert_eq!(*words, [2, 3, /* adapter */ 2, -1, 0, 2, /* order */ 2, 0, 3, -1, /* adapters */ 0, 2, -1, -1, /* starts */ 0, 1, 3, 3, 3]);
+    }
+
+    #[test]
+    fn both_ways_of_sorting_agree() {
+        let ids: Vec<i32> = (0..500).map(|at| (at * 7919 + 3) % 41 - 1).collect();
+        assert_eq!(grouped(&ids, 40), grouped(&ids, 1 << 20));
     }
 
     #[test]

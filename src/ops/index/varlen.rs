@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
@@ -64,8 +66,8 @@ impl HostIndex for Varlen {
         self.shape
     }
 
-    fn words(&self) -> Vec<i32> {
-        [self.cu_q.as_slice(), &self.cu_kv].concat()
+    fn words(&self) -> Cow<'_, [i32]> {
+        [self.cu_q.as_slice(), &self.cu_kv].concat().into()
     }
 
     fn capacity(shape: &VarlenShape) -> u64 {

@@ -5,6 +5,10 @@
 
 inline f32 exp2_fast(f32 value) { return exp2f(value); }
 
+inline f32 reciprocal_fast(f32 value) { return 1.0f / value; }
+
+inline f32 max_or_nan(f32 a, f32 b) { return a > b || a != a ? a : b; }
+
 inline u32 and_or(u32 value, u32 mask, u32 base) { return (value & mask) | base; }
 
 inline f32 shuffle_xor(f32 value, u32 mask) {

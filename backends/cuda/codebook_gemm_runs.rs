@@ -1,0 +1,123 @@
+//! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
+
+use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
+use super::params::params;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+pub(super) const RUNS: Variant<CodebookGemm> = Variant {
+    name: "runs",
+    label: "codebook_gemm/runs",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::Without("ranks are small: x and y take longer to move than to multiply"),
+    covers,
+    unit: |op, _| unit(op.dtype, rank_of(op)),
+    units: |_: Arch| DType::ALL.into_iter().flat_map(|dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
+    workspace: |op, _| op.tokens * rank_of(op) * 4,
+    launch,
+};
+
+params! {
+    /// Of both kernels.
+    RunsParams {
+        x: [const element],
+        y: [element],
+        token_adapter: [const i32],
+        scaling: [const f32],
+        core: [const f32],
+        projected: [f32],
+        tokens: u64,
+        x_stride: u64,
+        y_stride: u64,
+        input: FactorParams,
+        output: FactorParams,
+        accumulate: u32,
+        /// Rows of x are whole multiples of 16 bytes; those of y of what a thread writes.
+        x_vector: u32,
+        y_vector: u32,
+        unused: u32,
+    }
+}
+
+/// Columns of both factors that the kernels are compiled for.
+const RANKS: [u64; 3] = [8, 16, 32];
+/// As in `kernels/codebook_gemm/runs.cu`.
+const TOKENS: u64 = 64;
+const SHRINK_THREADS: u32 = 256;
+const EXPAND_THREADS: u32 = 96;
+/// The fewest tokens, and the most adapters: with more adapters a run is short, and each run decodes its columns anew. The rule does
+/// not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
+const LEAST_TOKENS: u64 = 129;
+const MOST_ADAPTERS: u32 = 31;
+
+fn rank_of(op: &CodebookGemm) -> u64 {
+    let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
+    RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
+}
+
+/// Columns of y that a thread takes.
+const fn columns(rank: u64, size: u64) -> u64 {
+    if rank * size <= 32 { 4 } else { 2 }
+}
+
+fn covers(op: &CodebookGemm, _: &Target) -> std::result::Result<(), String> {
+    let rank = rank_of(op);
+    if !RANKS.contains(&rank) {
+        return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));
+    }
+    if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
+        return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
+    }
+    Ok(())
+}
+
+fn unit(dtype: DType, rank: u64) -> Unit {
+    Unit {
+        name: format!("codebook_gemm/runs {dtype} rank {rank}"),
+        source: source!("codebook_gemm/runs.cu"),
+        headers: vec![factor_header(), ("codebook_gemm/runs_params.cuh", RunsParams::cuda())],
+        defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
+        entries: &["codebook_gemm_shrink", "codebook_gemm_expand"],
+        shared_bytes: 0,
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let (op, rank) = (&plan.op, rank_of(&plan.op));
+    let size = op.dtype.size();
+    let overlap = plan.target.arch >= Arch(90);
+    for (slice, of) in op.slices.iter().zip(&args.slices) {
+        let (x, y, whole) = (address(&args.x), address(&of.y), columns(rank, size));
+        let params = RunsParams {
+            x,
+            y,
+            // The adapters follow two counts.
+            token_adapter: address(args.token_adapter.slice()) + 8,
+            scaling: address(&args.scaling),
+            core: address_of(of.core.as_ref()),
+            projected: address(workspace),
+            tokens: op.tokens,
+            x_stride: op.x_stride,
+            y_stride: slice.y_stride,
+            input: factor(slice.input, &of.input, op.d_in, slice.rank),
+            output: factor(slice.output, &of.output, slice.d_out, slice.rank),
+            accumulate: u32::from(op.accumulate),
+            x_vector: u32::from([x, op.x_stride * size, op.d_in * size].iter().all(|place| place.is_multiple_of(16))),
+            y_vector: u32::from([y, slice.y_stride * size, slice.d_out * size].iter().all(|place| place.is_multiple_of(whole * size))),
+            unused: 0,
+        };
+        let tiles = op.tokens.div_ceil(TOKENS);
+        let across = slice.d_out.div_ceil(u64::from(EXPAND_THREADS) * whole);
+        // SAFETY: the caller's promise; the workspace holds a row of f32 for each token. Both kernels wait before they read.
+        unsafe {
+            plan.launch(queue, "codebook_gemm_shrink", &Launch { overlap, ..Launch::new(blocks(tiles), SHRINK_THREADS) }, &params)?;
+            plan.launch(queue, "codebook_gemm_expand", &Launch { overlap, ..Launch::new(blocks(tiles * across), EXPAND_THREADS) }, &params)?;
+        }
+    }
+    Ok(())
+}
