@@ -98,7 +98,7 @@ mod tests {
         let index = TokenAdapters::new(&[1, 0, 1], 2).unwrap();
         for at in 0..index.words().len() {
             for value in [-7, 100] {
-                let mut words = index.words();
+                let mut words = index.words().into_owned();
                 words[at] = value;
                 // The count of tokens and the unused tails are not read.
                 if let Ok(groups) = Groups::read(&words, index.shape()) {
