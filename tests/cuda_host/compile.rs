@@ -182,9 +182,10 @@ const HOPPER: &str = r#"
 
 /// The units of an entry that are compiled for `arch` where nothing asks for all, and how many are left out.
 ///
-/// sm_86 and sm_89 take a quarter each: they have the registers and instructions of sm_80, for which every unit is compiled,
-/// and the assembler gives both the same code (a trial below holds it to that). The kernels that stream weights differ from
-/// each other by the family of activations alone in every three: each number of rows has one of them, in turn.
+/// Every unit that runs on sm_80 is compiled for it. sm_86 and sm_89, which have its registers and instructions, take a quarter each,
+/// and the assembler gives both the same code (a trial below holds it to that); sm_90a takes half of them, and all that are
+/// its own. The kernels that stream weights differ from each other by the family of activations alone in every three:
+/// each number of rows has one of them, in turn.
 fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
     let units = entry.units(arch);
     let count = units.len();
@@ -192,7 +193,8 @@ fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
         _ if std::env::var_os("TRIFUSE_ALL_KERNELS").is_some() => true,
         Arch(86) => number.is_multiple_of(4),
         Arch(89) => number % 4 == 2 || count == 1,
-        _ if entry.variant == "sm90_stream" => (number + number / 3).is_multiple_of(3),
+        Arch(90) if entry.variant == "sm90_stream" => (number + number / 3).is_multiple_of(3),
+        Arch(90) if entry.runs_on.accept(Arch(80)).is_ok() => number.is_multiple_of(2),
         _ => true,
     };
     let chosen: Vec<Unit> = units.into_iter().enumerate().filter(|(number, _)| taken(*number)).map(|(_, unit)| unit).collect();
