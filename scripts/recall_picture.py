@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the tables of "What compression keeps, by function" in docs/adapters.md as an SVG: recall@1 and 1 - cosine by size.
 
-    scripts/recall_picture.py docs/adapters.md docs/recall.svg
+    scripts/recall_picture.py docs/adapters.md docs/pictures/recall.svg
 """
 
 import math
