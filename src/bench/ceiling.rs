@@ -1,6 +1,6 @@
 //! What the device reaches, measured, and what it cannot pass.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::micro::filled;
 use super::sample::Checked;
@@ -15,7 +15,7 @@ use crate::ops::{Cost, Op};
 use crate::session::Session;
 
 /// The rates that a time is held against.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     /// Bytes a second of a large copy, read and written both counted.
     pub copy_bytes_per_second: f64,
@@ -76,7 +76,7 @@ impl Ceilings {
 }
 
 /// What limits a piece of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
     /// The bytes that it moves.

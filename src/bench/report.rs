@@ -1,6 +1,6 @@
 //! What a run of a suite tells.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::align::Aligned;
 use super::ceiling::{Bound, Ceilings};
@@ -183,7 +183,7 @@ impl Milliseconds {
 }
 
 /// Amounts a second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Operations of the blocks that are computed.
     pub executed_flops: f64,

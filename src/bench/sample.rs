@@ -4,7 +4,7 @@
 //! weights, a query and the keys that it sees. So a part of a large problem's answer is the whole answer of a small
 //! problem, which the oracle computes and from which the tolerance takes its bound.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::operand::{Values, spread};
 use super::pattern::Pattern;
@@ -60,7 +60,7 @@ impl<O: Op, D: Device> Placed<O, D> {
 }
 
 /// Bytes of adapters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// On the device: the buffers of bases, codes and codebooks, counted as they were allocated.
     pub device_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Memory {
 }
 
 /// That an answer was compared, and how it came out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checked {
     /// Elements that were compared with the oracle.
     pub elements: u64,

@@ -5,8 +5,12 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+pub use super::ceiling::Ceilings;
+pub use super::report::Rates;
 use super::report::SuiteReport;
+pub use super::sample::{Checked, Memory};
 use crate::error::{Error, Result};
+pub use crate::ops::Cost;
 
 /// The schema that this reads; the command line writes it into every object.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -63,17 +67,6 @@ pub struct Timing {
     pub flush_bytes: u64,
 }
 
-/// Against what.
-#[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs, reason = "as in the report")]
-pub struct Ceilings {
-    pub copy_bytes_per_second: f64,
-    pub product_flops_per_second: Option<f64>,
-    pub product: Option<String>,
-    pub peak_flops_per_second: Option<f64>,
-    pub peak_bytes_per_second: Option<f64>,
-}
-
 /// One shape.
 #[derive(Clone, Debug, Deserialize)]
 #[allow(missing_docs, reason = "as in the report")]
@@ -117,35 +110,6 @@ pub struct Measured {
     pub flags: Vec<String>,
 }
 
-/// How the check came out.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[allow(missing_docs, reason = "as in the report")]
-pub struct Checked {
-    pub elements: u64,
-    pub of: u64,
-    pub error_of_allowed: f64,
-}
-
-/// Bytes of adapters.
-#[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs, reason = "as in the report")]
-pub struct Memory {
-    pub device_bytes: u64,
-    pub host_bytes: u64,
-    pub lora_f16_bytes: u64,
-    pub lora_f16_ratio: Option<f64>,
-}
-
-/// Work of one run.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[allow(missing_docs, reason = "as in the report")]
-pub struct Cost {
-    pub executed_flops: f64,
-    pub useful_flops: f64,
-    pub dense_flops: f64,
-    pub bytes: f64,
-}
-
 /// Times in seconds.
 #[derive(Clone, Debug, Deserialize)]
 #[allow(missing_docs, reason = "as in the report")]
@@ -159,18 +123,6 @@ pub struct Times {
     pub p99: f64,
     pub median_interval95: [f64; 2],
     pub samples: Vec<f64>,
-}
-
-/// Amounts a second.
-#[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs, reason = "as in the report")]
-pub struct Rates {
-    pub executed_flops: f64,
-    pub useful_flops: f64,
-    pub dense_equivalent_flops: f64,
-    pub bytes: f64,
-    pub share_of_ceiling: f64,
-    pub bound: String,
 }
 
 impl Stored {

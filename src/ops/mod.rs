@@ -42,7 +42,7 @@ pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
 }
 
 /// Floating-point work in three honest counts, and the least traffic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
     /// Operations of the blocks that are computed, masked elements in them counted.
     pub executed_flops: f64,

@@ -23,7 +23,7 @@ fn entry(name: &str, samples: &[f64]) -> Value {
     json!({
         "name": name, "op": "linear", "dtype": "f16", "status": "measured", "tokens": 16, "variant": "tile", "launches": 1,
         "launch_seconds": 1e-3, "launch_host_seconds": 1e-6,
-        "checked": { "elements": 1, "of": 1, "error_of_allowed": 0.5 },
+        "checked": { "elements": 1, "of": 1, "error_of_allowed": 0.5, "relative_l2": 1e-4 },
         "cost": { "executed_flops": 1.0, "useful_flops": 1.0, "dense_flops": 1.0, "bytes": 1.0 },
         "cold": times(samples), "warm": times(&[1.0; 50]),
         "rates": { "executed_flops": 1.0, "useful_flops": 1.0, "dense_equivalent_flops": 1.0, "bytes": 1.0, "share_of_ceiling": 1.0, "bound": "memory" },
