@@ -23,8 +23,9 @@ impl WgmmaTile {
     const NARROW: Self = Self { columns: 128, stages: 6, cluster: 2 };
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
     const MIDDLE: Self = Self { columns: 192, stages: 5, cluster: 2 };
-    /// All of them.
+    /// All of them, and those of `fused_mlp`.
     pub(super) const ALL: [Self; 3] = [Self::WIDE, Self::MIDDLE, Self::NARROW];
+    pub(super) const OF_MLP: [Self; 2] = [Self::WIDE, Self::NARROW];
     const ROWS: u64 = 128;
     const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -37,10 +38,10 @@ impl WgmmaTile {
     const CUT_DEPTH: u64 = 4096;
     const CUT_OUTPUTS: u64 = 1025;
 
-    /// The tile that takes less time for all of `products` (rows, outputs, depth, gated), one after the other.
+    /// The tile of `fused_mlp` that takes less time for all of `products` (rows, outputs, depth, gated), one after the other.
     pub(super) fn choose(products: &[(u64, u64, u64, bool)], target: &Target) -> Self {
         let cost = |tile: &Self| products.iter().map(|&product| tile.time(product, target)).sum::<f64>();
-        Self::ALL.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(Self::WIDE)
+        Self::OF_MLP.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(Self::WIDE)
     }
 
     /// The same for one product, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
