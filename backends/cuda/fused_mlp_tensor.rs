@@ -38,7 +38,7 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
     covers: covers_sm90,
     unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tile(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
-        let forms = each_form(WgmmaTile::ALL);
+        let forms = each_form(WgmmaTile::OF_MLP);
         forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tile, form))).collect()
     },
     workspace,
@@ -84,7 +84,7 @@ fn products(op: &FusedMlp, rows: u64) -> [(u64, u64, u64, bool); 2] {
 }
 
 fn chunk_time(op: &FusedMlp, rows: u64, target: &Target) -> f64 {
-    WgmmaTile::ALL.iter().map(|tile| products(op, rows).into_iter().map(|product| tile.time(product, target)).sum()).fold(f64::INFINITY, f64::min)
+    WgmmaTile::OF_MLP.iter().map(|tile| products(op, rows).into_iter().map(|product| tile.time(product, target)).sum()).fold(f64::INFINITY, f64::min)
 }
 
 fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
