@@ -214,6 +214,10 @@ impl Device for Cuda {
         self.memory.alloc(bytes)
     }
 
+    fn alloc_host(&self, bytes: u64) -> Result<Buffer> {
+        self.memory.alloc_host(bytes)
+    }
+
     fn buffer_id(buffer: &Buffer) -> usize {
         buffer.id()
     }
