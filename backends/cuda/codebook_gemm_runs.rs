@@ -1,6 +1,6 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
 
-use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::codebook_gemm::{FactorParams, factor, factor_header, scaled_by_token};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
 use super::params::params;
@@ -40,7 +40,8 @@ params! {
         /// Rows of x are whole multiples of 16 bytes; those of y of what a thread writes.
         x_vector: u32,
         y_vector: u32,
-        unused: u32,
+        /// The scaling is each token's own.
+        scaled_by_token: u32,
     }
 }
 
@@ -109,7 +110,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
             accumulate: u32::from(op.accumulate),
             x_vector: u32::from([x, op.x_stride * size, op.d_in * size].iter().all(|place| place.is_multiple_of(16))),
             y_vector: u32::from([y, slice.y_stride * size, slice.d_out * size].iter().all(|place| place.is_multiple_of(whole * size))),
-            unused: 0,
+            scaled_by_token: scaled_by_token(op),
         };
         let tiles = op.tokens.div_ceil(TOKENS);
         let across = slice.d_out.div_ceil(u64::from(EXPAND_THREADS) * whole);

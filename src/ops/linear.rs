@@ -2,7 +2,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, expect_present, product};
+use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, product};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -64,10 +64,10 @@ impl Op for Linear {
         }
         if let Some(delta) = &self.delta {
             delta.validate()?;
-            let own = (self.dtype, self.tokens, self.d_in, self.d_in, true);
-            let same = own == (delta.dtype, delta.tokens, delta.d_in, delta.x_stride, delta.accumulate);
+            let own = (self.dtype, self.tokens, self.d_in, self.d_in, ScaledBy::Adapter, true);
+            let same = own == (delta.dtype, delta.tokens, delta.d_in, delta.x_stride, delta.scaled_by, delta.accumulate);
             let slice = delta.slices.len() == 1 && (delta.slices[0].d_out, delta.slices[0].y_stride) == (self.d_out, self.d_out);
-            ensure(same && slice, "linear: delta", "one accumulating slice on the operation's own x and y, packed", format!("{delta:?}"))?;
+            ensure(same && slice, "linear: delta", "one accumulating slice on the operation's own x and y, packed, scaled by adapter", format!("{delta:?}"))?;
         }
         Ok(())
     }

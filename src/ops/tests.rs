@@ -6,7 +6,7 @@ use super::index::{BlockShape, PageShape, VarlenShape};
 use super::*;
 use crate::dtype::DType;
 use crate::ops::attention::Form;
-use crate::ops::codebook_gemm::{CodebookSlice, Factor};
+use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
 
 /// Small sizes, and every power of two with its neighbours.
 fn size() -> impl Strategy<Value = u64> {
@@ -70,7 +70,7 @@ proptest! {
         adapters in word(), input in factor(), output in factor(), core: bool, flag: bool,
     ) {
         let slice = CodebookSlice { d_out, y_stride: x_stride, rank, input, core, output };
-        let delta = CodebookGemm { dtype: DType::BF16, tokens, d_in, x_stride, adapters, accumulate: flag, slices: vec![slice] };
+        let delta = CodebookGemm { dtype: DType::BF16, tokens, d_in, x_stride, adapters, scaled_by: if core { ScaledBy::Token } else { ScaledBy::Adapter }, accumulate: flag, slices: vec![slice] };
         sane(&delta)?;
         let linear = Linear::new(DType::BF16, [tokens, d_out, d_in]);
         sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;

@@ -3,7 +3,7 @@
 use super::{Batch, Engine, Slice};
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::ops::{CodebookGemm, CodebookGemmArgs};
+use crate::ops::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// In how many forms the adapters touch a projection: 0 for one that no adapter touches.
@@ -24,7 +24,16 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         };
         let slice = class.slice(class.d_out());
         let (tokens, d_in) = (batch.tokens as u64, class.d_in());
-        let op = CodebookGemm { dtype: self.dtype, tokens, d_in, x_stride: d_in, adapters: class.capacity(), accumulate: true, slices: vec![slice] };
+        let op = CodebookGemm {
+            dtype: self.dtype,
+            tokens,
+            d_in,
+            x_stride: d_in,
+            adapters: class.capacity(),
+            scaled_by: ScaledBy::Adapter,
+            accumulate: true,
+            slices: vec![slice],
+        };
         let token_adapter = batch.maps[class.map()].clone();
         let args = CodebookGemmArgs { x: x.clone(), token_adapter, scaling: class.scaling().clone(), slices: vec![class.args(y)] };
         Ok((op, args))
