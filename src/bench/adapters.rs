@@ -67,7 +67,7 @@ impl Chain {
     }
 
     fn population(&self, draw: &mut Draw) -> Result<Population> {
-        Population::new(self.dtype, [self.d, self.rank, self.projections], self.width, draw)
+        Population::new(self.dtype, [self.d, self.rank], self.width, draw)
     }
 
     /// The operands of every launch, and what to check.
@@ -86,7 +86,7 @@ impl Chain {
         let checked = spread(draw, 4, self.projections);
         for (number, (codes, codebooks)) in (0..).zip(places.coded) {
             let y = session.alloc(self.tokens * self.d * self.dtype.size())?;
-            let values = population.basis(number).upload(session)?;
+            let values = population.basis(session, number)?;
             memory.device_bytes += values.len;
             let input = FactorArgs::Dense { values, basis_of: None };
             let slice = CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y: y.clone() };
@@ -178,7 +178,7 @@ impl Chain {
         let population = self.population(draw)?;
         let pattern = population.pattern(session, self.adapters)?;
         let (codes, codebooks) = population.on_device(session, &pattern, 0, self.adapters)?;
-        let input = FactorArgs::Dense { values: population.basis(0).upload(session)?, basis_of: None };
+        let input = FactorArgs::Dense { values: population.basis(session, 0)?, basis_of: None };
         let slices = vec![CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y }];
         let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.scaling(session)?, slices };
         let of_row = move |row| {

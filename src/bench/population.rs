@@ -1,5 +1,6 @@
 //! Synthetic adapters in S2LC's form, as many as a device holds: a few sets of codes that adapters and projections take in
-//! turn, more codebooks than that, so that no two adapters of a projection are alike, and a basis for each projection.
+//! turn, more codebooks than that, so that no two adapters of a projection are alike, and bases that
+//! projections take in turn.
 
 use super::operand::Values;
 use crate::cases::{Draw, Posed, steady_codebook};
@@ -16,6 +17,8 @@ use crate::session::Session;
 const SETS: usize = 13;
 /// Codebooks that are drawn: a prime, so that 26,039 adapters of a projection differ.
 const BOOKS: usize = 2003;
+/// Bases that are drawn; projections take them in turn, each a copy of its own.
+const BASES: usize = 11;
 /// Bytes of codes that are copied at once to where a population lies.
 const CHUNK: u64 = 64 << 20;
 
@@ -34,12 +37,13 @@ pub struct Population {
     pub width: CodeWidth,
     sets: Vec<AdapterCodes>,
     books: Vec<[f32; CODEBOOK_LEN]>,
-    bases: Vec<Values>,
+    /// As drawn, and as the device gets them.
+    bases: Vec<(Values, Vec<u8>)>,
 }
 
 impl Population {
-    /// With that many projections.
-    pub fn new(dtype: DType, [d, rank, projections]: [u64; 3], width: CodeWidth, draw: &mut Draw) -> Result<Self> {
+    /// Of projections with `d` columns of x and y, and factors of `rank` columns.
+    pub fn new(dtype: DType, [d, rank]: [u64; 2], width: CodeWidth, draw: &mut Draw) -> Result<Self> {
         let set = |draw: &mut Draw| {
             let [first, second] =
                 [width.stage1(), width.stage2()].map(|stage| if stage.is_empty() { Vec::new() } else { draw.codes(d * rank, stage.len() as u32) });
@@ -48,7 +52,8 @@ impl Population {
         let sets = (0..SETS).map(|_| set(draw)).collect::<Result<Vec<_>>>()?;
         let books = (0..BOOKS).map(|_| steady_codebook(width, rank, draw)).collect();
         // Scaled so that what goes through a chain keeps its size.
-        let bases = (0..projections).map(|_| Values::normal(draw, dtype, d * rank, 1.0 / (d as f64).sqrt())).collect();
+        let bases = (0..BASES).map(|_| Values::normal(draw, dtype, d * rank, 1.0 / (d as f64).sqrt()));
+        let bases = bases.map(|basis| (basis.clone(), dtype.encode(&basis.all()))).collect();
         Ok(Self { dtype, d, rank, width, sets, books, bases })
     }
 
@@ -61,9 +66,12 @@ impl Population {
         projection as usize * 5 % SETS
     }
 
-    /// The basis of a projection.
-    pub fn basis(&self, projection: u64) -> &Values {
-        &self.bases[projection as usize]
+    /// A copy of a projection's basis on the device.
+    ///
+    /// # Errors
+    /// No device memory.
+    pub fn basis<D: Device>(&self, session: &mut Session<D>, projection: u64) -> Result<Slice<D>> {
+        session.upload(&self.bases[projection as usize % BASES].1)
     }
 
     /// Codes of adapters `ids` of a projection.
@@ -74,7 +82,9 @@ impl Population {
 
     /// Their codebooks.
     pub fn codebooks(&self, projection: u64, ids: std::ops::Range<u32>) -> Vec<f32> {
-        ids.flat_map(|adapter| self.books[(projection as usize * 7 + adapter as usize) % BOOKS]).collect()
+        let mut all = Vec::with_capacity(ids.len() * CODEBOOK_LEN);
+        ids.for_each(|adapter| all.extend_from_slice(&self.books[(projection as usize * 7 + adapter as usize) % BOOKS]));
+        all
     }
 
     /// What [`on_device`](Self::on_device) copies from: the sets of codes, often enough that few copies do.
@@ -106,7 +116,7 @@ impl Population {
     pub fn posed(&self, projection: u64, adapter: u32, x: Vec<f64>, y: Vec<f64>) -> Result<Posed<CodebookGemm>> {
         let ids = adapter..adapter.checked_add(1).ok_or_else(|| Error::invalid("adapter", "a number below 2^32 - 1", adapter))?;
         let codebooks = self.codebooks(projection, ids.clone()).into_iter().map(f64::from).collect();
-        let input = FactorHost::Dense { values: self.basis(projection).all(), basis_of: None };
+        let input = FactorHost::Dense { values: self.bases[projection as usize % BASES].0.all(), basis_of: None };
         let slice = SliceHost { input, core: None, output: FactorHost::Coded { codes: self.codes(projection, ids)?, codebooks }, y };
         let host = Host { x, token_adapter: TokenAdapters::new(&[0], 1)?, scaling: vec![1.0], slices: vec![slice] };
         Ok(Posed { op: op(self.dtype, 1, [self.d, self.rank], 1, self.width), host })
@@ -134,7 +144,7 @@ mod tests {
         let device = crate::backends::cpu::Cpu::open(0).unwrap();
         let mut session = Session::new(std::sync::Arc::new(device)).unwrap();
         for width in [CodeWidth::Three, CodeWidth::FourThree] {
-            let population = Population::new(DType::F16, [40, 4, 3], width, &mut Draw::seeded("population")).unwrap();
+            let population = Population::new(DType::F16, [40, 4], width, &mut Draw::seeded("population")).unwrap();
             let pattern = population.pattern(&mut session, 20).unwrap();
             let (codes, codebooks) = population.on_device(&mut session, &pattern, 2, 31).unwrap();
             let expected = population.codes(2, 0..31).unwrap();

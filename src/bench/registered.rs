@@ -70,7 +70,7 @@ impl Crowd {
 
     /// Registers the population, and the operands of a chain over its projections.
     pub fn operands<D: Device>(self, session: &mut Session<D>, draw: &mut Draw) -> Result<Placed<CodebookGemm, D>> {
-        let population = Arc::new(Population::new(self.dtype, [self.d, self.rank, self.projections], self.width, draw)?);
+        let population = Arc::new(Population::new(self.dtype, [self.d, self.rank], self.width, draw)?);
         let ids: Vec<i32> = (0..self.tokens).map(|token| self.adapter_of(token) as i32).collect();
         let token_adapter = session.index(&TokenAdapters::new(&ids, self.adapters)?)?;
         let scaling = session.upload(&vec![1f32; self.adapters as usize])?;
@@ -149,7 +149,7 @@ impl Crowd {
         number: u64,
     ) -> Result<(CodebookSliceArgs<D>, u64)> {
         let y = session.alloc(self.tokens * self.d * self.dtype.size())?;
-        let input = FactorArgs::Dense { values: population.basis(number).upload(session)?, basis_of: None };
+        let input = FactorArgs::Dense { values: population.basis(session, number)?, basis_of: None };
         let coded = population.on_device(session, pattern, number, self.adapters)?;
         let size = bytes(&coded);
         Ok((CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes: coded.0, codebooks: coded.1 }, y }, size))

@@ -147,6 +147,7 @@ fn with_slice(mut op: CodebookGemm, change: impl Fn(&mut CodebookSlice)) -> Code
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = edges();
     let mixed = Assignment::Mixed;
+    let gated = |op| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
     for dtype in DType::ALL {
         cases.push(case("one_adapter", s2lc(dtype, 33, [64, 96, 16]), Assignment::One));
         cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
@@ -159,13 +160,12 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("three_slices", slices(dtype, 64, &[(64, 16), (24, 8), (17, 5)]), mixed));
         cases.push(case("three_even_slices", slices(dtype, 64, &[(64, 16), (24, 8), (520, 32)]), mixed));
         cases.push(case("many_slices", slices(dtype, 1104, &[(40, 8); 20]), mixed));
-        let gated = |op| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
         cases.push(case("gates", gated(s2lc(dtype, 37, [64, 96, 16])), mixed));
-        cases.push(case("gates_odd", gated(with_slice(s2lc(dtype, 18, [41, 77, 13]), |slice| slice.core = true)), mixed));
-        cases.push(case("gates200", gated(runs(16, 392, |slice| slice.core = true)), Assignment::Runs));
-        cases.push(case("gates_three_slices", gated(slices(dtype, 64, &[(64, 16), (24, 8), (520, 32)])), mixed));
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
+    cases.push(case("gates_odd", gated(with_slice(s2lc(DType::F16, 18, [41, 77, 13]), |slice| slice.core = true)), mixed));
+    cases.push(case("gates200", gated(with_slice(s2lc(DType::F16, 200, [136, 392, 16]), |slice| slice.core = true)), Assignment::Runs));
+    cases.push(case("gates_three_slices", gated(slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 32)])), mixed));
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {
         // Of no bits, every delta is zero: written over y, so that writing nothing would show.
         let accumulate = width != CodeWidth::Zero;

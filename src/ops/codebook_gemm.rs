@@ -183,9 +183,10 @@ impl Factor {
         }
     }
 
+    /// What the adapters of a batch that uses so many take.
     fn bytes(self, adapters: u32, d: u64, rank: u64, size: f64) -> f64 {
         match self {
-            Self::Dense { bases } => f64::from(bases) * d as f64 * rank as f64 * size,
+            Self::Dense { bases } => f64::from(bases.min(adapters)) * d as f64 * rank as f64 * size,
             Self::Coded { words_per_adapter, .. } => f64::from(adapters) * 4.0 * (f64::from(words_per_adapter) + CODEBOOK_LEN as f64),
         }
     }
@@ -247,6 +248,8 @@ impl Op for CodebookGemm {
 
     fn cost(&self) -> Cost {
         let (tokens, size) = (self.tokens as f64, self.dtype.size() as f64);
+        // A population may be far larger than the batch, which reads no more adapters than it has tokens.
+        let used = self.adapters.min(u32::try_from(self.tokens).unwrap_or(u32::MAX));
         let mut flops = 0.0;
         let mut bytes = tokens * self.d_in as f64 * size;
         for slice in &self.slices {
@@ -254,8 +257,8 @@ impl Op for CodebookGemm {
             flops += 2.0 * tokens * slice.rank as f64 * (self.d_in as f64 + slice.d_out as f64 + core as f64);
             let passes = if self.accumulate { 2.0 } else { 1.0 };
             bytes += passes * tokens * slice.d_out as f64 * size;
-            bytes += slice.input.bytes(self.adapters, self.d_in, slice.rank, size);
-            bytes += slice.output.bytes(self.adapters, slice.d_out, slice.rank, size);
+            bytes += slice.input.bytes(used, self.d_in, slice.rank, size);
+            bytes += slice.output.bytes(used, slice.d_out, slice.rank, size);
         }
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }
