@@ -44,7 +44,7 @@ impl Routing {
     pub fn top_k(experts: &[AdapterId], scores: &[f32], top: usize) -> Result<Self> {
         let count = experts.len();
         ensure((1..=count).contains(&top), "routing: top", &format!("1 to {count}, the number of experts"), top)?;
-        ensure(scores.len() % count == 0, "routing: scores", &format!("a multiple of {count}, the number of experts"), scores.len())?;
+        ensure(scores.len().is_multiple_of(count), "routing: scores", &format!("a multiple of {count}, the number of experts"), scores.len())?;
         if let Some(at) = scores.iter().position(|score| !score.is_finite()) {
             return Err(Error::invalid("routing: scores", "finite numbers", format!("{} for expert {} of token {}", scores[at], at % count, at / count)));
         }
