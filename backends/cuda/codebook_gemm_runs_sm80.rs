@@ -1,0 +1,250 @@
+//! The variant of `codebook_gemm` for many tokens of few adapters on the tensor cores: a dense input factor, f16 and bf16.
+
+use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::codebook_gemm_runs::{few_adapters, overlaps};
+use super::gemm::{HALVES, fits, half};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks, range};
+use super::params::params;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor};
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+pub(super) const RUNS_SM80: Variant<CodebookGemm> = Variant {
+    name: "runs_sm80",
+    label: "codebook_gemm/runs_sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, _| unit(op.dtype, rank_of(op)),
+    units: |_: Arch| HALVES.iter().flat_map(|&dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
+    workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum(),
+    launch,
+};
+
+params! {
+    /// What slices of one launch do not share.
+    RunsSlice {
+        y: [element],
+        core: [const f32],
+        input: FactorParams,
+        output: FactorParams,
+        /// In the workspace: g of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
+        projected: [element],
+        token_scale: [f32],
+        fragments: [u32],
+        table_scale: [f32],
+        y_stride: u64,
+        /// Blocks that decode it.
+        decoding: u32,
+        /// Rows of the input factor, and of y, start on multiples of 16 bytes.
+        v_vector: u32,
+        y_vector: u32,
+        unused: u32,
+    }
+}
+
+params! {
+    /// Of both kernels.
+    RunsMmaParams {
+        x: [const element],
+        token_adapter: [const i32],
+        scaling: [const f32],
+        tokens: u64,
+        d_in: u64,
+        x_stride: u64,
+        /// Tiles of tokens that a block of the first kernel takes.
+        tiles_each: u64,
+        /// Blocks that decode, of all slices.
+        decoding: u32,
+        /// Rows of the input factor in shared memory.
+        chunk_rows: u32,
+        slices: [RunsSlice; 3],
+    }
+}
+
+/// Columns of both factors that the kernels are compiled for.
+const RANKS: [u64; 2] = [16, 32];
+/// As in `kernels/codebook_gemm/runs_fragments.cuh`, `runs_project.cuh` and `runs_sm80.cu`.
+const PROJECT_WARPS: u64 = 8;
+const GROUP: u64 = 32;
+const TOKENS: u64 = 32;
+const PARTS: u64 = 4;
+const BATCH: u64 = 96;
+const EXPAND_WARPS: u64 = 4;
+const STRIP: u64 = 64;
+const ROWS: u64 = 64;
+/// Blocks of the first kernel that a multiprocessor holds at once.
+const RESIDENT: u64 = 2;
+/// Slices of one launch that read x once.
+const TOGETHER: usize = 3;
+/// Rows of the input factor that every part takes a batch of, and bytes of shared memory for the factor.
+const LEAST_ROWS: u64 = BATCH * PARTS;
+const FACTOR_BYTES: u64 = 48 << 10;
+/// Bytes that the parts of the workspace start on multiples of.
+const ALIGN: u64 = 16;
+
+fn rank_of(op: &CodebookGemm) -> u64 {
+    let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
+    RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
+}
+
+fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    few_adapters(op)?;
+    let rank = rank_of(op);
+    if !RANKS.contains(&rank) {
+        return Err(format!("rank {rank}, more than {}", RANKS[RANKS.len() - 1]));
+    }
+    if op.d_in >= 1 << 31 {
+        return Err(format!("d_in {}, of 2^31 or more", op.d_in));
+    }
+    if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
+        return Err("an input factor of codes: it would be decoded for every tile of tokens".into());
+    }
+    fits(unit(op.dtype, rank).shared_bytes, target)
+}
+
+/// Bytes of shared memory of the first kernel, for `slices` slices and `rows` rows of their input factors.
+const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
+    let (parts, factor) = (PARTS * TOKENS * (rank + 8) * 4, rows * rank * 2);
+    (slices * (parts + factor)) as u32
+}
+
+/// Rows of the input factor that a block holds at once.
+fn chunk_rows(rank: u64, d_in: u64) -> u64 {
+    d_in.next_multiple_of(LEAST_ROWS).min(FACTOR_BYTES / (rank * 2))
+}
+
+fn unit(dtype: DType, rank: u64) -> Unit {
+    let together = rank == RANKS[0];
+    let (alone, all) = (shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2)), shared_bytes(rank, TOGETHER as u64, LEAST_ROWS));
+    Unit {
+        name: format!("codebook_gemm/runs_sm80 {dtype} rank {rank}"),
+        source: source!("codebook_gemm/runs_sm80.cu"),
+        headers: vec![
+            factor_header(),
+            ("codebook_gemm/runs_sm80_params.cuh", [RunsSlice::cuda(), RunsMmaParams::cuda()].concat()),
+            ("codebook_gemm/runs_fragments.cuh", include_str!("../../kernels/codebook_gemm/runs_fragments.cuh").into()),
+            ("codebook_gemm/runs_project.cuh", include_str!("../../kernels/codebook_gemm/runs_project.cuh").into()),
+        ],
+        defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
+        entries: if together {
+            &["codebook_gemm_project", "codebook_gemm_project_any", "codebook_gemm_project_3", "codebook_gemm_expand_add", "codebook_gemm_expand_over"]
+        } else {
+            &["codebook_gemm_project", "codebook_gemm_project_any", "codebook_gemm_expand_add", "codebook_gemm_expand_over"]
+        },
+        shared_bytes: if together { alone.max(all) } else { alone },
+    }
+}
+
+/// What a slice takes of the workspace, in bytes.
+struct Room {
+    projected: u64,
+    token_scale: u64,
+    fragments: u64,
+    table_scale: u64,
+}
+
+impl Room {
+    fn of(op: &CodebookGemm, slice: &CodebookSlice) -> Self {
+        let (rank, adapters) = (rank_of(op), u64::from(op.adapters));
+        Self {
+            projected: (op.tokens * rank * 2).next_multiple_of(ALIGN),
+            token_scale: (op.tokens * 4).next_multiple_of(ALIGN),
+            fragments: adapters * slice.d_out.next_multiple_of(GROUP) * rank * 2,
+            table_scale: (adapters * 4).next_multiple_of(ALIGN),
+        }
+    }
+
+    const fn bytes(&self) -> u64 {
+        self.projected + self.token_scale + self.fragments + self.table_scale
+    }
+}
+
+/// Of a slice whose part of the workspace starts at `place`.
+fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
+    let (room, y) = (Room::of(op, slice), address(&of.y));
+    let input = factor(slice.input, &of.input, op.d_in, slice.rank);
+    let items = slice.d_out.div_ceil(GROUP) * (rank_of(op) / 16);
+    RunsSlice {
+        y,
+        core: address_of(of.core.as_ref()),
+        input,
+        output: factor(slice.output, &of.output, slice.d_out, slice.rank),
+        projected: place,
+        token_scale: place + room.projected,
+        fragments: place + room.projected + room.token_scale,
+        table_scale: place + room.projected + room.token_scale + room.fragments,
+        y_stride: slice.y_stride,
+        decoding: op.adapters * items.div_ceil(PROJECT_WARPS) as u32,
+        v_vector: u32::from(input.values.is_multiple_of(16) && slice.rank.is_multiple_of(8)),
+        y_vector: u32::from(y.is_multiple_of(16) && slice.y_stride.is_multiple_of(8)),
+        unused: 0,
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let (op, rank) = (&plan.op, rank_of(&plan.op));
+    let (overlap, units) = (overlaps(plan), u64::from(plan.target.units));
+    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
+    let x = address(&args.x);
+    let aligned = x.is_multiple_of(16) && op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8);
+    // Those that read x once have to find their input factors in shared memory beside each other.
+    let together = if aligned && rank == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 };
+    let mut place = address(workspace);
+    let mut next = slices.as_slice();
+    while let [first, ..] = next {
+        let count = if next.len() >= together { together } else { 1 };
+        let (group, rest) = next.split_at(count);
+        next = rest;
+        let mut all = [slice_params(op, first.0, first.1, place); TOGETHER];
+        for (params, (slice, of)) in all.iter_mut().zip(group) {
+            *params = slice_params(op, slice, of, place);
+            place += Room::of(op, slice).bytes();
+        }
+        let tiles = op.tokens.div_ceil(TOKENS);
+        let tiles_each = tiles.div_ceil(units * RESIDENT).max(1);
+        let chunk_rows = chunk_rows(rank, op.d_in);
+        let params = RunsMmaParams {
+            x,
+            // The adapters follow two counts.
+            token_adapter: address(args.token_adapter.slice()) + 8,
+            scaling: address(&args.scaling),
+            tokens: op.tokens,
+            d_in: op.d_in,
+            x_stride: op.x_stride,
+            tiles_each,
+            decoding: all[..count].iter().map(|slice| slice.decoding).sum(),
+            chunk_rows: chunk_rows as u32,
+            slices: all,
+        };
+        let project = Launch {
+            shared_bytes: shared_bytes(rank, count as u64, chunk_rows),
+            overlap,
+            ..Launch::new(params.decoding + blocks(tiles.div_ceil(tiles_each)), PROJECT_WARPS as u32 * 32)
+        };
+        let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
+        let across = blocks((op.tokens.div_ceil(ROWS) * strips).div_ceil(EXPAND_WARPS));
+        let expand = Launch { grid: [across, count as u32, 1], overlap, ..Launch::new(1, EXPAND_WARPS as u32 * 32) };
+        let entry = match (count, aligned) {
+            (1, true) => "codebook_gemm_project",
+            (1, false) => "codebook_gemm_project_any",
+            _ => "codebook_gemm_project_3",
+        };
+        // SAFETY: the caller's promise; the workspace has room for what the kernels leave there. Both wait before they read what a
+        // kernel may have written.
+        unsafe {
+            plan.launch(queue, entry, &project, &params)?;
+            plan.launch(queue, if op.accumulate { "codebook_gemm_expand_add" } else { "codebook_gemm_expand_over" }, &expand, &params)?;
+        }
+    }
+    // The first kernel lets the second start when all before it has ended, so that what may be under way when the next one starts are these.
+    if overlap {
+        queue.leave_open(args.slices.iter().map(|of| range(&of.y)).chain([range(workspace)]).collect());
+    }
+    Ok(())
+}
