@@ -32,7 +32,7 @@ params! {
         core: [const f32],
         input: FactorParams,
         output: FactorParams,
-        /// In the workspace: g of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
+        /// In the workspace: h of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
         projected: [element],
         token_scale: [f32],
         fragments: [u32],
@@ -40,10 +40,8 @@ params! {
         y_stride: u64,
         /// Blocks that decode it.
         decoding: u32,
-        /// Rows of the input factor, and of y, start on multiples of 16 bytes.
+        /// Rows of the input factor are whole multiples of 16 bytes.
         v_vector: u32,
-        y_vector: u32,
-        unused: u32,
     }
 }
 
@@ -99,8 +97,10 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
     if !RANKS.contains(&rank) {
         return Err(format!("rank {rank}, more than {}", RANKS[RANKS.len() - 1]));
     }
-    if op.d_in >= 1 << 31 {
-        return Err(format!("d_in {}, of 2^31 or more", op.d_in));
+    // The kernels count columns of x, and parts of y, in 32 bits.
+    let most = op.slices.iter().map(|slice| op.tokens.div_ceil(ROWS).saturating_mul(slice.d_out.div_ceil(STRIP))).chain([op.d_in]).max();
+    if most.is_some_and(|most| most >= 1 << 31) {
+        return Err(format!("{most:?} columns, or parts of y: 2^31 or more"));
     }
     if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
         return Err("an input factor of codes: it would be decoded for every tile of tokens".into());
@@ -133,9 +133,24 @@ fn unit(dtype: DType, rank: u64) -> Unit {
         ],
         defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
         entries: if together {
-            &["codebook_gemm_project", "codebook_gemm_project_any", "codebook_gemm_project_3", "codebook_gemm_expand_add", "codebook_gemm_expand_over"]
+            &[
+                "codebook_gemm_project",
+                "codebook_gemm_project_any",
+                "codebook_gemm_project_3",
+                "codebook_gemm_expand",
+                "codebook_gemm_expand_add",
+                "codebook_gemm_expand_any",
+                "codebook_gemm_expand_any_add",
+            ]
         } else {
-            &["codebook_gemm_project", "codebook_gemm_project_any", "codebook_gemm_expand_add", "codebook_gemm_expand_over"]
+            &[
+                "codebook_gemm_project",
+                "codebook_gemm_project_any",
+                "codebook_gemm_expand",
+                "codebook_gemm_expand_add",
+                "codebook_gemm_expand_any",
+                "codebook_gemm_expand_any_add",
+            ]
         },
         shared_bytes: if together { alone.max(all) } else { alone },
     }
@@ -167,11 +182,10 @@ impl Room {
 
 /// Of a slice whose part of the workspace starts at `place`.
 fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
-    let (room, y) = (Room::of(op, slice), address(&of.y));
+    let room = Room::of(op, slice);
     let input = factor(slice.input, &of.input, op.d_in, slice.rank);
-    let items = slice.d_out.div_ceil(GROUP) * (rank_of(op) / 16);
     RunsSlice {
-        y,
+        y: address(&of.y),
         core: address_of(of.core.as_ref()),
         input,
         output: factor(slice.output, &of.output, slice.d_out, slice.rank),
@@ -180,10 +194,8 @@ fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs
         fragments: place + room.projected + room.token_scale,
         table_scale: place + room.projected + room.token_scale + room.fragments,
         y_stride: slice.y_stride,
-        decoding: op.adapters * items.div_ceil(PROJECT_WARPS) as u32,
+        decoding: op.adapters * slice.d_out.div_ceil(GROUP * PROJECT_WARPS) as u32,
         v_vector: u32::from(input.values.is_multiple_of(16) && slice.rank.is_multiple_of(8)),
-        y_vector: u32::from(y.is_multiple_of(16) && slice.y_stride.is_multiple_of(8)),
-        unused: 0,
     }
 }
 
@@ -197,11 +209,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     let together = if aligned && rank == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 };
     let mut place = address(workspace);
     let mut next = slices.as_slice();
-    while let [first, ..] = next {
+    while let [one, ..] = next {
         let count = if next.len() >= together { together } else { 1 };
         let (group, rest) = next.split_at(count);
         next = rest;
-        let mut all = [slice_params(op, first.0, first.1, place); TOGETHER];
+        let mut all = [slice_params(op, one.0, one.1, place); TOGETHER];
         for (params, (slice, of)) in all.iter_mut().zip(group) {
             *params = slice_params(op, slice, of, place);
             place += Room::of(op, slice).bytes();
@@ -230,16 +242,25 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
         let across = blocks((op.tokens.div_ceil(ROWS) * strips).div_ceil(EXPAND_WARPS));
         let expand = Launch { grid: [across, count as u32, 1], overlap, ..Launch::new(1, EXPAND_WARPS as u32 * 32) };
-        let entry = match (count, aligned) {
+        let first = match (count, aligned) {
             (1, true) => "codebook_gemm_project",
             (1, false) => "codebook_gemm_project_any",
             _ => "codebook_gemm_project_3",
         };
+        let whole = |(slice, of): &(&CodebookSlice, &CodebookSliceArgs<Cuda>)| {
+            address(&of.y).is_multiple_of(16) && [slice.y_stride, slice.d_out].iter().all(|count| count.is_multiple_of(8))
+        };
+        let second = match (group.iter().all(whole), op.accumulate) {
+            (true, false) => "codebook_gemm_expand",
+            (true, true) => "codebook_gemm_expand_add",
+            (false, false) => "codebook_gemm_expand_any",
+            (false, true) => "codebook_gemm_expand_any_add",
+        };
         // SAFETY: the caller's promise; the workspace has room for what the kernels leave there. Both wait before they read what a
         // kernel may have written.
         unsafe {
-            plan.launch(queue, entry, &project, &params)?;
-            plan.launch(queue, if op.accumulate { "codebook_gemm_expand_add" } else { "codebook_gemm_expand_over" }, &expand, &params)?;
+            plan.launch(queue, first, &project, &params)?;
+            plan.launch(queue, second, &expand, &params)?;
         }
     }
     // The first kernel lets the second start when all before it has ended, so that what may be under way when the next one starts are these.

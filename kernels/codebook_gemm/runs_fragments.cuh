@@ -3,6 +3,7 @@
 
 #include "ptx/grid.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/special.cuh"
 #include "tile/codes.cuh"
 #include "codebook_gemm/runs_sm80_params.cuh"
 
@@ -40,82 +41,147 @@ __device__ __forceinline__ f32 greatest_of(const f32 *record, u32 bits) {
     return finite ? fmaxf(one, centre + rest) : __uint_as_float(0x7fc00000);
 }
 
-// Block `number` of those that decode a slice: some groups of one adapter, a warp each.
-__device__ __forceinline__ void decode(const RunsSlice &slice, u32 number) {
-    __shared__ f32 table[CODEBOOK_LEN];
-    const FactorParams &factor = slice.output;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, items = u32((factor.d + GROUP - 1) / GROUP) * DEPTHS;
-    u32 each = (items + PROJECT_WARPS - 1) / PROJECT_WARPS, adapter = number / each, item = number % each * PROJECT_WARPS + warp;
-    u32 depth = item % DEPTHS, rank = depth * 16 + lane % 4 * 4;
-    u64 column = u64(item / DEPTHS) * GROUP + lane / 4 * 4;
-    bool inside = item < items && column < factor.d;
-    // Codes are only written by copies, which no launch overtakes: they are read before the wait.
-    u64 fields[4];
-    u32 bits[4];
+// From one rank to the next of a group's values in shared memory: 16-byte words, eight of which lie in different banks.
+constexpr u32 COLUMNS_ROW = GROUP + 4;
+
+// Four columns of the output factor for each of four ranks.
+struct Values {
+    f32 of[4][4];
+};
+
+// values[i] becomes Σ_j Q[i, j]·values[j], where a warp has all ranks of its columns, DEPTHS times 16. `core` is Q transposed, times `scale`.
+__device__ __forceinline__ void turn(const f32 (&core)[RANK][RANK], f32 (&space)[RANK][COLUMNS_ROW], Values (&values)[DEPTHS]) {
+    u32 columns = threadIdx.x % 32 / 4 * 4, ranks = threadIdx.x % 4 * 4;
 #pragma unroll
-    for (u32 r = 0; r < 4; r++) {
-        fields[r] = bits[r] = 0;
-        if (factor.coded && inside && rank + r < factor.rank) {
-            Column of = column_of(factor, i32(adapter), rank + r);
+    for (u32 n = 0; n < DEPTHS * 4; n++) {
+        const f32 (&row)[4] = values[n / 4].of[n % 4];
+        *reinterpret_cast<float4 *>(&space[n / 4 * 16 + ranks + n % 4][columns]) = make_float4(row[0], row[1], row[2], row[3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 depth = 0; depth < DEPTHS; depth++) {
+        Values turned = {};
+#pragma unroll 4
+        for (u32 j = 0; j < RANK; j++) {
+            float4 q = *reinterpret_cast<const float4 *>(&core[j][depth * 16 + ranks]), o = *reinterpret_cast<const float4 *>(&space[j][columns]);
+            const f32 left[4] = {q.x, q.y, q.z, q.w}, right[4] = {o.x, o.y, o.z, o.w};
+#pragma unroll
+            for (u32 at = 0; at < 16; at++) {
+                turned.of[at / 4][at % 4] += left[at / 4] * right[at % 4];
+            }
+        }
+        values[depth] = turned;
+    }
+}
+
+// Block `number` of those that decode a slice: some groups of one adapter, a warp each. With a core, what it makes of the factor: O·Qᵀ.
+__device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &slice, u32 number) {
+    __shared__ f32 table[CODEBOOK_LEN];
+    __shared__ __align__(16) f32 core[RANK][RANK];
+    extern __shared__ __align__(128) u8 dynamic[];
+    auto &space = reinterpret_cast<f32 (*)[RANK][COLUMNS_ROW]>(dynamic)[threadIdx.x / 32];
+    const FactorParams &factor = slice.output;
+    u32 lane = threadIdx.x % 32, groups = u32((factor.d + GROUP - 1) / GROUP), rank = factor.rank;
+    u32 each = (groups + PROJECT_WARPS - 1) / PROJECT_WARPS, adapter = number / each, group = number % each * PROJECT_WARPS + threadIdx.x / 32;
+    u64 column = u64(group) * GROUP + lane / 4 * 4;
+    bool inside = column < factor.d;
+    // Codes are only written by copies, which no launch overtakes: they are read before the wait.
+    u64 fields[DEPTHS * 4];
+    u32 bits[DEPTHS * 4];
+#pragma unroll
+    for (u32 n = 0; n < DEPTHS * 4; n++) {
+        u32 j = n / 4 * 16 + lane % 4 * 4 + n % 4;
+        fields[n] = bits[n] = 0;
+        if (factor.coded && inside && j < rank) {
+            Column of = column_of(factor, i32(adapter), j);
             u64 bit = column * of.bits;
             u32 shift = u32(bit % 32);
-            bits[r] = of.bits;
+            bits[n] = of.bits;
             if (of.bits > 0) {
-                fields[r] = of.codes[bit / 32];
+                fields[n] = of.codes[bit / 32];
             }
             if (shift + 4 * of.bits > 32) {
-                fields[r] |= u64(of.codes[bit / 32 + 1]) << 32;
+                fields[n] |= u64(of.codes[bit / 32 + 1]) << 32;
             }
-            fields[r] >>= shift;
+            fields[n] >>= shift;
         }
     }
     grid_wait();
     grid_launch_next();
-    f32 scale = 1.0f, back = 1.0f;
+    // What the values are divided by: powers of two near the greatest of them, or of what the core may make of it.
+    f32 scale = 1.0f, back = p.scaling[adapter];
     if (factor.coded) {
         const f32 *record = factor.codebooks + u64(adapter) * CODEBOOK_LEN;
         f32 greatest = greatest_of(record, factor.bits);
-        // NaN has the greatest of exponents.
         u32 exponent = exponent_below(greatest);
         scale = inverse_power(exponent);
-        back = greatest < infinity() ? power(exponent) : greatest;
+        back *= greatest < infinity() ? power(exponent) : greatest;
         if (threadIdx.x < CODEBOOK_LEN) {
             table[threadIdx.x] = record[threadIdx.x] * scale;
         }
-        __syncthreads();
     }
-    if (item == 0 && lane == 0) {
+    if (slice.core) {
+        const f32 *from = slice.core + u64(adapter) * rank * rank;
+        f32 greatest = 0.0f;
+        // A row of Q, from h's rank i to all of g's.
+        for (u32 i = lane; i < rank; i += 32) {
+            f32 sum = 0.0f;
+            for (u32 j = 0; j < rank; j++) {
+                sum += fabsf(from[i * rank + j]);
+            }
+            greatest = max_or_nan(greatest, sum);
+        }
+#pragma unroll
+        for (u32 distance = 16; distance > 0; distance /= 2) {
+            greatest = max_or_nan(greatest, __shfl_xor_sync(ALL_LANES, greatest, distance));
+        }
+        u32 exponent = exponent_below(greatest);
+        back *= greatest < infinity() ? power(exponent) : greatest;
+        for (u32 at = threadIdx.x; at < RANK * RANK; at += BLOCK) {
+            u32 i = at / RANK, j = at % RANK;
+            core[j][i] = i < rank && j < rank ? from[i * rank + j] * inverse_power(exponent) : 0.0f;
+        }
+    }
+    __syncthreads();
+    if (group == 0 && lane == 0) {
         slice.table_scale[adapter] = back;
     }
-    if (item >= items) {
+    if (group >= groups) {
         return;
     }
-    f32 values[4][4];
+    Values values[DEPTHS];
 #pragma unroll
-    for (u32 r = 0; r < 4; r++) {
+    for (u32 n = 0; n < DEPTHS * 4; n++) {
+        u32 j = n / 4 * 16 + lane % 4 * 4 + n % 4, width = bits[n], first = stage1(width);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            values[r][i] = 0.0f;
+            f32 value = 0.0f;
             if (!factor.coded) {
-                if (inside && rank + r < factor.rank && column + i < factor.d) {
-                    values[r][i] = element_of(column_of(factor, i32(adapter), rank + r), column + i);
+                if (j < rank && column + i < factor.d) {
+                    value = element_of(column_of(factor, i32(adapter), j), column + i);
                 }
-            } else if (bits[r] > 0 && column + i < factor.d) {
-                u32 field = u32(fields[r] >> (i * bits[r])) & ((1u << bits[r]) - 1), first = stage1(bits[r]);
-                values[r][i] = bits[r] < 7 ? table[first + field] : bits[r] == 7 ? table[first + (field & 15)] + table[STAGE2 + (field >> 4)]
-                                                                                 : table[first + (field & 15)] + table[STAGE2 + (field >> 8 & 7)];
+            } else if (width > 0 && column + i < factor.d) {
+                u32 field = u32(fields[n] >> (i * width)) & ((1u << width) - 1), low = width < 7 ? field : field & 15;
+                value = table[first + low];
+                if (width >= 7) {
+                    value += table[STAGE2 + (width == 7 ? field >> 4 : field >> 8 & 7)];
+                }
             }
+            values[n / 4].of[n % 4][i] = value;
         }
     }
-    uint4 *to = reinterpret_cast<uint4 *>(slice.fragments) + fragment_place(u64(adapter) * (items / DEPTHS) + item / DEPTHS, depth, 0);
+    if (slice.core) {
+        turn(core, space, values);
+    }
 #pragma unroll
-    for (u32 pair = 0; pair < 2; pair++) {
-        u32 words[4];
+    for (u32 depth = 0; depth < DEPTHS; depth++) {
+        uint4 *to = reinterpret_cast<uint4 *>(slice.fragments) + fragment_place(u64(adapter) * groups + group, depth, 0);
+        const f32 (&of)[4][4] = values[depth].of;
 #pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            u32 i = 2 * pair + n / 2, r = n % 2 * 2;
-            words[n] = narrow2<element>(values[r][i], values[r + 1][i]);
+        for (u32 pair = 0; pair < 2; pair++) {
+            u32 i = 2 * pair;
+            to[pair * 32] = make_uint4(narrow2<element>(of[0][i], of[1][i]), narrow2<element>(of[2][i], of[3][i]),
+                                       narrow2<element>(of[0][i + 1], of[1][i + 1]), narrow2<element>(of[2][i + 1], of[3][i + 1]));
         }
-        to[pair * 32] = make_uint4(words[0], words[1], words[2], words[3]);
     }
 }

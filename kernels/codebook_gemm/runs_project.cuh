@@ -1,4 +1,4 @@
-// What adapters make of tokens before the output factor: g = x·I·Q, in 16 bits, a power of two taken out.
+// What the input factors make of tokens: h = x·I, in 16 bits, a power of two taken out.
 #pragma once
 
 #include "codebook_gemm/runs_fragments.cuh"
@@ -89,40 +89,30 @@ template <u32 SLICES> struct Tokens {
     }
 };
 
-// From what the parts summed to g and the scale of each token of a tile, for one slice.
-__device__ __forceinline__ void finish(const RunsMmaParams &p, const RunsSlice &slice, u32 first, i32 adapters, const f32 (&parts)[SHARES][TOKENS][PARTS_ROW]) {
-    constexpr u32 ROWS = BLOCK / RANK;
-    u32 j = threadIdx.x % RANK, rank = slice.input.rank;
-#pragma unroll 1
-    for (u32 pass = 0; pass < TOKENS / ROWS; pass++) {
-        u32 row = pass * ROWS + threadIdx.x / RANK;
-        i32 adapter = __shfl_sync(ALL_LANES, adapters, row);
+// From what the parts summed to h and the power of two taken out of it, of each token of a tile, for one slice.
+__device__ __forceinline__ void finish(const RunsSlice &slice, u32 first, i32 adapters, const f32 (&parts)[SHARES][TOKENS][PARTS_ROW]) {
+    constexpr u32 ROWS_AT_ONCE = BLOCK / RANK;
+    u32 j = threadIdx.x % RANK;
+#pragma unroll
+    for (u32 pass = 0; pass < TOKENS / ROWS_AT_ONCE; pass++) {
+        u32 row = pass * ROWS_AT_ONCE + threadIdx.x / RANK;
+        bool own = __shfl_sync(ALL_LANES, adapters, row) >= 0;
         f32 sum = 0.0f;
 #pragma unroll
         for (u32 part = 0; part < SHARES; part++) {
             sum += parts[part][row][j];
         }
         // What lies there of a token without an adapter is not used.
-        if (slice.core) {
-            const f32 *core = slice.core + u64(adapter < 0 ? 0 : adapter) * rank * rank + j;
-            f32 turned = 0.0f;
-#pragma unroll 8
-            for (u32 i = 0; i < RANK; i++) {
-                f32 one = i < rank && j < rank && adapter >= 0 ? core[i * rank] : 0.0f, h = __shfl_sync(ALL_LANES, sum, i, RANK);
-                turned += i < rank ? h * one : 0.0f;
-            }
-            sum = turned;
-        }
         f32 greatest = fabsf(sum);
 #pragma unroll
         for (u32 distance = RANK / 2; distance > 0; distance /= 2) {
             greatest = fmaxf(greatest, __shfl_xor_sync(ALL_LANES, greatest, distance));
         }
         u32 exponent = exponent_below(greatest);
-        if (adapter >= 0) {
+        if (own) {
             slice.projected[u64(first + row) * RANK + j] = narrow<element>(sum * inverse_power(exponent));
             if (j == 0) {
-                slice.token_scale[first + row] = p.scaling[adapter] * power(exponent);
+                slice.token_scale[first + row] = power(exponent);
             }
         }
     }
@@ -257,7 +247,7 @@ template <u32 SLICES, bool ALIGNED> __device__ __forceinline__ void project_tile
             __syncthreads();
 #pragma unroll 1
             for (u32 s = 0; s < SLICES; s++) {
-                finish(p, p.slices[s], first, tokens.adapter, parts[s]);
+                finish(p.slices[s], first, tokens.adapter, parts[s]);
             }
             // The next tile takes this place.
             __syncthreads();
