@@ -37,6 +37,7 @@ headers! {
     "tile/mma_gemm.cuh",
     "tile/wgmma_gemm.cuh",
     "tile/stream_gemm.cuh",
+    "tile/stationary_gemm.cuh",
     "linear/delta.cuh",
     "linear/repack.cuh",
     "linear/mma.cuh",

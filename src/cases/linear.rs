@@ -78,6 +78,13 @@ pub(super) fn cases() -> Vec<Case> {
     }
     cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
     cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
+    // Many rows and a short K, where a block may keep its rows of W: a part of a slab, what is added to the sums, more tiles than stages.
+    let short = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::F16, [1030, 352, 384]) };
+    cases.push(case("short_k", short).large());
+    cases.push(case("short_k_silu", Linear { activation: Some(Activation::Silu), ..Linear::new(DType::BF16, [1100, 384, 200]) }));
+    cases.push(case("short_k_many_tiles", Linear { bias: true, ..Linear::new(DType::F16, [5000, 4192, 8]) }).large());
+    let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
+    cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
     // So long a K that blocks of their own may take parts of it.
     let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
     cases.push(case("long_k", long).large());
