@@ -7,6 +7,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks, range};
 use super::params::params;
 use super::{Cuda, Queue};
+use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -199,73 +200,148 @@ fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs
     }
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+/// Slices with their operands.
+type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
+
+/// Of one launch of both kernels: `group` is one slice or TOGETHER, whose part of the workspace starts at `place`.
+fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> RunsMmaParams {
     let (op, rank) = (&plan.op, rank_of(&plan.op));
-    let (overlap, units) = (overlaps(plan), u64::from(plan.target.units));
+    let mut slices = [slice_params(op, group[0].0, group[0].1, place); TOGETHER];
+    for (params, (slice, of)) in slices.iter_mut().zip(group) {
+        *params = slice_params(op, slice, of, place);
+        place += Room::of(op, slice).bytes();
+    }
+    RunsMmaParams {
+        x: address(&args.x),
+        // The adapters follow two counts.
+        token_adapter: address(args.token_adapter.slice()) + 8,
+        scaling: address(&args.scaling),
+        tokens: op.tokens,
+        d_in: op.d_in,
+        x_stride: op.x_stride,
+        tiles_each: op.tokens.div_ceil(TOKENS).div_ceil(u64::from(plan.target.units) * RESIDENT).max(1),
+        decoding: slices[..group.len()].iter().map(|slice| slice.decoding).sum(),
+        chunk_rows: chunk_rows(rank, op.d_in) as u32,
+        slices,
+    }
+}
+
+/// Whether rows of x are whole multiples of 16 bytes.
+fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool {
+    address(&args.x).is_multiple_of(16) && op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8)
+}
+
+/// Puts the first kernel into the queue, for `count` slices.
+///
+/// # Safety
+/// As [`Plan::launch`].
+unsafe fn project(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, count: usize, aligned: bool) -> Result<()> {
+    let entry = match (count, aligned) {
+        (1, true) => "codebook_gemm_project",
+        (1, false) => "codebook_gemm_project_any",
+        _ => "codebook_gemm_project_3",
+    };
+    let projecting = params.tokens.div_ceil(TOKENS).div_ceil(params.tiles_each);
+    let launch = Launch {
+        shared_bytes: shared_bytes(rank_of(&plan.op), count as u64, u64::from(params.chunk_rows)),
+        overlap: overlaps(plan),
+        ..Launch::new(params.decoding + blocks(projecting), PROJECT_WARPS as u32 * 32)
+    };
+    // SAFETY: the caller's promise; the workspace has room for what the kernel leaves there. It waits before it reads what a kernel may
+    // have written.
+    unsafe { plan.launch(queue, entry, &launch, params) }
+}
+
+/// The same of the second kernel.
+///
+/// # Safety
+/// As [`Plan::launch`].
+unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, group: &Slices<'_>) -> Result<()> {
+    let op = &plan.op;
+    let whole = |(slice, of): &(&CodebookSlice, &CodebookSliceArgs<Cuda>)| {
+        address(&of.y).is_multiple_of(16) && [slice.y_stride, slice.d_out].iter().all(|count| count.is_multiple_of(8))
+    };
+    let entry = match (group.iter().all(whole), op.accumulate) {
+        (true, false) => "codebook_gemm_expand",
+        (true, true) => "codebook_gemm_expand_add",
+        (false, false) => "codebook_gemm_expand_any",
+        (false, true) => "codebook_gemm_expand_any_add",
+    };
+    let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
+    let across = blocks((op.tokens.div_ceil(ROWS) * strips).div_ceil(EXPAND_WARPS));
+    let launch = Launch { grid: [across, group.len() as u32, 1], overlap: overlaps(plan), ..Launch::new(1, EXPAND_WARPS as u32 * 32) };
+    // SAFETY: as above.
+    unsafe { plan.launch(queue, entry, &launch, params) }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    let x = address(&args.x);
-    let aligned = x.is_multiple_of(16) && op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8);
+    let aligned = aligned(op, args);
     // Those that read x once have to find their input factors in shared memory beside each other.
-    let together = if aligned && rank == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 };
-    let mut place = address(workspace);
-    let mut next = slices.as_slice();
-    while let [one, ..] = next {
-        let count = if next.len() >= together { together } else { 1 };
-        let (group, rest) = next.split_at(count);
+    let together = if aligned && rank_of(op) == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 };
+    let (mut place, mut next) = (address(workspace), slices.as_slice());
+    while !next.is_empty() {
+        let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
         next = rest;
-        let mut all = [slice_params(op, one.0, one.1, place); TOGETHER];
-        for (params, (slice, of)) in all.iter_mut().zip(group) {
-            *params = slice_params(op, slice, of, place);
-            place += Room::of(op, slice).bytes();
-        }
-        let tiles = op.tokens.div_ceil(TOKENS);
-        let tiles_each = tiles.div_ceil(units * RESIDENT).max(1);
-        let chunk_rows = chunk_rows(rank, op.d_in);
-        let params = RunsMmaParams {
-            x,
-            // The adapters follow two counts.
-            token_adapter: address(args.token_adapter.slice()) + 8,
-            scaling: address(&args.scaling),
-            tokens: op.tokens,
-            d_in: op.d_in,
-            x_stride: op.x_stride,
-            tiles_each,
-            decoding: all[..count].iter().map(|slice| slice.decoding).sum(),
-            chunk_rows: chunk_rows as u32,
-            slices: all,
-        };
-        let project = Launch {
-            shared_bytes: shared_bytes(rank, count as u64, chunk_rows),
-            overlap,
-            ..Launch::new(params.decoding + blocks(tiles.div_ceil(tiles_each)), PROJECT_WARPS as u32 * 32)
-        };
-        let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
-        let across = blocks((op.tokens.div_ceil(ROWS) * strips).div_ceil(EXPAND_WARPS));
-        let expand = Launch { grid: [across, count as u32, 1], overlap, ..Launch::new(1, EXPAND_WARPS as u32 * 32) };
-        let first = match (count, aligned) {
-            (1, true) => "codebook_gemm_project",
-            (1, false) => "codebook_gemm_project_any",
-            _ => "codebook_gemm_project_3",
-        };
-        let whole = |(slice, of): &(&CodebookSlice, &CodebookSliceArgs<Cuda>)| {
-            address(&of.y).is_multiple_of(16) && [slice.y_stride, slice.d_out].iter().all(|count| count.is_multiple_of(8))
-        };
-        let second = match (group.iter().all(whole), op.accumulate) {
-            (true, false) => "codebook_gemm_expand",
-            (true, true) => "codebook_gemm_expand_add",
-            (false, false) => "codebook_gemm_expand_any",
-            (false, true) => "codebook_gemm_expand_any_add",
-        };
-        // SAFETY: the caller's promise; the workspace has room for what the kernels leave there. Both wait before they read what a
-        // kernel may have written.
+        let params = group_params(plan, args, group, place);
+        place += group.iter().map(|(slice, _)| Room::of(op, slice).bytes()).sum::<u64>();
+        // SAFETY: the caller's promise.
         unsafe {
-            plan.launch(queue, first, &project, &params)?;
-            plan.launch(queue, second, &expand, &params)?;
+            project(queue, plan, &params, group.len(), aligned)?;
+            expand(queue, plan, &params, group)?;
         }
     }
     // The first kernel lets the second start when all before it has ended, so that what may be under way when the next one starts are these.
-    if overlap {
+    if overlaps(plan) {
         queue.leave_open(args.slices.iter().map(|of| range(&of.y)).chain([range(workspace)]).collect());
     }
     Ok(())
+}
+
+params! {
+    /// What `kernels/tile/adapter_sums.cuh` reads.
+    AdapterSums {
+        token_adapter: [const i32],
+        projected: [const element],
+        token_scale: [const f32],
+        fragments: [const u32],
+        table_scale: [const f32],
+        /// Of 32 outputs.
+        groups: u32,
+        unused: u32,
+    }
+}
+
+/// The first kernel alone, for a product that adds `h·(O·Qᵀ)ᵀ` to its sums itself; `None` where the plan leaves nothing that it could read.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(super) unsafe fn prepare(
+    queue: &mut Queue,
+    plan: &Plan<CodebookGemm>,
+    workspace: &Slice<Cuda>,
+    args: &CodebookGemmArgs<Cuda>,
+) -> Result<Option<AdapterSums>> {
+    let op = &plan.op;
+    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
+    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != RUNS_SM80.name || slices.len() != 1 || rank_of(op) != RANKS[0] {
+        return Ok(None);
+    }
+    let params = group_params(plan, args, &slices, address(workspace));
+    // SAFETY: the caller's promise.
+    unsafe { project(queue, plan, &params, 1, aligned(op, args))? };
+    if overlaps(plan) {
+        queue.leave_open(vec![range(workspace)]);
+    }
+    let of = &params.slices[0];
+    Ok(Some(AdapterSums {
+        token_adapter: params.token_adapter,
+        projected: of.projected,
+        token_scale: of.token_scale,
+        fragments: of.fragments,
+        table_scale: of.table_scale,
+        groups: op.slices[0].d_out.div_ceil(GROUP) as u32,
+        unused: 0,
+    }))
 }

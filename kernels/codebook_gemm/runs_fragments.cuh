@@ -20,8 +20,8 @@ __device__ __forceinline__ u32 exponent_below(f32 value) {
 __device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
 __device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }
 
-// Lane 4q + t, as mma counts them, has columns 4q to 4q + 3 of a group of 32 (fragment i takes the i-th), and ranks 4t to 4t + 3 of 16. So
-// D leaves it columns 8t to 8t + 7 of its rows: 16 bytes of y. In 16-byte words: [adapter][group][depth][pair of fragments][lane].
+// The n index q of fragment i of four takes column 8·(q / 2) + 2i + q % 2 of a group of 32, so that D leaves lane t of four columns 8t to
+// 8t + 7 of its rows: 16 bytes of y. Lane t has ranks 4t to 4t + 3 of 16. In 16-byte words: [adapter][group][depth][pair of fragments][lane].
 __device__ __forceinline__ u64 fragment_place(u64 group, u32 depth, u32 pair) { return ((group * DEPTHS + depth) * 2 + pair) * 32 + threadIdx.x % 32; }
 
 // The largest of what the codebook stands for, or not a number; all of the warp get it. What no width in use reads need not hold numbers.
@@ -49,25 +49,39 @@ struct Values {
     f32 of[4][4];
 };
 
-// values[i] becomes Σ_j Q[i, j]·values[j], where a warp has all ranks of its columns, DEPTHS times 16. `core` is Q transposed, times `scale`.
-__device__ __forceinline__ void turn(const f32 (&core)[RANK][RANK], f32 (&space)[RANK][COLUMNS_ROW], Values (&values)[DEPTHS]) {
-    u32 columns = threadIdx.x % 32 / 4 * 4, ranks = threadIdx.x % 4 * 4;
+// From neighbouring columns to those of the fragments that a lane is to have, where a warp has all ranks of a group, DEPTHS times 16. With
+// a core, values[i] becomes Σ_j Q[i, j]·values[j] on the way; `core` is Q transposed.
+__device__ __forceinline__ void arrange(bool turns, const f32 (&core)[RANK][RANK], f32 (&space)[RANK][COLUMNS_ROW], Values (&values)[DEPTHS]) {
+    u32 quad = threadIdx.x % 32 / 4, ranks = threadIdx.x % 4 * 4, place = quad / 2 * 8 + quad % 2 * 2;
 #pragma unroll
     for (u32 n = 0; n < DEPTHS * 4; n++) {
         const f32 (&row)[4] = values[n / 4].of[n % 4];
-        *reinterpret_cast<float4 *>(&space[n / 4 * 16 + ranks + n % 4][columns]) = make_float4(row[0], row[1], row[2], row[3]);
+        f32 *to = &space[n / 4 * 16 + ranks + n % 4][place];
+        *reinterpret_cast<float2 *>(to) = make_float2(row[0], row[2]);
+        *reinterpret_cast<float2 *>(to + 4) = make_float2(row[1], row[3]);
     }
     __syncwarp();
 #pragma unroll
     for (u32 depth = 0; depth < DEPTHS; depth++) {
         Values turned = {};
+        if (turns) {
 #pragma unroll 4
-        for (u32 j = 0; j < RANK; j++) {
-            float4 q = *reinterpret_cast<const float4 *>(&core[j][depth * 16 + ranks]), o = *reinterpret_cast<const float4 *>(&space[j][columns]);
-            const f32 left[4] = {q.x, q.y, q.z, q.w}, right[4] = {o.x, o.y, o.z, o.w};
+            for (u32 j = 0; j < RANK; j++) {
+                float4 q = *reinterpret_cast<const float4 *>(&core[j][depth * 16 + ranks]), o = *reinterpret_cast<const float4 *>(&space[j][quad * 4]);
+                const f32 left[4] = {q.x, q.y, q.z, q.w}, right[4] = {o.x, o.y, o.z, o.w};
 #pragma unroll
-            for (u32 at = 0; at < 16; at++) {
-                turned.of[at / 4][at % 4] += left[at / 4] * right[at % 4];
+                for (u32 at = 0; at < 16; at++) {
+                    turned.of[at / 4][at % 4] += left[at / 4] * right[at % 4];
+                }
+            }
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < 4; n++) {
+                float4 o = *reinterpret_cast<const float4 *>(&space[depth * 16 + ranks + n][quad * 4]);
+                turned.of[n][0] = o.x;
+                turned.of[n][1] = o.y;
+                turned.of[n][2] = o.z;
+                turned.of[n][3] = o.w;
             }
         }
         values[depth] = turned;
@@ -170,9 +184,7 @@ __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &
             values[n / 4].of[n % 4][i] = value;
         }
     }
-    if (slice.core) {
-        turn(core, space, values);
-    }
+    arrange(slice.core != nullptr, core, space, values);
 #pragma unroll
     for (u32 depth = 0; depth < DEPTHS; depth++) {
         uint4 *to = reinterpret_cast<uint4 *>(slice.fragments) + fragment_place(u64(adapter) * groups + group, depth, 0);

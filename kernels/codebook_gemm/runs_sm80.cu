@@ -239,7 +239,7 @@ template <bool ADD, bool VECTOR> struct Expansion {
                             f32 value[8];
 #pragma unroll
                             for (u32 e = 0; e < 8; e++) {
-                                value[e] = scale[half] * sum[k][e % 4][2 * half + e / 4];
+                                value[e] = scale[half] * sum[k][e / 2][2 * half + e % 2];
                             }
                             store(tile * 16 + half * 8, k, value, before[k][half]);
                         }
