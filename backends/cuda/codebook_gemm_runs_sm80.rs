@@ -71,8 +71,8 @@ const RANKS: [u64; 2] = [16, 32];
 const PROJECT_WARPS: u64 = 8;
 const GROUP: u64 = 32;
 const TOKENS: u64 = 32;
-const PARTS: u64 = 4;
-const BATCH: u64 = 96;
+const SHARES: u64 = 4;
+const PART_ROWS: u64 = 96;
 const EXPAND_WARPS: u64 = 4;
 const STRIP: u64 = 64;
 const ROWS: u64 = 64;
@@ -81,7 +81,7 @@ const RESIDENT: u64 = 2;
 /// Slices of one launch that read x once.
 const TOGETHER: usize = 3;
 /// Rows of the input factor that every part takes a batch of, and bytes of shared memory for the factor.
-const LEAST_ROWS: u64 = BATCH * PARTS;
+const LEAST_ROWS: u64 = PART_ROWS * SHARES;
 const FACTOR_BYTES: u64 = 48 << 10;
 /// Bytes that the parts of the workspace start on multiples of.
 const ALIGN: u64 = 16;
@@ -111,7 +111,7 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
 
 /// Bytes of shared memory of the first kernel, for `slices` slices and `rows` rows of their input factors.
 const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
-    let (parts, factor) = (PARTS * TOKENS * (rank + 8) * 4, rows * rank * 2);
+    let (parts, factor) = (SHARES * TOKENS * (rank + 8) * 4, rows * rank * 2);
     (slices * (parts + factor)) as u32
 }
 
@@ -211,6 +211,8 @@ fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group:
         *params = slice_params(op, slice, of, place);
         place += Room::of(op, slice).bytes();
     }
+    // The registers of several slices hold little of x: blocks that start one after another hide that.
+    let waves = if group.len() == 1 { 1 } else { 2 };
     RunsMmaParams {
         x: address(&args.x),
         // The adapters follow two counts.
@@ -219,7 +221,7 @@ fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group:
         tokens: op.tokens,
         d_in: op.d_in,
         x_stride: op.x_stride,
-        tiles_each: op.tokens.div_ceil(TOKENS).div_ceil(u64::from(plan.target.units) * RESIDENT).max(1),
+        tiles_each: op.tokens.div_ceil(TOKENS).div_ceil(u64::from(plan.target.units) * RESIDENT * waves).max(1),
         decoding: slices[..group.len()].iter().map(|slice| slice.decoding).sum(),
         chunk_rows: chunk_rows(rank, op.d_in) as u32,
         slices,
@@ -300,20 +302,28 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
 }
 
 params! {
-    /// What `kernels/tile/adapter_sums.cuh` reads.
-    AdapterSums {
-        token_adapter: [const i32],
+    /// Of a slice, what `kernels/tile/adapter_sums.cuh` reads.
+    AdapterSlice {
         projected: [const element],
         token_scale: [const f32],
         fragments: [const u32],
         table_scale: [const f32],
-        /// Of 32 outputs.
-        groups: u32,
-        unused: u32,
     }
 }
 
-/// The first kernel alone, for a product that adds `h·(O·Qᵀ)ᵀ` to its sums itself; `None` where the plan leaves nothing that it could read.
+params! {
+    /// What a product reads to add what adapters do to its sums.
+    AdapterSums {
+        token_adapter: [const i32],
+        /// Of each slice, all alike; and groups of 32 of them.
+        columns: u32,
+        groups: u32,
+        slices: [AdapterSlice; 3],
+    }
+}
+
+/// The first kernel alone, for a product that adds `h·(O·Qᵀ)ᵀ` to its sums itself, whose tiles are `tile` columns wide; `None`, and nothing
+/// is done, where what the plan leaves is not what it could read.
 ///
 /// # Safety
 /// As [`Plan::launch`].
@@ -322,26 +332,39 @@ pub(super) unsafe fn prepare(
     plan: &Plan<CodebookGemm>,
     workspace: &Slice<Cuda>,
     args: &CodebookGemmArgs<Cuda>,
+    tile: u64,
 ) -> Result<Option<AdapterSums>> {
     let op = &plan.op;
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != RUNS_SM80.name || slices.len() != 1 || rank_of(op) != RANKS[0] {
+    let columns = op.slices.first().map_or(0, |slice| slice.d_out);
+    let readable = match slices.len() {
+        1 => true,
+        TOGETHER => op.d_in <= LEAST_ROWS && aligned(op, args) && columns.is_multiple_of(tile) && op.slices.iter().all(|slice| slice.d_out == columns),
+        _ => false,
+    };
+    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != RUNS_SM80.name || !readable || rank_of(op) != RANKS[0] {
         return Ok(None);
     }
     let params = group_params(plan, args, &slices, address(workspace));
     // SAFETY: the caller's promise.
-    unsafe { project(queue, plan, &params, 1, aligned(op, args))? };
+    unsafe { project(queue, plan, &params, slices.len(), aligned(op, args))? };
     if overlaps(plan) {
         queue.leave_open(vec![range(workspace)]);
     }
-    let of = &params.slices[0];
     Ok(Some(AdapterSums {
         token_adapter: params.token_adapter,
-        projected: of.projected,
-        token_scale: of.token_scale,
-        fragments: of.fragments,
-        table_scale: of.table_scale,
-        groups: op.slices[0].d_out.div_ceil(GROUP) as u32,
-        unused: 0,
+        columns: columns as u32,
+        groups: columns.div_ceil(GROUP) as u32,
+        slices: params.slices.map(|of| AdapterSlice {
+            projected: of.projected,
+            token_scale: of.token_scale,
+            fragments: of.fragments,
+            table_scale: of.table_scale,
+        }),
     }))
+}
+
+/// The header of [`AdapterSums`].
+pub(super) fn adapter_header() -> (&'static str, String) {
+    ("tile/adapter_params.cuh", [AdapterSlice::cuda(), AdapterSums::cuda()].concat())
 }

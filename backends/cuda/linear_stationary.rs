@@ -1,6 +1,6 @@
 //! `linear` on many rows and a short K: the variant `sm90_stationary`, of `kernels/tile/stationary_gemm.cuh`.
 
-use super::codebook_gemm_runs_sm80::{AdapterSums, prepare};
+use super::codebook_gemm_runs_sm80::{AdapterSums, adapter_header, prepare};
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
@@ -91,7 +91,7 @@ fn unit(dtype: DType, activation: ActivationForm) -> Unit {
     Unit {
         name: format!("linear/sm90_stationary {dtype}, {}", activation.name()),
         source: source!("linear/sm90_stationary.cu"),
-        headers: vec![gemm_header(), ("tile/adapter_params.cuh", AdapterSums::cuda()), ("linear/adapted_params.cuh", AdaptedParams::cuda())],
+        headers: vec![gemm_header(), adapter_header(), ("linear/adapted_params.cuh", AdaptedParams::cuda())],
         defines,
         entries: &["linear_stationary", "linear_stationary_adapted", "linear_mma_4", "linear_mma_2"],
         shared_bytes: if SHARED_BYTES > INSTEAD.shared_bytes() { SHARED_BYTES } else { INSTEAD.shared_bytes() },
@@ -124,7 +124,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, alone.width() >= 16 && alone.params().vector == 1) {
         // SAFETY: the caller's promise. The second kernel reads what the first leaves in the workspace.
         unsafe {
-            if let Some(sums) = prepare(queue, delta, &plan.delta_workspace(workspace)?, own)? {
+            if let Some(sums) = prepare(queue, delta, &plan.delta_workspace(workspace)?, own, SLAB)? {
                 let launch = Launch { overlap: early(queue, args), ..blocks };
                 return plan.launch(queue, "linear_stationary_adapted", &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
             }

@@ -90,7 +90,7 @@ __device__ __forceinline__ void arrange(bool turns, const f32 (&core)[RANK][RANK
 
 // Block `number` of those that decode a slice: some groups of one adapter, a warp each. With a core, what it makes of the factor: O·Qᵀ.
 __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &slice, u32 number) {
-    __shared__ f32 table[CODEBOOK_LEN];
+    __shared__ f32 table[CODEBOOK_LEN], rows_of_core[PROJECT_WARPS];
     __shared__ __align__(16) f32 core[RANK][RANK];
     extern __shared__ __align__(128) u8 dynamic[];
     auto &space = reinterpret_cast<f32 (*)[RANK][COLUMNS_ROW]>(dynamic)[threadIdx.x / 32];
@@ -136,24 +136,36 @@ __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &
     }
     if (slice.core) {
         const f32 *from = slice.core + u64(adapter) * rank * rank;
-        f32 greatest = 0.0f;
-        // A row of Q, from h's rank i to all of g's.
-        for (u32 i = lane; i < rank; i += 32) {
-            f32 sum = 0.0f;
-            for (u32 j = 0; j < rank; j++) {
-                sum += fabsf(from[i * rank + j]);
+        f32 own[RANK * RANK / BLOCK], greatest = 0.0f;
+        // A row of Q is from h's rank i to all of g's; RANK lanes have it.
+#pragma unroll
+        for (u32 n = 0; n < RANK * RANK / BLOCK; n++) {
+            u32 i = (n * BLOCK + threadIdx.x) / RANK, j = threadIdx.x % RANK;
+            own[n] = i < rank && j < rank ? from[i * rank + j] : 0.0f;
+        }
+#pragma unroll
+        for (u32 n = 0; n < RANK * RANK / BLOCK; n++) {
+            f32 sum = fabsf(own[n]);
+#pragma unroll
+            for (u32 distance = RANK / 2; distance > 0; distance /= 2) {
+                sum += __shfl_xor_sync(ALL_LANES, sum, distance);
             }
             greatest = max_or_nan(greatest, sum);
         }
+        greatest = max_or_nan(greatest, __shfl_xor_sync(ALL_LANES, greatest, 16));
+        if (lane == 0) {
+            rows_of_core[threadIdx.x / 32] = greatest;
+        }
+        __syncthreads();
 #pragma unroll
-        for (u32 distance = 16; distance > 0; distance /= 2) {
-            greatest = max_or_nan(greatest, __shfl_xor_sync(ALL_LANES, greatest, distance));
+        for (u32 warp = 0; warp < PROJECT_WARPS; warp++) {
+            greatest = max_or_nan(greatest, rows_of_core[warp]);
         }
         u32 exponent = exponent_below(greatest);
         back *= greatest < infinity() ? power(exponent) : greatest;
-        for (u32 at = threadIdx.x; at < RANK * RANK; at += BLOCK) {
-            u32 i = at / RANK, j = at % RANK;
-            core[j][i] = i < rank && j < rank ? from[i * rank + j] * inverse_power(exponent) : 0.0f;
+#pragma unroll
+        for (u32 n = 0; n < RANK * RANK / BLOCK; n++) {
+            core[threadIdx.x % RANK][(n * BLOCK + threadIdx.x) / RANK] = own[n] * inverse_power(exponent);
         }
     }
     __syncthreads();

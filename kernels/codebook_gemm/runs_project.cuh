@@ -4,8 +4,7 @@
 #include "codebook_gemm/runs_fragments.cuh"
 
 constexpr u32 TOKENS = 32, SHARES = 4;          // of a tile; warps that share its d_in
-constexpr u32 STEPS = 3;                       // of 32 elements of d_in, that a warp fetches at once
-constexpr u32 BATCH = 32 * STEPS;
+constexpr u32 PART_ROWS = 96;                  // elements of d_in of a part, or a multiple
 constexpr u32 PIECES = RANK / 8;               // of 16 bytes, in a row of the input factor
 constexpr u32 PARTS_ROW = RANK + 8;            // the padding spreads four rows over all banks
 
@@ -40,8 +39,8 @@ __device__ __forceinline__ void fetch_basis(const RunsSlice &slice, i32 basis, u
     }
 }
 
-// What a lane multiplies at once: of its two rows, eight elements a step. ALIGNED: rows of x are whole multiples of 16 bytes.
-template <bool ALIGNED> struct Inputs {
+// What a lane multiplies at once: of its two rows, eight elements a step of 32. ALIGNED: rows of x are whole multiples of 16 bytes.
+template <bool ALIGNED, u32 STEPS> struct Inputs {
     uint4 x[STEPS][2];
 
     // From `place` on, of the tile whose first token is `first`.
@@ -119,20 +118,21 @@ __device__ __forceinline__ void finish(const RunsSlice &slice, u32 first, i32 ad
 }
 
 // Tiles [begin, end) of SLICES slices, x fetched once for all; of several, the input factors are one chunk each.
-template <u32 SLICES, bool ALIGNED> __device__ __forceinline__ void project_tiles(const RunsMmaParams &p, u32 begin, u32 end) {
+template <u32 SLICES, bool ALIGNED, u32 STEPS> __device__ __forceinline__ void project_tiles(const RunsMmaParams &p, u32 begin, u32 end) {
+    constexpr u32 BATCH = 32 * STEPS;
     extern __shared__ __align__(128) u8 dynamic[];
     typedef f32 Parts[SHARES][TOKENS][PARTS_ROW];
     Parts *parts = reinterpret_cast<Parts *>(dynamic);
     uint4 *bases = reinterpret_cast<uint4 *>(dynamic + SLICES * sizeof(Parts));
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = warp / SHARES * 16 + lane / 4;
     // The rows of a chunk lie together in shared memory; a part takes a stretch of each, some batches long.
-    const u32 chunk_rows = SLICES > 1 ? BATCH * SHARES : p.chunk_rows, part_rows = chunk_rows / SHARES, from = warp % SHARES * part_rows;
+    const u32 chunk_rows = SLICES > 1 ? PART_ROWS * SHARES : p.chunk_rows, part_rows = chunk_rows / SHARES, from = warp % SHARES * part_rows;
     Tokens<SLICES> tokens;
     tokens.fetch(p, begin * TOKENS);
     grid_wait();
     // Not before: when the kernel after the next one starts, what this one reads is there.
     grid_launch_next();
-    Inputs<ALIGNED> inputs;
+    Inputs<ALIGNED, STEPS> inputs;
     inputs.fetch(p, begin * TOKENS, from);
     i32 held[SLICES];
     u32 held_start = ~0u, d_in = u32(p.d_in), inputs_end = SLICES > 1 ? chunk_rows : d_in;
@@ -190,7 +190,7 @@ template <u32 SLICES, bool ALIGNED> __device__ __forceinline__ void project_tile
                 }
 #pragma unroll 1
                 for (u32 batch = 0; batch < part_rows; batch += BATCH) {
-                    Inputs<ALIGNED> coming = {};
+                    Inputs<ALIGNED, STEPS> coming = {};
                     bool last = batch + BATCH >= part_rows;
                     u32 next = !last ? start + batch + BATCH : start + chunk_rows < inputs_end ? start + chunk_rows : 0;
                     bool turn = next == 0 && !any;

@@ -26,7 +26,7 @@ template <u32 SLICES, bool ALIGNED = true> __device__ __forceinline__ void proje
     }
     // An index counts fewer than 2^31 tokens.
     u32 tiles = u32((p.tokens + TOKENS - 1) / TOKENS), begin = (number - p.decoding) * u32(p.tiles_each), end = begin + u32(p.tiles_each);
-    project_tiles<SLICES, ALIGNED>(p, begin, end < tiles ? end : tiles);
+    project_tiles<SLICES, ALIGNED, SLICES == 1 ? 3 : 1>(p, begin, end < tiles ? end : tiles);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_project(const __grid_constant__ RunsMmaParams p) { project<1>(p); }

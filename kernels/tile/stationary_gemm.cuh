@@ -185,18 +185,22 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 mbarrier_arrive_remote_relaxed(&at.empty[stage], threadIdx.x % 128);
             }
         };
+        // A block's outputs are of one slice.
+        u32 which = ADAPTED && column < p.columns ? u32(column / sums.columns) : 0;
+        const AdapterSlice &slice = sums.slices[which];
         Place place = {0, 0};
         place.advance(group * steps);
         u32 number = 0;
         for (u64 tile = lane + group * u64(lanes); tile < down; tile += SLAB_GROUPS * u64(lanes), number++) {
+            AdapterRows rows;
+            u64 own = tile * SLAB_TILE + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+            // Before its turn: while others multiply. The first time what it reads may still be written.
+            if (ADAPTED && number > 0) {
+                rows.fetch(sums, slice, own, p.rows);
+            }
             if (group > 0 || number > 0) {
                 // The first warp group's first turn is nobody's to give.
                 mbarrier_wait(&at.turn[group], (number - (group == 0)) & 1);
-            }
-            AdapterRows rows;
-            u64 own = tile * SLAB_TILE + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-            if (ADAPTED && number > 0) {
-                rows.fetch(sums, own, p.rows);
             }
             u32 before = 0;
             for (u32 step = 0; step < steps; step++) {
@@ -233,9 +237,9 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
             }
             if constexpr (ADAPTED) {
                 if (number == 0) {
-                    rows.fetch(sums, own, p.rows);
+                    rows.fetch(sums, slice, own, p.rows);
                 }
-                rows.add(sums, column, i64(p.columns - column), d);
+                rows.add(slice, sums.groups, column - which * sums.columns, i64(p.columns - column), d);
             }
             if ((!ADAPTED && p.adds) || p.residual) {
                 write_rows<FORM, true, ADAPTED>(p, at.bias, tile * SLAB_TILE, column, d);
