@@ -71,10 +71,20 @@ fn covers(op: &CodebookGemm, _: &Target) -> std::result::Result<(), String> {
     if !RANKS.contains(&rank) {
         return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));
     }
+    few_adapters(op)
+}
+
+/// Whether tokens are many and adapters few, or why it is not worth it.
+pub(super) fn few_adapters(op: &CodebookGemm) -> std::result::Result<(), String> {
     if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
         return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
     }
     Ok(())
+}
+
+/// Whether kernels that wait themselves may start before the one before them has ended.
+pub(super) fn overlaps(plan: &Plan<CodebookGemm>) -> bool {
+    plan.target.arch >= Arch(90)
 }
 
 fn unit(dtype: DType, rank: u64) -> Unit {
@@ -91,7 +101,7 @@ fn unit(dtype: DType, rank: u64) -> Unit {
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let (op, rank) = (&plan.op, rank_of(&plan.op));
     let size = op.dtype.size();
-    let overlap = plan.target.arch >= Arch(90);
+    let overlap = overlaps(plan);
     for (slice, of) in op.slices.iter().zip(&args.slices) {
         let (x, y, whole) = (address(&args.x), address(&of.y), columns(rank, size));
         let params = RunsParams {

@@ -21,8 +21,10 @@ impl WgmmaTile {
     const WIDE: Self = Self { columns: 256, stages: 4, cluster: 2 };
     /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
     const NARROW: Self = Self { columns: 128, stages: 6, cluster: 2 };
+    /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
+    const MIDDLE: Self = Self { columns: 192, stages: 5, cluster: 2 };
     /// All of them.
-    pub(super) const ALL: [Self; 2] = [Self::WIDE, Self::NARROW];
+    pub(super) const ALL: [Self; 3] = [Self::WIDE, Self::MIDDLE, Self::NARROW];
     const ROWS: u64 = 128;
     const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -38,7 +40,7 @@ impl WgmmaTile {
     /// The tile that takes less time for all of `products` (rows, outputs, depth, gated), one after the other.
     pub(super) fn choose(products: &[(u64, u64, u64, bool)], target: &Target) -> Self {
         let cost = |tile: &Self| products.iter().map(|&product| tile.time(product, target)).sum::<f64>();
-        if cost(&Self::NARROW) < cost(&Self::WIDE) { Self::NARROW } else { Self::WIDE }
+        Self::ALL.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(Self::WIDE)
     }
 
     /// The same for one product, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
@@ -64,7 +66,11 @@ impl WgmmaTile {
     fn time_of_parts(&self, product: (u64, u64, u64, bool), parts: u64, target: &Target) -> f64 {
         let rounds = self.blocks(product).saturating_mul(parts).div_ceil(u64::from(target.units));
         // A narrow tile reads as much X for half the products.
-        let price = if self.columns == 256 { 1.0 } else { 1.15 };
+        let price = match self.columns {
+            256 => 1.0,
+            192 => 1.07,
+            _ => 1.15,
+        };
         // What it takes to begin and to end, and to exchange sums.
         let rest = if parts == 1 { 256 } else { 556 };
         price * rounds as f64 * self.columns as f64 * (product.2 / parts + rest) as f64

@@ -150,6 +150,14 @@ __device__ __forceinline__ void tma_load_4d(void *to, const tensor_map *map, u64
         : "memory");
 }
 
+__device__ __forceinline__ void tma_load_5d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(
+            shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+        : "memory");
+}
+
 // As tma_load_2d, to the same place in every block of the cluster that `blocks` has a bit for.
 __device__ __forceinline__ void tma_load_2d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, u16 blocks) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "

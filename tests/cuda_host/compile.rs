@@ -144,6 +144,7 @@ const HOPPER: &str = r#"
             tma_load_2d_once(tile, &map, &barrier, 0, 0);
             tma_load_3d(tile, &map, &barrier, 0, 0, 0);
             tma_load_4d(tile, &map, &barrier, 0, 0, 0, 0);
+            tma_load_5d(tile, &map, &barrier, 0, 0, 0, 0, 0);
             tma_load_2d_multicast(tile, &map, &barrier, 0, 0, 3);
             mbarrier_arrive(&barrier);
             mbarrier_arrive_remote(&barrier, cluster_rank() ^ 1);
