@@ -27,6 +27,11 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn queue(&self) -> Result<Self::Queue>;
     /// `bytes` of memory, contents unspecified. Zero is legal.
     fn alloc(&self, bytes: u64) -> Result<Self::Buffer>;
+    /// `bytes` of the host's memory that the device [copies](Device::copy) from on its own, at the speed of the bus. A device
+    /// without such a thing gives what [`alloc`](Device::alloc) does.
+    fn alloc_host(&self, bytes: u64) -> Result<Self::Buffer> {
+        self.alloc(bytes)
+    }
     /// Tells buffers apart: equal for clones, different for any two that live at once.
     fn buffer_id(buffer: &Self::Buffer) -> usize;
     /// Copies `src` to the start of `dst`. The bytes are taken before the call returns.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::backend::Kernel;
 use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::{Error, Result, ensure};
-use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index};
+use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check};
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
@@ -81,6 +81,12 @@ impl<D: Device> Session<D> {
             return Err(Error::OutOfMemory { requested: bytes, purpose: format!("one buffer (the device allows {most})") });
         }
         Ok(Slice { buffer: self.device.alloc(bytes)?, offset: 0, len: bytes })
+    }
+
+    /// `bytes` of the host's memory that [`copy`](Self::copy) reads at the speed of the bus, where the device has that; else
+    /// memory like any other. Contents unspecified.
+    pub fn alloc_host(&self, bytes: u64) -> Result<Slice<D>> {
+        Ok(Slice { buffer: self.device.alloc_host(bytes)?, offset: 0, len: bytes })
     }
 
     /// Device memory holding `values`.
@@ -175,6 +181,27 @@ impl<D: Device> Session<D> {
     pub fn update_indices<H: HostIndex>(&mut self, indices: &[Index<H, D>], hosts: &[H]) -> Result<()> {
         self.outside_capture("update_indices")?;
         Index::update_packed(&*self.device, &mut self.queue, indices, hosts)
+    }
+
+    /// Index data for [`update_indices_pinned`](Self::update_indices_pinned), in the host's memory (see [`alloc_host`](Self::alloc_host)).
+    pub fn pin_indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Pinned<H, D>> {
+        self.outside_capture("pin_indices")?;
+        Pinned::new(&self.device, &mut self.queue, hosts)
+    }
+
+    /// As [`update_indices`](Self::update_indices), from memory that the device copies from on its own. Does not block.
+    pub fn update_indices_pinned<H: HostIndex>(&mut self, indices: &[Index<H, D>], pinned: &Pinned<H, D>) -> Result<()> {
+        self.outside_capture("update_indices_pinned")?;
+        Index::update_pinned(&*self.device, &mut self.queue, indices, pinned)
+    }
+
+    /// Codes of `adapters` adapters, those of `codes` again and again, from adapter `first` on: [`Index::repeated`].
+    ///
+    /// # Errors
+    /// No device memory; no adapter to repeat.
+    pub fn repeat_codes(&mut self, codes: &Index<Codes, D>, adapters: u32, first: u32) -> Result<Index<Codes, D>> {
+        self.outside_capture("repeat_codes")?;
+        codes.repeated(&self.device, &mut self.queue, adapters, first)
     }
 
     /// Replaces the codes of the adapter in `slot`.

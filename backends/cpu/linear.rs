@@ -11,7 +11,7 @@ use super::product::{self, Rows, Tiling};
 use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::{Linear, LinearArgs};
 
 const VARIANT: &str = "tiled";
@@ -31,6 +31,7 @@ impl Kernel<Linear> for Cpu {
 
     fn plan(&self, op: &Linear, only: Option<&str>) -> Result<Plan> {
         sole_variant("linear", VARIANT, only)?;
+        op.one_slice().map_err(|reason| Error::unsupported("linear on cpu", reason))?;
         Ok(Plan { op: op.clone() })
     }
 

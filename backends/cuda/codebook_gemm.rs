@@ -3,11 +3,11 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, codebook_gemm_runs, codebook_gemm_tile};
+use super::{Cuda, Queue, codebook_gemm_runs, codebook_gemm_runs_sm80, codebook_gemm_tile};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{Factor, FactorArgs};
+use crate::ops::codebook_gemm::{Factor, FactorArgs, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 impl Table for CodebookGemm {
@@ -15,7 +15,8 @@ impl Table for CodebookGemm {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<CodebookGemm>; 4] = [codebook_gemm_runs::RUNS, codebook_gemm_tile::SM90, codebook_gemm_tile::SM80, SIMT];
+const VARIANTS: [Variant<CodebookGemm>; 5] =
+    [codebook_gemm_runs_sm80::RUNS_SM80, codebook_gemm_runs::RUNS, codebook_gemm_tile::SM90, codebook_gemm_tile::SM80, SIMT];
 
 const SIMT: Variant<CodebookGemm> = Variant {
     name: "simt",
@@ -89,8 +90,14 @@ params! {
         input: FactorParams,
         output: FactorParams,
         accumulate: u32,
-        unused: u32,
+        /// The scaling is each token's own.
+        scaled_by_token: u32,
     }
+}
+
+/// As kernels take it.
+pub(super) fn scaled_by_token(op: &CodebookGemm) -> u32 {
+    u32::from(op.scaled_by == ScaledBy::Token)
 }
 
 /// Columns of y that a block of `kernels/codebook_gemm/simt.cu` takes.
@@ -123,7 +130,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
             input: factor(slice.input, &of.input, op.d_in, slice.rank),
             output: factor(slice.output, &of.output, slice.d_out, slice.rank),
             accumulate: u32::from(op.accumulate),
-            unused: 0,
+            scaled_by_token: scaled_by_token(op),
         };
         let grid = blocks(op.tokens * slice.d_out.div_ceil(OUTPUTS));
         // SAFETY: the caller's promise.

@@ -1,6 +1,6 @@
 //! How the tensor-core variants of `codebook_gemm` are launched: what slices share, and when a launch may start early.
 
-use super::codebook_gemm::{FactorParams, factor};
+use super::codebook_gemm::{FactorParams, factor, scaled_by_token};
 use super::codebook_gemm_tile::plan_shared;
 use super::kernel::{Launch, Plan, address, address_of, range};
 use super::params::params;
@@ -36,7 +36,8 @@ params! {
         x_early: u32,
         /// Nor reads or writes y. Only with the above.
         y_early: u32,
-        unused: u32,
+        /// The scaling is each token's own.
+        scaled_by_token: u32,
     }
 }
 
@@ -71,6 +72,8 @@ params! {
         blocks: u32,
         x_early: u32,
         y_early: u32,
+        scaled_by_token: u32,
+        unused: u32,
         slices: [TileSlice; 48],
     }
 }
@@ -113,7 +116,7 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
         blocks,
         x_early: 0,
         y_early: 0,
-        unused: 0,
+        scaled_by_token: scaled_by_token(op),
     }
 }
 
@@ -190,6 +193,8 @@ fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
         blocks: first.blocks,
         x_early: first.x_early,
         y_early: first.y_early,
+        scaled_by_token: first.scaled_by_token,
+        unused: 0,
         slices: [own(first); GROUPED],
     };
     group.slices.iter_mut().zip(slices).for_each(|(slice, params)| *slice = own(params));

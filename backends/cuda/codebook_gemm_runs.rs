@@ -1,6 +1,6 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
 
-use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::codebook_gemm::{FactorParams, factor, factor_header, scaled_by_token};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
 use super::params::params;
@@ -40,7 +40,8 @@ params! {
         /// Rows of x are whole multiples of 16 bytes; those of y of what a thread writes.
         x_vector: u32,
         y_vector: u32,
-        unused: u32,
+        /// The scaling is each token's own.
+        scaled_by_token: u32,
     }
 }
 
@@ -70,10 +71,20 @@ fn covers(op: &CodebookGemm, _: &Target) -> std::result::Result<(), String> {
     if !RANKS.contains(&rank) {
         return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));
     }
+    few_adapters(op)
+}
+
+/// Whether tokens are many and adapters few, or why it is not worth it.
+pub(super) fn few_adapters(op: &CodebookGemm) -> std::result::Result<(), String> {
     if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
         return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
     }
     Ok(())
+}
+
+/// Whether kernels that wait themselves may start before the one before them has ended.
+pub(super) fn overlaps(plan: &Plan<CodebookGemm>) -> bool {
+    plan.target.arch >= Arch(90)
 }
 
 fn unit(dtype: DType, rank: u64) -> Unit {
@@ -90,7 +101,7 @@ fn unit(dtype: DType, rank: u64) -> Unit {
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let (op, rank) = (&plan.op, rank_of(&plan.op));
     let size = op.dtype.size();
-    let overlap = plan.target.arch >= Arch(90);
+    let overlap = overlaps(plan);
     for (slice, of) in op.slices.iter().zip(&args.slices) {
         let (x, y, whole) = (address(&args.x), address(&of.y), columns(rank, size));
         let params = RunsParams {
@@ -109,7 +120,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
             accumulate: u32::from(op.accumulate),
             x_vector: u32::from([x, op.x_stride * size, op.d_in * size].iter().all(|place| place.is_multiple_of(16))),
             y_vector: u32::from([y, slice.y_stride * size, slice.d_out * size].iter().all(|place| place.is_multiple_of(whole * size))),
-            unused: 0,
+            scaled_by_token: scaled_by_token(op),
         };
         let tiles = op.tokens.div_ceil(TOKENS);
         let across = slice.d_out.div_ceil(u64::from(EXPAND_THREADS) * whole);

@@ -30,6 +30,7 @@ headers! {
     "ptx/special.cuh",
     "ptx/wgmma.cuh",
     "tile/activation.cuh",
+    "tile/adapter_sums.cuh",
     "tile/reduce.cuh",
     "tile/gemm.cuh",
     "tile/outputs.cuh",

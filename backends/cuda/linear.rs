@@ -29,7 +29,7 @@ const SIMT: Variant<Linear> = Variant {
     label: "linear/simt",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
-    covers: |_, _| Ok(()),
+    covers: |op, _| op.one_slice(),
     unit: |op, _| unit(op.dtype),
     units: |_: Arch| DType::ALL.map(unit).into(),
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),

@@ -1,9 +1,11 @@
 //! `linear` on many rows and a short K: the variant `sm90_stationary`, of `kernels/tile/stationary_gemm.cuh`.
 
+use super::codebook_gemm_runs_sm80::{AdapterSums, adapter_header, prepare};
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
-use super::linear_tensor::product;
+use super::linear_tensor::{early, product, unpacked};
+use super::params::params;
 use super::tma::{Layout, Swizzle};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
@@ -23,6 +25,14 @@ pub(super) const STATIONARY: Variant<Linear> = Variant {
     workspace: |_, _| 0,
     launch,
 };
+
+params! {
+    /// With what adapters add.
+    AdaptedParams {
+        gemm: GemmParams,
+        sums: AdapterSums,
+    }
+}
 
 /// Rows of W that a block keeps, and the most elements of K.
 const SLAB: u64 = 192;
@@ -81,15 +91,15 @@ fn unit(dtype: DType, activation: ActivationForm) -> Unit {
     Unit {
         name: format!("linear/sm90_stationary {dtype}, {}", activation.name()),
         source: source!("linear/sm90_stationary.cu"),
-        headers: vec![gemm_header()],
+        headers: vec![gemm_header(), adapter_header(), ("linear/adapted_params.cuh", AdaptedParams::cuda())],
         defines,
-        entries: &["linear_stationary", "linear_mma_4", "linear_mma_2"],
+        entries: &["linear_stationary", "linear_stationary_adapted", "linear_mma_4", "linear_mma_2"],
         shared_bytes: if SHARED_BYTES > INSTEAD.shared_bytes() { SHARED_BYTES } else { INSTEAD.shared_bytes() },
     }
 }
 
 /// With tensor maps: of X half a tile a block, of W a step of the slab in the order that the kernel tells.
-fn params(product: &Product<'_>) -> Result<GemmParams> {
+fn gemm_params(product: &Product<'_>) -> Result<GemmParams> {
     let (dtype, k) = (product.dtype, product.depth);
     let x = Layout { dtype, dims: &[k, product.rows], strides: &[product.x_stride], box_dims: &[STEP as u32, (TILE / CLUSTER) as u32], swizzle: Swizzle::B128 };
     let stride = product.w_stride;
@@ -108,17 +118,27 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
+    let (pairs, lanes) = grid(op.tokens, op.d_out, &plan.target);
+    let blocks = Launch { shared_bytes: SHARED_BYTES, cluster: [CLUSTER as u32, 1, 1], ..Launch::new((lanes * pairs * CLUSTER) as u32, THREADS) };
+    let alone = unpacked(op, args);
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, alone.width() >= 16 && alone.params().vector == 1) {
+        // SAFETY: the caller's promise. The second kernel reads what the first leaves in the workspace.
+        unsafe {
+            if let Some(sums) = prepare(queue, delta, &plan.delta_workspace(workspace)?, own, SLAB)? {
+                let launch = Launch { overlap: early(queue, args), ..blocks };
+                return plan.launch(queue, "linear_stationary_adapted", &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
+            }
+        }
+    }
     // SAFETY: the caller's promise; width and vector say that rows start where TMA can read them, and 16 bytes be written.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         if product.width() < 16 || product.params().vector == 0 {
             return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "linear_mma_4", "linear_mma_2"]);
         }
-        let (pairs, lanes) = grid(op.tokens, op.d_out, &plan.target);
-        let blocks = Launch::new((lanes * pairs * CLUSTER) as u32, THREADS);
         // With no adapters' part the kernel waits before it reads anything.
-        let launch = Launch { shared_bytes: SHARED_BYTES, cluster: [CLUSTER as u32, 1, 1], overlap: overlap || !product.adds, ..blocks };
-        plan.launch(queue, "linear_stationary", &launch, &params(&product)?)
+        let launch = Launch { overlap: overlap || !product.adds, ..blocks };
+        plan.launch(queue, "linear_stationary", &launch, &gemm_params(&product)?)
     }
 }
 

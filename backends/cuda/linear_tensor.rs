@@ -121,18 +121,9 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
     }
 }
 
-/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
-/// the queue: the adapters' part, which it finds in y, rounded once; and where that pays, copies of the operands in the workspace.
-///
-/// # Safety
-/// As [`Plan::launch`].
-pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
-    let op = &plan.op;
-    if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
-        // SAFETY: the caller's promise: the delta's y is this operation's own.
-        unsafe { delta.run(queue, &plan.delta_workspace(workspace)?, own)? };
-    }
-    let mut product = Product {
+/// The product on its operands as they are.
+pub(super) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'a> {
+    Product {
         dtype: op.dtype,
         x: args.x.clone(),
         w: args.w.clone(),
@@ -148,7 +139,21 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
         y_stride: op.d_out,
         activation: op.activation,
         adds: op.delta.is_some(),
-    };
+    }
+}
+
+/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
+/// the queue: the adapters' part, which it finds in y, rounded once; and where that pays, copies of the operands in the workspace.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
+    let op = &plan.op;
+    if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
+        // SAFETY: the caller's promise: the delta's y is this operation's own.
+        unsafe { delta.run(queue, &plan.delta_workspace(workspace)?, own)? };
+    }
+    let mut product = unpacked(op, args);
     if repacks(op) {
         let stride = padded(op.d_in);
         let x = elements(workspace, op.dtype, 0, op.tokens * stride)?;
@@ -161,10 +166,14 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
         }
         product = Product { x, w, depth: stride, x_stride: stride, w_stride: stride, ..product };
     }
-    let open = queue.take_open();
-    let reads = [Some(&args.x), Some(&args.w), args.bias.as_ref(), args.residual.as_ref()];
-    let overlap = product.adds && starts_early(&open, &reads.into_iter().flatten().map(range).collect::<Vec<_>>());
+    let overlap = product.adds && early(queue, args);
     Ok((product, overlap))
+}
+
+/// Whether a product that waits only before it reads what adapters add may start while the launches before still run.
+pub(super) fn early(queue: &mut Queue, args: &LinearArgs<Cuda>) -> bool {
+    let reads = [Some(&args.x), Some(&args.w), args.bias.as_ref(), args.residual.as_ref()];
+    starts_early(&queue.take_open(), &reads.into_iter().flatten().map(range).collect::<Vec<_>>())
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {

@@ -209,7 +209,7 @@ impl Memory {
             status => Error::device("an allocation", status),
         })?;
         let id = next_id();
-        let buffer = Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer, id }));
+        let buffer = Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer, host: false, id }));
         if zero {
             // SAFETY: the memory was just allocated in this stream, and is as large.
             ok(unsafe { sys::cuMemsetD8Async(pointer, 0, size, self.stream.raw) }, "clearing memory")?;
@@ -220,7 +220,21 @@ impl Memory {
         Ok(buffer)
     }
 
-    fn free(&self, pointer: CUdeviceptr) -> Result<()> {
+    /// `bytes` of the host's memory, page-locked: the device knows it by the same address.
+    pub fn alloc_host(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        self.context.bind()?;
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: a context is current; stores one address.
+        let got = check(unsafe { sys::cuMemHostAlloc(&mut pointer, bytes.max(1) as usize, 0) });
+        got.map_err(|status| match status {
+            Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => Error::OutOfMemory { requested: bytes, purpose: "page-locked memory of the host".into() },
+            status => Error::device("an allocation of page-locked memory", status),
+        })?;
+        Ok(Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer: pointer as CUdeviceptr, host: true, id: next_id() })))
+    }
+
+    /// Makes what follows in this memory's own stream wait for all that every queue was given up to now.
+    fn follow_queues(&self) -> Result<MutexGuard<'_, Vec<Arc<Stream>>>> {
         self.context.bind()?;
         let queues = lock(&self.queues);
         for stream in queues.iter() {
@@ -234,8 +248,23 @@ impl Memory {
                 ok(sys::cuStreamWaitEvent(self.stream.raw, stream.mark, 0), "a free")?;
             }
         }
+        Ok(queues)
+    }
+
+    fn free(&self, pointer: CUdeviceptr) -> Result<()> {
+        let _queues = self.follow_queues()?;
         // SAFETY: allocated from the pool in this stream, freed once, after all work that may use it.
         ok(unsafe { sys::cuMemFreeAsync(pointer, self.stream.raw) }, "a free")
+    }
+
+    /// Blocks until no copy can still read it: the driver frees at once.
+    fn free_host(&self, pointer: CUdeviceptr) -> Result<()> {
+        let _queues = self.follow_queues()?;
+        // SAFETY: the stream is alive; allocated by `alloc_host`, freed once, after all work that may use it.
+        unsafe {
+            ok(sys::cuStreamSynchronize(self.stream.raw), "a free")?;
+            ok(sys::cuMemFreeHost(pointer as *mut _), "a free")
+        }
     }
 
     /// Bytes that live buffers hold, and bytes that the pool holds in all.
@@ -291,12 +320,15 @@ impl Buffer {
 struct Allocation {
     memory: Arc<Memory>,
     pointer: CUdeviceptr,
+    /// Memory of the host.
+    host: bool,
     id: usize,
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        let freed = if self.host { self.memory.free_host(self.pointer) } else { self.memory.free(self.pointer) };
         // It fails only where the device has failed already, which the next `wait` reports.
-        self.memory.free(self.pointer).unwrap_or_default();
+        freed.unwrap_or_default();
     }
 }

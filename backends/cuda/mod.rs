@@ -11,6 +11,7 @@ mod catalogue;
 mod codebook_gemm;
 mod codebook_gemm_launch;
 mod codebook_gemm_runs;
+mod codebook_gemm_runs_sm80;
 mod codebook_gemm_tile;
 mod fused_mlp;
 mod fused_mlp_stream;
@@ -213,6 +214,10 @@ impl Device for Cuda {
 
     fn alloc(&self, bytes: u64) -> Result<Buffer> {
         self.memory.alloc(bytes)
+    }
+
+    fn alloc_host(&self, bytes: u64) -> Result<Buffer> {
+        self.memory.alloc_host(bytes)
     }
 
     fn buffer_id(buffer: &Buffer) -> usize {

@@ -137,11 +137,11 @@ impl Queue {
         self.wait()
     }
 
-    /// Copies `bytes` on the device from one address to another; the two ranges lie apart.
+    /// Copies `bytes` from one address to another, either of which may be page-locked memory of the host; the ranges lie apart.
     pub fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
         let stream = self.launching("copy")?;
-        // SAFETY: the caller's ranges lie on the device, apart from each other.
-        ok(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream) }, "a copy")
+        // SAFETY: the caller's ranges lie apart from each other, on the device or in page-locked memory: addresses tell which.
+        ok(unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream) }, "a copy")
     }
 
     /// The device's memory, whose context the handles of this queue belong to.

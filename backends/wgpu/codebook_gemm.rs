@@ -116,7 +116,15 @@ impl SlicePlan {
         let size = op.dtype.size();
         let of_h = |index: u64| part(workspace, index * rows.count * self.rank * 4, rows.count * self.rank * 4);
         let x = part(&args.x, rows.first * op.x_stride * size, ((rows.count - 1) * op.x_stride + op.d_in) * size);
-        let base = Launch { token_adapter: args.token_adapter.slice(), input: &x, factor: &slice.input, scaling: None, output: &of_h(0), rows };
+        let base = Launch {
+            token_adapter: args.token_adapter.slice(),
+            input: &x,
+            factor: &slice.input,
+            scaling: None,
+            scaled_by: op.scaled_by,
+            output: &of_h(0),
+            rows,
+        };
         self.project.run(device, queue, &base)?;
         let mut h = of_h(0);
         if let (Some(stage), Some(core)) = (&self.core, &slice.core) {

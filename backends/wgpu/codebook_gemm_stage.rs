@@ -11,7 +11,7 @@ use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::CodebookGemm;
-use crate::ops::codebook_gemm::{Factor, FactorArgs};
+use crate::ops::codebook_gemm::{Factor, FactorArgs, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
 /// Tokens of a tile, columns of h and of y that a workgroup computes, and its invocations: as in the shaders.
@@ -72,6 +72,7 @@ pub(super) struct Launch<'a> {
     pub factor: &'a FactorArgs<Wgpu>,
     /// Of an expansion.
     pub scaling: Option<&'a Slice<Wgpu>>,
+    pub scaled_by: ScaledBy,
     /// h, g or y, from the first of the rows.
     pub output: &'a Slice<Wgpu>,
     pub rows: Rows,
@@ -91,6 +92,7 @@ struct Params {
     rank: u32,
     words: u32,
     stride: u32,
+    scaled_by_token: u32,
 }
 
 const TILE_FILE: File = shader!("codebook/tile.wgsl");
@@ -295,6 +297,7 @@ impl Stage {
                 rank: self.rank as u32,
                 words: self.words as u32,
                 stride: self.stride as u32,
+                scaled_by_token: u32::from(launch.scaled_by == ScaledBy::Token),
             };
             let mut operands = vec![Some(launch.token_adapter), Some(launch.input), values.as_ref(), basis_of, codes.as_ref(), codebooks.as_ref()];
             if self.expands {

@@ -40,6 +40,9 @@ impl Wgpu {
             let rows = product.rows;
             return Ok(Ok(Plan { op: op.clone(), variant, product, delta: None, rows }));
         };
+        if let Err(reason) = op.one_slice() {
+            return Ok(Err(reason));
+        }
         let target = Target { dtype: DType::F32, stride: op.d_out, accumulate: false };
         let slice = match self.plan_slice(delta, 0, target)? {
             Ok(slice) => slice,

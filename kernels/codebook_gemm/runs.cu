@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrin
                     sum += hidden[token * PARTS_ROW + i] * core[i * rank];
                 }
             }
-            p.projected[(first + token) * RANK + j] = p.scaling[adapter] * sum;
+            p.projected[(first + token) * RANK + j] = p.scaling[p.scaled_by_token ? first + token : u64(adapter)] * sum;
         }
         __syncthreads();
     }

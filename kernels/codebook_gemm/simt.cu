@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) codebook_gemm_simt
             }
             continue;
         }
-        project(p.x + token * p.x_stride, p.input, p.core, p.scaling[adapter], adapter, space);
+        project(p.x + token * p.x_stride, p.input, p.core, p.scaling[p.scaled_by_token ? token : u64(adapter)], adapter, space);
         for (u64 o = first + threadIdx.x; o < end; o += PROJECT_THREADS) {
             f32 sum = 0.0f;
             for (u32 j = 0; j < p.output.rank; j++) {

@@ -58,6 +58,7 @@ __device__ __forceinline__ TileParams slice_of(const TileGroup &group, u32 numbe
     p.blocks = group.blocks;
     p.x_early = group.x_early;
     p.y_early = group.y_early;
+    p.scaled_by_token = group.scaled_by_token;
     return p;
 }
 
@@ -340,10 +341,10 @@ template <u32 COUNT> __device__ __forceinline__ void sum_parts(const f32 (&part)
 
 // ---- core ----
 
-// s of the adapter of the row that apply_core gives a thread: fetched long before, since nothing else waits for it.
+// s of the adapter, or of the token, of the row that apply_core gives a thread: fetched long before, since nothing else waits for it.
 __device__ __forceinline__ f32 fetch_scaling(const TileParams &p, const Tile &tile) {
     i32 adapter = tile.adapter[threadIdx.x / 16];
-    return adapter < 0 ? 0.0f : p.scaling[adapter];
+    return adapter < 0 ? 0.0f : p.scaling[p.scaled_by_token ? tile.token[threadIdx.x / 16] : adapter];
 }
 
 // space.g = h·Q for each row, in 16 bits. f16 has few exponents: a power of two moves from g to the row's scaling.

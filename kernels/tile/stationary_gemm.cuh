@@ -15,6 +15,7 @@
 #include "ptx/copy.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/activation.cuh"
+#include "tile/adapter_sums.cuh"
 #include "tile/outputs.cuh"
 
 constexpr u32 SLAB = 192;                       // rows of W that a block keeps
@@ -69,7 +70,7 @@ __device__ __forceinline__ void read_eight(const element *from, bool there, f32 
 }
 
 // Writes the outputs of this warp group's 64 rows from `row` on. MORE: there is something in Y to add, or a residual.
-template <u32 FORM, bool MORE>
+template <u32 FORM, bool MORE, bool ADAPTED>
 __device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias, u64 row, u64 column, const f32 (&d)[SLAB / 2]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     row += thread / 32 * 16 + thread % 32 / 4;
@@ -87,7 +88,7 @@ __device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias,
             for (int half = 0; half < 2; half++) {
                 u64 at = start + half * 8 * p.y_stride + run * 32;
                 bool there = row + half * 8 < p.rows;
-                read_eight(p.y + at, there && p.adds, found[half]);
+                read_eight(p.y + at, there && p.adds && !ADAPTED, found[half]);
                 read_eight(p.residual + at, there && p.residual, residual[half]);
             }
         }
@@ -120,7 +121,9 @@ __device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias,
 }
 
 // Y = act(X·Wᵀ + bias + what Y holds) + residual, for a K of at most SLAB_STEPS steps and outputs in whole runs of 32.
-template <u32 FORM> __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *shared) {
+// ADAPTED: what Y has added are the adapters' sums, and Y itself is not read.
+template <u32 FORM, bool ADAPTED = false>
+__device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *shared, const AdapterSums &sums = {}) {
     Stationary at(shared);
     u32 group = threadIdx.x / 128, rank = cluster_rank();
     if (threadIdx.x == 0) {
@@ -182,10 +185,19 @@ template <u32 FORM> __device__ __forceinline__ void stationary_gemm(const GemmPa
                 mbarrier_arrive_remote_relaxed(&at.empty[stage], threadIdx.x % 128);
             }
         };
+        // A block's outputs are of one slice.
+        u32 which = ADAPTED && column < p.columns ? u32(column / sums.columns) : 0;
+        const AdapterSlice &slice = sums.slices[which];
         Place place = {0, 0};
         place.advance(group * steps);
         u32 number = 0;
         for (u64 tile = lane + group * u64(lanes); tile < down; tile += SLAB_GROUPS * u64(lanes), number++) {
+            AdapterRows rows;
+            u64 own = tile * SLAB_TILE + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+            // Before its turn: while others multiply. The first time what it reads may still be written.
+            if (ADAPTED && number > 0) {
+                rows.fetch(sums, slice, own, p.rows);
+            }
             if (group > 0 || number > 0) {
                 // The first warp group's first turn is nobody's to give.
                 mbarrier_wait(&at.turn[group], (number - (group == 0)) & 1);
@@ -223,10 +235,16 @@ template <u32 FORM> __device__ __forceinline__ void stationary_gemm(const GemmPa
             if (p.adds) {
                 grid_wait();
             }
-            if (p.adds || p.residual) {
-                write_rows<FORM, true>(p, at.bias, tile * SLAB_TILE, column, d);
+            if constexpr (ADAPTED) {
+                if (number == 0) {
+                    rows.fetch(sums, slice, own, p.rows);
+                }
+                rows.add(slice, sums.groups, column - which * sums.columns, i64(p.columns - column), d);
+            }
+            if ((!ADAPTED && p.adds) || p.residual) {
+                write_rows<FORM, true, ADAPTED>(p, at.bias, tile * SLAB_TILE, column, d);
             } else {
-                write_rows<FORM, false>(p, at.bias, tile * SLAB_TILE, column, d);
+                write_rows<FORM, false, ADAPTED>(p, at.bias, tile * SLAB_TILE, column, d);
             }
         }
     }

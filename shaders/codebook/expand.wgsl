@@ -1,5 +1,5 @@
-// y[t] += s · h[t] · Fᵀ, F [d, rank] the output factor of the token's adapter and s its scaling; or y[t] = …, and then
-// zeros for the tokens without an adapter.
+// y[t] += s · h[t] · Fᵀ, F [d, rank] the output factor of the token's adapter and s its scaling, or the token's; or y[t] = …,
+// and then zeros for the tokens without an adapter.
 //
 // h [rows, rank] f32; y [rows, d], rows `stride` apart. One workgroup computes 64 columns of a tile's rows, each
 // invocation four of one row. The factor passes through workgroup memory 16 of its columns at a time, decoded there once
@@ -90,6 +90,7 @@ fn main(
         workgroupBarrier();
     }
     if (row != NONE) {
-        store_row(row, column, load_scaling(tile.adapter) * sum);
+        let scaled_by = select(tile.adapter, launch.params.row0 + row, launch.params.scaled_by_token == 1u);
+        store_row(row, column, load_scaling(scaled_by) * sum);
     }
 }

@@ -22,6 +22,8 @@ struct Params {
     words: u32,
     // Elements from a row of x, or of y, to the next.
     stride: u32,
+    // Whether the scaling is each token's own.
+    scaled_by_token: u32,
 }
 
 // Tokens of a tile, and invocations of a workgroup.

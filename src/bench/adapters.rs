@@ -1,24 +1,20 @@
 //! Many projections of codebook GEMM: each on what the one before wrote, as the layers of a model are, several on one x, or
 //! all at once; with the adapters on the device, or on the host.
 
+use std::sync::Arc;
+
 use super::operand::{Values, spread};
+use super::population::{Population, op};
 use super::sample::{Copies, Memory, Placed, Probe, Sample, places};
 use super::shape::Held;
-use crate::cases::{Draw, Posed, steady_codebook};
+use crate::cases::{Draw, Posed};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::codebook_gemm::{CodebookSliceArgs, FactorArgs};
-use crate::ops::codes::CODEBOOK_LEN;
-use crate::ops::index::{AdapterCodes, Codes, CodesShape, Index, TokenAdapters};
+use crate::ops::index::{Codes, Index, TokenAdapters};
 use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
-use crate::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
 use crate::session::Session;
-
-/// Sets of codes that are drawn; projections and adapters take them in turn. Codebooks are everyone's own.
-const SETS: usize = 13;
-/// S2LC's codes: two stages, 4 and 3 bits.
-const WIDTH: CodeWidth = CodeWidth::FourThree;
 
 /// As [`super::shape::Shape::CodebookGemm`].
 #[derive(Clone, Copy, Debug)]
@@ -29,32 +25,36 @@ pub struct Chain {
     pub projections: u64,
     pub d: u64,
     pub rank: u64,
+    pub width: CodeWidth,
     pub grouped: bool,
     pub share: u64,
     pub held: Held,
 }
 
-/// The factors of one projection on the host.
-#[derive(Clone)]
-struct Projection {
-    basis: Values,
-    codes: Vec<AdapterCodes>,
-    codebooks: Vec<f32>,
-}
-
 /// The delta of one token, for the oracle.
 type OfRow = dyn Fn(u64) -> Result<Posed<CodebookGemm>>;
+
+/// Codes and codebooks of a projection.
+type Coded<D> = (Index<Codes, D>, Slice<D>);
+
+/// Where launches find codes, and what brings them there.
+struct Places<D: Device> {
+    /// Of each projection.
+    coded: Vec<Coded<D>>,
+    /// Before each launch.
+    copies: Vec<Box<Copies<D>>>,
+    /// Before all of them.
+    before: Option<Box<Copies<D>>>,
+    device_bytes: u64,
+    host_bytes: u64,
+}
 
 impl Chain {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
-        let one = self.one(self.tokens, self.slots());
+        let one = op(self.dtype, self.tokens, [self.d, self.rank], self.slots(), self.width);
         let slices = if self.grouped { self.projections as usize } else { 1 };
         CodebookGemm { slices: vec![one.slices[0].clone(); slices], ..one }
-    }
-
-    fn one(&self, tokens: u64, adapters: u32) -> CodebookGemm {
-        CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(self.dtype, tokens, [self.d, self.d, self.rank], adapters, WIDTH) }
     }
 
     /// Adapters that a launch finds on the device: where the host holds them, those that the batch uses, which are the
@@ -62,39 +62,38 @@ impl Chain {
     fn slots(&self) -> u32 {
         match self.held {
             Held::Device => self.adapters,
-            Held::Host => self.adapters.min(u32::try_from(self.tokens).unwrap_or(u32::MAX)),
+            Held::Host | Held::HostPass => self.adapters.min(u32::try_from(self.tokens).unwrap_or(u32::MAX)),
         }
+    }
+
+    fn population(&self, draw: &mut Draw) -> Result<Population> {
+        Population::new(self.dtype, [self.d, self.rank], self.width, draw)
     }
 
     /// The operands of every launch, and what to check.
     pub fn operands<D: Device>(self, session: &mut Session<D>, draw: &mut Draw) -> Result<Placed<CodebookGemm, D>> {
-        let sets = (0..SETS).map(|_| self.codes(draw)).collect::<Result<Vec<_>>>()?;
+        let population = Arc::new(self.population(draw)?);
         let (token_adapter, scaling) = (self.assign(session)?, self.scaling(session)?);
         let mut x = Values::normal(draw, self.dtype, self.tokens * self.d, 1.0).upload(session)?;
-        let (mut launches, mut probes, mut slices, mut copies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut place: Option<CodebookSliceArgs<D>> = None;
-        let factor = self.d * self.rank * DType::F16.size();
-        let mut memory = Memory { lora_f16_bytes: 2 * factor * self.projections * u64::from(self.adapters), ..Memory::default() };
+        let places = match self.held {
+            Held::Device => self.resident(&population, session)?,
+            Held::Host => self.one_by_one(&population, session)?,
+            Held::HostPass => self.at_once(&population, session)?,
+        };
+        let lora_f16_bytes = 2 * self.d * self.rank * DType::F16.size() * self.projections * u64::from(self.adapters);
+        let mut memory = Memory { device_bytes: places.device_bytes, host_bytes: places.host_bytes, lora_f16_bytes, ..Memory::default() };
+        let (mut launches, mut probes, mut slices) = (Vec::new(), Vec::new(), Vec::new());
         let checked = spread(draw, 4, self.projections);
-        for number in 0..self.projections {
-            let projection = self.projection(&sets, number, draw);
+        for (number, (codes, codebooks)) in (0..).zip(places.coded) {
             let y = session.alloc(self.tokens * self.d * self.dtype.size())?;
-            let slice = match &place {
-                Some(first) => CodebookSliceArgs { y: y.clone(), ..first.clone() },
-                None => {
-                    let slice = self.upload(&projection, y.clone(), session)?;
-                    memory.device_bytes += bytes(&slice);
-                    slice
-                }
-            };
-            if self.held == Held::Host {
-                memory.host_bytes += bytes(&slice);
-                copies.push(self.copies(&projection, &slice)?);
-                place = Some(slice.clone());
-            }
+            let values = population.basis(session, number)?;
+            memory.device_bytes += values.len;
+            let input = FactorArgs::Dense { values, basis_of: None };
+            let slice = CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y: y.clone() };
             if checked.contains(&number) {
-                let x = x.clone();
-                let samples = move |session: &mut Session<D>| self.samples(&projection, &x, session);
+                let (x, population) = (x.clone(), Arc::clone(&population));
+                let of_token = move |token| self.adapter_of(token);
+                let samples = move |session: &mut Session<D>| samples(&population, number, &x, self.tokens, &of_token, session);
                 probes.push(Probe { output: y.clone(), samples: Box::new(samples) });
             }
             if self.grouped {
@@ -112,90 +111,89 @@ impl Chain {
         if self.held == Held::Device {
             memory.lora_f16_ratio = Some(memory.lora_f16_bytes as f64 / memory.device_bytes as f64);
         }
-        Ok(Placed { launches, probes, copies, memory: Some(memory) })
+        Ok(Placed { launches, probes, copies: places.copies, before: places.before, memory: Some(memory) })
     }
 
-    /// Copies a projection that the host holds to where `slice` has it.
-    fn copies<D: Device>(&self, projection: &Projection, slice: &CodebookSliceArgs<D>) -> Result<Box<Copies<D>>> {
-        let (FactorArgs::Dense { values, .. }, FactorArgs::Coded { codes, codebooks }) = (&slice.input, &slice.output) else {
-            return Err(Error::invalid("projection", "a dense input factor and a coded output factor", "others"));
-        };
-        let (values, codes, codebooks) = (values.clone(), codes.clone(), codebooks.clone());
-        let (basis, host, books) = (self.dtype.encode(&projection.basis.all()), self.host_codes(projection)?, projection.codebooks.clone());
-        Ok(Box::new(move |session| {
-            session.write(&values, &basis)?;
-            session.update_index(&codes, &host)?;
-            session.write(&codebooks, bytemuck::cast_slice(&books))
-        }))
+    /// All adapters of all projections on the device.
+    fn resident<D: Device>(&self, population: &Population, session: &mut Session<D>) -> Result<Places<D>> {
+        let pattern = population.pattern(session, self.adapters)?;
+        let coded = (0..self.projections).map(|number| population.on_device(session, &pattern, number, self.adapters)).collect::<Result<Vec<_>>>()?;
+        let device_bytes = coded.iter().map(bytes).sum();
+        Ok(Places { coded, copies: Vec::new(), before: None, device_bytes, host_bytes: 0 })
     }
 
-    /// The codes of the adapters that are on the device.
-    fn host_codes(&self, projection: &Projection) -> Result<Codes> {
-        Codes::new(CodesShape::uniform(self.slots(), self.d as u32, self.rank as u32, WIDTH)?, &projection.codes)
+    /// One place for all projections: what the batch uses of one is copied there before its launch.
+    fn one_by_one<D: Device>(&self, population: &Population, session: &mut Session<D>) -> Result<Places<D>> {
+        let host = |number| population.codes(number, 0..self.slots());
+        let place = session.indices(&[host(0)?])?;
+        let codebooks = session.upload(&population.codebooks(0, 0..self.slots()))?;
+        let (mut coded, mut copies, mut host_bytes) = (Vec::new(), Vec::<Box<Copies<D>>>::new(), 0);
+        for number in 0..self.projections {
+            let pinned = session.pin_indices(&[host(number)?])?;
+            let books = pinned_values(session, &population.codebooks(number, 0..self.slots()))?;
+            host_bytes += pinned.bytes() + books.len;
+            coded.push((place[0].clone(), codebooks.clone()));
+            let (place, codebooks) = (place.clone(), codebooks.clone());
+            copies.push(Box::new(move |session| {
+                session.update_indices_pinned(&place, &pinned)?;
+                session.copy(&books, &codebooks)
+            }));
+        }
+        let device_bytes = bytes(&coded[0]);
+        Ok(Places { coded, copies, before: None, device_bytes, host_bytes })
     }
 
-    fn codes(&self, draw: &mut Draw) -> Result<AdapterCodes> {
-        let [first, second] = [WIDTH.stage1(), WIDTH.stage2()].map(|stage| draw.codes(self.d * self.rank, stage.len() as u32));
-        AdapterCodes::from_indices(self.d as u32, self.rank as u32, WIDTH, &first, &second)
-    }
-
-    /// Scaled so that what goes through the chain keeps its size.
-    fn projection(&self, sets: &[AdapterCodes], number: u64, draw: &mut Draw) -> Projection {
-        let basis = Values::normal(draw, self.dtype, self.d * self.rank, 1.0 / (self.d as f64).sqrt());
-        let codes = (0..self.slots() as usize).map(|adapter| sets[(number as usize * 5 + adapter) % SETS].clone()).collect();
-        let codebooks = (0..self.slots()).flat_map(|_| steady_codebook(WIDTH, self.rank, draw)).collect();
-        Projection { basis, codes, codebooks }
-    }
-
-    fn upload<D: Device>(&self, projection: &Projection, y: Slice<D>, session: &mut Session<D>) -> Result<CodebookSliceArgs<D>> {
-        let codes = session.index(&self.host_codes(projection)?)?;
-        let codebooks = session.upload(&projection.codebooks)?;
-        let input = FactorArgs::Dense { values: projection.basis.upload(session)?, basis_of: None };
-        Ok(CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y })
-    }
-
-    /// A few tokens of one projection, on the x that the device had.
-    fn samples<D: Device>(&self, projection: &Projection, x: &Slice<D>, session: &mut Session<D>) -> Result<Vec<Sample>> {
-        let x = self.dtype.decode(&session.read(x)?);
-        let columns: Vec<u64> = (0..self.d).collect();
-        let one = |row: u64| -> Result<Sample> {
-            let host = self.host(projection, row, x[(row * self.d) as usize..][..self.d as usize].to_vec(), vec![0.0; self.d as usize])?;
-            Ok(Sample { problem: Posed { op: self.one(1, 1), host }.into(), places: places(&[row], &columns, self.d) })
-        };
-        spread(&mut Draw::seeded("sample"), 8, self.tokens).into_iter().map(one).collect()
-    }
-
-    /// The operands of one token, with its adapter alone.
-    fn host(&self, projection: &Projection, row: u64, x: Vec<f64>, y: Vec<f64>) -> Result<Host> {
-        let adapter = (row % u64::from(self.adapters)) as usize;
-        let shape = CodesShape::uniform(1, self.d as u32, self.rank as u32, WIDTH)?;
-        let codes = Codes::new(shape, &projection.codes[adapter..=adapter])?;
-        let codebooks = projection.codebooks[adapter * CODEBOOK_LEN..][..CODEBOOK_LEN].iter().map(|&value| value.into()).collect();
-        let input = FactorHost::Dense { values: projection.basis.all(), basis_of: None };
-        let slice = SliceHost { input, core: None, output: FactorHost::Coded { codes, codebooks }, y };
-        Ok(Host { x, token_adapter: TokenAdapters::new(&[0], 1)?, scaling: vec![1.0], slices: vec![slice] })
+    /// A place for each projection: what the batch uses of all is copied there in one transfer before the first launch, and one
+    /// of the codebooks.
+    fn at_once<D: Device>(&self, population: &Population, session: &mut Session<D>) -> Result<Places<D>> {
+        let hosts = (0..self.projections).map(|number| population.codes(number, 0..self.slots())).collect::<Result<Vec<_>>>()?;
+        let (indices, pinned) = (session.indices(&hosts)?, session.pin_indices(&hosts)?);
+        let mut books: Vec<f32> = Vec::new();
+        let mut starts = Vec::new();
+        for number in 0..self.projections {
+            starts.push(books.len() as u64 * 4);
+            books.extend(population.codebooks(number, 0..self.slots()));
+            // Operands start on 256 bytes.
+            books.resize(books.len().next_multiple_of(64), 0.0);
+        }
+        let (from, to) = (pinned_values(session, &books)?, session.upload(&books)?);
+        let len = population.codebooks(0, 0..self.slots()).len() as u64 * 4;
+        let part = |start: u64| to.part(start, len).ok_or_else(|| Error::invalid("codebooks", "a part inside them", start));
+        let coded = indices.iter().cloned().zip(starts).map(|(codes, start)| Ok((codes, part(start)?))).collect::<Result<Vec<_>>>()?;
+        let (device_bytes, host_bytes) = (pinned.bytes() + to.len, pinned.bytes() + from.len);
+        let before: Box<Copies<D>> = Box::new(move |session| {
+            session.update_indices_pinned(&indices, &pinned)?;
+            session.copy(&from, &to)
+        });
+        Ok(Places { coded, copies: Vec::new(), before: Some(before), device_bytes, host_bytes })
     }
 
     /// The delta of a linear operation of this size.
     pub fn delta_op(&self) -> CodebookGemm {
-        CodebookGemm { accumulate: true, ..self.one(self.tokens, self.adapters) }
+        CodebookGemm { accumulate: true, ..self.op() }
     }
 
     /// One projection on top of a linear operation's own x and y, and what gives the delta of a token to the oracle.
     pub fn delta<D: Device>(self, session: &mut Session<D>, draw: &mut Draw, x: Slice<D>, y: Slice<D>) -> Result<(CodebookGemmArgs<D>, Box<OfRow>)> {
-        let sets = (0..SETS).map(|_| self.codes(draw)).collect::<Result<Vec<_>>>()?;
-        let projection = self.projection(&sets, 0, draw);
-        let slices = vec![self.upload(&projection, y, session)?];
+        let population = self.population(draw)?;
+        let pattern = population.pattern(session, self.adapters)?;
+        let (codes, codebooks) = population.on_device(session, &pattern, 0, self.adapters)?;
+        let input = FactorArgs::Dense { values: population.basis(session, 0)?, basis_of: None };
+        let slices = vec![CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y }];
         let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.scaling(session)?, slices };
         let of_row = move |row| {
-            let op = CodebookGemm { accumulate: true, ..self.one(1, 1) };
-            Ok(Posed { op, host: self.host(&projection, row, Vec::new(), Vec::new())? })
+            let Posed { op, host } = population.posed(0, self.adapter_of(row), Vec::new(), Vec::new())?;
+            Ok(Posed { op: CodebookGemm { accumulate: true, ..op }, host })
         };
         Ok((args, Box::new(of_row)))
     }
 
+    fn adapter_of(&self, token: u64) -> u32 {
+        (token % u64::from(self.adapters)) as u32
+    }
+
     fn assign<D: Device>(&self, session: &mut Session<D>) -> Result<Index<TokenAdapters, D>> {
-        let ids: Vec<i32> = (0..self.tokens).map(|token| (token % u64::from(self.adapters)) as i32).collect();
+        let ids: Vec<i32> = (0..self.tokens).map(|token| self.adapter_of(token) as i32).collect();
         session.index(&TokenAdapters::new(&ids, self.slots())?)
     }
 
@@ -204,11 +202,34 @@ impl Chain {
     }
 }
 
-/// What the adapters of a slice take on the device.
-fn bytes<D: Device>(slice: &CodebookSliceArgs<D>) -> u64 {
-    let of = |factor: &FactorArgs<D>| match factor {
-        FactorArgs::Dense { values, basis_of } => values.len + basis_of.as_ref().map_or(0, |index| index.slice().len),
-        FactorArgs::Coded { codes, codebooks } => codes.slice().len + codebooks.len,
+/// Numbers in memory that the device copies from on its own.
+fn pinned_values<D: Device>(session: &mut Session<D>, values: &[f32]) -> Result<Slice<D>> {
+    let bytes: &[u8] = bytemuck::cast_slice(values);
+    let slice = session.alloc_host(bytes.len() as u64)?;
+    session.write(&slice, bytes)?;
+    Ok(slice)
+}
+
+/// What codes and codebooks take.
+pub fn bytes<D: Device>((codes, codebooks): &Coded<D>) -> u64 {
+    codes.slice().len + codebooks.len
+}
+
+/// A few tokens of one projection, on the x that the device had.
+pub fn samples<D: Device>(
+    population: &Population,
+    projection: u64,
+    x: &Slice<D>,
+    tokens: u64,
+    adapter_of: &dyn Fn(u64) -> u32,
+    session: &mut Session<D>,
+) -> Result<Vec<Sample>> {
+    let x = population.dtype.decode(&session.read(x)?);
+    let columns: Vec<u64> = (0..population.d).collect();
+    let one = |row: u64| -> Result<Sample> {
+        let own = x[(row * population.d) as usize..][..population.d as usize].to_vec();
+        let posed = population.posed(projection, adapter_of(row), own, vec![0.0; population.d as usize])?;
+        Ok(Sample { problem: posed.into(), places: places(&[row], &columns, population.d) })
     };
-    of(&slice.input) + of(&slice.output)
+    spread(&mut Draw::seeded("sample"), 8, tokens).into_iter().map(one).collect()
 }

@@ -85,6 +85,7 @@ pub fn notes(report: &Stored) -> Vec<String> {
     let without =
         |entry: &Entry| (entry.measured.is_none()).then(|| format!("{}: {}: {}", entry.name, entry.status, entry.why.as_deref().unwrap_or("no reason told")));
     let mut notes: Vec<String> = report.results.iter().filter_map(without).collect();
+    notes.extend(report.results.iter().filter_map(registered));
     let marked = |sign: char| report.results.iter().flat_map(|entry| &entry.measured).any(|measured| marks(measured).contains(sign));
     notes.extend(marked('†').then(|| "†: the device may have waited for the host".into()));
     notes.extend(marked('‡').then(|| "‡: the 95 % interval of the median is wider than a tenth of it".into()));
@@ -97,6 +98,24 @@ pub fn notes(report: &Stored) -> Vec<String> {
     notes.extend(flags.iter().filter(|(name, _)| flagged(name)).map(|(_, words)| (*words).to_owned()));
     notes.extend((!report.complete).then(|| "interrupted: not every shape was measured".into()));
     notes
+}
+
+/// How much of a population the device holds, and what would fit.
+fn registered(entry: &Entry) -> Option<String> {
+    let memory = entry.measured.as_ref()?.memory?;
+    let of = memory.registered?;
+    Some(format!(
+        "{}: {} adapters on {} of {} projections, {:.1} GB, registered in {}; {} bytes an adapter, so that 80 GB hold {} and 141 GB {}",
+        entry.name,
+        of.adapters,
+        of.projections,
+        of.projections_asked,
+        memory.device_bytes as f64 / 1e9,
+        seconds(of.seconds),
+        of.adapter_bytes,
+        of.fit_80_gb,
+        of.fit_141_gb,
+    ))
 }
 
 fn plain(_: &Entry, measured: &Measured) -> Vec<String> {

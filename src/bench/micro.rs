@@ -39,7 +39,7 @@ pub fn launches<D: Device>(session: &mut Session<D>, count: u64, dtype: DType, d
         Ok(vec![Sample { problem, places: (0..ELEMENTS).collect() }])
     };
     let probes = vec![super::sample::Probe { output: x, samples: Box::new(samples) }];
-    Ok(Placed { launches, probes, copies: Vec::new(), memory: None })
+    Ok(Placed { launches, probes, copies: Vec::new(), before: None, memory: None })
 }
 
 /// Measures a copy of `bytes` from one buffer to another, after a look at what it leaves.

@@ -14,6 +14,8 @@ pub mod markdown;
 mod micro;
 pub mod operand;
 pub mod pattern;
+mod population;
+mod registered;
 pub mod report;
 pub mod sample;
 pub mod shape;
@@ -57,6 +59,8 @@ pub struct Options {
     pub schedule: Schedule,
     /// Which sizes, of the suite that counts them up.
     pub sweep: Sweep,
+    /// Register so many adapters, of the suite that does, rather than the usual numbers.
+    pub adapters: Option<u32>,
 }
 
 /// Runs a suite. `began` is told each shape's name before it is measured, with how many there are; where it breaks, the
@@ -117,6 +121,10 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
         Suite::Align => align::points(&options.sweep, options.dtype, extent)?,
         suite => suite::points(suite, options.dtype, extent),
     };
+    if let Some(adapters) = options.adapters {
+        points.retain(|point| !matches!(point.shape, Shape::Registered { .. }));
+        points.extend(suite::registered(options.dtype, kind, Some(adapters)));
+    }
     if let Some(text) = &options.shape {
         let names: Vec<String> = points.iter().map(Point::name).collect();
         points.retain(|point| point.name().contains(text));

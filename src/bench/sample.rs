@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operand::{Values, spread};
 use super::pattern::Pattern;
+pub use super::registered::Registered;
 use crate::cases::{Draw, Posed, Problem};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -45,6 +46,8 @@ pub struct Placed<O: Op, D: Device> {
     pub probes: Vec<Probe<D>>,
     /// What the host copies in before each launch; empty where it copies nothing.
     pub copies: Vec<Box<Copies<D>>>,
+    /// What it copies in before all of them; may stand before a captured graph.
+    pub before: Option<Box<Copies<D>>>,
     /// What adapters take, where there are any.
     pub memory: Option<Memory>,
 }
@@ -55,7 +58,7 @@ pub type Copies<D> = dyn Fn(&mut Session<D>) -> Result<()>;
 impl<O: Op, D: Device> Placed<O, D> {
     /// One launch with one output.
     pub fn one(args: O::Args<D>, output: Slice<D>, samples: Box<Sampler<D>>) -> Self {
-        Self { launches: vec![args], probes: vec![Probe { output, samples }], copies: Vec::new(), memory: None }
+        Self { launches: vec![args], probes: vec![Probe { output, samples }], copies: Vec::new(), before: None, memory: None }
     }
 }
 
@@ -70,6 +73,9 @@ pub struct Memory {
     pub lora_f16_bytes: u64,
     /// How many times `device_bytes` that is; nothing where the host holds the adapters.
     pub lora_f16_ratio: Option<f64>,
+    /// Where a population was registered that is far larger than a batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Registered>,
 }
 
 /// That an answer was compared, and how it came out.

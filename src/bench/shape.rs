@@ -155,6 +155,22 @@ pub enum Shape {
         /// Where the adapters are held.
         held: Held,
     },
+    /// A population far larger than a batch, in S2LC's form, and a batch over all of it: each projection on what the one
+    /// before wrote.
+    Registered {
+        /// Rows of x, each on an adapter of its own where there are as many.
+        tokens: u64,
+        /// Adapters.
+        adapters: u32,
+        /// Bits of a code.
+        bits: u32,
+        /// How many projections, where the device holds them all.
+        projections: u64,
+        /// Columns of x and y.
+        d: u64,
+        /// Columns of both factors.
+        rank: u64,
+    },
     /// A copy from one buffer to another.
     Copy {
         /// Bytes that are read; as many are written.
@@ -169,12 +185,15 @@ pub enum Shape {
 
 /// Where adapters are held between the runs that use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Held {
     /// On the device, all of them.
     Device,
-    /// On the host: before each launch those that the batch uses are copied into one place on the device.
+    /// On the host, in page-locked memory: before each launch those that the batch uses are copied into one place on the
+    /// device. The bases are on the device.
     Host,
+    /// As [`Host`](Self::Host), but those of all launches are copied together before the first.
+    HostPass,
 }
 
 /// Compressed adapters on top of a linear operation, in S2LC's form; token `t` is on adapter `t mod adapters`.
@@ -214,11 +233,15 @@ impl Shape {
                 let form = match (grouped, held) {
                     (true, _) => "grouped".to_owned(),
                     (_, Held::Host) => "from host,".into(),
+                    (_, Held::HostPass) => "from host at once,".into(),
                     _ if *share == 1 => "chained".into(),
                     _ if share == projections => "one input,".into(),
                     _ => format!("one input per {share},"),
                 };
                 format!("{form} {projections} x {d} r{rank} tokens{tokens} adapters{adapters}")
+            }
+            Self::Registered { tokens, adapters, bits, projections, d, rank } => {
+                format!("registered {adapters} of {bits} bits, {projections} x {d} r{rank} tokens{tokens}")
             }
             Self::Copy { bytes } => match bytes {
                 1_073_741_824.. => format!("copy {} GiB", bytes >> 30),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub use super::ceiling::Ceilings;
 pub use super::report::Rates;
 use super::report::SuiteReport;
-pub use super::sample::{Checked, Memory};
+pub use super::sample::{Checked, Memory, Registered};
 use crate::error::{Error, Result};
 pub use crate::ops::Cost;
 

@@ -43,11 +43,26 @@ fn forward_pass(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
     let (projections, d, adapters) = if kind == Kind::Cpu { (8, 256, 20) } else { (128, 4096, 100) };
     let shape = |share, held| Shape::CodebookGemm { tokens: 16, adapters, projections, d, rank: 16, grouped: false, share, held };
     let mut all = vec![(shape(1, Held::Device), true), (shape(1, Held::Device), false)];
+    let mut crowds = Vec::new();
     if !quick {
         // Query, key, value and gate of a layer read one x; and what the host holds cannot be copied by a captured graph.
-        all.extend([(shape(4, Held::Device), true), (shape(4, Held::Device), false), (shape(1, Held::Host), false)]);
+        all.extend([(shape(4, Held::Device), true), (shape(4, Held::Device), false), (shape(1, Held::Host), false), (shape(1, Held::HostPass), true)]);
+        crowds = registered(dtype, kind, None);
     }
-    all.into_iter().map(|(shape, captured)| Point { suite: Suite::ForwardPass, dtype, captured, shape }).collect()
+    let point = |(shape, captured)| Point { suite: Suite::ForwardPass, dtype, captured, shape };
+    all.into_iter().map(point).chain(crowds).collect()
+}
+
+/// Populations of the sizes that the method's authors speak of, or of `adapters`, in codes of 7, 4 and 3 bits.
+pub(super) fn registered(dtype: DType, kind: Kind, adapters: Option<u32>) -> Vec<Point> {
+    let (projections, d, [fewer, more]) = if kind == Kind::Cpu { (8, 256, [200, 2000]) } else { (128, 4096, [2000, 20_000]) };
+    let most = adapters.unwrap_or(more);
+    let mut all = vec![(most, 7, 16), (most, 4, 16), (most, 3, 16), (most, 4, 256)];
+    if adapters.is_none() {
+        all.insert(0, (fewer, 7, 16));
+    }
+    let shape = |(adapters, bits, tokens)| Shape::Registered { tokens, adapters, bits, projections, d, rank: 16 };
+    all.into_iter().map(|sizes| Point { suite: Suite::ForwardPass, dtype, captured: true, shape: shape(sizes) }).collect()
 }
 
 fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
@@ -68,7 +83,7 @@ fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
 fn captured(shape: &Shape) -> bool {
     match shape {
         Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
-        Shape::CodebookGemm { .. } | Shape::Launches { .. } => true,
+        Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Launches { .. } => true,
         Shape::Linear { .. } | Shape::FusedMlp { .. } | Shape::Copy { .. } => false,
     }
 }

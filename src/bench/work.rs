@@ -3,6 +3,7 @@
 use super::adapters::Chain;
 use super::micro;
 use super::operand::Values;
+use super::registered::Crowd;
 use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison};
 use super::shape::{Delta, Held, Point, Shape, fused_mlp, sparse};
 use crate::backend::{Backend, Kernel};
@@ -10,7 +11,7 @@ use crate::cases::Draw;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
-use crate::ops::{Attention, AttentionArgs, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
+use crate::ops::{Attention, AttentionArgs, CodeWidth, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
 use crate::session::{Graph, Plan, Session};
 
 /// Launches of one plan, one after another.
@@ -18,6 +19,7 @@ pub struct Work<O: Op, D: Kernel<O>> {
     plan: Plan<O, D>,
     launches: Vec<O::Args<D>>,
     copies: Vec<Box<Copies<D>>>,
+    before: Option<Box<Copies<D>>>,
     graph: Option<Graph<D>>,
     cost: Cost,
     memory: Option<Memory>,
@@ -51,13 +53,14 @@ pub enum Made<T> {
 struct Ready<O: Op, D: Device> {
     launches: Vec<O::Args<D>>,
     copies: Vec<Box<Copies<D>>>,
+    before: Option<Box<Copies<D>>>,
     memory: Option<Memory>,
 }
 
 impl<O: Op, D: Kernel<O>> Work<O, D> {
     /// Plans `op` for every one of `launches`, and captures them where `captured`.
     fn new(session: &mut Session<D>, plan: Plan<O, D>, placed: Ready<O, D>, captured: bool) -> Result<Self> {
-        let (one, Ready { launches, copies, memory }) = (plan.op().cost(), placed);
+        let (one, Ready { launches, copies, before, memory }) = (plan.op().cost(), placed);
         let times = launches.len() as f64;
         let cost = Cost {
             executed_flops: one.executed_flops * times,
@@ -65,7 +68,7 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
             dense_flops: one.dense_flops * times,
             bytes: one.bytes * times,
         };
-        let mut work = Self { plan, launches, copies, graph: None, cost, memory };
+        let mut work = Self { plan, launches, copies, before, graph: None, cost, memory };
         if captured {
             work.graph = Some(session.capture(|session| work.launch(session))?);
         }
@@ -84,6 +87,7 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
     /// # Errors
     /// What the device reports.
     pub fn enqueue(&self, session: &mut Session<D>) -> Result<()> {
+        self.before.as_ref().map_or(Ok(()), |before| before(session))?;
         match &self.graph {
             Some(graph) => session.replay(graph),
             None => self.launch(session),
@@ -128,6 +132,7 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                 projections: 1,
                 d: d_in,
                 rank,
+                width: CodeWidth::FourThree,
                 grouped: false,
                 share: 1,
                 held: Held::Device,
@@ -186,8 +191,14 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
             })
         }
         Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
-            let chain = Chain { dtype, tokens, adapters, projections, d, rank, grouped, share, held };
+            let chain = Chain { dtype, tokens, adapters, projections, d, rank, width: CodeWidth::FourThree, grouped, share, held };
             making.run(chain.op(), |session| chain.operands(session, &mut draw))
+        }
+        Shape::Registered { tokens, adapters, bits, projections, d, rank } => {
+            let width = CodeWidth::from_bits(bits).filter(|width| width.bits() > 0);
+            let width = width.ok_or_else(|| Error::invalid("bits", "a width of codes: 2, 3, 4, 7 or 16", bits))?;
+            let crowd = Crowd { dtype, tokens, adapters, projections, d, rank, width };
+            making.run(crowd.op(), |session| crowd.operands(session, &mut draw))
         }
         Shape::Launches { count } => making.run(micro::least(dtype), |session| micro::launches(session, count, dtype, &mut draw)),
         // No operation of this crate: `copy_point` measures it.
@@ -214,8 +225,8 @@ impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
             Err(Error::Unsupported { reason, .. }) => return Ok(Made::Unsupported(reason)),
             plan => plan?,
         };
-        let Placed { launches, probes, copies, memory } = operands(session)?;
-        let work = Work::new(session, plan, Ready { launches, copies, memory }, point.captured)?;
+        let Placed { launches, probes, copies, before, memory } = operands(session)?;
+        let work = Work::new(session, plan, Ready { launches, copies, before, memory }, point.captured)?;
         poison(session, &probes)?;
         work.enqueue(session)?;
         match check(session, point.dtype, &probes)? {

@@ -1,7 +1,7 @@
 use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookGemm, CodebookSlice, Factor};
+use crate::ops::codebook_gemm::{CodebookGemm, CodebookSlice, Factor, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
 use crate::ops::index::{AdapterCodes, BasisOf, Codes, TokenAdapters};
 use crate::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
@@ -60,7 +60,8 @@ impl Population {
         let host = Host {
             x: draw.pitched(op.dtype, [op.tokens, op.d_in], op.x_stride, 1.0),
             token_adapter: TokenAdapters::new(&ids, adapters)?,
-            scaling: (0..adapters).map(|a| 0.5 + f64::from(a % 4) * 0.5).collect(),
+            // The gates of neighbours differ: no two tokens of a run have the same.
+            scaling: (0..op.scalings()).map(|at| 0.5 + (at % 4) as f64 * 0.5).collect(),
             slices,
         };
         Ok(Posed { op, host })
@@ -146,6 +147,7 @@ fn with_slice(mut op: CodebookGemm, change: impl Fn(&mut CodebookSlice)) -> Code
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = edges();
     let mixed = Assignment::Mixed;
+    let gated = |op| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
     for dtype in DType::ALL {
         cases.push(case("one_adapter", s2lc(dtype, 33, [64, 96, 16]), Assignment::One));
         cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
@@ -158,8 +160,12 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("three_slices", slices(dtype, 64, &[(64, 16), (24, 8), (17, 5)]), mixed));
         cases.push(case("three_even_slices", slices(dtype, 64, &[(64, 16), (24, 8), (520, 32)]), mixed));
         cases.push(case("many_slices", slices(dtype, 1104, &[(40, 8); 20]), mixed));
+        cases.push(case("gates", gated(s2lc(dtype, 37, [64, 96, 16])), mixed));
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
+    cases.push(case("gates_odd", gated(with_slice(s2lc(DType::F16, 18, [41, 77, 13]), |slice| slice.core = true)), mixed));
+    cases.push(case("gates200", gated(with_slice(s2lc(DType::F16, 200, [136, 392, 16]), |slice| slice.core = true)), Assignment::Runs));
+    cases.push(case("gates_three_slices", gated(slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 32)])), mixed));
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {
         // Of no bits, every delta is zero: written over y, so that writing nothing would show.
         let accumulate = width != CodeWidth::Zero;

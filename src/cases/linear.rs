@@ -46,6 +46,19 @@ fn with_delta(name: &str, op: Linear, width: CodeWidth, rank: u64) -> Case {
     })
 }
 
+/// With as many projections side by side, each with a core.
+fn with_deltas(name: &str, op: Linear, projections: u64) -> Case {
+    Case::new(OpKind::Linear, format!("{name}{}_{}", op.d_out, op.dtype), move |draw| {
+        let columns = op.d_out / projections;
+        let mut delta = CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, columns, 16], 5, CodeWidth::FourThree);
+        delta.slices[0].core = true;
+        delta.slices[0].y_stride = op.d_out;
+        delta.slices = vec![delta.slices[0].clone(); projections as usize];
+        let population = Population { assignment: Assignment::Runs, ..Population::new(delta) };
+        Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from)
+    })
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, edge) in EDGES.into_iter().enumerate() {
@@ -85,6 +98,9 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(case("short_k_many_tiles", Linear { bias: true, ..Linear::new(DType::F16, [5000, 4192, 8]) }).large());
     let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
     cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
+    for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {
+        cases.push(with_deltas("short_k_three_deltas", Linear { bias: true, ..Linear::new(dtype, [300, d_out, 128]) }, 3));
+    }
     // So long a K that blocks of their own may take parts of it.
     let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
     cases.push(case("long_k", long).large());

@@ -1,7 +1,7 @@
 use super::Stage;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use crate::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
@@ -24,7 +24,17 @@ impl Upload for Linear {
         let x = stage.input(session, "x", self.dtype, &host.x)?;
         let y = stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?;
         let delta = match (&self.delta, &host.delta) {
-            (Some(op), Some(delta)) => Some(codebook_args(op, delta, x.clone(), vec![y.clone()], session, stage)?),
+            (Some(op), Some(delta)) => {
+                let mut parts = Vec::new();
+                let mut first = 0;
+                for slice in &op.slices {
+                    let offset = first * self.dtype.size();
+                    let part = y.len.checked_sub(offset).and_then(|rest| y.part(offset, rest));
+                    parts.push(part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len))?);
+                    first += slice.d_out;
+                }
+                Some(codebook_args(op, delta, x.clone(), parts, session, stage)?)
+            }
             _ => None,
         };
         Ok(LinearArgs {

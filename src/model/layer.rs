@@ -133,12 +133,11 @@ impl<D: Backend> Pass<'_, '_, D> {
             let plan = self.class.plans.linear(self.session, &op)?;
             return self.session.run(plan, &args);
         };
-        if let ([part], true) = (parts, self.ride) {
-            if engine.forms(part.path) == 1 {
-                let (delta, delta_args) = engine.delta(batch, part.path, x, y)?;
-                let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
-                return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
-            }
+        let paths: Vec<&str> = parts.iter().map(|part| part.path).collect();
+        if self.ride && (parts.len() == 1 || side_by_side::<D>(self.dtype)) && engine.alike(&paths) {
+            let (delta, delta_args) = engine.delta(batch, &paths, x, y)?;
+            let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
+            return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
         }
         // The activation comes after what the adapters add.
         let sums = match (activation, &self.class.buffers.wide) {
@@ -169,6 +168,11 @@ impl<D: Backend> Pass<'_, '_, D> {
 /// 1.77 ms as `fused_mlp`, whose chunks are small for so short a K; at 4,096 rows both take 43 µs.
 pub fn apart<D: Backend>() -> bool {
     D::NAME == "cuda"
+}
+
+/// Whether a product takes the adapters' parts of several projections.
+fn side_by_side<D: Backend>(dtype: DType) -> bool {
+    D::NAME == "cuda" && dtype != DType::F32
 }
 
 fn with_norm<D: Backend>(norm: &Affine<D>, x: &Slice<D>, residual: &Slice<D>, y: &Slice<D>) -> PointwiseArgs<D> {

@@ -8,6 +8,8 @@
 //! y[t] += s_a · g[t] · O_aᵀ    [d_out]   O_a [d_out, R], the output factor
 //! ```
 //!
+//! The scaling may be each token's own, `s_t`, instead: the gate of a mixture of experts.
+//!
 //! Each factor is either dense and shared (one of a few bases that the whole population uses) or coded and
 //! private (a column of codes into a small codebook). S2LC's own form is a dense input factor, the basis V, and a
 //! coded output factor, U. The other three combinations are the other rungs of the encoder's ladder.
@@ -35,6 +37,8 @@ pub struct CodebookGemm {
     pub x_stride: u64,
     /// Adapters (slots of a pool).
     pub adapters: u32,
+    /// Whose the scaling is.
+    pub scaled_by: ScaledBy,
     /// `y += …`, rather than `y = …`.
     pub accumulate: bool,
     /// Projections that read the same x: q, k, v; gate, up.
@@ -56,6 +60,15 @@ pub struct CodebookSlice {
     pub core: bool,
     /// The factor on the output side.
     pub output: Factor,
+}
+
+/// Whose a scaling is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScaledBy {
+    /// The adapter's: `[adapters]`.
+    Adapter,
+    /// The token's, on whatever adapter it is: `[tokens]`, the gates of a mixture of experts.
+    Token,
 }
 
 /// How a factor is given.
@@ -82,7 +95,7 @@ pub struct CodebookGemmArgs<D: Device> {
     pub x: Slice<D>,
     /// The adapter of each token.
     pub token_adapter: Index<TokenAdapters, D>,
-    /// `[adapters]` f32, read: `s_a`.
+    /// `[adapters]` f32, or `[tokens]` where the descriptor says so, read: `s_a`, or `s_t`.
     pub scaling: Slice<D>,
     /// One for each slice of the descriptor, in its order.
     pub slices: Vec<CodebookSliceArgs<D>>,
@@ -132,7 +145,17 @@ impl CodebookGemm {
             core: false,
             output: Factor::Coded { width: Some(width), words_per_adapter: words },
         };
-        Self { dtype, tokens, d_in, x_stride: d_in, adapters, accumulate: true, slices: vec![slice] }
+        Self { dtype, tokens, d_in, x_stride: d_in, adapters, scaled_by: ScaledBy::Adapter, accumulate: true, slices: vec![slice] }
+    }
+}
+
+impl CodebookGemm {
+    /// Elements of the scaling.
+    pub fn scalings(&self) -> u64 {
+        match self.scaled_by {
+            ScaledBy::Adapter => self.adapters.into(),
+            ScaledBy::Token => self.tokens,
+        }
     }
 }
 
@@ -160,9 +183,10 @@ impl Factor {
         }
     }
 
+    /// What the adapters of a batch that uses so many take.
     fn bytes(self, adapters: u32, d: u64, rank: u64, size: f64) -> f64 {
         match self {
-            Self::Dense { bases } => f64::from(bases) * d as f64 * rank as f64 * size,
+            Self::Dense { bases } => f64::from(bases.min(adapters)) * d as f64 * rank as f64 * size,
             Self::Coded { words_per_adapter, .. } => f64::from(adapters) * 4.0 * (f64::from(words_per_adapter) + CODEBOOK_LEN as f64),
         }
     }
@@ -224,6 +248,8 @@ impl Op for CodebookGemm {
 
     fn cost(&self) -> Cost {
         let (tokens, size) = (self.tokens as f64, self.dtype.size() as f64);
+        // A population may be far larger than the batch, which reads no more adapters than it has tokens.
+        let used = self.adapters.min(u32::try_from(self.tokens).unwrap_or(u32::MAX));
         let mut flops = 0.0;
         let mut bytes = tokens * self.d_in as f64 * size;
         for slice in &self.slices {
@@ -231,8 +257,8 @@ impl Op for CodebookGemm {
             flops += 2.0 * tokens * slice.rank as f64 * (self.d_in as f64 + slice.d_out as f64 + core as f64);
             let passes = if self.accumulate { 2.0 } else { 1.0 };
             bytes += passes * tokens * slice.d_out as f64 * size;
-            bytes += slice.input.bytes(self.adapters, self.d_in, slice.rank, size);
-            bytes += slice.output.bytes(self.adapters, slice.d_out, slice.rank, size);
+            bytes += slice.input.bytes(used, self.d_in, slice.rank, size);
+            bytes += slice.output.bytes(used, slice.d_out, slice.rank, size);
         }
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }
@@ -244,7 +270,7 @@ impl Op for CodebookGemm {
         let fits = shape.tokens == self.tokens && shape.adapters == self.adapters;
         ensure(fits, "codebook_gemm: token_adapter", &format!("{} tokens over {} adapters", self.tokens, self.adapters), format!("{shape:?}"))?;
         see(Operand::packed("token_adapter", Access::Read, args.token_adapter.slice(), args.token_adapter.slice().len / 4, 4));
-        see(Operand::packed("scaling", Access::Read, &args.scaling, u64::from(self.adapters), 4));
+        see(Operand::packed("scaling", Access::Read, &args.scaling, self.scalings(), 4));
         ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", &format!("{}", self.slices.len()), args.slices.len())?;
         for (slice, args) in self.slices.iter().zip(&args.slices) {
             args.input.operands(["input factor", "input codebooks"], slice.input, self, [self.d_in, slice.rank], see)?;

@@ -1,8 +1,8 @@
-//! `Y = act(X·Wᵀ + bias + delta) + residual`, where the delta is a [`CodebookGemm`] of one slice on the same x.
+//! `Y = act(X·Wᵀ + bias + delta) + residual`, where the delta is a [`CodebookGemm`] on the same x, whose slices lie side by side in y.
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, expect_present, product};
+use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, product};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -39,7 +39,8 @@ pub struct LinearArgs<D: Device> {
     pub bias: Option<Slice<D>>,
     /// `[tokens, d_out]`, read.
     pub residual: Option<Slice<D>>,
-    /// The operands of the delta. Its `x` and the `y` of its slice must be this operation's own x and y.
+    /// The operands of the delta. Its `x` must be this operation's own, and the `y` of its slices this operation's y from the slice's
+    /// first column on.
     pub delta: Option<CodebookGemmArgs<D>>,
     /// `[tokens, d_out]`, written.
     pub y: Slice<D>,
@@ -49,6 +50,14 @@ impl Linear {
     /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ.
     pub fn new(dtype: DType, [tokens, d_out, d_in]: [u64; 3]) -> Self {
         Self { dtype, tokens, d_in, d_out, bias: false, activation: None, residual: false, delta: None }
+    }
+
+    /// Whether the delta, if there is one, is of one slice, or what is wrong: not every backend takes more of them.
+    pub fn one_slice(&self) -> std::result::Result<(), String> {
+        match self.delta.as_ref().map(|delta| delta.slices.len()) {
+            Some(count) if count != 1 => Err(format!("a delta of {count} slices: it takes one")),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -64,10 +73,12 @@ impl Op for Linear {
         }
         if let Some(delta) = &self.delta {
             delta.validate()?;
-            let own = (self.dtype, self.tokens, self.d_in, self.d_in, true);
-            let same = own == (delta.dtype, delta.tokens, delta.d_in, delta.x_stride, delta.accumulate);
-            let slice = delta.slices.len() == 1 && (delta.slices[0].d_out, delta.slices[0].y_stride) == (self.d_out, self.d_out);
-            ensure(same && slice, "linear: delta", "one accumulating slice on the operation's own x and y, packed", format!("{delta:?}"))?;
+            let own = (self.dtype, self.tokens, self.d_in, self.d_in, ScaledBy::Adapter, true);
+            let same = own == (delta.dtype, delta.tokens, delta.d_in, delta.x_stride, delta.scaled_by, delta.accumulate);
+            let columns = delta.slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(slice.d_out));
+            let whole = columns == Some(self.d_out) && delta.slices.iter().all(|slice| slice.y_stride == self.d_out);
+            let wanted = "accumulating slices that make up the operation's own y, on its own x, scaled by adapter";
+            ensure(same && whole, "linear: delta", wanted, format!("{delta:?}"))?;
         }
         Ok(())
     }
@@ -97,8 +108,13 @@ impl Op for Linear {
         expect_present(Self::NAME, "delta", self.delta.is_some(), args.delta.is_some())?;
         if let (Some(op), Some(delta)) = (&self.delta, &args.delta) {
             let same = |a: &Slice<D>, b: &Slice<D>| (D::buffer_id(&a.buffer), a.offset) == (D::buffer_id(&b.buffer), b.offset);
-            let own = same(&delta.x, &args.x) && delta.slices.iter().all(|slice| same(&slice.y, &args.y));
-            ensure(own, "linear: delta", "the operation's own x and y", "other memory")?;
+            let mut first = 0;
+            let mut own = same(&delta.x, &args.x);
+            for (slice, of) in op.slices.iter().zip(&delta.slices) {
+                own &= args.y.part(first * size, args.y.len.saturating_sub(first * size)).is_some_and(|part| same(&of.y, &part));
+                first += slice.d_out;
+            }
+            ensure(own, "linear: delta", "the operation's own x, and parts of its own y side by side", "other memory")?;
             // Its x and y were shown above; showing them again would make y overlap itself.
             op.operands(delta, &mut |operand| {
                 if operand.name != "x" && operand.name != "y" {

@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 pub use attention::{Attention, AttentionArgs};
-pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs};
+pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 pub use codes::CodeWidth;
 pub use fused_mlp::{FusedMlp, FusedMlpArgs};
 pub use linear::{Linear, LinearArgs};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Define, Output, Rounding, dot, expect_len, expect_optional, pitched_len, reversed, transposed};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
-use crate::ops::codebook_gemm::{CodebookSlice, Factor};
+use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, field};
 use crate::ops::index::{BasisOf, Codes, HostIndex, TokenAdapters};
 use crate::ops::{CodebookGemm, Op};
@@ -17,7 +17,7 @@ pub struct Host {
     pub x: Vec<f64>,
     /// The adapter of each token.
     pub token_adapter: TokenAdapters,
-    /// `[adapters]`.
+    /// `[adapters]`, or `[tokens]` where the descriptor says so.
     pub scaling: Vec<f64>,
     /// One for each slice of the descriptor.
     pub slices: Vec<SliceHost>,
@@ -118,7 +118,7 @@ fn row_times<R: Rounding>(x: &[f64], matrix: &[f64], columns: usize, rounding: R
 pub(super) fn deltas<R: Rounding>(op: &CodebookGemm, host: &Host, x: &[f64], which: usize, rounding: R) -> Result<Vec<Option<Vec<f64>>>> {
     op.validate()?;
     expect_len("codebook_gemm: x", x, pitched_len(op.tokens, op.d_in, op.x_stride))?;
-    expect_len("codebook_gemm: scaling", &host.scaling, u64::from(op.adapters))?;
+    expect_len("codebook_gemm: scaling", &host.scaling, op.scalings())?;
     ensure(host.slices.len() == op.slices.len(), "codebook_gemm: slices", &format!("{}", op.slices.len()), host.slices.len())?;
     let shape = host.token_adapter.shape();
     let fits = (shape.tokens, shape.adapters) == (op.tokens, op.adapters);
@@ -147,7 +147,7 @@ pub(super) fn deltas<R: Rounding>(op: &CodebookGemm, host: &Host, x: &[f64], whi
             let core = &core[adapter * rank * rank..][..rank * rank];
             g = row_times(&g, core, rank, rounding).into_iter().map(|g| rounding.keep(g)).collect();
         }
-        let scaling = host.scaling[adapter];
+        let scaling = host.scaling[if op.scaled_by == ScaledBy::Token { t } else { adapter }];
         rows.push(Some(output.chunks_exact(rank).map(|row| rounding.step(scaling * dot(&g, row, rounding))).collect()));
     }
     Ok(rows)

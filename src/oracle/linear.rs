@@ -35,7 +35,15 @@ impl Define for Linear {
         expect_optional("linear: residual", host.residual.as_deref(), self.residual, self.tokens * self.d_out)?;
         ensure(host.delta.is_some() == self.delta.is_some(), "linear: delta", "present where the descriptor says so", host.delta.is_some())?;
         let delta = match (&self.delta, &host.delta) {
-            (Some(op), Some(delta)) => codebook_gemm::deltas(op, delta, &host.x, 0, rounding)?,
+            (Some(op), Some(delta)) => {
+                let mut rows = vec![Some(Vec::new()); self.tokens as usize];
+                for which in 0..op.slices.len() {
+                    for (row, part) in rows.iter_mut().zip(codebook_gemm::deltas(op, delta, &host.x, which, rounding)?) {
+                        *row = row.take().zip(part).map(|(row, part)| [row, part].concat());
+                    }
+                }
+                rows
+            }
             _ => vec![None; self.tokens as usize],
         };
 

@@ -1,12 +1,10 @@
 //! Test 5: adapters as the experts of a mixture; wherever each expert lies on the device, the answer has the same bits.
 
-use std::collections::BTreeMap;
-
-use super::served::{apply, deltas, encode_all, one_layer, times};
+use super::served::{deltas, encode_all, one_layer, times};
 use super::{Findings, Samples};
 use crate::adapters::encode::EncodeOptions;
 use crate::adapters::encoded::Population;
-use crate::adapters::engine::{AdapterId, Engine, EngineOptions};
+use crate::adapters::engine::{AdapterId, Engine, EngineOptions, Routing, Target};
 use crate::backend::Backend;
 use crate::cases::Draw;
 use crate::dtype::DType;
@@ -19,12 +17,6 @@ const EXPERTS: usize = 4;
 const TOP: usize = 2;
 const DTYPE: DType = DType::F16;
 
-/// Which experts each token goes to, and with what weight.
-struct Routing {
-    expert: Vec<[usize; TOP]>,
-    gate: Vec<[f64; TOP]>,
-}
-
 pub fn findings<D: Backend>(session: &mut Session<D>, samples: &Samples) -> Result<Findings> {
     let mut adapters = one_layer(&samples.adapters);
     adapters.truncate(EXPERTS);
@@ -33,47 +25,58 @@ pub fn findings<D: Backend>(session: &mut Session<D>, samples: &Samples) -> Resu
     let mut found = Findings::default();
     let Some((path, shared)) = population.projections.iter().next() else { return Ok(found) };
     let mut draw = Draw::seeded("experts");
-    let routing = route(&mut draw, names.len());
-    let x = draw.normal(DTYPE, (TOKENS * shared.d_in) as u64, 1.0);
+    let scores: Vec<f32> = draw.normal(DType::F32, (TOKENS * names.len()) as u64, 1.0).into_iter().map(|score| score as f32).collect();
+    let [x, y] = [shared.d_in, shared.d_out].map(|d| draw.normal(DTYPE, (TOKENS * d) as u64, 1.0));
 
-    let mut answers: Vec<Vec<f64>> = Vec::new();
-    for placement in permutations(names.len()) {
-        answers.push(mixture(session, &population, &names, &placement, path, &routing, &x)?);
+    let (mut answers, mut placed) = (Vec::new(), Vec::new());
+    for order in permutations(names.len()) {
+        let options = EngineOptions { dtype: DTYPE, pool_bytes: None };
+        let mut engine = Engine::open(session, Box::new(population.clone()), options)?;
+        let experts = names.iter().map(|name| engine.adapter(name)).collect::<Result<Vec<_>>>()?;
+        // The first to be used takes the first place.
+        for &expert in &order {
+            engine.batch(session, &[Some(experts[expert])])?;
+        }
+        placed.push(experts.iter().map(|&expert| engine.slots(expert)).collect::<Vec<_>>());
+        answers.push(mixture(session, &mut engine, &experts, &scores, (path, shared.d_out), [&x, &y])?);
     }
-    found.at_least("placements tried", answers.len() as f64, (1..=names.len()).product::<usize>() as f64);
+    placed.sort();
+    placed.dedup();
+    found.at_least("different placements tried", placed.len() as f64, (1..=names.len()).product::<usize>() as f64);
     let different = answers.iter().filter(|answer| !answer.iter().zip(&answers[0]).all(|(a, b)| a.to_bits() == b.to_bits())).count();
     found.at_most("placements whose bits differ from the first's", different as f64, 0.0);
 
-    let deltas = deltas(&population, path)?;
-    let (mut reference, mut plain) = (Vec::new(), Vec::new());
-    for token in 0..TOKENS {
-        let mut sums = vec![(0.0, 0.0); shared.d_out];
-        for (expert, gate) in routing.expert[token].iter().zip(routing.gate[token]) {
-            let row: Vec<f64> = x[token * shared.d_in..(token + 1) * shared.d_in].iter().map(|v| DTYPE.round(v * gate)).collect();
-            for (sum, value) in sums.iter_mut().zip(times(&deltas[&names[*expert]], &row)) {
-                *sum = (sum.0 + value, sum.1 + DTYPE.round(value));
-            }
-        }
-        reference.extend(sums.iter().map(|sum| Some(sum.0)));
-        plain.extend(sums.iter().map(|sum| Some(sum.1)));
-    }
+    let (reference, plain) = expected(&population, &names, path, &scores, [&x, &y])?;
     let metrics = Tolerance::new(DTYPE, &reference, &plain, 0.0).compare(&reference, &answers[0])?;
     found.at_most("greatest error over what is allowed", metrics.max_abs / metrics.tolerance.max_abs, 1.0);
     found.at_most("relative L2 error", metrics.relative_l2, 1e-3);
     Ok(found)
 }
 
-/// The top two of random scores for each token, weighted by a softmax over the two.
-fn route(draw: &mut Draw, experts: usize) -> Routing {
-    let (mut expert, mut gate) = (Vec::new(), Vec::new());
-    for _ in 0..TOKENS {
-        let mut scores: Vec<(f64, usize)> = (0..experts).map(|e| (draw.gaussian(), e)).collect();
-        scores.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let total: f64 = scores[..TOP].iter().map(|(score, _)| score.exp()).sum();
-        expert.push([scores[0].1, scores[1].1]);
-        gate.push([scores[0].0.exp() / total, scores[1].0.exp() / total]);
+/// y after the mixture was added, in float64, and rounded after each choice as every backend does.
+type Expected = (Vec<Option<f64>>, Vec<Option<f64>>);
+
+fn expected(population: &Population, names: &[String], path: &str, scores: &[f32], [x, y]: [&[f64]; 2]) -> Result<Expected> {
+    let deltas = deltas(population, path)?;
+    let (d_in, d_out) = (x.len() / TOKENS, y.len() / TOKENS);
+    let (mut reference, mut plain) = (Vec::new(), Vec::new());
+    for token in 0..TOKENS {
+        let own = &scores[token * names.len()..(token + 1) * names.len()];
+        let mut order: Vec<usize> = (0..names.len()).collect();
+        order.sort_by(|&a, &b| own[b].total_cmp(&own[a]));
+        let total: f64 = order[..TOP].iter().map(|&expert| f64::from(own[expert]).exp()).sum();
+        let mut sums: Vec<[f64; 2]> = y[token * d_out..(token + 1) * d_out].iter().map(|&before| [before; 2]).collect();
+        for &expert in &order[..TOP] {
+            let gate = f64::from(own[expert]).exp() / total;
+            let delta = times(&deltas[&names[expert]], &x[token * d_in..(token + 1) * d_in]);
+            for (sum, value) in sums.iter_mut().zip(delta) {
+                *sum = [sum[0] + gate * value, DTYPE.round(sum[1] + gate * value)];
+            }
+        }
+        reference.extend(sums.iter().map(|sum| Some(sum[0])));
+        plain.extend(sums.iter().map(|sum| Some(sum[1])));
     }
-    Routing { expert, gate }
+    Ok((reference, plain))
 }
 
 /// Every order of `0..count`.
@@ -83,34 +86,21 @@ fn permutations(count: usize) -> Vec<Vec<usize>> {
     })
 }
 
-/// The mixture with expert `e` in place `placement[e]`: a row for each pair of token and expert, x times the gate;
-/// rows of a token are added in the order of its routing.
+/// y after the mixture was added, from a captured graph that was made with another routing.
 fn mixture<D: Backend>(
     session: &mut Session<D>,
-    population: &Population,
-    names: &[String],
-    placement: &[usize],
-    path: &str,
-    routing: &Routing,
-    x: &[f64],
+    engine: &mut Engine<D>,
+    experts: &[AdapterId],
+    scores: &[f32],
+    (path, d_out): (&str, usize),
+    [x, y]: [&[f64]; 2],
 ) -> Result<Vec<f64>> {
-    // Places follow the names, so a new name is a new place.
-    let placed = |expert: usize| format!("{}", placement[expert]);
-    let adapters: BTreeMap<_, _> = names.iter().enumerate().map(|(expert, name)| (placed(expert), population.adapters[name].clone())).collect();
-    let moved = Population { projections: population.projections.clone(), adapters };
-    let mut engine = Engine::open(session, Box::new(moved), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
-    let ids: Vec<AdapterId> = (0..names.len()).map(|expert| engine.adapter(&placed(expert))).collect::<Result<_>>()?;
-    let (d_in, d_out) = (x.len() / TOKENS, population.projections[path].d_out);
-    let mut rows = Vec::with_capacity(TOKENS * TOP * d_in);
-    let mut row_ids = Vec::with_capacity(TOKENS * TOP);
-    for token in 0..TOKENS {
-        for (expert, gate) in routing.expert[token].iter().zip(routing.gate[token]) {
-            rows.extend(x[token * d_in..(token + 1) * d_in].iter().map(|v| v * gate));
-            row_ids.push(Some(ids[*expert]));
-        }
-    }
-    let batch = engine.batch(session, &row_ids)?;
-    let zeros = vec![0.0; TOKENS * TOP * d_out];
-    let y = apply(session, &mut engine, &batch, DTYPE, &rows, &[(path, &zeros)])?.remove(0);
-    Ok(y.chunks_exact(TOP * d_out).flat_map(|pair| (0..d_out).map(|o| pair[o] + pair[d_out + o])).collect())
+    let (input, output) = (session.upload(&DTYPE.encode(x))?, session.upload(&DTYPE.encode(y))?);
+    let turned: Vec<f32> = scores.iter().rev().copied().collect();
+    let mixture = engine.mixture(session, &Routing::top_k(experts, &turned, TOP)?)?;
+    let targets = [Target { projection: path, y: output.clone(), y_stride: d_out as u64 }];
+    let graph = session.capture(|session| engine.apply_mixture(session, &mixture, &input, (x.len() / TOKENS) as u64, &targets))?;
+    engine.reroute(session, &mixture, &Routing::top_k(experts, scores, TOP)?)?;
+    session.replay(&graph)?;
+    Ok(DTYPE.decode(&session.read(&output)?))
 }

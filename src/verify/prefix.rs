@@ -1,16 +1,14 @@
 //! Test 6: K and V of a shared prefix kept as codes over a basis, rebuilt on the device, and what attention makes of them.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
 
 use super::Findings;
 use super::served::{apply, cosine};
-use crate::adapters::encode::{EncodeOptions, Source, encode};
-use crate::adapters::encoded::{Matrix, Rung};
+use crate::adapters::encode::prefix::{EncodedPrefix, KEY, PREFIX, VALUE, encode_prefix};
+use crate::adapters::encoded::Matrix;
 use crate::adapters::engine::{Engine, EngineOptions};
-use crate::adapters::peft::Lora;
 use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
@@ -59,27 +57,16 @@ impl Prefix {
 pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result<Findings> {
     let width = prefix.heads * prefix.head_dim;
     ensure(prefix.tokens > 0 && width > 0, "prefix", "tokens, heads and head_dim of at least 1", format!("{} × {width}", prefix.tokens))?;
-    // Kᵀ = Kᵀ · 1: a LoRA whose A is the identity. Its output side is a basis of the keys, its input side has a row of
-    // coefficients for each token; which of the two is coded, or both, is the encoder's choice by bytes.
-    let lora = |cache: &[f64]| {
-        let rows = Matrix { rows: prefix.tokens, cols: width, data: cache.iter().map(|v| *v as f32).collect() };
-        let identity = (0..prefix.tokens * prefix.tokens).map(|at| if at % (prefix.tokens + 1) == 0 { 1.0 } else { 0.0 }).collect();
-        Lora { a: Matrix { rows: prefix.tokens, cols: prefix.tokens, data: identity }, b: rows.transposed(), scaling: 1.0, dtype: DTYPE }
-    };
-    let modules = BTreeMap::from([("key".to_owned(), lora(&prefix.k)), ("value".to_owned(), lora(&prefix.v))]);
-    let source = Source { name: "prefix", config: &serde_json::Value::Null, modules: &modules };
-    let options =
-        EncodeOptions { min_cosine: Some(0.995), rungs: Some(vec![Rung::SharedInput, Rung::SharedOutput, Rung::PrivateCoded]), ..EncodeOptions::default() };
-    let population = encode(&[source], &options, &|_, _| ())?;
-    let (_, bytes) = crate::adapters::encode::payload_bytes(&population);
+    let matrix = |cache: &[f64]| Matrix { rows: prefix.tokens, cols: width, data: cache.iter().map(|v| *v as f32).collect() };
+    let EncodedPrefix { population, bytes, plain_bytes, .. } = encode_prefix(&matrix(&prefix.k), &matrix(&prefix.v), 0.995)?;
 
     // Rebuilt on the device: x is the identity, so that row t of y is row t of the cache.
     let mut engine = Engine::open(session, Box::new(population), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
-    let id = engine.adapter("prefix")?;
+    let id = engine.adapter(PREFIX)?;
     let batch = engine.batch(session, &vec![Some(id); prefix.tokens])?;
     let one: Vec<f64> = (0..prefix.tokens * prefix.tokens).map(|at| if at % (prefix.tokens + 1) == 0 { 1.0 } else { 0.0 }).collect();
     let zeros = vec![0.0; prefix.tokens * width];
-    let rebuilt = apply(session, &mut engine, &batch, DTYPE, &one, &[("key", &zeros), ("value", &zeros)])?;
+    let rebuilt = apply(session, &mut engine, &batch, DTYPE, &one, &[(KEY, &zeros), (VALUE, &zeros)])?;
 
     let exact = attend(session, prefix, &prefix.k, &prefix.v)?;
     let approximate = attend(session, prefix, &rebuilt[0], &rebuilt[1])?;
@@ -87,9 +74,8 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     for (name, a, b) in [("K", &prefix.k, &rebuilt[0]), ("V", &prefix.v, &rebuilt[1]), ("attention output", &exact, &approximate)] {
         found.at_least(format!("cosine of {name}"), cosine(a.iter().copied(), b.iter().copied()), 0.99);
     }
-    let plain = (2 * prefix.tokens * width * 2) as f64;
-    found.tell("bytes of K and V in f16", plain);
-    found.at_most("bytes as codes and bases, as a share of that", bytes as f64 / plain, 1.0);
+    found.tell("bytes of K and V in f16", plain_bytes as f64);
+    found.at_most("bytes as codes and bases, as a share of that", bytes as f64 / plain_bytes as f64, 1.0);
     Ok(found)
 }
 

@@ -141,27 +141,44 @@ fn sparse_counts_blocks_three_ways() {
 
 #[test]
 fn a_forward_pass_counts_what_adapters_take() {
-    let arguments = ["bench", "forward-pass", "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--json"];
+    let arguments = ["bench", "forward-pass", "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--adapters", "300", "--json"];
     let value = object(&run(&arguments), "bench");
     let (sizes, all) = ("8 x 256 r16 tokens16 adapters20", results(&value));
-    let expected = [
+    let mut expected = vec![
         format!("chained {sizes}, graph"),
         format!("chained {sizes}, no graph"),
         format!("one input per 4, {sizes}, graph"),
         format!("one input per 4, {sizes}, no graph"),
         format!("from host, {sizes}, no graph"),
+        format!("from host at once, {sizes}, graph"),
     ];
+    expected.extend([(7, 16), (4, 16), (3, 16), (4, 256)].map(|(bits, tokens)| format!("registered 300 of {bits} bits, 8 x 256 r16 tokens{tokens}")));
     assert_eq!(names(&value), expected);
-    // A basis in f16, and for each adapter 7 bits an element of a factor and a codebook of f32.
-    let codes = 256 * 16 * 7 / 8;
+    // A basis in f16, and for each adapter so many bits an element of a factor and a codebook of f32.
+    let (basis, codebook) = (256 * 16 * 2, 52 * 4);
+    let codes = |bits: u64| 256 * 16 * bits / 8;
     for (number, result) in all.iter().enumerate() {
         assert_eq!(result["status"], "measured", "{result}");
         let memory = |field: &str| result["memory"][field].as_u64().unwrap();
-        assert_eq!(memory("lora_f16_bytes"), 8 * 20 * 2 * 256 * 16 * 2);
-        let (projections, adapters) = if number == 4 { (1, 16) } else { (8, 20) };
-        let least = projections * (256 * 16 * 2 + adapters * codes);
-        assert!((least..least + projections * adapters * 1024).contains(&memory("device_bytes")), "{result}");
-        assert_eq!(result["memory"]["host_bytes"], if number == 4 { 8 * memory("device_bytes") } else { 0 });
-        assert_eq!(result["memory"]["lora_f16_ratio"].is_null(), number == 4);
+        let on_host = number == 4 || number == 5;
+        let (adapters, bits) = if number < 6 { (20, 7) } else { (300, [7, 4, 3, 4][number - 6]) };
+        assert_eq!(memory("lora_f16_bytes"), 8 * adapters * 2 * 256 * 16 * 2);
+        let of_batch = 16 * (codes(7) + codebook);
+        let wanted = match number {
+            4 => 8 * basis + of_batch,
+            5 => 8 * (basis + of_batch),
+            _ => 8 * (basis + adapters * (codes(bits) + codebook)),
+        };
+        assert_eq!(memory("device_bytes"), wanted, "{result}");
+        assert_eq!(memory("host_bytes"), if on_host { 8 * of_batch } else { 0 });
+        assert_eq!(result["memory"]["lora_f16_ratio"].is_null(), on_host);
+        let registered = &result["memory"]["registered"];
+        assert_eq!(registered.is_null(), number < 6);
+        if number >= 6 {
+            let one = 8 * (codes(bits) + codebook);
+            assert_eq!((&registered["projections"], &registered["adapter_bytes"]), (&8.into(), &one.into()));
+            assert_eq!(registered["fit_80_gb"], (80_000_000_000 - 8 * basis) / one);
+        }
     }
+    assert_eq!(run(&["bench", "adapters", "--adapters", "5", "--backend", "cpu"]).status.code(), Some(2));
 }

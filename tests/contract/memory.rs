@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
-use trifuse::ops::{Linear, LinearArgs, PointwiseArgs};
+use trifuse::ops::index::{AdapterCodes, Codes, CodesShape, HostIndex, TokenAdapters};
+use trifuse::ops::{CodeWidth, Linear, LinearArgs, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
@@ -17,6 +18,8 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("clones alias, other buffers do not", clones),
         ("a part of a buffer is only that part", parts),
         ("an operation on parts leaves the rest alone", parts_as_operands),
+        ("indices are copied from page-locked memory", pinned),
+        ("codes are repeated on the device", repeated),
         ("zero bytes are legal", zero_bytes),
         ("out of memory is an error, and work goes on", out_of_memory),
     ]
@@ -32,6 +35,53 @@ fn round_trip<B: Backend>(device: &Arc<B>) -> Result<()> {
         // The bytes were taken before the call returned.
         bytes.fill(0);
         assert_eq!(session.read(&slice)?, written, "{len} bytes");
+    }
+    Ok(())
+}
+
+fn pinned<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let mixes = [[0, 1, -1, 2], [2, 2, 1, 0], [-1, -1, 0, 1]].map(|ids| TokenAdapters::new(&ids, 3));
+    let [first, second, third] = mixes;
+    let (first, second, third) = (first?, second?, third?);
+    let indices = session.indices(&[first.clone(), second.clone()])?;
+    let from_host = session.pin_indices(&[third.clone(), first.clone()])?;
+    assert!(from_host.bytes() >= 2 * 4 * 19);
+    for _ in 0..3 {
+        session.update_indices_pinned(&indices, &from_host)?;
+        for (index, wanted) in indices.iter().zip([&third, &first]) {
+            assert_eq!(session.download::<i32>(index.slice())?, *wanted.words());
+        }
+        session.update_indices(&indices, &[second.clone(), second.clone()])?;
+    }
+    assert!(session.update_indices_pinned(&indices[..1], &from_host).is_err(), "another number of indices");
+    let other = session.pin_indices(&[third, TokenAdapters::new(&[0], 3)?])?;
+    assert!(session.update_indices_pinned(&indices, &other).is_err(), "another shape");
+    let bytes: Vec<u8> = (0..4096u32).map(|i| (i * 13 % 251) as u8).collect();
+    let (host, target) = (session.alloc_host(4096)?, session.alloc(4096)?);
+    session.write(&host, &bytes)?;
+    session.copy(&host, &target)?;
+    // Freed while the copy may still be under way.
+    drop(host);
+    assert_eq!(session.read(&target)?, bytes);
+    Ok(())
+}
+
+fn repeated<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let (d, rank, width) = (40, 3, CodeWidth::Three);
+    let adapter = |seed: u32| {
+        let codes: Vec<u8> = (0..d * rank).map(|at| ((at * 5 + seed * 3) % 8) as u8).collect();
+        AdapterCodes::from_indices(d, rank, width, &codes, &[])
+    };
+    let four = (0..4).map(adapter).collect::<Result<Vec<_>>>()?;
+    let codes = session.index(&Codes::new(CodesShape::uniform(4, d, rank, width)?, &four)?)?;
+    for (adapters, first) in [(1, 0), (3, 2), (11, 3), (8, 5), (0, 0)] {
+        let made = session.repeat_codes(&codes, adapters, first)?;
+        let sets: Vec<_> = (0..adapters).map(|at| four[(first + at) as usize % 4].clone()).collect();
+        let wanted = Codes::new(CodesShape::uniform(adapters, d, rank, width)?, &sets)?;
+        assert_eq!(*made.shape(), wanted.shape());
+        assert_eq!(session.download::<i32>(made.slice())?, *wanted.words(), "{adapters} from {first}");
     }
     Ok(())
 }

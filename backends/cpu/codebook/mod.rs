@@ -18,7 +18,7 @@ use super::{Cpu, Queue, few_rows, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::Result;
-use crate::ops::codebook_gemm::CodebookSliceArgs;
+use crate::ops::codebook_gemm::{CodebookSliceArgs, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 use factor::Factor;
 pub use groups::{Group, Groups};
@@ -120,6 +120,7 @@ pub struct Projection<'a, T> {
     core: Option<View<f32>>,
     output: Factor<'a, T>,
     scaling: &'a [f32],
+    scaled_by: ScaledBy,
     x: Rows<T>,
     d_in: usize,
     rank: usize,
@@ -146,7 +147,8 @@ impl<'a, T: Element> Projection<'a, T> {
                 input: Factor::new(input, slice.input, op.adapters, op.d_in, slice.rank)?,
                 core: core.as_ref().map(View::new),
                 output: Factor::new(output, slice.output, op.adapters, slice.d_out, slice.rank)?,
-                scaling: View::new(&args.scaling).read(0, op.adapters as usize),
+                scaling: View::new(&args.scaling).read(0, op.scalings() as usize),
+                scaled_by: op.scaled_by,
                 x: Rows { view: View::new(&args.x), start: 0, stride: op.x_stride as usize },
                 d_in: op.d_in as usize,
                 rank,
@@ -230,7 +232,11 @@ impl<'a, T: Element> Projection<'a, T> {
     pub unsafe fn output(&self, block: &Range<usize>, group: &Group, columns: Range<usize>, tile: &mut [f32], scratch: &mut [f32]) {
         let (m, n, rank) = (group.tokens.len(), columns.len(), self.rank);
         let (rows, factor) = scratch.split_at_mut(GROUP * rank);
-        let scale = |token: usize| self.groups.adapter(token).map_or(0.0, |adapter| self.scaling[adapter]);
+        let scale = |token: usize| match (self.groups.adapter(token), self.scaled_by) {
+            (None, _) => 0.0,
+            (Some(adapter), ScaledBy::Adapter) => self.scaling[adapter],
+            (Some(_), ScaledBy::Token) => self.scaling[token],
+        };
         // SAFETY: as this function's contract; the ranges lie inside the factor.
         unsafe {
             gather(rows, self.coefficients, block, group, rank, scale);

@@ -5,7 +5,7 @@ use crate::backend::Kernel;
 use crate::backends::wgpu::{Queue, Wgpu};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, decode_column, pack};
 use crate::ops::index::{AdapterCodes, BasisOf, Codes, Index, TokenAdapters};
 use crate::ops::{CodebookGemm, CodebookGemmArgs, Linear, LinearArgs};
@@ -140,7 +140,7 @@ impl Posed {
 
 fn op(dtype: DType, tokens: u64, [d_in, d_out, rank]: [u64; 3], input: Factor, output: Factor) -> CodebookGemm {
     let slice = CodebookSlice { d_out, y_stride: d_out + 3, rank, input, core: true, output };
-    CodebookGemm { dtype, tokens, d_in, x_stride: d_in + 1, adapters: 5, accumulate: true, slices: vec![slice] }
+    CodebookGemm { dtype, tokens, d_in, x_stride: d_in + 1, adapters: 5, scaled_by: ScaledBy::Adapter, accumulate: true, slices: vec![slice] }
 }
 
 #[test]

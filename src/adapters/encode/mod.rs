@@ -13,6 +13,7 @@ mod ladder;
 pub(crate) mod linalg;
 mod metric;
 mod options;
+pub mod prefix;
 mod terms;
 #[cfg(test)]
 mod tests;

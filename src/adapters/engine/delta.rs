@@ -1,9 +1,10 @@
-//! An adapter's part as the epilogue of a product: for a projection whose adapters all share one form.
+//! An adapter's part as the epilogue of a product: for projections whose adapters all share one form.
 
+use super::class::Class;
 use super::{Batch, Engine, Slice};
 use crate::backend::Kernel;
 use crate::error::{Error, Result};
-use crate::ops::{CodebookGemm, CodebookGemmArgs};
+use crate::ops::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// In how many forms the adapters touch a projection: 0 for one that no adapter touches.
@@ -11,22 +12,44 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.classes.iter().filter(|class| class.form().path() == projection).count()
     }
 
-    /// What [`apply`](Self::apply) would launch for one target of packed rows, to be put into a
+    /// What [`apply`](Self::apply) would launch for projections that lie side by side in the packed rows of one y, to be put into a
     /// [`Linear`](crate::ops::Linear) instead, so that it comes before the activation and y is written once.
     ///
     /// # Errors
-    /// A projection whose adapters have no form, or several; a batch from before the last growth.
-    pub fn delta(&self, batch: &Batch<D>, projection: &str, x: &Slice<D>, y: &Slice<D>) -> Result<(CodebookGemm, CodebookGemmArgs<D>)> {
+    /// Projections that are not [`alike`](Self::alike); a batch from before the last growth; a y that is too small.
+    pub fn delta(&self, batch: &Batch<D>, projections: &[&str], x: &Slice<D>, y: &Slice<D>) -> Result<(CodebookGemm, CodebookGemmArgs<D>)> {
         self.current(batch)?;
-        let mut classes = self.classes.iter().filter(|class| class.form().path() == projection);
-        let (Some(class), None) = (classes.next(), classes.next()) else {
-            return Err(Error::invalid(projection, "adapters of one form", format!("{} forms", self.forms(projection))));
+        let classes: Vec<&Class<D>> = projections.iter().filter_map(|path| self.classes.iter().find(|class| class.form().path() == *path)).collect();
+        let (true, [first, ..]) = (self.alike(projections), classes.as_slice()) else {
+            return Err(Error::invalid(projections.join(", "), "adapters of one form each, all the same adapters", "others"));
         };
-        let slice = class.slice(class.d_out());
-        let (tokens, d_in) = (batch.tokens as u64, class.d_in());
-        let op = CodebookGemm { dtype: self.dtype, tokens, d_in, x_stride: d_in, adapters: class.capacity(), accumulate: true, slices: vec![slice] };
-        let token_adapter = batch.maps[class.map()].clone();
-        let args = CodebookGemmArgs { x: x.clone(), token_adapter, scaling: class.scaling().clone(), slices: vec![class.args(y)] };
-        Ok((op, args))
+        let (d_out, size): (u64, u64) = (classes.iter().map(|class| class.d_out()).sum(), self.dtype.size());
+        let mut slices = Vec::new();
+        let mut column = 0;
+        for class in &classes {
+            let offset = column * size;
+            let part = y.len.checked_sub(offset).and_then(|rest| y.part(offset, rest));
+            slices.push(class.args(&part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len))?));
+            column += class.d_out();
+        }
+        let op = CodebookGemm {
+            dtype: self.dtype,
+            tokens: batch.tokens as u64,
+            d_in: first.d_in(),
+            x_stride: first.d_in(),
+            adapters: first.capacity(),
+            scaled_by: ScaledBy::Adapter,
+            accumulate: true,
+            slices: classes.iter().map(|class| class.slice(d_out)).collect(),
+        };
+        let token_adapter = batch.maps[first.map()].clone();
+        Ok((op, CodebookGemmArgs { x: x.clone(), token_adapter, scaling: first.scaling().clone(), slices }))
+    }
+
+    /// Whether all adapters have one form in each of these projections, and are the same ones in all: then they share a launch.
+    pub fn alike(&self, projections: &[&str]) -> bool {
+        let of = |path: &str| self.classes.iter().find(|class| class.form().path() == path).map(|class| (class.map(), class.capacity(), class.d_in()));
+        let first = projections.first().and_then(|path| of(path));
+        first.is_some() && projections.iter().all(|path| self.forms(path) == 1 && of(path) == first)
     }
 }

@@ -6,66 +6,28 @@
 
 mod class;
 mod delta;
+mod mixture;
 mod pool;
+mod source;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use class::{Class, Form};
+pub use mixture::{Mixture, Routing};
 use pool::Pool;
+pub use source::Source;
+use source::unknown;
 
-use super::bundle::Bundle;
-use super::encoded::{EncodedAdapter, Population, SharedProjection};
+use super::encoded::{EncodedAdapter, SharedProjection};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
 use crate::ops::index::{Index, TokenAdapters};
-use crate::ops::{CodebookGemmArgs, codebook_gemm::CodebookSlice};
+use crate::ops::{CodebookGemmArgs, ScaledBy, codebook_gemm::CodebookSlice};
 use crate::session::{Plan, Session};
-
-/// Where encoded adapters come from: a population in memory, or a bundle that is read adapter by adapter.
-pub trait Source: Send {
-    /// What all adapters share, by module path.
-    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>>;
-    /// The names of the adapters, sorted.
-    fn names(&self) -> Vec<String>;
-    /// One adapter.
-    fn adapter(&self, name: &str) -> Result<EncodedAdapter>;
-}
-
-impl Source for Population {
-    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
-        Ok(self.projections.clone())
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.adapters.keys().cloned().collect()
-    }
-
-    fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
-        self.adapters.get(name).cloned().ok_or_else(|| unknown(name, &self.names()))
-    }
-}
-
-impl Source for Bundle {
-    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
-        Self::projections(self).map(|(path, _)| Ok((path.to_owned(), self.shared(path)?))).collect()
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.adapters().map(str::to_owned).collect()
-    }
-
-    fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
-        Self::adapter(self, name)
-    }
-}
-
-fn unknown(name: &str, known: &[String]) -> Error {
-    Error::invalid("adapter", format!("one of {}", known.join(", ")), format!("{name:?}"))
-}
 
 /// An adapter that an engine knows. Stays valid until it is removed; ids are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -179,6 +141,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.pool.is_resident(id)
     }
 
+    /// Where the adapter lies on the device: its slot in each array that has it, in their order. Nothing where it is not there.
+    pub fn slots(&self, id: AdapterId) -> Vec<u32> {
+        (0..self.pool.maps()).filter_map(|map| self.pool.slot(id, map)).collect()
+    }
+
     /// Bytes of device memory set aside for adapters, and for bases.
     pub fn device_bytes(&self) -> (u64, u64) {
         let adapters = self.classes.iter().map(|class| class.slot_bytes() * u64::from(class.capacity())).sum();
@@ -254,7 +221,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// An adapter that is not known; more adapters than the pool holds at once.
     pub fn batch(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Batch<D>> {
-        let hosts = self.settle(session, ids)?;
+        self.settle(session, ids)?;
+        let hosts = self.words(ids)?;
         Ok(Batch { tokens: ids.len(), generation: self.generation, maps: session.indices(&hosts)? })
     }
 
@@ -265,8 +233,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     pub fn update(&mut self, session: &mut Session<D>, batch: &Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
         ensure(ids.len() == batch.tokens, "batch", &format!("{} tokens", batch.tokens), ids.len())?;
         self.current(batch)?;
-        let hosts = self.settle(session, ids)?;
-        session.update_indices(&batch.maps, &hosts)
+        self.settle(session, ids)?;
+        session.update_indices(&batch.maps, &self.words(ids)?)
     }
 
     /// `y += ΔW_a(t) · x[t]` for every target; all read the same `x [tokens, d_in]`, rows `x_stride` elements apart.
@@ -275,6 +243,18 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// A projection that the population does not have; one with another d_in; operands too small or overlapping.
     pub fn apply(&mut self, session: &mut Session<D>, batch: &Batch<D>, x: &Slice<D>, x_stride: u64, targets: &[Target<'_, D>]) -> Result<()> {
+        self.apply_scaled(session, (batch, None), x, x_stride, targets)
+    }
+
+    /// As [`apply`](Self::apply), each token's delta times its gate where there are gates.
+    fn apply_scaled(
+        &mut self,
+        session: &mut Session<D>,
+        (batch, gates): (&Batch<D>, Option<&Slice<D>>),
+        x: &Slice<D>,
+        x_stride: u64,
+        targets: &[Target<'_, D>],
+    ) -> Result<()> {
         self.current(batch)?;
         let mut launches: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         for (number, target) in targets.iter().enumerate() {
@@ -296,7 +276,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
                     }
                 });
                 parts = rest;
-                self.launch(session, batch, map, x, x_stride, targets, &round)?;
+                self.launch(session, (batch, gates), map, x, x_stride, targets, &round)?;
             }
         }
         Ok(())
@@ -306,7 +286,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     fn launch(
         &mut self,
         session: &mut Session<D>,
-        batch: &Batch<D>,
+        (batch, gates): (&Batch<D>, Option<&Slice<D>>),
         map: usize,
         x: &Slice<D>,
         x_stride: u64,
@@ -323,8 +303,10 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             slices.push(class.slice(targets[target].y_stride));
             args.push(class.args(&targets[target].y));
         }
-        let op = CodebookGemm { dtype: self.dtype, tokens: batch.tokens as u64, d_in, x_stride, adapters: capacity, accumulate: true, slices };
-        let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling: first.scaling().clone(), slices: args };
+        let scaled_by = if gates.is_some() { ScaledBy::Token } else { ScaledBy::Adapter };
+        let op = CodebookGemm { dtype: self.dtype, tokens: batch.tokens as u64, d_in, x_stride, adapters: capacity, scaled_by, accumulate: true, slices };
+        let scaling = gates.unwrap_or(first.scaling()).clone();
+        let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling, slices: args };
         if !self.plans.contains_key(&op) {
             let plan = session.plan(op.clone())?;
             self.plans.insert(op.clone(), plan);
@@ -332,8 +314,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         session.run(&self.plans[&op], &args)
     }
 
-    /// Makes every adapter of `ids` resident, and gives each map's words.
-    fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Vec<TokenAdapters>> {
+    /// Makes every adapter of `ids` resident.
+    fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<()> {
         let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
         wanted.sort_unstable();
         wanted.dedup();
@@ -354,6 +336,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Each map's words for adapters that are resident.
+    fn words(&self, ids: &[Option<AdapterId>]) -> Result<Vec<TokenAdapters>> {
         (0..self.pool.maps())
             .map(|map| {
                 let slots: Vec<i32> = ids.iter().map(|id| id.and_then(|id| self.pool.slot(id, map)).map_or(-1, |slot| slot as i32)).collect();

@@ -51,6 +51,9 @@ pub struct Args {
     /// Start no further timed run of a shape after this long
     #[arg(long, default_value_t = Schedule::default().limit_seconds, value_name = "SECONDS")]
     pub limit: f64,
+    /// Of `forward-pass`: register so many adapters, rather than 2000 and 20000 (on a processor 200 and 2000)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub adapters: Option<u32>,
     /// Write the table to this file, as Markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
@@ -156,6 +159,9 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     if suite != Suite::Align && sweep != Sweep::default() {
         return Err(Error::invalid("--axis, --from, --to, --step", "the suite align", suite.name()));
     }
+    if suite != Suite::ForwardPass && args.adapters.is_some() {
+        return Err(Error::invalid("--adapters", "the suite forward-pass", suite.name()));
+    }
     let usual = suite.schedule();
     let options = Options {
         suite,
@@ -165,6 +171,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         variant: args.variant.clone(),
         schedule: Schedule { warmup: args.warmup.unwrap_or(usual.warmup), iterations: args.iterations.unwrap_or(usual.iterations), limit_seconds: args.limit },
         sweep,
+        adapters: args.adapters,
     };
     let interrupt = Interrupt::listen()?;
     let report = choice.open(Work { options, output, interrupt: &interrupt })?;

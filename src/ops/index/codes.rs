@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use super::{HostIndex, Index};
-use crate::device::Device;
+use crate::device::{Device, Slice};
 use crate::error::{Error, Result, ensure};
 use crate::ops::codes::{CodeWidth, pack, validate_column};
 
@@ -161,6 +161,29 @@ impl HostIndex for Codes {
 }
 
 impl<D: Device> Index<Codes, D> {
+    /// Room for `adapters` adapters of which number `a` has the codes of adapter `(first + a) mod n` of these `n`, copied on
+    /// the device: a population larger than a host would want to write.
+    ///
+    /// # Errors
+    /// No adapter to repeat.
+    pub fn repeated(&self, device: &D, queue: &mut D::Queue, adapters: u32, first: u32) -> Result<Self> {
+        let (all, one) = (self.shape.adapters, u64::from(self.shape.words_per_adapter) * 4);
+        ensure(all > 0, "codes", "an adapter to repeat", 0)?;
+        let shape = CodesShape { adapters, ..self.shape };
+        let bytes = Codes::capacity(&shape) * 4;
+        let slice = Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes };
+        let (mut at, mut from) = (0, first % all);
+        while at < adapters && one > 0 {
+            let count = (adapters - at).min(all - from);
+            let range = |slice: &Slice<D>, start: u32| slice.part(u64::from(start) * one, u64::from(count) * one);
+            let ranges = range(&self.slice, from).zip(range(&slice, at));
+            let (source, target) = ranges.ok_or_else(|| Error::invalid("codes", "adapters that lie in the index", at))?;
+            device.copy(queue, &source, &target)?;
+            (at, from) = (at + count, 0);
+        }
+        Ok(Self { shape, slice })
+    }
+
     /// Replaces the codes of the adapter in `slot`.
     ///
     /// # Errors

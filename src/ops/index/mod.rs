@@ -72,16 +72,8 @@ impl<H: HostIndex, D: Device> Index<H, D> {
 
     /// Several indices in one allocation, so that [`update_packed`](Self::update_packed) is one copy.
     pub fn packed(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Vec<Self>> {
-        let mut at = 0;
-        let places: Vec<(u64, u64)> = hosts
-            .iter()
-            .map(|host| {
-                let (offset, len) = (at, H::capacity(&host.shape()) * 4);
-                at = (at + len).next_multiple_of(PACKED_ALIGN);
-                (offset, len)
-            })
-            .collect();
-        let buffer = device.alloc(at)?;
+        let (places, bytes) = places(hosts);
+        let buffer = device.alloc(bytes)?;
         let slice = |(offset, len)| Slice { buffer: buffer.clone(), offset, len };
         let indices: Vec<Self> = hosts.iter().zip(places).map(|(host, place)| Self { shape: host.shape(), slice: slice(place) }).collect();
         Self::update_packed(device, queue, &indices, hosts)?;
@@ -93,18 +85,37 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     /// # Errors
     /// Another number of indices, or one of another shape, than was packed.
     pub fn update_packed(device: &D, queue: &mut D::Queue, indices: &[Self], hosts: &[H]) -> Result<()> {
-        let Some(first) = indices.first() else { return Ok(()) };
-        let mut bytes = Vec::new();
-        for (n, index) in indices.iter().enumerate() {
-            let together = D::buffer_id(&index.slice.buffer) == D::buffer_id(&first.slice.buffer) && index.slice.offset == bytes.len() as u64;
-            let host = hosts.get(n).filter(|host| together && hosts.len() == indices.len() && host.shape() == index.shape);
-            let host =
-                host.ok_or_else(|| Error::invalid(H::NAME, "the indices packed together, each of its own shape", format!("index {n} of {}", hosts.len())))?;
-            bytes.extend_from_slice(bytemuck::cast_slice(&host.words()));
-            bytes.resize(bytes.len().next_multiple_of(PACKED_ALIGN as usize), 0);
+        let shapes: Vec<H::Shape> = hosts.iter().map(HostIndex::shape).collect();
+        match Self::together(indices, &shapes)? {
+            Some(all) => device.write(queue, &all, &packed_bytes(hosts)),
+            None => Ok(()),
         }
-        let all = Slice { buffer: first.slice.buffer.clone(), offset: 0, len: bytes.len() as u64 };
-        device.write(queue, &all, &bytes)
+    }
+
+    /// As [`update_packed`](Self::update_packed), from memory that the device copies from on its own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_pinned(device: &D, queue: &mut D::Queue, indices: &[Self], pinned: &Pinned<H, D>) -> Result<()> {
+        match Self::together(indices, &pinned.shapes)? {
+            Some(all) => device.copy(queue, &pinned.slice, &all),
+            None => Ok(()),
+        }
+    }
+
+    /// The memory of indices that were packed together; nothing where there are none.
+    fn together(indices: &[Self], shapes: &[H::Shape]) -> Result<Option<Slice<D>>> {
+        let Some(first) = indices.first() else { return Ok(None) };
+        let mut end = 0;
+        for (n, index) in indices.iter().enumerate() {
+            let together = D::buffer_id(&index.slice.buffer) == D::buffer_id(&first.slice.buffer) && index.slice.offset == end;
+            let same = indices.len() == shapes.len() && shapes.get(n) == Some(&index.shape);
+            if !(together && same) {
+                return Err(Error::invalid(H::NAME, "the indices packed together, each of its own shape", format!("index {n} of {}", shapes.len())));
+            }
+            end = (end + index.slice.len).next_multiple_of(PACKED_ALIGN);
+        }
+        Ok(Some(Slice { buffer: first.slice.buffer.clone(), offset: 0, len: end }))
     }
 
     /// The shape it was made with.
@@ -123,6 +134,48 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         let part = self.slice.part(at * 4, bytes.len() as u64);
         let part = part.ok_or_else(|| Error::invalid(H::NAME, format!("at most {} bytes", self.slice.len), format!("{} at {}", bytes.len(), at * 4)))?;
         device.write(queue, &part, bytes)
+    }
+}
+
+/// Where each index lies in a shared allocation, offset and length, and the bytes of all.
+fn places<H: HostIndex>(hosts: &[H]) -> (Vec<(u64, u64)>, u64) {
+    let mut at = 0;
+    let place = |host: &H| {
+        let (offset, len) = (at, H::capacity(&host.shape()) * 4);
+        at = (at + len).next_multiple_of(PACKED_ALIGN);
+        (offset, len)
+    };
+    (hosts.iter().map(place).collect(), at)
+}
+
+/// What lies there.
+fn packed_bytes<H: HostIndex>(hosts: &[H]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for host in hosts {
+        bytes.extend_from_slice(bytemuck::cast_slice(&host.words()));
+        bytes.resize(bytes.len().next_multiple_of(PACKED_ALIGN as usize), 0);
+    }
+    bytes
+}
+
+/// Checked index data in the host's memory, from where the device copies it into indices without the host's processor.
+pub struct Pinned<H: HostIndex, D: Device> {
+    shapes: Vec<H::Shape>,
+    slice: Slice<D>,
+}
+
+impl<H: HostIndex, D: Device> Pinned<H, D> {
+    /// Of indices that are packed together.
+    pub fn new(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Self> {
+        let bytes = packed_bytes(hosts);
+        let slice = Slice { buffer: device.alloc_host(bytes.len() as u64)?, offset: 0, len: bytes.len() as u64 };
+        device.write(queue, &slice, &bytes)?;
+        Ok(Self { shapes: hosts.iter().map(HostIndex::shape).collect(), slice })
+    }
+
+    /// Bytes of the host's memory.
+    pub fn bytes(&self) -> u64 {
+        self.slice.len
     }
 }
 

@@ -1,0 +1,50 @@
+//! Where an engine's adapters come from.
+
+use std::collections::BTreeMap;
+
+use super::super::bundle::Bundle;
+use super::super::encoded::{EncodedAdapter, Population, SharedProjection};
+use crate::error::{Error, Result};
+
+/// Where encoded adapters come from: a population in memory, or a bundle that is read adapter by adapter.
+pub trait Source: Send {
+    /// What all adapters share, by module path.
+    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>>;
+    /// The names of the adapters, sorted.
+    fn names(&self) -> Vec<String>;
+    /// One adapter.
+    fn adapter(&self, name: &str) -> Result<EncodedAdapter>;
+}
+
+impl Source for Population {
+    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
+        Ok(self.projections.clone())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.adapters.keys().cloned().collect()
+    }
+
+    fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
+        self.adapters.get(name).cloned().ok_or_else(|| unknown(name, &self.names()))
+    }
+}
+
+impl Source for Bundle {
+    fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
+        Self::projections(self).map(|(path, _)| Ok((path.to_owned(), self.shared(path)?))).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.adapters().map(str::to_owned).collect()
+    }
+
+    fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
+        Self::adapter(self, name)
+    }
+}
+
+/// That the engine does not know this adapter.
+pub(super) fn unknown(name: &str, known: &[String]) -> Error {
+    Error::invalid("adapter", format!("one of {}", known.join(", ")), format!("{name:?}"))
+}
