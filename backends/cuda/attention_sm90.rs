@@ -186,7 +186,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     };
     let entry = if matches!(op.form, Form::Blocks(_)) { "attention_sm90_blocks" } else { "attention_sm90" };
     let grid = blocks(resident * cluster);
-    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), cluster: [cluster as u32, 1, 1], ..Launch::new(grid, 384) };
+    // It waits for the launch before, and reads nothing until then.
+    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), cluster: [cluster as u32, 1, 1], overlap: true, ..Launch::new(grid, 384) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }

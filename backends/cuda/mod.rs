@@ -3,6 +3,7 @@
 
 mod attention;
 mod attention_repack;
+mod attention_short;
 mod attention_sm80;
 mod attention_sm90;
 mod attention_split;

@@ -8,6 +8,7 @@
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
 // under the products of its neighbours. Where tiles are few, the blocks of a cluster share the keys of one (`join_output`).
 
+#include "attention/narrow.cuh"
 #include "attention/sm90.cuh"
 
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
@@ -193,6 +194,9 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
         }
         fence_mbarrier_init();
     }
+    // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
+    grid_launch_next();
+    grid_wait();
     __syncthreads();
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
@@ -231,10 +235,4 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<true>(p, tiles);
-}
-
-// Operands that start where TMA cannot read.
-extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80_narrow(const AttentionParams p) {
-    extern __shared__ __align__(16) element shared[];
-    attend<false, true, 1>(p, shared);
 }

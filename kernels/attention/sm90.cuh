@@ -1,6 +1,7 @@
 // What a block of `sm90.cu` works on, and what its consumers do with a step: the products, the softmax, the output.
 #pragma once
 
+#include "attention/columns.cuh"
 #include "attention/partial.cuh"
 #include "attention/sm80.cuh"
 #include "attention/repack.cuh"
@@ -285,8 +286,7 @@ __device__ __forceinline__ void leave(u64 *empty) {
     }
 }
 
-// 32 columns of row `r` of O from tile `first`, held by four lanes: of each eight columns, lane t has 2t and the next. Each lane
-// gets eight columns of its own, so that it writes 16 bytes.
+// 32 columns of row `r` of O from tile `first`: eight of them for each of the four lanes that hold the row.
 __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int r, f32 share) {
     u32 own[4];
 #pragma unroll
@@ -294,34 +294,7 @@ __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int 
         int place = first + n < HEAD_DIM / 8 ? 4 * (first + n) + 2 * r : 0;
         own[n] = first + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
     }
-    u32 lane = threadIdx.x % 4, mine[4];   // mine[n] comes from lane n
-#pragma unroll
-    for (u32 turn = 0; turn < 4; turn++) {
-        u32 other = lane ^ turn;
-        u32 low = other & 1 ? own[1] : own[0], high = other & 1 ? own[3] : own[2];
-        u32 got = __shfl_xor_sync(0xffffffffu, other & 2 ? high : low, turn);
-#pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            mine[n] = other == n ? got : mine[n];
-        }
-    }
-    return {mine[0], mine[1], mine[2], mine[3]};
-}
-
-// Columns `column` to `column` + 7 of a row that has `count` of them: those that there are. `aligned`: they start on a multiple of 16
-// bytes.
-__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 count, bool aligned) {
-    if (aligned && column >= 0 && column + 8 <= count) {
-        store_16(to + column, eight);
-        return;
-    }
-    u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int c = 0; c < 8; c++) {
-        if (column + c >= 0 && column + c < count) {
-            to[column + c].bits = u16(words[c / 2] >> c % 2 * 16);
-        }
-    }
+    return gather_eight(own);
 }
 
 // A row that starts `over` elements past a multiple of 16 bytes: each lane writes from as far before its columns, what it has behind
