@@ -30,15 +30,17 @@ params! {
     ShortParams {
         common: AttentionParams,
         work: u32,
+        /// Tiles side by side on the rows of a sequence: each has some of the heads.
+        groups: u32,
     }
 }
 
 /// Head dimensions that a kernel is compiled for.
 const HELD: [u64; 2] = [32, 64];
-/// Queries, and at most as many keys of a step, in `kernels/attention/short.cuh`; keys that are multiplied at a time; warps.
+/// Queries, and at most as many keys of a step, in `kernels/attention/short.cuh`.
 const ROWS: u64 = 128;
-const STEP: u64 = 32;
-const WARPS: u64 = 8;
+/// Warps that multiply; one more copies.
+const WARPS: u64 = 4;
 /// Elements after a row in shared memory.
 const PADDING: u64 = 8;
 /// Of longer sequences blocks of all keys would be better, and more rows a warp.
@@ -60,7 +62,8 @@ impl Tile {
         (2 * 3 * ROWS * (self.0 + PADDING) * 2) as u32
     }
 
-    /// Blocks that a multiprocessor of Hopper holds at a time, by its registers and its shared memory.
+    /// Blocks of the first kernel that a multiprocessor of Hopper holds at a time, by their registers and shared memory. The general one
+    /// has one less.
     fn resident(self) -> u64 {
         if self.0 <= 32 { 3 } else { 2 }
     }
@@ -71,7 +74,7 @@ impl Tile {
         headers.push(("attention/short_params.cuh", ShortParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.0).defines(dtype, Arch(80));
         for (name, value) in
-            [("SHORT_WARPS", WARPS), ("SHORT_STEP", STEP), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())]
+            [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())]
         {
             defines.push((name, value.to_string()));
         }
@@ -80,7 +83,7 @@ impl Tile {
             source: source!("attention/short.cu"),
             headers,
             defines,
-            entries: &["attention_short", "attention_sm80_narrow"],
+            entries: &["attention_short", "attention_short_general", "attention_sm80_narrow"],
             shared_bytes: self.shared_bytes(),
         }
     }
@@ -136,16 +139,18 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
         // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere.
         return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.0), op, args, starts) };
     }
-    let resident = u64::from(plan.target.units) * tile.resident();
+    let general = op.causal || op.window.is_some() || op.lse;
+    let (entry, resident) = if general { ("attention_short_general", tile.resident() - 1) } else { ("attention_short", tile.resident()) };
+    let resident = u64::from(plan.target.units) * resident;
     let band = band(op, resident);
     let work = work(op, band);
     (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band as u32);
-    let params = ShortParams { common, work: work as u32 };
+    let params = ShortParams { common, work: work as u32, groups: op.heads.div_ceil(band) as u32 };
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
-    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), (WARPS * 32) as u32) };
+    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), ((WARPS + 1) * 32) as u32) };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "attention_short", &launch, &params) }
+    unsafe { plan.launch(queue, entry, &launch, &params) }
 }
 
 #[cfg(test)]
