@@ -15,8 +15,7 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 5] =
-    [attention_sm90::VARIANT, attention_short::VARIANT, attention_split::VARIANT, attention_sm80::VARIANT, SIMT];
+const VARIANTS: [Variant<Attention>; 5] = [attention_sm90::VARIANT, attention_short::VARIANT, attention_split::VARIANT, attention_sm80::VARIANT, SIMT];
 
 const SIMT: Variant<Attention> = Variant {
     name: "simt",

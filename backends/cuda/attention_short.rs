@@ -73,9 +73,7 @@ impl Tile {
         headers.push(("attention/short.cuh", include_str!("../../kernels/attention/short.cuh").into()));
         headers.push(("attention/short_params.cuh", ShortParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.0).defines(dtype, Arch(80));
-        for (name, value) in
-            [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())]
-        {
+        for (name, value) in [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())] {
             defines.push((name, value.to_string()));
         }
         Unit {
@@ -122,7 +120,8 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
 /// Heads of a tile: several where most sequences leave room for them, as long as the tiles go round. It changes no sum.
 fn band(op: &Attention, resident: u64) -> u64 {
     let tokens = op.q_extent().1;
-    let short = tokens <= op.batch * ROWS / 2;
+    // Heads that share keys would need them next to each other.
+    let short = tokens <= op.batch * ROWS / 2 && op.heads == op.kv_heads;
     if short && work(op, TOGETHER) >= 2 * resident { TOGETHER } else { 1 }
 }
 
