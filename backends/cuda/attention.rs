@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, attention_sm80, attention_sm90, attention_split};
+use super::{Cuda, Queue, attention_short, attention_sm80, attention_sm90, attention_split};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,7 +15,7 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 4] = [attention_sm90::VARIANT, attention_split::VARIANT, attention_sm80::VARIANT, SIMT];
+const VARIANTS: [Variant<Attention>; 5] = [attention_sm90::VARIANT, attention_short::VARIANT, attention_split::VARIANT, attention_sm80::VARIANT, SIMT];
 
 const SIMT: Variant<Attention> = Variant {
     name: "simt",
@@ -113,9 +113,11 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
     headers
 }
 
-const SHARED: [(&str, &str); 4] = [
+const SHARED: [(&str, &str); 6] = [
     ("attention/sequence.cuh", include_str!("../../kernels/attention/sequence.cuh")),
     ("attention/partial.cuh", include_str!("../../kernels/attention/partial.cuh")),
+    ("attention/columns.cuh", include_str!("../../kernels/attention/columns.cuh")),
+    ("attention/narrow.cuh", include_str!("../../kernels/attention/narrow.cuh")),
     ("attention/walk.cuh", include_str!("../../kernels/attention/walk.cuh")),
     ("attention/sm80.cuh", include_str!("../../kernels/attention/sm80.cuh")),
 ];

@@ -66,7 +66,12 @@ impl Tile {
     }
 
     pub(crate) fn shared_bytes(self, arch: Arch) -> u32 {
-        ((self.wide_rows(arch) + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
+        self.shared_bytes_of(self.wide_rows(arch))
+    }
+
+    /// Shared memory of a block of that many rows.
+    fn shared_bytes_of(self, rows: u64) -> u32 {
+        ((rows + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
     }
 
     pub(crate) fn defines(self, dtype: DType, arch: Arch) -> Vec<(&'static str, String)> {
@@ -184,8 +189,10 @@ pub(crate) unsafe fn launch_tile(
         false => ("attention_sm80_narrow", ROWS),
     };
     params.tiles = tiles(op, rows) as u32;
-    let shared_bytes = ((rows + 2 * KEYS) * (tile.0 + PADDING) * 2) as u32;
-    let launch = Launch { shared_bytes, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
+    let shared_bytes = tile.shared_bytes_of(rows);
+    // It waits for the launch before, and reads nothing until then.
+    let overlap = plan.target.arch.0 >= 90;
+    let launch = Launch { shared_bytes, overlap, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }

@@ -1,6 +1,7 @@
 //! `attention` on Hopper: TMA, warp specialisation, wgmma.
 
 use super::attention::{AttentionParams, headers, parameters};
+use super::attention_pairs::{self as pairs, Pairs};
 use super::attention_repack::{self as repack, Repack, Rows};
 use super::attention_sm80 as sm80;
 use super::jit::{Arch, Unit, source};
@@ -22,7 +23,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     covers,
     unit: |op, _| unit(op.dtype, held(op.head_dim)),
     units,
-    workspace: |op, _| COPIES_AT + copies(op).bytes(),
+    workspace: |op, _| COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes),
     launch,
 };
 
@@ -35,8 +36,12 @@ params! {
         common: AttentionParams,
         /// Where blocks ask for their next tile: zero between launches. Null where each has one.
         queue: [u32],
+        /// The plan of blocks of 64, where there is one.
+        pairs: [i32],
         /// Tiles.
         work: u32,
+        /// Columns that a pattern has room for in the plan.
+        region: u32,
     }
 }
 
@@ -67,7 +72,9 @@ fn shared_bytes(held: u64) -> u32 {
 fn unit(dtype: DType, held: u64) -> Unit {
     let mut headers = headers();
     headers.extend(repack::headers());
+    headers.extend(pairs::headers());
     headers.push(("attention/sm90.cuh", include_str!("../../kernels/attention/sm90.cuh").into()));
+    headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
     headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
     let mut defines = sm80::Tile::exactly(held).defines(dtype, Arch(90));
     defines.push(("TMA_SHARED_BYTES", shared_bytes(held).to_string()));
@@ -76,7 +83,7 @@ fn unit(dtype: DType, held: u64) -> Unit {
         source: source!("attention/sm90.cu"),
         headers,
         defines,
-        entries: &["attention_sm90", "attention_sm90_blocks", "attention_sm80_narrow", repack::ENTRY],
+        entries: &["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY],
         shared_bytes: shared_bytes(held),
     }
 }
@@ -120,8 +127,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::covers(op, target)?;
     match op.form {
         Form::Dense => {}
-        Form::Blocks(shape) if u64::from(shape.block) == ROWS => {}
-        Form::Blocks(shape) => return Err(format!("blocks of {}: a tile has {ROWS} rows", shape.block)),
+        Form::Blocks(_) => Pairs::of(op, ROWS).map_or(Ok(()), Pairs::validate)?,
         _ => return Err("it runs the dense and the block-sparse form".into()),
     }
     if op.head_dim > LONGEST {
@@ -159,8 +165,9 @@ fn cluster(op: &Attention, units: u32) -> u64 {
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let (copies, room) = (copies(&plan.op), workspace.len.saturating_sub(COPIES_AT));
-    let rest = workspace.part(COPIES_AT, room).ok_or_else(|| Error::invalid("workspace", format!("at least {COPIES_AT} bytes"), workspace.len))?;
+    let (copies, pairs) = (copies(&plan.op), Pairs::of(&plan.op, ROWS));
+    let part = |at: u64, bytes: u64| workspace.part(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
+    let rest = part(COPIES_AT, copies.bytes())?;
     let op = &copies.reads(&plan.op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &rest, args)? };
@@ -172,21 +179,34 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let mut common = parameters(op, args, 1);
     [common.q, common.k, common.v] = starts;
     (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band(op) as u32);
+    let planned = pairs.map(|pairs| part(COPIES_AT + copies.bytes(), pairs.bytes()).map(|room| (pairs, room))).transpose()?;
+    if let Some((pairs, room)) = &planned {
+        // SAFETY: the caller's promise; that part of the workspace is the plan's alone.
+        unsafe { pairs.launch(queue, plan, room, common.index)? };
+    }
     let [q, k, v] = Rows::of(op);
+    let box_keys = if pairs.is_some() { KEYS / 2 } else { KEYS };
     let map = |rows: &Rows, box_rows, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows).layout(op.dtype).encode_at(start) };
     let (work, cluster) = (work(op), cluster(op, plan.target.units));
     let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
     let params = TmaParams {
         q: map(&q, ROWS, starts[0])?,
-        k: map(&k, KEYS, starts[1])?,
-        v: map(&v, KEYS, starts[2])?,
+        k: map(&k, box_keys, starts[1])?,
+        v: map(&v, box_keys, starts[2])?,
         common,
         queue: if work > resident { address(workspace) } else { 0 },
+        pairs: planned.as_ref().map_or(0, |(_, room)| address(room)),
         work: work as u32,
+        region: pairs.map_or(0, Pairs::region) as u32,
     };
-    let entry = if matches!(op.form, Form::Blocks(_)) { "attention_sm90_blocks" } else { "attention_sm90" };
+    let entry = match op.form {
+        Form::Blocks(_) if pairs.is_some() => "attention_sm90_pairs",
+        Form::Blocks(_) => "attention_sm90_blocks",
+        _ => "attention_sm90",
+    };
     let grid = blocks(resident * cluster);
-    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), cluster: [cluster as u32, 1, 1], ..Launch::new(grid, 384) };
+    // It waits for the launch before, and reads nothing until then.
+    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), cluster: [cluster as u32, 1, 1], overlap: true, ..Launch::new(grid, 384) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }

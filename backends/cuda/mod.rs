@@ -2,7 +2,9 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod attention;
+mod attention_pairs;
 mod attention_repack;
+mod attention_short;
 mod attention_sm80;
 mod attention_sm90;
 mod attention_split;

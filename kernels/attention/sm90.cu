@@ -8,7 +8,9 @@
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
 // under the products of its neighbours. Where tiles are few, the blocks of a cluster share the keys of one (`join_output`).
 
+#include "attention/narrow.cuh"
 #include "attention/sm90.cuh"
+#include "attention/sm90_mask.cuh"
 
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
 __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
@@ -22,21 +24,36 @@ __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
     return gridDim.x + taken;
 }
 
-template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &p, const Stage &stage) {
+template <Lists LISTED> __device__ __forceinline__ void produce(const TmaParams &p, const Stage &stage) {
     Shared &shared = *stage.shared;
     tma_prefetch_map(&p.q);
     tma_prefetch_map(&p.k);
     tma_prefetch_map(&p.v);
     u32 total = p.work, count = 0, turn = 0, work = blockIdx.x / cluster_size();
     for (; work < total; turn++) {
-        Block block = block_of<LISTED>(p.common, work);
+        Block block = block_of<LISTED>(p, work);
         u32 kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
         await(&shared.q_empty, turn % 2 ^ 1);
         shared.work = work;
         mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
         fetch(p.q, stage.q, &shared.q_full, block.first_row, block.head, block.batch);
+        TilePairs pairs = {};
+        if constexpr (LISTED == BLOCKS_OF_64) {
+            pairs = pairs_of(p, block);
+        }
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
+            if constexpr (LISTED == BLOCKS_OF_64) {
+                PairKeys keys = pair_keys(pairs, step);
+                await(&shared.k_ring.empty[at], round);
+                shared.pairs[at] = keys;
+                mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
+                fetch_pair(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], keys.first, kv_head, block.batch);
+                await(&shared.v_ring.empty[at], round);
+                mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
+                fetch_pair(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], keys.first, kv_head, block.batch);
+                continue;
+            }
             i32 key = LISTED ? block_columns(p.common)[step] * BLOCK_KEYS : step * BLOCK_KEYS;
             i32 kind = LISTED ? block_kinds(p.common)[step] : -1;
             await(&shared.k_ring.empty[at], round);
@@ -58,13 +75,27 @@ template <bool LISTED> __device__ __forceinline__ void produce(const TmaParams &
     mbarrier_arrive(&shared.q_full);
 }
 
-// Keys of the step in a stage.
-template <bool LISTED> __device__ __forceinline__ Keys keys_of(const Shared &shared, u32 stage, i32 step) {
-    return LISTED ? shared.keys[stage] : Keys{step * BLOCK_KEYS, -1};
+// Keys of the step in a stage, for warp group `group`.
+template <Lists LISTED> __device__ __forceinline__ auto keys_of(const Shared &shared, u32 stage, i32 step, u32 group) {
+    if constexpr (LISTED == BLOCKS_OF_64) {
+        const PairKeys &keys = shared.pairs[stage];
+        return GroupKeys{{keys.first[0], keys.first[1]}, {keys.kind[group][0], keys.kind[group][1]}};
+    } else {
+        return LISTED ? shared.keys[stage] : Keys{step * BLOCK_KEYS, -1};
+    }
+}
+
+template <Lists LISTED, class K>
+__device__ __forceinline__ void hide(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, const K &keys) {
+    if constexpr (LISTED == BLOCKS_OF_64) {
+        hide_pair(p, s, rows, mask, keys);
+    } else {
+        hide_scores<LISTED>(p, s, rows, mask, keys);
+    }
 }
 
 // The tiles of a warp group: 64 rows of each; `group` is 0 or 1.
-template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &params, const Stage &stage, u32 group) {
+template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams &params, const Stage &stage, u32 group) {
     const AttentionParams &p = params.common;
     Shared &shared = *stage.shared;
     f32 factor = p.scale * 1.4426950409f;
@@ -78,7 +109,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
         if (work == ~0u) {
             return;
         }
-        Block block = block_of<LISTED>(p, work);
+        Block block = block_of<LISTED>(params, work);
         Rows rows;
         i32 first = block.first_row + i32(group * 64), last = first + 63 < i32(p.q_len) ? first + 63 : i32(p.q_len) - 1;
         rows.row[0] = first + i32(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
@@ -104,7 +135,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                 start_scores(s, q, k + count % STAGES * KV_BYTES);
                 wgmma_wait<0>();
                 wgmma_hold(s);
-                Keys keys = keys_of<LISTED>(shared, count % STAGES, block.steps.last);
+                auto keys = keys_of<LISTED>(shared, count % STAGES, block.steps.last, group);
                 if (LISTED) {
                     __syncwarp();
                 }
@@ -112,7 +143,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                 if (block.steps.last == block.steps.first) {
                     leave(&shared.q_empty);
                 }
-                hide_scores<LISTED>(p, s, rows, block.mask, keys);
+                hide<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
             }
@@ -135,7 +166,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                 }
                 wgmma_wait<1>();
                 wgmma_hold(s);
-                Keys keys = keys_of<LISTED>(shared, next % STAGES, step);
+                auto keys = keys_of<LISTED>(shared, next % STAGES, step, group);
                 if (LISTED) {
                     __syncwarp();
                 }
@@ -144,7 +175,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
                     // Q of the next tile may come.
                     leave(&shared.q_empty);
                 }
-                hide_scores<LISTED>(p, s, rows, block.mask, keys);
+                hide<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
                 if constexpr (WIDE_HEADS) {
                     settle_sums(rows);
@@ -174,7 +205,7 @@ template <bool LISTED> __device__ __forceinline__ void consume(const TmaParams &
     }
 }
 
-template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParams &p, char *tiles) {
+template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaParams &p, char *tiles) {
     Stage stage;
     stage.q = tiles;
     stage.k = stage.q + Q_BYTES;
@@ -193,11 +224,15 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
         }
         fence_mbarrier_init();
     }
+    // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
+    grid_launch_next();
+    grid_wait();
     __syncthreads();
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
-        registers_give<24>();
+        // Whoever reads a plan needs some more.
+        registers_give<LISTED == BLOCKS_OF_64 ? 40 : 24>();
         if (threadIdx.x == 0) {
             produce<LISTED>(p, stage);
         }
@@ -209,7 +244,7 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
             cluster_wait();
         }
     } else {
-        registers_take<240>();
+        registers_take<LISTED == BLOCKS_OF_64 ? 232 : 240>();
         consume<LISTED>(p, stage, group - 1);
         if (cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
@@ -224,17 +259,17 @@ template <bool LISTED> __device__ __forceinline__ void attend_tma(const TmaParam
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<false>(p, tiles);
+    attend_tma<EVERY>(p, tiles);
 }
 
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<true>(p, tiles);
+    attend_tma<BLOCKS_OF_128>(p, tiles);
 }
 
-// Operands that start where TMA cannot read.
-extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80_narrow(const AttentionParams p) {
-    extern __shared__ __align__(16) element shared[];
-    attend<false, true, 1>(p, shared);
+// Only the listed blocks of 64, by the plan of `attention_pairs`.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pairs(const __grid_constant__ TmaParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<BLOCKS_OF_64>(p, tiles);
 }

@@ -1,6 +1,8 @@
 // What a block of `sm90.cu` works on, and what its consumers do with a step: the products, the softmax, the output.
 #pragma once
 
+#include "attention/columns.cuh"
+#include "attention/pairs.cuh"
 #include "attention/partial.cuh"
 #include "attention/sm80.cuh"
 #include "attention/repack.cuh"
@@ -45,11 +47,25 @@ struct Keys {
     i32 first, kind;
 };
 
+// Which tiles a kernel walks over, and in which steps.
+enum Lists { EVERY = 0, BLOCKS_OF_128 = 1, BLOCKS_OF_64 = 2 };
+
+// The keys of a step of two blocks of 64: the first of each, and their kinds for either warp group.
+struct PairKeys {
+    i32 first[2], kind[CONSUMERS][2];
+};
+
+// As one group sees them.
+struct GroupKeys {
+    i32 first[2], kind[2];
+};
+
 // What a block shares besides its tiles.
 struct Shared {
     u64 q_full, q_empty;
     Ring k_ring, v_ring;
     Keys keys[STAGES];
+    PairKeys pairs[STAGES];
     u32 work;   // the tile whose Q is there
 };
 
@@ -70,6 +86,17 @@ __device__ __forceinline__ void fetch(const tensor_map &map, char *to, u64 *full
 }
 
 static_assert(BLOCK_ROWS == BLOCK_KEYS, "panels of Q, K and V are alike");
+
+// The same of two blocks of 64 keys, which lie one behind the other then; `map` has boxes of as many.
+__device__ __forceinline__ void fetch_pair(const tensor_map &map, char *to, u64 *full, const i32 (&rows)[2], u32 head, u32 batch) {
+#pragma unroll
+    for (int panel = 0; panel < PANELS; panel++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            tma_load_4d(to + (panel * BLOCK_KEYS + half * BLOCK_KEYS / 2) * ROW_BYTES, &map, full, panel * 64, rows[half], head, batch);
+        }
+    }
+}
 
 // The steps of a block, from `last` down to `first`: BLOCK_KEYS keys each, or LISTED places in the list of blocks.
 struct Steps {
@@ -105,6 +132,36 @@ __device__ __forceinline__ Steps listed_steps(const AttentionParams &p, const Bl
     return steps;
 }
 
+// The plan's numbers for a tile: where its columns are, and how many.
+struct TilePairs {
+    PairPlan plan;
+    i32 begin, count;
+};
+
+__device__ __forceinline__ TilePairs pairs_of(const TmaParams &params, const Block &block) {
+    const AttentionParams &p = params.common;
+    u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? block.head : block.batch * u32(p.heads) + block.head;
+    u32 tile = u32(block.first_row) / BLOCK_ROWS;
+    PairPlan plan = pair_plan(params.pairs, p.patterns, params.region);
+    i32 begin = pair_begin(p.index + u64(pattern) * (p.q_blocks + 1), pattern, params.region, tile);
+    return {plan, begin, plan.counts[pattern * p.tiles + tile]};
+}
+
+// The keys of step `step`. Where the last has one block, that one is read twice, and not seen the second time.
+__device__ __forceinline__ PairKeys pair_keys(const TilePairs &pairs, i32 step) {
+    PairKeys keys;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        i32 place = 2 * step + half;
+        bool there = place < pairs.count;
+        i32 at = pairs.begin + (there ? place : place - 1);
+        keys.first[half] = pairs.plan.columns[at] * (BLOCK_KEYS / 2);
+        keys.kind[0][half] = there ? pairs.plan.kinds[0][at] : ABSENT;
+        keys.kind[1][half] = there ? pairs.plan.kinds[1][at] : ABSENT;
+    }
+    return keys;
+}
+
 // Which tile a block works on, and nothing that has to be read.
 __device__ __forceinline__ Block place_of(const AttentionParams &p, u32 work) {
     // In bands of heads whose keys fit the second-level cache together. Late queries of causal sequences have the most to do, and
@@ -121,12 +178,15 @@ __device__ __forceinline__ Block place_of(const AttentionParams &p, u32 work) {
     return block;
 }
 
-template <bool LISTED> __device__ __forceinline__ Block block_of(const AttentionParams &p, u32 work) {
+template <Lists LISTED> __device__ __forceinline__ Block block_of(const TmaParams &params, u32 work) {
+    const AttentionParams &p = params.common;
     Block block = place_of(p, work);
     i32 last_row = block.first_row + BLOCK_ROWS < i32(p.q_len) ? block.first_row + BLOCK_ROWS - 1 : i32(p.q_len) - 1;
     i32 first = block.mask.first(block.first_row), end = block.mask.end(last_row);
-    if constexpr (LISTED) {
+    if constexpr (LISTED == BLOCKS_OF_128) {
         block.steps = listed_steps(p, block, first, end);
+    } else if constexpr (LISTED == BLOCKS_OF_64) {
+        block.steps = {0, (pairs_of(params, block).count + 1) / 2 - 1};
     } else {
         block.steps = {first / BLOCK_KEYS, first < end ? (end - 1) / BLOCK_KEYS : first / BLOCK_KEYS - 1};
     }
@@ -176,36 +236,6 @@ struct Rows {
     i32 all_first, all_end;   // keys that every row of the warp group sees
     f32 most[2], total[2], shrink[2];
 };
-
-// Scores that a row does not see become -infinity, in steps where there are any.
-template <bool LISTED> __device__ __forceinline__ void hide_scores(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
-    i32 begin = keys.first;
-    if (keys.kind == -1 && begin >= rows.all_first && begin + BLOCK_KEYS <= rows.all_end) {
-        return;
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        i32 query = rows.row[r], low = mask.first(query) - begin, high = mask.end(query) - begin;
-        if (LISTED && keys.kind == -2 && high > query + mask.offset + 1 - begin) {
-            high = query + mask.offset + 1 - begin;
-        }
-        u32 bits[BLOCK_KEYS / 32];
-#pragma unroll
-        for (int w = 0; LISTED && w < BLOCK_KEYS / 32; w++) {
-            bits[w] = keys.kind >= 0 ? block_bits(p)[(u64(keys.kind) * BLOCK_ROWS + u32(query) % BLOCK_ROWS) * (BLOCK_KEYS / 32) + w] : ~0u;
-        }
-#pragma unroll
-        for (int i = 0; i < BLOCK_KEYS / 8; i++) {
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                i32 column = i32(threadIdx.x % 4 * 2) + c, key = i * 8 + column;
-                bool seen = key >= low && key < high && (!LISTED || bits[i / 4] >> (i % 4 * 8 + column) & 1);
-                f32 &score = s[4 * i + 2 * r + c];
-                score = seen ? score : -infinity();
-            }
-        }
-    }
-}
 
 // Of wide heads products take longer than the softmax, and its place is under them (`settle_sums`). Of narrow ones it is the other way
 // round: measured, they lose by that, and by asking whether O has to shrink.
@@ -285,8 +315,7 @@ __device__ __forceinline__ void leave(u64 *empty) {
     }
 }
 
-// 32 columns of row `r` of O from tile `first`, held by four lanes: of each eight columns, lane t has 2t and the next. Each lane
-// gets eight columns of its own, so that it writes 16 bytes.
+// 32 columns of row `r` of O from tile `first`: eight of them for each of the four lanes that hold the row.
 __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int r, f32 share) {
     u32 own[4];
 #pragma unroll
@@ -294,34 +323,7 @@ __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int 
         int place = first + n < HEAD_DIM / 8 ? 4 * (first + n) + 2 * r : 0;
         own[n] = first + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
     }
-    u32 lane = threadIdx.x % 4, mine[4];   // mine[n] comes from lane n
-#pragma unroll
-    for (u32 turn = 0; turn < 4; turn++) {
-        u32 other = lane ^ turn;
-        u32 low = other & 1 ? own[1] : own[0], high = other & 1 ? own[3] : own[2];
-        u32 got = __shfl_xor_sync(0xffffffffu, other & 2 ? high : low, turn);
-#pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            mine[n] = other == n ? got : mine[n];
-        }
-    }
-    return {mine[0], mine[1], mine[2], mine[3]};
-}
-
-// Columns `column` to `column` + 7 of a row that has `count` of them: those that there are. `aligned`: they start on a multiple of 16
-// bytes.
-__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 count, bool aligned) {
-    if (aligned && column >= 0 && column + 8 <= count) {
-        store_16(to + column, eight);
-        return;
-    }
-    u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int c = 0; c < 8; c++) {
-        if (column + c >= 0 && column + c < count) {
-            to[column + c].bits = u16(words[c / 2] >> c % 2 * 16);
-        }
-    }
+    return gather_eight(own);
 }
 
 // A row that starts `over` elements past a multiple of 16 bytes: each lane writes from as far before its columns, what it has behind

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::density;
 use super::stored::{Entry, Measured, Stored};
 
 /// A row's cells after the shape's name and the variant.
@@ -96,6 +97,7 @@ pub fn notes(report: &Stored) -> Vec<String> {
     ];
     let flagged = |name: &str| report.results.iter().flat_map(|entry| &entry.measured).any(|measured| measured.flags.iter().any(|own| own == name));
     notes.extend(flags.iter().filter(|(name, _)| flagged(name)).map(|(_, words)| (*words).to_owned()));
+    notes.extend(if report.suite == "sparse" { density::break_even(report) } else { Vec::new() });
     notes.extend((!report.complete).then(|| "interrupted: not every shape was measured".into()));
     notes
 }

@@ -10,6 +10,8 @@ mod adapters;
 pub mod align;
 pub mod ceiling;
 pub mod compare;
+mod density;
+pub mod layout;
 pub mod markdown;
 mod micro;
 pub mod operand;

@@ -2,28 +2,34 @@
 
 use serde::Serialize;
 
+use super::layout::Layout;
 use crate::cases::Draw;
 use crate::error::Result;
 use crate::ops::index::{BlockMask, BlockShape};
 
-/// A random pattern of blocks, the same for all heads; the diagonal is always there.
+/// A pattern of blocks, the same for all heads; the diagonal is always there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Blocks {
     /// Queries and keys of a block.
     pub size: u32,
     /// One block in so many is there.
     pub one_in: u32,
-    /// How many are there in all, as many in each row of blocks as in the next, but for one; drawn where not said.
+    /// How many are there in all; drawn where not said.
     pub count: Option<u32>,
+    /// The same, of a hundred.
+    pub percent: Option<u32>,
+    /// How those lie whose number is said.
+    pub layout: Layout,
 }
 
 impl Blocks {
     /// What the name of a shape says of it.
     pub(super) fn name(&self) -> String {
-        let Self { size, one_in, count } = self;
-        match count {
-            Some(count) => format!("{count} blocks of {size}"),
-            None => format!("sparse{} block{size}", 100 - 100 / one_in),
+        let Self { size, one_in, count, percent, layout } = self;
+        match (count, percent) {
+            (Some(count), _) => format!("{count} blocks of {size}"),
+            (None, Some(percent)) => format!("{percent} % {} blocks of {size}", layout.name()),
+            (None, None) => format!("sparse{} block{size}", 100 - 100 / one_in),
         }
     }
 }
@@ -50,40 +56,22 @@ impl Pattern {
     pub(super) fn draw(blocks: Blocks, [queries, keys]: [u64; 2], draw: &mut Draw) -> Result<Self> {
         let [rows, columns] = [queries, keys].map(|length| length.div_ceil(u64::from(blocks.size)) as u32);
         let (mut row_ptr, mut col_idx) = (vec![0], Vec::new());
-        for row in 0..rows {
-            match blocks.count {
-                None => col_idx.extend((0..columns).filter(|&column| draw.below(blocks.one_in) == 0 || column == row % columns).map(|column| column as i32)),
-                Some(count) => {
-                    let until = |row: u32| (u64::from(count) * u64::from(row) / u64::from(rows)) as u32;
-                    col_idx.extend(some_columns(until(row + 1) - until(row), row % columns, columns, draw));
-                }
+        let percent = |percent: u32| (u64::from(rows) * u64::from(columns) * u64::from(percent)).div_ceil(100) as u32;
+        let listed = match blocks.count.or(blocks.percent.map(percent)) {
+            Some(count) => blocks.layout.draw(count, [rows, columns], draw),
+            None => {
+                let mut there = |row, column| draw.below(blocks.one_in) == 0 || column == row % columns;
+                (0..rows).map(|row| (0..columns).filter(|&column| there(row, column)).map(|column| column as i32).collect()).collect()
             }
+        };
+        for row in &listed {
+            col_idx.extend(row);
             row_ptr.push(col_idx.len() as i32);
         }
         let shape = BlockShape { block: blocks.size, q_blocks: rows, kv_blocks: columns, patterns: 1, capacity: col_idx.len() as u32, masks: 0 };
         let mask = BlockMask::new(&row_ptr, &col_idx, &[], &[], shape)?;
         Ok(Self { block: blocks.size, row_ptr, col_idx, mask })
     }
-}
-
-/// `count` different columns, rising, `own` among them; each of the others is as likely as the next.
-fn some_columns(count: u32, own: u32, columns: u32, draw: &mut Draw) -> Vec<i32> {
-    let mut wanted = count.min(columns).saturating_sub(1);
-    let mut chosen = Vec::new();
-    // Selection sampling (Knuth, The Art of Computer Programming, volume 2, algorithm S).
-    let mut left = columns - 1;
-    for column in 0..columns {
-        if column == own {
-            chosen.push(column as i32);
-            continue;
-        }
-        if draw.below(left) < wanted {
-            chosen.push(column as i32);
-            wanted -= 1;
-        }
-        left -= 1;
-    }
-    chosen
 }
 
 #[cfg(test)]
@@ -94,7 +82,7 @@ mod tests {
     #[test]
     fn a_number_of_blocks_is_spread_over_the_rows() {
         for (count, length) in [(800, 8064), (1600, 11392), (63, 8064)] {
-            let blocks = Blocks { size: 128, one_in: 5, count: Some(count) };
+            let blocks = Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random };
             let pattern = Pattern::draw(blocks, [length, length], &mut Draw::seeded("blocks")).unwrap();
             assert_eq!(pattern.col_idx.len(), count as usize);
             let rows = pattern.row_ptr.windows(2).map(|pair| &pattern.col_idx[pair[0] as usize..pair[1] as usize]);
@@ -108,7 +96,9 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_drawn_and_the_diagonal_is_there() {
-        let pattern = Pattern::draw(Blocks { size: 128, one_in: 5, count: None }, [8192, 8192], &mut Draw::seeded("blocks")).unwrap();
+        let pattern =
+            Pattern::draw(Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random }, [8192, 8192], &mut Draw::seeded("blocks"))
+                .unwrap();
         assert!((700..1000).contains(&pattern.col_idx.len()), "{}", pattern.col_idx.len());
         assert!((0..64).all(|row| pattern.mask.row(0, row).any(|(column, _)| column == row)));
     }

@@ -1,6 +1,8 @@
 //! The lists of shapes: one for GPUs, and one a hundred times smaller for processors.
 
 use super::align::{self, Sweep};
+use super::density;
+use super::layout::Layout;
 use super::pattern::Blocks;
 use super::shape::{Delta, Held, Point, Shape, Suite};
 use crate::device::Kind;
@@ -115,13 +117,13 @@ fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -
 
 /// Blocks of 128, four in five left out.
 fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
-    let blocks = Some(Blocks { size: 128, one_in: 5, count: None });
+    let blocks = Some(Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random });
     Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks }
 }
 
 /// That many blocks of 128 over one sequence.
 fn counted((count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
-    let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count) });
+    let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random });
     let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks };
     (shape, heads == 1 && [12, 800].contains(&count))
 }
@@ -134,7 +136,7 @@ fn block_counts() -> Vec<Entry> {
         (count, 1, 64, 128 * rows)
     });
     let more = [(122_305, 1, 64, 782 * 128), (800, 8, 64, 8064), (800, 32, 64, 8064), (800, 32, 128, 8064)];
-    of_reference.into_iter().chain(more).map(counted).collect()
+    of_reference.into_iter().chain(more).map(counted).chain(density::shapes().into_iter().map(|shape| (shape, false))).collect()
 }
 
 fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {

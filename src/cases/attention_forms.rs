@@ -44,7 +44,26 @@ fn varlen() -> Vec<Case> {
         cases.extend(varlen_case("varlen_empty_sequences", dtype, [2, 1], 32, [&[9, 0, 17, 3], &[33, 5, 0, 129]], causal));
     }
     cases.extend(varlen_case("varlen_window", DType::F16, [2, 1], 48, [&[70, 12], &[90, 130]], |op| op.window = Some(20)));
+    cases.extend(sentences());
     cases.extend(varlen_case("varlen_last_empty", DType::BF16, [1, 1], 64, [&[129, 0], &[129, 0]], |_| ()));
+    cases
+}
+
+/// What an encoder asks for: sequences of at most 512, around every width at which more of them, or more of their heads, go together.
+fn sentences() -> Vec<Case> {
+    let mut cases = Vec::new();
+    const LENGTHS: &[i32] = &[33, 1, 128, 0, 64, 16, 129, 32, 17, 65, 300, 31, 127, 63, 5];
+    const SHORT: &[i32] = &[9, 30, 2, 64, 0, 12, 33, 1, 40, 25, 61, 7];
+    let plain = |op: &mut Attention| op.lse = false;
+    for dtype in [DType::F16, DType::BF16] {
+        cases.extend(varlen_case("sentences_d32", dtype, [3, 3], 32, [LENGTHS, LENGTHS], plain));
+        cases.extend(varlen_case("sentences_d64_gqa", dtype, [4, 2], 64, [LENGTHS, LENGTHS], plain));
+        cases.extend(varlen_case("sentences_d24", dtype, [2, 2], 24, [SHORT, SHORT], plain));
+        cases.extend(varlen_case("sentences_lse", dtype, [2, 1], 32, [LENGTHS, LENGTHS], |_| ()));
+        cases.extend(varlen_case("sentences_causal_window", dtype, [2, 2], 40, [LENGTHS, LENGTHS], |op| (op.causal, op.window) = (true, Some(70))));
+    }
+    // So many heads that several are a tile's, and more tiles than blocks stay.
+    cases.extend(varlen_case("sentences_many_heads", DType::F16, [402, 402], 16, [SHORT, SHORT], plain));
     cases
 }
 

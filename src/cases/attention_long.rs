@@ -71,6 +71,11 @@ fn tiles() -> Vec<Case> {
         let long = |patterns, kinds| Blocks { lengths: [300, 2100], block: 128, patterns, kinds };
         cases.push(block_case("blocks128_long", base(dtype, [2, 2], 64), long(1, ALL)));
         cases.push(block_case("blocks128_long_d128", causal(base(dtype, [2, 1], 128)), long(2, FULL)));
+        let halves = |patterns, kinds| Blocks { lengths: [330, 2100], block: 64, patterns, kinds };
+        cases.push(block_case("blocks64_long", base(dtype, [2, 2], 64), halves(1, ALL)));
+        cases.push(block_case("blocks64_long_d128", causal(base(dtype, [2, 1], 128)), halves(2, ALL)));
+        let many = Blocks { lengths: [300, 300], block: 64, patterns: 1, kinds: ALL };
+        cases.push(block_case("blocks64_many_heads", base(dtype, [50, 25], 16), many));
         let many = Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
         cases.push(block_case("blocks128_many_heads", base(dtype, [50, 25], 16), many));
     }
