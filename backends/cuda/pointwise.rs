@@ -89,8 +89,9 @@ const NORM_ROWS: u64 = 8;
 const PIECE: u64 = 4;
 /// Pieces of a row that a lane holds, by kernel.
 const NORMS: [(u64, &str); 4] = [(2, "pointwise_norm_2"), (3, "pointwise_norm_3"), (4, "pointwise_norm_4"), (8, "pointwise_norm_8")];
-/// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, and threads.
-const WIDE: [(u64, &str); 3] = [(2, "pointwise_wide_2"), (3, "pointwise_wide_3"), (4, "pointwise_wide_4")];
+/// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, with the blocks of each that a multiprocessor
+/// has registers for; and threads.
+const WIDE: [(u64, u64, &str); 3] = [(2, 4, "pointwise_wide_2"), (3, 3, "pointwise_wide_3"), (4, 2, "pointwise_wide_4")];
 const WIDE_THREADS: u64 = 256;
 /// As in `kernels/pointwise/rope.cuh`: pairs of a head at most.
 const ROPE_PAIRS: u64 = 256;
@@ -114,10 +115,10 @@ fn kernel(op: &Pointwise, params: &PointwiseParams, units: u64) -> (&'static str
     match op.kind {
         Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
             let short = NORMS.iter().find(|(pieces, _)| on_whole(PIECE, op, params) && op.columns <= pieces * 32 * PIECE);
-            let wide = WIDE.iter().find(|(lines, _)| on_whole(each, op, params) && across <= lines * WIDE_THREADS);
+            let wide = WIDE.iter().find(|(lines, ..)| on_whole(each, op, params) && across <= lines * WIDE_THREADS);
             match (short, wide) {
                 (Some((_, entry)), _) => (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
-                (None, Some((_, entry))) => (entry, blocks(op.rows)),
+                (None, Some((_, each_unit, entry))) => (entry, blocks(op.rows.min(units * each_unit))),
                 (None, None) => ("pointwise_simt", blocks(op.rows)),
             }
         }

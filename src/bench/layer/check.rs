@@ -19,8 +19,8 @@ use crate::session::Session;
 const ROWS: u64 = 16;
 const COLUMNS: u64 = 256;
 const QUERIES: u64 = 24;
-/// Products of two numbers that the oracle does for one row of a sample in about a second.
-const PRODUCTS: u64 = 1 << 29;
+/// Products of two numbers that the oracle does for a sample of the MLP in about a second; at least one row.
+const PRODUCTS: u64 = 1 << 28;
 
 /// Runs one launch after the other and compares each; the inner error says what is wrong.
 ///
