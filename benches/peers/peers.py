@@ -1,7 +1,7 @@
 """What a user of PyTorch would run instead, for each operation of a report: pairs of a name and a function that gives
 the work, the part of its answer that is checked, and that part in float64.
 
-A peer that needs something that is not installed raises, and the table says so.
+A peer that needs something that is not installed is left out, or raises, and the table says so.
 """
 
 import functools
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import installed
 from layer import layer
 
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
@@ -110,6 +111,10 @@ def attention(shape: dict):
         return
     yield "cuDNN", lambda: sdpa(SDPBackend.CUDNN_ATTENTION), check
     yield "FlashAttention-2", lambda: sdpa(SDPBackend.FLASH_ATTENTION), check
+    if flash_attention_4 := installed.flash_attention_4():
+        # The order that it is written for.
+        turned = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v)]
+        yield "FlashAttention-4", lambda: flash_attention_4(*turned, causal), lambda o: check(o.transpose(1, 2))
 
 
 def codebook_gemm(shape: dict):
@@ -156,6 +161,23 @@ def codebook_gemm(shape: dict):
         yield "LoRA, two cuBLAS calls", two_products, check
     else:
         yield "LoRA, gather and bmm", gathered, check
+    if prepare := installed.vllm_lora():
+        # Projections of one input are slices of one launch, as many as a layer has.
+        slices = 4 if share % 4 == 0 else 1
+        apply = prepare(ids, adapters, slices, r)
+        shrink, expand = ([tensor.mT.contiguous() for tensor in factor] for factor in (a, b))
+        outputs = [torch.empty(t, slices * d, device="cuda", dtype=dtype) for _ in range(p // slices)]
+
+        def triton_kernels():
+            source = x
+            for n, y in enumerate(outputs):
+                part = slice(n * slices, (n + 1) * slices)
+                apply(source, shrink[part], expand[part], y)
+                # As many numbers as an input has, without a copy.
+                source = y.view(-1)[: t * d].view(t, d) if part.stop % share == 0 else source
+            return outputs[0][:, :d]
+
+        yield "vLLM's LoRA kernels", triton_kernels, check
 
 
 def copy(shape: dict):

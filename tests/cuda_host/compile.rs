@@ -180,24 +180,44 @@ const HOPPER: &str = r#"
     }
 "#;
 
+/// What is left of a unit's name without its type of elements.
+fn shape(unit: &Unit) -> String {
+    let typed = |word: &&str| !matches!(word.trim_end_matches(','), "f16" | "bf16" | "f32");
+    unit.name.split(' ').filter(typed).collect::<Vec<_>>().join(" ")
+}
+
 /// The units of an entry that are compiled for `arch` where nothing asks for all, and how many are left out.
 ///
-/// Every unit that runs on sm_80 is compiled for it. sm_86 and sm_89, which have its registers and instructions, take a quarter each,
-/// and the assembler gives both the same code (a trial below holds it to that); sm_90a takes half of them, and all that are
-/// its own. The kernels that stream weights differ from each other by the family of activations alone in every three:
-/// each number of rows has one of them, in turn.
+/// Of units that differ by the type of elements alone one is compiled: of one shape this type, of the next shape another, and
+/// `TRIFUSE_KERNELS_TURN`, a number that `./check` draws for each revision, turns them round. So is the family of activations of the
+/// kernels that stream weights. sm_86 and sm_89, which have the registers and instructions of sm_80, take a quarter of the
+/// shapes each, and the assembler gives both the same code (a trial below holds it to that); sm_90a takes half of those that sm_80
+/// has too, and all that are its own.
 fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
-    let units = entry.units(arch);
-    let count = units.len();
+    let mut shapes: Vec<(String, Vec<Unit>)> = Vec::new();
+    for unit in entry.units(arch) {
+        let name = shape(&unit);
+        match shapes.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, units)) => units.push(unit),
+            None => shapes.push((name, vec![unit])),
+        }
+    }
+    let all = std::env::var_os("TRIFUSE_ALL_KERNELS").is_some();
+    let turn = std::env::var("TRIFUSE_KERNELS_TURN").ok().and_then(|turn| turn.parse().ok()).unwrap_or(0usize);
+    let (count, number_of_shapes) = (shapes.iter().map(|(_, units)| units.len()).sum::<usize>(), shapes.len());
     let taken = |number: usize| match arch {
-        _ if std::env::var_os("TRIFUSE_ALL_KERNELS").is_some() => true,
+        _ if all => true,
         Arch(86) => number.is_multiple_of(4),
-        Arch(89) => number % 4 == 2 || count == 1,
-        Arch(90) if entry.variant == "sm90_stream" => (number + number / 3).is_multiple_of(3),
+        Arch(89) => number % 4 == 2 || number_of_shapes <= 2,
+        Arch(90) if entry.variant == "sm90_stream" => (number + number / 3 + turn).is_multiple_of(3),
         Arch(90) if entry.runs_on.accept(Arch(80)).is_ok() => number.is_multiple_of(2),
         _ => true,
     };
-    let chosen: Vec<Unit> = units.into_iter().enumerate().filter(|(number, _)| taken(*number)).map(|(_, unit)| unit).collect();
+    let mut chosen = Vec::new();
+    for (place, (_, (_, units))) in shapes.into_iter().enumerate().filter(|(number, _)| taken(*number)).enumerate() {
+        let types = units.len();
+        chosen.extend(units.into_iter().enumerate().filter(|(number, _)| all || *number == place.wrapping_add(turn) % types).map(|(_, unit)| unit));
+    }
     let left = count - chosen.len();
     (chosen, left)
 }
