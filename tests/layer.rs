@@ -124,7 +124,7 @@ fn cases() -> Vec<Arc<Case>> {
             // Llama's with its mask, the reference's without, as each is used.
             cases.push(Case::new("uneven", Layer::new(dtype, [2, 13], UNEVEN, style, style == Style::Llama)));
         }
-        cases.push(Case::new("even", Layer::new(DType::F16, [2, 70], EVEN, style, style == Style::Gpt)));
+        cases.push(Case::new("even", Layer::new(DType::F16, [2, 70], EVEN, style, style == Style::Reference)));
     }
     cases.into_iter().map(Arc::new).collect()
 }

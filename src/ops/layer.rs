@@ -56,20 +56,20 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Style {
-    /// As GPT-2's, and the reference suite's: LayerNorm, GELU (tanh form), a bias on every product, no rotary positions.
-    Gpt,
+    /// As the reference suite's, and GPT-2's: LayerNorm, GELU (tanh form), a bias on every product, no rotary positions.
+    Reference,
     /// As Llama's (arXiv:2307.09288): RMSNorm, rotary positions, SwiGLU, no bias.
     Llama,
 }
 
 impl Style {
     /// Every style.
-    pub const ALL: [Self; 2] = [Self::Gpt, Self::Llama];
+    pub const ALL: [Self; 2] = [Self::Reference, Self::Llama];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Gpt => "gpt",
+            Self::Reference => "reference",
             Self::Llama => "llama",
         }
     }
@@ -159,7 +159,7 @@ impl Layer {
 
     /// Whether products have biases.
     pub fn biases(&self) -> bool {
-        self.style == Style::Gpt
+        self.style == Style::Reference
     }
 
     /// The operations.
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!(cost.useful_flops, products + pointwise + 4.0 * 4.0 * 2.0 * 6.0);
         assert_eq!(cost.dense_flops - cost.useful_flops, 4.0 * 4.0 * 2.0 * 3.0);
         assert_eq!(cost.bytes, 2.0 * (8.0 * 60.0 + 16.0 + 2.0 * 24.0));
-        let gpt = Layer { style: Style::Gpt, ..llama };
-        assert_eq!(gpt.cost().unwrap().bytes, 2.0 * (8.0 * 48.0 + 32.0 + 16.0 + 8.0 + 12.0 + 8.0 + 48.0));
+        let reference = Layer { style: Style::Reference, ..llama };
+        assert_eq!(reference.cost().unwrap().bytes, 2.0 * (8.0 * 48.0 + 32.0 + 16.0 + 8.0 + 12.0 + 8.0 + 48.0));
     }
 
     #[test]

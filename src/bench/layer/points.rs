@@ -84,7 +84,7 @@ mod tests {
     fn the_choice_narrows_the_list() {
         let names = |choice: &Choice, kind, quick| points(choice, DType::F16, Extent { kind, quick }).unwrap().iter().map(Point::name).collect::<Vec<_>>();
         assert_eq!(names(&Choice::default(), Kind::Discrete, false).len(), 2 * 3 * 4);
-        assert_eq!(names(&Choice::default(), Kind::Cpu, true), ["h256 gpt b1 s64", "h256 llama b1 s64 causal"]);
+        assert_eq!(names(&Choice::default(), Kind::Cpu, true), ["h256 reference b1 s64", "h256 llama b1 s64 causal"]);
         let choice = Choice { models: vec![Model::Llama2With70B; 2], styles: vec![Style::Llama], tokens: vec![100, 7], batch: Some(3), causal: Some(false) };
         assert_eq!(names(&choice, Kind::Cpu, false), ["llama2-70b llama b3 s100", "llama2-70b llama b3 s7"]);
         let none = Choice { tokens: vec![0], ..Choice::default() };

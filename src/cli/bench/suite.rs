@@ -98,8 +98,8 @@ pub struct Layers {
 /// The styles of a layer by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StyleName {
-    /// LayerNorm, GELU, biases: the reference suite's
-    Gpt,
+    /// LayerNorm, GELU, biases
+    Reference,
     /// RMSNorm, rotary positions, SwiGLU
     Llama,
 }
@@ -107,7 +107,7 @@ pub enum StyleName {
 impl From<StyleName> for Style {
     fn from(name: StyleName) -> Self {
         match name {
-            StyleName::Gpt => Self::Gpt,
+            StyleName::Reference => Self::Reference,
             StyleName::Llama => Self::Llama,
         }
     }
