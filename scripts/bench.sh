@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Our speed and PyTorch's on the same shapes, suite by suite in turn, in one table.
 #
-#   scripts/bench.sh [SUITE...]   attention, linear, mlp and adapters where none is named
+#   scripts/bench.sh [SUITE...]   attention, linear, mlp, layer and adapters where none is named
 #   scripts/bench.sh reports      micro, sparse, forward-pass and align, our side alone, each with its own columns
 #
 # TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
@@ -15,7 +15,7 @@ trifuse=${TRIFUSE:-target/release/trifuse}
 out=${OUT:-target/bench}
 python=${PYTHON:-python3}
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(attention linear mlp adapters)
+[ ${#suites[@]} -gt 0 ] || suites=(attention linear mlp layer adapters)
 mkdir -p "$out"
 
 if [ "${suites[0]}" = reports ]; then

@@ -14,7 +14,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-tests=(conformance contract)
+tests=(conformance contract layer)
 
 pack() {
   set -e
@@ -120,6 +120,7 @@ run() {
   step contract-wgpu 120 .gpu/contract '[wgpu]'
   TRIFUSE_REPEATS=100 step conformance-cuda 500 .gpu/conformance '[cuda]'
   step contract-cuda 120 .gpu/contract '[cuda]'
+  step layer-cuda 120 .gpu/layer '[cuda]'
   step vectors 120 .gpu/trifuse verify --vectors .gpu/vectors --backend cuda
   step vectors-wgpu 120 .gpu/trifuse verify --vectors .gpu/vectors --backend wgpu
   for tool in memcheck synccheck initcheck; do step "$tool" 120 "$PWD/scripts/gpu.sh" sanitize "$tool"; done

@@ -11,6 +11,7 @@ pub mod conformance;
 pub mod device;
 pub mod dtype;
 pub mod error;
+pub mod layer;
 #[cfg(feature = "model")]
 pub mod model;
 pub mod ops;

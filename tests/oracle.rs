@@ -155,6 +155,21 @@ fn rotary_positions_turn_pairs_half_a_head_apart() {
 }
 
 #[test]
+fn rotary_positions_in_place_leave_what_lies_between_rows() {
+    // Rows of 11 elements, of which two heads of 4 are turned.
+    let kind = Kind::RopeInPlace { head_dim: 4, base: 1e4f32.to_bits(), stride: 11 };
+    let rows: Vec<f64> = (0..30).map(|i| DType::F32.round((f64::from(i) * 0.7).sin())).collect();
+    let host = |x: &[f64]| pointwise::Host { positions: Some(vec![5, 0, -3]), ..pointwise::Host::new(x.to_vec()) };
+    let found = row_operation(8, 3, kind).evaluate(&host(&rows), Exact).unwrap().swap_remove(0).elements;
+    let heads: Vec<f64> = rows.chunks(11).flat_map(|row| row[..8].to_vec()).collect();
+    let turned = first(&row_operation(8, 3, Kind::Rope { head_dim: 4, base: 1e4f32.to_bits() }), &host(&heads));
+    assert_eq!(found.len(), 30);
+    for (at, value) in found.into_iter().enumerate() {
+        assert_eq!(value, (at % 11 < 8).then(|| turned[at / 11 * 8 + at % 11]), "element {at}");
+    }
+}
+
+#[test]
 fn embedding_pooling_and_addition_have_their_values_by_hand() {
     let table = pointwise::Host { ids: Some(TokenAdapters::new(&[2, -1, 0], 3).unwrap()), ..pointwise::Host::new(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) };
     assert_close(&first(&row_operation(2, 3, Kind::Embedding { vocabulary: 3 }), &table), &[5.0, 6.0, 0.0, 0.0, 1.0, 2.0]);

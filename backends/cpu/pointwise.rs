@@ -55,6 +55,8 @@ struct Operands<T> {
     bias: Option<View<T>>,
     residual: Option<View<T>>,
     columns: usize,
+    /// Elements from a row of x, and of y, to the next.
+    stride: usize,
 }
 
 impl<T: Element> Operands<T> {
@@ -64,7 +66,7 @@ impl<T: Element> Operands<T> {
     /// The operands are held and have that row.
     unsafe fn widen(&self, row: usize, values: &mut [f32], other: &mut [f32]) {
         // SAFETY: as this function's contract.
-        T::widen(unsafe { self.x.read(row * self.columns, self.columns) }, values);
+        T::widen(unsafe { self.x.read(row * self.stride, self.columns) }, values);
         if let Some(residual) = self.residual {
             // SAFETY: as this function's contract.
             T::widen(unsafe { residual.read(row * self.columns, self.columns) }, other);
@@ -96,7 +98,8 @@ impl<T: Element> Operands<T> {
 unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<()> {
     let (rows, columns) = (op.rows as usize, op.columns as usize);
     let view = |slice: &Option<Slice<Cpu>>| slice.as_ref().map(View::<T>::new);
-    let operands = Operands { x: View::<T>::new(&args.x), weight: view(&args.weight), bias: view(&args.bias), residual: view(&args.residual), columns };
+    let [weight, bias, residual] = [&args.weight, &args.bias, &args.residual].map(view);
+    let operands = Operands { x: View::<T>::new(&args.x), weight, bias, residual, columns, stride: op.stride() as usize };
     // SAFETY: as this function's contract.
     let words = |slice: &Slice<Cpu>| unsafe { View::<i32>::new(slice).all() };
     let positions = args.positions.as_ref().map(words).unwrap_or_default();
@@ -122,7 +125,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             let variance = math::sum(values, |x| (x - mean) * (x - mean)) / columns as f32;
                             operands.scale(values, mean, 1.0 / (variance + f32::from_bits(eps)).sqrt(), other);
                         }
-                        Kind::Rope { head_dim, base } => {
+                        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
                             operands.widen(row, values, other);
                             rotate(values, head_dim as usize, f32::from_bits(base), positions[row], other);
                         }
@@ -151,7 +154,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             math::activate(activation, values);
                         }
                     }
-                    T::narrow(values, y.write(row * columns, columns));
+                    T::narrow(values, y.write(row * operands.stride, columns));
                 }
             }
         });

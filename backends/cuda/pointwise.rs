@@ -40,6 +40,8 @@ params! {
         index: [const i32],
         rows: u64,
         columns: u64,
+        /// Elements from a row to the next, of rotary positions.
+        stride: u64,
         head_dim: u64,
         /// Of the rotary base.
         log2_base: f64,
@@ -59,18 +61,40 @@ fn unit(dtype: DType) -> Unit {
             ("pointwise/kind.cuh", include_str!("../../kernels/pointwise/kind.cuh").into()),
             ("pointwise/norm.cuh", include_str!("../../kernels/pointwise/norm.cuh").into()),
             ("pointwise/lines.cuh", include_str!("../../kernels/pointwise/lines.cuh").into()),
+            ("pointwise/rope.cuh", include_str!("../../kernels/pointwise/rope.cuh").into()),
+            ("pointwise/wide.cuh", include_str!("../../kernels/pointwise/wide.cuh").into()),
         ],
         defines: vec![("ELEMENT", dtype.name().into())],
-        entries: &["pointwise_simt", "pointwise_norm_2", "pointwise_norm_3", "pointwise_norm_4", "pointwise_norm_8", "pointwise_lines", "pointwise_pool"],
+        entries: &ENTRIES,
         shared_bytes: 0,
     }
 }
+
+const ENTRIES: [&str; 11] = [
+    "pointwise_simt",
+    "pointwise_norm_2",
+    "pointwise_norm_3",
+    "pointwise_norm_4",
+    "pointwise_norm_8",
+    "pointwise_wide_2",
+    "pointwise_wide_3",
+    "pointwise_wide_4",
+    "pointwise_rope",
+    "pointwise_lines",
+    "pointwise_pool",
+];
 
 /// As in `kernels/pointwise/norm.cuh`: rows of a block, a warp each; elements that a lane moves at once.
 const NORM_ROWS: u64 = 8;
 const PIECE: u64 = 4;
 /// Pieces of a row that a lane holds, by kernel.
 const NORMS: [(u64, &str); 4] = [(2, "pointwise_norm_2"), (3, "pointwise_norm_3"), (4, "pointwise_norm_4"), (8, "pointwise_norm_8")];
+/// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, with the blocks of each that a multiprocessor
+/// has registers for; and threads.
+const WIDE: [(u64, u64, &str); 3] = [(2, 4, "pointwise_wide_2"), (3, 3, "pointwise_wide_3"), (4, 2, "pointwise_wide_4")];
+const WIDE_THREADS: u64 = 256;
+/// As in `kernels/pointwise/rope.cuh`: pairs of a head at most.
+const ROPE_PAIRS: u64 = 256;
 /// Blocks of those kernels a multiprocessor: each takes row after row.
 const NORM_BLOCKS: u64 = 4;
 /// As in `kernels/pointwise/lines.cuh`: threads of a block, bytes that each moves at once, lines of a row that a block sums.
@@ -86,17 +110,28 @@ fn on_whole(elements: u64, op: &Pointwise, params: &PointwiseParams) -> bool {
 
 /// The kernel for an operation, and its blocks on a device of `units` multiprocessors.
 fn kernel(op: &Pointwise, params: &PointwiseParams, units: u64) -> (&'static str, u32) {
-    let across = op.columns * op.dtype.size() / LINE;
+    let (each, across) = (LINE / op.dtype.size(), op.columns * op.dtype.size() / LINE);
     let lines = op.rows.saturating_mul(across);
     match op.kind {
-        Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise if on_whole(PIECE, op, params) => {
-            let fits = NORMS.iter().find(|(pieces, _)| op.columns <= pieces * 32 * PIECE);
-            fits.map_or(("pointwise_simt", blocks(op.rows)), |(_, entry)| (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))))
+        Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
+            let short = NORMS.iter().find(|(pieces, _)| on_whole(PIECE, op, params) && op.columns <= pieces * 32 * PIECE);
+            let wide = WIDE.iter().find(|(lines, ..)| on_whole(each, op, params) && across <= lines * WIDE_THREADS);
+            match (short, wide) {
+                (Some((_, entry)), _) => (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
+                (None, Some((_, each_unit, entry))) => (entry, blocks(op.rows.min(units * each_unit))),
+                (None, None) => ("pointwise_simt", blocks(op.rows)),
+            }
         }
-        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(LINE / op.dtype.size(), op, params) && lines <= u64::from(u32::MAX) => {
+        Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } => {
+            let half = head_dim / 2;
+            let whole = on_whole(each, op, params) && half.is_multiple_of(each) && op.stride().is_multiple_of(each);
+            let entry = if whole && half <= ROPE_PAIRS && op.columns <= u32::MAX.into() { "pointwise_rope" } else { "pointwise_simt" };
+            (entry, blocks(op.rows))
+        }
+        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(each, op, params) && lines <= u64::from(u32::MAX) => {
             ("pointwise_lines", blocks(lines.div_ceil(LINE_THREADS)))
         }
-        Kind::MeanPool(_) if on_whole(LINE / op.dtype.size(), op, params) => ("pointwise_pool", blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
+        Kind::MeanPool(_) if on_whole(each, op, params) => ("pointwise_pool", blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
         _ => ("pointwise_simt", blocks(op.rows)),
     }
 }
@@ -112,6 +147,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         index: 0,
         rows: op.rows,
         columns: op.columns,
+        stride: op.stride(),
         head_dim: op.columns,
         log2_base: 0.0,
         eps: 0.0,
@@ -122,7 +158,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
     match op.kind {
         Kind::RmsNorm { eps, .. } => (params.kind, params.eps) = (0, f32::from_bits(eps)),
         Kind::LayerNorm { eps, .. } => (params.kind, params.eps) = (1, f32::from_bits(eps)),
-        Kind::Rope { head_dim, base } => {
+        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
             (params.kind, params.head_dim, params.log2_base) = (2, head_dim, f64::from(f32::from_bits(base)).log2());
             params.index = address_of(args.positions.as_ref());
         }

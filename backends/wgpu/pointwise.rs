@@ -36,10 +36,15 @@ struct NormParams {
     eps: f32,
 }
 
-/// The `Params` of `rope.wgsl`, and of `rows.wgsl` (columns, first, count).
+/// The `Params` of `rows.wgsl` (columns, first, count).
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct Params([u32; 3]);
+
+/// The `Params` of `rope.wgsl` (pairs, columns, head_dim, stride).
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct RopeParams([u32; 4]);
 
 /// The frequencies of Rope, `base^(−2j/d)` for each pair `j`, as high and low words in units of 2⁻⁶⁴ turns.
 fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
@@ -66,9 +71,11 @@ fn source(dtype: DType, kind: Kind) -> Source {
         Kind::MeanPool(_) => (4, ROWS, "mean pool"),
         Kind::Add => (5, ROWS, "add"),
         Kind::Rope { .. } => (6, &[shader!("pointwise/rope.wgsl")], "RoPE"),
+        Kind::RopeInPlace { .. } => (8, &[shader!("pointwise/rope.wgsl")], "RoPE in place"),
         Kind::Activation(_) => (7, ROWS, "activation"),
     };
-    let mut operands = vec![Operand::read("x", float), Operand::write("y", float)];
+    let in_place = matches!(kind, Kind::RopeInPlace { .. });
+    let mut operands = vec![Operand::read("x", float).when(!in_place), Operand::write("y", float)];
     let mut constants = vec![("KIND", Constant::U32(number))];
     match kind {
         Kind::RmsNorm { residual, .. } | Kind::LayerNorm { residual, .. } => operands.extend([
@@ -77,7 +84,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
             Operand::read("residual", float).when(residual),
         ]),
         Kind::L2Normalise => operands.extend(["weight", "bias", "residual"].map(|name| Operand::read(name, float).when(false))),
-        Kind::Rope { head_dim, base } => {
+        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
             operands.push(Operand::read("positions", Element::I32));
             constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
         }
@@ -98,7 +105,8 @@ pub(super) fn sources() -> Vec<Source> {
     let eps = 1e-5f32.to_bits();
     let shape = crate::ops::index::VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 };
     let mut kinds = vec![Kind::L2Normalise, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
-    kinds.push(Kind::Rope { head_dim: 128, base: 1e4f32.to_bits() });
+    let base = 1e4f32.to_bits();
+    kinds.extend([Kind::Rope { head_dim: 128, base }, Kind::RopeInPlace { head_dim: 128, base, stride: 384 }]);
     kinds.extend(Activation::ALL.map(Kind::Activation));
     for residual in [false, true] {
         kinds.extend([Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }]);
@@ -114,15 +122,17 @@ impl Kernel<Pointwise> for Wgpu {
     }
 
     fn plan(&self, op: &Pointwise, _: Option<&str>) -> Result<Plan> {
-        let (window, row_bytes) = (self.window_bytes(), op.columns * op.dtype.size());
+        let (window, row_bytes) = (self.window_bytes(), op.stride() * op.dtype.size());
         let refuse = |reason: String| Err(Error::unsupported(format!("pointwise on {}", Self::NAME), format!("portable: {reason}")));
         let rows = window / row_bytes;
         if rows == 0 {
-            return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.columns));
+            return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.stride()));
         }
         match op.kind {
             Kind::MeanPool(_) if op.x_rows() > rows => return refuse(format!("{} rows to pool, the device binds {rows} at a time", op.x_rows())),
-            Kind::Rope { head_dim, .. } if head_dim / 2 > MAX_PAIRS => return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS)),
+            Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } if head_dim / 2 > MAX_PAIRS => {
+                return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
+            }
             _ => {}
         }
         let pipeline = self.pipeline(&source(op.dtype, op.kind))?;
@@ -153,8 +163,8 @@ impl Wgpu {
     /// Rows `row..row + rows` of y.
     fn launch_rows(&self, queue: &mut Queue, plan: &Plan, args: &PointwiseArgs<Self>, row: u64, rows: u64) -> Result<()> {
         let op = &plan.op;
-        let row_bytes = op.columns * op.dtype.size();
-        let of = |slice: &Slice<Self>| part(slice, row * row_bytes, rows * row_bytes);
+        let (row_bytes, columns_bytes) = (op.stride() * op.dtype.size(), op.columns * op.dtype.size());
+        let of = |slice: &Slice<Self>| part(slice, row * row_bytes, (rows - 1) * row_bytes + columns_bytes);
         let words = |slice: &Slice<Self>, at: u64, count: u64| part(slice, at * 4, count * 4);
         let y = of(&args.y);
         let residual = args.residual.as_ref().map(of);
@@ -166,11 +176,12 @@ impl Wgpu {
                 let (x, weight, bias) = (of(&args.x), args.weight.as_ref(), args.bias.as_ref());
                 queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), weight, bias, residual.as_ref()], &NormParams { columns, eps }, rows)
             }
-            Kind::Rope { head_dim, .. } => {
-                let (x, positions) = (of(&args.x), args.positions.as_ref().map(|slice| words(slice, row, rows)));
+            Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } => {
+                let x = matches!(op.kind, Kind::Rope { .. }).then(|| of(&args.x));
+                let positions = args.positions.as_ref().map(|slice| words(slice, row, rows));
                 let pairs = rows * op.columns / 2;
-                let params = Params([pairs as u32, columns, head_dim as u32]);
-                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), positions.as_ref()], &params, pairs.div_ceil(WIDTH))
+                let params = RopeParams([pairs as u32, columns, head_dim as u32, op.stride() as u32]);
+                queue.dispatch(self, &plan.pipeline, &[x.as_ref(), Some(&y), positions.as_ref()], &params, pairs.div_ceil(WIDTH))
             }
             Kind::Add | Kind::Activation(_) => {
                 let x = of(&args.x);

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import installed
+from layer import layer
 
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
@@ -198,4 +199,4 @@ def launches(shape: dict):
     yield "PyTorch relu", chained, lambda y: (y, x.double().relu())
 
 
-OPS = {"copy": copy, "launches": launches, "linear": linear, "fused_mlp": fused_mlp, "attention": attention, "codebook_gemm": codebook_gemm}
+OPS = {"copy": copy, "launches": launches, "linear": linear, "fused_mlp": fused_mlp, "attention": attention, "codebook_gemm": codebook_gemm, "layer": layer}

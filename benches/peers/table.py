@@ -8,7 +8,7 @@ import argparse
 import json
 import pathlib
 
-SUITES = ["attention", "linear", "mlp", "adapters"]
+SUITES = ["attention", "linear", "mlp", "layer", "adapters"]
 HEAD = ["shape", "variant", "cold", "warm", "rate", "of ceiling", "best peer", "peer, cold", "ratio", "ratio, warm"]
 
 

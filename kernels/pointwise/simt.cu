@@ -1,12 +1,15 @@
 // What a transformer layer needs between the large operations; arithmetic in f32, sums in a fixed order. Here a block a row, for every
-// size and place; norms of rows of up to 1,024 elements are in norm.cuh, what moves whole lines of 16 bytes in lines.cuh.
+// size and place; norms of rows of up to 1,024 elements are in norm.cuh, of longer ones in wide.cuh, rotary positions in rope.cuh, what else
+// moves whole lines of 16 bytes in lines.cuh.
 //
-// x, residual and y are [rows, columns], packed. There is no product of matrices here, so nothing for tensor cores.
+// x, residual and y are [rows, columns], packed, but for rotary positions, whose rows lie p.stride elements apart. There is no product of matrices here, so nothing for tensor cores.
 
 #include "tile/reduce.cuh"
 #include "pointwise/kind.cuh"
 #include "pointwise/lines.cuh"
 #include "pointwise/norm.cuh"
+#include "pointwise/rope.cuh"
+#include "pointwise/wide.cuh"
 
 constexpr int THREADS = 256;
 
@@ -41,23 +44,6 @@ __device__ __forceinline__ void normalise(const PointwiseParams &p, u64 row, f32
     }
 }
 
-// The halves of each head turned against each other. The angle is taken in f64, and in half turns: at position 100,000
-// an f32 angle is off by 0.004, and the f32 sine of a large angle needs local memory.
-__device__ __forceinline__ void rotate(const PointwiseParams &p, u64 row) {
-    u64 start = row * p.columns, half = p.head_dim / 2;
-    f64 position = p.index[row];
-    for (u64 j = threadIdx.x; j < half; j += THREADS) {
-        f64 turns = position * exp2(-2.0 * f64(j) / f64(p.head_dim) * p.log2_base) * 0.3183098861837907;
-        f32 sine, cosine;
-        sincospif(f32(turns - 2.0 * rint(0.5 * turns)), &sine, &cosine);
-        for (u64 head = start; head < start + p.columns; head += p.head_dim) {
-            f32 a = widen(p.x[head + j]), b = widen(p.x[head + half + j]);
-            p.y[head + j] = narrow<element>(a * cosine - b * sine);
-            p.y[head + half + j] = narrow<element>(b * cosine + a * sine);
-        }
-    }
-}
-
 // Norms, by the pieces of a row that a lane holds.
 constexpr int NORM_BLOCKS = sizeof(element) == 2 ? 4 : 2;
 
@@ -68,6 +54,15 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4) pointwise_norm_3(c
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS) pointwise_norm_4(const PointwiseParams p) { norm_rows<4, true>(p); }
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2) pointwise_norm_8(const PointwiseParams p) { norm_rows<8, false>(p); }
+
+// Of long rows, by the lines that a thread holds.
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 4) pointwise_wide_2(const PointwiseParams p) { norm_wide<2>(p); }
+
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 3) pointwise_wide_3(const PointwiseParams p) { norm_wide<3>(p); }
+
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 2) pointwise_wide_4(const PointwiseParams p) { norm_wide<4>(p); }
+
+extern "C" __global__ void __launch_bounds__(ROPE_THREADS) pointwise_rope(const PointwiseParams p) { rope_lines(p); }
 
 extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_lines(const PointwiseParams p) { each_line(p); }
 

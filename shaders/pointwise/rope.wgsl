@@ -1,4 +1,6 @@
 // Rotary positions: one pair of elements an invocation.
+//   KIND 6  from x to y, both packed
+//   KIND 8  in y, rows `stride` elements apart; there is no x
 //
 // A driver's sin and cos may be off by 2⁻¹¹, and only between −π and π; and position · frequency in f32 loses the
 // turn once the position is large. So the angle is kept as a share of a turn in integers: the host gives each
@@ -8,6 +10,15 @@ struct Params {
     pairs: u32,
     columns: u32,
     head_dim: u32,
+    // Elements from a row to the next.
+    stride: u32,
+}
+
+fn before(at: u32) -> f32 {
+    if (KIND == 8u) {
+        return load_y(at);
+    }
+    return load_x(at);
 }
 
 // The upper 32 bits of a · b.
@@ -55,13 +66,15 @@ fn main(
         return;
     }
     let half = launch.params.head_dim / 2u;
-    let head = pair / half;
+    let row_pairs = launch.params.columns / 2u;
+    let row = pair / row_pairs;
+    let head = pair % row_pairs / half;
     let j = pair % half;
-    let at = head * launch.params.head_dim + j;
-    let position = load_positions(at / launch.params.columns);
+    let at = row * launch.params.stride + head * launch.params.head_dim + j;
+    let position = load_positions(row);
     let turned = cos_sin(turn(position, load_frequencies(2u * j), load_frequencies(2u * j + 1u)));
-    let first = load_x(at);
-    let second = load_x(at + half);
+    let first = before(at);
+    let second = before(at + half);
     store_y(at, first * turned.x - second * turned.y);
     store_y(at + half, second * turned.x + first * turned.y);
 }

@@ -15,6 +15,7 @@ pub fn table(report: &Stored) -> (Vec<&'static str>, Vec<Vec<String>>) {
         "micro" => (&["cold", "warm", "a launch", "a launch, host", "rate"], micro),
         "align" => (&["cold", "± 95 %", "warm", "executed", "over aligned", "neighbour"], align),
         "sparse" => (&["p50", "mean", "std", "p95", "p99", "executed", "useful", "dense-equivalent", "ceiling"], sparse),
+        "layer" => (&["cold", "± 95 %", "warm", "parts, cold", "parts, warm", "executed", "useful", "dense-equivalent", "ceiling", "error"], layer),
         "forward-pass" => (&["p50", "mean", "std", "p95", "p99", "a projection", "device", "f16 LoRA", "times smaller"], forward_pass),
         _ => (&["cold", "± 95 %", "p95", "p99", "warm", "executed", "bytes", "ceiling", "error"], plain),
     };
@@ -39,6 +40,10 @@ pub fn page(report: &Stored) -> String {
     let line = |cells: &Vec<String>| format!("| {} |", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
     let lines: Vec<String> = [head, rule].iter().chain(&rows).map(line).collect();
     let mut page = format!("### {}\n\n{}\n\n{}\n", report.suite, heading(report), lines.join("\n"));
+    if let Some(parts) = parts_table(report) {
+        // Writing to a string does not fail.
+        let _ = writeln!(page, "\n{parts}");
+    }
     for note in notes(report) {
         // Writing to a string does not fail.
         let _ = write!(page, "\n- {note}");
@@ -155,6 +160,31 @@ fn sparse(_: &Entry, measured: &Measured) -> Vec<String> {
     let rates = &measured.rates;
     let work = [rates.executed_flops, rates.useful_flops, rates.dense_equivalent_flops].map(flops).to_vec();
     [spread(measured), work, vec![format!("{:.0} %", rates.share_of_ceiling * 100.0)]].concat()
+}
+
+/// The whole, and the sum of its launches by themselves.
+fn layer(_: &Entry, measured: &Measured) -> Vec<String> {
+    let (cold, rates) = (&measured.cold, &measured.rates);
+    let parts = measured.parts.as_ref().map_or_else(|| ["–", "–"].map(str::to_owned), |parts| [parts.cold_seconds, parts.warm_seconds].map(seconds));
+    let times = [vec![seconds(cold.median), interval(measured), seconds(measured.warm.median)], parts.to_vec()].concat();
+    let work = [rates.executed_flops, rates.useful_flops, rates.dense_equivalent_flops].map(flops).to_vec();
+    let share = [format!("{:.0} %", rates.share_of_ceiling * 100.0), format!("{:.2}", measured.checked.error_of_allowed)];
+    [times, work, share.to_vec()].concat()
+}
+
+/// Every launch of every layer by itself, where there are layers.
+fn parts_table(report: &Stored) -> Option<String> {
+    let mut lines =
+        vec!["| shape | launch | variant | cold | warm | executed | bytes | ceiling |".to_owned(), format!("| --- | --- | --- {}|", "| ---: ".repeat(5))];
+    for entry in &report.results {
+        for part in entry.measured.iter().flat_map(|measured| &measured.parts).flat_map(|parts| &parts.each) {
+            let (times, rates) = ([part.cold_seconds, part.warm_seconds].map(seconds).join(" | "), &part.rates);
+            let share = rates.share_of_ceiling * 100.0;
+            let (name, done, moved) = (entry.name.replace('|', "\\|"), flops(rates.executed_flops), bytes(rates.bytes));
+            lines.push(format!("| {name} | {} | {} {} | {times} | {done} | {moved} | {share:.0} % |", part.name, part.op, part.variant));
+        }
+    }
+    (lines.len() > 2).then(|| lines.join("\n"))
 }
 
 fn forward_pass(_: &Entry, measured: &Measured) -> Vec<String> {

@@ -11,6 +11,7 @@ pub mod align;
 pub mod ceiling;
 pub mod compare;
 mod density;
+pub mod layer;
 pub mod layout;
 pub mod markdown;
 mod micro;
@@ -63,6 +64,8 @@ pub struct Options {
     pub sweep: Sweep,
     /// Register so many adapters, of the suite that does, rather than the usual numbers.
     pub adapters: Option<u32>,
+    /// Which layers, of the suite of layers.
+    pub layers: layer::Choice,
 }
 
 /// Runs a suite. `began` is told each shape's name before it is measured, with how many there are; where it breaks, the
@@ -121,6 +124,7 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
     let extent = suite::Extent { kind, quick: options.quick };
     let mut points = match options.suite {
         Suite::Align => align::points(&options.sweep, options.dtype, extent)?,
+        Suite::Layer => layer::points(&options.layers, options.dtype, extent)?,
         suite => suite::points(suite, options.dtype, extent),
     };
     if let Some(adapters) = options.adapters {
@@ -140,6 +144,9 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
 fn measure<D: Backend>(session: &mut Session<D>, point: &Point, variant: Option<&str>, judge: Judge<'_, D>) -> Result<Outcome> {
     if let Shape::Copy { bytes } = point.shape {
         return micro::copy_point(session, bytes, &judge);
+    }
+    if let Shape::Layer { .. } = point.shape {
+        return layer::measure(session, point, variant, &judge);
     }
     Ok(match with_point(session, point, variant, judge)? {
         Made::Measured(outcome) => outcome,
@@ -189,7 +196,8 @@ impl<D: Backend> Judge<'_, D> {
         let milliseconds = Milliseconds::of(&cold.seconds);
         let launch_seconds = cold.seconds.median / launches.max(1) as f64;
         let launch_host_seconds = cold.host_seconds / launches.max(1) as f64;
-        let told = Measured { variant, launches, launch_seconds, launch_host_seconds, checked, cost, memory, milliseconds, cold, warm, rates, flags };
+        let parts = None;
+        let told = Measured { variant, launches, launch_seconds, launch_host_seconds, checked, cost, memory, parts, milliseconds, cold, warm, rates, flags };
         Ok(Outcome::Measured(Box::new(told)))
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::align::Aligned;
 use super::ceiling::{Bound, Ceilings};
+use super::layer::Parts;
 use super::pattern::Pattern;
 use super::sample::{Checked, Memory};
 use super::shape::{Point, Suite};
@@ -143,6 +144,8 @@ pub struct Measured {
     pub cost: Cost,
     /// What adapters take, where there are any.
     pub memory: Option<Memory>,
+    /// Of a layer: its launches one by one.
+    pub parts: Option<Parts>,
     /// The cold times by the field names of the reference harness.
     #[serde(flatten)]
     pub milliseconds: Milliseconds,

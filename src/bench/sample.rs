@@ -91,6 +91,16 @@ pub struct Checked {
     pub relative_l2: f64,
 }
 
+impl Checked {
+    /// Both together.
+    pub fn add(&mut self, other: &Self) {
+        self.elements += other.elements;
+        self.of += other.of;
+        self.error_of_allowed = self.error_of_allowed.max(other.error_of_allowed);
+        self.relative_l2 = self.relative_l2.max(other.relative_l2);
+    }
+}
+
 /// Fills the outputs with NaN.
 pub fn poison<D: Device>(session: &mut Session<D>, probes: &[Probe<D>]) -> Result<()> {
     probes.iter().try_for_each(|probe| session.write(&probe.output, &vec![u8::MAX; probe.output.len as usize]))
@@ -103,21 +113,32 @@ pub fn poison<D: Device>(session: &mut Session<D>, probes: &[Probe<D>]) -> Resul
 pub fn check<D: Device>(session: &mut Session<D>, dtype: DType, probes: &[Probe<D>]) -> Result<Result<Checked, String>> {
     let mut all = Checked::default();
     for probe in probes {
-        let found = session.read(&probe.output)?;
-        let size = dtype.size();
-        if let Some(place) = first_not_finite(dtype, &found) {
-            return Ok(Err(format!("element {place} of {} was not written, or is not finite", found.len() as u64 / size)));
-        }
-        all.of += found.len() as u64 / size;
         let samples = (probe.samples)(session)?;
-        for (sample, metrics) in samples.iter().zip(compare(dtype, &samples, &found)?) {
-            all.elements += sample.places.len() as u64;
-            all.error_of_allowed = all.error_of_allowed.max(if metrics.max_abs == 0.0 { 0.0 } else { metrics.max_abs / metrics.tolerance.max_abs });
-            all.relative_l2 = all.relative_l2.max(metrics.relative_l2);
-            if !metrics.accepted() {
-                let place = sample.places.get(metrics.worst).copied().unwrap_or_default();
-                return Ok(Err(format!("element {place}: {metrics}")));
-            }
+        match check_output(session, dtype, &probe.output, &samples)? {
+            Ok(checked) => all.add(&checked),
+            Err(why) => return Ok(Err(why)),
+        }
+    }
+    Ok(Ok(all))
+}
+
+/// Compares one output with its samples; the inner error says what is wrong.
+///
+/// # Errors
+/// What the device or the oracle reports.
+pub fn check_output<D: Device>(session: &mut Session<D>, dtype: DType, output: &Slice<D>, samples: &[Sample]) -> Result<Result<Checked, String>> {
+    let found = session.read(output)?;
+    let count = found.len() as u64 / dtype.size();
+    if let Some(place) = first_not_finite(dtype, &found) {
+        return Ok(Err(format!("element {place} of {count} was not written, or is not finite")));
+    }
+    let mut all = Checked { of: count, ..Checked::default() };
+    for (sample, metrics) in samples.iter().zip(compare(dtype, samples, &found)?) {
+        let error_of_allowed = if metrics.max_abs == 0.0 { 0.0 } else { metrics.max_abs / metrics.tolerance.max_abs };
+        all.add(&Checked { elements: sample.places.len() as u64, of: 0, error_of_allowed, relative_l2: metrics.relative_l2 });
+        if !metrics.accepted() {
+            let place = sample.places.get(metrics.worst).copied().unwrap_or_default();
+            return Ok(Err(format!("element {place}: {metrics}")));
         }
     }
     Ok(Ok(all))

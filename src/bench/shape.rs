@@ -8,6 +8,7 @@ use crate::cases::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::Form;
+use crate::ops::layer::{Model, Sizes, Style};
 use crate::ops::{Activation, Attention, FusedMlp};
 
 /// One line of a suite.
@@ -49,6 +50,8 @@ pub enum Suite {
     Attention,
     /// The fused MLP.
     Mlp,
+    /// A transformer layer as one graph, beside its parts.
+    Layer,
     /// Matrix products.
     Linear,
     /// Chains and groups of codebook GEMMs.
@@ -65,13 +68,15 @@ pub enum Suite {
 
 impl Suite {
     /// Every suite.
-    pub const ALL: [Self; 8] = [Self::Attention, Self::Mlp, Self::Linear, Self::Adapters, Self::Sparse, Self::ForwardPass, Self::Align, Self::Micro];
+    pub const ALL: [Self; 9] =
+        [Self::Attention, Self::Mlp, Self::Layer, Self::Linear, Self::Adapters, Self::Sparse, Self::ForwardPass, Self::Align, Self::Micro];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Attention => "attention",
             Self::Mlp => "mlp",
+            Self::Layer => "layer",
             Self::Linear => "linear",
             Self::Adapters => "adapters",
             Self::Sparse => "sparse",
@@ -171,6 +176,22 @@ pub enum Shape {
         /// Columns of both factors.
         rank: u64,
     },
+    /// A transformer layer, all of its operations.
+    Layer {
+        /// The model that it is of, where it is one with a name.
+        model: Option<Model>,
+        /// Sequences.
+        batch: u64,
+        /// Tokens of each.
+        tokens: u64,
+        /// Its widths.
+        #[serde(flatten)]
+        sizes: Sizes,
+        /// Its norms and MLP.
+        style: Style,
+        /// Whether a token sees no later one.
+        causal: bool,
+    },
     /// A copy from one buffer to another.
     Copy {
         /// Bytes that are read; as many are written.
@@ -242,6 +263,10 @@ impl Shape {
             }
             Self::Registered { tokens, adapters, bits, projections, d, rank } => {
                 format!("registered {adapters} of {bits} bits, {projections} x {d} r{rank} tokens{tokens}")
+            }
+            Self::Layer { model, batch, tokens, sizes, style, causal } => {
+                let model = model.map_or_else(|| format!("h{}", sizes.hidden), |model| model.name().into());
+                format!("{model} {} b{batch} s{tokens}{}", style.name(), if *causal { " causal" } else { "" })
             }
             Self::Copy { bytes } => match bytes {
                 1_073_741_824.. => format!("copy {} GiB", bytes >> 30),

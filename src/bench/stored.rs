@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use super::ceiling::Ceilings;
+pub use super::layer::{Part, Parts};
 pub use super::report::Rates;
 use super::report::SuiteReport;
 pub use super::sample::{Checked, Memory, Registered};
@@ -104,6 +105,7 @@ pub struct Measured {
     pub checked: Checked,
     pub cost: Cost,
     pub memory: Option<Memory>,
+    pub parts: Option<Parts>,
     pub cold: Times,
     pub warm: Times,
     pub rates: Rates,

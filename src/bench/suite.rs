@@ -2,6 +2,7 @@
 
 use super::align::{self, Sweep};
 use super::density;
+use super::layer;
 use super::layout::Layout;
 use super::pattern::Blocks;
 use super::shape::{Delta, Held, Point, Shape, Suite};
@@ -32,8 +33,9 @@ pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
         (Suite::Sparse, Kind::Cpu) => [(12, 1, 64, 1024), (24, 1, 64, 1408), (12, 2, 64, 1024)].map(counted).to_vec(),
         (Suite::Sparse, _) => block_counts(),
         (Suite::ForwardPass, kind) => return forward_pass(dtype, kind, extent.quick),
-        // The sweep as it is where nothing narrows it: its sizes are in range.
+        // The sweep, and the layers, as they are where nothing narrows them: their sizes are in range.
         (Suite::Align, _) => return align::points(&Sweep::default(), dtype, extent).unwrap_or_default(),
+        (Suite::Layer, _) => return layer::points(&layer::Choice::default(), dtype, extent).unwrap_or_default(),
         (Suite::Micro, kind) => return micro(dtype, kind, extent.quick),
     };
     let chosen = all.into_iter().filter(|(_, quick)| *quick || !extent.quick);
@@ -85,7 +87,7 @@ fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
 fn captured(shape: &Shape) -> bool {
     match shape {
         Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
-        Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Launches { .. } => true,
+        Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Launches { .. } | Shape::Layer { .. } => true,
         Shape::Linear { .. } | Shape::FusedMlp { .. } | Shape::Copy { .. } => false,
     }
 }

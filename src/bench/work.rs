@@ -201,6 +201,7 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
             making.run(crowd.op(), |session| crowd.operands(session, &mut draw))
         }
         Shape::Launches { count } => making.run(micro::least(dtype), |session| micro::launches(session, count, dtype, &mut draw)),
+        Shape::Layer { .. } => Ok(Made::Unsupported("a layer is several operations: `trifuse bench layer` measures it".into())),
         // No operation of this crate: `copy_point` measures it.
         Shape::Copy { .. } => Ok(Made::Unsupported("a copy is no operation".into())),
     }

@@ -17,13 +17,13 @@ fn case(name: impl std::fmt::Display, op: Pointwise) -> Case {
 
 fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
     let dtype = op.dtype;
-    let mut host = Host::new(draw.normal(dtype, op.x_rows() * op.columns, 1.0));
+    let mut host = Host::new(draw.pitched(dtype, [op.x_rows(), op.columns], op.stride(), 1.0));
     let residual = matches!(op.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add);
     host.residual = draw.optional(residual, dtype, op.rows * op.columns, 1.0);
     host.weight = draw.optional(matches!(op.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. }), dtype, op.columns, 1.0);
     host.bias = draw.optional(matches!(op.kind, Kind::LayerNorm { .. }), dtype, op.columns, 0.5);
     match op.kind {
-        Kind::Rope { .. } => {
+        Kind::Rope { .. } | Kind::RopeInPlace { .. } => {
             // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
             let far = if dtype == DType::F32 { 32 } else { 2000 };
             host.positions = Some((0..op.rows).map(|_| draw.below(far) as i32 - far as i32 / 8).collect());
@@ -70,6 +70,9 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("layer_norm_residual", op(33, 384, Kind::LayerNorm { eps: eps(), residual: true })));
         cases.push(case("rms_norm_residual", op(33, 384, Kind::RmsNorm { eps: eps(), residual: true })));
         cases.push(case("rope_d64", op(9, 4 * 64, Kind::Rope { head_dim: 64, base: 1e4f32.to_bits() })));
+        // The heads of q and k in rows [q | k | v], four heads on one; then rows that begin on no whole line.
+        cases.push(case("rope_in_place", op(9, 5 * 64, Kind::RopeInPlace { head_dim: 64, base: 1e4f32.to_bits(), stride: 6 * 64 })));
+        cases.push(case("rope_in_place_odd", op(5, 3 * 10, Kind::RopeInPlace { head_dim: 10, base: 5e5f32.to_bits(), stride: 37 })));
         cases.push(case("rope_d2", op(7, 6, Kind::Rope { head_dim: 2, base: 1e4f32.to_bits() })));
         cases.push(case("embedding", op(21, 65, Kind::Embedding { vocabulary: 300 })));
         cases.push(case("l2_normalise", op(7, 385, Kind::L2Normalise)));
@@ -79,6 +82,16 @@ pub(super) fn cases() -> Vec<Case> {
         cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
     }
     cases.push(case("rope_d254", Pointwise { dtype: DType::F16, rows: 3, columns: 3 * 254, kind: Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() } }));
+    let grouped = Kind::RopeInPlace { head_dim: 128, base: 1e4f32.to_bits(), stride: 12 * 128 };
+    cases.push(case("rope_in_place_grouped", Pointwise { dtype: DType::BF16, rows: 3, columns: 10 * 128, kind: grouped }));
+    // Norms of rows as wide as those of models of 7, 13 and 70 thousand million weights.
+    for (n, columns) in [5120, 8192].into_iter().enumerate() {
+        let kinds = [Kind::RmsNorm { eps: eps(), residual: n == 1 }, Kind::LayerNorm { eps: eps(), residual: n == 0 }];
+        cases.extend([(DType::F16, kinds[n]), (DType::BF16, kinds[1 - n])].map(|(dtype, kind)| {
+            let name = if matches!(kind, Kind::RmsNorm { .. }) { "rms" } else { "layer" };
+            case(format!("{name}_norm{columns}"), Pointwise { dtype, rows: 3, columns, kind })
+        }));
+    }
     cases.push(case("l2_normalise_one", Pointwise { dtype: DType::F16, rows: 21, columns: 1, kind: Kind::L2Normalise }));
     cases.push(case("add_rows4096", Pointwise { dtype: DType::BF16, rows: 4096, columns: 3, kind: Kind::Add }));
     cases.extend(pool(DType::F16, 1, 511, 33).map(|op| case("mean_pool_one_long", op)));

@@ -4,6 +4,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use crate::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
+use crate::ops::pointwise::Kind;
 use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
 use crate::oracle::attention::{HostForm, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
@@ -65,15 +66,22 @@ impl Upload for FusedMlp {
 
 impl Upload for Pointwise {
     fn upload<D: Device>(&self, host: &pointwise::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PointwiseArgs<D>> {
+        let (x, y) = if matches!(self.kind, Kind::RopeInPlace { .. }) {
+            let both = stage.updated(session, "y", self.dtype, &host.x)?;
+            (both.clone(), both)
+        } else {
+            let x = stage.input(session, "x", self.dtype, &host.x)?;
+            (x, stage.output(session, "y", self.dtype, (self.rows * self.columns) as usize)?)
+        };
         Ok(PointwiseArgs {
-            x: stage.input(session, "x", self.dtype, &host.x)?,
+            x,
             weight: stage.optional(session, "weight", self.dtype, host.weight.as_deref())?,
             bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
             residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
             positions: host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?,
             ids: host.ids.as_ref().map(|ids| session.index(ids)).transpose()?,
             sequences: host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?,
-            y: stage.output(session, "y", self.dtype, (self.rows * self.columns) as usize)?,
+            y,
         })
     }
 }

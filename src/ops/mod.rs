@@ -7,6 +7,7 @@ pub mod codebook_gemm;
 pub mod codes;
 pub mod fused_mlp;
 pub mod index;
+pub mod layer;
 pub mod linear;
 pub mod pointwise;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub use attention::{Attention, AttentionArgs};
 pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 pub use codes::CodeWidth;
 pub use fused_mlp::{FusedMlp, FusedMlpArgs};
+pub use layer::Layer;
 pub use linear::{Linear, LinearArgs};
 pub use pointwise::{Pointwise, PointwiseArgs};
 

@@ -47,6 +47,16 @@ pub enum Kind {
         /// Usually 10,000: the bits of an f32.
         base: u32,
     },
+    /// As [`Rope`](Self::Rope), over what it reads: the first `columns` elements of rows that lie `stride` elements apart.
+    /// Of rows `[q | k | v]` these are the heads of q and of k. x is y's own memory.
+    RopeInPlace {
+        /// Elements of a head: even, divides `columns`.
+        head_dim: u64,
+        /// The bits of an f32.
+        base: u32,
+        /// Elements from a row to the next, `columns` at least.
+        stride: u64,
+    },
     /// `y[r] = x[ids[r]]`; x is a table of `vocabulary` rows. An id of −1 gives a row of zeros.
     Embedding {
         /// Rows of the table.
@@ -65,7 +75,7 @@ pub enum Kind {
 /// The operands.
 #[derive_where(Clone, Debug)]
 pub struct PointwiseArgs<D: Device> {
-    /// Rows, or the table of an embedding; read.
+    /// Rows, or the table of an embedding; read. In place: y.
     pub x: Slice<D>,
     /// `[columns]`, read: of the norms.
     pub weight: Option<Slice<D>>,
@@ -73,13 +83,13 @@ pub struct PointwiseArgs<D: Device> {
     pub bias: Option<Slice<D>>,
     /// `[rows, columns]`, read.
     pub residual: Option<Slice<D>>,
-    /// Of Rope: `[rows]` positions as i32, any value, read.
+    /// Of both forms of Rope: `[rows]` positions as i32, any value, read.
     pub positions: Option<Slice<D>>,
     /// Of Embedding: the id of each row ([`TokenAdapters`] checks ids against a range, here the vocabulary).
     pub ids: Option<Index<TokenAdapters, D>>,
     /// Of MeanPool: where the sequences start.
     pub sequences: Option<Index<Varlen, D>>,
-    /// `[rows, columns]`, written.
+    /// `[rows, columns]`, written. In place: rows a stride apart, read and written.
     pub y: Slice<D>,
 }
 
@@ -87,6 +97,11 @@ impl<D: Device> PointwiseArgs<D> {
     /// `x` to `y`, nothing else.
     pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
         Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, sequences: None, y }
+    }
+
+    /// `y` turned by `positions` where it lies.
+    pub fn rope_in_place(y: Slice<D>, positions: Slice<D>) -> Self {
+        Self { positions: Some(positions), ..Self::new(y.clone(), y) }
     }
 }
 
@@ -98,6 +113,16 @@ impl Pointwise {
             Kind::MeanPool(shape) => shape.total_q,
             _ => self.rows,
         }
+    }
+
+    /// Elements from a row of y to the next.
+    pub fn stride(&self) -> u64 {
+        if let Kind::RopeInPlace { stride, .. } = self.kind { stride } else { self.columns }
+    }
+
+    /// Whether there are positions.
+    pub fn is_rope(&self) -> bool {
+        matches!(self.kind, Kind::Rope { .. } | Kind::RopeInPlace { .. })
     }
 
     fn has_residual(&self) -> bool {
@@ -112,13 +137,14 @@ impl Op for Pointwise {
     fn validate(&self) -> Result<()> {
         ensure(self.columns > 0, "pointwise: columns", "at least 1", self.columns)?;
         product("pointwise: x", &[self.x_rows(), self.columns, self.dtype.size()])?;
-        product("pointwise: y", &[self.rows, self.columns, self.dtype.size()])?;
+        product("pointwise: y", &[self.rows, self.stride().max(self.columns), self.dtype.size()])?;
+        ensure(self.stride() >= self.columns, "pointwise: stride", &format!("at least {} columns", self.columns), self.stride())?;
         match self.kind {
             Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } => {
                 let eps = f32::from_bits(eps);
                 ensure(eps.is_finite() && eps >= 0.0, "pointwise: eps", "a finite number of at least 0", eps)
             }
-            Kind::Rope { head_dim, base } => {
+            Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
                 ensure(
                     head_dim > 0 && head_dim % 2 == 0 && self.columns.is_multiple_of(head_dim),
                     "pointwise: head_dim",
@@ -144,8 +170,14 @@ impl Op for Pointwise {
 
     fn operands<'a, D: Device>(&self, args: &'a PointwiseArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         let size = self.dtype.size();
-        see(Operand::packed("x", Access::Read, &args.x, self.x_rows() * self.columns, size));
-        see(Operand::packed("y", Access::Write, &args.y, self.rows * self.columns, size));
+        if matches!(self.kind, Kind::RopeInPlace { .. }) {
+            let own = (D::buffer_id(&args.x.buffer), args.x.offset) == (D::buffer_id(&args.y.buffer), args.y.offset);
+            ensure(own, "pointwise: x", "y's own memory", "other memory")?;
+            see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, self.columns], self.stride(), size));
+        } else {
+            see(Operand::packed("x", Access::Read, &args.x, self.x_rows() * self.columns, size));
+            see(Operand::packed("y", Access::Write, &args.y, self.rows * self.columns, size));
+        }
         let norm = matches!(self.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. });
         let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
         for (name, slice, wanted, rows) in
@@ -156,7 +188,7 @@ impl Op for Pointwise {
                 see(Operand::packed(name, Access::Read, slice, rows * self.columns, size));
             }
         }
-        expect_present(Self::NAME, "positions", matches!(self.kind, Kind::Rope { .. }), args.positions.is_some())?;
+        expect_present(Self::NAME, "positions", self.is_rope(), args.positions.is_some())?;
         if let Some(positions) = &args.positions {
             see(Operand::packed("positions", Access::Read, positions, self.rows, 4));
         }

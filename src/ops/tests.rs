@@ -79,7 +79,10 @@ proptest! {
             dtype: DType::F32, tokens, d_model: d_in, d_ff: rank, d_out, activation: Activation::Relu, gated: flag, bias1: core, bias2: flag, residual: core,
         };
         sane(&mlp)?;
-        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base: 1e4f32.to_bits() }, pointwise::Kind::Embedding { vocabulary: adapters }] {
+        let base = 1e4f32.to_bits();
+        let in_place = pointwise::Kind::RopeInPlace { head_dim: rank, base, stride: x_stride };
+        let embedding = pointwise::Kind::Embedding { vocabulary: adapters };
+        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
     }

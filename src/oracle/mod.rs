@@ -8,6 +8,7 @@ mod activation;
 pub mod attention;
 pub mod codebook_gemm;
 pub mod fused_mlp;
+pub mod layer;
 pub mod linear;
 pub mod pointwise;
 

@@ -1,7 +1,7 @@
 //! Norms, rotary positions, embedding, pooling: row by row.
 
 use super::activation::activate;
-use super::{Define, Output, Rounding, expect_len, expect_optional, reversed};
+use super::{Define, Output, Rounding, expect_len, expect_optional, pitched_len, reversed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::Op;
@@ -11,7 +11,7 @@ use crate::ops::pointwise::{Kind, Pointwise};
 /// The operands on the host, row-major; see [`crate::ops::PointwiseArgs`].
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Rows, or the table of an embedding.
+    /// Rows, or the table of an embedding. In place: what y holds before, from its first element to its last.
     pub x: Vec<f64>,
     /// `[columns]`.
     pub weight: Option<Vec<f64>>,
@@ -19,7 +19,7 @@ pub struct Host {
     pub bias: Option<Vec<f64>>,
     /// `[rows, columns]`.
     pub residual: Option<Vec<f64>>,
-    /// Of Rope.
+    /// Of both forms of Rope.
     pub positions: Option<Vec<i32>>,
     /// Of Embedding.
     pub ids: Option<TokenAdapters>,
@@ -44,7 +44,8 @@ impl Pointwise {
     fn row<R: Rounding>(&self, host: &Host, r: usize, rounding: R) -> Result<Vec<f64>> {
         let columns = self.columns as usize;
         let absent = |name: &str| Error::invalid(format!("pointwise: {name}"), "present", "absent");
-        let part = |values: &[f64], row: usize| values[row * columns..(row + 1) * columns].to_vec();
+        let stride = self.stride() as usize;
+        let part = |values: &[f64], row: usize| values[row * stride..][..columns].to_vec();
         // x, with the residual where there is one.
         let sum = || {
             let mut z = part(&host.x, r);
@@ -73,7 +74,7 @@ impl Pointwise {
                 let scaled = z.iter().map(|z| rounding.step(rounding.step(z - centre) * factor));
                 scaled.zip(weight.iter().zip(bias)).map(|(z, (w, b))| rounding.step(z * w) + b).collect()
             }
-            Kind::Rope { head_dim, base } => {
+            Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
                 let (d, base) = (head_dim as usize, f64::from(f32::from_bits(base)));
                 let position = f64::from(host.positions.as_ref().ok_or_else(|| absent("positions"))?[r]);
                 let mut y = part(&host.x, r);
@@ -121,22 +122,24 @@ impl Define for Pointwise {
         let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
         let norm = layer_norm || matches!(self.kind, Kind::RmsNorm { .. });
         let residual = matches!(self.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add);
-        expect_len("pointwise: x", &host.x, self.x_rows() * self.columns)?;
+        expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), self.columns, self.stride()))?;
         expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
         expect_optional("pointwise: bias", host.bias.as_deref(), layer_norm, self.columns)?;
         expect_optional("pointwise: residual", host.residual.as_deref(), residual, self.rows * self.columns)?;
         let index_fits = match self.kind {
-            Kind::Rope { .. } => host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows),
+            Kind::Rope { .. } | Kind::RopeInPlace { .. } => host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows),
             Kind::Embedding { vocabulary } => host.ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, vocabulary)),
             Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
             _ => true,
         };
         crate::error::ensure(index_fits, "pointwise: index", &format!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
-        let mut y = Vec::new();
+        let mut elements = Vec::new();
         for r in 0..self.rows as usize {
-            y.extend(self.row(host, r, rounding)?.into_iter().map(|value| rounding.keep(value)));
+            // Between rows nothing is written.
+            elements.resize(r * self.stride() as usize, None);
+            elements.extend(self.row(host, r, rounding)?.into_iter().map(|value| Some(rounding.keep(value))));
         }
-        Ok(vec![Output::packed("y", self.dtype, y)])
+        Ok(vec![Output { name: "y".into(), dtype: self.dtype, elements, least: 0.0 }])
     }
 
     fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {

@@ -24,6 +24,7 @@ fn every_suite_checks_times_and_counts() {
     for (suite, op) in [
         ("attention", "attention"),
         ("mlp", "fused_mlp"),
+        ("layer", "layer"),
         ("linear", "linear"),
         ("adapters", "codebook_gemm"),
         ("sparse", "attention"),
@@ -124,6 +125,34 @@ fn a_sweep_has_each_size_with_its_aligned_neighbour() {
         &["align", "--axis", "head-dim", "--to", "300"],
         &["mlp", "--step", "2"],
     ] {
+        assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_layer_is_timed_whole_and_in_parts() {
+    let value = measured("layer", &["--style", "llama", "--style", "reference", "--seq", "33", "--batch", "2", "--causal"]);
+    assert_eq!(names(&value), ["h256 llama b2 s33 causal", "h256 reference b2 s33 causal"]);
+    for (result, rope) in results(&value).iter().zip([true, false]) {
+        let parts = &result["parts"];
+        let each = parts["each"].as_array().unwrap();
+        let launches: Vec<&str> = each.iter().map(|part| part["name"].as_str().unwrap()).collect();
+        let expected = ["attention_norm", "qkv", "rope", "attention", "output", "mlp_norm", "mlp"];
+        assert_eq!(launches, expected.into_iter().filter(|name| rope || *name != "rope").collect::<Vec<_>>());
+        assert_eq!((&result["launches"], &result["captured"]), (&each.len().into(), &true.into()));
+        let sum = |of: &dyn Fn(&Value) -> &Value| each.iter().map(|part| of(part).as_f64().unwrap()).sum::<f64>();
+        for field in ["cold_seconds", "warm_seconds"] {
+            assert!(
+                (sum(&|part| &part[field]) / parts[field].as_f64().unwrap() - 1.0).abs() < 1e-9 && each.iter().all(|part| part[field].as_f64() > Some(0.0))
+            );
+        }
+        for field in ["executed_flops", "useful_flops", "dense_flops"] {
+            assert_eq!(sum(&|part| &part["cost"][field]), result["cost"][field].as_f64().unwrap(), "{field}");
+        }
+        // A causal mask leaves out what a dense operation would do.
+        assert!(result["cost"]["dense_flops"].as_f64() > result["cost"]["useful_flops"].as_f64());
+    }
+    for wrong in [&["layer", "--model", "llama2-8b"][..], &["layer", "--seq", "0"], &["layer", "--variant", "sm90"], &["mlp", "--batch", "2"]] {
         assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }

@@ -71,14 +71,25 @@ fn tables_and_pictures_are_written() {
     let folder = scratch();
     let place = |name: &str| text(&folder.path().join(name)).to_owned();
     let (page, pictures) = (place("page.md"), place("pictures"));
-    let reports: Vec<String> =
-        ["linear", "sparse", "align", "forward-pass", "micro"].map(|suite| stored(folder.path(), &format!("{suite}.json"), &measured(suite, &[]))).into();
+    let reports: Vec<String> = ["linear", "sparse", "align", "forward-pass", "micro", "layer"]
+        .map(|suite| stored(folder.path(), &format!("{suite}.json"), &measured(suite, &[])))
+        .into();
     let arguments: Vec<&str> =
         ["bench", "report", "--markdown", &page, "--pictures", &pictures].into_iter().chain(reports.iter().map(String::as_str)).collect();
     let output = run(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let markdown = std::fs::read_to_string(&page).unwrap();
-    for words in ["### linear", "| m16 n512 k512 |", "### sparse", "dense-equivalent", "times smaller", "over aligned", "a launch, host"] {
+    for words in [
+        "### linear",
+        "| m16 n512 k512 |",
+        "parts, cold",
+        "causal | mlp_norm |",
+        "### sparse",
+        "dense-equivalent",
+        "times smaller",
+        "over aligned",
+        "a launch, host",
+    ] {
         assert!(markdown.contains(words), "{words}: {markdown}");
     }
     // Every table has as many cells in each of its lines.

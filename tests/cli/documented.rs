@@ -13,7 +13,7 @@ fn section<'a>(page: &'a str, heading: &str) -> &'a str {
 /// The options that a help text lists, each by all its names.
 fn options(help: &str) -> Vec<Vec<&str>> {
     let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with("--") || line.starts_with('-') && !line.starts_with("- "));
-    lines.map(|line| line.split([' ', ',']).filter(|word| word.starts_with('-')).collect()).collect()
+    lines.map(|line| line.split([' ', ',', '[']).filter(|word| word.starts_with('-')).collect()).collect()
 }
 
 #[test]

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ops", &["error", "dtype", "device"]),
     ("backend", &["error", "dtype", "device", "ops"]),
     ("session", CORE),
+    ("layer", &["error", "dtype", "device", "ops", "backend", "session"]),
     ("oracle", &["error", "dtype", "device", "ops"]),
     ("cases", &["error", "dtype", "device", "ops", "oracle"]),
     ("tolerance", &["error", "dtype", "device", "ops", "oracle", "cases"]),

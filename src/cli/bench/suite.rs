@@ -8,12 +8,14 @@ use serde::Serialize;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::bench::align::{Axis, Sweep};
+use trifuse::bench::layer::Choice as LayerChoice;
 use trifuse::bench::markdown::{heading, notes, table};
 use trifuse::bench::report::SuiteReport;
 use trifuse::bench::shape::Suite;
 use trifuse::bench::stored::{Entry, Stored};
 use trifuse::bench::timing::Schedule;
 use trifuse::bench::{Options, run as run_suite};
+use trifuse::ops::layer::{Model, Style};
 use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
 
@@ -72,6 +74,46 @@ pub struct Args {
     /// From one size to the next; the aligned neighbour of each is measured too
     #[arg(long, default_value_t = 1, value_name = "SIZES")]
     pub step: u64,
+    #[command(flatten)]
+    pub layers: Layers,
+}
+
+/// What `layer` measures.
+#[derive(Debug, clap::Args)]
+pub struct Layers {
+    /// Whose `layer`; may be given more than once [default: all; of a processor a small one]
+    #[arg(long, value_name = "MODEL")]
+    pub model: Vec<Model>,
+    /// How that `layer` is built; may be given more than once [default: both]
+    #[arg(long, value_enum, value_name = "STYLE")]
+    pub style: Vec<StyleName>,
+    /// Tokens of a sequence, of `layer`; may be given more than once [default: 512, 1024, 2048, 4096]
+    #[arg(long, value_name = "TOKENS")]
+    pub seq: Vec<u64>,
+    /// Sequences, of `layer` [default: 1]
+    #[arg(long, value_name = "SEQUENCES")]
+    pub batch: Option<u64>,
+    /// Whether a token sees no later one, of `layer` [default: in the style llama]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub causal: Option<bool>,
+}
+
+/// The styles of a layer by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StyleName {
+    /// LayerNorm, GELU, biases
+    Reference,
+    /// RMSNorm, rotary positions, SwiGLU
+    Llama,
+}
+
+impl From<StyleName> for Style {
+    fn from(name: StyleName) -> Self {
+        match name {
+            StyleName::Reference => Self::Reference,
+            StyleName::Llama => Self::Llama,
+        }
+    }
 }
 
 /// The suites by name.
@@ -81,6 +123,8 @@ pub enum SuiteName {
     Attention,
     /// The fused MLP of Llama-2-7B, 1 to 8192 tokens
     Mlp,
+    /// A transformer layer as one graph, and its operations one by one: Llama-2-7B, 13B and 70B
+    Layer,
     /// Matrix products: square, few rows, odd sizes
     Linear,
     /// Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch
@@ -100,6 +144,7 @@ impl From<SuiteName> for Suite {
         match name {
             SuiteName::Attention => Self::Attention,
             SuiteName::Mlp => Self::Mlp,
+            SuiteName::Layer => Self::Layer,
             SuiteName::Linear => Self::Linear,
             SuiteName::Adapters => Self::Adapters,
             SuiteName::Sparse => Self::Sparse,
@@ -162,6 +207,12 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     if suite != Suite::ForwardPass && args.adapters.is_some() {
         return Err(Error::invalid("--adapters", "the suite forward-pass", suite.name()));
     }
+    let Layers { model, style, seq, batch, causal } = &args.layers;
+    let styles = style.iter().map(|&name| name.into()).collect();
+    let layers = LayerChoice { models: model.clone(), styles, tokens: seq.clone(), batch: *batch, causal: *causal };
+    if suite != Suite::Layer && layers != LayerChoice::default() {
+        return Err(Error::invalid("--model, --style, --seq, --batch, --causal", "the suite layer", suite.name()));
+    }
     let usual = suite.schedule();
     let options = Options {
         suite,
@@ -172,6 +223,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         schedule: Schedule { warmup: args.warmup.unwrap_or(usual.warmup), iterations: args.iterations.unwrap_or(usual.iterations), limit_seconds: args.limit },
         sweep,
         adapters: args.adapters,
+        layers,
     };
     let interrupt = Interrupt::listen()?;
     let report = choice.open(Work { options, output, interrupt: &interrupt })?;
