@@ -4,6 +4,8 @@ One product for q, k and v, fused gate and up, norms of one kernel each, biases 
 eager PyTorch has. Inputs are of the same sizes and types as ours, and of the same distributions.
 """
 
+import os
+
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -117,4 +119,6 @@ def layer(shape: dict):
     own = Layer(shape)
     yield "PyTorch eager, cuDNN attention", own.forward, own.check
     # A shape at a time: sizes that are known are the faster ones.
-    yield "torch.compile, cuDNN attention", torch.compile(own.forward, dynamic=False), own.check
+    # Where PyTorch's switch turns its compiler off, the same would be the eager layer again.
+    if os.environ.get("TORCH_COMPILE_DISABLE") != "1":
+        yield "torch.compile, cuDNN attention", torch.compile(own.forward, dynamic=False), own.check
