@@ -34,7 +34,7 @@ __device__ __forceinline__ void rotate(const PointwiseParams &p, u64 row) {
 // Half a head a multiple of whole lines and at most ROPE_THREADS pairs, rows on whole lines. A block takes a row: its first
 // threads make the row's sines, then all turn its heads.
 __device__ __forceinline__ void rope_lines(const PointwiseParams &p) {
-    __shared__ alignas(16) f32 sines[ROPE_THREADS], cosines[ROPE_THREADS];
+    alignas(16) __shared__ f32 sines[ROPE_THREADS], cosines[ROPE_THREADS];
     u32 half = u32(p.head_dim) / 2, lines = half / EACH, all = u32(p.columns) / (2 * EACH), j = threadIdx.x;
     // Depends on no operand: done while the kernel before still runs.
     f64 frequency = j < half ? half_turns(p, j) : 0.0;

@@ -12,7 +12,7 @@ pub enum Layout {
     Random,
     /// Side by side around the diagonal: a window.
     Banded,
-    /// In squares of [`SIDE`] blocks: neighbouring rows list the same columns.
+    /// In squares of four rows and columns of blocks: neighbouring rows list the same columns.
     Clustered,
     /// Anywhere, but the n-th longest row has an n-th of the longest: a few rows have most of the blocks.
     PowerLaw,

@@ -171,14 +171,28 @@ Status cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, Stre
     require(!stream->capturing, "a fill becomes part of a capture");
     return memset((void *)address, value, bytes), SUCCESS;
 }
-Status cuMemHostAlloc(void **memory, size_t bytes, unsigned) { return *memory = malloc(bytes), SUCCESS; }
-Status cuMemFreeHost(void *memory) { return free(memory), SUCCESS; }
+// Page-locked memory of the host: it has addresses that the device may use too.
+static std::map<uint64_t, size_t> locked;
+Status cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
+    *memory = malloc(bytes);
+    std::lock_guard<std::mutex> lock(guard);
+    locked[(uint64_t)*memory] = bytes;
+    return SUCCESS;
+}
+Status cuMemFreeHost(void *memory) {
+    std::lock_guard<std::mutex> lock(guard);
+    require(locked.erase((uint64_t)memory) == 1, "memory of the host is freed that is not allocated");
+    return free(memory), SUCCESS;
+}
 
+static bool within(const std::map<uint64_t, size_t> &all, uint64_t address, size_t bytes) {
+    auto after = all.upper_bound(address);
+    return after != all.begin() && address + bytes <= std::prev(after)->first + std::prev(after)->second;
+}
 // Whether the range lies in one allocation.
 static bool inside(uint64_t address, size_t bytes) {
     std::lock_guard<std::mutex> lock(guard);
-    auto after = live.upper_bound(address);
-    return after != live.begin() && address + bytes <= std::prev(after)->first + std::prev(after)->second;
+    return within(live, address, bytes) || within(locked, address, bytes);
 }
 Status cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, Stream *stream) {
     require(!stream->capturing && inside(to, bytes), "a copy to memory that is not allocated, or in a capture");
@@ -189,7 +203,7 @@ Status cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, Stream *strea
     return memcpy(to, (void *)from, bytes), SUCCESS;
 }
 
-Status cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream *stream) {
+Status cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream *stream) {
     require(!stream->capturing && inside(from, bytes) && inside(to, bytes), "a copy of memory that is not allocated, or in a capture");
     return memcpy((void *)to, (void *)from, bytes), SUCCESS;
 }
