@@ -19,7 +19,9 @@ def rows(text):
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         head = re.match(r"\| ([A-Z]): ", line)
-        if head:
+        if not line.startswith("|"):
+            population = None
+        elif head:
             population = head.group(1)
         elif population and len(cells) == 6 and re.fullmatch(r"[\d,]+", cells[1]):
             mean = cells[4].split("/")[0].strip()
@@ -62,7 +64,9 @@ def main():
                 if row[2] == 0 and left == LEFT:
                     _, y = place(left, 10**low, share(row))
                     out.append(f'<path d="M{left} {y:.1f}h{panel:.1f}" stroke="{colour}" stroke-dasharray="2 3"/>')
-                    out.append(f'<text x="{left + panel:.1f}" y="{y - 3:.1f}" text-anchor="end" fill="{colour}">{name}, base model</text>')
+                    # Side by side: the lines of two populations may nearly meet.
+                    x = left + panel - 90 * list(COLOURS).index(name)
+                    out.append(f'<text x="{x:.1f}" y="{y - 3:.1f}" text-anchor="end" fill="{colour}">{name}, base model</text>')
                 at = share(row) if row[2] else None
                 if at is not None and -0.01 <= at <= 1.01:
                     x, y = place(left, row[2], at)
@@ -70,7 +74,7 @@ def main():
                     out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{fill}" stroke="{colour}"><title>{name}: {row[1]}</title></circle>')
     x = LEFT + panel + GAP
     for number, (name, colour) in enumerate(COLOURS.items()):
-        out.append(f'<text x="{x + panel - 70:.1f}" y="{TOP + 10 + 14 * number}" fill="{colour}">● {name}  ○ calibrated</text>')
+        out.append(f'<text x="{x + panel - 90:.1f}" y="{TOP + 10 + 14 * number}" fill="{colour}">● {name}  ○ calibrated</text>')
     out.append("</svg>")
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         file.write("\n".join(out) + "\n")
