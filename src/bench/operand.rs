@@ -1,5 +1,7 @@
 //! Operands as large as a GPU wants them, drawn in no time and known to the host without being held there twice.
 
+use std::sync::Arc;
+
 use crate::cases::Draw;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -9,13 +11,13 @@ use crate::session::Session;
 /// How many numbers are drawn before they come again: a prime, so that no two rows of a matrix begin at the same one
 /// until that many rows have passed, and a row read in place of another shows.
 const PERIOD: u64 = 1_048_573;
-/// Bytes of one write to the device, about.
-const CHUNK: u64 = 64 << 20;
+/// Bytes that the host writes at most, about: the device copies the rest from there.
+const CHUNK: u64 = 16 << 20;
 
 /// Normal numbers, element after element, of one operand.
 #[derive(Clone, Debug)]
 pub struct Values {
-    drawn: Vec<f64>,
+    drawn: Arc<[f64]>,
     dtype: DType,
     count: u64,
 }
@@ -23,7 +25,7 @@ pub struct Values {
 impl Values {
     /// `count` numbers with that deviation, rounded to `dtype`.
     pub fn normal(draw: &mut Draw, dtype: DType, count: u64, deviation: f64) -> Self {
-        Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation), dtype, count }
+        Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation).into(), dtype, count }
     }
 
     /// `len` elements from `first`.
@@ -41,27 +43,49 @@ impl Values {
         self.run(0, self.count).collect()
     }
 
+    /// The first `count` of these numbers, and as many more as that takes, in the same order.
+    pub fn resized(&self, count: u64) -> Self {
+        Self { count, ..self.clone() }
+    }
+
     /// A copy on the device.
     ///
     /// # Errors
     /// The device has no room.
     pub fn upload<D: Device>(&self, session: &mut Session<D>) -> Result<Slice<D>> {
         let period = self.dtype.encode(&self.drawn);
-        if self.count <= PERIOD {
-            return session.upload(&period);
-        }
-        let size = self.dtype.size();
-        let slice = session.alloc(self.count * size)?;
-        let many = period.repeat((CHUNK / period.len() as u64) as usize);
-        let mut at = 0;
-        while at < slice.len {
-            let len = (many.len() as u64).min(slice.len - at);
-            let part = slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at))?;
-            session.write(&part, &many[..len as usize])?;
-            at += len;
+        let slice = session.alloc(self.count * self.dtype.size())?;
+        // An even number of periods: the device copies whole words.
+        let turns = (CHUNK / period.len().max(1) as u64).max(1).next_multiple_of(2);
+        if slice.len <= period.len() as u64 * turns {
+            session.write(&slice, &period.repeat(turns as usize)[..slice.len as usize])?;
+        } else {
+            fill(session, &slice, &period.repeat(turns as usize))?;
         }
         Ok(slice)
     }
+}
+
+/// Writes `pattern` over all of `slice`, again and again: once from the host, then from one part of the device's memory to the next.
+///
+/// # Errors
+/// The device has no room for the pattern.
+pub fn fill<D: Device>(session: &mut Session<D>, slice: &Slice<D>, pattern: &[u8]) -> Result<()> {
+    let whole = pattern.len() as u64;
+    let part = |at: u64, len: u64| slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at));
+    if slice.len >= 2 * whole && whole > 0 && whole % 4 == 0 && slice.offset % 4 == 0 {
+        let source = session.upload(pattern)?;
+        for at in (0..slice.len / whole).map(|turn| turn * whole) {
+            session.copy(&source, &part(at, whole)?)?;
+        }
+        let rest = slice.len / whole * whole;
+        return session.write(&part(rest, slice.len - rest)?, &pattern[..(slice.len - rest) as usize]);
+    }
+    for at in (0..slice.len).step_by(pattern.len().max(1)) {
+        let len = whole.min(slice.len - at);
+        session.write(&part(at, len)?, &pattern[..len as usize])?;
+    }
+    Ok(())
 }
 
 /// At most `count` numbers below `of`, rising: the first, the last and one drawn from each of the parts between.

@@ -45,6 +45,8 @@ pub struct Environment {
     pub revision: String,
     /// Built with optimisation.
     pub optimised: bool,
+    /// The profile that it was built with, where the build told it.
+    pub profile: Option<&'static str>,
     /// Operating system and processor.
     pub platform: String,
     /// The version of the compiler of the CUDA kernels, where this is the CUDA backend.
@@ -255,6 +257,7 @@ impl Environment {
             version: env!("CARGO_PKG_VERSION"),
             revision: option_env!("TRIFUSE_REVISION").map_or_else(|| source_revision().unwrap_or_else(|| "unknown".into()), str::to_owned),
             optimised: !cfg!(debug_assertions),
+            profile: option_env!("TRIFUSE_PROFILE"),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             nvrtc: nvrtc(backend),
         }

@@ -68,6 +68,11 @@ pub struct Times {
     pub samples: Vec<f64>,
 }
 
+/// The moment so many seconds from now, or a day: what is longer than a clock holds is as long as one waits.
+fn after(seconds: f64) -> Instant {
+    Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+}
+
 impl<D: Device> Flush<D> {
     /// Allocates the buffers and times a copy.
     ///
@@ -112,7 +117,7 @@ impl<D: Device> Flush<D> {
     /// What the device reports.
     pub fn time(&self, session: &mut Session<D>, schedule: Schedule, caches: Caches, mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>) -> Result<Times> {
         let mut host = f64::INFINITY;
-        let half = Instant::now() + Duration::from_secs_f64(schedule.limit_seconds / 2.0);
+        let half = after(schedule.limit_seconds / 2.0);
         for number in 0..schedule.warmup.max(2) {
             if number >= 2 && Instant::now() > half {
                 break;
@@ -130,7 +135,7 @@ impl<D: Device> Flush<D> {
             (Clock::Host, Caches::Warm) => 0,
         };
         let (mut times, mut hosts, mut open) = (Vec::new(), Vec::new(), Vec::new());
-        let deadline = Instant::now() + Duration::from_secs_f64(schedule.limit_seconds);
+        let deadline = after(schedule.limit_seconds);
         for number in 1..=schedule.iterations as usize {
             for _ in 0..flushes {
                 self.run(session)?;
