@@ -4,7 +4,12 @@ scores, a sparse product with V (SpMM).
 PyTorch has the sampled product in f32 alone, and no kernel for blocks: every element of a listed block is a stored one. So the
 row says what cuSPARSE gives a user, not what a kernel for blocks can do."""
 
+import warnings
+
 import torch
+
+# PyTorch says once a process that these layouts may change.
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
 
 NAME = "cuSPARSE, f32 (SDDMM, softmax, SpMM)"
 # Stored scores of all heads above which the indices and values of one step do not fit beside the rest.
@@ -13,12 +18,17 @@ MOST = 1 << 28
 
 def rows_of(listed: torch.Tensor, size: int, queries: int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Compressed rows of the elements of the listed blocks: where each row begins, and its columns."""
-    columns = [torch.nonzero(row).flatten() for row in listed]
-    expanded = [(column[:, None] * size + torch.arange(size, device=listed.device)).flatten() for column in columns]
-    expanded = [column[column < keys] for column in expanded]
-    lengths = torch.tensor([len(column) for column in expanded], device=listed.device).repeat_interleave(size)[:queries]
-    starts = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-    return starts, torch.cat([expanded[row // size] for row in range(queries)])
+    lengths, columns = [], []
+    within = torch.arange(size, device=listed.device)
+    for row, blocks in enumerate(listed):
+        expanded = (torch.nonzero(blocks) * size + within).flatten()
+        expanded = expanded[expanded < keys]
+        # The rows of a row of blocks list the same columns; the last may have fewer rows.
+        rows = min(size, queries - row * size)
+        lengths += [len(expanded)] * rows
+        columns.append(expanded.repeat(rows))
+    starts = torch.tensor([0, *lengths], device=listed.device).cumsum(0)
+    return starts, torch.cat(columns)
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, listed: torch.Tensor, size: int):

@@ -28,19 +28,26 @@ impl Values {
         Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation).into(), dtype, count }
     }
 
-    /// `len` elements from `first`.
-    pub fn run(&self, first: u64, len: u64) -> impl Iterator<Item = f64> + '_ {
-        (first..first + len).map(|at| self.drawn[(at % PERIOD) as usize])
+    /// Appends `len` elements from `first`: stretches of what was drawn, of which weights of gigabytes are many.
+    fn run(&self, first: u64, len: u64, into: &mut Vec<f64>) {
+        let (mut at, mut left) = ((first % PERIOD) as usize, len as usize);
+        while left > 0 {
+            let part = left.min(self.drawn.len() - at);
+            into.extend_from_slice(&self.drawn[at..at + part]);
+            (at, left) = (0, left - part);
+        }
     }
 
     /// Rows `rows` of a matrix with that many columns, one after another.
     pub fn rows(&self, rows: &[u64], columns: u64) -> Vec<f64> {
-        rows.iter().flat_map(|row| self.run(row * columns, columns)).collect()
+        let mut values = Vec::with_capacity(rows.len() * columns as usize);
+        rows.iter().for_each(|row| self.run(row * columns, columns, &mut values));
+        values
     }
 
     /// All elements.
     pub fn all(&self) -> Vec<f64> {
-        self.run(0, self.count).collect()
+        self.rows(&[0], self.count)
     }
 
     /// The first `count` of these numbers, and as many more as that takes, in the same order.
@@ -111,9 +118,12 @@ mod tests {
     fn numbers_repeat_after_a_prime_and_not_before() {
         let values = Values::normal(&mut Draw::seeded("values"), DType::F16, 3 * PERIOD, 1.0);
         assert!((2..2000).all(|d| !PERIOD.is_multiple_of(d)));
-        assert_eq!(values.run(5, 10).collect::<Vec<_>>(), values.run(PERIOD + 5, 10).collect::<Vec<_>>());
+        assert_eq!(values.rows(&[0], 10), values.rows(&[PERIOD], 1).iter().chain(&values.rows(&[0], 10)[1..]).copied().collect::<Vec<_>>());
         assert_ne!(values.rows(&[0], 64), values.rows(&[1], 64));
-        assert_eq!(values.rows(&[1, 2], 4096)[4096..], values.run(8192, 4096).collect::<Vec<_>>());
+        assert_eq!(values.rows(&[1, 2], 4096)[4096..], values.rows(&[2], 4096));
+        let around = values.rows(&[1], PERIOD - 3);
+        assert_eq!(around[..3], values.rows(&[PERIOD - 3, PERIOD - 2, PERIOD - 1], 1));
+        assert_eq!(around[3..100], values.rows(&[0], 97));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::micro;
 use super::mixture::Mixture;
 use super::pool::Pool;
 use super::registered::Crowd;
-use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison};
+use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison_all};
 use super::shape::{Delta, Held, Point, Shape, Suite, fused_mlp, sparse};
 use crate::backend::{Backend, Kernel};
 use crate::cases::Draw;
@@ -191,6 +191,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let pattern = point.shape.pattern()?;
             let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
             let op = sparse(dense, pattern.as_ref());
+            let most = if point.suite == Suite::Align { 16 } else { 64 };
             making.run(op.clone(), |session| {
                 let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
                 let mut normal = |role, count| source.normal(session, role, dtype, count, 1.0);
@@ -201,7 +202,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
                 };
                 let o = source.output(session, queries * dtype.size())?;
                 let args = AttentionArgs { q: q_args, k: k_args, v: v_args, index, o: o.clone(), lse: None };
-                let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), &mut Draw::seeded("sample")));
+                let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut Draw::seeded("sample")));
                 Ok(Placed::one(args, o, Box::new(samples)))
             })
         }
@@ -247,7 +248,7 @@ impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
         };
         let Placed { launches, probes, copies, before, memory } = operands(session)?;
         let work = Work::new(session, plan, Ready { launches, copies, before, memory }, point.captured)?;
-        poison(session, &probes)?;
+        poison_all(session, &probes)?;
         work.enqueue(session)?;
         match check(session, point.dtype, &probes)? {
             Err(why) => Ok(Made::Wrong(why)),

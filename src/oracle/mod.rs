@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::ops::Op;
 
 /// Where a definition rounds.
-pub trait Rounding: Copy {
+pub trait Rounding: Copy + Send + Sync {
     /// After each step of arithmetic.
     fn step(self, value: f64) -> f64;
     /// A value that is stored, or handed to the next matrix product, in the operand's type.
@@ -126,6 +126,27 @@ fn pitched_len(rows: u64, columns: u64, stride: u64) -> u64 {
 /// Σ a·b, in order, each step rounded.
 fn dot<R: Rounding>(a: &[f64], b: &[f64], rounding: R) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| rounding.step(sum + a * b))
+}
+
+/// Steps of arithmetic from which on threads are worth their start.
+const MANY: usize = 1 << 22;
+
+/// What `of` gives for each number below `count`, each of which takes `steps` steps: on every core where that is much. Every value is
+/// the same as on one.
+fn every(count: usize, steps: usize, of: impl Fn(usize) -> f64 + Sync) -> Vec<f64> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+    if threads == 1 || count.saturating_mul(steps) < MANY {
+        return (0..count).map(of).collect();
+    }
+    let share = count.div_ceil(threads);
+    let mut values = vec![0.0; count];
+    std::thread::scope(|scope| {
+        for (number, part) in values.chunks_mut(share).enumerate() {
+            let of = &of;
+            scope.spawn(move || part.iter_mut().enumerate().for_each(|(at, value)| *value = of(number * share + at)));
+        }
+    });
+    values
 }
 
 /// `matrix [rows, columns]` as if it had been stored column by column; where that changes nothing, from end to
