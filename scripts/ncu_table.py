@@ -13,14 +13,16 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "benches" / "peers"))
 from table import insert  # noqa: E402
 
-# Columns of the table: what it is called, and which counters it is the greatest of.
+# Columns of the table: what it is called, and its counter, as a share of what there is at most over the whole time.
 SHARES = {
-    "tensor pipe": r"pipe_tensor\w*\.(avg|sum|max)\.pct_of_peak_sustained_(active|elapsed)$",
-    "L2": r"^lts__throughput\.\w+\.pct_of_peak_sustained_elapsed$",
-    "DRAM": r"^(gpu__dram_throughput|dram__throughput)\.\w+\.pct_of_peak_sustained_elapsed$",
-    "issue slots": r"^smsp?__(inst_issued|issue_active)\.\w+\.pct(_of_peak_sustained_active)?$|^sm__instruction_throughput\.avg\.pct_of_peak_sustained_active$",
-    "warps": r"^sm__warps_active\.avg\.pct_of_peak_sustained_active$",
+    "tensor pipe": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "exp2 pipe": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed",
+    "issue slots": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
+    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
 }
+# Two counters of the same instructions: over the time in which a multiprocessor has work, and over all of it.
+BUSY = "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_"
 STALL = re.compile(r"average_warps?_(?:latency_)?issue_stalled_(\w+?)(?:_per_\w+)?\.ratio$")
 TIME = "gpu__time_duration.sum"
 # How many reasons to wait are named.
@@ -42,9 +44,14 @@ def read(file: pathlib.Path) -> tuple[dict[str, float], dict[str, str]]:
     return values, dict(zip(names, units))
 
 
-def greatest(values: dict[str, float], pattern: str) -> str:
-    found = [value for name, value in values.items() if re.search(pattern, name)]
-    return f"{max(found):.0f} %" if found else "–"
+def share(values: dict[str, float], counter: str) -> str:
+    return f"{values[counter]:.0f} %" if counter in values else "–"
+
+
+def busy(values: dict[str, float]) -> str:
+    """The share of the time in which a multiprocessor has work, on average."""
+    active, elapsed = (values.get(BUSY + over, 0.0) for over in ("active", "elapsed"))
+    return f"{elapsed / active * 100:.0f} %" if active else "–"
 
 
 def stalls(values: dict[str, float]) -> str:
@@ -68,11 +75,11 @@ def main() -> None:
     parser.add_argument("kernels", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
-    rows = [["shape", "time", *SHARES, "warps wait for"]]
+    rows = [["shape", "time", "busy", *SHARES, "warps wait for"]]
     for kernel in arguments.kernels:
         name, _, file = kernel.rpartition("=")
         values, units = read(pathlib.Path(file))
-        rows.append([name, time(values, units), *(greatest(values, pattern) for pattern in SHARES.values()), stalls(values)])
+        rows.append([name, time(values, units), busy(values), *(share(values, counter) for counter in SHARES.values()), stalls(values)])
     rule = ["---", *["---:"] * (len(rows[0]) - 2), "---"]
     text = "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
     print(text)

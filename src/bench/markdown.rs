@@ -71,12 +71,13 @@ pub fn heading(report: &Stored) -> String {
         (true, Some(profile)) => format!(", built as {profile}"),
     };
     let dtype = report.results.first().map_or("", |entry| &entry.dtype);
+    let clocks = report.clocks.map_or_else(String::new, |clocks| format!(" at {} MHz", clocks.multiprocessors_hz / 1_000_000));
     let product = match (ceilings.product_flops_per_second, &ceilings.product) {
         (Some(rate), Some(name)) => format!(", our best product {} ({name})", flops(rate)),
         _ => String::new(),
     };
     format!(
-        "{} ({}), {}{nvrtc}; trifuse {}, revision {}{build}, {}; {dtype}; medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
+        "{}{clocks} ({}), {}{nvrtc}; trifuse {}, revision {}{build}, {}; {dtype}; medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
         device.name,
         report.backend,
         device.driver,

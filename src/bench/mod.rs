@@ -85,6 +85,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
     let mut stopped = began("ceilings", steps).is_break();
     let flush = Flush::new(session)?;
     let ceilings = Ceilings::measure(session, &flush, options.schedule, options.dtype)?;
+    let clocks = flush.clocks(session)?;
     let mut results = Vec::with_capacity(points.len());
     let mut pool = Pool::default();
     for point in points {
@@ -121,6 +122,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         device,
         environment,
         timing,
+        clocks,
         ceilings,
         complete: !stopped,
         config: options.schedule.into(),

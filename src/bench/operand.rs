@@ -111,6 +111,7 @@ pub fn spread(draw: &mut Draw, count: u64, of: u64) -> Vec<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -124,6 +125,24 @@ mod tests {
         let around = values.rows(&[1], PERIOD - 3);
         assert_eq!(around[..3], values.rows(&[PERIOD - 3, PERIOD - 2, PERIOD - 1], 1));
         assert_eq!(around[3..100], values.rows(&[0], 97));
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn the_device_repeats_what_the_host_wrote() {
+        use crate::device::Open;
+        let device = crate::backends::cpu::Cpu::open(0).unwrap();
+        let mut session = Session::new(std::sync::Arc::new(device)).unwrap();
+        for (bytes, pattern) in [(1000, 8), (1001, 8), (7, 8), (16, 8), (30, 3), (0, 4), (64, 4)] {
+            let pattern: Vec<u8> = (1..=pattern).collect();
+            let slice = session.alloc(bytes).unwrap();
+            fill(&mut session, &slice, &pattern).unwrap();
+            let expected: Vec<u8> = pattern.iter().copied().cycle().take(bytes as usize).collect();
+            assert_eq!(session.read(&slice).unwrap(), expected, "{bytes} {pattern:?}");
+        }
+        let values = Values::normal(&mut Draw::seeded("values"), DType::F16, 40 * PERIOD + 3, 1.0);
+        let slice = values.upload(&mut session).unwrap();
+        assert_eq!(DType::F16.decode(&session.read(&slice).unwrap()), values.all());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::sample::{Checked, Memory};
 use super::shape::{Point, Suite};
 use super::statistics::Statistics;
 use super::timing::{Schedule, Times};
-use crate::device::{Caps, Clock};
+use crate::device::{Caps, Clock, Clocks};
 use crate::ops::Cost;
 
 /// A suite on one device.
@@ -26,6 +26,8 @@ pub struct SuiteReport {
     pub environment: Environment,
     /// How it was timed.
     pub timing: Timing,
+    /// The device's clocks after the ceilings were measured, while it copied; nothing where its driver does not tell.
+    pub clocks: Option<Clocks>,
     /// What the device reaches.
     pub ceilings: Ceilings,
     /// Whether every shape was measured: a run that is interrupted tells what it has.

@@ -10,6 +10,7 @@ pub use super::layer::{Part, Parts};
 pub use super::report::Rates;
 use super::report::SuiteReport;
 pub use super::sample::{Checked, Memory, Registered};
+pub use crate::device::Clocks;
 use crate::error::{Error, Result};
 pub use crate::ops::Cost;
 
@@ -25,6 +26,8 @@ pub struct Stored {
     pub device: Device,
     pub environment: Environment,
     pub timing: Timing,
+    #[serde(default)]
+    pub clocks: Option<Clocks>,
     pub ceilings: Ceilings,
     #[serde(default = "yes")]
     pub complete: bool,

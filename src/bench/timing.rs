@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::statistics::Statistics;
-use crate::device::{Clock, Device, Kind, Slice};
+use crate::device::{Clock, Clocks, Device, Kind, Slice};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
@@ -106,6 +106,22 @@ impl<D: Device> Flush<D> {
 
     fn run(&self, session: &mut Session<D>) -> Result<()> {
         session.copy(&self.from, &self.to)
+    }
+
+    /// The device's clocks while it is at work, where its driver tells: a tenth of a second of copies is in the queue meanwhile.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn clocks(&self, session: &mut Session<D>) -> Result<Option<Clocks>> {
+        if session.device().clocks().is_none() {
+            return Ok(None);
+        }
+        for _ in 0..((0.1 / self.seconds) as usize).clamp(1, 10_000) {
+            self.run(session)?;
+        }
+        let clocks = session.device().clocks();
+        session.wait()?;
+        Ok(clocks)
     }
 
     /// Times `enqueue`, which puts the work into the queue once.

@@ -162,3 +162,17 @@ fn reversed(values: &[f64]) -> Option<Vec<f64>> {
     let turned: Vec<f64> = values.iter().map(|value| if value.is_nan() { *value } else { backwards.next().copied().unwrap_or(*value) }).collect();
     turned.iter().zip(values).any(|(a, b)| !b.is_nan() && a != b).then_some(turned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_cores_give_what_one_does() {
+        let of = |number: usize| (number as f64).sqrt();
+        let one: Vec<f64> = (0..1001).map(of).collect();
+        assert_eq!(every(1001, 1, of), one);
+        assert_eq!(every(1001, MANY, of), one);
+        assert_eq!(every(0, MANY, of), Vec::<f64>::new());
+    }
+}

@@ -181,7 +181,7 @@ fn a_layer_is_timed_whole_and_in_parts() {
         // A causal mask leaves out what a dense operation would do.
         assert!(result["cost"]["dense_flops"].as_f64() > result["cost"]["useful_flops"].as_f64());
     }
-    for wrong in [&["layer", "--model", "llama2-8b"][..], &["layer", "--seq", "0"], &["layer", "--variant", "sm90"], &["mlp", "--batch", "2"]] {
+    for wrong in [&["layer", "--model", "llama2-8b"][..], &["layer", "--seq", "0"], &["layer", "--variant", "sm90"], &["linear", "--batch", "2"]] {
         assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }

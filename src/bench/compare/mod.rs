@@ -206,6 +206,12 @@ fn warnings(before: &Stored, after: &Stored) -> Vec<String> {
     if !(0.95..=1.05).contains(&copy) {
         warnings.push(format!("a plain copy runs at {copy:.2} of its speed in the first report: the machine is not as it was"));
     }
+    if let (Some(first), Some(second)) = (before.clocks, after.clocks) {
+        let ratio = second.multiprocessors_hz as f64 / first.multiprocessors_hz as f64;
+        if !(0.98..=1.02).contains(&ratio) {
+            warnings.push(format!("the multiprocessors ran at {ratio:.2} of their clock in the first report"));
+        }
+    }
     let cut = [before, after].map(|report| !report.complete);
     warnings.extend(["first", "second"].iter().zip(cut).filter(|(_, cut)| *cut).map(|(which, _)| format!("the {which} report was interrupted")));
     warnings
