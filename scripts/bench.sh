@@ -7,6 +7,7 @@
 #
 # TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
+# SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then.
 # ALIGN_OPTIONS narrow the sweep (--step 16), EVERY (4) the peers' share of it. MARKDOWN names a file whose measured tables are
 # replaced (docs/performance.md), PICTURES a folder for SVG files of all reports in OUT. Without PyTorch the table has our side alone.
 set -uo pipefail
@@ -28,9 +29,11 @@ measure() {
   shift 2
   rm -f "$out/$name.json" "$out/$name.peers.json"
   # shellcheck disable=SC2086 # several options
-  "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
+  ${SECONDS_EACH:+timeout -s INT "$SECONDS_EACH"} "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
   status=$?
   [ $status = 0 ] || failed=1
+  # Interrupted, by the limit or by Ctrl-C, it tells what it has.
+  case $status in 124 | 130) echo "$name: cut short" >&2; status=1 ;; esac
   if [ $status -gt 1 ] || ! grep -q '"results"' "$out/$name.json.part"; then
     echo "$name: trifuse bench ended with status $status" >&2
     return 1
@@ -43,7 +46,7 @@ beside() {
   local name=$1
   shift
   if has_torch; then
-    "$python" benches/peers/run.py "$out/$name.json" -o "$out/$name.peers.json" "$@" || failed=1
+    "$python" benches/peers/run.py "$out/$name.json" -o "$out/$name.peers.json" ${SECONDS_EACH:+--seconds "$SECONDS_EACH"} "$@" || failed=1
   else
     echo "$name: $python has no PyTorch with a GPU: no peers" >&2
   fi
@@ -64,6 +67,7 @@ page() {
 pictures() {
   local file all=()
   for file in "$out"/*.json; do
+    [ -e "$file" ] || return
     case $file in
       *.peers.json) all+=(--peers "$file") ;;
       *) all+=("$file") ;;
@@ -82,9 +86,11 @@ case ${suites[0]} in
     ;;
   sweep)
     reports=()
+    # A thousand sizes: few runs of each.
+    BENCH_OPTIONS=${BENCH_OPTIONS:---warmup 2 --iterations 8}
     for dtype in f16 bf16; do
       # shellcheck disable=SC2086 # several options
-      if measure "align-$dtype" align --warmup 2 --iterations 8 --dtype "$dtype" ${ALIGN_OPTIONS:-}; then
+      if measure "align-$dtype" align --dtype "$dtype" ${ALIGN_OPTIONS:-}; then
         beside "align-$dtype" --every "${EVERY:-4}"
         reports+=("$out/align-$dtype.json")
       fi

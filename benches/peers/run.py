@@ -67,9 +67,12 @@ def main() -> None:
     parser.add_argument("ours", help="a report of trifuse bench --json")
     parser.add_argument("-o", "--output", required=True, help="where the peers' report goes")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of a sweep, only every N-th size and those that are multiples of 64")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further shape after so long")
     arguments = parser.parse_args()
     with open(arguments.ours, encoding="utf-8") as file:
         ours = json.load(file)
+    if not ours["results"]:
+        parser.error(f"{arguments.ours}: no shape was measured")
     torch.manual_seed(0)
     timer = Timer(ours["timing"])
     report = {
@@ -81,10 +84,14 @@ def main() -> None:
         "ceilings": ceilings(timer, ours["results"][0]["dtype"]),
         "results": [],
     }
+    start = time.perf_counter()
     for number, shape in enumerate(ours["results"]):
         if number % arguments.every and not aligned(shape):
             continue
         began = time.perf_counter()
+        if began - start > arguments.seconds:
+            print(f"{shape['name']} and what follows: no time left", file=sys.stderr, flush=True)
+            break
         report["results"].append({"name": shape["name"], "peers": peers_of(timer, shape)})
         # Of a sweep of a thousand sizes only what takes long.
         if (took := time.perf_counter() - began) > 1 or len(ours["results"]) < 200:

@@ -123,6 +123,8 @@ def suite(folder: pathlib.Path, name: str) -> tuple[list[str], list[list[str]], 
     if not own.exists():
         return None
     ours = json.loads(own.read_text(encoding="utf-8"))
+    if not ours["results"]:
+        return None
     theirs = json.loads(other.read_text(encoding="utf-8")) if other.exists() else None
     peers = {result["name"]: result["peers"] for result in theirs["results"]} if theirs else {}
     results = ours["results"]

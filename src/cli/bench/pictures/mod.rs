@@ -51,6 +51,14 @@ pub fn all(reports: &[Stored], peers: &[Peers]) -> Result<Vec<(PathBuf, String)>
         pictures.extend(density::picture(report)?.map(|text| (format!("{}-density.svg", report.suite).into(), text)));
         pictures.extend(latency::picture(report)?.map(|text| (format!("{}-latency.svg", report.suite).into(), text)));
     }
+    // Two reports of one suite and type have two pictures.
+    for number in 1..pictures.len() {
+        let again = pictures[..number].iter().filter(|(name, _): &&(PathBuf, String)| *name == pictures[number].0).count();
+        if again > 0 {
+            let stem = pictures[number].0.with_extension("");
+            pictures[number].0 = format!("{}-{}.svg", stem.display(), again + 1).into();
+        }
+    }
     Ok(pictures)
 }
 
