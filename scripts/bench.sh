@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Our speed and PyTorch's on the same shapes, suite by suite in turn, in one table.
 #
-#   scripts/bench.sh [SUITE...]   attention, linear, mlp, layer and adapters where none is named
-#   scripts/bench.sh reports      micro, sparse, forward-pass and align, our side alone, each with its own columns
+#   scripts/bench.sh [SUITE...]   attention, linear, projections, mlp, layer and adapters where none is named
+#   scripts/bench.sh reports      micro, sparse and forward-pass, our side alone, each with its own columns
+#   scripts/bench.sh sweep        align in f16 and bf16, every size, and PyTorch on every EVERY-th: a table, and a picture of both
 #
 # TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
-# ALIGN_OPTIONS narrow the sweep (--step 16). MARKDOWN names a file whose measured tables are replaced
-# (docs/performance.md), PICTURES a folder for SVG files. Without PyTorch the table has our side alone.
+# SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then.
+# ALIGN_OPTIONS narrow the sweep (--step 16), EVERY (4) the peers' share of it. MARKDOWN names a file whose measured tables are
+# replaced (docs/performance.md), PICTURES a folder for SVG files of all reports in OUT. Without PyTorch the table has our side alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,43 +17,92 @@ trifuse=${TRIFUSE:-target/release/trifuse}
 out=${OUT:-target/bench}
 python=${PYTHON:-python3}
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(attention linear mlp layer adapters)
+[ ${#suites[@]} -gt 0 ] || suites=(attention linear projections mlp layer adapters)
 mkdir -p "$out"
-
-if [ "${suites[0]}" = reports ]; then
-  failed=0 reports=()
-  for suite in micro sparse forward-pass align; do
-    options=
-    [ $suite != align ] || options=${ALIGN_OPTIONS:-}
-    # shellcheck disable=SC2086 # several options
-    "$trifuse" bench $suite --json ${BENCH_OPTIONS:-} $options >"$out/$suite.json" || failed=1
-    ! grep -q '"results"' "$out/$suite.json" || reports+=("$out/$suite.json")
-  done
-  "$trifuse" bench report "${reports[@]}" --markdown "$out/reports.md" ${PICTURES:+--pictures "$PICTURES"} || failed=1
-  cat "$out/reports.md"
-  [ -z "${MARKDOWN:-}" ] || "$python" benches/peers/table.py --page "$out/reports.md" --section reports --markdown "$MARKDOWN" || failed=1
-  exit $failed
-fi
-
 failed=0
-for suite in "${suites[@]}"; do
-  rm -f "$out/$suite.json" "$out/$suite.peers.json"
+
+has_torch() { "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; }
+
+# measure NAME SUITE OPTION...: our side, into NAME.json. A wrong answer or a refused time is status 1, and the report tells of it.
+measure() {
+  local name=$1 suite=$2 status
+  shift 2
+  rm -f "$out/$name.json" "$out/$name.peers.json"
   # shellcheck disable=SC2086 # several options
-  "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} >"$out/$suite.json.part"
+  ${SECONDS_EACH:+timeout -s INT "$SECONDS_EACH"} "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
   status=$?
-  # A wrong answer or a refused time is status 1, and the report tells of it.
-  if [ $status -gt 1 ] || ! grep -q '"results"' "$out/$suite.json.part"; then
-    echo "$suite: trifuse bench ended with status $status" >&2
-    failed=1
-    continue
-  fi
   [ $status = 0 ] || failed=1
-  mv "$out/$suite.json.part" "$out/$suite.json"
-  if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-    "$python" benches/peers/run.py "$out/$suite.json" -o "$out/$suite.peers.json" || failed=1
-  else
-    echo "$suite: $python has no PyTorch with a GPU: no peers" >&2
+  # Interrupted, by the limit or by Ctrl-C, it tells what it has.
+  case $status in 124 | 130) echo "$name: cut short" >&2; status=1 ;; esac
+  if [ $status -gt 1 ] || ! grep -q '"results"' "$out/$name.json.part"; then
+    echo "$name: trifuse bench ended with status $status" >&2
+    return 1
   fi
-done
-"$python" benches/peers/table.py "$out" "${suites[@]}" ${MARKDOWN:+--markdown "$MARKDOWN"} || failed=1
+  mv "$out/$name.json.part" "$out/$name.json"
+}
+
+# beside NAME OPTION...: the peers on the shapes of NAME.json.
+beside() {
+  local name=$1
+  shift
+  if has_torch; then
+    "$python" benches/peers/run.py "$out/$name.json" -o "$out/$name.peers.json" ${SECONDS_EACH:+--seconds "$SECONDS_EACH"} "$@" || failed=1
+  else
+    echo "$name: $python has no PyTorch with a GPU: no peers" >&2
+  fi
+}
+
+# page SECTION REPORT...: tables and pictures of reports, with the peers that lie beside them.
+page() {
+  local section=$1 report peers=()
+  shift
+  for report in "$@"; do [ ! -e "${report%.json}.peers.json" ] || peers+=(--peers "${report%.json}.peers.json"); done
+  [ $# -gt 0 ] || { failed=1; return; }
+  "$trifuse" bench report "$@" ${peers[@]+"${peers[@]}"} --markdown "$out/$section.md" || failed=1
+  cat "$out/$section.md"
+  [ -z "${MARKDOWN:-}" ] || "$python" benches/peers/table.py --page "$out/$section.md" --section "$section" --markdown "$MARKDOWN" || failed=1
+}
+
+# Draws what lies in the folder, of this run and of earlier ones: a roofline holds every point that was measured.
+pictures() {
+  local file all=()
+  for file in "$out"/*.json; do
+    [ -e "$file" ] || return
+    case $file in
+      *.peers.json) all+=(--peers "$file") ;;
+      *) all+=("$file") ;;
+    esac
+  done
+  "$trifuse" bench report "${all[@]}" --pictures "$PICTURES" || failed=1
+}
+
+case ${suites[0]} in
+  reports)
+    reports=()
+    for suite in micro sparse forward-pass; do
+      if measure "$suite" "$suite"; then reports+=("$out/$suite.json"); fi
+    done
+    page reports ${reports[@]+"${reports[@]}"}
+    ;;
+  sweep)
+    reports=()
+    # A thousand sizes: few runs of each.
+    BENCH_OPTIONS=${BENCH_OPTIONS:---warmup 2 --iterations 8}
+    for dtype in f16 bf16; do
+      # shellcheck disable=SC2086 # several options
+      if measure "align-$dtype" align --dtype "$dtype" ${ALIGN_OPTIONS:-}; then
+        beside "align-$dtype" --every "${EVERY:-4}"
+        reports+=("$out/align-$dtype.json")
+      fi
+    done
+    page sweep ${reports[@]+"${reports[@]}"}
+    ;;
+  *)
+    for suite in "${suites[@]}"; do
+      if measure "$suite" "$suite"; then beside "$suite"; fi
+    done
+    "$python" benches/peers/table.py "$out" "${suites[@]}" ${MARKDOWN:+--markdown "$MARKDOWN"} || failed=1
+    ;;
+esac
+[ -z "${PICTURES:-}" ] || pictures
 exit $failed

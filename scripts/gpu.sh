@@ -2,13 +2,15 @@
 # Everything that needs a GPU, in one call on a machine that has one but need not have Rust.
 #
 #   scripts/gpu.sh pack   here: builds the tests and the binary, stripped, into .gpu/ (ignored by git)
+#   scripts/gpu.sh pack bench   here: the binary alone, without wgpu: what timings need
 #   scripts/gpu.sh run    there, in a copy of the tree with .gpu/ beside it: conformance, contract, sanitizers,
 #                         verification, then a short table; logs go to ${OUT:-.gpu/out}
 #   scripts/gpu.sh run bench conformance   there: only the steps whose names begin so
 #   scripts/gpu.sh sanitize TOOL   there: the edge cases under one tool of compute-sanitizer
 #
 # TRIFUSE_PROFILE=dev packs unoptimised programs: they are built in a fraction of the time, the device runs the same kernels,
-# and what the host does is slow.
+# and what the host does is slow. TRIFUSE_PROFILE=packed is a release without link-time optimisation, for timings: the host's
+# part is optimised, and reports say which it was.
 #
 # Every step has a time limit, so that a launch that hangs costs its step and not the run.
 set -uo pipefail
@@ -19,17 +21,25 @@ tests=(conformance contract layer)
 pack() {
   set -e
   rm -rf .gpu && mkdir -p .gpu
-  local features=(--features cuda) folder=release
-  if [ "${TRIFUSE_PROFILE:-release}" = dev ]; then
+  local profile=${TRIFUSE_PROFILE:-release} features=(--features cuda) folder
+  folder=$profile
+  # A build with optimisation keeps this name, and its reports tell it.
+  export TRIFUSE_PROFILE=$profile
+  case $profile in
     # As the tests are built: another set of features would build the dependencies anew.
-    features=(--all-features) folder=debug
-  else
-    features+=(--release)
-  fi
+    dev) features=(--all-features) folder=debug ;;
+    *) if [ "${1:-}" = bench ]; then features=(--no-default-features --features cpu,cuda,cli); fi ;;
+  esac
+  features+=(--profile "$profile")
   TRIFUSE_REVISION=$(git rev-parse --short HEAD)$(git diff --quiet HEAD || echo '+changes')
   export TRIFUSE_REVISION
   cargo build "${features[@]}" --bin trifuse
   cp "${CARGO_TARGET_DIR:-target}/$folder/trifuse" .gpu/
+  if [ "${1:-}" = bench ]; then
+    strip .gpu/trifuse
+    du -sh .gpu
+    return
+  fi
   local flags=()
   for test in "${tests[@]}"; do flags+=(--test "$test"); done
   cargo test "${features[@]}" --no-run "${flags[@]}" --message-format=json |
@@ -135,9 +145,9 @@ run() {
 }
 
 case ${1:-} in
-  pack) pack ;;
+  pack) pack "${2:-}" ;;
   run) run "${@:2}" ;;
   sanitize) sanitize "${2:?a tool: memcheck, racecheck, synccheck or initcheck}" "${3:-100}" ;;
   ahead) ahead ;;
-  *) sed -n '2,14p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,17p' "$0" >&2; exit 2 ;;
 esac

@@ -46,6 +46,10 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn seconds_between(&self, queue: &mut Self::Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64>;
     /// Whose clock marks are read from.
     fn clock(&self) -> Clock;
+    /// The clocks at which it runs now, where its driver tells.
+    fn clocks(&self) -> Option<Clocks> {
+        None
+    }
     /// Blocks until the queue is empty and reports what failed in it.
     fn wait(&self, queue: &mut Self::Queue) -> Result<()>;
     /// From here launches are recorded, not run.
@@ -114,6 +118,15 @@ pub enum Clock {
     Device,
     /// The host's: the work of putting work into the queue is counted too.
     Host,
+}
+
+/// At which clocks a device runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Clocks {
+    /// Of its multiprocessors, in hertz.
+    pub multiprocessors_hz: u64,
+    /// Of its memory, in hertz.
+    pub memory_hz: u64,
 }
 
 /// What a device can do, and who it is.

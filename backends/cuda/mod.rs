@@ -10,6 +10,7 @@ mod attention_sm90;
 mod attention_split;
 mod cache;
 mod catalogue;
+mod clocks;
 mod codebook_gemm;
 mod codebook_gemm_launch;
 mod codebook_gemm_runs;
@@ -51,7 +52,7 @@ pub use memory::Buffer;
 pub use queue::{Graph, Queue};
 pub use resources::Resources;
 
-use crate::device::{Caps, Clock, Device, Kind, Open, Slice};
+use crate::device::{Caps, Clock, Clocks, Device, Kind, Open, Slice};
 use crate::error::{Error, Result};
 use jit::{Arch, Unit};
 use kernel::Module;
@@ -64,6 +65,8 @@ const OLDEST_ARCH: u32 = 80;
 /// One NVIDIA GPU.
 #[derive(Debug)]
 pub struct Cuda {
+    /// As the driver numbers it.
+    device: i32,
     caps: Caps,
     arch: Arch,
     driver: i32,
@@ -195,7 +198,7 @@ impl Open for Cuda {
         }
         let Found { device, caps, arch } = found.swap_remove(index);
         let memory = Arc::new(Memory::new(Context::new(device)?)?);
-        Ok(Self { caps, arch, driver, memory, cache: Cache::from_environment(), modules: Mutex::default() })
+        Ok(Self { device, caps, arch, driver, memory, cache: Cache::from_environment(), modules: Mutex::default() })
     }
 }
 
@@ -248,6 +251,10 @@ impl Device for Cuda {
 
     fn clock(&self) -> Clock {
         Clock::Device
+    }
+
+    fn clocks(&self) -> Option<Clocks> {
+        clocks::now(self.device)
     }
 
     fn wait(&self, queue: &mut Queue) -> Result<()> {

@@ -1,8 +1,9 @@
-"""Peers that PyTorch does not bring: FlashAttention 4, where its package is installed, and vLLM's kernels for many adapters,
-from its package or from the folder that VLLM names (scripts/get_vllm_lora.sh lays them out). None where they are not there."""
+"""Peers that PyTorch does not bring: FlashAttention 4 and vLLM's kernels for many adapters, from their packages or from the folders
+that FLASH_ATTENTION_4 (one for pip's --target) and VLLM (scripts/get_vllm_lora.sh lays it out) name. None where they are not there."""
 
 import importlib.util
 import os
+import site
 import sys
 
 import torch
@@ -17,6 +18,12 @@ def there(module: str) -> bool:
 
 def flash_attention_4():
     """A function of q, k, v `[b, s, h, d]` and `causal`, and its output in the same order."""
+    if os.environ.get("FLASH_ATTENTION_4"):
+        # As pip lays it out: with files that name more folders. Packages that are installed go first.
+        folder = os.environ["FLASH_ATTENTION_4"]
+        if folder not in sys.path:
+            sys.path.append(folder)
+            site.addsitedir(folder)
     if not there("flash_attn.cute"):
         return None
     from flash_attn.cute import flash_attn_func

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import cusparse
 import installed
 from layer import layer
 
@@ -106,6 +107,7 @@ def attention(shape: dict):
         mask = create_block_mask(lambda _b, _h, i, j: listed[i // size, j // size], None, None, sq, sk, device="cuda", BLOCK_SIZE=size)
         flex = torch.compile(flex_attention)
         yield "FlexAttention", lambda: flex(q, k, v, block_mask=mask), check
+        yield cusparse.NAME, cusparse.attention(q, k, v, listed, size), check
         # More work than is asked for: what a user has who leaves the mask out.
         yield "cuDNN, dense", lambda: sdpa(SDPBackend.CUDNN_ATTENTION), functools.partial(check, mask=None)
         return
@@ -121,7 +123,7 @@ def codebook_gemm(shape: dict):
     """Uncompressed LoRA in the same type and rank: what the codes replace."""
     t, adapters, p, d, r = shape["tokens"], shape["adapters"], shape["projections"], shape["d"], shape["rank"]
     dtype = TYPES[shape["dtype"]]
-    if shape["held"] == "host":
+    if shape["held"] != "device":
         raise NotImplementedError("LoRA that the host holds")
     x = normal(t, d, dtype=dtype)
     a = torch.stack([normal(adapters, d, r, dtype=dtype, deviation=d**-0.5) for _ in range(p)])
@@ -180,6 +182,37 @@ def codebook_gemm(shape: dict):
         yield "vLLM's LoRA kernels", triton_kernels, check
 
 
+def registered(_shape: dict):
+    raise NotImplementedError("no GPU holds as many uncompressed adapters")
+
+
+def mixture(shape: dict):
+    """Experts as uncompressed LoRA: gathered for every choice of every token, weighted, added up."""
+    t, experts, top, p, d, r = (shape[name] for name in ("tokens", "experts", "top", "projections", "d", "rank"))
+    dtype = TYPES[shape["dtype"]]
+    x = normal(t, d, dtype=dtype)
+    a = torch.stack([normal(experts, d, r, dtype=dtype, deviation=d**-0.5) for _ in range(p)])
+    b = torch.stack([normal(experts, r, d, dtype=dtype, deviation=r**-0.5) for _ in range(p)])
+    base = normal(t, d, dtype=dtype)
+    outputs = [torch.empty_like(base) for _ in range(p)]
+    choices = [(torch.arange(t, device="cuda") * 7 + choice * (experts // top)) % experts for choice in range(top)]
+    gates = torch.softmax(-torch.arange(top, device="cuda", dtype=torch.float32), 0)
+    chosen, weights = torch.stack(choices, 1).flatten(), gates.to(dtype).repeat(t)[:, None, None]
+    rows = x.repeat_interleave(top, 0)[:, None]
+
+    def gathered():
+        for n, y in enumerate(outputs):
+            hidden = torch.bmm(rows, a[n][chosen]) * weights
+            torch.add(base, torch.bmm(hidden, b[n][chosen]).view(t, top, d).sum(1), out=y)
+        return outputs[0]
+
+    def check(y):
+        hidden = torch.einsum("td,tdr->tr", rows[:, 0].double(), a[0][chosen].double()) * gates.double().repeat(t)[:, None]
+        return y, base.double() + torch.einsum("tr,trd->td", hidden, b[0][chosen].double()).view(t, top, d).sum(1)
+
+    yield "LoRA, gather and bmm", gathered, check
+
+
 def copy(shape: dict):
     source = torch.randint(0, 255, (shape["bytes"],), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
@@ -199,4 +232,14 @@ def launches(shape: dict):
     yield "PyTorch relu", chained, lambda y: (y, x.double().relu())
 
 
-OPS = {"copy": copy, "launches": launches, "linear": linear, "fused_mlp": fused_mlp, "attention": attention, "codebook_gemm": codebook_gemm, "layer": layer}
+OPS = {
+    "copy": copy,
+    "launches": launches,
+    "linear": linear,
+    "fused_mlp": fused_mlp,
+    "attention": attention,
+    "codebook_gemm": codebook_gemm,
+    "registered": registered,
+    "mixture": mixture,
+    "layer": layer,
+}

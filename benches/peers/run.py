@@ -37,7 +37,9 @@ def peers_of(timer: Timer, shape: dict) -> list[dict]:
                 measured.append({"peer": name, "why": (str(error).splitlines() or [repr(error)])[0][:160]})
     except Exception as error:
         measured.append({"peer": "PyTorch", "why": (str(error).splitlines() or [repr(error)])[0][:160]})
-    torch.cuda.empty_cache()
+    # A sweep's sizes are beside each other: what one gives back, the next one takes.
+    if shape["suite"] != "align":
+        torch.cuda.empty_cache()
     return measured
 
 
@@ -54,27 +56,46 @@ def ceilings(timer: Timer, dtype: str) -> dict:
     return rates | {"product_flops_per_second": best}
 
 
+def aligned(shape: dict) -> bool:
+    """Whether all sizes of a product or a head are multiples of 64, one row aside."""
+    sizes = [shape.get(name, 0) for name in ("tokens", "d_out", "d_in", "head_dim")]
+    return all(size % 64 == 0 for size in sizes if size != 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ours", help="a report of trifuse bench --json")
     parser.add_argument("-o", "--output", required=True, help="where the peers' report goes")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of a sweep, only every N-th size and those that are multiples of 64")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further shape after so long")
     arguments = parser.parse_args()
     with open(arguments.ours, encoding="utf-8") as file:
         ours = json.load(file)
+    if not ours["results"]:
+        parser.error(f"{arguments.ours}: no shape was measured")
     torch.manual_seed(0)
     timer = Timer(ours["timing"])
     report = {
         "suite": ours["suite"],
+        "dtype": ours["results"][0]["dtype"],
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "ceilings": ceilings(timer, ours["results"][0]["dtype"]),
         "results": [],
     }
-    for shape in ours["results"]:
+    start = time.perf_counter()
+    for number, shape in enumerate(ours["results"]):
+        if number % arguments.every and not aligned(shape):
+            continue
         began = time.perf_counter()
+        if began - start > arguments.seconds:
+            print(f"{shape['name']} and what follows: no time left", file=sys.stderr, flush=True)
+            break
         report["results"].append({"name": shape["name"], "peers": peers_of(timer, shape)})
-        print(f"{shape['name']}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+        # Of a sweep of a thousand sizes only what takes long.
+        if (took := time.perf_counter() - began) > 1 or len(ours["results"]) < 200:
+            print(f"{shape['name']}: {took:.1f} s", file=sys.stderr, flush=True)
     with open(arguments.output, "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
 

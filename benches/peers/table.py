@@ -7,9 +7,12 @@ marks of --section instead: python3 benches/peers/table.py --page PAGE.md --sect
 import argparse
 import json
 import pathlib
+import statistics
 
-SUITES = ["attention", "linear", "mlp", "layer", "adapters"]
+SUITES = ["attention", "linear", "projections", "mlp", "layer", "adapters"]
 HEAD = ["shape", "variant", "cold", "warm", "rate", "of ceiling", "best peer", "peer, cold", "ratio", "ratio, warm"]
+# Of a layer also its launches one by one, added up.
+PARTS = "parts, cold"
 
 
 def seconds(value: float) -> str:
@@ -39,6 +42,49 @@ def row(entry: dict, peers: list[dict]) -> list[str]:
     return [entry["name"], entry["variant"], seconds(cold) + mark, seconds(warm), rate(entry), share, *peer, *ratios]
 
 
+def with_parts(head: list[str], rows: list[list[str]], results: list[dict]) -> tuple[list[str], list[list[str]]]:
+    """Of layers, the sum of the parts beside the whole; other suites as they are."""
+    parts = [entry.get("parts") for entry in results]
+    if not any(parts):
+        return head, rows
+    told = [seconds(part["cold_seconds"]) if part else "–" for part in parts]
+    return [*head[:4], PARTS, *head[4:]], [[*row[:4], cell, *row[4:]] for row, cell in zip(rows, told)]
+
+
+def best(entry: dict, peers: dict[str, list[dict]], caches: str) -> float | None:
+    """The ratio of the best peer's time to ours: the peer is the one that is best with cold caches."""
+    told = [peer for peer in peers.get(entry["name"], []) if "cold" in peer]
+    if entry["status"] != "measured" or not told:
+        return None
+    return min(told, key=lambda peer: peer["cold"]["median"])[caches]["median"] / entry[caches]["median"]
+
+
+def means(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
+    """The geometric mean of the ratios of a suite, and the least of them."""
+    lines = []
+    for caches in ("cold", "warm"):
+        ratios = {entry["name"]: ratio for entry in results if (ratio := best(entry, peers, caches))}
+        if len(ratios) > 1:
+            least = min(ratios, key=ratios.get)
+            mean = statistics.geometric_mean(ratios.values())
+            lines.append(f"ratio, {caches} caches: geometric mean of {len(ratios)} shapes {mean:.3f}, least {ratios[least]:.2f} ({least})")
+    return lines
+
+
+def grid(results: list[dict], peers: dict[str, list[dict]]) -> tuple[list[str], list[list[str]]]:
+    """Ratios with cold caches: a row a product, a column a number of rows of x; the geometric mean of each row last."""
+    columns = sorted({entry["tokens"] for entry in results})
+    products = sorted({(entry["d_in"], entry["d_out"]) for entry in results})
+    found = {(entry["d_in"], entry["d_out"], entry["tokens"]): best(entry, peers, "cold") for entry in results}
+    rows = []
+    for d_in, d_out in products:
+        ratios = [found.get((d_in, d_out, tokens)) for tokens in columns]
+        known = [ratio for ratio in ratios if ratio]
+        mean = [f"{statistics.geometric_mean(known):.2f}" if known else "–"]
+        rows.append([f"{d_in} → {d_out}", *(f"{ratio:.2f}" if ratio else "–" for ratio in ratios), *mean])
+    return ["product", *map(str, columns), "mean"], rows
+
+
 def notes(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
     """Why there is no time, ours or a peer's."""
     own = [f"{entry['name']}: {entry['status']}: {entry['why']}" for entry in results if entry["status"] != "measured"]
@@ -51,10 +97,12 @@ def notes(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
 def heading(ours: dict, theirs: dict | None) -> list[str]:
     """Where and with what a suite was measured."""
     device, here, timing, ceilings = ours["device"], ours["environment"], ours["timing"], ours["ceilings"]
-    build = "" if here["optimised"] else ", built without optimisation"
+    built = here.get("profile") or "release"
+    build = ", built without optimisation" if not here["optimised"] else "" if built == "release" else f", built as {built}"
     product = ceilings["product_flops_per_second"]
+    clocks = f" at {ours['clocks']['multiprocessors_hz'] / 1e6:.0f} MHz" if ours.get("clocks") else ""
     lines = [
-        f"{device['name']}, {device['driver']}, NVRTC {here['nvrtc']}; trifuse {here['version']}, revision {here['revision']}{build}; "
+        f"{device['name']}{clocks}, {device['driver']}, NVRTC {here['nvrtc']}; trifuse {here['version']}, revision {here['revision']}{build}; "
         f"{ours['results'][0]['dtype']}; medians of {timing['iterations']} after {timing['warmup']}, clock of the {timing['clock']}.",
         f"Ceilings: copy {ceilings['copy_bytes_per_second'] / 1e12:.2f} TB/s"
         + (f", our best product {product / 1e12:.0f} TFLOP/s ({ceilings['product']})" if product else "")
@@ -70,15 +118,23 @@ def heading(ours: dict, theirs: dict | None) -> list[str]:
 
 
 def suite(folder: pathlib.Path, name: str) -> tuple[list[str], list[list[str]], list[str]] | None:
-    """The heading, the rows and the notes of a suite, where it was measured."""
+    """The heading, the names of the columns and the rows, and the notes of a suite, where it was measured."""
     own, other = folder / f"{name}.json", folder / f"{name}.peers.json"
     if not own.exists():
         return None
     ours = json.loads(own.read_text(encoding="utf-8"))
+    if not ours["results"]:
+        return None
     theirs = json.loads(other.read_text(encoding="utf-8")) if other.exists() else None
     peers = {result["name"]: result["peers"] for result in theirs["results"]} if theirs else {}
-    rows = [row(entry, peers.get(entry["name"], [])) for entry in ours["results"]]
-    return heading(ours, theirs), rows, notes(ours["results"], peers)
+    results = ours["results"]
+    told = means(results, peers) + notes(results, peers)
+    if name == "projections" and peers:
+        head, rows = grid(results, peers)
+        return heading(ours, theirs) + ["Ratios with cold caches by the rows of x."], [head, *rows], told
+    rows = [row(entry, peers.get(entry["name"], [])) for entry in results]
+    head, rows = with_parts(HEAD, rows, results)
+    return heading(ours, theirs), [head, *rows], told
 
 
 def plain(rows: list[list[str]]) -> str:
@@ -88,7 +144,8 @@ def plain(rows: list[list[str]]) -> str:
 
 def markdown(rows: list[list[str]]) -> str:
     lines = [[cell.replace("|", "\\|") for cell in line] for line in rows]
-    rule = ["---"] * 2 + ["---:"] * 4 + ["---"] + ["---:"] * 3
+    words = ("shape", "variant", "product", "best peer")
+    rule = ["---" if name in words else "---:" for name in lines[0]]
     return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
 
 
@@ -123,8 +180,8 @@ def main() -> None:
         if found is None:
             continue
         lines, rows, told = found
-        print("\n".join(["", name, *lines, plain([HEAD, *rows]), *told]))
-        page.append("\n\n".join([f"### {name}", "\n".join(lines), markdown([HEAD, *rows]), *(f"- {note}" for note in told)]))
+        print("\n".join(["", name, *lines, plain(rows), *told]))
+        page.append("\n\n".join([f"### {name}", "\n".join(lines), markdown(rows), *(["\n".join(f"- {note}" for note in told)] if told else [])]))
     if arguments.markdown:
         insert(arguments.markdown, arguments.section, "\n\n".join(page))
 

@@ -94,7 +94,7 @@ impl Chain {
                 let (x, population) = (x.clone(), Arc::clone(&population));
                 let of_token = move |token| self.adapter_of(token);
                 let samples = move |session: &mut Session<D>| samples(&population, number, &x, self.tokens, &of_token, session);
-                probes.push(Probe { output: y.clone(), samples: Box::new(samples) });
+                probes.push(Probe { output: y.clone(), samples: Box::new(samples), before: None });
             }
             if self.grouped {
                 slices.push(slice);

@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 
 /// Elements that a size is rounded up to: 16 bytes in a type of two bytes.
 const ALIGNED: u64 = 8;
+/// The largest size of a product.
+const MOST_SIZE: u64 = 1 << 20;
 /// The largest head.
 const MOST_HEAD: u64 = 256;
 
@@ -111,6 +113,9 @@ impl Sweep {
                 "--from of at least 1 and at most --to, and a --step of at least 1",
                 format!("{from} to {to} by {}", self.step),
             ));
+        }
+        if to > MOST_SIZE {
+            return Err(Error::invalid("--to", format!("at most {MOST_SIZE}"), to));
         }
         if axis == Axis::HeadDim && to > MOST_HEAD {
             return Err(Error::invalid("--to", format!("at most {MOST_HEAD}, the largest head"), to));
@@ -212,6 +217,7 @@ mod tests {
         };
         assert!(refused(Axis::M, 9, 8, 1) && refused(Axis::N, 0, 8, 1) && refused(Axis::K, 1, 8, 0) && refused(Axis::HeadDim, 64, 257, 1));
         assert!(!refused(Axis::HeadDim, 255, 256, 1));
+        assert!(refused(Axis::M, 1, u64::MAX, 1) && refused(Axis::M, u64::MAX, u64::MAX, 1));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::density;
-use super::stored::{Entry, Measured, Stored};
+use super::stored::{Entry, Measured, Peers, Stored};
+use super::sweep;
 
 /// A row's cells after the shape's name and the variant.
 type Cells = fn(&Entry, &Measured) -> Vec<String>;
@@ -26,20 +27,29 @@ pub fn table(report: &Stored) -> (Vec<&'static str>, Vec<Vec<String>>) {
     (["shape", "variant"].iter().chain(head).copied().collect(), report.results.iter().map(row).collect())
 }
 
+/// Rows of a sweep above which a page has its summary.
+const MOST_SIZES: usize = 64;
+
 /// The page: what measured, against what, the table, and why there is no time where there is none.
 ///
-/// Of a sweep only the sizes that stand against a neighbour, and what has no time: the neighbour's time is the quotient.
-pub fn page(report: &Stored) -> String {
+/// Of a sweep only the sizes that stand against a neighbour, and what has no time: the neighbour's time is the quotient. Of a
+/// long one a line for each axis and class of sizes, with the best of `peers` where they were measured.
+pub fn page(report: &Stored, peers: &[Peers]) -> String {
     let (head, mut rows) = table(report);
+    let mut head: Vec<String> = head.into_iter().map(str::to_owned).collect();
     if report.results.iter().any(|entry| entry.aligned.is_some()) {
         let mut told = report.results.iter().map(|entry| entry.aligned.is_some() || entry.measured.is_none());
         rows.retain(|_| told.next().unwrap_or(true));
+        if rows.len() > MOST_SIZES {
+            (head, rows) = (sweep::HEAD.map(str::to_owned).to_vec(), sweep::summary(report, peers));
+        }
     }
     let rule = (0..head.len()).map(|column| if column < 2 { "---" } else { "---:" }.to_owned()).collect();
-    let head = head.into_iter().map(str::to_owned).collect();
     let line = |cells: &Vec<String>| format!("| {} |", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
     let lines: Vec<String> = [head, rule].iter().chain(&rows).map(line).collect();
-    let mut page = format!("### {}\n\n{}\n\n{}\n", report.suite, heading(report), lines.join("\n"));
+    let dtype = report.results.first().map_or("", |entry| &entry.dtype);
+    let title = if dtype == "f16" || dtype.is_empty() { report.suite.clone() } else { format!("{}, {dtype}", report.suite) };
+    let mut page = format!("### {title}\n\n{}\n\n{}\n", heading(report), lines.join("\n"));
     if let Some(parts) = parts_table(report) {
         // Writing to a string does not fail.
         let _ = writeln!(page, "\n{parts}");
@@ -55,14 +65,19 @@ pub fn page(report: &Stored) -> String {
 pub fn heading(report: &Stored) -> String {
     let (device, here, timing, ceilings) = (&report.device, &report.environment, &report.timing, &report.ceilings);
     let nvrtc = here.nvrtc.as_ref().map_or_else(String::new, |version| format!(", NVRTC {version}"));
-    let build = if here.optimised { "" } else { ", built without optimisation" };
+    let build = match (here.optimised, here.profile.as_deref()) {
+        (false, _) => ", built without optimisation".into(),
+        (true, None | Some("release")) => String::new(),
+        (true, Some(profile)) => format!(", built as {profile}"),
+    };
     let dtype = report.results.first().map_or("", |entry| &entry.dtype);
+    let clocks = report.clocks.map_or_else(String::new, |clocks| format!(" at {} MHz", clocks.multiprocessors_hz / 1_000_000));
     let product = match (ceilings.product_flops_per_second, &ceilings.product) {
         (Some(rate), Some(name)) => format!(", our best product {} ({name})", flops(rate)),
         _ => String::new(),
     };
     format!(
-        "{} ({}), {}{nvrtc}; trifuse {}, revision {}{build}, {}; {dtype}; medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
+        "{}{clocks} ({}), {}{nvrtc}; trifuse {}, revision {}{build}, {}; {dtype}; medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
         device.name,
         report.backend,
         device.driver,

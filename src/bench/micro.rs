@@ -1,7 +1,7 @@
 //! What everything else is made of: copies, and launches of a kernel that does next to nothing.
 
 use super::Judge;
-use super::operand::{Values, spread};
+use super::operand::{Values, fill, spread};
 use super::report::Outcome;
 use super::sample::{Checked, Placed, Sample};
 use crate::backend::Backend;
@@ -38,7 +38,7 @@ pub fn launches<D: Device>(session: &mut Session<D>, count: u64, dtype: DType, d
         let problem = Posed { op: least(dtype), host: Host::new(values.all()) }.into();
         Ok(vec![Sample { problem, places: (0..ELEMENTS).collect() }])
     };
-    let probes = vec![super::sample::Probe { output: x, samples: Box::new(samples) }];
+    let probes = vec![super::sample::Probe { output: x, samples: Box::new(samples), before: None }];
     Ok(Placed { launches, probes, copies: Vec::new(), before: None, memory: None })
 }
 
@@ -68,12 +68,8 @@ fn pattern(bytes: u64) -> Vec<u8> {
 
 /// A buffer full of [`pattern`].
 pub fn filled<D: Device>(session: &mut Session<D>, bytes: u64) -> Result<Slice<D>> {
-    let (slice, pattern) = (session.alloc(bytes)?, pattern(bytes));
-    for at in (0..bytes).step_by(pattern.len()) {
-        if let Some(part) = slice.part(at, (pattern.len() as u64).min(bytes - at)) {
-            session.write(&part, &pattern[..part.len as usize])?;
-        }
-    }
+    let slice = session.alloc(bytes)?;
+    fill(session, &slice, &pattern(bytes))?;
     Ok(slice)
 }
 

@@ -10,13 +10,16 @@ mod adapters;
 pub mod align;
 pub mod ceiling;
 pub mod compare;
-mod density;
+pub mod density;
 pub mod layer;
 pub mod layout;
 pub mod markdown;
 mod micro;
+mod mixture;
+pub mod models;
 pub mod operand;
 pub mod pattern;
+pub mod pool;
 mod population;
 mod registered;
 pub mod report;
@@ -25,6 +28,7 @@ pub mod shape;
 pub mod statistics;
 pub mod stored;
 pub mod suite;
+pub mod sweep;
 pub mod timing;
 pub mod work;
 
@@ -39,11 +43,12 @@ use crate::session::Session;
 
 use align::Sweep;
 use ceiling::Ceilings;
+use pool::Pool;
 use report::{Entry, Environment, Flag, Measured, Milliseconds, Outcome, Rates, SuiteReport, Timing};
 use sample::{Checked, Memory};
 use shape::{Point, Shape, Suite};
 use timing::{Caches, Flush, LEAST, Schedule};
-use work::{Made, Measure, Work, with_point};
+use work::{Made, Measure, Work, with_pooled};
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
@@ -64,7 +69,7 @@ pub struct Options {
     pub sweep: Sweep,
     /// Register so many adapters, of the suite that does, rather than the usual numbers.
     pub adapters: Option<u32>,
-    /// Which layers, of the suite of layers.
+    /// Which layers, of the suite of layers; of attention, mlp and projections whose sizes.
     pub layers: layer::Choice,
 }
 
@@ -80,7 +85,9 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
     let mut stopped = began("ceilings", steps).is_break();
     let flush = Flush::new(session)?;
     let ceilings = Ceilings::measure(session, &flush, options.schedule, options.dtype)?;
+    let clocks = flush.clocks(session)?;
     let mut results = Vec::with_capacity(points.len());
+    let mut pool = Pool::default();
     for point in points {
         let name = point.name();
         stopped |= began(&name, steps).is_break();
@@ -88,7 +95,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
             break;
         }
         let judge = Judge { flush: &flush, ceilings: &ceilings, schedule: options.schedule };
-        let outcome = match measure(session, &point, options.variant.as_deref(), judge) {
+        let outcome = match measure(session, &mut pool, &point, options.variant.as_deref(), judge) {
             Ok(outcome) => outcome,
             // The caller's mistake, the same for every shape.
             Err(error @ Error::Invalid { .. }) => return Err(error),
@@ -102,7 +109,10 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         clock: session.clock(),
         flush_bytes: flush.bytes(),
         flush_seconds: flush.seconds(),
-        seed: "SHA-256 of the shape's name and type",
+        seed: match options.suite {
+            Suite::Align => "SHA-256 of the operand's name and type",
+            _ => "SHA-256 of the shape's name and type",
+        },
     };
     let environment = Environment::here(D::NAME);
     let device = session.caps().clone();
@@ -112,6 +122,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         device,
         environment,
         timing,
+        clocks,
         ceilings,
         complete: !stopped,
         config: options.schedule.into(),
@@ -125,6 +136,7 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
     let mut points = match options.suite {
         Suite::Align => align::points(&options.sweep, options.dtype, extent)?,
         Suite::Layer => layer::points(&options.layers, options.dtype, extent)?,
+        suite if models::known(suite) && options.layers != layer::Choice::default() => models::points(suite, &options.layers, options.dtype, extent)?,
         suite => suite::points(suite, options.dtype, extent),
     };
     if let Some(adapters) = options.adapters {
@@ -141,14 +153,14 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
     Ok(points)
 }
 
-fn measure<D: Backend>(session: &mut Session<D>, point: &Point, variant: Option<&str>, judge: Judge<'_, D>) -> Result<Outcome> {
+fn measure<D: Backend>(session: &mut Session<D>, pool: &mut Pool<D>, point: &Point, variant: Option<&str>, judge: Judge<'_, D>) -> Result<Outcome> {
     if let Shape::Copy { bytes } = point.shape {
         return micro::copy_point(session, bytes, &judge);
     }
     if let Shape::Layer { .. } = point.shape {
         return layer::measure(session, point, variant, &judge);
     }
-    Ok(match with_point(session, point, variant, judge)? {
+    Ok(match with_pooled(session, pool, point, variant, judge)? {
         Made::Measured(outcome) => outcome,
         Made::Wrong(why) => Outcome::Wrong { why },
         Made::Unsupported(why) => Outcome::Unsupported { why },

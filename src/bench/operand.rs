@@ -1,5 +1,7 @@
 //! Operands as large as a GPU wants them, drawn in no time and known to the host without being held there twice.
 
+use std::sync::Arc;
+
 use crate::cases::Draw;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -9,13 +11,13 @@ use crate::session::Session;
 /// How many numbers are drawn before they come again: a prime, so that no two rows of a matrix begin at the same one
 /// until that many rows have passed, and a row read in place of another shows.
 const PERIOD: u64 = 1_048_573;
-/// Bytes of one write to the device, about.
-const CHUNK: u64 = 64 << 20;
+/// Bytes that the host writes at most, about: the device copies the rest from there.
+const CHUNK: u64 = 16 << 20;
 
 /// Normal numbers, element after element, of one operand.
 #[derive(Clone, Debug)]
 pub struct Values {
-    drawn: Vec<f64>,
+    drawn: Arc<[f64]>,
     dtype: DType,
     count: u64,
 }
@@ -23,22 +25,34 @@ pub struct Values {
 impl Values {
     /// `count` numbers with that deviation, rounded to `dtype`.
     pub fn normal(draw: &mut Draw, dtype: DType, count: u64, deviation: f64) -> Self {
-        Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation), dtype, count }
+        Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation).into(), dtype, count }
     }
 
-    /// `len` elements from `first`.
-    pub fn run(&self, first: u64, len: u64) -> impl Iterator<Item = f64> + '_ {
-        (first..first + len).map(|at| self.drawn[(at % PERIOD) as usize])
+    /// Appends `len` elements from `first`: stretches of what was drawn, of which weights of gigabytes are many.
+    fn run(&self, first: u64, len: u64, into: &mut Vec<f64>) {
+        let (mut at, mut left) = ((first % PERIOD) as usize, len as usize);
+        while left > 0 {
+            let part = left.min(self.drawn.len() - at);
+            into.extend_from_slice(&self.drawn[at..at + part]);
+            (at, left) = (0, left - part);
+        }
     }
 
     /// Rows `rows` of a matrix with that many columns, one after another.
     pub fn rows(&self, rows: &[u64], columns: u64) -> Vec<f64> {
-        rows.iter().flat_map(|row| self.run(row * columns, columns)).collect()
+        let mut values = Vec::with_capacity(rows.len() * columns as usize);
+        rows.iter().for_each(|row| self.run(row * columns, columns, &mut values));
+        values
     }
 
     /// All elements.
     pub fn all(&self) -> Vec<f64> {
-        self.run(0, self.count).collect()
+        self.rows(&[0], self.count)
+    }
+
+    /// The first `count` of these numbers, and as many more as that takes, in the same order.
+    pub fn resized(&self, count: u64) -> Self {
+        Self { count, ..self.clone() }
     }
 
     /// A copy on the device.
@@ -47,21 +61,38 @@ impl Values {
     /// The device has no room.
     pub fn upload<D: Device>(&self, session: &mut Session<D>) -> Result<Slice<D>> {
         let period = self.dtype.encode(&self.drawn);
-        if self.count <= PERIOD {
-            return session.upload(&period);
-        }
-        let size = self.dtype.size();
-        let slice = session.alloc(self.count * size)?;
-        let many = period.repeat((CHUNK / period.len() as u64) as usize);
-        let mut at = 0;
-        while at < slice.len {
-            let len = (many.len() as u64).min(slice.len - at);
-            let part = slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at))?;
-            session.write(&part, &many[..len as usize])?;
-            at += len;
+        let slice = session.alloc(self.count * self.dtype.size())?;
+        // An even number of periods: the device copies whole words.
+        let turns = (CHUNK / period.len().max(1) as u64).max(1).next_multiple_of(2);
+        if slice.len <= period.len() as u64 * turns {
+            session.write(&slice, &period.repeat(turns as usize)[..slice.len as usize])?;
+        } else {
+            fill(session, &slice, &period.repeat(turns as usize))?;
         }
         Ok(slice)
     }
+}
+
+/// Writes `pattern` over all of `slice`, again and again: once from the host, then from one part of the device's memory to the next.
+///
+/// # Errors
+/// The device has no room for the pattern.
+pub fn fill<D: Device>(session: &mut Session<D>, slice: &Slice<D>, pattern: &[u8]) -> Result<()> {
+    let whole = pattern.len() as u64;
+    let part = |at: u64, len: u64| slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at));
+    if slice.len >= 2 * whole && whole > 0 && whole % 4 == 0 && slice.offset % 4 == 0 {
+        let source = session.upload(pattern)?;
+        for at in (0..slice.len / whole).map(|turn| turn * whole) {
+            session.copy(&source, &part(at, whole)?)?;
+        }
+        let rest = slice.len / whole * whole;
+        return session.write(&part(rest, slice.len - rest)?, &pattern[..(slice.len - rest) as usize]);
+    }
+    for at in (0..slice.len).step_by(pattern.len().max(1)) {
+        let len = whole.min(slice.len - at);
+        session.write(&part(at, len)?, &pattern[..len as usize])?;
+    }
+    Ok(())
 }
 
 /// At most `count` numbers below `of`, rising: the first, the last and one drawn from each of the parts between.
@@ -80,6 +111,7 @@ pub fn spread(draw: &mut Draw, count: u64, of: u64) -> Vec<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -87,9 +119,30 @@ mod tests {
     fn numbers_repeat_after_a_prime_and_not_before() {
         let values = Values::normal(&mut Draw::seeded("values"), DType::F16, 3 * PERIOD, 1.0);
         assert!((2..2000).all(|d| !PERIOD.is_multiple_of(d)));
-        assert_eq!(values.run(5, 10).collect::<Vec<_>>(), values.run(PERIOD + 5, 10).collect::<Vec<_>>());
+        assert_eq!(values.rows(&[0], 10), values.rows(&[PERIOD], 1).iter().chain(&values.rows(&[0], 10)[1..]).copied().collect::<Vec<_>>());
         assert_ne!(values.rows(&[0], 64), values.rows(&[1], 64));
-        assert_eq!(values.rows(&[1, 2], 4096)[4096..], values.run(8192, 4096).collect::<Vec<_>>());
+        assert_eq!(values.rows(&[1, 2], 4096)[4096..], values.rows(&[2], 4096));
+        let around = values.rows(&[1], PERIOD - 3);
+        assert_eq!(around[..3], values.rows(&[PERIOD - 3, PERIOD - 2, PERIOD - 1], 1));
+        assert_eq!(around[3..100], values.rows(&[0], 97));
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn the_device_repeats_what_the_host_wrote() {
+        use crate::device::Open;
+        let device = crate::backends::cpu::Cpu::open(0).unwrap();
+        let mut session = Session::new(std::sync::Arc::new(device)).unwrap();
+        for (bytes, pattern) in [(1000, 8), (1001, 8), (7, 8), (16, 8), (30, 3), (0, 4), (64, 4)] {
+            let pattern: Vec<u8> = (1..=pattern).collect();
+            let slice = session.alloc(bytes).unwrap();
+            fill(&mut session, &slice, &pattern).unwrap();
+            let expected: Vec<u8> = pattern.iter().copied().cycle().take(bytes as usize).collect();
+            assert_eq!(session.read(&slice).unwrap(), expected, "{bytes} {pattern:?}");
+        }
+        let values = Values::normal(&mut Draw::seeded("values"), DType::F16, 40 * PERIOD + 3, 1.0);
+        let slice = values.upload(&mut session).unwrap();
+        assert_eq!(DType::F16.decode(&session.read(&slice).unwrap()), values.all());
     }
 
     #[test]

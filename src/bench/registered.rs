@@ -132,7 +132,7 @@ impl Crowd {
                 let (x, population) = (x.clone(), Arc::clone(&population));
                 let of_token = move |token| self.adapter_of(token);
                 let samples = move |session: &mut Session<D>| samples(&population, number, &x, self.tokens, &of_token, session);
-                probes.push(Probe { output: y.clone(), samples: Box::new(samples) });
+                probes.push(Probe { output: y.clone(), samples: Box::new(samples), before: None });
             }
             launches.push(CodebookGemmArgs { x, token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice] });
             x = y;

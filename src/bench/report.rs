@@ -10,7 +10,7 @@ use super::sample::{Checked, Memory};
 use super::shape::{Point, Suite};
 use super::statistics::Statistics;
 use super::timing::{Schedule, Times};
-use crate::device::{Caps, Clock};
+use crate::device::{Caps, Clock, Clocks};
 use crate::ops::Cost;
 
 /// A suite on one device.
@@ -26,6 +26,8 @@ pub struct SuiteReport {
     pub environment: Environment,
     /// How it was timed.
     pub timing: Timing,
+    /// The device's clocks after the ceilings were measured, while it copied; nothing where its driver does not tell.
+    pub clocks: Option<Clocks>,
     /// What the device reaches.
     pub ceilings: Ceilings,
     /// Whether every shape was measured: a run that is interrupted tells what it has.
@@ -45,6 +47,8 @@ pub struct Environment {
     pub revision: String,
     /// Built with optimisation.
     pub optimised: bool,
+    /// The profile that it was built with, where the build told it.
+    pub profile: Option<&'static str>,
     /// Operating system and processor.
     pub platform: String,
     /// The version of the compiler of the CUDA kernels, where this is the CUDA backend.
@@ -255,6 +259,7 @@ impl Environment {
             version: env!("CARGO_PKG_VERSION"),
             revision: option_env!("TRIFUSE_REVISION").map_or_else(|| source_revision().unwrap_or_else(|| "unknown".into()), str::to_owned),
             optimised: !cfg!(debug_assertions),
+            profile: option_env!("TRIFUSE_PROFILE"),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             nvrtc: nvrtc(backend),
         }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::operand::{Values, spread};
+use super::operand::{Values, fill, spread};
 use super::pattern::Pattern;
 pub use super::registered::Registered;
 use crate::cases::{Draw, Posed, Problem};
@@ -33,6 +33,8 @@ pub struct Probe<D: Device> {
     pub output: Slice<D>,
     /// Makes the samples; may read what the device holds.
     pub samples: Box<Sampler<D>>,
+    /// What the output holds before the first run, where it is added to; else NaN, so that what is not written shows.
+    pub before: Option<Vec<u8>>,
 }
 
 /// Makes samples of an output.
@@ -58,7 +60,7 @@ pub type Copies<D> = dyn Fn(&mut Session<D>) -> Result<()>;
 impl<O: Op, D: Device> Placed<O, D> {
     /// One launch with one output.
     pub fn one(args: O::Args<D>, output: Slice<D>, samples: Box<Sampler<D>>) -> Self {
-        Self { launches: vec![args], probes: vec![Probe { output, samples }], copies: Vec::new(), before: None, memory: None }
+        Self { launches: vec![args], probes: vec![Probe { output, samples, before: None }], copies: Vec::new(), before: None, memory: None }
     }
 }
 
@@ -101,9 +103,20 @@ impl Checked {
     }
 }
 
-/// Fills the outputs with NaN.
-pub fn poison<D: Device>(session: &mut Session<D>, probes: &[Probe<D>]) -> Result<()> {
-    probes.iter().try_for_each(|probe| session.write(&probe.output, &vec![u8::MAX; probe.output.len as usize]))
+/// Bytes of NaN that the host writes; the device copies them on.
+const NANS: u64 = 4 << 20;
+
+/// Fills an output with NaN.
+pub fn poison<D: Device>(session: &mut Session<D>, output: &Slice<D>) -> Result<()> {
+    fill(session, output, &vec![u8::MAX; output.len.min(NANS) as usize])
+}
+
+/// Fills the outputs with NaN, or with what is added to.
+pub fn poison_all<D: Device>(session: &mut Session<D>, probes: &[Probe<D>]) -> Result<()> {
+    probes.iter().try_for_each(|probe| match &probe.before {
+        Some(values) => session.write(&probe.output, values),
+        None => poison(session, &probe.output),
+    })
 }
 
 /// Compares every output; the inner error says what is wrong.
@@ -122,18 +135,36 @@ pub fn check<D: Device>(session: &mut Session<D>, dtype: DType, probes: &[Probe<
     Ok(Ok(all))
 }
 
+/// Bytes of an output that the host reads at once: less than what makes an allocator ask the system for fresh pages each time.
+const PART: u64 = 16 << 20;
+
 /// Compares one output with its samples; the inner error says what is wrong.
 ///
 /// # Errors
 /// What the device or the oracle reports.
 pub fn check_output<D: Device>(session: &mut Session<D>, dtype: DType, output: &Slice<D>, samples: &[Sample]) -> Result<Result<Checked, String>> {
-    let found = session.read(output)?;
-    let count = found.len() as u64 / dtype.size();
-    if let Some(place) = first_not_finite(dtype, &found) {
-        return Ok(Err(format!("element {place} of {count} was not written, or is not finite")));
+    let (size, count) = (dtype.size(), output.len / dtype.size());
+    let mut found: Vec<Vec<f64>> = samples.iter().map(|sample| vec![f64::NAN; sample.places.len()]).collect();
+    if let Some(place) = samples.iter().flat_map(|sample| &sample.places).find(|place| **place >= count) {
+        return Err(Error::invalid("sample", "a place inside the output", place));
+    }
+    for first in (0..output.len).step_by(PART as usize) {
+        let part = output.part(first, PART.min(output.len - first)).ok_or_else(|| Error::invalid("sample", "a part of the output", first))?;
+        let bytes = session.read(&part)?;
+        if let Some(place) = first_not_finite(dtype, &bytes) {
+            return Ok(Err(format!("element {} of {count} was not written, or is not finite", first / size + place as u64)));
+        }
+        for (sample, values) in samples.iter().zip(&mut found) {
+            for (place, value) in sample.places.iter().zip(values) {
+                let at = (place * size).wrapping_sub(first) as usize;
+                if let Some(element) = bytes.get(at..at.saturating_add(size as usize)) {
+                    *value = dtype.decode(element).first().copied().unwrap_or(f64::NAN);
+                }
+            }
+        }
     }
     let mut all = Checked { of: count, ..Checked::default() };
-    for (sample, metrics) in samples.iter().zip(compare(dtype, samples, &found)?) {
+    for (sample, metrics) in samples.iter().zip(compare(samples, &found)?) {
         let error_of_allowed = if metrics.max_abs == 0.0 { 0.0 } else { metrics.max_abs / metrics.tolerance.max_abs };
         all.add(&Checked { elements: sample.places.len() as u64, of: 0, error_of_allowed, relative_l2: metrics.relative_l2 });
         if !metrics.accepted() {
@@ -146,31 +177,36 @@ pub fn check_output<D: Device>(session: &mut Session<D>, dtype: DType, output: &
 
 /// The first element whose exponent is all ones.
 fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
-    let ones = |mask: u16| bytes.chunks_exact(2).position(|b| u16::from_le_bytes([b[0], b[1]]) & mask == mask);
-    match dtype {
-        DType::F16 => ones(0x7c00),
-        DType::BF16 => ones(0x7f80),
-        DType::F32 => bytes.chunks_exact(4).position(|b| !f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite()),
-    }
+    // A piece at a time without a branch inside, which the compiler makes wide: outputs are hundreds of megabytes.
+    const PIECE: usize = 8192;
+    let narrow = |b: &[u8], mask: u16| u16::from_le_bytes([b[0], b[1]]) & mask == mask;
+    let bad = |element: &[u8]| match dtype {
+        DType::F16 => narrow(element, 0x7c00),
+        DType::BF16 => narrow(element, 0x7f80),
+        DType::F32 => element[3] & 0x7f == 0x7f && element[2] & 0x80 == 0x80,
+    };
+    let size = dtype.size() as usize;
+    let any = |piece: &[u8]| match dtype {
+        DType::F32 => piece.chunks_exact(4).fold(false, |found, b| found | (u32::from_le_bytes([b[0], b[1], b[2], b[3]]) & 0x7f80_0000 == 0x7f80_0000)),
+        DType::F16 => piece.chunks_exact(2).fold(false, |found, b| found | narrow(b, 0x7c00)),
+        DType::BF16 => piece.chunks_exact(2).fold(false, |found, b| found | narrow(b, 0x7f80)),
+    };
+    let (number, piece) = bytes.chunks(PIECE).enumerate().find(|(_, piece)| any(piece))?;
+    Some(number * PIECE / size + piece.chunks_exact(size).position(bad)?)
 }
 
 /// The oracle takes a good part of a second for a row of a large MLP: samples are spread over the cores.
-fn compare(dtype: DType, samples: &[Sample], found: &[u8]) -> Result<Vec<Metrics>> {
+fn compare(samples: &[Sample], found: &[Vec<f64>]) -> Result<Vec<Metrics>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     let share = samples.len().div_ceil(threads).max(1);
-    let one = |sample: &Sample| -> Result<Metrics> {
-        let size = dtype.size() as usize;
-        let mut values = Vec::with_capacity(sample.places.len());
-        for &place in &sample.places {
-            let bytes = found.get(place as usize * size..(place as usize + 1) * size);
-            values.extend(dtype.decode(bytes.ok_or_else(|| Error::invalid("sample", "a place inside the output", place))?));
-        }
+    let one = |(sample, values): (&Sample, &Vec<f64>)| -> Result<Metrics> {
         let expected = expect(&sample.problem)?;
         let expected = expected.first().ok_or_else(|| Error::invalid("sample", "one output", expected.len()))?;
-        expected.tolerance.compare(&expected.elements, &values)
+        expected.tolerance.compare(&expected.elements, values)
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = samples.chunks(share).map(|part| scope.spawn(move || part.iter().map(one).collect::<Result<Vec<_>>>())).collect();
+        let parts = samples.chunks(share).zip(found.chunks(share));
+        let workers: Vec<_> = parts.map(|(part, values)| scope.spawn(move || part.iter().zip(values).map(one).collect::<Result<Vec<_>>>())).collect();
         let mut all = Vec::new();
         for worker in workers {
             all.extend(worker.join().map_err(|_| Error::invalid("sample", "an oracle that ends", "a panic"))??);
@@ -192,11 +228,11 @@ pub fn adapted(op: &Linear, x: &Values, w: &Values, delta: impl Fn(u64) -> Resul
     spread(draw, 4, op.tokens).iter().map(sample).collect()
 }
 
-/// Rows and columns of `Y = X·Wᵀ`.
-pub fn linear(op: &Linear, x: &Values, w: &Values, draw: &mut Draw) -> Vec<Sample> {
-    let columns = spread(draw, 256, op.d_out);
+/// Rows and columns of `Y = X·Wᵀ`, at most as many as said.
+pub fn linear(op: &Linear, x: &Values, w: &Values, [rows, columns]: [u64; 2], draw: &mut Draw) -> Vec<Sample> {
+    let columns = spread(draw, columns, op.d_out);
     let weight = w.rows(&columns, op.d_in);
-    let rows = spread(draw, 16, op.tokens);
+    let rows = spread(draw, rows, op.tokens);
     let sample = |rows: &[u64]| {
         let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
         let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None };
@@ -222,20 +258,24 @@ pub struct MlpValues {
 /// Rows of the MLP, each with all of its intermediate, and columns of y.
 pub fn fused_mlp(op: &FusedMlp, values: &MlpValues, draw: &mut Draw) -> Vec<Sample> {
     let columns = spread(draw, 256, op.d_out);
-    let (w1, b1, w2) = (values.w1.all(), values.b1.all(), values.w2.rows(&columns, op.d_ff));
-    let b2: Vec<f64> = columns.iter().flat_map(|&n| values.b2.run(n, 1)).collect();
-    let sample = |&row: &u64| {
-        let small = FusedMlp { tokens: 1, d_out: columns.len() as u64, ..op.clone() };
-        let x = values.x.rows(&[row], op.d_model);
-        let host = fused_mlp::Host { x, w1: w1.clone(), wg: None, b1: Some(b1.clone()), w2: w2.clone(), b2: Some(b2.clone()), residual: None };
-        Sample { problem: Posed { op: small, host }.into(), places: places(&[row], &columns, op.d_out) }
+    let rows = spread(draw, 4, op.tokens);
+    // One sample: the weights are a good part of a gigabyte in float64, and the oracle goes over all cores for each row.
+    let small = FusedMlp { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
+    let host = fused_mlp::Host {
+        x: values.x.rows(&rows, op.d_model),
+        w1: values.w1.all(),
+        wg: None,
+        b1: Some(values.b1.all()),
+        w2: values.w2.rows(&columns, op.d_ff),
+        b2: Some(values.b2.rows(&columns, 1)),
+        residual: None,
     };
-    spread(draw, 4, op.tokens).iter().map(sample).collect()
+    vec![Sample { problem: Posed { op: small, host }.into(), places: places(&rows, &columns, op.d_out) }]
 }
 
-/// Queries of heads of sequences, each with the keys that it sees: the mask is applied here, by its definition.
-pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Pattern>, draw: &mut Draw) -> Vec<Sample> {
-    let queries = spread(draw, 64, op.batch * op.heads * op.q_len);
+/// Queries of heads of sequences, at most `most`, each with the keys that it sees: the mask is applied here, by its definition.
+pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Pattern>, most: u64, draw: &mut Draw) -> Vec<Sample> {
+    let queries = spread(draw, most, op.batch * op.heads * op.q_len);
     let sample = |&place: &u64| {
         // The order that heads vary in fastest is that of the output: `[b, s, h, d]`.
         let (head, token, batch) = (place % op.heads, place / op.heads % op.q_len, place / op.heads / op.q_len);

@@ -54,6 +54,8 @@ pub enum Suite {
     Layer,
     /// Matrix products.
     Linear,
+    /// The products of Llama-2's layers, 1 row to 8,192.
+    Projections,
     /// Chains and groups of codebook GEMMs.
     Adapters,
     /// Block-sparse attention by the number of blocks.
@@ -68,8 +70,8 @@ pub enum Suite {
 
 impl Suite {
     /// Every suite.
-    pub const ALL: [Self; 9] =
-        [Self::Attention, Self::Mlp, Self::Layer, Self::Linear, Self::Adapters, Self::Sparse, Self::ForwardPass, Self::Align, Self::Micro];
+    pub const ALL: [Self; 10] =
+        [Self::Attention, Self::Mlp, Self::Layer, Self::Linear, Self::Projections, Self::Adapters, Self::Sparse, Self::ForwardPass, Self::Align, Self::Micro];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -78,6 +80,7 @@ impl Suite {
             Self::Mlp => "mlp",
             Self::Layer => "layer",
             Self::Linear => "linear",
+            Self::Projections => "projections",
             Self::Adapters => "adapters",
             Self::Sparse => "sparse",
             Self::ForwardPass => "forward-pass",
@@ -176,6 +179,22 @@ pub enum Shape {
         /// Columns of both factors.
         rank: u64,
     },
+    /// A mixture of experts that are adapters, in S2LC's form, of `d → d` projections that all read one x and are added to: each
+    /// token goes to `top` experts, with a weight for each, a launch a choice.
+    Mixture {
+        /// Rows of x.
+        tokens: u64,
+        /// Experts.
+        experts: u32,
+        /// Of which each token goes to so many.
+        top: u32,
+        /// How many projections.
+        projections: u64,
+        /// Columns of x and y.
+        d: u64,
+        /// Columns of both factors.
+        rank: u64,
+    },
     /// A transformer layer, all of its operations.
     Layer {
         /// The model that it is of, where it is one with a name.
@@ -263,6 +282,9 @@ impl Shape {
             }
             Self::Registered { tokens, adapters, bits, projections, d, rank } => {
                 format!("registered {adapters} of {bits} bits, {projections} x {d} r{rank} tokens{tokens}")
+            }
+            Self::Mixture { tokens, experts, top, projections, d, rank } => {
+                format!("mixture of {experts} experts top{top}, {projections} x {d} r{rank} tokens{tokens}")
             }
             Self::Layer { model, batch, tokens, sizes, style, causal } => {
                 let model = model.map_or_else(|| format!("h{}", sizes.hidden), |model| model.name().into());

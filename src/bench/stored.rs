@@ -10,6 +10,7 @@ pub use super::layer::{Part, Parts};
 pub use super::report::Rates;
 use super::report::SuiteReport;
 pub use super::sample::{Checked, Memory, Registered};
+pub use crate::device::Clocks;
 use crate::error::{Error, Result};
 pub use crate::ops::Cost;
 
@@ -25,6 +26,8 @@ pub struct Stored {
     pub device: Device,
     pub environment: Environment,
     pub timing: Timing,
+    #[serde(default)]
+    pub clocks: Option<Clocks>,
     pub ceilings: Ceilings,
     #[serde(default = "yes")]
     pub complete: bool,
@@ -53,6 +56,8 @@ pub struct Environment {
     pub version: String,
     pub revision: String,
     pub optimised: bool,
+    #[serde(default)]
+    pub profile: Option<String>,
     pub platform: String,
     pub nvrtc: Option<String>,
 }
@@ -169,6 +174,8 @@ impl Stored {
 #[allow(missing_docs, reason = "as that program calls them")]
 pub struct Peers {
     pub suite: String,
+    #[serde(default)]
+    pub dtype: Option<String>,
     pub device: String,
     pub results: Vec<PeersOfShape>,
 }
@@ -204,6 +211,15 @@ impl Peers {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))
+    }
+}
+
+impl Peers {
+    /// The peers of a shape of `report`; none where these are of another suite or type.
+    pub fn of<'a>(&'a self, report: &Stored, entry: &Entry) -> &'a [Peer] {
+        let fits = self.suite == report.suite && self.dtype.as_ref().is_none_or(|dtype| *dtype == entry.dtype);
+        let shape = self.results.iter().filter(|_| fits).find(|shape| shape.name == entry.name);
+        shape.map_or(&[], |shape| &shape.peers)
     }
 }
 

@@ -4,6 +4,7 @@ use super::align::{self, Sweep};
 use super::density;
 use super::layer;
 use super::layout::Layout;
+use super::models;
 use super::pattern::Blocks;
 use super::shape::{Delta, Held, Point, Shape, Suite};
 use crate::device::Kind;
@@ -30,10 +31,10 @@ pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
         (Suite::Mlp, _) => [1, 16, 128, 512, 1024, 2048, 4096, 8192].map(|tokens| (mlp(tokens, 4096, 11008), [16, 4096].contains(&tokens))).to_vec(),
         (Suite::Linear, _) => linear(),
         (Suite::Adapters, _) => adapters(),
-        (Suite::Sparse, Kind::Cpu) => [(12, 1, 64, 1024), (24, 1, 64, 1408), (12, 2, 64, 1024)].map(counted).to_vec(),
-        (Suite::Sparse, _) => block_counts(),
+        (Suite::Sparse, kind) => block_counts(kind),
         (Suite::ForwardPass, kind) => return forward_pass(dtype, kind, extent.quick),
         // The sweep, and the layers, as they are where nothing narrows them: their sizes are in range.
+        (Suite::Projections, _) => return models::points(suite, &layer::Choice::default(), dtype, extent).unwrap_or_default(),
         (Suite::Align, _) => return align::points(&Sweep::default(), dtype, extent).unwrap_or_default(),
         (Suite::Layer, _) => return layer::points(&layer::Choice::default(), dtype, extent).unwrap_or_default(),
         (Suite::Micro, kind) => return micro(dtype, kind, extent.quick),
@@ -87,7 +88,7 @@ fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
 fn captured(shape: &Shape) -> bool {
     match shape {
         Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
-        Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Launches { .. } | Shape::Layer { .. } => true,
+        Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Mixture { .. } | Shape::Launches { .. } | Shape::Layer { .. } => true,
         Shape::Linear { .. } | Shape::FusedMlp { .. } | Shape::Copy { .. } => false,
     }
 }
@@ -131,14 +132,18 @@ fn counted((count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
 }
 
 /// The reference's numbers of blocks, a fifth of a square each, on to the "100,000 atoms" that it speaks of: 782 rows of
-/// blocks, of which a fifth is 122,305 blocks.
-fn block_counts() -> Vec<Entry> {
+/// blocks, of which a fifth is 122,305 blocks; then shares of the blocks.
+fn block_counts(kind: Kind) -> Vec<Entry> {
     let of_reference = [204, 800, 1600, 3200, 6400, 12800, 25600].map(|count| {
         let rows = (f64::from(count) * 5.0).sqrt().floor() as u64;
         (count, 1, 64, 128 * rows)
     });
     let more = [(122_305, 1, 64, 782 * 128), (800, 8, 64, 8064), (800, 32, 64, 8064), (800, 32, 128, 8064)];
-    of_reference.into_iter().chain(more).map(counted).chain(density::shapes().into_iter().map(|shape| (shape, false))).collect()
+    let counts = match kind {
+        Kind::Cpu => vec![(12, 1, 64, 1024), (24, 1, 64, 1408), (12, 2, 64, 1024)],
+        _ => [&of_reference[..], &more].concat(),
+    };
+    counts.into_iter().map(counted).chain(density::shapes(kind).into_iter().map(|shape| (shape, false))).collect()
 }
 
 fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {
@@ -148,6 +153,11 @@ fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) ->
 /// As [`chain`], but `share` projections in a row read one x.
 fn sharing(tokens: u64, adapters: u32, projections: u64, d: u64, share: u64) -> Shape {
     Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped: false, share, held: Held::Device }
+}
+
+/// Each token on two of the experts.
+fn mixture(tokens: u64, experts: u32, projections: u64, d: u64) -> Shape {
+    Shape::Mixture { tokens, experts, top: 2, projections, d, rank: 16 }
 }
 
 /// A base projection alone, and with adapters on top: what they add.
@@ -164,8 +174,8 @@ fn attention() -> Vec<Entry> {
         all.push((prefill(1, [64, 8], 128, 4096, causal), false));
     }
     all.extend([4096, 16384].map(|length| (prefill(1, [32, 32], 64, length, false), false)));
-    // The odd head of the reference's sweep, and the next that is a multiple of 16.
-    all.extend([107, 112].map(|head_dim| (prefill(4, [32, 32], head_dim, 2048, false), false)));
+    // The heads of the reference's sweep, one of them odd.
+    all.extend([64, 96, 107, 112, 120, 128].map(|head_dim| (prefill(4, [32, 32], head_dim, 2048, false), false)));
     all.push((decode(1, [32, 32], 128, 4096), true));
     all.push((decode(16, [32, 32], 128, 4096), false));
     all.push((decode(16, [32, 8], 128, 4096), false));
@@ -180,7 +190,7 @@ fn linear() -> Vec<Entry> {
     let mut all: Vec<Entry> = [4096, 8192].map(|n| (product(n, n, n), n == 4096)).to_vec();
     all.extend([1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048].map(|tokens| (product(tokens, 4096, 4096), tokens == 16)));
     // Odd sizes; the aligned neighbour is above.
-    all.extend([(product(2048, 4096, 4095), false), (product(2048, 4095, 4096), false), (product(2048, 4095, 4095), false)]);
+    all.extend([(2048, 4096, 4095), (2048, 4095, 4096), (2048, 4095, 4095), (1, 4096, 3991), (1, 3991, 4096)].map(|(m, n, k)| (product(m, n, k), false)));
     all
 }
 
@@ -194,6 +204,7 @@ fn adapters() -> Vec<Entry> {
             .map(|(tokens, adapters, share)| (sharing(tokens, adapters, 128, 4096, share), false)),
     );
     all.extend([(16, 16), (256, 32), (1024, 100)].into_iter().flat_map(|(tokens, adapters)| added(tokens, 4096, adapters)));
+    all.extend([16, 256].map(|tokens| (mixture(tokens, 64, 128, 4096), false)));
     all
 }
 
@@ -218,6 +229,7 @@ fn small_adapters() -> Vec<Entry> {
     all.push((chain(16, 1, 8, 512, true), false));
     all.extend([4, 8].map(|share| (sharing(16, 4, 8, 512, share), false)));
     all.extend(added(16, 512, 16));
+    all.push((mixture(16, 8, 4, 512), false));
     all
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::statistics::Statistics;
-use crate::device::{Clock, Device, Kind, Slice};
+use crate::device::{Clock, Clocks, Device, Kind, Slice};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
@@ -68,6 +68,11 @@ pub struct Times {
     pub samples: Vec<f64>,
 }
 
+/// The moment so many seconds from now, or a day: what is longer than a clock holds is as long as one waits.
+fn after(seconds: f64) -> Instant {
+    Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+}
+
 impl<D: Device> Flush<D> {
     /// Allocates the buffers and times a copy.
     ///
@@ -103,6 +108,22 @@ impl<D: Device> Flush<D> {
         session.copy(&self.from, &self.to)
     }
 
+    /// The device's clocks while it is at work, where its driver tells: a tenth of a second of copies is in the queue meanwhile.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn clocks(&self, session: &mut Session<D>) -> Result<Option<Clocks>> {
+        if session.device().clocks().is_none() {
+            return Ok(None);
+        }
+        for _ in 0..((0.1 / self.seconds) as usize).clamp(1, 10_000) {
+            self.run(session)?;
+        }
+        let clocks = session.device().clocks();
+        session.wait()?;
+        Ok(clocks)
+    }
+
     /// Times `enqueue`, which puts the work into the queue once.
     ///
     /// On a device with a clock of its own every timed run has enough copies before it that the host is done putting
@@ -112,7 +133,7 @@ impl<D: Device> Flush<D> {
     /// What the device reports.
     pub fn time(&self, session: &mut Session<D>, schedule: Schedule, caches: Caches, mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>) -> Result<Times> {
         let mut host = f64::INFINITY;
-        let half = Instant::now() + Duration::from_secs_f64(schedule.limit_seconds / 2.0);
+        let half = after(schedule.limit_seconds / 2.0);
         for number in 0..schedule.warmup.max(2) {
             if number >= 2 && Instant::now() > half {
                 break;
@@ -130,7 +151,7 @@ impl<D: Device> Flush<D> {
             (Clock::Host, Caches::Warm) => 0,
         };
         let (mut times, mut hosts, mut open) = (Vec::new(), Vec::new(), Vec::new());
-        let deadline = Instant::now() + Duration::from_secs_f64(schedule.limit_seconds);
+        let deadline = after(schedule.limit_seconds);
         for number in 1..=schedule.iterations as usize {
             for _ in 0..flushes {
                 self.run(session)?;

@@ -2,10 +2,11 @@
 
 use super::adapters::Chain;
 use super::micro;
-use super::operand::Values;
+use super::mixture::Mixture;
+use super::pool::Pool;
 use super::registered::Crowd;
-use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison};
-use super::shape::{Delta, Held, Point, Shape, fused_mlp, sparse};
+use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison_all};
+use super::shape::{Delta, Held, Point, Shape, Suite, fused_mlp, sparse};
 use crate::backend::{Backend, Kernel};
 use crate::cases::Draw;
 use crate::device::Device;
@@ -120,8 +121,22 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
 /// # Errors
 /// What the device reports. A wrong answer is no error but [`Made::Wrong`].
 pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &Point, variant: Option<&str>, measure: M) -> Result<Made<M::Out>> {
+    with_pooled(session, &mut Pool::default(), point, variant, measure)
+}
+
+/// As [`with_point`]; the operands of a sweep come from `pool`, and stay there for its next size.
+///
+/// # Errors
+/// As [`with_point`].
+pub fn with_pooled<D: Backend, M: Measure<D>>(
+    session: &mut Session<D>,
+    pool: &mut Pool<D>,
+    point: &Point,
+    variant: Option<&str>,
+    measure: M,
+) -> Result<Made<M::Out>> {
     let making = Making { session, point, variant, measure };
-    let mut draw = Draw::seeded(&format!("{} {}", point.shape.name(), point.dtype));
+    let mut source = pool.source(point);
     let dtype = point.dtype;
     match point.shape {
         Shape::Linear { tokens, d_out, d_in, delta } => {
@@ -138,15 +153,16 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                 held: Held::Device,
             });
             let op = Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) };
+            let extent = if point.suite == Suite::Align { [8, 64] } else { [16, 256] };
             making.run(op.clone(), |session| {
-                let x = Values::normal(&mut draw, dtype, tokens * d_in, 1.0);
-                let w = Values::normal(&mut draw, dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt());
-                let y = session.alloc(tokens * d_out * dtype.size())?;
-                let mut args = LinearArgs { x: x.upload(session)?, w: w.upload(session)?, bias: None, residual: None, delta: None, y: y.clone() };
+                let (x, on_device) = source.normal(session, "x", dtype, tokens * d_in, 1.0)?;
+                let (w, weight) = source.normal(session, "w", dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt())?;
+                let y = source.output(session, tokens * d_out * dtype.size())?;
+                let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, y: y.clone() };
                 let samples: Box<sample::Sampler<D>> = match adapters {
-                    None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, &mut Draw::seeded("sample")))),
+                    None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, extent, &mut Draw::seeded("sample")))),
                     Some(chain) => {
-                        let (delta, of_row) = chain.delta(session, &mut draw, args.x.clone(), y.clone())?;
+                        let (delta, of_row) = chain.delta(session, &mut source.draw, args.x.clone(), y.clone())?;
                         args.delta = Some(delta);
                         Box::new(move |_| sample::adapted(&op, &x, &w, &of_row, &mut Draw::seeded("sample")))
                     }
@@ -158,17 +174,15 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
             let op = fused_mlp(dtype, tokens, d_model, d_ff);
             making.run(op.clone(), |session| {
                 let (input, inner) = (1.0 / (d_model as f64).sqrt(), 2.0 / (d_ff as f64).sqrt());
-                let mut normal = |count, deviation| Values::normal(&mut draw, dtype, count, deviation);
-                let values = MlpValues {
-                    x: normal(tokens * d_model, 1.0),
-                    w1: normal(d_ff * d_model, input),
-                    b1: normal(d_ff, 0.5),
-                    w2: normal(d_model * d_ff, inner),
-                    b2: normal(d_model, 0.5),
-                };
+                let mut normal = |role, count, deviation| source.normal(session, role, dtype, count, deviation);
+                let (x, on_device) = normal("x", tokens * d_model, 1.0)?;
+                let (w1, up) = normal("w1", d_ff * d_model, input)?;
+                let (b1, up_bias) = normal("b1", d_ff, 0.5)?;
+                let (w2, down) = normal("w2", d_model * d_ff, inner)?;
+                let (b2, down_bias) = normal("b2", d_model, 0.5)?;
+                let values = MlpValues { x, w1, b1, w2, b2 };
                 let y = session.alloc(tokens * d_model * dtype.size())?;
-                let [x, w1, b1, w2, b2] = [&values.x, &values.w1, &values.b1, &values.w2, &values.b2].map(|values| values.upload(session));
-                let args = FusedMlpArgs { x: x?, w1: w1?, wg: None, b1: Some(b1?), w2: w2?, b2: Some(b2?), residual: None, y: y.clone() };
+                let args = FusedMlpArgs { x: on_device, w1: up, wg: None, b1: Some(up_bias), w2: down, b2: Some(down_bias), residual: None, y: y.clone() };
                 let samples = move |_: &mut Session<D>| Ok(sample::fused_mlp(&op, &values, &mut Draw::seeded("sample")));
                 Ok(Placed::one(args, y, Box::new(samples)))
             })
@@ -177,30 +191,36 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
             let pattern = point.shape.pattern()?;
             let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
             let op = sparse(dense, pattern.as_ref());
+            let most = if point.suite == Suite::Align { 16 } else { 64 };
             making.run(op.clone(), |session| {
                 let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
-                let [q, k, v] = [queries, keys, keys].map(|count| Values::normal(&mut draw, dtype, count, 1.0));
+                let mut normal = |role, count| source.normal(session, role, dtype, count, 1.0);
+                let ((q, q_args), (k, k_args), (v, v_args)) = (normal("q", queries)?, normal("k", keys)?, normal("v", keys)?);
                 let index = match &pattern {
                     Some(pattern) => AttentionIndex::Blocks(session.index(&pattern.mask)?),
                     None => AttentionIndex::None,
                 };
-                let o = session.alloc(queries * dtype.size())?;
-                let args = AttentionArgs { q: q.upload(session)?, k: k.upload(session)?, v: v.upload(session)?, index, o: o.clone(), lse: None };
-                let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), &mut Draw::seeded("sample")));
+                let o = source.output(session, queries * dtype.size())?;
+                let args = AttentionArgs { q: q_args, k: k_args, v: v_args, index, o: o.clone(), lse: None };
+                let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut Draw::seeded("sample")));
                 Ok(Placed::one(args, o, Box::new(samples)))
             })
         }
         Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
             let chain = Chain { dtype, tokens, adapters, projections, d, rank, width: CodeWidth::FourThree, grouped, share, held };
-            making.run(chain.op(), |session| chain.operands(session, &mut draw))
+            making.run(chain.op(), |session| chain.operands(session, &mut source.draw))
         }
         Shape::Registered { tokens, adapters, bits, projections, d, rank } => {
             let width = CodeWidth::from_bits(bits).filter(|width| width.bits() > 0);
             let width = width.ok_or_else(|| Error::invalid("bits", "a width of codes: 2, 3, 4, 7 or 16", bits))?;
             let crowd = Crowd { dtype, tokens, adapters, projections, d, rank, width };
-            making.run(crowd.op(), |session| crowd.operands(session, &mut draw))
+            making.run(crowd.op(), |session| crowd.operands(session, &mut source.draw))
         }
-        Shape::Launches { count } => making.run(micro::least(dtype), |session| micro::launches(session, count, dtype, &mut draw)),
+        Shape::Mixture { tokens, experts, top, projections, d, rank } => {
+            let mixture = Mixture { dtype, tokens, experts, top, projections, d, rank };
+            making.run(mixture.op(), |session| mixture.operands(session, &mut source.draw))
+        }
+        Shape::Launches { count } => making.run(micro::least(dtype), |session| micro::launches(session, count, dtype, &mut source.draw)),
         Shape::Layer { .. } => Ok(Made::Unsupported("a layer is several operations: `trifuse bench layer` measures it".into())),
         // No operation of this crate: `copy_point` measures it.
         Shape::Copy { .. } => Ok(Made::Unsupported("a copy is no operation".into())),
@@ -228,7 +248,7 @@ impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
         };
         let Placed { launches, probes, copies, before, memory } = operands(session)?;
         let work = Work::new(session, plan, Ready { launches, copies, before, memory }, point.captured)?;
-        poison(session, &probes)?;
+        poison_all(session, &probes)?;
         work.enqueue(session)?;
         match check(session, point.dtype, &probes)? {
             Err(why) => Ok(Made::Wrong(why)),

@@ -1,6 +1,6 @@
 //! `Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual`, or gated `Y = (act(X·Wgᵀ) ⊙ (X·W1ᵀ + b1))·W2ᵀ + b2 + residual`.
 
-use super::{Define, Output, Rounding, activate, dot, expect_len, expect_optional, transposed};
+use super::{Define, Output, Rounding, activate, dot, every, expect_len, expect_optional, transposed};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{FusedMlp, Op};
@@ -44,19 +44,17 @@ impl Define for FusedMlp {
         let (d_model, d_ff, d_out) = (self.d_model as usize, self.d_ff as usize, self.d_out as usize);
         let mut y = Vec::with_capacity(host.x.len() / d_model * d_out);
         for (t, x) in host.x.chunks_exact(d_model).enumerate() {
-            let hidden: Vec<f64> = (0..d_ff)
-                .map(|f| {
-                    let row = f * d_model..(f + 1) * d_model;
-                    let mut up = dot(x, &host.w1[row.clone()], rounding);
-                    if let Some(b1) = &host.b1 {
-                        up = rounding.step(up + b1[f]);
-                    }
-                    rounding.keep(match &host.wg {
-                        Some(wg) => activate(self.activation, dot(x, &wg[row], rounding), rounding) * up,
-                        None => activate(self.activation, up, rounding),
-                    })
+            let hidden = every(d_ff, d_model, |f| {
+                let row = f * d_model..(f + 1) * d_model;
+                let mut up = dot(x, &host.w1[row.clone()], rounding);
+                if let Some(b1) = &host.b1 {
+                    up = rounding.step(up + b1[f]);
+                }
+                rounding.keep(match &host.wg {
+                    Some(wg) => activate(self.activation, dot(x, &wg[row], rounding), rounding) * up,
+                    None => activate(self.activation, up, rounding),
                 })
-                .collect();
+            });
             for (n, w2) in host.w2.chunks_exact(d_ff).enumerate() {
                 let mut value = dot(&hidden, w2, rounding);
                 if let Some(b2) = &host.b2 {

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::ops::Op;
 
 /// Where a definition rounds.
-pub trait Rounding: Copy {
+pub trait Rounding: Copy + Send + Sync {
     /// After each step of arithmetic.
     fn step(self, value: f64) -> f64;
     /// A value that is stored, or handed to the next matrix product, in the operand's type.
@@ -128,6 +128,27 @@ fn dot<R: Rounding>(a: &[f64], b: &[f64], rounding: R) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| rounding.step(sum + a * b))
 }
 
+/// Steps of arithmetic from which on threads are worth their start.
+const MANY: usize = 1 << 22;
+
+/// What `of` gives for each number below `count`, each of which takes `steps` steps: on every core where that is much. Every value is
+/// the same as on one.
+fn every(count: usize, steps: usize, of: impl Fn(usize) -> f64 + Sync) -> Vec<f64> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+    if threads == 1 || count.saturating_mul(steps) < MANY {
+        return (0..count).map(of).collect();
+    }
+    let share = count.div_ceil(threads);
+    let mut values = vec![0.0; count];
+    std::thread::scope(|scope| {
+        for (number, part) in values.chunks_mut(share).enumerate() {
+            let of = &of;
+            scope.spawn(move || part.iter_mut().enumerate().for_each(|(at, value)| *value = of(number * share + at)));
+        }
+    });
+    values
+}
+
 /// `matrix [rows, columns]` as if it had been stored column by column; where that changes nothing, from end to
 /// start; `None` where that changes nothing either.
 fn transposed(matrix: &[f64], rows: usize, columns: usize) -> Option<Vec<f64>> {
@@ -140,4 +161,18 @@ fn reversed(values: &[f64]) -> Option<Vec<f64>> {
     let mut backwards = values.iter().rev().filter(|value| !value.is_nan());
     let turned: Vec<f64> = values.iter().map(|value| if value.is_nan() { *value } else { backwards.next().copied().unwrap_or(*value) }).collect();
     turned.iter().zip(values).any(|(a, b)| !b.is_nan() && a != b).then_some(turned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_cores_give_what_one_does() {
+        let of = |number: usize| (number as f64).sqrt();
+        let one: Vec<f64> = (0..1001).map(of).collect();
+        assert_eq!(every(1001, 1, of), one);
+        assert_eq!(every(1001, MANY, of), one);
+        assert_eq!(every(0, MANY, of), Vec::<f64>::new());
+    }
 }

@@ -26,6 +26,7 @@ fn every_suite_checks_times_and_counts() {
         ("mlp", "fused_mlp"),
         ("layer", "layer"),
         ("linear", "linear"),
+        ("projections", "linear"),
         ("adapters", "codebook_gemm"),
         ("sparse", "attention"),
         ("forward-pass", "codebook_gemm"),
@@ -73,12 +74,39 @@ fn options_choose_shapes_and_variants() {
     let variant = all["results"][0]["variant"].as_str().unwrap().to_owned();
     let again = measured("linear", &["--variant", &variant, "--dtype", "f32"]);
     assert_eq!((&again["results"][0]["variant"], &again["results"][0]["dtype"]), (&variant.into(), &"f32".into()));
-    for wrong in [&["--variant", "abacus"][..], &["--shape", "nothing has this name"], &["--iterations", "0"], &["--limit", "-1"], &["--dtype", "f64"]] {
+    for wrong in
+        [&["--variant", "abacus"][..], &["--shape", "nothing has this name"], &["--iterations", "0"], &["--limit", "-1"], &["--dtype", "f64"], &["--seq", "8"]]
+    {
         let output = run(&[&["bench", "linear", "--quick", "--backend", "cpu"], wrong].concat());
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", err(&output));
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{wrong:?}");
     }
     assert_eq!(run(&["bench", "poetry"]).status.code(), Some(2));
+    // Longer than a clock can tell.
+    assert_eq!(names(&measured("linear", &["--limit", "1e300"])), ["m16 n512 k512"]);
+}
+
+#[test]
+fn a_model_chooses_the_sizes_of_other_suites() {
+    let value = measured("attention", &["--seq", "33", "--batch", "2", "--causal"]);
+    assert_eq!(names(&value), ["prefill b2 h4/2 d64 s33 causal"]);
+    assert_eq!(names(&measured("mlp", &["--seq", "5", "--batch", "3"])), ["m15 256-688-256 gelu"]);
+    let value = measured("projections", &["--seq", "7"]);
+    assert_eq!(names(&value), ["m7 n512 k256", "m7 n256 k256", "m7 n128 k256", "m7 n688 k256", "m7 n256 k688"]);
+    for wrong in [&["projections", "--causal"][..], &["mlp", "--style", "llama"], &["attention", "--seq", "0"], &["sparse", "--model", "llama2-7b"]] {
+        assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_mixture_adds_its_choices_to_what_is_there() {
+    let arguments = ["bench", "adapters", "--shape", "mixture", "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--json"];
+    let value = object(&run(&arguments), "bench");
+    assert_eq!(names(&value), ["mixture of 8 experts top2, 4 x 512 r16 tokens16"]);
+    let result = &results(&value)[0];
+    assert_eq!((&result["status"], &result["launches"]), (&"measured".into(), &8.into()), "{result}");
+    assert!(result["checked"]["error_of_allowed"].as_f64() > Some(0.0));
+    assert_eq!(result["memory"]["lora_f16_bytes"], 4 * 8 * 2 * 512 * 16 * 2);
 }
 
 #[test]
@@ -123,6 +151,7 @@ fn a_sweep_has_each_size_with_its_aligned_neighbour() {
         &["align", "--from", "9"][..],
         &["align", "--axis", "k", "--from", "9", "--to", "8"],
         &["align", "--axis", "head-dim", "--to", "300"],
+        &["align", "--axis", "k", "--from", "1", "--to", "18446744073709551615"],
         &["mlp", "--step", "2"],
     ] {
         assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
@@ -152,7 +181,7 @@ fn a_layer_is_timed_whole_and_in_parts() {
         // A causal mask leaves out what a dense operation would do.
         assert!(result["cost"]["dense_flops"].as_f64() > result["cost"]["useful_flops"].as_f64());
     }
-    for wrong in [&["layer", "--model", "llama2-8b"][..], &["layer", "--seq", "0"], &["layer", "--variant", "sm90"], &["mlp", "--batch", "2"]] {
+    for wrong in [&["layer", "--model", "llama2-8b"][..], &["layer", "--seq", "0"], &["layer", "--variant", "sm90"], &["linear", "--batch", "2"]] {
         assert_eq!(run(&[&["bench", "--backend", "cpu", "--quick"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }

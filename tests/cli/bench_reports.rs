@@ -59,6 +59,9 @@ fn what_cannot_be_compared_is_refused() {
     let refused = run(&["bench", "compare", &own, &other]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(err(&refused).contains("device") && err(&refused).contains("another"), "{}", err(&refused));
+    let narrow = stored(folder.path(), "bf16.json", &measured("linear", &["--dtype", "bf16"]));
+    let refused = run(&["bench", "compare", &own, &narrow]);
+    assert!(refused.status.code() == Some(2) && err(&refused).contains("a shape that both hold"), "{}", err(&refused));
     let none = stored(folder.path(), "none.json", &Value::Null);
     assert_eq!(run(&["bench", "compare", &own, &none]).status.code(), Some(4));
     assert_eq!(run(&["bench", "compare", &own]).status.code(), Some(2));
@@ -114,6 +117,71 @@ fn a_suite_writes_its_own_table() {
     let report = measured("mlp", &["--markdown", &page]);
     let markdown = std::fs::read_to_string(&page).unwrap();
     assert!(markdown.starts_with("### mlp\n") && markdown.contains(report["results"][0]["name"].as_str().unwrap()), "{markdown}");
+}
+
+/// A place that cannot be written is told before anything is measured.
+#[test]
+fn an_unwritable_place_costs_no_measurement() {
+    let folder = scratch();
+    let file = text(&folder.path().join("file")).to_owned();
+    std::fs::write(&file, "").unwrap();
+    for (option, place) in [("--markdown", format!("{file}/page.md")), ("--pictures", format!("{file}/pictures"))] {
+        let output = run(&["bench", "linear", "--backend", "cpu", "--quick", option, &place]);
+        assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+        assert!(output.stdout.is_empty() && err(&output).contains(&place), "{}", err(&output));
+    }
+}
+
+#[test]
+fn a_long_sweep_is_a_few_lines_and_a_picture_with_peers() {
+    let folder = scratch();
+    let mut report = measured("align", &["--axis", "k", "--axis", "n", "--from", "255", "--to", "257"]);
+    // As many sizes as a GPU sweeps, of the few that were measured.
+    let one = report["results"].as_array().unwrap().iter().find(|result| !result["aligned"].is_null()).unwrap().clone();
+    let results = (3968..4096).map(|size| {
+        let mut result = one.clone();
+        result["name"] = format!("k{size}").into();
+        result["d_in"] = size.into();
+        if size % 8 == 0 {
+            result["aligned"] = Value::Null;
+        }
+        result
+    });
+    report["results"] = results.collect::<Vec<_>>().into();
+    let own = stored(folder.path(), "align.json", &report);
+    let median = one["cold"]["median"].as_f64().unwrap();
+    let peer = |size: u64, over: f64| serde_json::json!({ "name": format!("k{size}"), "peers": [{ "peer": "cuBLAS", "cold": { "median": median * over } }] });
+    let results = [peer(3968, 1.0), peer(3969, 4.0), peer(3971, 3.0)];
+    let beside = stored(folder.path(), "peers.json", &serde_json::json!({ "suite": "align", "dtype": "f16", "device": "GPU", "results": results }));
+    let output = run(&["bench", "report", &own, "--peers", &beside, "--markdown", text(&folder.path().join("page.md")), "--pictures", text(folder.path())]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let page = std::fs::read_to_string(folder.path().join("page.md")).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| product")).collect();
+    assert_eq!(rows.len(), 3, "{page}");
+    assert!(rows[0].contains("| multiple of 8 | 16 |") && rows[0].contains("| 1.00 at 3968 |"), "{}", rows[0]);
+    assert!(rows[2].contains("| odd | 64 |") && rows[2].contains("| cuBLAS |") && rows[2].contains("| 4.00 | 3.00 at 3971 |"), "{}", rows[2]);
+    let picture = std::fs::read_to_string(folder.path().join("align-f16.svg")).unwrap();
+    assert!(picture.contains("best peer, odd") && !picture.contains("best peer, even"));
+    // Peers of another type are not these sizes' peers.
+    let other = stored(folder.path(), "other.json", &serde_json::json!({ "suite": "align", "dtype": "bf16", "device": "GPU", "results": [peer(3969, 4.0)] }));
+    let output = run(&["bench", "report", &own, "--peers", &other]);
+    assert!(!out(&output).contains("cuBLAS"), "{}", out(&output));
+}
+
+#[test]
+fn shares_of_the_blocks_are_drawn_beside_all_of_them() {
+    let folder = scratch();
+    let place = text(&folder.path().join("pictures")).to_owned();
+    let arguments = ["bench", "sparse", "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--shape", "h2 d64 s1024", "--pictures", &place];
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("random blocks of 128 are as fast"), "{}", out(&output));
+    let picture = std::fs::read_to_string(Path::new(&place).join("sparse-density.svg")).unwrap();
+    for words in ["prefill b1 h2 d64 s1024, by share", "all blocks, dense kernel", "power-law blocks of 128", "random blocks of 128"] {
+        assert!(picture.contains(words), "{words}");
+    }
+    let spread = std::fs::read_to_string(Path::new(&place).join("sparse-latency.svg")).unwrap();
+    assert!(spread.contains("12 blocks of 128") && !spread.contains("power-law"), "shares have a picture of their own");
 }
 
 /// Ctrl-C while a suite runs ends it with what it has.

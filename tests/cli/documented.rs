@@ -39,3 +39,27 @@ fn every_option_of_every_command_has_its_place_in_the_documentation() {
         }
     }
 }
+
+/// Names of fields at any depth.
+fn fields(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(object) => object.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            fields(value, found);
+        }),
+        serde_json::Value::Array(values) => values.iter().take(3).for_each(|value| fields(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_of_a_report_is_on_the_page() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).unwrap();
+    let mut found = std::collections::BTreeSet::new();
+    for suite in ["attention", "mlp", "layer", "linear", "adapters", "sparse", "forward-pass", "align", "micro"] {
+        fields(&crate::bench::measured(suite, &[]), &mut found);
+    }
+    let unknown: Vec<&String> = found.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert!(found.len() > 60, "{found:?}");
+}

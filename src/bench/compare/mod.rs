@@ -87,7 +87,7 @@ impl Verdict {
 /// the share `threshold`.
 ///
 /// # Errors
-/// Reports of two suites, backends or devices, or of programs of which only one is optimised.
+/// Reports of two suites, backends or devices, or without a shape and type in common; programs of which only one is optimised.
 pub fn compare(before: &Stored, after: &Stored, threshold: f64, warm: bool) -> Result<Comparison> {
     let same = |what: &str, before: &str, after: &str| {
         if before == after { Ok(()) } else { Err(Error::invalid(what, format!("{before:?}, as in the first report"), format!("{after:?}"))) }
@@ -98,6 +98,11 @@ pub fn compare(before: &Stored, after: &Stored, threshold: f64, warm: bool) -> R
     same("build", built(before), built(after))?;
     let times = |entry: &Entry| entry.measured.as_ref().map(|measured| if warm { measured.warm.clone() } else { measured.cold.clone() });
     let key = |entry: &Entry| format!("{} {}", entry.name, entry.dtype);
+    let shared = |entry: &Entry| after.results.iter().any(|other| key(other) == key(entry));
+    if !before.results.iter().any(shared) {
+        let named = |report: &Stored| report.results.first().map_or_else(|| "no shape".into(), |entry| format!("{:?} and others", key(entry)));
+        return Err(Error::invalid("reports", format!("a shape that both hold, as {}", named(before)), named(after)));
+    }
     let pairs = before.results.iter().filter(|entry| entry.measured.is_some()).count();
     let mut shapes = Vec::new();
     for entry in &before.results {
@@ -187,6 +192,7 @@ fn warnings(before: &Stored, after: &Stored) -> Vec<String> {
             ("highest clock in Hz", device.clock_hz.map_or_else(|| "unknown".into(), |clock| clock.to_string())),
             ("units", device.units.to_string()),
             ("platform", here.platform.clone()),
+            ("profile", here.profile.clone().unwrap_or_else(|| "unknown".into())),
             ("NVRTC", here.nvrtc.clone().unwrap_or_else(|| "none".into())),
             ("clock", timing.clock.clone()),
             ("warm-ups", timing.warmup.to_string()),
@@ -199,6 +205,12 @@ fn warnings(before: &Stored, after: &Stored) -> Vec<String> {
     let copy = after.ceilings.copy_bytes_per_second / before.ceilings.copy_bytes_per_second;
     if !(0.95..=1.05).contains(&copy) {
         warnings.push(format!("a plain copy runs at {copy:.2} of its speed in the first report: the machine is not as it was"));
+    }
+    if let (Some(first), Some(second)) = (before.clocks, after.clocks) {
+        let ratio = second.multiprocessors_hz as f64 / first.multiprocessors_hz as f64;
+        if !(0.98..=1.02).contains(&ratio) {
+            warnings.push(format!("the multiprocessors ran at {ratio:.2} of their clock in the first report"));
+        }
     }
     let cut = [before, after].map(|report| !report.complete);
     warnings.extend(["first", "second"].iter().zip(cut).filter(|(_, cut)| *cut).map(|(which, _)| format!("the {which} report was interrupted")));

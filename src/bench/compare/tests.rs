@@ -100,6 +100,18 @@ fn times_with_the_hosts_part_are_marked() {
 }
 
 #[test]
+fn another_clock_is_told() {
+    let at = |megahertz: u64| {
+        let mut told = report(vec![entry("m16", &[1.0; 50])]);
+        told["clocks"] = json!({ "multiprocessors_hz": megahertz * 1_000_000, "memory_hz": 3_201_000_000u64 });
+        stored(told)
+    };
+    let warnings = |second: u64| compare(&at(1980), &at(second), 0.05, false).unwrap().warnings;
+    assert_eq!(warnings(1965), Vec::<String>::new());
+    assert!(warnings(1500).iter().any(|warning| warning.contains("0.76 of their clock")), "{:?}", warnings(1500));
+}
+
+#[test]
 fn what_went_and_what_broke_is_named() {
     let first = stored(report(vec![entry("kept", &[1.0; 50]), entry("gone", &[1.0; 50]), entry("broken", &[1.0; 50])]));
     let wrong = json!({ "name": "broken", "op": "linear", "dtype": "f16", "status": "wrong", "why": "element 3" });

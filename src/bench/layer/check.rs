@@ -3,7 +3,7 @@
 use super::{Numbers, Operands};
 use crate::backend::Backend;
 use crate::bench::operand::{Values, spread};
-use crate::bench::sample::{Checked, Sample, check_output, places};
+use crate::bench::sample::{Checked, Sample, check_output, places, poison};
 use crate::cases::{Draw, Posed};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -35,7 +35,7 @@ pub fn steps<D: Backend>(session: &mut Session<D>, layer: &Layer, operands: &Ope
         let samples = match launch {
             Launch::Pointwise(plan, args) if plan.op().is_rope() => rotated(session, plan.op(), args, operands, &mut draw)?,
             launch => {
-                session.write(output, &vec![u8::MAX; output.len as usize])?;
+                poison(session, output)?;
                 let by = |first: &'static str| if *name == first { &operands.attention_norm } else { &operands.mlp_norm };
                 match launch {
                     Launch::Pointwise(plan, args) => vec![normed(session, plan.op(), args, by("attention_norm"), &mut draw)?],

@@ -15,6 +15,7 @@ pub(super) use points::points;
 use super::Judge;
 use super::operand::Values;
 use super::report::{Outcome, Rates};
+use super::sample::poison;
 use super::shape::{Point, Shape};
 use super::timing::Caches;
 use crate::backend::Backend;
@@ -145,7 +146,7 @@ pub(super) fn measure<D: Backend>(session: &mut Session<D>, point: &Point, varia
     };
     let expected = session.read(&states.y)?;
     let graph = planned.capture(session, &weights, &states)?;
-    session.write(&states.y, &vec![u8::MAX; states.y.len as usize])?;
+    poison(session, &states.y)?;
     session.replay(&graph)?;
     if let Some(why) = difference(session, point.dtype, &states.y, &expected)? {
         return Ok(Outcome::Wrong { why });

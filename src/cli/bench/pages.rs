@@ -44,12 +44,20 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
         output.note("nothing to draw: no report holds a time of an operation");
     }
     let shown = args.markdown.is_none() && args.pictures.is_none();
-    output.report(&Written { written, markdown: shown.then(|| pages(&reports)) })?;
+    output.report(&Written { written, markdown: shown.then(|| pages(&reports, &peers)) })?;
     Ok(Outcome::Right)
 }
 
-fn pages(reports: &[Stored]) -> String {
-    reports.iter().map(markdown::page).collect::<Vec<_>>().join("\n")
+fn pages(reports: &[Stored], peers: &[Peers]) -> String {
+    reports.iter().map(|report| markdown::page(report, peers)).collect::<Vec<_>>().join("\n")
+}
+
+/// Makes the places where tables and pictures are to go, before what goes there takes its time.
+pub fn prepare(markdown: Option<&Path>, folder: Option<&Path>) -> Result<()> {
+    if let Some(path) = markdown {
+        std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(Error::io(path, "write"))?;
+    }
+    folder.map_or(Ok(()), |folder| std::fs::create_dir_all(folder).map_err(Error::io(folder, "create")))
 }
 
 /// Writes tables and pictures where a place is given, and tells the files.
@@ -61,7 +69,7 @@ pub fn write_all(reports: &[Stored], peers: &[Peers], markdown: Option<&Path>, f
         Ok::<(), Error>(())
     };
     if let Some(path) = markdown {
-        put(path.into(), pages(reports))?;
+        put(path.into(), pages(reports, peers))?;
     }
     if let Some(folder) = folder {
         std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;

@@ -10,6 +10,7 @@ use trifuse::backends::{Choice, Visit};
 use trifuse::bench::align::{Axis, Sweep};
 use trifuse::bench::layer::Choice as LayerChoice;
 use trifuse::bench::markdown::{heading, notes, table};
+use trifuse::bench::models::known;
 use trifuse::bench::report::SuiteReport;
 use trifuse::bench::shape::Suite;
 use trifuse::bench::stored::{Entry, Stored};
@@ -23,7 +24,7 @@ use super::super::Outcome;
 use super::super::interrupt::Interrupt;
 use super::super::output::{Output, Page, Report, Tone};
 use super::super::progress::Progress;
-use super::pages::write_all;
+use super::pages::{prepare, write_all};
 
 /// Arguments of `bench SUITE`.
 #[derive(Debug, clap::Args)]
@@ -78,22 +79,22 @@ pub struct Args {
     pub layers: Layers,
 }
 
-/// What `layer` measures.
+/// What `layer` measures, and whose sizes `attention`, `mlp` and `projections` take.
 #[derive(Debug, clap::Args)]
 pub struct Layers {
-    /// Whose `layer`; may be given more than once [default: all; of a processor a small one]
+    /// Whose layer, of `layer`, `attention`, `mlp` and `projections`; may be given more than once [default: all; of a processor a small one]
     #[arg(long, value_name = "MODEL")]
     pub model: Vec<Model>,
     /// How that `layer` is built; may be given more than once [default: both]
     #[arg(long, value_enum, value_name = "STYLE")]
     pub style: Vec<StyleName>,
-    /// Tokens of a sequence, of `layer`; may be given more than once [default: 512, 1024, 2048, 4096]
+    /// Tokens of a sequence, or rows of `projections`; may be given more than once [default: 512, 1024, 2048, 4096; rows 1 to 8192]
     #[arg(long, value_name = "TOKENS")]
     pub seq: Vec<u64>,
-    /// Sequences, of `layer` [default: 1]
+    /// Sequences [default: 1]
     #[arg(long, value_name = "SEQUENCES")]
     pub batch: Option<u64>,
-    /// Whether a token sees no later one, of `layer` [default: in the style llama]
+    /// Whether a token sees no later one, of `layer` and `attention` [default: in the style llama]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub causal: Option<bool>,
 }
@@ -127,6 +128,8 @@ pub enum SuiteName {
     Layer,
     /// Matrix products: square, few rows, odd sizes
     Linear,
+    /// The products of Llama-2's layers, 7B, 13B and 70B, from 1 row to 8192
+    Projections,
     /// Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch
     Adapters,
     /// Block-sparse attention of 204 to 122,305 blocks, 100 runs each
@@ -146,6 +149,7 @@ impl From<SuiteName> for Suite {
             SuiteName::Mlp => Self::Mlp,
             SuiteName::Layer => Self::Layer,
             SuiteName::Linear => Self::Linear,
+            SuiteName::Projections => Self::Projections,
             SuiteName::Adapters => Self::Adapters,
             SuiteName::Sparse => Self::Sparse,
             SuiteName::ForwardPass => Self::ForwardPass,
@@ -210,8 +214,8 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let Layers { model, style, seq, batch, causal } = &args.layers;
     let styles = style.iter().map(|&name| name.into()).collect();
     let layers = LayerChoice { models: model.clone(), styles, tokens: seq.clone(), batch: *batch, causal: *causal };
-    if suite != Suite::Layer && layers != LayerChoice::default() {
-        return Err(Error::invalid("--model, --style, --seq, --batch, --causal", "the suite layer", suite.name()));
+    if suite != Suite::Layer && !known(suite) && layers != LayerChoice::default() {
+        return Err(Error::invalid("--model, --style, --seq, --batch, --causal", "the suites attention, mlp, layer and projections", suite.name()));
     }
     let usual = suite.schedule();
     let options = Options {
@@ -225,6 +229,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         adapters: args.adapters,
         layers,
     };
+    prepare(args.markdown.as_deref(), args.pictures.as_deref())?;
     let interrupt = Interrupt::listen()?;
     let report = choice.open(Work { options, output, interrupt: &interrupt })?;
     let report = Bench { stored: Stored::of(&report)?, report };

@@ -1,34 +1,17 @@
-//! Times against a size that rises one by one: a panel for each size that was swept.
-
-use std::collections::BTreeMap;
+//! Times against a size that rises one by one: a panel for each size that was swept, ours and the best peer's.
 
 use plotters::prelude::*;
 use trifuse::Result;
-use trifuse::bench::stored::{Entry, Stored};
+use trifuse::bench::stored::{Peers, Stored};
+use trifuse::bench::sweep::{CLASSES, Panel, best_peer, class, panels};
 
 use super::{Area, Drawn, GREY, GRID, colour, device, sheet, short, time_unit};
 
-/// Sizes and their times, by the panel's title.
-type Panels = BTreeMap<(usize, String), Vec<(u64, f64)>>;
+/// Sizes and seconds.
+type Points = Vec<(u64, f64)>;
 
-/// Fields that are swept: of products, and of attention.
-const FIELDS: [(&str, &str); 4] = [("tokens", "M"), ("d_out", "N"), ("d_in", "K"), ("head_dim", "head")];
-
-pub fn picture(report: &Stored) -> Result<Option<String>> {
-    if report.suite != "align" {
-        return Ok(None);
-    }
-    let mut panels = Panels::new();
-    for (entry, time) in report.results.iter().filter_map(|entry| Some((entry, entry.measured.as_ref()?.cold.median))) {
-        for (number, (field, letter)) in FIELDS.into_iter().enumerate() {
-            // A product of one row is of the sweeps of one row.
-            if let Some(size) = entry.size(field).filter(|size| (field, *size) != ("tokens", 1)) {
-                panels.entry((number, title(entry, field, letter))).or_default().push((size, time));
-            }
-        }
-    }
-    // A shape that another size's sweep went through stands alone here.
-    panels.retain(|_, points| points.len() >= 3);
+pub fn picture(report: &Stored, peers: &[Peers]) -> Result<Option<String>> {
+    let panels = if report.suite == "align" { panels(report) } else { Vec::new() };
     if panels.is_empty() {
         return Ok(None);
     }
@@ -37,38 +20,23 @@ pub fn picture(report: &Stored) -> Result<Option<String>> {
     let size = (60 + 480 * columns, 90 + 270 * rows);
     sheet(size, "Sizes that rise one by one: medians, cold caches", &device(report), |area| {
         let areas = area.split_evenly((rows as usize, columns as usize));
-        panels.iter().zip(&areas).enumerate().try_for_each(|(number, (((_, title), points), area))| panel(area, title, points, number == 0))
+        panels.iter().zip(&areas).enumerate().try_for_each(|(number, (panel, area))| {
+            let own: Points = panel.points.iter().map(|point| (point.size, point.measured.cold.median)).collect();
+            let other: Points = panel.points.iter().filter_map(|point| Some((point.size, best_peer(report, peers, point.entry)?.1))).collect();
+            draw(area, panel, &own, &other, number == 0)
+        })
     })
     .map(Some)
 }
 
-/// The sizes that stay, in words.
-fn title(entry: &Entry, swept: &str, letter: &str) -> String {
-    if entry.op == "attention" {
-        let size = |field| entry.size(field).unwrap_or_default();
-        return format!("attention b{} h{} s{}: {letter}", size("batch"), size("heads"), size("kv_len"));
-    }
-    let others = FIELDS.iter().filter(|(field, _)| *field != swept).filter_map(|(field, letter)| Some(format!("{letter} {}", entry.size(field)?)));
-    format!("product, {}: {letter}", others.collect::<Vec<_>>().join(", "))
-}
-
-/// Multiples of 8, other even sizes, odd ones.
-fn class(size: u64) -> usize {
-    match size % 8 {
-        0 => 0,
-        2 | 4 | 6 => 1,
-        _ => 2,
-    }
-}
-
-fn panel(area: &Area, title: &str, points: &[(u64, f64)], legend: bool) -> Drawn {
-    let (least, most) = points.iter().fold((u64::MAX, 0), |(least, most), point| (least.min(point.0), most.max(point.0)));
-    let longest = points.iter().map(|point| point.1).fold(0.0, f64::max);
+fn draw(area: &Area, panel: &Panel, own: &Points, other: &Points, legend: bool) -> Drawn {
+    let (least, most) = own.iter().fold((u64::MAX, 0), |(least, most), point| (least.min(point.0), most.max(point.0)));
+    let longest = own.iter().chain(other).map(|point| point.1).fold(0.0, f64::max);
     let (factor, unit) = time_unit(longest);
     let room = ((most - least) as f64 * 0.03).max(1.0);
     let mut chart = ChartBuilder::on(area)
         .margin(10)
-        .caption(title, ("sans-serif", 15))
+        .caption(&panel.title, ("sans-serif", 15))
         .x_label_area_size(30)
         .y_label_area_size(58)
         .build_cartesian_2d(least as f64 - room..most as f64 + room, 0.0..longest / factor * 1.15)?;
@@ -84,11 +52,21 @@ fn panel(area: &Area, title: &str, points: &[(u64, f64)], legend: bool) -> Drawn
         .y_label_formatter(&|value| short(*value))
         .label_style(("sans-serif", 12))
         .draw()?;
-    for (number, name) in ["multiple of 8", "even", "odd"].into_iter().enumerate() {
-        let style = colour(number).mix(0.8).filled();
-        let series = chart
-            .draw_series(points.iter().filter(|point| class(point.0) == number).map(|&(size, time)| Circle::new((size as f64, time / factor), 3, style)))?;
-        series.label(name).legend(move |(x, y)| Circle::new((x + 10, y), 4, style));
+    // A thousand points are small ones.
+    let radius = if own.len() > 64 { 2 } else { 3 };
+    for (number, name) in CLASSES.into_iter().enumerate() {
+        let (full, hollow) = (colour(number).mix(0.8).filled(), colour(number).stroke_width(1));
+        let of_class = |points: &Points| points.iter().filter(|point| class(point.0) == number).map(|&(size, time)| (size as f64, time / factor)).collect();
+        let (own, other): (Vec<(f64, f64)>, Vec<(f64, f64)>) = (of_class(own), of_class(other));
+        let peers = !other.is_empty();
+        chart
+            .draw_series(own.into_iter().map(|at| Circle::new(at, radius, full)))?
+            .label(format!("trifuse, {name}"))
+            .legend(move |(x, y)| Circle::new((x + 10, y), 4, full));
+        let beside = chart.draw_series(other.into_iter().map(|at| TriangleMarker::new(at, radius + 1, hollow)))?;
+        if peers {
+            beside.label(format!("best peer, {name}")).legend(move |(x, y)| TriangleMarker::new((x + 10, y), 5, hollow));
+        }
     }
     if legend {
         chart

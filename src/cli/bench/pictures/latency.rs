@@ -11,7 +11,9 @@ const COLUMNS: usize = 3;
 
 /// Of the suites in which the spread is the subject.
 pub fn picture(report: &Stored) -> Result<Option<String>> {
-    let shapes: Vec<(&str, &Times)> = report.results.iter().filter_map(|entry| Some((entry.name.as_str(), &entry.measured.as_ref()?.cold))).collect();
+    // Shares of the blocks have a picture of their own.
+    let counted = report.results.iter().filter(|entry| report.suite != "sparse" || entry.more.get("blocks").is_some_and(|blocks| !blocks["count"].is_null()));
+    let shapes: Vec<(&str, &Times)> = counted.filter_map(|entry| Some((entry.name.as_str(), &entry.measured.as_ref()?.cold))).collect();
     if !["sparse", "forward-pass"].contains(&report.suite.as_str()) || shapes.is_empty() {
         return Ok(None);
     }

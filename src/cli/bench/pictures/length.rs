@@ -18,8 +18,7 @@ pub fn picture(reports: &[Stored], peers: &[Peers]) -> Result<Option<String>> {
         let (Some((form, length)), Some(measured)) = (form(entry), &entry.measured) else { continue };
         let flops = measured.cost.executed_flops;
         own.entry(form.clone()).or_default().push((length, measured.rates.executed_flops));
-        let beside = peers.iter().filter(|peers| peers.suite == report.suite).flat_map(|peers| &peers.results).filter(|shape| shape.name == entry.name);
-        for peer in beside.flat_map(|shape| &shape.peers) {
+        for peer in peers.iter().flat_map(|peers| peers.of(report, entry)) {
             if let Some(times) = &peer.cold {
                 other.entry(format!("{}, {form}", peer.peer)).or_default().push((length, flops / times.median));
             }

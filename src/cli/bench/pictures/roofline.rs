@@ -4,17 +4,24 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Ceilings, Stored};
 
-use super::{COLOURS, Drawn, GREY, GRID, colour, device, prefix, sheet, short};
+use super::{COLOURS, Drawn, GREY, GRID, colour, device, dtype, prefix, sheet, short};
 
 /// A point: operations a byte, operations a second.
 type Point = (f64, f64);
 
 pub fn picture(reports: &[Stored]) -> Result<Option<String>> {
-    let groups: Vec<(String, Vec<Point>)> =
-        reports.iter().map(|report| (report.suite.clone(), points(report))).filter(|(_, points)| !points.is_empty()).collect();
+    let groups: Vec<(String, Vec<Point>)> = reports.iter().map(|report| (named(report), points(report))).filter(|(_, points)| !points.is_empty()).collect();
     let Some(first) = reports.first().filter(|_| !groups.is_empty()) else { return Ok(None) };
     let title = "Roofline: executed operations, cold caches";
     sheet((960, 620), title, &device(first), |area| draw(area, &first.ceilings, &groups)).map(Some)
+}
+
+/// The suite, and its type where that is not the usual one.
+fn named(report: &Stored) -> String {
+    match dtype(report) {
+        "f16" | "" => report.suite.clone(),
+        dtype => format!("{}, {dtype}", report.suite),
+    }
 }
 
 fn points(report: &Stored) -> Vec<Point> {
