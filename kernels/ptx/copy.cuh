@@ -166,6 +166,13 @@ __device__ __forceinline__ void tma_load_2d_multicast(void *to, const tensor_map
                  : "memory");
 }
 
+__device__ __forceinline__ void tma_load_5d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v, u16 blocks) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(blocks)
+                 : "memory");
+}
+
 // A box of shared memory to the tensor; what lies outside is left out. Fence first (fence_proxy_async).
 __device__ __forceinline__ void tma_store_2d(const tensor_map *map, const void *from, i32 x, i32 y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(shared_address(from)), "r"(x),
