@@ -1,6 +1,7 @@
 //! NVIDIA GPUs, from compute capability 8.0 on, through the driver and NVRTC. Both are loaded at run time: it builds with
 //! no CUDA toolkit and starts with no driver.
 
+mod adapter_basis;
 mod attention;
 mod attention_pairs;
 mod attention_repack;

@@ -101,6 +101,10 @@ pub(super) fn cases() -> Vec<Case> {
     for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {
         cases.push(with_deltas("short_k_three_deltas", Linear { bias: true, ..Linear::new(dtype, [300, d_out, 128]) }, 3));
     }
+    for (dtype, d_out, width) in [(DType::F16, 384, CodeWidth::Four), (DType::BF16, 352, CodeWidth::FourThree)] {
+        let delta = Linear { bias: true, residual: true, ..Linear::new(dtype, [700, d_out, 520]) };
+        cases.push(with_delta(&format!("delta_in_product{d_out}"), delta, width, 16));
+    }
     // So long a K that blocks of their own may take parts of it.
     let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
     cases.push(case("long_k", long).large());

@@ -1,4 +1,5 @@
 use super::Stage;
+use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -18,6 +19,15 @@ pub trait Upload: Define {
     /// # Errors
     /// The device has no room.
     fn upload<D: Device>(&self, host: &Self::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<Self::Args<D>>;
+
+    /// Prepares what a launch may take ready-made (see [`Session::prepare`]), and tells whether there was any. Outputs are the same then, bit
+    /// for bit.
+    ///
+    /// # Errors
+    /// The device has no room.
+    fn prepare<D: Backend>(&self, _args: &mut Self::Args<D>, _session: &mut Session<D>) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 impl Upload for Linear {
@@ -46,6 +56,15 @@ impl Upload for Linear {
             delta,
             y,
         })
+    }
+
+    fn prepare<D: Backend>(&self, args: &mut LinearArgs<D>, session: &mut Session<D>) -> Result<bool> {
+        let (Some(op), Some(own)) = (&self.delta, &mut args.delta) else { return Ok(false) };
+        let plan = session.plan(op.clone())?;
+        let Some(prepared) = session.alloc_prepared(&plan)? else { return Ok(false) };
+        session.prepare(&plan, &prepared, own)?;
+        own.prepared = Some(prepared);
+        Ok(true)
     }
 }
 
@@ -169,5 +188,6 @@ fn codebook_args<D: Device>(
             y,
         });
     }
-    Ok(CodebookGemmArgs { x, token_adapter: session.index(&host.token_adapter)?, scaling: stage.input(session, "scaling", DType::F32, &host.scaling)?, slices })
+    let (token_adapter, scaling) = (session.index(&host.token_adapter)?, stage.input(session, "scaling", DType::F32, &host.scaling)?);
+    Ok(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None })
 }

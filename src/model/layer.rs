@@ -23,6 +23,8 @@ pub struct Pass<'a, 'w, D: Backend> {
     pub dtype: DType,
     /// Whether an adapter's part may ride in the epilogue of a product.
     pub ride: bool,
+    /// Whether launches are recorded.
+    pub capturing: bool,
     /// Sees what each projection reads, and how many of the rows are sentences'.
     pub watch: Option<(&'w mut Watch<'w>, usize)>,
 }
@@ -135,6 +137,9 @@ impl<D: Backend> Pass<'_, '_, D> {
         };
         let paths: Vec<&str> = parts.iter().map(|part| part.path).collect();
         if self.ride && (parts.len() == 1 || side_by_side::<D>(self.dtype)) && engine.alike(&paths) {
+            if !self.capturing {
+                engine.prepare(self.session, &paths)?;
+            }
             let (delta, delta_args) = engine.delta(batch, &paths, x, y)?;
             let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
             return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });

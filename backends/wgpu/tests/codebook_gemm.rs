@@ -91,6 +91,7 @@ fn pose(device: Wgpu, op: CodebookGemm) -> Posed {
             output: output.args.clone(),
             y: upload(&device, &mut queue, &dtype.encode(&before)),
         }],
+        prepared: None,
     };
     Posed { device, queue, op, args, x, before, scaling, input, core, output }
 }
