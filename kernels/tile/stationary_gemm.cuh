@@ -76,7 +76,7 @@ __device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias,
     row += thread / 32 * 16 + thread % 32 / 4;
     i64 left = i64(p.columns - column);
     u64 start = row * p.y_stride + column + quad * 8;
-    u32 own_bias = shared_address(bias) + quad * 32;
+    bias += quad * 8;
 #pragma unroll
     for (int run = 0; run < SLAB / 32; run++) {
         if (run * 32 >= left) {
@@ -92,11 +92,11 @@ __device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias,
                 read_eight(p.residual + at, there && p.residual, residual[half]);
             }
         }
-        float4 added[2] = {shared_load_16_bytes(own_bias + run * 128), shared_load_16_bytes(own_bias + run * 128 + 16)};
+        float4 added[2] = {*(const float4 *)(bias + run * 32), *(const float4 *)(bias + run * 32 + 4)};
         const f32 *b = (const f32 *)added;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            u32 packed[4];
+            u32x4 packed;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 f32 value[2];
@@ -111,10 +111,10 @@ __device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias,
                         value[e] += residual[half][i * 2 + e];
                     }
                 }
-                packed[i] = narrow2<element>(value[0], value[1]);
+                packed.word[i] = narrow2<element>(value[0], value[1]);
             }
             if (row + half * 8 < p.rows) {
-                store_16(p.y + start + half * 8 * p.y_stride + run * 32, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+                *(u32x4 *)(p.y + start + half * 8 * p.y_stride + run * 32) = packed;
             }
         }
     }
