@@ -64,6 +64,7 @@ const LEAST_SHARE: u64 = 75;
 
 fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
+    op.no_norm()?;
     if op.tokens < LEAST_ROWS {
         return Err(format!("{} rows < {LEAST_ROWS}: bringing the slab would take the time", op.tokens));
     }

@@ -18,7 +18,7 @@ pub(super) const SM80: Variant<Linear> = Variant {
     label: "linear/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers: |op, target| half(op.dtype).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
+    covers: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
     unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
     workspace: |op, _| repacked_bytes(op),
@@ -93,6 +93,7 @@ fn basis_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
 
 fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
+    op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
     fits(wgmma_tile(op, target).0.shared_bytes(), target)

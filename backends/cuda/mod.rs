@@ -24,6 +24,7 @@ pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_norm;
 mod linear_stationary;
 mod linear_stream;
 mod linear_tensor;

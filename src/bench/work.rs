@@ -142,7 +142,7 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                 let x = Values::normal(&mut draw, dtype, tokens * d_in, 1.0);
                 let w = Values::normal(&mut draw, dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt());
                 let y = session.alloc(tokens * d_out * dtype.size())?;
-                let mut args = LinearArgs { x: x.upload(session)?, w: w.upload(session)?, bias: None, residual: None, delta: None, y: y.clone() };
+                let mut args = LinearArgs { x: x.upload(session)?, w: w.upload(session)?, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
                 let samples: Box<sample::Sampler<D>> = match adapters {
                     None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, &mut Draw::seeded("sample")))),
                     Some(chain) => {

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use crate::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use crate::ops::pointwise::Kind;
-use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::oracle::attention::{HostForm, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
 use crate::oracle::{Define, attention, fused_mlp, linear, pointwise};
@@ -52,6 +52,13 @@ impl Upload for Linear {
             w: stage.input(session, "w", self.dtype, &host.w)?,
             bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
             residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            norm: match &host.norm {
+                Some([weight, bias]) => Some(NormArgs {
+                    weight: stage.input(session, "norm weight", self.dtype, weight)?,
+                    bias: stage.input(session, "norm bias", self.dtype, bias)?,
+                }),
+                None => None,
+            },
             x,
             delta,
             y,

@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
 use crate::ops::pointwise::Kind;
-use crate::ops::{Activation, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::ops::{Activation, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::session::Session;
 
 /// What a pass needs.
@@ -34,6 +34,15 @@ struct Part<'a> {
     path: &'a str,
     first: u64,
     columns: u64,
+}
+
+/// How half of a block ends.
+struct End<'a, D: Backend> {
+    residual: &'a Slice<D>,
+    norm: &'a Affine<D>,
+    /// Room for what the product leaves, where the norm is a launch of its own.
+    between: &'a Slice<D>,
+    y: &'a Slice<D>,
 }
 
 impl<D: Backend> Pass<'_, '_, D> {
@@ -74,8 +83,8 @@ impl<D: Backend> Pass<'_, '_, D> {
         let index = AttentionIndex::Varlen(self.class.places.clone());
         let args = AttentionArgs { q: third(0)?, k: third(1)?, v: third(2)?, index, o: a.clone(), lse: None };
         self.session.run(&self.class.plans.attention, &args)?;
-        self.project(&a, hidden, &block.output, &[Part { path: output, first: 0, columns: hidden }], &b, None)?;
-        self.session.run(&self.class.plans.norm, &with_norm(&block.attention_norm, &b, &state, &middle))
+        let end = End { residual: &state, norm: &block.attention_norm, between: &b, y: &middle };
+        self.project_and_norm(&a, hidden, &block.output, output, end)
     }
 
     /// The MLP, the residual and the norm: from `middle` to `state`.
@@ -89,7 +98,8 @@ impl<D: Backend> Pass<'_, '_, D> {
             // Something enters between the two products, or they are faster so: two launches.
             Some([inner, _]) if between => {
                 self.project(&middle, hidden, &block.up, &[Part { path: up, first: 0, columns: wide }], &inner, Some(activation))?;
-                self.project(&inner, wide, &block.down, &[Part { path: down, first: 0, columns: hidden }], &b, None)?;
+                let end = End { residual: &middle, norm: &block.mlp_norm, between: &b, y: &state };
+                return self.project_and_norm(&inner, wide, &block.down, down, end);
             }
             _ => {
                 let op = FusedMlp {
@@ -113,6 +123,43 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.session.run(&self.class.plans.norm, &with_norm(&block.mlp_norm, &b, &middle, &state))
     }
 
+    /// `y = norm(x·Wᵀ + bias + what the adapters add + residual)`: one launch where the device takes the norm into the product and no adapter
+    /// comes between. Which of the two it is depends on nothing that differs from batch to batch: they round differently.
+    fn project_and_norm(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, path: &str, end: End<'_, D>) -> Result<()> {
+        let (rows, columns) = (self.class.shape.rows as u64, self.config.hidden);
+        let norm = Some(self.config.norm_eps.to_bits());
+        let op = Linear { bias: true, residual: true, norm, ..Linear::new(self.dtype, [rows, columns, d_in]) };
+        if norms_in_product::<D>() && self.forms(path) == 0 && self.class.plans.normed(self.session, &op)?.is_some() {
+            self.show(x, d_in, &[Part { path, first: 0, columns }])?;
+            let args = LinearArgs {
+                x: x.clone(),
+                w: layer.weight.clone(),
+                bias: Some(layer.bias.clone()),
+                residual: Some(end.residual.clone()),
+                delta: None,
+                norm: Some(NormArgs { weight: end.norm.weight.clone(), bias: end.norm.bias.clone() }),
+                y: end.y.clone(),
+            };
+            if let Some(plan) = self.class.plans.normed(self.session, &op)? {
+                return self.session.run(plan, &args);
+            }
+        }
+        self.project(x, d_in, layer, &[Part { path, first: 0, columns }], end.between, None)?;
+        self.session.run(&self.class.plans.norm, &with_norm(end.norm, end.between, end.residual, end.y))
+    }
+
+    /// Lets `watch` see what the projections of `parts` read.
+    fn show(&mut self, x: &Slice<D>, d_in: u64, parts: &[Part<'_>]) -> Result<()> {
+        if let Some((watch, count)) = &mut self.watch {
+            let read = x.part(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
+            let values = self.dtype.decode(&self.session.read(&read)?);
+            for part in parts {
+                watch(part.path, d_in as usize, &values)?;
+            }
+        }
+        Ok(())
+    }
+
     fn forms(&self, path: &str) -> usize {
         self.engine.as_ref().map_or(0, |engine| engine.forms(path))
     }
@@ -121,15 +168,9 @@ impl<D: Backend> Pass<'_, '_, D> {
     fn project(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, parts: &[Part<'_>], y: &Slice<D>, activation: Option<Activation>) -> Result<()> {
         let rows = self.class.shape.rows as u64;
         let d_out: u64 = parts.iter().map(|part| part.columns).sum();
-        if let Some((watch, count)) = &mut self.watch {
-            let read = x.part(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
-            let values = self.dtype.decode(&self.session.read(&read)?);
-            for part in parts {
-                watch(part.path, d_in as usize, &values)?;
-            }
-        }
+        self.show(x, d_in, parts)?;
         let op = Linear { bias: true, activation, ..Linear::new(self.dtype, [rows, d_out, d_in]) };
-        let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, y: y.clone() };
+        let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, norm: None, y: y.clone() };
         let adapted: Vec<&Part<'_>> = parts.iter().filter(|part| self.forms(part.path) > 0).collect();
         let (Some(engine), Some(batch), false) = (self.engine.as_deref_mut(), &self.class.adapters, adapted.is_empty()) else {
             let plan = self.class.plans.linear(self.session, &op)?;
@@ -172,6 +213,11 @@ impl<D: Backend> Pass<'_, '_, D> {
 /// Whether the MLP is two products also with nothing between them. On an H200, 131,072 rows, f16, 384 → 1536 → 384: 1.15 ms, and
 /// 1.77 ms as `fused_mlp`, whose chunks are small for so short a K; at 4,096 rows both take 43 µs.
 pub fn apart<D: Backend>() -> bool {
+    D::NAME == "cuda"
+}
+
+/// Whether products end with the norm that follows them, where the device takes that: what they leave is neither written nor read again.
+fn norms_in_product<D: Backend>() -> bool {
     D::NAME == "cuda"
 }
 
