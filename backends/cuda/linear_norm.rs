@@ -1,9 +1,11 @@
 //! `linear` with a norm at its end: the variant `sm90_norm`, of `kernels/tile/norm_gemm.cuh`.
 
+use super::adapter_basis::{AdapterSums, adapter_header, has_basis, with_basis};
+use super::codebook_gemm_runs_sm80::RUNS_SM80;
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
-use super::linear_tensor::unpacked;
+use super::linear_tensor::{product, unpacked};
 use super::params::params;
 use super::tma::{Layout, Swizzle, TensorMap};
 use super::wgmma::WgmmaTile;
@@ -44,6 +46,14 @@ params! {
 }
 
 params! {
+    /// With what adapters add.
+    NormBasisParams {
+        norm: NormParams,
+        sums: AdapterSums,
+    }
+}
+
+params! {
     /// Of the kernel that normalises rows where they lie.
     NormRowsParams {
         weight: [const element],
@@ -61,6 +71,8 @@ const COLUMNS: u64 = 384;
 const ROWS: u64 = 64;
 const STEP: u64 = 64;
 const STAGES: u64 = 3;
+/// Rows of adapters' basis in a step.
+const BASIS_ROWS: u64 = 16;
 /// Blocks that share W.
 const CLUSTER: u64 = 2;
 /// Outputs that are in one order in Y and in another in shared memory.
@@ -72,8 +84,9 @@ fn groups(rows: u64, target: &Target) -> u64 {
 }
 
 /// The stages, the barriers, three numbers a column, and what it takes to start on a multiple of 1,024.
-const fn shared_bytes(groups: u64) -> u32 {
-    (STAGES * (COLUMNS + groups * ROWS) * STEP * 2 + 128 + 3 * COLUMNS * 4 + 1024) as u32
+const fn shared_bytes(groups: u64, basis: bool) -> u32 {
+    let basis = if basis { BASIS_ROWS } else { 0 };
+    (STAGES * (COLUMNS + groups * ROWS + basis) * STEP * 2 + 128 + 3 * COLUMNS * 4 + 1024) as u32
 }
 
 /// Not by the number of rows: which rows are beside it must not change what a row becomes.
@@ -85,11 +98,17 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if op.d_out != COLUMNS {
         return Err(format!("rows of {} outputs: a tile holds {COLUMNS}", op.d_out));
     }
-    if op.delta.is_some() || op.activation.is_some() {
-        return Err("adapters or an activation before the norm: a launch of its own is for the norm then".into());
+    if op.activation.is_some() {
+        return Err("an activation before the norm: a launch of its own is for the norm then".into());
+    }
+    if let Some(delta) = &op.delta {
+        if delta.slices.len() != 1 || !has_basis(delta) {
+            return Err("adapters of another form than one basis and codes: a launch of its own is for the norm then".into());
+        }
+        (RUNS_SM80.covers)(delta, target)?;
     }
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, op.d_in)?;
-    fits(shared_bytes(2), target)
+    fits(shared_bytes(2, true), target)
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
@@ -103,10 +122,16 @@ fn unit(dtype: DType, groups: u64) -> Unit {
     Unit {
         name: format!("linear/sm90_norm {dtype}, {groups} warp groups"),
         source: source!("linear/sm90_norm.cu"),
-        headers: vec![gemm_header(), ("linear/norm_params.cuh", NormParams::cuda()), ("linear/norm_rows_params.cuh", NormRowsParams::cuda())],
+        headers: vec![
+            gemm_header(),
+            adapter_header(),
+            ("linear/norm_params.cuh", NormParams::cuda()),
+            ("linear/norm_basis_params.cuh", NormBasisParams::cuda()),
+            ("linear/norm_rows_params.cuh", NormRowsParams::cuda()),
+        ],
         defines,
-        entries: &["linear_norm", "linear_norm_rows", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: if shared_bytes(groups) > INSTEAD.shared_bytes() { shared_bytes(groups) } else { INSTEAD.shared_bytes() },
+        entries: &["linear_norm", "linear_norm_basis", "linear_norm_rows", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: if shared_bytes(groups, true) > INSTEAD.shared_bytes() { shared_bytes(groups, true) } else { INSTEAD.shared_bytes() },
     }
 }
 
@@ -135,7 +160,7 @@ fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weigh
     })
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, _workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     if op.tokens == 0 {
         return Ok(());
@@ -143,22 +168,35 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, _workspace: &Slice<Cuda
     let (Some(eps), Some(norm)) = (op.norm.map(f32::from_bits), &args.norm) else {
         return Err(Error::invalid("linear", "a norm", "none"));
     };
-    let product = unpacked(op, args);
-    let (params, [weight, shift]) = (product.params(), [address(&norm.weight), address(&norm.bias)]);
+    let alone = unpacked(op, args);
+    let (params, [weight, shift]) = (alone.params(), [address(&norm.weight), address(&norm.bias)]);
     // SAFETY: the caller's promise; width and vector say that rows start where TMA can read them, and 16 bytes be written.
     unsafe {
-        if product.width() >= 16 && params.vector == 1 {
+        if alone.width() >= 16 && params.vector == 1 {
+            let sums = match (&plan.delta, &args.delta) {
+                (Some(delta), Some(own)) => with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)?,
+                _ => None,
+            };
+            if op.delta.is_some() && sums.is_none() {
+                return Err(Error::invalid("linear: delta", "of one basis", "another form"));
+            }
             let groups = groups(op.tokens, &plan.target);
             let clusters = op.tokens.div_ceil(groups * ROWS * CLUSTER).min((u64::from(plan.target.units) / CLUSTER).max(1));
             // The kernel waits before it reads anything.
             let launch = Launch {
-                shared_bytes: shared_bytes(groups),
+                shared_bytes: shared_bytes(groups, sums.is_some()),
                 cluster: [CLUSTER as u32, 1, 1],
                 overlap: true,
                 ..Launch::new((clusters * CLUSTER) as u32, (groups as u32 + 1) * 128)
             };
-            return plan.launch(queue, "linear_norm", &launch, &norm_params(&params, op.dtype, groups, eps, [weight, shift])?);
+            let norm = norm_params(&params, op.dtype, groups, eps, [weight, shift])?;
+            return match sums {
+                Some(sums) => plan.launch(queue, "linear_norm_basis", &launch, &NormBasisParams { norm, sums }),
+                None => plan.launch(queue, "linear_norm", &launch, &norm),
+            };
         }
+        // What adapters add is left in y first.
+        let (product, _) = product(queue, plan, workspace, args)?;
         product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "linear_mma_4", "linear_mma_2"])?;
         let rows = NormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };
         plan.launch(queue, "linear_norm_rows", &Launch::new(blocks(op.tokens.div_ceil(8)), 256), &rows)

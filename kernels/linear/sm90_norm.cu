@@ -4,11 +4,18 @@
 #include "linear/norm_params.cuh"
 #include "linear/norm_rows_params.cuh"
 #include "tile/norm_gemm.cuh"
+#include "linear/norm_basis_params.cuh"
 #include "linear/mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1) linear_norm(const __grid_constant__ NormParams p) {
     extern __shared__ __align__(1024) char shared[];
-    norm_gemm(p, shared);
+    norm_gemm<>(p, shared);
+}
+
+// With what adapters add, their basis as further rows of W.
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1) linear_norm_basis(const __grid_constant__ NormBasisParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    norm_gemm<true>(p.norm, shared, p.sums);
 }
 
 // A warp a row.

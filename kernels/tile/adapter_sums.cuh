@@ -18,6 +18,25 @@ constexpr u32 RUN_BYTES = 1024, RUN_WORDS = RUN_BYTES / 4;
 // memory without a swizzle, tiles of 8 columns and 8 ranks, which are fragments too, 4 bytes a lane.
 enum FactorOrder : u32 { IN_FRAGMENTS = 0, IN_TILES = 1 };
 
+// Which adapters rows [row, row + ROWS) of `rows` have, a bit each: there are fewer than 32. All of the warp take part, and get the same.
+template <u32 ROWS> __device__ __forceinline__ u32 adapters_of(const AdapterSums &sums, u64 row, u64 rows) {
+    u32 own = 0;
+#pragma unroll
+    for (u32 part = 0; part < ROWS / 32; part++) {
+        u64 at = row + part * 32 + threadIdx.x % 32;
+        i32 adapter = at < rows ? sums.token_adapter[at] : -1;
+        own |= adapter < 0 ? 0 : 1u << adapter;
+    }
+    return any_lane_bits(own);
+}
+
+// The first of a set, which is taken out of it.
+__device__ __forceinline__ i32 take_first(u32 &set) {
+    i32 first = __ffs(set) - 1;
+    set &= set - 1;
+    return first;
+}
+
 // The four fragments of a run of 32 columns, in the order of the sums: the n index q of fragment i takes column 8·(q / 2) + 2i + q % 2.
 struct RunFragments {
     u32 b[4][2];
@@ -99,6 +118,22 @@ struct AdapterRows {
             }
             a[half] = pair.x;
             a[half + 2] = pair.y;
+        }
+    }
+
+    // And what h is multiplied by for each, for wgmma.
+    __device__ __forceinline__ void fetch_scales(const AdapterSlice &slice) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            scale[half] = adapter[half] >= 0 ? slice.table_scale[adapter[half]] : 0.0f;
+        }
+    }
+
+    // A, with zeros in the rows of others.
+    __device__ __forceinline__ void only(i32 which, u32 (&of)[4]) const {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            of[i] = adapter[i % 2] == which ? a[i] : 0;
         }
     }
 

@@ -81,41 +81,6 @@ template <u32 RING> struct Place {
     }
 };
 
-// The adapters of a tile's 64 rows, once each: a warp's lanes have rows `lane` and `lane + 32`.
-struct TileAdapters {
-    i32 adapter[2];
-    u32 rest[2];
-
-    __device__ __forceinline__ void fetch(const AdapterSums &sums, u32 row, u32 rows) {
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            u32 own = row + half * 32 + threadIdx.x % 32;
-            adapter[half] = own < rows ? sums.token_adapter[own] : -1;
-        }
-    }
-
-    __device__ __forceinline__ void begin() {
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            rest[half] = __ballot_sync(0xffffffffu, adapter[half] >= 0);
-        }
-    }
-
-    __device__ __forceinline__ bool any() const { return (rest[0] | rest[1]) != 0; }
-
-    // The next one, in the order of the rows.
-    __device__ __forceinline__ i32 next() {
-        i32 low = __shfl_sync(0xffffffffu, adapter[0], rest[0] ? __ffs(rest[0]) - 1 : 0);
-        i32 high = __shfl_sync(0xffffffffu, adapter[1], rest[1] ? __ffs(rest[1]) - 1 : 0);
-        i32 which = rest[0] ? low : high;
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            rest[half] &= ~__ballot_sync(0xffffffffu, adapter[half] == which);
-        }
-        return which;
-    }
-};
-
 // Y = act(X·Wᵀ + bias + what Y holds) + residual, for a K of at most SLAB_STEPS steps and outputs in whole runs of 32.
 // With adapters in `sums`, what Y has added are theirs, and Y itself is not read.
 template <u32 FORM, AdapterForm ADAPTERS = NONE_OR_IN_Y>
@@ -196,14 +161,12 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         if (Space::BASIS && left > 0 && threadIdx.x / 32 == SLAB_GROUPS * 4 + 1) {
             u32 bytes = (left < SLAB ? left / 32 : SLAB_RUNS) * RUN_BYTES;
             Place<SLAB_FACTORS> place = {0, 0};
-            TileAdapters tokens;
-            tokens.fetch(sums, lane * SLAB_TILE, u32(p.rows));
+            u32 coming = adapters_of<SLAB_TILE>(sums, lane * SLAB_TILE, p.rows);
             for (u32 tile = lane; tile < down; tile += lanes) {
-                TileAdapters own = tokens;
-                own.begin();
-                tokens.fetch(sums, (tile + lanes) * SLAB_TILE, u32(p.rows));
-                while (own.any()) {
-                    const u32 *from = factor_at(slice, sums.groups, own.next(), within);
+                u32 adapters = coming;
+                coming = adapters_of<SLAB_TILE>(sums, u64(tile + lanes) * SLAB_TILE, p.rows);
+                while (adapters) {
+                    const u32 *from = factor_at(slice, sums.groups, take_first(adapters), within);
                     mbarrier_wait(&at.factor_empty[place.stage], place.phase ^ 1);
                     if (threadIdx.x % 32 == 0) {
                         mbarrier_arrive_expect(&at.factor_full[place.stage], bytes);
@@ -229,15 +192,12 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         for (u32 tile = lane + group * lanes; tile < down; tile += SLAB_GROUPS * lanes, number++) {
             AdapterRows rows;
             u32 own = tile * SLAB_TILE + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-            TileAdapters tokens;
+            u32 adapters = 0;
             // Before its turn: while others multiply.
             if constexpr (Space::BASIS) {
-                tokens.fetch(sums, tile * SLAB_TILE, u32(p.rows));
+                adapters = left > 0 ? adapters_of<SLAB_TILE>(sums, tile * SLAB_TILE, p.rows) : 0;
                 rows.fetch_adapters(sums, own, p.rows);
-#pragma unroll
-                for (u32 half = 0; half < 2; half++) {
-                    rows.scale[half] = rows.adapter[half] >= 0 ? slice.table_scale[rows.adapter[half]] : 0.0f;
-                }
+                rows.fetch_scales(slice);
             } else if (ADAPTED && number > 0) {
                 // Not the first time: what it reads may still be written.
                 rows.fetch(sums, slice, own, p.rows);
@@ -293,14 +253,10 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 }
                 u32 factor = at.factor_next[group];
                 named_barrier_sync(1 + group, 128);
-                tokens.begin();
-                while (left > 0 && tokens.any()) {
-                    i32 which = tokens.next();
+                while (adapters) {
+                    i32 which = take_first(adapters);
                     u32 slot = factor % SLAB_FACTORS, a[4];
-#pragma unroll
-                    for (u32 i = 0; i < 4; i++) {
-                        a[i] = rows.adapter[i % 2] == which ? rows.a[i] : 0;
-                    }
+                    rows.only(which, a);
                     mbarrier_wait(&at.factor_full[slot], factor / SLAB_FACTORS & 1);
                     u64 b = wgmma_descriptor(shared_address(at.factors) + slot * Space::FACTOR_BYTES, 128, 256, SWIZZLE_NONE);
                     wgmma_fence();

@@ -106,6 +106,10 @@ pub(super) fn cases() -> Vec<Case> {
         let delta = Linear { bias: true, residual: true, ..Linear::new(dtype, [700, d_out, 520]) };
         cases.push(with_delta(&format!("delta_in_product{d_out}"), delta, width, 16));
     }
+    for (dtype, tokens, d_in) in [(DType::F16, 700, 520), (DType::BF16, 9000, 72)] {
+        let delta = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, [tokens, 384, d_in]) };
+        cases.push(with_delta(&format!("norm_delta{tokens}"), delta, CodeWidth::Four, 16));
+    }
     // Whole rows, normalised: fewer than a tile, more than a round of them, K in a part of a step and in many, with and without a residual.
     let norm = |dtype, sizes| Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, sizes) };
     for (n, edge) in [1, 64, 65, 300].into_iter().enumerate() {

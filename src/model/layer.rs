@@ -4,14 +4,14 @@ use super::config::Config;
 use super::forward::Watch;
 use super::plans::{Class, kept};
 use super::weights::{Affine, Block, Weights};
-use crate::adapters::engine::{Engine, Target};
+use crate::adapters::engine::{Batch, Engine, Target};
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
 use crate::ops::pointwise::Kind;
-use crate::ops::{Activation, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
+use crate::ops::{Activation, AttentionArgs, CodebookGemm, CodebookGemmArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::session::Session;
 
 /// What a pass needs.
@@ -123,25 +123,33 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.session.run(&self.class.plans.norm, &with_norm(&block.mlp_norm, &b, &middle, &state))
     }
 
-    /// `y = norm(x·Wᵀ + bias + what the adapters add + residual)`: one launch where the device takes the norm into the product and no adapter
-    /// comes between. Which of the two it is depends on nothing that differs from batch to batch: they round differently.
+    /// `y = norm(x·Wᵀ + bias + what the adapters add + residual)`: one launch where the device takes the norm, and what adapters add in front of
+    /// it, into the product. Which of the two it is depends on nothing that differs from batch to batch: they round differently.
     fn project_and_norm(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, path: &str, end: End<'_, D>) -> Result<()> {
         let (rows, columns) = (self.class.shape.rows as u64, self.config.hidden);
         let norm = Some(self.config.norm_eps.to_bits());
         let op = Linear { bias: true, residual: true, norm, ..Linear::new(self.dtype, [rows, columns, d_in]) };
-        if norms_in_product::<D>() && self.forms(path) == 0 && self.class.plans.normed(self.session, &op)?.is_some() {
-            self.show(x, d_in, &[Part { path, first: 0, columns }])?;
-            let args = LinearArgs {
-                x: x.clone(),
-                w: layer.weight.clone(),
-                bias: Some(layer.bias.clone()),
-                residual: Some(end.residual.clone()),
-                delta: None,
-                norm: Some(NormArgs { weight: end.norm.weight.clone(), bias: end.norm.bias.clone() }),
-                y: end.y.clone(),
+        let adapted = self.forms(path) > 0;
+        if norms_in_product::<D>() && (!adapted || self.ride) {
+            let (delta, delta_args) = match (adapted, self.delta(&[path], x, end.y)?) {
+                (true, Some((delta, args))) => (Some(delta), Some(args)),
+                _ => (None, None),
             };
-            if let Some(plan) = self.class.plans.normed(self.session, &op)? {
-                return self.session.run(plan, &args);
+            let op = Linear { delta, ..op };
+            if op.delta.is_some() == adapted && self.class.plans.normed(self.session, &op)?.is_some() {
+                self.show(x, d_in, &[Part { path, first: 0, columns }])?;
+                let args = LinearArgs {
+                    x: x.clone(),
+                    w: layer.weight.clone(),
+                    bias: Some(layer.bias.clone()),
+                    residual: Some(end.residual.clone()),
+                    delta: delta_args,
+                    norm: Some(NormArgs { weight: end.norm.weight.clone(), bias: end.norm.bias.clone() }),
+                    y: end.y.clone(),
+                };
+                if let Some(plan) = self.class.plans.normed(self.session, &op)? {
+                    return self.session.run(plan, &args);
+                }
             }
         }
         self.project(x, d_in, layer, &[Part { path, first: 0, columns }], end.between, None)?;
@@ -158,6 +166,14 @@ impl<D: Backend> Pass<'_, '_, D> {
             }
         }
         Ok(())
+    }
+
+    /// What the adapters of these projections add to a product, where they have one form.
+    fn delta(&mut self, paths: &[&str], x: &Slice<D>, y: &Slice<D>) -> Result<Option<(CodebookGemm, CodebookGemmArgs<D>)>> {
+        match (self.engine.as_deref_mut(), &self.class.adapters) {
+            (Some(engine), Some(batch)) if engine.alike(paths) => with_prepared(self.session, engine, self.capturing, (batch, paths, x, y)).map(Some),
+            _ => Ok(None),
+        }
     }
 
     fn forms(&self, path: &str) -> usize {
@@ -178,10 +194,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         };
         let paths: Vec<&str> = parts.iter().map(|part| part.path).collect();
         if self.ride && (parts.len() == 1 || side_by_side::<D>(self.dtype)) && engine.alike(&paths) {
-            if !self.capturing {
-                engine.prepare(self.session, &paths)?;
-            }
-            let (delta, delta_args) = engine.delta(batch, &paths, x, y)?;
+            let (delta, delta_args) = with_prepared(self.session, engine, self.capturing, (batch, &paths, x, y))?;
             let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
             return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
         }
@@ -208,6 +221,19 @@ impl<D: Backend> Pass<'_, '_, D> {
             None => Ok(()),
         }
     }
+}
+
+/// What adapters add to the product of some projections, on x and y, prepared where the device has use for that.
+fn with_prepared<D: Backend>(
+    session: &mut Session<D>,
+    engine: &mut Engine<D>,
+    capturing: bool,
+    (batch, paths, x, y): (&Batch<D>, &[&str], &Slice<D>, &Slice<D>),
+) -> Result<(CodebookGemm, CodebookGemmArgs<D>)> {
+    if !capturing {
+        engine.prepare(session, paths)?;
+    }
+    engine.delta(batch, paths, x, y)
 }
 
 /// Whether the MLP is two products also with nothing between them. On an H200, 131,072 rows, f16, 384 → 1536 → 384: 1.15 ms, and

@@ -91,7 +91,7 @@ const AMPERE: &str = r#"
         to[threadIdx.x] = d[0] + d[1] + d[2] + d[3] + widen(narrow<f16>(value)) + widen(narrow<bf16>(value)) + narrow<f32>(infinity());
         to[threadIdx.x + 160] = power(exponent_below(value)) * inverse_power(exponent_below(d[0]));
         to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + max_or_nan(reciprocal_fast(value), 0.0f) + f32(any_lane(value > 0.0f));
-        ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
+        ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + any_lane_bits(a[2]) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
     }
 "#;
