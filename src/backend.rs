@@ -22,6 +22,17 @@ pub trait Kernel<O: Op>: Device {
     fn workspace(&self, plan: &Self::Plan) -> Result<Self::Buffer> {
         self.alloc(Self::workspace_bytes(plan))
     }
+    /// Bytes of what [`prepare`](Self::prepare) leaves; 0 where it does nothing.
+    fn prepared_bytes(_plan: &Self::Plan) -> u64 {
+        0
+    }
+    /// Puts into the queue what does not depend on the rows of a launch, for others to take from `prepared`.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch); `prepared` has [`prepared_bytes`](Self::prepared_bytes).
+    unsafe fn prepare(&self, _queue: &mut Self::Queue, _plan: &Self::Plan, _prepared: &Slice<Self>, _args: &O::Args<Self>) -> Result<()> {
+        Ok(())
+    }
     /// The variant that was chosen.
     fn variant(plan: &Self::Plan) -> &'static str;
     /// Puts the work into the queue. Never allocates, compiles or waits, so that it may be captured.

@@ -143,6 +143,7 @@ impl<D: Backend> TransformerLayer<D> {
             bias: by.bias.clone(),
             residual: residual.cloned(),
             delta: None,
+            norm: None,
             y: y.clone(),
         };
         let attention = AttentionArgs { q: from(0)?, k: from(query)?, v: from(query + key)?, index: AttentionIndex::None, o: self.attended.clone(), lse: None };

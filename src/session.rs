@@ -269,6 +269,41 @@ impl<D: Device> Session<D> {
         unsafe { self.device.replay(&mut self.queue, &graph.raw) }
     }
 
+    /// Memory for what [`prepare`](Self::prepare) leaves of a plan's operands; `None` where there is nothing to prepare.
+    ///
+    /// # Errors
+    /// No device memory.
+    pub fn alloc_prepared<O: Op>(&self, plan: &Plan<O, D>) -> Result<Option<Slice<D>>>
+    where
+        D: Kernel<O>,
+    {
+        match D::prepared_bytes(&plan.inner) {
+            0 => Ok(None),
+            bytes => self.alloc(bytes).map(Some),
+        }
+    }
+
+    /// Does now what does not depend on the rows of `plan`'s operands, for launches that take it from `prepared`
+    /// ([`CodebookGemmArgs`](crate::ops::CodebookGemmArgs)). Does not block; may be captured.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); a `prepared` that is not of [`alloc_prepared`](Self::alloc_prepared).
+    pub fn prepare<O: Op>(&mut self, plan: &Plan<O, D>, prepared: &Slice<D>, args: &O::Args<D>) -> Result<()>
+    where
+        D: Kernel<O>,
+    {
+        ensure(plan.session == self.id, "plan", "one made by this session", "another session's")?;
+        check(&plan.op, args)?;
+        let bytes = D::prepared_bytes(&plan.inner);
+        ensure(prepared.len == bytes, "prepared", &format!("{bytes} bytes"), prepared.len)?;
+        if let Some(buffers) = &mut self.recording {
+            buffers.push(prepared.buffer.clone());
+            plan.op.operands(args, &mut |operand| buffers.push(operand.slice.buffer.clone()))?;
+        }
+        // SAFETY: `check` accepted the operands; `prepared` is as large as the plan asks for, and the queue runs in order.
+        unsafe { self.device.prepare(&mut self.queue, &plan.inner, prepared, args) }
+    }
+
     fn outside_capture(&self, what: &str) -> Result<()> {
         ensure(self.recording.is_none(), what, "a call outside capture (inside, only run)", "a call inside")
     }

@@ -24,7 +24,7 @@ fn outputs(dtype: DType) -> Result<Vec<Vec<u8>>> {
     for [m, n, k] in [[1, 700, 513], [9, 300, 600], [200, 300, 600]] {
         let plan = session.plan(Linear::new(dtype, [m, n, k]))?;
         let (x, w, y) = (draw(&mut session, dtype, m * k)?, draw(&mut session, dtype, n * k)?, session.alloc(m * n * 4)?);
-        session.run(&plan, &LinearArgs { x, w, bias: None, residual: None, delta: None, y: y.clone() })?;
+        session.run(&plan, &LinearArgs { x, w, bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
         outputs.push(session.read(&y)?);
     }
     // The second has its keys split.

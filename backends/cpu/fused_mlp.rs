@@ -88,8 +88,8 @@ unsafe fn run<T: Element>(Plan { op, blocking }: &Plan, args: &FusedMlpArgs<Cpu>
     let optional = |slice: &Option<Slice<Cpu>>, stride: usize| slice.as_ref().map(|slice| packed(slice, stride));
     let (x, w1, w2, y) = (packed(&args.x, d_model), packed(&args.w1, d_model), packed(&args.w2, d_ff), packed(&args.y, d_out));
     let (gate, residual) = (optional(&args.wg, d_model), optional(&args.residual, d_out));
-    let up_end = Epilogue { bias: optional(&args.b1, 0), activation: gate.is_none().then_some(op.activation), residual: None };
-    let down_end = Epilogue { bias: optional(&args.b2, 0), activation: None, residual };
+    let up_end = Epilogue { bias: optional(&args.b1, 0), activation: gate.is_none().then_some(op.activation), residual: None, norm: None };
+    let down_end = Epilogue { bias: optional(&args.b2, 0), activation: None, residual, norm: None };
     for first_token in (0..tokens).step_by(blocking.tokens) {
         let count = blocking.tokens.min(tokens - first_token);
         for first in (0..d_ff).step_by(blocking.columns) {

@@ -62,6 +62,8 @@ unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice
         (Some(op), Some(args)) => Some(unsafe { Projection::<T>::new(op, args, 0, workspace)? }),
         _ => None,
     };
+    let norm =
+        op.norm.zip(args.norm.as_ref()).map(|(eps, norm)| Norm { weight: packed(&norm.weight, 0), bias: packed(&norm.bias, 0), eps: f32::from_bits(eps) });
     // With adapters a block at a time, whose coefficients are in the workspace; else all at once.
     let block_rows = if delta.is_some() { codebook::BLOCK } else { tokens.max(1) };
     for start in (0..tokens).step_by(block_rows) {
@@ -70,7 +72,7 @@ unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice
             // SAFETY: as this function's contract; no work of the delta runs now.
             unsafe { delta.coefficients(&block) };
         }
-        let tiling = Tiling::new(block.len(), d_out);
+        let tiling = if norm.is_some() { Tiling::whole_rows(block.len(), d_out) } else { Tiling::new(block.len(), d_out) };
         let product_scratch = tiling.scratch_len(d_in);
         (0..tiling.count()).into_par_iter().for_each(|tile| {
             let (rows, columns) = tiling.get(tile);
@@ -84,7 +86,7 @@ unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice
                     if let Some(delta) = &delta {
                         add_delta(delta, &block, &rows, &columns, sums, scratch);
                     }
-                    let epilogue = Epilogue { bias, activation: op.activation, residual };
+                    let epilogue = Epilogue { bias, activation: op.activation, residual, norm };
                     epilogue.finish(sums, &rows, &columns, y, wide);
                 }
             });
@@ -116,12 +118,22 @@ unsafe fn add_delta<T: Element>(
     }
 }
 
+/// A norm of whole rows.
+#[derive(Clone, Copy)]
+pub struct Norm<T> {
+    pub weight: Rows<T>,
+    pub bias: Rows<T>,
+    pub eps: f32,
+}
+
 /// What is done to a tile of sums before it is stored.
 pub struct Epilogue<T> {
     /// One row.
     pub bias: Option<Rows<T>>,
     pub activation: Option<crate::ops::Activation>,
     pub residual: Option<Rows<T>>,
+    /// Then the tile's rows are whole.
+    pub norm: Option<Norm<T>>,
 }
 
 impl<T: Element> Epilogue<T> {
@@ -137,6 +149,17 @@ impl<T: Element> Epilogue<T> {
             if let Some(residual) = self.residual {
                 // SAFETY: as this function's contract.
                 T::widen(unsafe { residual.from(row, columns.start).row(0, n) }, wide);
+                math::add(sums, wide);
+            }
+            if let Some(Norm { weight, bias, eps }) = self.norm {
+                let mean = math::sum(sums, |x| x) / n as f32;
+                let variance = math::sum(sums, |x| (x - mean) * (x - mean)) / n as f32;
+                let factor = 1.0 / (variance + eps).sqrt();
+                // SAFETY: as this function's contract.
+                T::widen(unsafe { weight.row(0, n) }, wide);
+                sums.iter_mut().zip(&*wide).for_each(|(value, weight)| *value = (*value - mean) * factor * weight);
+                // SAFETY: as this function's contract.
+                T::widen(unsafe { bias.row(0, n) }, wide);
                 math::add(sums, wide);
             }
             // SAFETY: as this function's contract.

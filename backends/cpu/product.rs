@@ -181,6 +181,12 @@ impl Tiling {
         sizes.into_iter().find(|tiling| tiling.count() >= 64).unwrap_or(sizes[3])
     }
 
+    /// Whole rows a tile.
+    pub fn whole_rows(rows: usize, columns: usize) -> Self {
+        let tile_rows = if rows <= FEW_ROWS { FEW_ROWS } else { 64 };
+        Self { rows, columns, tile_rows: tile_rows.min(rows.max(1)), tile_columns: columns }
+    }
+
     /// How many tiles.
     pub fn count(&self) -> usize {
         self.rows.div_ceil(self.tile_rows) * self.columns.div_ceil(self.tile_columns)

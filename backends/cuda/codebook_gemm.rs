@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, codebook_gemm_runs, codebook_gemm_runs_sm80, codebook_gemm_tile};
+use super::{Cuda, Queue, adapter_basis, codebook_gemm_runs, codebook_gemm_runs_sm80, codebook_gemm_tile};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -13,6 +13,15 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 impl Table for CodebookGemm {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+
+    fn prepared_bytes(plan: &Plan<Self>) -> u64 {
+        adapter_basis::prepared_bytes(plan)
+    }
+
+    unsafe fn prepare(queue: &mut Queue, plan: &Plan<Self>, prepared: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { adapter_basis::unpack(queue, plan, prepared, args) }
+    }
 }
 
 const VARIANTS: [Variant<CodebookGemm>; 5] =

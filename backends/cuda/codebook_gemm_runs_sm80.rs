@@ -6,8 +6,7 @@ use super::gemm::{HALVES, fits, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks, range};
 use super::params::params;
-use super::{Cuda, Queue};
-use crate::backend::Kernel;
+use super::{Cuda, Queue, adapter_basis};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -22,7 +21,7 @@ pub(super) const RUNS_SM80: Variant<CodebookGemm> = Variant {
     covers,
     unit: |op, _| unit(op.dtype, rank_of(op)),
     units: |_: Arch| HALVES.iter().flat_map(|&dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
-    workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum(),
+    workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum::<u64>().max(adapter_basis::bytes(op)),
     launch,
 };
 
@@ -38,6 +37,8 @@ params! {
         token_scale: [f32],
         fragments: [u32],
         table_scale: [f32],
+        /// The input factor, as a product multiplies by it (`kernels/tile/adapter_sums.cuh`).
+        basis: [element],
         y_stride: u64,
         /// Blocks that decode it.
         decoding: u32,
@@ -66,10 +67,10 @@ params! {
 }
 
 /// Columns of both factors that the kernels are compiled for.
-const RANKS: [u64; 2] = [16, 32];
+pub(super) const RANKS: [u64; 2] = [16, 32];
 /// As in `kernels/codebook_gemm/runs_fragments.cuh`, `runs_project.cuh` and `runs_sm80.cu`.
-const PROJECT_WARPS: u64 = 8;
-const GROUP: u64 = 32;
+pub(super) const PROJECT_WARPS: u64 = 8;
+pub(super) const GROUP: u64 = 32;
 const TOKENS: u64 = 32;
 const SHARES: u64 = 4;
 const PART_ROWS: u64 = 96;
@@ -79,14 +80,14 @@ const ROWS: u64 = 64;
 /// Blocks of the first kernel that a multiprocessor holds at once.
 const RESIDENT: u64 = 2;
 /// Slices of one launch that read x once.
-const TOGETHER: usize = 3;
+pub(super) const TOGETHER: usize = 3;
 /// Rows of the input factor that every part takes a batch of, and bytes of shared memory for the factor.
-const LEAST_ROWS: u64 = PART_ROWS * SHARES;
+pub(super) const LEAST_ROWS: u64 = PART_ROWS * SHARES;
 const FACTOR_BYTES: u64 = 48 << 10;
 /// Bytes that the parts of the workspace start on multiples of.
-const ALIGN: u64 = 16;
+pub(super) const ALIGN: u64 = 16;
 
-fn rank_of(op: &CodebookGemm) -> u64 {
+pub(super) fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
     RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
 }
@@ -113,7 +114,7 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
 }
 
 /// Bytes of shared memory of the first kernel, for `slices` slices and `rows` rows of their input factors.
-const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
+pub(super) const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
     let (parts, factor) = (SHARES * TOKENS * (rank + 8) * 4, rows * rank * 2);
     (slices * (parts + factor)) as u32
 }
@@ -141,6 +142,7 @@ fn unit(dtype: DType, rank: u64) -> Unit {
                 "codebook_gemm_project",
                 "codebook_gemm_project_any",
                 "codebook_gemm_project_3",
+                "codebook_gemm_unpack",
                 "codebook_gemm_expand",
                 "codebook_gemm_expand_add",
                 "codebook_gemm_expand_any",
@@ -185,7 +187,7 @@ impl Room {
 }
 
 /// Of a slice whose part of the workspace starts at `place`.
-fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
+pub(super) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
     let room = Room::of(op, slice);
     let input = factor(slice.input, &of.input, op.d_in, slice.rank);
     RunsSlice {
@@ -197,6 +199,7 @@ fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs
         token_scale: place + room.projected,
         fragments: place + room.projected + room.token_scale,
         table_scale: place + room.projected + room.token_scale + room.fragments,
+        basis: 0,
         y_stride: slice.y_stride,
         decoding: op.adapters * slice.d_out.div_ceil(GROUP * PROJECT_WARPS) as u32,
         v_vector: u32::from(input.values.is_multiple_of(16) && slice.rank.is_multiple_of(8)),
@@ -204,10 +207,10 @@ fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs
 }
 
 /// Slices with their operands.
-type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
+pub(super) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
 
 /// Of one launch of both kernels: `group` is one slice or TOGETHER, whose part of the workspace starts at `place`.
-fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> RunsMmaParams {
+pub(super) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> RunsMmaParams {
     let (op, rank) = (&plan.op, rank_of(&plan.op));
     let mut slices = [slice_params(op, group[0].0, group[0].1, place); TOGETHER];
     for (params, (slice, of)) in slices.iter_mut().zip(group) {
@@ -232,7 +235,7 @@ fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group:
 }
 
 /// Whether rows of x are whole multiples of 16 bytes.
-fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool {
+pub(super) fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool {
     address(&args.x).is_multiple_of(16) && op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8)
 }
 
@@ -240,7 +243,7 @@ fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool {
 ///
 /// # Safety
 /// As [`Plan::launch`].
-unsafe fn project(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, count: usize, aligned: bool) -> Result<()> {
+pub(super) unsafe fn project(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, count: usize, aligned: bool) -> Result<()> {
     let entry = match (count, aligned) {
         (1, true) => "codebook_gemm_project",
         (1, false) => "codebook_gemm_project_any",
@@ -302,72 +305,4 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         queue.leave_open(args.slices.iter().map(|of| range(&of.y)).chain([range(workspace)]).collect());
     }
     Ok(())
-}
-
-params! {
-    /// Of a slice, what `kernels/tile/adapter_sums.cuh` reads.
-    AdapterSlice {
-        projected: [const element],
-        token_scale: [const f32],
-        fragments: [const u32],
-        table_scale: [const f32],
-    }
-}
-
-params! {
-    /// What a product reads to add what adapters do to its sums.
-    AdapterSums {
-        token_adapter: [const i32],
-        /// Of each slice, all alike; and groups of 32 of them.
-        columns: u32,
-        groups: u32,
-        slices: [AdapterSlice; 3],
-    }
-}
-
-/// The first kernel alone, for a product that adds `h·(O·Qᵀ)ᵀ` to its sums itself, whose tiles are `tile` columns wide; `None`, and nothing
-/// is done, where what the plan leaves is not what it could read.
-///
-/// # Safety
-/// As [`Plan::launch`].
-pub(super) unsafe fn prepare(
-    queue: &mut Queue,
-    plan: &Plan<CodebookGemm>,
-    workspace: &Slice<Cuda>,
-    args: &CodebookGemmArgs<Cuda>,
-    tile: u64,
-) -> Result<Option<AdapterSums>> {
-    let op = &plan.op;
-    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    let columns = op.slices.first().map_or(0, |slice| slice.d_out);
-    let readable = match slices.len() {
-        1 => true,
-        TOGETHER => op.d_in <= LEAST_ROWS && aligned(op, args) && columns.is_multiple_of(tile) && op.slices.iter().all(|slice| slice.d_out == columns),
-        _ => false,
-    };
-    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != RUNS_SM80.name || !readable || rank_of(op) != RANKS[0] {
-        return Ok(None);
-    }
-    let params = group_params(plan, args, &slices, address(workspace));
-    // SAFETY: the caller's promise.
-    unsafe { project(queue, plan, &params, slices.len(), aligned(op, args))? };
-    if overlaps(plan) {
-        queue.leave_open(vec![range(workspace)]);
-    }
-    Ok(Some(AdapterSums {
-        token_adapter: params.token_adapter,
-        columns: columns as u32,
-        groups: columns.div_ceil(GROUP) as u32,
-        slices: params.slices.map(|of| AdapterSlice {
-            projected: of.projected,
-            token_scale: of.token_scale,
-            fragments: of.fragments,
-            table_scale: of.table_scale,
-        }),
-    }))
-}
-
-/// The header of [`AdapterSums`].
-pub(super) fn adapter_header() -> (&'static str, String) {
-    ("tile/adapter_params.cuh", [AdapterSlice::cuda(), AdapterSums::cuda()].concat())
 }

@@ -3,6 +3,7 @@
 //! Two products a chunk of tokens: the intermediate of a chunk is at most 32 MiB, so that the second-level cache of an A100 or
 //! H100 still holds it when the second product reads it.
 
+use super::adapter_basis::adapter_header;
 use super::gemm::{ActivationForm, HALVES, MmaTile, Product, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
@@ -139,7 +140,7 @@ fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: Activation
     Unit {
         name: format!("fused_mlp/sm90 {dtype}, {}, {} columns, {}", form(gated), tile.columns_name(), activation.name()),
         source: source!("fused_mlp/sm90.cu"),
-        headers: vec![gemm_header()],
+        headers: vec![gemm_header(), adapter_header()],
         defines,
         entries: if gated {
             &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]

@@ -34,6 +34,7 @@ headers! {
     "tile/reduce.cuh",
     "tile/gemm.cuh",
     "tile/outputs.cuh",
+    "tile/ordered_outputs.cuh",
     "tile/repack.cuh",
     "tile/mma_gemm.cuh",
     "tile/wgmma_gemm.cuh",

@@ -95,6 +95,19 @@ pub trait Table: Op {
     fn delta(&self, _variant: &Variant<Self>) -> Option<CodebookGemm> {
         None
     }
+
+    /// Of [`Kernel::prepared_bytes`].
+    fn prepared_bytes(_plan: &Plan<Self>) -> u64 {
+        0
+    }
+
+    /// Of [`Kernel::prepare`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn prepare(_queue: &mut Queue, _plan: &Plan<Self>, _prepared: &Slice<Cuda>, _args: &Self::Args<Cuda>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The names in a table.
@@ -190,6 +203,15 @@ impl<O: Table> Kernel<O> for Cuda {
     fn workspace(&self, plan: &Plan<O>) -> Result<Buffer> {
         // Counters start from zero.
         self.memory.alloc_zeroed(plan.workspace)
+    }
+
+    fn prepared_bytes(plan: &Plan<O>) -> u64 {
+        O::prepared_bytes(plan)
+    }
+
+    unsafe fn prepare(&self, queue: &mut Queue, plan: &Plan<O>, prepared: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { O::prepare(queue, plan, prepared, args) }
     }
 
     fn variant(plan: &Plan<O>) -> &'static str {

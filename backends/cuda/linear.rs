@@ -21,15 +21,21 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 5] =
-    [super::linear_stream::STREAM, super::linear_stationary::STATIONARY, super::linear_tensor::SM90, super::linear_tensor::SM80, SIMT];
+const VARIANTS: [Variant<Linear>; 6] = [
+    super::linear_norm::NORM,
+    super::linear_stream::STREAM,
+    super::linear_stationary::STATIONARY,
+    super::linear_tensor::SM90,
+    super::linear_tensor::SM80,
+    SIMT,
+];
 
 const SIMT: Variant<Linear> = Variant {
     name: "simt",
     label: "linear/simt",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
-    covers: |op, _| op.one_slice(),
+    covers: |op, _| op.one_slice().and_then(|()| op.no_norm()),
     unit: |op, _| unit(op.dtype),
     units: |_: Arch| DType::ALL.map(unit).into(),
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),

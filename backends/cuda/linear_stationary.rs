@@ -1,11 +1,10 @@
 //! `linear` on many rows and a short K: the variant `sm90_stationary`, of `kernels/tile/stationary_gemm.cuh`.
 
-use super::codebook_gemm_runs_sm80::{AdapterSums, adapter_header, prepare};
+use super::adapter_basis::{AdaptedParams, adapted_headers, projected, with_basis};
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
 use super::linear_tensor::{early, product, unpacked};
-use super::params::params;
 use super::tma::{Layout, Swizzle};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
@@ -26,14 +25,6 @@ pub(super) const STATIONARY: Variant<Linear> = Variant {
     launch,
 };
 
-params! {
-    /// With what adapters add.
-    AdaptedParams {
-        gemm: GemmParams,
-        sums: AdapterSums,
-    }
-}
-
 /// Rows of W that a block keeps, and the most elements of K.
 const SLAB: u64 = 192;
 const MOST_DEPTH: u64 = 384;
@@ -41,6 +32,10 @@ const MOST_DEPTH: u64 = 384;
 const TILE: u64 = 64;
 const STEP: u64 = 64;
 const STAGES: u64 = 10;
+/// The same where a basis and its adapters' output factors, of a slab each, lie there too.
+const BASIS_STAGES: u64 = 6;
+const BASIS_ROWS: u64 = 16;
+const FACTORS: u64 = 3;
 const THREADS: u32 = 512;
 /// Blocks of a cluster: they share X.
 const CLUSTER: u64 = 2;
@@ -51,6 +46,11 @@ const SHARED_BYTES: u32 = {
     // The slab, the stages, the barriers, the bias, and what it takes to start on a multiple of 1,024.
     (SLAB * MOST_DEPTH * 2 + STAGES * TILE * STEP * 2 + 256 + SLAB * 4 + 1024) as u32
 };
+const BASIS_SHARED_BYTES: u32 = {
+    let factors = FACTORS * SLAB * BASIS_ROWS * 2;
+    ((SLAB + BASIS_ROWS) * MOST_DEPTH * 2 + BASIS_STAGES * TILE * STEP * 2 + factors + 256 + SLAB * 4 + 1024) as u32
+};
+const _: () = assert!(BASIS_SHARED_BYTES < SHARED_BYTES);
 
 /// Slabs of two blocks across, and clusters of each that share its rows, at most as many as there are tiles.
 fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
@@ -64,6 +64,7 @@ const LEAST_SHARE: u64 = 75;
 
 fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
+    op.no_norm()?;
     if op.tokens < LEAST_ROWS {
         return Err(format!("{} rows < {LEAST_ROWS}: bringing the slab would take the time", op.tokens));
     }
@@ -88,12 +89,13 @@ const INSTEAD: MmaTile = MmaTile::MIDDLE;
 fn unit(dtype: DType, activation: ActivationForm) -> Unit {
     let mut defines = INSTEAD.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("SLAB_STAGES", STAGES.to_string())]);
+    defines.push(("SLAB_BASIS_STAGES", BASIS_STAGES.to_string()));
     Unit {
         name: format!("linear/sm90_stationary {dtype}, {}", activation.name()),
         source: source!("linear/sm90_stationary.cu"),
-        headers: vec![gemm_header(), adapter_header(), ("linear/adapted_params.cuh", AdaptedParams::cuda())],
+        headers: [vec![gemm_header()], adapted_headers()].concat(),
         defines,
-        entries: &["linear_stationary", "linear_stationary_adapted", "linear_mma_4", "linear_mma_2"],
+        entries: &["linear_stationary", "linear_stationary_adapted", "linear_stationary_basis", "linear_mma_4", "linear_mma_2"],
         shared_bytes: if SHARED_BYTES > INSTEAD.shared_bytes() { SHARED_BYTES } else { INSTEAD.shared_bytes() },
     }
 }
@@ -124,7 +126,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, alone.width() >= 16 && alone.params().vector == 1) {
         // SAFETY: the caller's promise. The second kernel reads what the first leaves in the workspace.
         unsafe {
-            if let Some(sums) = prepare(queue, delta, &plan.delta_workspace(workspace)?, own, SLAB)? {
+            let workspace = plan.delta_workspace(workspace)?;
+            if let Some(sums) = with_basis(queue, delta, &workspace, own, SLAB)? {
+                // Nothing is in y, and the kernel waits before it reads anything.
+                let launch = Launch { shared_bytes: BASIS_SHARED_BYTES, overlap: true, ..blocks };
+                let gemm = GemmParams { adds: 0, ..gemm_params(&alone)? };
+                return plan.launch(queue, "linear_stationary_basis", &launch, &AdaptedParams { gemm, sums });
+            }
+            if let Some(sums) = projected(queue, delta, &workspace, own, SLAB)? {
                 let launch = Launch { overlap: early(queue, args), ..blocks };
                 return plan.launch(queue, "linear_stationary_adapted", &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
             }

@@ -43,6 +43,7 @@ fn splits(op: &Linear, target: &Target) -> bool {
 
 fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
+    op.no_norm()?;
     StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
     fits(StreamTile::choose(op.tokens).shared_bytes(), target)
 }

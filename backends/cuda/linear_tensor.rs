@@ -1,5 +1,6 @@
 //! `linear` on the tensor cores: the variants `sm80` and `sm90`.
 
+use super::adapter_basis::{adapted_headers, has_basis, with_basis};
 use super::gemm::{ActivationForm, HALVES, MmaTile, Product, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
@@ -17,7 +18,7 @@ pub(super) const SM80: Variant<Linear> = Variant {
     label: "linear/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers: |op, target| half(op.dtype).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
+    covers: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
     unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
     workspace: |op, _| repacked_bytes(op),
@@ -77,11 +78,22 @@ fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
 
 /// And into how many parts K is cut.
 fn wgmma_tile(op: &Linear, target: &Target) -> (WgmmaTile, u64) {
-    WgmmaTile::choose_cut((op.tokens, op.d_out, padded(op.d_in), false), target)
+    let product = (op.tokens, op.d_out, padded(op.d_in), false);
+    match basis_tile(op, target) {
+        Some(tile) => (tile, 1),
+        None => WgmmaTile::choose_cut(product, target),
+    }
+}
+
+/// The tile of a product that makes h of the adapters' basis itself.
+fn basis_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
+    let delta = op.delta.as_ref().filter(|delta| delta.slices.len() == 1 && has_basis(delta))?;
+    WgmmaTile::choose_with_basis((op.tokens, delta.slices[0].d_out, padded(op.d_in), false), target)
 }
 
 fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
+    op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
     fits(wgmma_tile(op, target).0.shared_bytes(), target)
@@ -110,12 +122,12 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
     Unit {
         name: format!("linear/sm90 {dtype}, {} columns, {}", tile.columns_name(), activation.name()),
         source: source!("linear/sm90.cu"),
-        headers: vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())],
+        headers: [vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())], adapted_headers()].concat(),
         defines,
-        entries: if tile.cuts() {
-            &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_mma_4", "linear_mma_2"]
-        } else {
-            &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"]
+        entries: match (tile.cuts(), tile.takes_basis()) {
+            (true, _) => &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, true) => &["linear_repack", "linear_wgmma", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, false) => &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"],
         },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
@@ -185,6 +197,15 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    let (alone, tile) = (unpacked(&plan.op, args), basis_tile(&plan.op, &plan.target));
+    if let (Some(delta), Some(own), Some(tile), true) = (&plan.delta, &args.delta, tile, alone.width() >= 16 && alone.params().vector == 1) {
+        // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
+        unsafe {
+            if let Some(sums) = with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)? {
+                return alone.launch_with_basis(queue, plan, "linear_wgmma_basis", &tile, sums);
+            }
+        }
+    }
     // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;

@@ -1,6 +1,7 @@
 //! NVIDIA GPUs, from compute capability 8.0 on, through the driver and NVRTC. Both are loaded at run time: it builds with
 //! no CUDA toolkit and starts with no driver.
 
+mod adapter_basis;
 mod attention;
 mod attention_pairs;
 mod attention_repack;
@@ -24,6 +25,7 @@ pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_norm;
 mod linear_stationary;
 mod linear_stream;
 mod linear_tensor;

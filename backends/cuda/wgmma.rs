@@ -1,6 +1,7 @@
 //! Products on the tensor cores of Hopper: tiles, cuts and launches of `kernels/tile/wgmma_gemm.cuh`.
 
-use super::gemm::Product;
+use super::adapter_basis::{AdaptedParams, AdapterSums};
+use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan, Target, address};
 use super::tma::{Layout, Swizzle};
 use super::{Cuda, Queue};
@@ -29,6 +30,9 @@ impl WgmmaTile {
     const ROWS: u64 = 128;
     const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
+    /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
+    const RUN: u64 = 32;
+    const BASIS_ROWS: u64 = 16;
     /// The width that is worth its rows: with fewer the time goes into reading W, which needs no wgmma.
     const LEAST_ROWS: u64 = 65;
 
@@ -52,6 +56,20 @@ impl WgmmaTile {
         let fits = |tile: &Self, parts: u64| parts == 1 || (long && tile.cuts() && tile.blocks(product).saturating_mul(parts) <= u64::from(target.units));
         let time = |(tile, parts): &(Self, u64)| tile.time_of_parts(product, *parts, target);
         cuts.filter(|(tile, parts)| fits(tile, *parts)).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or((Self::WIDE, 1))
+    }
+
+    /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
+    /// row gets is the same from both.
+    pub(super) fn choose_with_basis(product: (u64, u64, u64, bool), target: &Target) -> Option<Self> {
+        let (_, outputs, depth, gated) = product;
+        let short = !gated && depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
+        let tiles = [Self::MIDDLE, Self::NARROW].into_iter().filter(|_| short);
+        tiles.min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
+    }
+
+    /// Whether there is a kernel with a basis.
+    pub(super) fn takes_basis(&self) -> bool {
+        *self != Self::WIDE
     }
 
     /// Whether kernels for parts of K are compiled: a wide tile has twice the sums to exchange.
@@ -101,8 +119,13 @@ impl WgmmaTile {
     }
 
     pub(super) fn shared_bytes(&self) -> u32 {
+        self.bytes(self.takes_basis())
+    }
+
+    fn bytes(&self, basis: bool) -> u32 {
+        let basis = if basis { Self::BASIS_ROWS } else { 0 };
         // The stages, two barriers each, and what it takes to start on a multiple of 1,024.
-        (self.stages * ((Self::ROWS + self.columns) * Self::DEPTH * 2 + 16) + 1024) as u32
+        (self.stages * ((Self::ROWS + self.columns + basis) * Self::DEPTH * 2 + 16) + 1024) as u32
     }
 
     pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
@@ -175,7 +198,7 @@ impl Product<'_> {
         let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
         let cluster = [tile.cluster as u32, 1, 1];
         let one = Launch {
-            shared_bytes: tile.shared_bytes(),
+            shared_bytes: tile.bytes(false),
             cluster,
             overlap: how.overlap,
             ..Launch::new(tiles.min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
@@ -193,6 +216,38 @@ impl Product<'_> {
         }
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &one, &params) }
+    }
+
+    /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    pub(super) unsafe fn launch_with_basis<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
+        let (k, run, stride) = (self.depth, WgmmaTile::RUN, self.w_stride);
+        let x_box = [WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32];
+        let w = Layout {
+            dtype: self.dtype,
+            dims: &[k, 2, 4, 4, self.columns / run],
+            strides: &[stride, 8 * stride, 2 * stride, run * stride],
+            box_dims: &[WgmmaTile::DEPTH as u32, 2, 4, 4, (tile.columns / 2 / run) as u32],
+            swizzle: Swizzle::B128,
+        };
+        let gemm = GemmParams {
+            x_map: WgmmaTile::layout(self.dtype, &[k, self.rows], &[self.x_stride], &x_box).encode(&self.x)?,
+            w_map: w.encode_at(address(&self.w))?,
+            adds: 0,
+            ..self.params()
+        };
+        let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
+        let launch = Launch {
+            shared_bytes: tile.bytes(true),
+            cluster: [tile.cluster as u32, 1, 1],
+            // The kernel waits before it reads anything.
+            overlap: true,
+            ..Launch::new(tile.tiles(self.rows, self.columns, false).min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
+        };
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry, &launch, &AdaptedParams { gemm, sums }) }
     }
 }
 

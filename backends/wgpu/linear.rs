@@ -31,6 +31,9 @@ impl Plan {
 impl Wgpu {
     /// The plan with that variant, or why there is none here.
     fn plan_linear(&self, op: &Linear, variant: &'static str) -> Result<std::result::Result<Plan, String>> {
+        if let Err(reason) = op.no_norm() {
+            return Ok(Err(reason));
+        }
         let epilogue = Epilogue { activation: op.activation, bias: op.bias, residual: op.residual, delta: op.delta.is_some(), gate: false };
         let product = match self.product(variant, op.dtype, [op.d_out, op.d_in], epilogue)? {
             Ok(product) => product,

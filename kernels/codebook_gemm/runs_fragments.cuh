@@ -12,14 +12,6 @@ constexpr u32 PROJECT_WARPS = 8, BLOCK = 32 * PROJECT_WARPS;
 constexpr u32 DEPTHS = RANK / 16;              // steps of mma over the rank
 constexpr u32 GROUP = 32;                      // columns of y whose fragments lie together
 
-// The power of two below `value`, within what has an exact inverse.
-__device__ __forceinline__ u32 exponent_below(f32 value) {
-    u32 exponent = __float_as_uint(value) >> 23 & 255;
-    return exponent < 1 ? 1 : exponent > 252 ? 252 : exponent;
-}
-__device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
-__device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }
-
 // The n index q of fragment i of four takes column 8·(q / 2) + 2i + q % 2 of a group of 32, so that D leaves lane t of four columns 8t to
 // 8t + 7 of its rows: 16 bytes of y. Lane t has ranks 4t to 4t + 3 of 16. In 16-byte words: [adapter][group][depth][pair of fragments][lane].
 __device__ __forceinline__ u64 fragment_place(u64 group, u32 depth, u32 pair) { return ((group * DEPTHS + depth) * 2 + pair) * 32 + threadIdx.x % 32; }
@@ -89,7 +81,9 @@ __device__ __forceinline__ void arrange(bool turns, const f32 (&core)[RANK][RANK
 }
 
 // Block `number` of those that decode a slice: some groups of one adapter, a warp each. With a core, what it makes of the factor: O·Qᵀ.
-__device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &slice, u32 number) {
+// TILES: not into fragments, but as wgmma wants it, IN_TILES of tile/adapter_sums.cuh, and with zeros where a codebook or core is not
+// finite: there rows of other adapters are multiplied too, by zeros. What it is multiplied by then is not finite.
+template <bool TILES = false> __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &slice, u32 number) {
     __shared__ f32 table[CODEBOOK_LEN], rows_of_core[PROJECT_WARPS];
     __shared__ __align__(16) f32 core[RANK][RANK];
     extern __shared__ __align__(128) u8 dynamic[];
@@ -131,7 +125,7 @@ __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &
         scale = inverse_power(exponent);
         back *= greatest < infinity() ? power(exponent) : greatest;
         if (threadIdx.x < CODEBOOK_LEN) {
-            table[threadIdx.x] = record[threadIdx.x] * scale;
+            table[threadIdx.x] = TILES && !(greatest < infinity()) ? 0.0f : record[threadIdx.x] * scale;
         }
     }
     if (slice.core) {
@@ -165,7 +159,7 @@ __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &
         back *= greatest < infinity() ? power(exponent) : greatest;
 #pragma unroll
         for (u32 n = 0; n < RANK * RANK / BLOCK; n++) {
-            core[threadIdx.x % RANK][(n * BLOCK + threadIdx.x) / RANK] = own[n] * inverse_power(exponent);
+            core[threadIdx.x % RANK][(n * BLOCK + threadIdx.x) / RANK] = TILES && !(greatest < infinity()) ? 0.0f : own[n] * inverse_power(exponent);
         }
     }
     __syncthreads();
@@ -199,13 +193,38 @@ __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &
     arrange(slice.core != nullptr, core, space, values);
 #pragma unroll
     for (u32 depth = 0; depth < DEPTHS; depth++) {
-        uint4 *to = reinterpret_cast<uint4 *>(slice.fragments) + fragment_place(u64(adapter) * groups + group, depth, 0);
         const f32 (&of)[4][4] = values[depth].of;
+        if constexpr (TILES) {
+            // Of fragment i column lane / 4, ranks 4t to 4t + 3: half a row of a tile.
+            uint2 *to = reinterpret_cast<uint2 *>(slice.fragments) + (u64(adapter) * groups + group) * 128 + lane % 4 / 2 * 16 + lane / 4 * 2 + lane % 2;
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                to[i * 32] = make_uint2(narrow2<element>(of[0][i], of[1][i]), narrow2<element>(of[2][i], of[3][i]));
+            }
+            continue;
+        }
+        uint4 *to = reinterpret_cast<uint4 *>(slice.fragments) + fragment_place(u64(adapter) * groups + group, depth, 0);
 #pragma unroll
         for (u32 pair = 0; pair < 2; pair++) {
             u32 i = 2 * pair;
             to[pair * 32] = make_uint4(narrow2<element>(of[0][i], of[1][i]), narrow2<element>(of[2][i], of[3][i]),
                                        narrow2<element>(of[0][i + 1], of[1][i + 1]), narrow2<element>(of[2][i + 1], of[3][i + 1]));
         }
+    }
+}
+
+constexpr u32 BASIS_DEPTH = 64;   // rows of the input factor that lie together where a product multiplies by it
+
+// 64 rows of the one input factor, turned over, as a step of K lies in shared memory behind W's rows (tile/adapter_sums.cuh): 16 rows of 128
+// bytes, swizzled.
+__device__ __forceinline__ void turn_basis(const RunsSlice &slice, u32 step) {
+    grid_wait();
+    grid_launch_next();
+    const FactorParams &factor = slice.input;
+    for (u32 at = threadIdx.x; at < 16 * BASIS_DEPTH; at += BLOCK) {
+        u32 n = at / BASIS_DEPTH, k = at % BASIS_DEPTH;
+        u64 row = u64(step) * BASIS_DEPTH + k;
+        element value = row < factor.d && n < factor.rank ? factor.values[row * factor.rank + n] : element{};
+        slice.basis[(u64(step) * 16 + n) * BASIS_DEPTH + (k / 8 ^ n % 8) * 8 + k % 8] = value;
     }
 }

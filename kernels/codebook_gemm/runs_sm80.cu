@@ -35,6 +35,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) codebook_gemm_project_any
 
 #if RANK == 16
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_project_3(const __grid_constant__ RunsMmaParams p) { project<3>(p); }
+
+// What does not depend on tokens, of up to three slices, for a product that computes h itself: after the blocks that decode, one for each
+// 64 rows of an input factor.
+extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_unpack(const __grid_constant__ RunsMmaParams p) {
+    u32 number = blockIdx.x, steps = u32((p.d_in + BASIS_DEPTH - 1) / BASIS_DEPTH);
+#pragma unroll
+    for (u32 s = 0; s < 3; s++) {
+        if (number < p.slices[s].decoding) {
+            decode<true>(p, p.slices[s], number);
+            return;
+        }
+        number -= p.slices[s].decoding;
+    }
+    turn_basis(p.slices[number / steps], number % steps);
+}
 #endif
 
 // ---- y (+)= s·h·(O·Qᵀ)ᵀ ----

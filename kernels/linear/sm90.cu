@@ -4,6 +4,7 @@
 #include "tile/wgmma_gemm.cuh"
 #include "linear/mma.cuh"
 #include "linear/repack.cuh"
+#include "linear/adapted_params.cuh"
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
@@ -15,5 +16,13 @@ extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(cons
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_cut(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
     wgmma_gemm<false, ACTIVATION_FORM, true>(p, shared);
+}
+#endif
+
+// With what adapters add, their basis as further rows of W.
+#if WGMMA_COLUMNS < 256
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_basis(const __grid_constant__ AdaptedParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    wgmma_gemm<false, ACTIVATION_FORM, false, true>(p.gemm, shared, p.sums);
 }
 #endif

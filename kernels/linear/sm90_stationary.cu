@@ -10,8 +10,14 @@ extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stati
     stationary_gemm<ACTIVATION_FORM>(p, shared);
 }
 
-// With what adapters add, which a kernel before this one has prepared.
+// With what adapters add, of which a kernel before this one has left h.
 extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary_adapted(const __grid_constant__ AdaptedParams p) {
     extern __shared__ __align__(1024) char shared[];
-    stationary_gemm<ACTIVATION_FORM, true>(p.gemm, shared, p.sums);
+    stationary_gemm<ACTIVATION_FORM, PROJECTED>(p.gemm, shared, p.sums);
+}
+
+// And with their basis as further rows of W.
+extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary_basis(const __grid_constant__ AdaptedParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    stationary_gemm<ACTIVATION_FORM, WITH_BASIS>(p.gemm, shared, p.sums);
 }

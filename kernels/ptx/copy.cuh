@@ -24,6 +24,13 @@ __device__ __forceinline__ u32 shared_load_16(u32 address) {
     return value;
 }
 
+// 16 bytes of it, where the compiler has lost sight of which memory it is.
+__device__ __forceinline__ float4 shared_load_16_bytes(u32 address) {
+    float4 value;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(address));
+    return value;
+}
+
 // ---- cp.async ----
 
 // 16 bytes to shared memory, of which the last 16 - `bytes` become zero. Both addresses are multiples of 16. Past the first
@@ -163,6 +170,14 @@ __device__ __forceinline__ void tma_load_2d_multicast(void *to, const tensor_map
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
                  "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
                  "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+                 : "memory");
+}
+
+// The same of five axes.
+__device__ __forceinline__ void tma_load_5d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v, u16 blocks) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(blocks)
                  : "memory");
 }
 

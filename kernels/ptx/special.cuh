@@ -37,6 +37,13 @@ __device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_
 // Whether it holds for any lane of the warp. All take part.
 __device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
 
+// The bits that any lane of the warp has. All take part.
+__device__ __forceinline__ u32 any_lane_bits(u32 bits) {
+    u32 all;
+    asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(bits));
+    return all;
+}
+
 // The value of lane `lane`, and of the lane `lanes` below (the own one where there is none). All lanes of the warp take part.
 __device__ __forceinline__ u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
@@ -52,3 +59,11 @@ __device__ __forceinline__ u32 count_arrival(u32 *counter) {
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     return before;
 }
+
+// The power of two below `value`, within what has an exact inverse: its exponent as f32 holds it, and the two powers of an exponent.
+__device__ __forceinline__ u32 exponent_below(f32 value) {
+    u32 exponent = __float_as_uint(value) >> 23 & 255;
+    return exponent < 1 ? 1 : exponent > 252 ? 252 : exponent;
+}
+__device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
+__device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }

@@ -28,8 +28,8 @@ enum ActivationForm : u32 { FLOOR = 0, SIGMOID = 1, EXACT_GELU = 2 };
 // with tanh). By the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
 template <u32 FORM> __device__ __forceinline__ f32 activate_form(const GemmParams &p, f32 x) {
     if constexpr (FORM == FLOOR) {
-        // A NaN stays one: fmaxf would turn it into the floor.
-        return x < p.floor ? p.floor : x;
+        // A NaN stays one.
+        return max_or_nan(x, p.floor);
     } else if constexpr (FORM == SIGMOID) {
         return __fdividef(x, 1.0f + __expf(-x * (p.sigmoid_a + p.sigmoid_b * x * x)));
     } else {

@@ -7,8 +7,12 @@
 //
 // Two blocks of a cluster have neighbouring rows of W and the same rows of X: each brings half of X's tile to both.
 //
-// W's rows lie in another order than the outputs, so that a thread's sums are of neighbouring outputs and are stored without an
-// exchange: of each 32 rows, place 8i + 2q + e has row 8q + 2i + e (see D in ptx/wgmma.cuh).
+// W's rows lie in another order than the outputs (tile/ordered_outputs.cuh).
+//
+// Adapters of one basis: its columns are 16 more rows behind W's, which give h = x·I beside the sums, so that X is read once for both.
+// h goes to registers as an operand, and the output factor of each adapter that a tile has is multiplied onto the sums: rows of other
+// adapters are zeros. mma.sync would wait for a place between the other warp groups' wgmma each time. A warp of its own brings the
+// factors in the order of the tiles, through a ring, ahead of need.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -16,118 +20,77 @@
 #include "ptx/wgmma.cuh"
 #include "tile/activation.cuh"
 #include "tile/adapter_sums.cuh"
-#include "tile/outputs.cuh"
+#include "tile/ordered_outputs.cuh"
 
-constexpr u32 SLAB = 192;                       // rows of W that a block keeps
-constexpr u32 SLAB_STEPS = 6;                   // steps of K that there is room for
-constexpr u32 SLAB_DEPTH = 64;                        // elements of K a step
-constexpr u32 SLAB_TILE = 64, SLAB_GROUPS = 3;  // rows of X a tile; warp groups that multiply
+constexpr u32 SLAB = 192, SLAB_RUNS = SLAB / 32;  // rows of W that a block keeps
+constexpr u32 SLAB_STEPS = 6;                     // steps of K that there is room for
+constexpr u32 SLAB_DEPTH = 64;                    // elements of K a step
+constexpr u32 SLAB_TILE = 64, SLAB_GROUPS = 3;    // rows of X a tile; warp groups that multiply
+constexpr u32 SLAB_FACTORS = 3;                   // output factors of adapters in the ring
 constexpr u32 STATIONARY_THREADS = (SLAB_GROUPS + 1) * 128;
-constexpr u32 SLAB_LINE = SLAB_DEPTH * 2;                  // bytes of a row of a step: the width of the swizzle
+constexpr u32 SLAB_LINE = SLAB_DEPTH * 2;         // bytes of a row of a step: the width of the swizzle
 constexpr u32 SLAB_X_BYTES = SLAB_TILE * SLAB_LINE, SLAB_W_BYTES = SLAB * SLAB_LINE;
 
+// What adapters add: nothing that the product does not find in Y; what it makes of h, which a kernel before has left; or of X itself.
+enum AdapterForm : u32 { NONE_OR_IN_Y = 0, PROJECTED = 1, WITH_BASIS = 2 };
+
 // What lies in shared memory, from a multiple of 1,024 on.
-struct Stationary {
+template <AdapterForm ADAPTERS> struct Stationary {
+    static constexpr bool BASIS = ADAPTERS == WITH_BASIS;
+    static constexpr u32 RING = BASIS ? SLAB_BASIS_STAGES : SLAB_STAGES;
+    static constexpr u32 STEP_BYTES = SLAB_W_BYTES + (BASIS ? BASIS_BYTES : 0), FACTOR_BYTES = SLAB_RUNS * RUN_BYTES;
+    static_assert((2 * RING + SLAB_STEPS + SLAB_GROUPS) * 8 + BASIS * ((2 * SLAB_FACTORS + SLAB_GROUPS) * 8 + SLAB_GROUPS * 4) <= 256,
+                  "the barriers fit in front of the bias");
+
     char *w, *x;
     // Stages of X that have arrived, that may be written again; steps of W that have arrived; whose turn it is to multiply.
     u64 *full, *empty, *weights, *turn;
     f32 *bias;
+    // Output factors; those that have arrived, that may be written again; whose turn it is to use them, and of which on, by warp group.
+    char *factors;
+    u64 *factor_full, *factor_empty, *factor_turn;
+    u32 *factor_next;
 
     __device__ __forceinline__ explicit Stationary(char *shared) {
         w = shared + (1024 - shared_address(shared) % 1024) % 1024;
         hold_address(w);
-        x = w + SLAB_STEPS * SLAB_W_BYTES;
-        full = (u64 *)(x + SLAB_STAGES * SLAB_X_BYTES);
-        empty = full + SLAB_STAGES;
-        weights = empty + SLAB_STAGES;
+        x = w + SLAB_STEPS * STEP_BYTES;
+        factors = x + RING * SLAB_X_BYTES;
+        full = (u64 *)(factors + BASIS * SLAB_FACTORS * FACTOR_BYTES);
+        empty = full + RING;
+        weights = empty + RING;
         turn = weights + SLAB_STEPS;
-        bias = (f32 *)(w + SLAB_STEPS * SLAB_W_BYTES + SLAB_STAGES * SLAB_X_BYTES + 256);
+        factor_full = turn + SLAB_GROUPS;
+        factor_empty = factor_full + SLAB_FACTORS;
+        factor_turn = factor_empty + SLAB_FACTORS;
+        factor_next = (u32 *)(factor_turn + SLAB_GROUPS);
+        bias = (f32 *)(full + 32);
     }
 };
-static_assert((2 * SLAB_STAGES + SLAB_STEPS + SLAB_GROUPS) * 8 <= 256, "the barriers fit in front of the bias");
 
-// A place in the ring.
-struct Place {
+// A place in a ring of so many stages.
+template <u32 RING> struct Place {
     u32 stage, phase;
 
     __device__ __forceinline__ void advance(u32 steps) {
         stage += steps;
-        while (stage >= SLAB_STAGES) {
-            stage -= SLAB_STAGES;
+        while (stage >= RING) {
+            stage -= RING;
             phase ^= 1;
         }
     }
 };
 
-// Eight neighbouring values in f32; zeros where there are none.
-__device__ __forceinline__ void read_eight(const element *from, bool there, f32 (&values)[8]) {
-    u32x4 found = there ? *(const u32x4 *)from : u32x4{};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        values[2 * i] = low_half(found.word[i]);
-        values[2 * i + 1] = high_half(found.word[i]);
-    }
-}
-
-// Writes the outputs of this warp group's 64 rows from `row` on. MORE: there is something in Y to add, or a residual.
-template <u32 FORM, bool MORE, bool ADAPTED>
-__device__ __forceinline__ void write_rows(const GemmParams &p, const f32 *bias, u64 row, u64 column, const f32 (&d)[SLAB / 2]) {
-    u32 thread = threadIdx.x % 128, quad = thread % 4;
-    row += thread / 32 * 16 + thread % 32 / 4;
-    i64 left = i64(p.columns - column);
-    u64 start = row * p.y_stride + column + quad * 8;
-    bias += quad * 8;
-#pragma unroll
-    for (int run = 0; run < SLAB / 32; run++) {
-        if (run * 32 >= left) {
-            break;
-        }
-        f32 found[2][8], residual[2][8];
-        if constexpr (MORE) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                u64 at = start + half * 8 * p.y_stride + run * 32;
-                bool there = row + half * 8 < p.rows;
-                read_eight(p.y + at, there && p.adds && !ADAPTED, found[half]);
-                read_eight(p.residual + at, there && p.residual, residual[half]);
-            }
-        }
-        float4 added[2] = {*(const float4 *)(bias + run * 32), *(const float4 *)(bias + run * 32 + 4)};
-        const f32 *b = (const f32 *)added;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            u32x4 packed;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                f32 value[2];
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    f32 sum = d[(run * 4 + i) * 4 + half * 2 + e];
-                    if constexpr (MORE) {
-                        sum += found[half][i * 2 + e];
-                    }
-                    value[e] = activate_form<FORM>(p, sum + b[i * 2 + e]);
-                    if constexpr (MORE) {
-                        value[e] += residual[half][i * 2 + e];
-                    }
-                }
-                packed.word[i] = narrow2<element>(value[0], value[1]);
-            }
-            if (row + half * 8 < p.rows) {
-                *(u32x4 *)(p.y + start + half * 8 * p.y_stride + run * 32) = packed;
-            }
-        }
-    }
-}
-
 // Y = act(X·Wᵀ + bias + what Y holds) + residual, for a K of at most SLAB_STEPS steps and outputs in whole runs of 32.
-// ADAPTED: what Y has added are the adapters' sums, and Y itself is not read.
-template <u32 FORM, bool ADAPTED = false>
+// With adapters in `sums`, what Y has added are theirs, and Y itself is not read.
+template <u32 FORM, AdapterForm ADAPTERS = NONE_OR_IN_Y>
 __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *shared, const AdapterSums &sums = {}) {
-    Stationary at(shared);
+    typedef Stationary<ADAPTERS> Space;
+    constexpr bool ADAPTED = ADAPTERS != NONE_OR_IN_Y;
+    Space at(shared);
     u32 group = threadIdx.x / 128, rank = cluster_rank();
     if (threadIdx.x == 0) {
-        for (u32 stage = 0; stage < SLAB_STAGES; stage++) {
+        for (u32 stage = 0; stage < Space::RING; stage++) {
             mbarrier_init(&at.full[stage], 1);
             // The warp group of each block whose tile it is.
             mbarrier_init(&at.empty[stage], 2);
@@ -138,11 +101,22 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         for (u32 which = 0; which < SLAB_GROUPS; which++) {
             mbarrier_init(&at.turn[which], 1);
         }
+        if constexpr (Space::BASIS) {
+            for (u32 factor = 0; factor < SLAB_FACTORS; factor++) {
+                mbarrier_init(&at.factor_full[factor], 1);
+                mbarrier_init(&at.factor_empty[factor], 1);
+            }
+            for (u32 which = 0; which < SLAB_GROUPS; which++) {
+                mbarrier_init(&at.factor_turn[which], 1);
+            }
+            at.factor_next[0] = 0;
+        }
         fence_mbarrier_init();
     }
     // Pairs of slabs across; the clusters of one pair share its rows of X.
     u32 pairs = u32((p.columns + 2 * SLAB - 1) / (2 * SLAB)), cluster = blockIdx.x / 2, lane = cluster / pairs, lanes = gridDim.x / 2 / pairs;
-    u64 column = u64(cluster % pairs * 2 + rank) * SLAB, down = (p.rows + SLAB_TILE - 1) / SLAB_TILE;
+    // TMA counts rows and columns in 31 bits.
+    u32 column = (cluster % pairs * 2 + rank) * SLAB, down = u32((p.rows + SLAB_TILE - 1) / SLAB_TILE);
     u32 steps = u32((p.depth + SLAB_DEPTH - 1) / SLAB_DEPTH);
     grid_launch_next();
     // Where the host lets this kernel start early, its operands are still being written; or Y alone, which is read last.
@@ -156,17 +130,25 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
     // A barrier of both blocks' threads: the bias is there too.
     cluster_arrive();
     cluster_wait();
+    // A block's outputs are of one slice.
+    u32 which = ADAPTED && column < p.columns ? u32(column / sums.columns) : 0;
+    const AdapterSlice &slice = sums.slices[which];
+    i32 left = i32(p.columns) - i32(column);
+    u32 within = column - which * sums.columns;
     if (group == SLAB_GROUPS) {
         registers_give<32>();
         if (threadIdx.x == SLAB_GROUPS * 128) {
             tma_prefetch_map(&p.x_map);
             tma_prefetch_map(&p.w_map);
-            Place place = {0, 0};
-            for (u64 tile = lane; tile < down; tile += lanes) {
+            Place<Space::RING> place = {0, 0};
+            for (u32 tile = lane; tile < down; tile += lanes) {
                 for (u32 step = 0; step < steps; step++) {
                     if (tile == lane) {
-                        mbarrier_arrive_expect(&at.weights[step], SLAB_W_BYTES);
-                        tma_load_5d(at.w + step * SLAB_W_BYTES, &p.w_map, &at.weights[step], i32(step * SLAB_DEPTH), 0, 0, 0, i32(column / 32));
+                        mbarrier_arrive_expect(&at.weights[step], Space::STEP_BYTES);
+                        if constexpr (Space::BASIS) {
+                            bulk_load(at.w + step * Space::STEP_BYTES + SLAB_W_BYTES, slice.basis + step * (BASIS_BYTES / 2), BASIS_BYTES, &at.weights[step]);
+                        }
+                        tma_load_5d(at.w + step * Space::STEP_BYTES, &p.w_map, &at.weights[step], i32(step * SLAB_DEPTH), 0, 0, 0, i32(column / 32));
                     }
                     mbarrier_wait(&at.empty[place.stage], place.phase ^ 1);
                     mbarrier_arrive_expect(&at.full[place.stage], SLAB_X_BYTES);
@@ -176,26 +158,48 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 }
             }
         }
+        if (Space::BASIS && left > 0 && threadIdx.x / 32 == SLAB_GROUPS * 4 + 1) {
+            u32 bytes = (left < SLAB ? left / 32 : SLAB_RUNS) * RUN_BYTES;
+            Place<SLAB_FACTORS> place = {0, 0};
+            u32 coming = adapters_of<SLAB_TILE>(sums, lane * SLAB_TILE, p.rows);
+            for (u32 tile = lane; tile < down; tile += lanes) {
+                u32 adapters = coming;
+                coming = adapters_of<SLAB_TILE>(sums, u64(tile + lanes) * SLAB_TILE, p.rows);
+                while (adapters) {
+                    const u32 *from = factor_at(slice, sums.groups, take_first(adapters), within);
+                    mbarrier_wait(&at.factor_empty[place.stage], place.phase ^ 1);
+                    if (threadIdx.x % 32 == 0) {
+                        mbarrier_arrive_expect(&at.factor_full[place.stage], bytes);
+                        bulk_load(at.factors + place.stage * Space::FACTOR_BYTES, from, bytes, &at.factor_full[place.stage]);
+                    }
+                    __syncwarp();
+                    place.advance(1);
+                }
+            }
+        }
         __syncwarp();
     } else {
         registers_take<160>();
-        f32 d[SLAB / 2];
+        f32 d[SLAB / 2], h[BASIS_SUMS];
         auto release = [&](u32 stage) {
             if (threadIdx.x % 128 < 2) {
                 mbarrier_arrive_remote_relaxed(&at.empty[stage], threadIdx.x % 128);
             }
         };
-        // A block's outputs are of one slice.
-        u32 which = ADAPTED && column < p.columns ? u32(column / sums.columns) : 0;
-        const AdapterSlice &slice = sums.slices[which];
-        Place place = {0, 0};
+        Place<Space::RING> place = {0, 0};
         place.advance(group * steps);
         u32 number = 0;
-        for (u64 tile = lane + group * u64(lanes); tile < down; tile += SLAB_GROUPS * u64(lanes), number++) {
+        for (u32 tile = lane + group * lanes; tile < down; tile += SLAB_GROUPS * lanes, number++) {
             AdapterRows rows;
-            u64 own = tile * SLAB_TILE + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-            // Before its turn: while others multiply. The first time what it reads may still be written.
-            if (ADAPTED && number > 0) {
+            u32 own = tile * SLAB_TILE + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+            u32 adapters = 0;
+            // Before its turn: while others multiply.
+            if constexpr (Space::BASIS) {
+                adapters = left > 0 ? adapters_of<SLAB_TILE>(sums, tile * SLAB_TILE, p.rows) : 0;
+                rows.fetch_adapters(sums, own, p.rows);
+                rows.fetch_scales(slice);
+            } else if (ADAPTED && number > 0) {
+                // Not the first time: what it reads may still be written.
                 rows.fetch(sums, slice, own, p.rows);
             }
             if (group > 0 || number > 0) {
@@ -209,12 +213,15 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 }
                 mbarrier_wait(&at.full[place.stage], place.phase);
                 u64 x = wgmma_descriptor(shared_address(at.x) + place.stage * SLAB_X_BYTES, 16, 8 * SLAB_LINE, SWIZZLE_128);
-                u64 w = wgmma_descriptor(shared_address(at.w) + step * SLAB_W_BYTES, 16, 8 * SLAB_LINE, SWIZZLE_128);
+                u64 w = wgmma_descriptor(shared_address(at.w) + step * Space::STEP_BYTES, 16, 8 * SLAB_LINE, SWIZZLE_128);
                 wgmma_fence();
 #pragma unroll
                 for (u32 k = 0; k < SLAB_DEPTH / 16; k++) {
                     // 16 elements are 32 bytes; addresses in descriptors count 16.
                     wgmma_ss<element, SLAB>(d, x + k * 2, w + k * 2, step > 0 || k > 0);
+                    if constexpr (Space::BASIS) {
+                        wgmma_ss<element, BASIS_ROWS>(h, x + k * 2, w + SLAB_W_BYTES / 16 + k * 2, step > 0 || k > 0);
+                    }
                 }
                 wgmma_commit();
                 // All but this step's are done, and so is the stage before.
@@ -230,21 +237,54 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
             }
             wgmma_wait<0>();
             wgmma_hold(d);
+            if constexpr (Space::BASIS) {
+                wgmma_hold(h);
+            }
             release(before);
             place.advance((SLAB_GROUPS - 1) * steps);
             if (p.adds) {
                 grid_wait();
             }
-            if constexpr (ADAPTED) {
+            if constexpr (Space::BASIS) {
+                rows.take(h, rows.scale);
+                // In the order of the tiles, as the factors come.
+                if (group > 0 || number > 0) {
+                    mbarrier_wait(&at.factor_turn[group], (number - (group == 0)) & 1);
+                }
+                u32 factor = at.factor_next[group];
+                named_barrier_sync(1 + group, 128);
+                while (adapters) {
+                    i32 which = take_first(adapters);
+                    u32 slot = factor % SLAB_FACTORS, a[4];
+                    rows.only(which, a);
+                    mbarrier_wait(&at.factor_full[slot], factor / SLAB_FACTORS & 1);
+                    u64 b = wgmma_descriptor(shared_address(at.factors) + slot * Space::FACTOR_BYTES, 128, 256, SWIZZLE_NONE);
+                    wgmma_fence();
+                    wgmma_rs<element, SLAB>(d, a, b, true);
+                    wgmma_commit();
+                    wgmma_wait<0>();
+                    wgmma_hold(d);
+                    if (threadIdx.x % 128 == 0) {
+                        mbarrier_arrive(&at.factor_empty[slot]);
+                    }
+                    factor++;
+                }
+                if (threadIdx.x % 128 == 0) {
+                    u32 next = group + 1 == SLAB_GROUPS ? 0 : group + 1;
+                    at.factor_next[next] = factor;
+                    mbarrier_arrive(&at.factor_turn[next]);
+                }
+            } else if constexpr (ADAPTED) {
                 if (number == 0) {
                     rows.fetch(sums, slice, own, p.rows);
                 }
-                rows.add(slice, sums.groups, column - which * sums.columns, i64(p.columns - column), d);
+                rows.add<IN_FRAGMENTS, SLAB_RUNS>(slice, sums.groups, within, left, FragmentsFar(), d);
             }
+            BiasNear bias = {at.bias};
             if ((!ADAPTED && p.adds) || p.residual) {
-                write_rows<FORM, true, ADAPTED>(p, at.bias, tile * SLAB_TILE, column, d);
+                write_rows<FORM, SLAB_RUNS, true, !ADAPTED>(p, bias, tile * SLAB_TILE, column, d);
             } else {
-                write_rows<FORM, false, ADAPTED>(p, at.bias, tile * SLAB_TILE, column, d);
+                write_rows<FORM, SLAB_RUNS, false, !ADAPTED>(p, bias, tile * SLAB_TILE, column, d);
             }
         }
     }

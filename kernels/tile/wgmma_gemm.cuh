@@ -6,13 +6,16 @@
 //
 // The host defines the tile: 128 × WGMMA_COLUMNS sums, 64 elements of K a stage, WGMMA_STAGES stages. CLUSTER (1 or 2) blocks
 // one below the other share the tile of W: each brings half of it to all of them.
+//
+// Adapters of one basis: its columns are 16 more rows behind W's, as in tile/stationary_gemm.cuh.
 #pragma once
 
 #include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/activation.cuh"
-#include "tile/outputs.cuh"
+#include "tile/adapter_sums.cuh"
+#include "tile/ordered_outputs.cuh"
 
 constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
 constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
@@ -218,14 +221,18 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
-// CUT: K may be cut into parts.
-template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
+// CUT: K may be cut into parts. BASIS: the adapters' part comes to the sums; W is brought in the order of tile/ordered_outputs.cuh.
+template <bool GATED, u32 FORM, bool CUT, bool BASIS = false>
+__device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, const AdapterSums &sums = {}) {
+    static_assert(!BASIS || (!GATED && !CUT && CLUSTER == 2), "a product by itself");
     constexpr u64 OUTPUTS = GATED ? WGMMA_COLUMNS / 2 : WGMMA_COLUMNS;
+    constexpr u32 STAGE = WGMMA_STAGE + (BASIS ? BASIS_BYTES : 0), WIDTH = WGMMA_COLUMNS + (BASIS ? BASIS_ROWS : 0), RUNS = WGMMA_COLUMNS / 32;
+    const AdapterSlice &slice = sums.slices[0];
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
     if constexpr (CUT) {
         hold_address(tiles);
     }
-    u64 *full = (u64 *)(tiles + WGMMA_STAGES * WGMMA_STAGE), *empty = full + WGMMA_STAGES;
+    u64 *full = (u64 *)(tiles + WGMMA_STAGES * STAGE), *empty = full + WGMMA_STAGES;
     u32 group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < WGMMA_STAGES; stage++) {
@@ -267,10 +274,13 @@ template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_
                 i32 y = i32((row * CLUSTER + rank) * WGMMA_ROWS), first = i32(column * OUTPUTS);
                 for (u32 step = steps * part / parts; step < steps * (part + 1) / parts; step++) {
                     mbarrier_wait(&empty[stage], phase ^ 1);
-                    mbarrier_arrive_expect(&full[stage], WGMMA_STAGE);
-                    char *x_tile = tiles + stage * WGMMA_STAGE, *w_tile = x_tile + WGMMA_X_BYTES;
+                    mbarrier_arrive_expect(&full[stage], STAGE);
+                    char *x_tile = tiles + stage * STAGE, *w_tile = x_tile + WGMMA_X_BYTES;
                     i32 k = i32(step * WGMMA_DEPTH);
                     tma_load_2d(x_tile, &p.x_map, &full[stage], k, y);
+                    if constexpr (BASIS) {
+                        bulk_load(w_tile + WGMMA_W_BYTES, slice.basis + step * (BASIS_BYTES / 2), BASIS_BYTES, &full[stage]);
+                    }
 #pragma unroll
                     for (u32 half = 0; half < 2; half++) {
                         const tensor_map *map = GATED && half ? &p.gate_map : &p.w_map;
@@ -278,6 +288,8 @@ template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_
                         i32 from = GATED ? first : first + half * (WGMMA_COLUMNS / 2);
                         if constexpr (CLUSTER == 1) {
                             tma_load_2d(to, map, &full[stage], k, from);
+                        } else if (BASIS && half == rank) {
+                            tma_load_5d_multicast(to, map, &full[stage], k, 0, 0, 0, from / 32, 3);
                         } else if (half == rank) {
                             tma_load_2d_multicast(to, map, &full[stage], k, from, 3);
                         }
@@ -289,7 +301,7 @@ template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_
         __syncwarp();
     } else {
         registers_take<232>();
-        f32 d[WGMMA_COLUMNS / 2];
+        f32 d[WIDTH / 2];
         auto release = [&](u32 which) {
             if constexpr (CLUSTER == 1) {
                 if (threadIdx.x % 128 == 0) {
@@ -303,17 +315,26 @@ template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_
             u64 row, column;
             tile_place<BAND>(index / parts, down, across, row, column);
             Cut cut = {u32(index % parts), parts};
+            u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
+            AdapterRows rows;
+            FragmentsHeld<RUNS> held;
+            i64 left = i64(p.columns - column * OUTPUTS);
+            if constexpr (BASIS) {
+                // What the warp's first adapter adds by: on its way during all of K.
+                rows.fetch_adapters(sums, first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
+                held.template fetch<IN_TILES>(slice, sums.groups, rows.first(), column * OUTPUTS, left);
+            }
             u32 before = 0, begin = steps * cut.part / parts, end = steps * (cut.part + 1) / parts;
             for (u32 step = begin; step < end; step++) {
                 mbarrier_wait(&full[stage], phase);
-                u32 x_tile = shared_address(tiles) + stage * WGMMA_STAGE, w_tile = x_tile + WGMMA_X_BYTES;
+                u32 x_tile = shared_address(tiles) + stage * STAGE, w_tile = x_tile + WGMMA_X_BYTES;
                 u64 x = wgmma_descriptor(x_tile + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
                 u64 w = wgmma_descriptor(w_tile, 16, 8 * PANEL, SWIZZLE_128);
                 wgmma_fence();
 #pragma unroll
                 for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
                     // 16 elements are 32 bytes; addresses in descriptors count 16.
-                    wgmma_ss<element, WGMMA_COLUMNS>(d, x + k * 2, w + k * 2, step > begin || k > 0);
+                    wgmma_ss<element, WIDTH>(d, x + k * 2, w + k * 2, step > begin || k > 0);
                 }
                 wgmma_commit();
                 // All but this step's are done, and so is the stage before.
@@ -327,13 +348,22 @@ template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_
             wgmma_wait<0>();
             wgmma_hold(d);
             release(before);
-            u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
+            if constexpr (BASIS) {
+                rows.take(d + WGMMA_COLUMNS / 2);
+                rows.add<IN_TILES, RUNS>(slice, sums.groups, column * OUTPUTS, left, held, d);
+                BiasFar bias = {p.bias ? p.bias + column * OUTPUTS : nullptr};
+                if (p.residual) {
+                    write_rows<FORM, RUNS, true, false>(p, bias, first, column * OUTPUTS, d);
+                } else {
+                    write_rows<FORM, RUNS, false, false>(p, bias, first, column * OUTPUTS, d);
+                }
+            }
             if constexpr (CUT) {
                 if (parts > 1) {
                     exchange_sums(p, (index / parts * CLUSTER + rank) * 2 + group, cut, d);
                 }
             }
-            if constexpr (!GATED) {
+            if constexpr (!GATED && !BASIS) {
                 if (p.adds) {
                     grid_wait();
                     if (p.vector) {
@@ -343,7 +373,9 @@ template <bool GATED, u32 FORM, bool CUT> __device__ __forceinline__ void wgmma_
                     }
                 }
             }
-            if (p.vector) {
+            if constexpr (BASIS) {
+                // Written above.
+            } else if (p.vector) {
                 write_tile<GATED, FORM, true>(p, first, column * OUTPUTS, cut, d);
             } else {
                 write_tile<GATED, FORM, false>(p, first, column * OUTPUTS, cut, d);

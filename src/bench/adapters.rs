@@ -99,14 +99,14 @@ impl Chain {
             if self.grouped {
                 slices.push(slice);
             } else {
-                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice] });
+                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice], prepared: None });
                 if (number + 1) % self.share == 0 {
                     x = y;
                 }
             }
         }
         if self.grouped {
-            launches.push(CodebookGemmArgs { x, token_adapter, scaling, slices });
+            launches.push(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None });
         }
         if self.held == Held::Device {
             memory.lora_f16_ratio = Some(memory.lora_f16_bytes as f64 / memory.device_bytes as f64);
@@ -180,7 +180,7 @@ impl Chain {
         let (codes, codebooks) = population.on_device(session, &pattern, 0, self.adapters)?;
         let input = FactorArgs::Dense { values: population.basis(session, 0)?, basis_of: None };
         let slices = vec![CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y }];
-        let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.scaling(session)?, slices };
+        let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.scaling(session)?, slices, prepared: None };
         let of_row = move |row| {
             let Posed { op, host } = population.posed(0, self.adapter_of(row), Vec::new(), Vec::new())?;
             Ok(Posed { op: CodebookGemm { accumulate: true, ..op }, host })

@@ -134,7 +134,7 @@ impl Crowd {
                 let samples = move |session: &mut Session<D>| samples(&population, number, &x, self.tokens, &of_token, session);
                 probes.push(Probe { output: y.clone(), samples: Box::new(samples), before: None });
             }
-            launches.push(CodebookGemmArgs { x, token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice] });
+            launches.push(CodebookGemmArgs { x, token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice], prepared: None });
             x = y;
         }
         Ok(Placed { launches, probes, copies: Vec::new(), before: None, memory: Some(memory) })

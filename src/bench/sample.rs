@@ -222,7 +222,7 @@ pub fn adapted(op: &Linear, x: &Values, w: &Values, delta: impl Fn(u64) -> Resul
     let sample = |&row: &u64| {
         let Posed { op: delta, host: adapters } = delta(row)?;
         let small = Linear { tokens: 1, delta: Some(delta), ..op.clone() };
-        let host = linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters) };
+        let host = linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters), norm: None };
         Ok(Sample { problem: Posed { op: small, host }.into(), places: places(&[row], &columns, op.d_out) })
     };
     spread(draw, 4, op.tokens).iter().map(sample).collect()
@@ -235,7 +235,7 @@ pub fn linear(op: &Linear, x: &Values, w: &Values, [rows, columns]: [u64; 2], dr
     let rows = spread(draw, rows, op.tokens);
     let sample = |rows: &[u64]| {
         let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
-        let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None };
+        let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None, norm: None };
         Sample { problem: Posed { op: small, host }.into(), places: places(rows, &columns, op.d_out) }
     };
     rows.chunks(4).map(sample).collect()

@@ -158,7 +158,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
                 let (x, on_device) = source.normal(session, "x", dtype, tokens * d_in, 1.0)?;
                 let (w, weight) = source.normal(session, "w", dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt())?;
                 let y = source.output(session, tokens * d_out * dtype.size())?;
-                let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, y: y.clone() };
+                let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
                 let samples: Box<sample::Sampler<D>> = match adapters {
                     None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, extent, &mut Draw::seeded("sample")))),
                     Some(chain) => {

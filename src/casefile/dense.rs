@@ -29,6 +29,7 @@ pub(super) fn read_linear(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec
         bias: tensors.optional("bias", dtype, &[d_out])?,
         residual: tensors.optional("residual", dtype, &[tokens, d_out])?,
         delta: None,
+        norm: None,
     };
     let op = Linear { bias: host.bias.is_some(), activation, residual: host.residual.is_some(), ..Linear::new(dtype, [tokens, d_out, d_in]) };
     let y = tensors.expected("y", &[tokens, d_out])?;

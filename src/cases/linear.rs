@@ -15,6 +15,7 @@ impl Posed<Linear> {
             bias: draw.optional(op.bias, dtype, op.d_out, 0.5),
             residual: draw.optional(op.residual, dtype, op.tokens * op.d_out, 1.0),
             delta: None,
+            norm: op.norm.map(|_| [draw.normal(dtype, op.d_out, 1.0), draw.normal(dtype, op.d_out, 0.5)]),
         };
         Self { op, host }
     }
@@ -101,6 +102,27 @@ pub(super) fn cases() -> Vec<Case> {
     for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {
         cases.push(with_deltas("short_k_three_deltas", Linear { bias: true, ..Linear::new(dtype, [300, d_out, 128]) }, 3));
     }
+    for (dtype, d_out, width) in [(DType::F16, 384, CodeWidth::Four), (DType::BF16, 352, CodeWidth::FourThree)] {
+        let delta = Linear { bias: true, residual: true, ..Linear::new(dtype, [700, d_out, 520]) };
+        cases.push(with_delta(&format!("delta_in_product{d_out}"), delta, width, 16));
+    }
+    for (dtype, tokens, d_in) in [(DType::F16, 700, 520), (DType::BF16, 9000, 72)] {
+        let delta = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, [tokens, 384, d_in]) };
+        cases.push(with_delta(&format!("norm_delta{tokens}"), delta, CodeWidth::Four, 16));
+    }
+    // Whole rows, normalised: fewer than a tile, more than a round of them, K in a part of a step and in many, with and without a residual.
+    let norm = |dtype, sizes| Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, sizes) };
+    for (n, edge) in [1, 64, 65, 300].into_iter().enumerate() {
+        cases.push(case(format!("norm_tokens{edge}"), norm(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [edge, 384, 72])));
+    }
+    for dtype in DType::ALL {
+        cases.push(case("norm", norm(dtype, [33, 65, 40])));
+        cases.push(case("norm_short_k", norm(dtype, [130, 384, 384])));
+    }
+    cases.push(case("norm_long_k", norm(DType::F16, [70, 384, 1536])).large());
+    cases.push(case("norm_activation", Linear { activation: Some(Activation::Relu), ..norm(DType::F16, [40, 384, 64]) }));
+    cases.push(case("norm_no_residual", Linear { bias: false, residual: false, ..norm(DType::BF16, [200, 384, 128]) }));
+    cases.push(case("norm_many_tiles", norm(DType::BF16, [20_000, 384, 8])).large());
     // So long a K that blocks of their own may take parts of it.
     let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
     cases.push(case("long_k", long).large());

@@ -163,7 +163,7 @@ fn run_posed<O: Upload, D: Backend + Kernel<O>>(
         }
     }
     let mut stage = if mode == Mode::Aligned { Stage::aligned() } else { Stage::default() };
-    let args = posed.op.upload(&posed.host, session, &mut stage)?;
+    let mut args = posed.op.upload(&posed.host, session, &mut stage)?;
 
     session.run(&plan, &args)?;
     let first = stage.read(session)?;
@@ -171,6 +171,14 @@ fn run_posed<O: Upload, D: Backend + Kernel<O>>(
         Ok(metrics) => metrics,
         Err(why) => return Ok(Outcome::Failed { why }),
     };
+
+    if posed.op.prepare(&mut args, session)? {
+        stage.reset(session)?;
+        session.run(&plan, &args)?;
+        if let Some(place) = stage.first_difference(&first, &stage.read(session)?) {
+            return Ok(Outcome::Failed { why: format!("with what was prepared it differs from the first run in {place}") });
+        }
+    }
 
     let (graph, again) = match mode {
         Mode::Direct | Mode::Aligned => (None, 1),

@@ -1,11 +1,12 @@
 use super::Stage;
+use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use crate::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use crate::ops::pointwise::Kind;
-use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::oracle::attention::{HostForm, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
 use crate::oracle::{Define, attention, fused_mlp, linear, pointwise};
@@ -18,6 +19,15 @@ pub trait Upload: Define {
     /// # Errors
     /// The device has no room.
     fn upload<D: Device>(&self, host: &Self::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<Self::Args<D>>;
+
+    /// Prepares what a launch may take ready-made (see [`Session::prepare`]), and tells whether there was any. Outputs are the same then, bit
+    /// for bit.
+    ///
+    /// # Errors
+    /// The device has no room.
+    fn prepare<D: Backend>(&self, _args: &mut Self::Args<D>, _session: &mut Session<D>) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 impl Upload for Linear {
@@ -42,10 +52,26 @@ impl Upload for Linear {
             w: stage.input(session, "w", self.dtype, &host.w)?,
             bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
             residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            norm: match &host.norm {
+                Some([weight, bias]) => Some(NormArgs {
+                    weight: stage.input(session, "norm weight", self.dtype, weight)?,
+                    bias: stage.input(session, "norm bias", self.dtype, bias)?,
+                }),
+                None => None,
+            },
             x,
             delta,
             y,
         })
+    }
+
+    fn prepare<D: Backend>(&self, args: &mut LinearArgs<D>, session: &mut Session<D>) -> Result<bool> {
+        let (Some(op), Some(own)) = (&self.delta, &mut args.delta) else { return Ok(false) };
+        let plan = session.plan(op.clone())?;
+        let Some(prepared) = session.alloc_prepared(&plan)? else { return Ok(false) };
+        session.prepare(&plan, &prepared, own)?;
+        own.prepared = Some(prepared);
+        Ok(true)
     }
 }
 
@@ -169,5 +195,6 @@ fn codebook_args<D: Device>(
             y,
         });
     }
-    Ok(CodebookGemmArgs { x, token_adapter: session.index(&host.token_adapter)?, scaling: stage.input(session, "scaling", DType::F32, &host.scaling)?, slices })
+    let (token_adapter, scaling) = (session.index(&host.token_adapter)?, stage.input(session, "scaling", DType::F32, &host.scaling)?);
+    Ok(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None })
 }

@@ -238,6 +238,9 @@ impl<D: Backend> Encoder<D> {
         let Self { session, config, options, weights, engine, classes, .. } = self;
         let class = classes.get_mut(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
+        if let Some(engine) = engine.as_mut() {
+            engine.refresh(session)?;
+        }
         if let (Some(graph), None) = (&class.graph, &watch) {
             return session.replay(graph);
         }
@@ -245,12 +248,12 @@ impl<D: Backend> Encoder<D> {
         let (watched, warm) = (watch.is_some(), class.warm);
         let (dtype, ride) = (options.dtype, options.ride.unwrap_or(true));
         if watched || !warm {
-            let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch };
+            let mut pass = Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, capturing: false, watch };
             pass.run(weights)?;
             class.warm = warm || !watched;
             return Ok(());
         }
-        let graph = session.capture(|session| Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, watch: None }.run(weights))?;
+        let graph = session.capture(|session| Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, capturing: true, watch: None }.run(weights))?;
         session.replay(&graph)?;
         class.graph = Some(graph);
         Ok(())

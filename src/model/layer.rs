@@ -4,14 +4,14 @@ use super::config::Config;
 use super::forward::Watch;
 use super::plans::{Class, kept};
 use super::weights::{Affine, Block, Weights};
-use crate::adapters::engine::{Engine, Target};
+use crate::adapters::engine::{Batch, Engine, Target};
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
 use crate::ops::pointwise::Kind;
-use crate::ops::{Activation, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::ops::{Activation, AttentionArgs, CodebookGemm, CodebookGemmArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::session::Session;
 
 /// What a pass needs.
@@ -23,6 +23,8 @@ pub struct Pass<'a, 'w, D: Backend> {
     pub dtype: DType,
     /// Whether an adapter's part may ride in the epilogue of a product.
     pub ride: bool,
+    /// Whether launches are recorded.
+    pub capturing: bool,
     /// Sees what each projection reads, and how many of the rows are sentences'.
     pub watch: Option<(&'w mut Watch<'w>, usize)>,
 }
@@ -32,6 +34,15 @@ struct Part<'a> {
     path: &'a str,
     first: u64,
     columns: u64,
+}
+
+/// How half of a block ends.
+struct End<'a, D: Backend> {
+    residual: &'a Slice<D>,
+    norm: &'a Affine<D>,
+    /// Room for what the product leaves, where the norm is a launch of its own.
+    between: &'a Slice<D>,
+    y: &'a Slice<D>,
 }
 
 impl<D: Backend> Pass<'_, '_, D> {
@@ -72,8 +83,8 @@ impl<D: Backend> Pass<'_, '_, D> {
         let index = AttentionIndex::Varlen(self.class.places.clone());
         let args = AttentionArgs { q: third(0)?, k: third(1)?, v: third(2)?, index, o: a.clone(), lse: None };
         self.session.run(&self.class.plans.attention, &args)?;
-        self.project(&a, hidden, &block.output, &[Part { path: output, first: 0, columns: hidden }], &b, None)?;
-        self.session.run(&self.class.plans.norm, &with_norm(&block.attention_norm, &b, &state, &middle))
+        let end = End { residual: &state, norm: &block.attention_norm, between: &b, y: &middle };
+        self.project_and_norm(&a, hidden, &block.output, output, end)
     }
 
     /// The MLP, the residual and the norm: from `middle` to `state`.
@@ -87,7 +98,8 @@ impl<D: Backend> Pass<'_, '_, D> {
             // Something enters between the two products, or they are faster so: two launches.
             Some([inner, _]) if between => {
                 self.project(&middle, hidden, &block.up, &[Part { path: up, first: 0, columns: wide }], &inner, Some(activation))?;
-                self.project(&inner, wide, &block.down, &[Part { path: down, first: 0, columns: hidden }], &b, None)?;
+                let end = End { residual: &middle, norm: &block.mlp_norm, between: &b, y: &state };
+                return self.project_and_norm(&inner, wide, &block.down, down, end);
             }
             _ => {
                 let op = FusedMlp {
@@ -111,6 +123,59 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.session.run(&self.class.plans.norm, &with_norm(&block.mlp_norm, &b, &middle, &state))
     }
 
+    /// `y = norm(x·Wᵀ + bias + what the adapters add + residual)`: one launch where the device takes the norm, and what adapters add in front of
+    /// it, into the product. Which of the two it is depends on nothing that differs from batch to batch: they round differently.
+    fn project_and_norm(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, path: &str, end: End<'_, D>) -> Result<()> {
+        let (rows, columns) = (self.class.shape.rows as u64, self.config.hidden);
+        let norm = Some(self.config.norm_eps.to_bits());
+        let op = Linear { bias: true, residual: true, norm, ..Linear::new(self.dtype, [rows, columns, d_in]) };
+        let adapted = self.forms(path) > 0;
+        if norms_in_product::<D>() && (!adapted || self.ride) {
+            let (delta, delta_args) = match (adapted, self.delta(&[path], x, end.y)?) {
+                (true, Some((delta, args))) => (Some(delta), Some(args)),
+                _ => (None, None),
+            };
+            let op = Linear { delta, ..op };
+            if op.delta.is_some() == adapted && self.class.plans.normed(self.session, &op)?.is_some() {
+                self.show(x, d_in, &[Part { path, first: 0, columns }])?;
+                let args = LinearArgs {
+                    x: x.clone(),
+                    w: layer.weight.clone(),
+                    bias: Some(layer.bias.clone()),
+                    residual: Some(end.residual.clone()),
+                    delta: delta_args,
+                    norm: Some(NormArgs { weight: end.norm.weight.clone(), bias: end.norm.bias.clone() }),
+                    y: end.y.clone(),
+                };
+                if let Some(plan) = self.class.plans.normed(self.session, &op)? {
+                    return self.session.run(plan, &args);
+                }
+            }
+        }
+        self.project(x, d_in, layer, &[Part { path, first: 0, columns }], end.between, None)?;
+        self.session.run(&self.class.plans.norm, &with_norm(end.norm, end.between, end.residual, end.y))
+    }
+
+    /// Lets `watch` see what the projections of `parts` read.
+    fn show(&mut self, x: &Slice<D>, d_in: u64, parts: &[Part<'_>]) -> Result<()> {
+        if let Some((watch, count)) = &mut self.watch {
+            let read = x.part(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
+            let values = self.dtype.decode(&self.session.read(&read)?);
+            for part in parts {
+                watch(part.path, d_in as usize, &values)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the adapters of these projections add to a product, where they have one form.
+    fn delta(&mut self, paths: &[&str], x: &Slice<D>, y: &Slice<D>) -> Result<Option<(CodebookGemm, CodebookGemmArgs<D>)>> {
+        match (self.engine.as_deref_mut(), &self.class.adapters) {
+            (Some(engine), Some(batch)) if engine.alike(paths) => with_prepared(self.session, engine, self.capturing, (batch, paths, x, y)).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn forms(&self, path: &str) -> usize {
         self.engine.as_ref().map_or(0, |engine| engine.forms(path))
     }
@@ -119,15 +184,9 @@ impl<D: Backend> Pass<'_, '_, D> {
     fn project(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, parts: &[Part<'_>], y: &Slice<D>, activation: Option<Activation>) -> Result<()> {
         let rows = self.class.shape.rows as u64;
         let d_out: u64 = parts.iter().map(|part| part.columns).sum();
-        if let Some((watch, count)) = &mut self.watch {
-            let read = x.part(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
-            let values = self.dtype.decode(&self.session.read(&read)?);
-            for part in parts {
-                watch(part.path, d_in as usize, &values)?;
-            }
-        }
+        self.show(x, d_in, parts)?;
         let op = Linear { bias: true, activation, ..Linear::new(self.dtype, [rows, d_out, d_in]) };
-        let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, y: y.clone() };
+        let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, norm: None, y: y.clone() };
         let adapted: Vec<&Part<'_>> = parts.iter().filter(|part| self.forms(part.path) > 0).collect();
         let (Some(engine), Some(batch), false) = (self.engine.as_deref_mut(), &self.class.adapters, adapted.is_empty()) else {
             let plan = self.class.plans.linear(self.session, &op)?;
@@ -135,7 +194,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         };
         let paths: Vec<&str> = parts.iter().map(|part| part.path).collect();
         if self.ride && (parts.len() == 1 || side_by_side::<D>(self.dtype)) && engine.alike(&paths) {
-            let (delta, delta_args) = engine.delta(batch, &paths, x, y)?;
+            let (delta, delta_args) = with_prepared(self.session, engine, self.capturing, (batch, &paths, x, y))?;
             let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
             return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
         }
@@ -164,9 +223,27 @@ impl<D: Backend> Pass<'_, '_, D> {
     }
 }
 
+/// What adapters add to the product of some projections, on x and y, prepared where the device has use for that.
+fn with_prepared<D: Backend>(
+    session: &mut Session<D>,
+    engine: &mut Engine<D>,
+    capturing: bool,
+    (batch, paths, x, y): (&Batch<D>, &[&str], &Slice<D>, &Slice<D>),
+) -> Result<(CodebookGemm, CodebookGemmArgs<D>)> {
+    if !capturing {
+        engine.prepare(session, paths)?;
+    }
+    engine.delta(batch, paths, x, y)
+}
+
 /// Whether the MLP is two products also with nothing between them. On an H200, 131,072 rows, f16, 384 → 1536 → 384: 1.15 ms, and
 /// 1.77 ms as `fused_mlp`, whose chunks are small for so short a K; at 4,096 rows both take 43 µs.
 pub fn apart<D: Backend>() -> bool {
+    D::NAME == "cuda"
+}
+
+/// Whether products end with the norm that follows them, where the device takes that: what they leave is neither written nor read again.
+fn norms_in_product<D: Backend>() -> bool {
     D::NAME == "cuda"
 }
 

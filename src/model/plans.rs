@@ -149,6 +149,8 @@ pub struct Plans<D: Backend> {
     pub activation: Option<Plan<Pointwise, D>>,
     pub mlp: Option<Plan<FusedMlp, D>>,
     linear: HashMap<Linear, Plan<Linear, D>>,
+    /// Products with a norm at the end, where the device takes them.
+    normed: HashMap<Linear, Option<Plan<Linear, D>>>,
 }
 
 impl<D: Backend> Plans<D> {
@@ -168,6 +170,7 @@ impl<D: Backend> Plans<D> {
             activation: None,
             mlp: None,
             linear: HashMap::new(),
+            normed: HashMap::new(),
         })
     }
 
@@ -177,6 +180,19 @@ impl<D: Backend> Plans<D> {
             self.linear.insert(op.clone(), session.plan(op.clone())?);
         }
         self.linear.get(op).ok_or_else(|| Error::invalid("linear", "a plan", "none"))
+    }
+
+    /// The plan of a product with a norm at the end, if the device takes it.
+    pub fn normed(&mut self, session: &Session<D>, op: &Linear) -> Result<Option<&Plan<Linear, D>>> {
+        if !self.normed.contains_key(op) {
+            let plan = match session.plan(op.clone()) {
+                Ok(plan) => Some(plan),
+                Err(Error::Unsupported { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            self.normed.insert(op.clone(), plan);
+        }
+        Ok(self.normed.get(op).and_then(Option::as_ref))
     }
 }
 

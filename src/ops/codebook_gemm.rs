@@ -99,6 +99,9 @@ pub struct CodebookGemmArgs<D: Device> {
     pub scaling: Slice<D>,
     /// One for each slice of the descriptor, in its order.
     pub slices: Vec<CodebookSliceArgs<D>>,
+    /// What [`Session::prepare`](crate::session::Session::prepare) left of these factors, for this shape of factors and as many adapters, and
+    /// whatever rows: a product may take it in place of decoding them. It is to be made anew when they change.
+    pub prepared: Option<Slice<D>>,
 }
 
 /// The operands of one slice.
@@ -271,6 +274,9 @@ impl Op for CodebookGemm {
         ensure(fits, "codebook_gemm: token_adapter", &format!("{} tokens over {} adapters", self.tokens, self.adapters), format!("{shape:?}"))?;
         see(Operand::packed("token_adapter", Access::Read, args.token_adapter.slice(), args.token_adapter.slice().len / 4, 4));
         see(Operand::packed("scaling", Access::Read, &args.scaling, self.scalings(), 4));
+        if let Some(prepared) = &args.prepared {
+            see(Operand::packed("prepared", Access::Read, prepared, prepared.len / 4, 4));
+        }
         ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", &format!("{}", self.slices.len()), args.slices.len())?;
         for (slice, args) in self.slices.iter().zip(&args.slices) {
             args.input.operands(["input factor", "input codebooks"], slice.input, self, [self.d_in, slice.rank], see)?;

@@ -1,4 +1,5 @@
-//! `Y = act(X·Wᵀ + bias + delta) + residual`, where the delta is a [`CodebookGemm`] on the same x, whose slices lie side by side in y.
+//! `Y = act(X·Wᵀ + bias + delta) + residual`, where the delta is a [`CodebookGemm`] on the same x, whose slices lie side by side in y;
+//! or the [layer normalisation](https://arxiv.org/abs/1607.06450) (Ba, Kiros, Hinton 2016) of that, row by row.
 
 use derive_where::derive_where;
 
@@ -26,6 +27,18 @@ pub struct Linear {
     pub residual: bool,
     /// Adapters on top: one slice, packed rows, accumulating.
     pub delta: Option<CodebookGemm>,
+    /// Every row z becomes (z − mean) / √(variance + eps) · weight + bias, as the end of a layer that adds to a residual: the bits of
+    /// eps, an f32. Not every backend takes it: `pointwise` has the same as an operation of its own.
+    pub norm: Option<u32>,
+}
+
+/// What a norm at the end reads, of the descriptor's dtype.
+#[derive_where(Clone, Debug)]
+pub struct NormArgs<D: Device> {
+    /// `[d_out]`, read.
+    pub weight: Slice<D>,
+    /// `[d_out]`, read.
+    pub bias: Slice<D>,
 }
 
 /// The operands, of the descriptor's dtype.
@@ -42,6 +55,8 @@ pub struct LinearArgs<D: Device> {
     /// The operands of the delta. Its `x` must be this operation's own, and the `y` of its slices this operation's y from the slice's
     /// first column on.
     pub delta: Option<CodebookGemmArgs<D>>,
+    /// Of the norm.
+    pub norm: Option<NormArgs<D>>,
     /// `[tokens, d_out]`, written.
     pub y: Slice<D>,
 }
@@ -49,7 +64,7 @@ pub struct LinearArgs<D: Device> {
 impl Linear {
     /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ.
     pub fn new(dtype: DType, [tokens, d_out, d_in]: [u64; 3]) -> Self {
-        Self { dtype, tokens, d_in, d_out, bias: false, activation: None, residual: false, delta: None }
+        Self { dtype, tokens, d_in, d_out, bias: false, activation: None, residual: false, delta: None, norm: None }
     }
 
     /// Whether the delta, if there is one, is of one slice, or what is wrong: not every backend takes more of them.
@@ -58,6 +73,11 @@ impl Linear {
             Some(count) if count != 1 => Err(format!("a delta of {count} slices: it takes one")),
             _ => Ok(()),
         }
+    }
+
+    /// Whether it ends without a norm, or what is wrong: not every backend has whole rows at hand.
+    pub fn no_norm(&self) -> std::result::Result<(), String> {
+        if self.norm.is_some() { Err("a norm at the end: a launch of its own is for that".into()) } else { Ok(()) }
     }
 }
 
@@ -68,6 +88,9 @@ impl Op for Linear {
     fn validate(&self) -> Result<()> {
         let (size, dims) = (self.dtype.size(), [self.d_in, self.d_out]);
         ensure(dims.iter().all(|&dim| dim > 0), "linear: d_in, d_out", "at least 1", format!("{dims:?}"))?;
+        if let Some(eps) = self.norm.map(f32::from_bits) {
+            ensure(eps >= 0.0 && eps.is_finite(), "linear: norm: eps", "at least 0 and finite", eps)?;
+        }
         for [rows, columns] in [[self.tokens, self.d_in], [self.tokens, self.d_out], [self.d_out, self.d_in]] {
             product("linear", &[rows, columns, size])?;
         }
@@ -88,7 +111,8 @@ impl Op for Linear {
         let delta = self.delta.as_ref().map(Op::cost).unwrap_or_default();
         let flops = 2.0 * tokens * d_in * d_out + delta.executed_flops;
         let outputs = if self.residual { 2.0 } else { 1.0 };
-        let elements = tokens * (d_in + d_out * outputs) + d_out * d_in + if self.bias { d_out } else { 0.0 };
+        let elements =
+            tokens * (d_in + d_out * outputs) + d_out * d_in + if self.bias { d_out } else { 0.0 } + if self.norm.is_some() { 2.0 * d_out } else { 0.0 };
         // The delta's x and y are already counted.
         let bytes = elements * size + (delta.bytes - tokens * (d_in + 2.0 * d_out) * size).max(0.0);
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
@@ -104,6 +128,11 @@ impl Op for Linear {
             if let Some(slice) = slice {
                 see(Operand::packed(name, Access::Read, slice, rows * self.d_out, size));
             }
+        }
+        expect_present(Self::NAME, "norm", self.norm.is_some(), args.norm.is_some())?;
+        if let Some(norm) = &args.norm {
+            see(Operand::packed("norm weight", Access::Read, &norm.weight, self.d_out, size));
+            see(Operand::packed("norm bias", Access::Read, &norm.bias, self.d_out, size));
         }
         expect_present(Self::NAME, "delta", self.delta.is_some(), args.delta.is_some())?;
         if let (Some(op), Some(delta)) = (&self.delta, &args.delta) {

@@ -21,7 +21,7 @@ pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 pub use codes::CodeWidth;
 pub use fused_mlp::{FusedMlp, FusedMlpArgs};
 pub use layer::Layer;
-pub use linear::{Linear, LinearArgs};
+pub use linear::{Linear, LinearArgs, NormArgs};
 pub use pointwise::{Pointwise, PointwiseArgs};
 
 use crate::device::{Device, Slice};

@@ -1,6 +1,7 @@
-//! `Y = act(X·Wᵀ + bias + delta) + residual`.
+//! `Y = act(X·Wᵀ + bias + delta) + residual`, and the norm of its rows.
 
-use super::{Define, Output, Rounding, activate, codebook_gemm, dot, expect_len, expect_optional, transposed};
+use super::pointwise::layer_norm;
+use super::{Define, Output, Rounding, activate, codebook_gemm, dot, expect_len, expect_optional, reversed, transposed};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::ops::{Linear, Op};
@@ -18,6 +19,8 @@ pub struct Host {
     pub residual: Option<Vec<f64>>,
     /// Its own `x` and `y` are empty: they are this operation's.
     pub delta: Option<codebook_gemm::Host>,
+    /// Weight and bias of the norm, `[d_out]` each.
+    pub norm: Option<[Vec<f64>; 2]>,
 }
 
 impl Define for Linear {
@@ -47,6 +50,10 @@ impl Define for Linear {
             _ => vec![None; self.tokens as usize],
         };
 
+        for (which, name) in ["linear: norm weight", "linear: norm bias"].into_iter().enumerate() {
+            let values = host.norm.as_ref().map(|norm| norm[which].as_slice());
+            expect_optional(name, values, self.norm.is_some(), self.d_out)?;
+        }
         let (d_in, d_out) = (self.d_in as usize, self.d_out as usize);
         let mut y = Vec::with_capacity(host.x.len() / d_in * d_out);
         for (t, x) in host.x.chunks_exact(d_in).enumerate() {
@@ -67,6 +74,12 @@ impl Define for Linear {
                 y.push(rounding.keep(value));
             }
         }
+        if let (Some(eps), Some([weight, bias])) = (self.norm, &host.norm) {
+            for row in y.chunks_exact_mut(d_out) {
+                let normed: Vec<f64> = layer_norm(row, eps, weight, bias, rounding).into_iter().map(|value| rounding.keep(value)).collect();
+                row.copy_from_slice(&normed);
+            }
+        }
         Ok(vec![Output::packed("y", self.dtype, y)])
     }
 
@@ -76,6 +89,8 @@ impl Define for Linear {
             let delta = codebook_gemm::Host { scaling: vec![0.0; delta.scaling.len()], ..delta.clone() };
             ("no delta", Host { delta: Some(delta), ..host.clone() })
         });
-        w.into_iter().chain(without).collect()
+        let norm = host.norm.as_ref().and_then(|[weight, bias]| Some([reversed(weight)?, bias.clone()]));
+        let norm = norm.map(|norm| ("norm weight", Host { norm: Some(norm), ..host.clone() }));
+        w.into_iter().chain(without).chain(norm).collect()
     }
 }

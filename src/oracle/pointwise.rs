@@ -40,6 +40,16 @@ fn mean<R: Rounding>(values: impl ExactSizeIterator<Item = f64>, rounding: R) ->
     rounding.step(values.fold(0.0, |sum, value| rounding.step(sum + value)) / count)
 }
 
+/// `(z − mean) / √(variance + eps) · weight + bias`; `eps` are the bits of an f32.
+pub(super) fn layer_norm<R: Rounding>(z: &[f64], eps: u32, weight: &[f64], bias: &[f64], rounding: R) -> Vec<f64> {
+    let eps = f64::from(f32::from_bits(eps));
+    let centre = mean(z.iter().copied(), rounding);
+    let variance = mean(z.iter().map(|z| rounding.step(z - centre).powi(2)), rounding);
+    let factor = rounding.step(1.0 / rounding.step(rounding.step(variance + eps).sqrt()));
+    let scaled = z.iter().map(|z| rounding.step(rounding.step(z - centre) * factor));
+    scaled.zip(weight.iter().zip(bias)).map(|(z, (w, b))| rounding.step(z * w) + b).collect()
+}
+
 impl Pointwise {
     fn row<R: Rounding>(&self, host: &Host, r: usize, rounding: R) -> Result<Vec<f64>> {
         let columns = self.columns as usize;
@@ -65,14 +75,10 @@ impl Pointwise {
                 z.iter().zip(weight).map(|(z, w)| rounding.step(z * factor) * w).collect()
             }
             Kind::LayerNorm { eps, .. } => {
-                let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
+                let z = sum();
                 let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
                 let bias = host.bias.as_ref().ok_or_else(|| absent("bias"))?;
-                let centre = mean(z.iter().copied(), rounding);
-                let variance = mean(z.iter().map(|z| rounding.step(z - centre).powi(2)), rounding);
-                let factor = rounding.step(1.0 / rounding.step(rounding.step(variance + eps).sqrt()));
-                let scaled = z.iter().map(|z| rounding.step(rounding.step(z - centre) * factor));
-                scaled.zip(weight.iter().zip(bias)).map(|(z, (w, b))| rounding.step(z * w) + b).collect()
+                layer_norm(&z, eps, weight, bias, rounding)
             }
             Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
                 let (d, base) = (head_dim as usize, f64::from(f32::from_bits(base)));

@@ -158,8 +158,9 @@ fn zero_bytes<B: Backend>(device: &Arc<B>) -> Result<()> {
     assert!(session.read(&at_end)?.is_empty());
     let plan = plan_any(&session, |dtype| Linear::new(dtype, [0, 32, 16]))?;
     let w = session.alloc(32 * 16 * 4)?;
-    let graph = session
-        .capture(|session| session.run(&plan, &LinearArgs { x: empty.clone(), w: w.clone(), bias: None, residual: None, delta: None, y: session.alloc(0)? }))?;
+    let graph = session.capture(|session| {
+        session.run(&plan, &LinearArgs { x: empty.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: session.alloc(0)? })
+    })?;
     session.replay(&graph)?;
     session.wait()
 }

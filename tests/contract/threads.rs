@@ -32,6 +32,7 @@ fn work<B: Backend>(device: &Arc<B>, seed: u32) -> Result<Vec<Vec<u8>>> {
         bias: None,
         residual: None,
         delta: None,
+        norm: None,
         y: session.alloc(rows * d_out * dtype.size())?,
     };
     let attention = plan_any(&session, |dtype| Attention::dense(dtype, 2, [4, 2], [33, 300], 40))?;

@@ -91,6 +91,7 @@ impl<B: Backend> Adapted<B> {
             token_adapter: tokens.clone(),
             scaling: session.upload(&[0.5f32, 1.0, 2.0, 0.25, 1.0, 4.0])?,
             slices: vec![slice],
+            prepared: None,
         };
         Ok(Self { plan, args, tokens, codes })
     }

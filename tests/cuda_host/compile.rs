@@ -89,8 +89,9 @@ const AMPERE: &str = r#"
         b[0] = transpose_8x8(b[0]);
         use<bf16>(d, a, b);
         to[threadIdx.x] = d[0] + d[1] + d[2] + d[3] + widen(narrow<f16>(value)) + widen(narrow<bf16>(value)) + narrow<f32>(infinity());
+        to[threadIdx.x + 160] = power(exponent_below(value)) * inverse_power(exponent_below(d[0]));
         to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + max_or_nan(reciprocal_fast(value), 0.0f) + f32(any_lane(value > 0.0f));
-        ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
+        ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + any_lane_bits(a[2]) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
     }
 "#;
@@ -126,6 +127,15 @@ const HOPPER: &str = r#"
         wgmma_hold(d);
         return d[0] + d[N / 2 - 1];
     }
+    template <class T, int N> __device__ f32 use_shared(u32 at) {
+        f32 d[N / 2];
+        wgmma_fence();
+        wgmma_ss<T, N>(d, wgmma_descriptor(at, 16, 1024, SWIZZLE_128), wgmma_descriptor(at + 8192, 128, 256, SWIZZLE_NONE), false);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_hold(d);
+        return d[0] + d[N / 2 - 1];
+    }
     extern "C" __global__ void __launch_bounds__(384, 1) probe(const __grid_constant__ tensor_map map, f32 *to, bool more) {
         extern __shared__ __align__(1024) char tile[];
         __shared__ u64 barrier;
@@ -146,6 +156,7 @@ const HOPPER: &str = r#"
             tma_load_4d(tile, &map, &barrier, 0, 0, 0, 0);
             tma_load_5d(tile, &map, &barrier, 0, 0, 0, 0, 0);
             tma_load_2d_multicast(tile, &map, &barrier, 0, 0, 3);
+            tma_load_5d_multicast(tile, &map, &barrier, 0, 0, 0, 0, 0, 3);
             mbarrier_arrive(&barrier);
             mbarrier_arrive_remote(&barrier, cluster_rank() ^ 1);
             mbarrier_arrive_remote_relaxed(&barrier, cluster_rank() ^ 1);
@@ -165,6 +176,7 @@ const HOPPER: &str = r#"
         sum += use<bf16, 64>(at, more) + use<bf16, 128>(at, more) + use<bf16, 192>(at, more) + use<bf16, 256>(at, more);
         sum += use_rows<f16, 80>(at) + use_rows<bf16, 80>(at) + use_rows<f16, 96>(at) + use_rows<bf16, 96>(at);
         sum += use_rows<f16, 112>(at) + use_rows<bf16, 112>(at);
+        sum += use_shared<f16, 144>(at) + use_shared<bf16, 144>(at) + use_shared<f16, 208>(at) + use_shared<bf16, 208>(at);
         registers_give<40>();
         to[threadIdx.x] = sum;
         fence_proxy_async();

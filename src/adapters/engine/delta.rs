@@ -43,7 +43,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             slices: classes.iter().map(|class| class.slice(d_out)).collect(),
         };
         let token_adapter = batch.maps[first.map()].clone();
-        Ok((op, CodebookGemmArgs { x: x.clone(), token_adapter, scaling: first.scaling().clone(), slices }))
+        Ok((op, CodebookGemmArgs { x: x.clone(), token_adapter, scaling: first.scaling().clone(), slices, prepared: self.prepared(projections) }))
     }
 
     /// Whether all adapters have one form in each of these projections, and are the same ones in all: then they share a launch.

@@ -8,6 +8,7 @@ mod class;
 mod delta;
 mod mixture;
 mod pool;
+mod prepared;
 mod source;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use class::{Class, Form};
 pub use mixture::{Mixture, Routing};
 use pool::Pool;
+use prepared::Prepared;
 pub use source::Source;
 use source::unknown;
 
@@ -55,6 +57,10 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     pool: Pool,
     plans: HashMap<CodebookGemm, Plan<CodebookGemm, D>>,
     generation: u64,
+    /// Rises when an adapter's arrays change.
+    version: u64,
+    /// By projections side by side; `None` where the device has no use for it.
+    prepared: HashMap<Vec<String>, Option<Prepared<D>>>,
 }
 
 /// The adapters of a batch's tokens, on the device. Its contents may change between replays of a captured graph.
@@ -118,7 +124,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         }
         let ids: BTreeMap<String, AdapterId> = names.into_iter().enumerate().map(|(index, name)| (name, AdapterId(index as u64))).collect();
         let next_id = ids.len() as u64;
-        Ok(Self { dtype: options.dtype, source, shared, added: HashMap::new(), names: ids, next_id, classes, pool, plans: HashMap::new(), generation: 0 })
+        let (plans, prepared) = (HashMap::new(), HashMap::new());
+        let dtype = options.dtype;
+        Ok(Self { dtype, source, shared, added: HashMap::new(), names: ids, next_id, classes, pool, plans, generation: 0, version: 0, prepared })
     }
 
     /// The adapters that are known, sorted by name.
@@ -306,7 +314,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let scaled_by = if gates.is_some() { ScaledBy::Token } else { ScaledBy::Adapter };
         let op = CodebookGemm { dtype: self.dtype, tokens: batch.tokens as u64, d_in, x_stride, adapters: capacity, scaled_by, accumulate: true, slices };
         let scaling = gates.unwrap_or(first.scaling()).clone();
-        let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling, slices: args };
+        let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling, slices: args, prepared: None };
         if !self.plans.contains_key(&op) {
             let plan = session.plan(op.clone())?;
             self.plans.insert(op.clone(), plan);
@@ -329,6 +337,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             maps.sort_unstable();
             maps.dedup();
             let slots = self.pool.admit(id, &maps, &wanted)?;
+            self.version += 1;
             for class in &mut self.classes {
                 if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
                     let projection = adapter.projections.get(class.form().path()).filter(|p| class.form().same_class(&Form::of(class.form().path(), p)));
@@ -370,6 +379,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.classes[at] = class;
         self.pool.evict_map(map);
         self.plans.clear();
+        self.prepared.clear();
         self.generation += 1;
         Ok(())
     }

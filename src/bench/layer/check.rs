@@ -107,7 +107,7 @@ fn product<D: Device>(session: &mut Session<D>, op: &Linear, args: &LinearArgs<D
         };
         let x = rows_of(session, &args.x, op.dtype, rows, [op.d_in; 2])?;
         let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
-        let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None };
+        let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None };
         Ok(Sample { problem: Posed { op: small, host }.into(), places: places(rows, &columns, op.d_out) })
     };
     rows.chunks(4).map(sample).collect()

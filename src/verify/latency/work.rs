@@ -75,7 +75,7 @@ impl<B: Backend> Batch<B> {
     }
 
     fn args(&self, x: &Slice<B>, slices: Vec<CodebookSliceArgs<B>>) -> CodebookGemmArgs<B> {
-        CodebookGemmArgs { x: x.clone(), token_adapter: self.token_adapter.clone(), scaling: self.scaling.clone(), slices }
+        CodebookGemmArgs { x: x.clone(), token_adapter: self.token_adapter.clone(), scaling: self.scaling.clone(), slices, prepared: None }
     }
 }
 
