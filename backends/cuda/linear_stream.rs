@@ -3,6 +3,7 @@
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use super::linear_stream_adapted::Adapted;
 use super::linear_tensor::product;
 use super::params::params;
 use super::stream::StreamTile;
@@ -18,13 +19,21 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, target| unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
-    units: |_: Arch| {
+    unit: |op, target| match Adapted::of(op, target) {
+        Some(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
+        None => unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
+    },
+    units: |arch: Arch| {
         let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
+        let adapted = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
+        let both = HALVES.iter().flat_map(|&dtype| {
+            let alone = forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form));
+            alone.chain(adapted().map(move |(adapted, form)| adapted.unit(dtype, form)))
+        });
+        both.collect()
     },
-    workspace: |_, _| 0,
+    workspace: |op, target| Adapted::of(op, target).map_or(0, |adapted| adapted.workspace()),
     launch,
 };
 
@@ -37,7 +46,8 @@ params! {
     }
 }
 
-fn splits(op: &Linear, target: &Target) -> bool {
+/// Whether K is split.
+pub(super) fn splits(op: &Linear, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
@@ -48,7 +58,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::SLIM;
+pub(super) const INSTEAD: MmaTile = MmaTile::SLIM;
 
 fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm) -> Unit {
     let mut defines = [tile.defines(split), INSTEAD.defines()].concat();
@@ -68,6 +78,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let op = &plan.op;
     if op.tokens == 0 {
         return Ok(());
+    }
+    if let Some(adapted) = Adapted::of(op, &plan.target) {
+        // SAFETY: the caller's promise.
+        return unsafe { adapted.launch(queue, plan, workspace, args) };
     }
     let tile = StreamTile::choose(op.tokens);
     // SAFETY: the caller's promise; the width says that rows start where TMA can read them.

@@ -25,6 +25,7 @@ mod library;
 mod linear;
 mod linear_stationary;
 mod linear_stream;
+mod linear_stream_adapted;
 mod linear_tensor;
 mod mark;
 mod memory;

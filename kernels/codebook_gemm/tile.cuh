@@ -10,6 +10,7 @@
 #include "ptx/copy.cuh"
 #include "ptx/mma.cuh"
 #include "tile/codes.cuh"
+#include "tile/power.cuh"
 #include "codebook_gemm/tile_params.cuh"
 #include "codebook_gemm/tile_group.cuh"
 
@@ -100,14 +101,6 @@ constexpr u32 V_BYTES = sizeof(element) * STAGE * V_STRIDE, TABLES_BYTES = sizeo
 constexpr u32 CODES_AFTER_ONE = u32(TABLES_BYTES + V_BYTES + sizeof(Parts)) / 4;
 constexpr u32 CODES_AFTER_BOTH = (TABLES_BYTES + 2 * V_BYTES) / 4;
 constexpr u32 CODES_END = CODES_AFTER_BOTH + CODES_BYTES / 4;
-
-// The power of two below `value`, within what has an exact inverse.
-__device__ __forceinline__ u32 exponent_below(f32 value) {
-    u32 exponent = __float_as_uint(value) >> 23 & 255;
-    return exponent < 1 ? 1 : exponent > 252 ? 252 : exponent;
-}
-__device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
-__device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }
 
 __device__ __forceinline__ u32 codes_place(u32 bases, u64 inputs);
 __device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 groups, u32 groups_at_most, u32 place, Tile &tile);
