@@ -38,6 +38,8 @@ headers! {
     "tile/mma_gemm.cuh",
     "tile/wgmma_gemm.cuh",
     "tile/stream_gemm.cuh",
+    "tile/stream_sums.cuh",
+    "tile/stream_codes.cuh",
     "tile/stream_adapters.cuh",
     "tile/power.cuh",
     "tile/stationary_gemm.cuh",

@@ -3,7 +3,6 @@
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_stream_adapted::Adapted;
 use super::linear_tensor::product;
 use super::params::params;
 use super::stream::StreamTile;
@@ -19,21 +18,13 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, target| match Adapted::of(op, target) {
-        Some(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
-        None => unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
-    },
-    units: |arch: Arch| {
+    unit: |op, target| unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
+    units: |_: Arch| {
         let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
-        let adapted = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
-        let both = HALVES.iter().flat_map(|&dtype| {
-            let alone = forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form));
-            alone.chain(adapted().map(move |(adapted, form)| adapted.unit(dtype, form)))
-        });
-        both.collect()
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
-    workspace: |op, target| Adapted::of(op, target).map_or(0, |adapted| adapted.workspace()),
+    workspace: |_, _| 0,
     launch,
 };
 
@@ -51,7 +42,7 @@ pub(super) fn splits(op: &Linear, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
     fits(StreamTile::choose(op.tokens).shared_bytes(), target)
@@ -78,10 +69,6 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let op = &plan.op;
     if op.tokens == 0 {
         return Ok(());
-    }
-    if let Some(adapted) = Adapted::of(op, &plan.target) {
-        // SAFETY: the caller's promise.
-        return unsafe { adapted.launch(queue, plan, workspace, args) };
     }
     let tile = StreamTile::choose(op.tokens);
     // SAFETY: the caller's promise; the width says that rows start where TMA can read them.

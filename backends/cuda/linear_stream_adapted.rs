@@ -1,10 +1,10 @@
-//! `linear` on few rows with what adapters add, in one launch: `kernels/tile/stream_adapters.cuh`. Part of the variant `sm90_stream`.
+//! `linear` on few rows with what adapters add, in one launch: the variant `sm90_stream_adapted`, of `kernels/tile/stream_adapters.cuh`.
 
 use super::codebook_gemm::{FactorParams, factor, factor_header};
-use super::gemm::{ActivationForm, GemmParams, gemm_header};
+use super::gemm::{ActivationForm, GemmParams, HALVES, gemm_header};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, Target, address, address_of};
-use super::linear_stream::{INSTEAD, splits};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of};
+use super::linear_stream::{self, INSTEAD, splits};
 use super::linear_tensor::{product, unpacked};
 use super::params::params;
 use super::stream::StreamTile;
@@ -13,8 +13,29 @@ use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::codebook_gemm::Factor;
-use crate::ops::codes::CODEBOOK_LEN;
 use crate::ops::{Linear, LinearArgs};
+
+pub(super) const ADAPTED: Variant<Linear> = Variant {
+    name: "sm90_stream_adapted",
+    label: "linear/sm90_stream_adapted",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers: |op, target| {
+        linear_stream::covers(op, target)?;
+        Adapted::of(op, target).map(drop)
+    },
+    unit: |op, target| match Adapted::of(op, target) {
+        Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
+        // `covers` has refused it.
+        Err(_) => (linear_stream::STREAM.unit)(op, target),
+    },
+    units: |arch: Arch| {
+        let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(adapted, form)| adapted.unit(dtype, form))).collect()
+    },
+    workspace: |op, target| Adapted::of(op, target).map_or(0, |adapted| adapted.workspace()),
+    launch,
+};
 
 params! {
     /// Of `linear_stream_adapted`.
@@ -38,7 +59,9 @@ const ENTRY: &str = "linear_stream_adapted";
 /// A warp group more than without adapters.
 const THREADS: u32 = 512;
 /// Blocks that compute a part of h.
-const PUBLISHERS: u64 = 16;
+const PUBLISHERS: u64 = 32;
+/// Values of an adapter in its table.
+const TABLE_ENTRIES: u64 = 160;
 /// Bytes that the kernel keeps for the barriers of the stages.
 const BARRIERS: u64 = 256;
 /// Tokens and columns of both factors that kernels are compiled for.
@@ -47,7 +70,7 @@ const RANKS: [u64; 3] = [16, 32, 64];
 
 /// A kernel for a product with adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Adapted {
+struct Adapted {
     tile: StreamTile,
     tokens: u64,
     rank: u64,
@@ -60,38 +83,46 @@ impl Adapted {
     /// The kernel for that many tokens and ranks, where a block has room for the rows of U of as many adapters.
     fn new(tokens: u64, rank: u64, split: bool, shared_bytes: u32) -> Option<Self> {
         let rows = StreamTile::most_weight_rows(split);
-        // U, g, h, the codebooks, five words a token, and the rest; and the barriers of the stages.
-        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + rank * 4 + CODEBOOK_LEN as u64 * 4 + 20) + 256;
+        // U, g, h, the tables, five words a token, and the rest; and the barriers of the stages.
+        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + rank * 4 + TABLE_ENTRIES * 2 + 20) + 256;
         let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, split)?;
         Some(Self { tile, tokens, rank, split, own_bytes })
     }
 
     /// All that there are on an architecture.
-    pub(super) fn all(arch: Arch) -> Vec<Self> {
+    fn all(arch: Arch) -> Vec<Self> {
         let shared_bytes = arch.shared_bytes().unwrap_or(0);
         let of = |tokens| RANKS.into_iter().flat_map(move |rank| [false, true].map(|split| Self::new(tokens, rank, split, shared_bytes)));
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
-    /// The kernel for an operation that `sm90_stream` covers, where it has adapters of a form that there is one for.
-    pub(super) fn of(op: &Linear, target: &Target) -> Option<Self> {
-        let [slice] = op.delta.as_ref()?.slices.as_slice() else { return None };
-        let (Factor::Dense { .. }, Factor::Coded { .. }) = (slice.input, slice.output) else { return None };
-        let least = |sizes: &[u64], wanted: u64| sizes.iter().copied().find(|&size| wanted <= size);
-        Self::new(least(&TOKENS, op.tokens)?, least(&RANKS, slice.rank)?, splits(op, target), target.shared_bytes)
+    /// The kernel for an operation that `sm90_stream` covers, or why there is none.
+    fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
+        let delta = op.delta.as_ref().ok_or("no adapters")?;
+        let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
+        let (Factor::Dense { .. }, Factor::Coded { .. }) = (slice.input, slice.output) else {
+            return Err("other factors than a dense one on the input side and codes on the output side".into());
+        };
+        let least = |sizes: &[u64], wanted: u64| sizes.iter().copied().find(|&size| wanted <= size).unwrap_or(u64::MAX);
+        let (tokens, rank) = (least(&TOKENS, op.tokens), least(&RANKS, slice.rank));
+        let room = || format!("{} tokens of rank {}: a block has no room for that many adapters' rows", op.tokens, slice.rank);
+        if tokens == u64::MAX || rank == u64::MAX {
+            return Err(room());
+        }
+        Self::new(tokens, rank, splits(op, target), target.shared_bytes).ok_or_else(room)
     }
 
     fn shared_bytes(&self) -> u32 {
         self.tile.shared_bytes() + (self.own_bytes + BARRIERS) as u32
     }
 
-    pub(super) fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
+    fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
         let mut defines = [self.tile.defines(self.split), INSTEAD.defines()].concat();
         defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
-        defines.extend([("PUBLISHERS", PUBLISHERS.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
+        defines.extend([("PUBLISHERS", PUBLISHERS.to_string()), ("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
         let split = if self.split { ", K split" } else { "" };
         Unit {
-            name: format!("linear/sm90_stream {dtype}, {} rows, adapters of rank {}, {}{split}", self.tokens, self.rank, activation.name()),
+            name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}{split}", self.tokens, self.rank, activation.name()),
             source: source!("linear/sm90_stream_adapted.cu"),
             headers: vec![gemm_header(), factor_header(), ("linear/stream_adapted_params.cuh", LinearAdaptedParams::cuda())],
             defines,
@@ -101,7 +132,7 @@ impl Adapted {
     }
 
     /// The parts of h.
-    pub(super) fn workspace(&self) -> u64 {
+    fn workspace(&self) -> u64 {
         PUBLISHERS * self.tokens * self.rank * 4
     }
 
@@ -111,7 +142,7 @@ impl Adapted {
 
     /// # Safety
     /// As [`Plan::launch`].
-    pub(super) unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
         let op = &plan.op;
         let own = unpacked(op, args);
         let room = StreamTile::resident(plan, ENTRY, |clusters| self.start(clusters))?;
@@ -145,6 +176,14 @@ impl Adapted {
     }
 }
 
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    match Adapted::of(&plan.op, &plan.target) {
+        // SAFETY: the caller's promise.
+        Ok(adapted) if plan.op.tokens > 0 => unsafe { adapted.launch(queue, plan, workspace, args) },
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,7 +191,7 @@ mod tests {
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
-    fn of([tokens, d_out, rank]: [u64; 3]) -> Option<Adapted> {
+    fn of([tokens, d_out, rank]: [u64; 3]) -> std::result::Result<Adapted, String> {
         let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);
         Adapted::of(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_out, 4096]) }, &H200)
     }
@@ -161,10 +200,10 @@ mod tests {
     fn blocks_have_room_for_the_adapters_of_a_batch() {
         for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 64], [16, 11008, 16], [32, 4096, 16], [17, 1024, 9]] {
             let adapted = of(sizes).map(|adapted| (adapted.shared_bytes() <= H200.shared_bytes, Adapted::all(H200.arch).contains(&adapted)));
-            assert_eq!(adapted, Some((true, true)), "{sizes:?}");
+            assert_eq!(adapted, Ok((true, true)), "{sizes:?}");
         }
         for sizes in [[33, 4096, 16], [16, 11008, 64], [16, 4096, 65]] {
-            assert_eq!(of(sizes), None, "{sizes:?}");
+            assert!(of(sizes).is_err(), "{sizes:?}");
         }
     }
 }

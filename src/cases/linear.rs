@@ -45,9 +45,7 @@ fn with_delta(name: &str, op: Linear, width: CodeWidth, rank: u64) -> Case {
 }
 
 fn with_population(name: &str, op: Linear, population: Population) -> Case {
-    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| {
-        Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from)
-    })
+    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from))
 }
 
 /// Few rows with adapters of every form, for kernels that add them to the sums of a product that streams W: tiles of W narrow and wide,
