@@ -80,7 +80,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and the width says that rows start where TMA can
         // read them.
         unsafe {
-            let (split, resident) = (splits(&plan.op, &plan.target), tile.resident(plan, "mlp_stream")?);
+            let (split, resident) = (splits(&plan.op, &plan.target), StreamTile::resident(plan, "mlp_stream", |clusters| tile.launch(clusters))?);
             let fits = !split || StreamTile::splits(down.columns, resident);
             if up.width().min(down.width()) < 16 || !fits {
                 for product in [up, down] {

@@ -21,9 +21,10 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 6] = [
+const VARIANTS: [Variant<Linear>; 7] = [
     super::linear_norm::NORM,
     super::linear_stream::STREAM,
+    super::linear_stream_adapted::ADAPTED,
     super::linear_stationary::STATIONARY,
     super::linear_tensor::SM90,
     super::linear_tensor::SM80,

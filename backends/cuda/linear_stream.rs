@@ -37,11 +37,12 @@ params! {
     }
 }
 
-fn splits(op: &Linear, target: &Target) -> bool {
+/// Whether K is split.
+pub(super) fn splits(op: &Linear, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
@@ -49,7 +50,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::SLIM;
+pub(super) const INSTEAD: MmaTile = MmaTile::SLIM;
 
 fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm) -> Unit {
     let mut defines = [tile.defines(split), INSTEAD.defines()].concat();

@@ -28,6 +28,7 @@ mod linear;
 mod linear_norm;
 mod linear_stationary;
 mod linear_stream;
+mod linear_stream_adapted;
 mod linear_tensor;
 mod mark;
 mod memory;

@@ -8,17 +8,17 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;
 
-/// The shape of a block's stages: how many rows of X it has room for.
+/// The shape of a block's stages: how many rows of X and of W it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamTile {
     tokens: u64,
+    weight_rows: u64,
     stages: u64,
 }
 
 impl StreamTile {
     /// All of them: as many stages as fit into 227 KiB.
-    pub(super) const ALL: [Self; 4] =
-        [Self { tokens: 16, stages: 6 }, Self { tokens: 32, stages: 5 }, Self { tokens: 64, stages: 4 }, Self { tokens: 128, stages: 3 }];
+    pub(super) const ALL: [Self; 4] = [Self::new(16, 6), Self::new(32, 5), Self::new(64, 4), Self::new(128, 3)];
     /// The most rows of X.
     pub(super) const MOST_ROWS: u64 = 128;
     const THREADS: u32 = 384;
@@ -29,6 +29,25 @@ impl StreamTile {
     /// The same where K is split.
     const SPLIT_ROWS: u64 = 64;
     const DEPTH: u64 = 128;
+    /// Stages where other things share the memory.
+    const LEAST_STAGES: u64 = 4;
+    const MOST_STAGES: u64 = 8;
+
+    const fn new(tokens: u64, stages: u64) -> Self {
+        Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages }
+    }
+
+    /// Rows of W that there has to be room for, where a product is split along K or not.
+    pub(super) const fn most_weight_rows(split: bool) -> u64 {
+        if split { Self::SPLIT_ROWS } else { Self::WEIGHT_ROWS }
+    }
+
+    /// With no more room for W than it takes, and as many stages as `room` bytes hold, as long as enough of W is under way.
+    pub(super) fn within(room: u64, tokens: u64, split: bool) -> Option<Self> {
+        let tile = Self { tokens, weight_rows: Self::most_weight_rows(split), stages: 0 };
+        let stages = (room.checked_sub(tile.shared_bytes().into())? / tile.stage_bytes()).min(Self::MOST_STAGES);
+        (stages >= Self::LEAST_STAGES).then_some(Self { stages, ..tile })
+    }
 
     /// The smallest for that many rows of X.
     pub(super) fn choose(rows: u64) -> Self {
@@ -43,13 +62,18 @@ impl StreamTile {
         WgmmaTile::reads(dtype, columns, depth, depth)
     }
 
+    const fn stage_bytes(&self) -> u64 {
+        // Three barriers.
+        (self.weight_rows + self.tokens) * Self::DEPTH * 2 + 24
+    }
+
     pub(super) fn shared_bytes(&self) -> u32 {
-        // The stages, three barriers each, and what it takes to start on a multiple of 1,024.
-        (self.stages * ((Self::WEIGHT_ROWS + self.tokens) * Self::DEPTH * 2 + 24) + 1024) as u32
+        // And what it takes to start on a multiple of 1,024.
+        (self.stages * self.stage_bytes() + 1024) as u32
     }
 
     pub(super) fn defines(&self, split: bool) -> Vec<(&'static str, String)> {
-        let values = [("TOKENS", self.tokens), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", Self::CLUSTER)];
+        let values = [("TOKENS", self.tokens), ("STREAM_ROWS", self.weight_rows), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", Self::CLUSTER)];
         values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("STREAM_SPLIT", split.to_string())]).collect()
     }
 
@@ -108,10 +132,10 @@ impl StreamTile {
         Launch { shared_bytes: self.shared_bytes(), cluster: [Self::CLUSTER as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
     }
 
-    /// Clusters of `entry` that the device runs at once, at most as many as fill it.
-    pub(super) fn resident<O: Op>(&self, plan: &Plan<O>, entry: &str) -> Result<u64> {
+    /// Clusters of `entry` that the device runs at once, at most as many as fill it, where `launch` starts that many.
+    pub(super) fn resident<O: Op>(plan: &Plan<O>, entry: &str, launch: impl Fn(u64) -> Launch) -> Result<u64> {
         let wanted = Self::clusters(plan.target.units);
-        Ok(plan.resident_clusters(entry, &self.launch(wanted))?.clamp(1, wanted))
+        Ok(plan.resident_clusters(entry, &launch(wanted))?.clamp(1, wanted))
     }
 }
 

@@ -10,9 +10,6 @@
 
 // ---- tables ----
 
-// Where the values of a width start in an adapter's table, in bytes. A field's place is added by OR.
-__device__ __forceinline__ u32 table_start(u32 bits) { return bits >= 7 ? 0 : bits == 4 ? 256 : bits == 3 ? 288 : bits == 2 ? 304 : 312; }
-
 // A lane's share of an adapter's values: sums of both stages, two residual centroids apart, and an entry of one stage.
 struct Record {
     f32 values[5];

@@ -11,6 +11,7 @@
 #include "ptx/mma.cuh"
 #include "ptx/special.cuh"
 #include "tile/codes.cuh"
+#include "tile/power.cuh"
 #include "codebook_gemm/tile_params.cuh"
 #include "codebook_gemm/tile_group.cuh"
 

@@ -12,6 +12,10 @@ constexpr u32 STAGE2 = 44;         // where the second stage's centroids start i
 // Where the first stage's centroids start in the record.
 __device__ __forceinline__ u32 stage1(u32 bits) { return bits == 2 ? 0 : bits == 3 ? 4 : bits == 4 ? 12 : 28; }
 
+// Where the values of a width start in a table of an adapter's, in bytes: 128 sums of both stages, then one stage's, then zeros. Within 512
+// bytes a field's place can be added by OR.
+__device__ __forceinline__ u32 table_start(u32 bits) { return bits >= 7 ? 0 : bits == 4 ? 256 : bits == 3 ? 288 : bits == 2 ? 304 : 312; }
+
 // The field of element `e` in a packed column; it may straddle two words.
 __device__ __forceinline__ u32 code_field(const u32 *column, u64 e, u32 bits) {
     u64 bit = e * bits;

@@ -6,8 +6,8 @@
 // narrow (SPLIT), all take one tile of at most 64 rows, each a part of K, and add up through each other's shared memory, always in the
 // same order. Results are bitwise the same from run to run.
 //
-// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_STAGES, STREAM_CLUSTER (2 or 4), and STREAM_SPLIT, which says
-// whether K is split in the kernel's last product.
+// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_ROWS (of W in a stage: 128; 64 do where K is split),
+// STREAM_STAGES, STREAM_CLUSTER (2 or 4), and STREAM_SPLIT, which says whether K is split in the kernel's last product.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -16,7 +16,7 @@
 #include "ptx/wgmma.cuh"
 #include "tile/outputs.cuh"
 
-constexpr int STREAM_THREADS = 384, STREAM_ROWS = 128, TOKEN_BLOCKS = TOKENS / 8;
+constexpr int STREAM_THREADS = 384, TOKEN_BLOCKS = TOKENS / 8;
 constexpr u32 LINE = 128;   // bytes of a row of a stage: the width of the swizzle
 constexpr u32 W_PART = STREAM_ROWS * LINE, X_PART = TOKENS * LINE;
 // Two parts of either: 128 elements of K, or 64 of both weights of a gated product.
@@ -137,6 +137,14 @@ __device__ __forceinline__ void stream_add(const GemmParams &p, u64 first, u64 l
     }
 }
 
+// What a product's epilogue adds to its sums besides: nothing. Adapters have their own (stream_adapters.cuh).
+struct NoSums {
+    static constexpr bool ADDS = false;
+    __device__ __forceinline__ void begin() {}
+    __device__ __forceinline__ void end() {}
+    __device__ __forceinline__ void add(u32, u32, f32 (&)[4]) const {}
+};
+
 // Outputs of a warp's 16 rows of W, from `first` on and before `last`, for eight tokens: from a thread's four sums of the up (or
 // only) weight and of the gate.
 template <bool GATED, u32 FORM>
@@ -188,8 +196,10 @@ __device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u
 
 // Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
-template <bool GATED, bool SPLIT, u32 FORM>
-__device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_rows, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2]) {
+template <bool GATED, bool SPLIT, u32 FORM, class Sums = NoSums>
+__device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_rows, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
+                                                Sums sums = Sums()) {
+    static_assert(SPLIT || STREAM_ROWS == 128, "both warp groups have rows");
     StreamWork<GATED, SPLIT> work(p, tile_rows);
     u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
     // Where K is split, the warp groups take the same rows, each half of every part's K.
@@ -258,6 +268,7 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
                     stream_add(p, row + inside, last, block, sum[0] + block * 4);
                 }
             }
+            sums.begin();
 #pragma unroll
             for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
                 f32 four[GATED ? 2 : 1][4];
@@ -266,16 +277,21 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
                     four[0][e] = sum[0][block * 4 + e];
                     four[GATED ? 1 : 0][e] = sum[GATED ? 1 : 0][block * 4 + e];
                 }
+                if (Sums::ADDS && inside < tile_rows) {
+                    sums.add(inside, block, four[0]);
+                }
                 stream_outputs<GATED, FORM>(p, row + inside, last, block, four[0], four[GATED ? 1 : 0]);
             }
+            sums.end();
         }
     });
 }
 
 // The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
 // outputs. `multiplies`: of the warp groups whose sums these are.
-template <bool SPLIT, u32 FORM>
-__device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2]) {
+template <bool SPLIT, u32 FORM, class Sums = NoSums>
+__device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
+                                           Sums sums = Sums()) {
     // Parts of K, and blocks of tokens that one warp group adds up.
     constexpr u32 PARTS = 2 * STREAM_CLUSTER, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
     static_assert(2 * PARTS * BLOCKS * 2048 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
@@ -316,6 +332,10 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
                     if (p.adds) {
                         grid_wait();
                         stream_add(p, row + thread / 32 * 16, last, block, four);
+                    }
+                    if (Sums::ADDS && thread / 32 * 16 < tile_rows) {
+                        sums.begin();
+                        sums.add(thread / 32 * 16, block, four);
                     }
                     stream_outputs<false, FORM>(p, row + thread / 32 * 16, last, block, four, four);
                 }

@@ -53,8 +53,17 @@ impl Chain {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
         let one = op(self.dtype, self.tokens, [self.d, self.rank], self.slots(), self.width);
-        let slices = if self.grouped { self.projections as usize } else { 1 };
-        CodebookGemm { slices: vec![one.slices[0].clone(); slices], ..one }
+        CodebookGemm { slices: vec![one.slices[0].clone(); self.slices() as usize], ..one }
+    }
+
+    /// Projections that are slices of one launch: all where they are grouped, else those that share an input, as query, key and value do.
+    /// Where all share one, each has a launch of its own, as layers that come to it one by one have.
+    fn slices(&self) -> u64 {
+        match (self.grouped, self.held) {
+            (true, _) => self.projections,
+            (false, Held::Device) if self.share < self.projections => self.share,
+            _ => 1,
+        }
     }
 
     /// Adapters that a launch finds on the device: where the host holds them, those that the batch uses, which are the
@@ -96,17 +105,14 @@ impl Chain {
                 let samples = move |session: &mut Session<D>| samples(&population, number, &x, self.tokens, &of_token, session);
                 probes.push(Probe { output: y.clone(), samples: Box::new(samples), before: None });
             }
-            if self.grouped {
-                slices.push(slice);
-            } else {
-                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice], prepared: None });
-                if (number + 1) % self.share == 0 {
-                    x = y;
-                }
+            slices.push(slice);
+            if slices.len() as u64 == self.slices() {
+                let slices = std::mem::take(&mut slices);
+                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices, prepared: None });
             }
-        }
-        if self.grouped {
-            launches.push(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None });
+            if (number + 1) % self.share == 0 && !self.grouped {
+                x = y;
+            }
         }
         if self.held == Held::Device {
             memory.lora_f16_ratio = Some(memory.lora_f16_bytes as f64 / memory.device_bytes as f64);

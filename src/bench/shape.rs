@@ -157,8 +157,8 @@ pub enum Shape {
         rank: u64,
         /// All in one launch on one x, rather than each on what the one before wrote.
         grouped: bool,
-        /// So many projections in a row read the same x; the next one reads what the last of them wrote. 1: each waits
-        /// for the one before.
+        /// So many projections in a row read the same x, slices of one launch unless these are all; the next one reads what the last of
+        /// them wrote. 1: each waits for the one before.
         share: u64,
         /// Where the adapters are held.
         held: Held,

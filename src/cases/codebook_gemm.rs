@@ -122,7 +122,7 @@ fn factor(factor: Factor, op: &CodebookGemm, d: u64, rank: u64, deviation: f64, 
 }
 
 /// A coded factor of `rank` columns of `d` elements; `None` gives each column its own width.
-fn coded(width: Option<CodeWidth>, adapters: u32, d: u64, rank: u64) -> Factor {
+pub(super) fn coded(width: Option<CodeWidth>, adapters: u32, d: u64, rank: u64) -> Factor {
     let columns = |adapter| widths(width, adapter, rank).iter().map(|width| width.column_words(d)).sum::<u64>();
     let header = if width.is_none() { rank } else { 0 };
     Factor::Coded { width, words_per_adapter: (header + (0..adapters).map(columns).max().unwrap_or(0)) as u32 }

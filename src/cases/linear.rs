@@ -1,7 +1,8 @@
-use super::codebook_gemm::{Assignment, Population};
+use super::codebook_gemm::{Assignment, Population, coded};
 use super::{Case, Draw, EDGES, OpKind, Posed, Problem, dtype_in_turn};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::codebook_gemm::Factor;
 use crate::ops::{Activation, CodeWidth, CodebookGemm, Linear};
 use crate::oracle::linear::Host;
 
@@ -40,11 +41,48 @@ fn case(name: impl std::fmt::Display, op: Linear) -> Case {
 }
 
 fn with_delta(name: &str, op: Linear, width: CodeWidth, rank: u64) -> Case {
-    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| {
-        let population =
-            Population { assignment: Assignment::Mixed, ..Population::new(CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, op.d_out, rank], 5, width)) };
-        Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from)
-    })
+    let delta = CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, op.d_out, rank], 5, width);
+    with_population(name, op, Population::new(delta))
+}
+
+fn with_population(name: &str, op: Linear, population: Population) -> Case {
+    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from))
+}
+
+/// Few rows with adapters of every form, for kernels that add them to the sums of a product that streams W: tiles of W narrow and wide,
+/// more of them than blocks, adapters that are all alike and all different.
+fn few_adapted_rows() -> Vec<Case> {
+    let delta = |dtype, dims: [u64; 4], width| {
+        let [tokens, d_out, d_in, rank] = dims;
+        CodebookGemm::s2lc(dtype, tokens, [d_in, d_out, rank], 40, width)
+    };
+    let full = |dtype, [tokens, d_out, d_in, _]: [u64; 4]| Linear {
+        bias: true,
+        residual: true,
+        activation: Some(Activation::Silu),
+        ..Linear::new(dtype, [tokens, d_out, d_in])
+    };
+    let (mixed, widths) = (Assignment::Mixed, [CodeWidth::FourThree, CodeWidth::Four, CodeWidth::Three, CodeWidth::Bytes]);
+    let sizes = [[16, 1000, 1160, 16], [1, 1024, 1024, 8], [9, 520, 2568, 64], [32, 1001, 648, 11], [16, 4300, 136, 16], [13, 17_000, 72, 16]];
+    let mut cases = Vec::new();
+    for (n, dims) in sizes.into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        let population = Population { assignment: mixed, op: delta(dtype, dims, widths[n % widths.len()]) };
+        let name = format!("few_rows{}_n{}_rank{}_delta", dims[0], dims[1], dims[3]);
+        cases.push(with_population(&name, full(dtype, dims), population));
+    }
+    let dims = [14, 640, 520, 20];
+    let mut rich = delta(DType::F16, dims, CodeWidth::FourThree);
+    rich.slices[0].core = true;
+    rich.slices[0].input = Factor::Dense { bases: 3 };
+    rich.slices[0].output = coded(None, rich.adapters, dims[1], dims[3]);
+    cases.push(with_population("few_rows_delta_bases_core_column_widths", full(DType::F16, dims), Population { op: rich, assignment: mixed }));
+    for (name, assignment) in [("one", Assignment::One), ("no", Assignment::BaseOnly), ("runs_of", Assignment::Runs)] {
+        let dims = [16, 200, 264, 16];
+        let population = Population { assignment, op: delta(DType::BF16, dims, CodeWidth::Four) };
+        cases.push(with_population(&format!("few_rows_delta_{name}_adapter"), full(DType::BF16, dims), population));
+    }
+    cases
 }
 
 /// With as many projections side by side, each with a core.
@@ -135,6 +173,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(case("residual", Linear { residual: true, ..Linear::new(DType::BF16, [17, 65, 33]) }));
     let full = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, [21, 65, 33]) };
     cases.push(with_delta("delta_odd_rank_everything", full, CodeWidth::FourThree, 11));
+    cases.extend(few_adapted_rows());
     cases.push(with_delta("delta_one_token", Linear::new(DType::BF16, [1, 129, 127]), CodeWidth::Four, 8));
     cases
 }

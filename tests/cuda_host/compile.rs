@@ -222,7 +222,7 @@ fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
         _ if all => true,
         Arch(86) => number.is_multiple_of(4),
         Arch(89) => number % 4 == 2 || number_of_shapes <= 2,
-        Arch(90) if entry.variant == "sm90_stream" => (number + number / 3 + turn).is_multiple_of(3),
+        Arch(90) if entry.variant.starts_with("sm90_stream") => (number + number / 3 + turn).is_multiple_of(3),
         Arch(90) if entry.runs_on.accept(Arch(80)).is_ok() => number.is_multiple_of(2),
         _ => true,
     };

@@ -1,0 +1,209 @@
+//! `linear` on few rows with what adapters add, in one launch: the variant `sm90_stream_adapted`, of `kernels/tile/stream_adapters.cuh`.
+
+use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::gemm::{ActivationForm, GemmParams, HALVES, gemm_header};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of};
+use super::linear_stream::{self, INSTEAD, splits};
+use super::linear_tensor::{product, unpacked};
+use super::params::params;
+use super::stream::StreamTile;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::Factor;
+use crate::ops::{Linear, LinearArgs};
+
+pub(super) const ADAPTED: Variant<Linear> = Variant {
+    name: "sm90_stream_adapted",
+    label: "linear/sm90_stream_adapted",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers: |op, target| {
+        linear_stream::covers(op, target)?;
+        Adapted::of(op, target).map(drop)
+    },
+    unit: |op, target| match Adapted::of(op, target) {
+        Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
+        // `covers` has refused it.
+        Err(_) => (linear_stream::STREAM.unit)(op, target),
+    },
+    units: |arch: Arch| {
+        let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(adapted, form)| adapted.unit(dtype, form))).collect()
+    },
+    workspace: |op, target| Adapted::of(op, target).map_or(0, |adapted| adapted.workspace()),
+    launch,
+};
+
+params! {
+    /// Of `linear_stream_adapted`.
+    LinearAdaptedParams {
+        gemm: GemmParams,
+        /// The words of the token index.
+        index: [const i32],
+        scaling: [const f32],
+        core: [const f32],
+        /// Parts of h, and how many blocks have left theirs.
+        partial: [f32],
+        arrived: [u32],
+        input: FactorParams,
+        output: FactorParams,
+        tile_rows: u32,
+        unused: u32,
+    }
+}
+
+const ENTRY: &str = "linear_stream_adapted";
+/// A warp group more than without adapters.
+const THREADS: u32 = 512;
+/// Blocks that compute a part of h.
+const PUBLISHERS: u64 = 32;
+/// Values of an adapter in its table.
+const TABLE_ENTRIES: u64 = 160;
+/// Bytes that the kernel keeps for the barriers of the stages.
+const BARRIERS: u64 = 256;
+/// Tokens and columns of both factors that kernels are compiled for.
+const TOKENS: [u64; 2] = [16, 32];
+const RANKS: [u64; 3] = [16, 32, 64];
+
+/// A kernel for a product with adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Adapted {
+    tile: StreamTile,
+    tokens: u64,
+    rank: u64,
+    split: bool,
+    /// Of the adapters' own shared memory.
+    own_bytes: u64,
+}
+
+impl Adapted {
+    /// The kernel for that many tokens and ranks, where a block has room for the rows of U of as many adapters.
+    fn new(tokens: u64, rank: u64, split: bool, shared_bytes: u32) -> Option<Self> {
+        let rows = StreamTile::most_weight_rows(split);
+        // U, g, h, the tables, five words a token, and the rest; and the barriers of the stages.
+        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + rank * 4 + TABLE_ENTRIES * 2 + 20) + 256;
+        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, split)?;
+        Some(Self { tile, tokens, rank, split, own_bytes })
+    }
+
+    /// All that there are on an architecture.
+    fn all(arch: Arch) -> Vec<Self> {
+        let shared_bytes = arch.shared_bytes().unwrap_or(0);
+        let of = |tokens| RANKS.into_iter().flat_map(move |rank| [false, true].map(|split| Self::new(tokens, rank, split, shared_bytes)));
+        TOKENS.into_iter().flat_map(of).flatten().collect()
+    }
+
+    /// The kernel for an operation that `sm90_stream` covers, or why there is none.
+    fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
+        let delta = op.delta.as_ref().ok_or("no adapters")?;
+        let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
+        let (Factor::Dense { .. }, Factor::Coded { .. }) = (slice.input, slice.output) else {
+            return Err("other factors than a dense one on the input side and codes on the output side".into());
+        };
+        let least = |sizes: &[u64], wanted: u64| sizes.iter().copied().find(|&size| wanted <= size).unwrap_or(u64::MAX);
+        let (tokens, rank) = (least(&TOKENS, op.tokens), least(&RANKS, slice.rank));
+        let room = || format!("{} tokens of rank {}: a block has no room for that many adapters' rows", op.tokens, slice.rank);
+        if tokens == u64::MAX || rank == u64::MAX {
+            return Err(room());
+        }
+        Self::new(tokens, rank, splits(op, target), target.shared_bytes).ok_or_else(room)
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        self.tile.shared_bytes() + (self.own_bytes + BARRIERS) as u32
+    }
+
+    fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
+        let mut defines = [self.tile.defines(self.split), INSTEAD.defines()].concat();
+        defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
+        defines.extend([("PUBLISHERS", PUBLISHERS.to_string()), ("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
+        let split = if self.split { ", K split" } else { "" };
+        Unit {
+            name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}{split}", self.tokens, self.rank, activation.name()),
+            source: source!("linear/sm90_stream_adapted.cu"),
+            headers: vec![gemm_header(), factor_header(), ("linear/stream_adapted_params.cuh", LinearAdaptedParams::cuda())],
+            defines,
+            entries: &["linear_stream_adapted", "linear_mma_4", "linear_mma_2"],
+            shared_bytes: self.shared_bytes().max(INSTEAD.shared_bytes()),
+        }
+    }
+
+    /// The parts of h.
+    fn workspace(&self) -> u64 {
+        PUBLISHERS * self.tokens * self.rank * 4
+    }
+
+    fn start(&self, clusters: u64) -> Launch {
+        Launch { threads: THREADS, shared_bytes: self.shared_bytes(), cooperative: true, ..self.tile.launch(clusters) }
+    }
+
+    /// # Safety
+    /// As [`Plan::launch`].
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+        let op = &plan.op;
+        let own = unpacked(op, args);
+        let room = StreamTile::resident(plan, ENTRY, |clusters| self.start(clusters))?;
+        let (Some(delta), Some(of), true) = (&op.delta, &args.delta, own.width() >= 16 && (!self.split || StreamTile::splits(op.d_out, room))) else {
+            // SAFETY: the caller's promise. What is on multiples of 16 bytes is on multiples of 4 too.
+            unsafe {
+                let (product, _) = product(queue, plan, workspace, args)?;
+                return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "linear_mma_4", "linear_mma_2"]);
+            }
+        };
+        let (slice, operands) = (&delta.slices[0], &of.slices[0]);
+        let tile_rows = StreamTile::tile_rows(op.d_out, room, self.split);
+        let clusters = StreamTile::clusters_of(op.d_out, tile_rows, self.split).min(room);
+        let mut gemm = self.tile.params(&own, tile_rows)?;
+        // Nothing is found in y.
+        gemm.adds = 0;
+        let params = LinearAdaptedParams {
+            gemm,
+            index: address(of.token_adapter.slice()),
+            scaling: address(&of.scaling),
+            core: address_of(operands.core.as_ref()),
+            partial: address(workspace),
+            arrived: queue.counters()?,
+            input: factor(slice.input, &operands.input, op.d_in, slice.rank),
+            output: factor(slice.output, &operands.output, op.d_out, slice.rank),
+            tile_rows,
+            unused: 0,
+        };
+        // SAFETY: the caller's promise; the width says that rows start where TMA can read them, and all blocks run at once.
+        unsafe { plan.launch(queue, ENTRY, &self.start(clusters), &params) }
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    match Adapted::of(&plan.op, &plan.target) {
+        // SAFETY: the caller's promise.
+        Ok(adapted) if plan.op.tokens > 0 => unsafe { adapted.launch(queue, plan, workspace, args) },
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{CodeWidth, CodebookGemm};
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn of([tokens, d_out, rank]: [u64; 3]) -> std::result::Result<Adapted, String> {
+        let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);
+        Adapted::of(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_out, 4096]) }, &H200)
+    }
+
+    #[test]
+    fn blocks_have_room_for_the_adapters_of_a_batch() {
+        for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 64], [16, 11008, 16], [32, 4096, 16], [17, 1024, 9]] {
+            let adapted = of(sizes).map(|adapted| (adapted.shared_bytes() <= H200.shared_bytes, Adapted::all(H200.arch).contains(&adapted)));
+            assert_eq!(adapted, Ok((true, true)), "{sizes:?}");
+        }
+        for sizes in [[33, 4096, 16], [16, 11008, 64], [16, 4096, 65]] {
+            assert!(of(sizes).is_err(), "{sizes:?}");
+        }
+    }
+}

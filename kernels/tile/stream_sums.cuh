@@ -1,0 +1,101 @@
+// Of a product of few rows with adapters (stream_adapters.cuh): what the adapters' warps leave in shared memory, and how the product's
+// warps add it to their sums.
+#pragma once
+
+#include "tile/codes.cuh"
+#include "tile/power.cuh"
+#include "tile/stream_gemm.cuh"
+#include "linear/stream_adapted_params.cuh"
+
+constexpr u32 ADAPTER_FIRST = STREAM_THREADS, ADAPTER_THREADS = 128, ADAPTER_WARPS = ADAPTER_THREADS / 32, ADAPTER_BARRIER = 2;
+constexpr u32 RANK_STEPS = RANK / 16;
+constexpr u32 WHOLE_WARP = 0xffffffffu;
+
+static_assert(TOKENS <= 32, "a lane has a token");
+
+struct AdapterSpace {
+    // Rows of U of each adapter of the batch; 16-byte pieces of a row are swizzled. First, what the warps of a block that projects summed.
+    alignas(128) element u[TOKENS][STREAM_ROWS * RANK];
+    alignas(16) element g[TOKENS][RANK + 8];
+    alignas(16) f32 h[TOKENS][RANK];
+    alignas(4) element table[TOKENS][TABLE_ENTRIES]; // each adapter's values, scaled: 128 sums of both stages, 28 of one, 4 of no bits
+    f32 table_scale[TOKENS];
+    f32 factor[TOKENS];                 // of each token's products
+    i32 adapter[TOKENS];                // of each place: adapters of the batch, in the order of their first tokens
+    i32 place[TOKENS];                  // of each token; -1 without an adapter
+    u32 places[TOKEN_BLOCKS];           // bit i: some of the eight tokens have place i
+    u64 ready, taken;                   // mbarriers: a tile's rows of U and g are there; they have been read
+};
+
+static_assert(sizeof(AdapterSpace) <= ADAPTER_BYTES, "the host's size is another");
+static_assert(sizeof(f32) * ADAPTER_WARPS * TOKENS * RANK <= sizeof(element) * TOKENS * STREAM_ROWS * RANK, "the parts take the place of U");
+
+// Behind the stages and their barriers. One thread readies its barriers before the ring's constructor has everyone wait.
+__device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
+    static_assert(STREAM_STAGES * 24 <= 256, "barriers of the ring");
+    char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
+    AdapterSpace &space = *reinterpret_cast<AdapterSpace *>(tiles + STREAM_STAGES * STREAM_STAGE + 256);
+    if (threadIdx.x == 0) {
+        mbarrier_init(&space.ready, ADAPTER_THREADS);
+        mbarrier_init(&space.taken, 8);
+    }
+    return space;
+}
+
+// In elements: where 16-byte piece `piece` of a row of U lies. Eight rows that ldmatrix reads are in different banks.
+__device__ __forceinline__ u32 u_place(u32 row, u32 piece) { return row * RANK + (piece ^ row / (64 / RANK) % (RANK / 8)) * 8; }
+
+// The part of the adapters in the epilogue of the product's warps.
+struct StreamSums {
+    static constexpr bool ADDS = true;
+    AdapterSpace &space;
+    u32 phase = 0;
+
+    __device__ __forceinline__ void begin() { mbarrier_wait(&space.ready, phase); }
+
+    __device__ __forceinline__ void end() {
+        phase ^= 1;
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            mbarrier_arrive(&space.taken);
+        }
+    }
+
+    // To a thread's four sums, as stream_outputs has them, of a warp's 16 rows from `inside` of the tile on.
+    __device__ __forceinline__ void add(u32 inside, u32 block, f32 (&sum)[4]) const {
+        u32 lane = threadIdx.x % 32, left = space.places[block];
+        if (!left) {
+            return;
+        }
+        u32 g[RANK_STEPS][2];
+#pragma unroll
+        for (u32 step = 0; step < RANK_STEPS; step++) {
+            ldmatrix_x2(g[step], shared_address(&space.g[block * 8 + lane % 8][step * 16 + lane / 8 % 2 * 8]));
+        }
+        i32 place[2];
+        f32 factor[2];
+#pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+            u32 token = block * 8 + lane % 4 * 2 + e;
+            place[e] = space.place[token];
+            factor[e] = space.factor[token];
+        }
+#pragma unroll 4
+        for (; left; left &= left - 1) {
+            i32 which = __ffs(left) - 1;
+            f32 own[4] = {};
+#pragma unroll
+            for (u32 step = 0; step < RANK_STEPS; step++) {
+                u32 a[4];
+                ldmatrix_x4(a, shared_address(&space.u[which][u_place(inside + lane % 16, step * 2 + lane / 16)]));
+                mma_m16n8k16<element>(own, a, g[step]);
+            }
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+                if (place[e % 2] == which) {
+                    sum[e] += factor[e % 2] * own[e];
+                }
+            }
+        }
+    }
+};
