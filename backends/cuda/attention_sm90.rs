@@ -1,6 +1,7 @@
 //! `attention` on Hopper: TMA, warp specialisation, wgmma.
 
 use super::attention::{AttentionParams, headers, parameters};
+use super::attention_lists as lists;
 use super::attention_pairs::{self as pairs, Pairs};
 use super::attention_repack::{self as repack, Repack, Rows};
 use super::attention_sm80 as sm80;
@@ -23,7 +24,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     covers,
     unit: |op, target| Tile::of(op, target.units).unit(op.dtype),
     units,
-    workspace: |op, _| COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes),
+    workspace: |op, _| lists::workspace(op, |op| COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes)),
     launch,
 };
 
@@ -103,6 +104,7 @@ impl Tile {
         let mut headers = headers();
         headers.extend(repack::headers());
         headers.extend(pairs::headers());
+        headers.extend(lists::headers());
         headers.push(("attention/sm90.cuh", include_str!("../../kernels/attention/sm90.cuh").into()));
         headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
         headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
@@ -121,7 +123,8 @@ impl Tile {
 }
 
 const ENTRIES: [&str; 4] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY];
-const LISTED_ENTRIES: [&str; 6] = ["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY];
+const LISTED_ENTRIES: [&str; 7] =
+    ["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
 
 fn units(_: Arch) -> Vec<Unit> {
     let two = HELD.map(|held| Tile { held, consumers: 2 });
@@ -162,6 +165,7 @@ impl Described {
 
 fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::covers(op, target)?;
+    let op = &*lists::listed(op);
     match op.form {
         Form::Dense => {}
         Form::Blocks(_) => Pairs::of(op, ROWS).map_or(Ok(()), Pairs::validate)?,
@@ -202,11 +206,16 @@ fn cluster(op: &Attention, units: u32) -> u64 {
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let (copies, pairs) = (copies(&plan.op), Pairs::of(&plan.op, ROWS));
-    let tile = Tile::of(&plan.op, plan.target.units);
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let (copies, pairs) = (copies(op), Pairs::of(op, ROWS));
+    let tile = Tile::of(op, plan.target.units);
     let part = |at: u64, bytes: u64| workspace.part(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
     let rest = part(COPIES_AT, copies.bytes())?;
-    let op = &copies.reads(&plan.op);
+    let op = &copies.reads(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &rest, args)? };
     // Strides are legal, as `covers` has seen; where the operands start is known only now.

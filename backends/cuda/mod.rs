@@ -2,6 +2,7 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod attention;
+mod attention_lists;
 mod attention_pairs;
 mod attention_repack;
 mod attention_short;

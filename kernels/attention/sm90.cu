@@ -8,6 +8,7 @@
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
 // under the products of its neighbours. Where tiles are few, the blocks of a cluster share the keys of one (`join_output`).
 
+#include "attention/lists.cuh"
 #include "attention/narrow.cuh"
 #include "attention/sm90.cuh"
 #include "attention/sm90_mask.cuh"
