@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, attention_short, attention_sm80, attention_sm90, attention_split};
+use super::{Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_split};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -25,7 +25,7 @@ const SIMT: Variant<Attention> = Variant {
     covers: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype, held(op.head_dim)),
     units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim))).collect(),
-    workspace: |_, _| 0,
+    workspace: |op, _| lists::workspace(op, |_| 0),
     launch,
 };
 
@@ -96,12 +96,14 @@ fn shared_bytes(held: u64) -> u32 {
 }
 
 fn unit(dtype: DType, held: u64) -> Unit {
+    let mut headers = headers();
+    headers.extend(lists::headers());
     Unit {
         name: format!("attention/simt {dtype} head_dim {held}"),
         source: source!("attention/simt.cu"),
-        headers: headers(),
+        headers,
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
-        entries: &["attention_simt"],
+        entries: &["attention_simt", lists::ENTRY],
         shared_bytes: shared_bytes(held),
     }
 }
@@ -136,6 +138,7 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
         AttentionIndex::None => 0,
         AttentionIndex::Varlen(index) => address(index.slice()),
         AttentionIndex::Blocks(index) => address(index.slice()),
+        AttentionIndex::BlockMap(index) => address(index.slice()),
         AttentionIndex::Paged(index) => address(index.slice()),
     };
     let mut params = AttentionParams {
@@ -180,7 +183,8 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
         band: 1,
     };
     match op.form {
-        Form::Dense => {}
+        // A map has become lists before it comes here.
+        Form::Dense | Form::BlockMap(_) => {}
         Form::Varlen(shape) => (params.form, params.lse_head) = (1, shape.total_q),
         Form::Blocks(shape) => {
             params.form = 2;
@@ -191,8 +195,12 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
     params
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let op = &plan.op;
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let pack = pack(op);
     let work = op.batch * (op.heads / pack) * (op.q_len * pack).div_ceil(ROWS);
     let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), 128) };

@@ -1,6 +1,7 @@
 //! `attention` on the tensor cores of Ampere and later.
 
 use super::attention::{AttentionParams, headers, parameters};
+use super::attention_lists as lists;
 use super::attention_repack::{self as repack, Repack, Rows};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
@@ -19,7 +20,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     covers,
     unit: |op, target| Tile::of(op).unit(op.dtype, target.arch),
     units,
-    workspace: |op, _| copies(op).bytes(),
+    workspace: |op, _| lists::workspace(op, |op| copies(op).bytes()),
     launch,
 };
 
@@ -86,12 +87,13 @@ impl Tile {
     fn unit(self, dtype: DType, arch: Arch) -> Unit {
         let mut headers = headers();
         headers.extend(repack::headers());
+        headers.extend(lists::headers());
         Unit {
             name: format!("attention/sm80 {dtype} head_dim {}", self.0),
             source: source!("attention/sm80.cu"),
             headers,
             defines: self.defines(dtype, arch),
-            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide", repack::ENTRY],
+            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide", repack::ENTRY, lists::ENTRY],
             shared_bytes: self.shared_bytes(arch),
         }
     }
@@ -130,7 +132,7 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
 fn pack(op: &Attention) -> u64 {
     let group = op.heads / op.kv_heads;
     match op.form {
-        Form::Blocks(_) => 1,
+        form if form.is_sparse() => 1,
         _ if op.q_len >= ROWS => 1,
         _ => group,
     }
@@ -159,11 +161,16 @@ fn copies(op: &Attention) -> Repack {
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let copies = copies(&plan.op);
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let copies = copies(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own, and the plan's module was compiled for this tile.
     unsafe {
         let starts = copies.launch(queue, plan, workspace, args)?;
-        launch_tile(queue, plan, Tile::of(&plan.op), &copies.reads(&plan.op), args, starts)
+        launch_tile(queue, plan, Tile::of(op), &copies.reads(op), args, starts)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `attention` on Hopper: TMA, warp specialisation, wgmma.
 
 use super::attention::{AttentionParams, headers, parameters};
+use super::attention_lists as lists;
 use super::attention_pairs::{self as pairs, Pairs};
 use super::attention_repack::{self as repack, Repack, Rows};
 use super::attention_sm80 as sm80;
@@ -21,9 +22,9 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, _| unit(op.dtype, held(op.head_dim)),
+    unit: |op, target| Tile::of(op, target.units).unit(op.dtype),
     units,
-    workspace: |op, _| COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes),
+    workspace: |op, _| lists::workspace(op, |op| COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes)),
     launch,
 };
 
@@ -45,10 +46,15 @@ params! {
     }
 }
 
-/// Rows of a block, keys of a step, and stages of the ring in `kernels/attention/sm90.cu`.
+/// Rows of a tile but for the larger one, keys of a step, and stages of Q and of the ring in `kernels/attention/sm90.cu`.
 const ROWS: u64 = 128;
 const KEYS: u64 = 128;
+const Q_STAGES: u64 = 2;
 const STAGES: u64 = 2;
+/// Rows of a warp group.
+const GROUP: u64 = 64;
+/// Up to this many elements of a head the registers hold a third warp group.
+const NARROW: u64 = 64;
 /// Bytes of keys and values that stay in the second-level cache, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
 /// Bytes for the barriers.
@@ -65,31 +71,65 @@ fn held(head_dim: u64) -> u64 {
     HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(LONGEST)
 }
 
-fn shared_bytes(held: u64) -> u32 {
-    ((ROWS + 2 * STAGES * KEYS) * held.next_multiple_of(PANEL) * 2 + BARRIERS) as u32
+/// What a kernel is compiled for: elements of a head, and warp groups that multiply, 64 rows of a tile each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    held: u64,
+    consumers: u64,
 }
 
-fn unit(dtype: DType, held: u64) -> Unit {
-    let mut headers = headers();
-    headers.extend(repack::headers());
-    headers.extend(pairs::headers());
-    headers.push(("attention/sm90.cuh", include_str!("../../kernels/attention/sm90.cuh").into()));
-    headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
-    headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
-    let mut defines = sm80::Tile::exactly(held).defines(dtype, Arch(90));
-    defines.push(("TMA_SHARED_BYTES", shared_bytes(held).to_string()));
-    Unit {
-        name: format!("attention/sm90 {dtype} head_dim {held}"),
-        source: source!("attention/sm90.cu"),
-        headers,
-        defines,
-        entries: &["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY],
-        shared_bytes: shared_bytes(held),
+impl Tile {
+    /// Three groups where that takes less time: the softmax of narrow heads takes longer than their products, and more warps hide more
+    /// of it. A tile of 192 rows was measured to take 6/5 of the time of one of 128; where tiles are few the last ones decide.
+    fn of(op: &Attention, units: u32) -> Self {
+        let waves = |rows| work(op, rows).div_ceil(u64::from(units.max(1)));
+        let three = op.head_dim <= NARROW && matches!(op.form, Form::Dense) && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
+        Self { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
+    }
+
+    const fn rows(self) -> u64 {
+        self.consumers * GROUP
+    }
+
+    /// Of a block: a warp group copies.
+    const fn threads(self) -> u32 {
+        (self.consumers as u32 + 1) * 128
+    }
+
+    fn shared_bytes(self) -> u32 {
+        ((Q_STAGES * self.rows() + 2 * STAGES * KEYS) * self.held.next_multiple_of(PANEL) * 2 + BARRIERS) as u32
+    }
+
+    fn unit(self, dtype: DType) -> Unit {
+        let mut headers = headers();
+        headers.extend(repack::headers());
+        headers.extend(pairs::headers());
+        headers.extend(lists::headers());
+        headers.push(("attention/sm90.cuh", include_str!("../../kernels/attention/sm90.cuh").into()));
+        headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
+        headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
+        let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
+        defines.extend([("CONSUMERS", self.consumers.to_string()), ("TMA_SHARED_BYTES", self.shared_bytes().to_string())]);
+        Unit {
+            name: format!("attention/sm90 {dtype} head_dim {} rows {}", self.held, self.rows()),
+            source: source!("attention/sm90.cu"),
+            headers,
+            defines,
+            // Blocks of a list are 128 long.
+            entries: if self.rows() == ROWS { &LISTED_ENTRIES } else { &ENTRIES },
+            shared_bytes: self.shared_bytes(),
+        }
     }
 }
 
+const ENTRIES: [&str; 4] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY];
+const LISTED_ENTRIES: [&str; 7] =
+    ["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+
 fn units(_: Arch) -> Vec<Unit> {
-    HELD.iter().flat_map(|&held| [DType::F16, DType::BF16].map(|dtype| unit(dtype, held))).collect()
+    let two = HELD.map(|held| Tile { held, consumers: 2 });
+    let three = HELD.into_iter().filter(|&held| held <= NARROW).map(|held| Tile { held, consumers: 3 });
+    two.into_iter().chain(three).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
 }
 
 /// The operands that TMA cannot read where they are, and that are copied first: strides are multiples of 16 bytes to it, and so is
@@ -125,6 +165,7 @@ impl Described {
 
 fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::covers(op, target)?;
+    let op = &*lists::listed(op);
     match op.form {
         Form::Dense => {}
         Form::Blocks(_) => Pairs::of(op, ROWS).map_or(Ok(()), Pairs::validate)?,
@@ -144,8 +185,8 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
 }
 
 /// Tiles of all heads and sequences.
-fn work(op: &Attention) -> u64 {
-    op.batch * op.heads * op.q_len.div_ceil(ROWS)
+fn work(op: &Attention, rows: u64) -> u64 {
+    op.batch * op.heads * op.q_len.div_ceil(rows)
 }
 
 /// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
@@ -161,24 +202,30 @@ fn cluster(op: &Attention, units: u32) -> u64 {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
         _ => op.kv_len.div_ceil(KEYS),
     };
-    [8, 4, 2].into_iter().find(|&size| work(op) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
+    [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let (copies, pairs) = (copies(&plan.op), Pairs::of(&plan.op, ROWS));
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let (copies, pairs) = (copies(op), Pairs::of(op, ROWS));
+    let tile = Tile::of(op, plan.target.units);
     let part = |at: u64, bytes: u64| workspace.part(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
     let rest = part(COPIES_AT, copies.bytes())?;
-    let op = &copies.reads(&plan.op);
+    let op = &copies.reads(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &rest, args)? };
     // Strides are legal, as `covers` has seen; where the operands start is known only now.
     if starts.iter().any(|start| !start.is_multiple_of(16)) {
         // SAFETY: the caller's promise; this module holds the kernel too.
-        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(held(op.head_dim)), op, args, starts) };
+        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.held), op, args, starts) };
     }
     let mut common = parameters(op, args, 1);
     [common.q, common.k, common.v] = starts;
-    (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band(op) as u32);
+    (common.tiles, common.band) = (op.q_len.div_ceil(tile.rows()) as u32, band(op) as u32);
     let planned = pairs.map(|pairs| part(COPIES_AT + copies.bytes(), pairs.bytes()).map(|room| (pairs, room))).transpose()?;
     if let Some((pairs, room)) = &planned {
         // SAFETY: the caller's promise; that part of the workspace is the plan's alone.
@@ -187,10 +234,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let [q, k, v] = Rows::of(op);
     let box_keys = if pairs.is_some() { KEYS / 2 } else { KEYS };
     let map = |rows: &Rows, box_rows, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows).layout(op.dtype).encode_at(start) };
-    let (work, cluster) = (work(op), cluster(op, plan.target.units));
+    let (work, cluster) = (work(op, tile.rows()), cluster(op, plan.target.units));
     let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
     let params = TmaParams {
-        q: map(&q, ROWS, starts[0])?,
+        q: map(&q, tile.rows(), starts[0])?,
         k: map(&k, box_keys, starts[1])?,
         v: map(&v, box_keys, starts[2])?,
         common,
@@ -206,7 +253,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     };
     let grid = blocks(resident * cluster);
     // It waits for the launch before, and reads nothing until then.
-    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), cluster: [cluster as u32, 1, 1], overlap: true, ..Launch::new(grid, 384) };
+    let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [cluster as u32, 1, 1], overlap: true, ..Launch::new(grid, tile.threads()) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }
@@ -252,7 +299,18 @@ mod tests {
     }
 
     #[test]
+    fn narrow_heads_have_three_groups_where_tiles_are_many() {
+        let op = |heads, tokens, head_dim| Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], head_dim);
+        let of = |heads, tokens, head_dim| Tile::of(&op(heads, tokens, head_dim), TARGET.units).rows();
+        assert_eq!([of(32, 4096, 64), of(8, 16384, 64), of(32, 4096, 32), of(32, 1024, 64), of(4, 1024, 64), of(32, 4096, 80)], [192, 192, 192, 128, 128, 128]);
+        for tokens in (64..20_000).step_by(192) {
+            let tile = Tile::of(&op(3, tokens, 64), TARGET.units);
+            assert!(tile.consumers == 2 || cluster(&op(3, tokens, 64), TARGET.units) == 1);
+        }
+    }
+
+    #[test]
     fn stages_fit() {
-        assert!(HELD.iter().all(|&held| shared_bytes(held) <= 227 << 10));
+        assert!(HELD.iter().all(|&held| Tile { held, consumers: if held <= NARROW { 3 } else { 2 } }.shared_bytes() <= 227 << 10));
     }
 }

@@ -9,7 +9,6 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -143,7 +142,7 @@ fn tiles(op: &Attention) -> u64 {
 
 fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::covers(op, target)?;
-    if matches!(op.form, Form::Blocks(_)) {
+    if op.form.is_sparse() {
         return Err("it does not run the block-sparse form".into());
     }
     if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {

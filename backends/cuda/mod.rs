@@ -3,6 +3,7 @@
 
 mod adapter_basis;
 mod attention;
+mod attention_lists;
 mod attention_pairs;
 mod attention_repack;
 mod attention_short;

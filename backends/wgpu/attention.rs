@@ -12,7 +12,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex, Form, Strides};
-use crate::ops::index::{BlockMask, HostIndex, PageTable, Varlen};
+use crate::ops::index::{BlockMap, BlockMask, HostIndex, PageTable, Varlen};
 
 const VARIANTS: &[&str] = &["f16", "portable"];
 /// Lengths, and how far a window reaches, at most: sums of two stay in the shader's 32 bits.
@@ -79,7 +79,7 @@ impl Tensor {
         let (queries, keys, by_sequence) = match op.form {
             Form::Varlen(shape) => ((shape.total_q, 1, false), (shape.total_kv, 1), false),
             Form::Paged(shape) => ((op.q_len, 1, true), (shape.page, shape.pool_pages), false),
-            Form::Dense | Form::Blocks(_) => ((op.q_len, 1, true), (op.kv_len, 1), true),
+            Form::Dense | Form::Blocks(_) | Form::BlockMap(_) => ((op.q_len, 1, true), (op.kv_len, 1), true),
         };
         let query = |strides| Self { strides, tokens: queries.0, heads: op.heads, by_sequence: queries.2, pages: queries.1 };
         let key = |strides| Self { strides, tokens: keys.0, heads: op.kv_heads, by_sequence, pages: keys.1 };
@@ -106,7 +106,7 @@ impl Tensor {
 
 /// Query heads that are rows of one problem: those that read one key head, unless each has a pattern of its own.
 fn packed(op: &Attention) -> u64 {
-    if matches!(op.form, Form::Blocks(_)) { 1 } else { op.heads / op.kv_heads }
+    if op.form.is_sparse() { 1 } else { op.heads / op.kv_heads }
 }
 
 /// How many keys before and after its own position a query sees.
@@ -127,6 +127,7 @@ impl Wgpu {
             Form::Dense => 0,
             Form::Varlen(shape) => Varlen::capacity(&shape),
             Form::Blocks(shape) => BlockMask::capacity(&shape),
+            Form::BlockMap(shape) => BlockMap::capacity(&shape),
             Form::Paged(shape) => PageTable::capacity(&shape),
         };
         if index.saturating_mul(4) > self.window_bytes() {
@@ -171,7 +172,7 @@ fn split(op: &Attention, layout: Layout, room: u64) -> [u64; 2] {
     let [before, after] = reach(op);
     // Keys that the rows of a tile see together.
     let range = op.kv_len.min(before + after + layout.rows().div_ceil(packed) + 1).max(1);
-    if matches!(op.form, Form::Blocks(_)) {
+    if op.form.is_sparse() {
         return [1, range];
     }
     let tiles = (op.q_len * packed).div_ceil(layout.rows()) * (op.heads / packed) * op.batch;
@@ -218,6 +219,7 @@ impl Plan {
                 Form::Dense => [0; 3],
                 Form::Varlen(shape) => [shape.batch as u32, shape.total_q as u32, 0],
                 Form::Blocks(shape) => [shape.block, shape.patterns, shape.capacity],
+                Form::BlockMap(shape) => [shape.block, shape.patterns, 0],
                 Form::Paged(shape) => [shape.batch as u32, shape.pages as u32, shape.page as u32],
             },
         }
@@ -284,6 +286,7 @@ impl Kernel<Attention> for Wgpu {
             AttentionIndex::None => None,
             AttentionIndex::Varlen(index) => Some(index.slice()),
             AttentionIndex::Blocks(index) => Some(index.slice()),
+            AttentionIndex::BlockMap(index) => Some(index.slice()),
             AttentionIndex::Paged(index) => Some(index.slice()),
         };
         let tensors = Tensor::of(op);

@@ -65,6 +65,7 @@ impl Stage {
             Form::Dense => with_form!("attention/dense.wgsl"),
             Form::Varlen(_) => with_form!("attention/varlen.wgsl"),
             Form::Blocks(_) => with_form!("attention/blocks.wgsl"),
+            Form::BlockMap(_) => with_form!("attention/block_map.wgsl"),
             Form::Paged(_) => with_form!("attention/paged.wgsl"),
         }
     }
@@ -117,11 +118,12 @@ impl Kind {
 
 /// Every specialisation, at the head dimensions between which the shader changes in numbers alone.
 pub(super) fn sources() -> Vec<Source> {
-    use crate::ops::index::{BlockShape, PageShape, VarlenShape};
+    use crate::ops::index::{BlockShape, MapShape, PageShape, VarlenShape};
     let forms = [
         Form::Dense,
         Form::Varlen(VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 }),
         Form::Blocks(BlockShape { block: 64, q_blocks: 1, kv_blocks: 1, patterns: 1, capacity: 1, masks: 0 }),
+        Form::BlockMap(MapShape { block: 64, q_blocks: 1, kv_blocks: 1, patterns: 1 }),
         Form::Paged(PageShape { batch: 1, pages: 1, page: 1, pool_pages: 1 }),
     ];
     let types = DType::ALL.map(|dtype| ("portable", dtype)).into_iter().chain([("f16", DType::F16)]);

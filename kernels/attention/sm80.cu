@@ -1,6 +1,7 @@
 // O = softmax(scale·Q·Kᵀ + mask)·V on the tensor cores of Ampere and later: every form, size and stride, f16 and bf16.
 
 #include "attention/repack.cuh"
+#include "attention/lists.cuh"
 #include "attention/narrow.cuh"
 
 // Every row of Q, K and V starts on a multiple of 16 bytes.

@@ -8,6 +8,7 @@
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
 // under the products of its neighbours. Where tiles are few, the blocks of a cluster share the keys of one (`join_output`).
 
+#include "attention/lists.cuh"
 #include "attention/narrow.cuh"
 #include "attention/sm90.cuh"
 #include "attention/sm90_mask.cuh"
@@ -33,10 +34,11 @@ template <Lists LISTED> __device__ __forceinline__ void produce(const TmaParams 
     for (; work < total; turn++) {
         Block block = block_of<LISTED>(p, work);
         u32 kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
-        await(&shared.q_empty, turn % 2 ^ 1);
-        shared.work = work;
-        mbarrier_arrive_expect(&shared.q_full, Q_BYTES);
-        fetch(p.q, stage.q, &shared.q_full, block.first_row, block.head, block.batch);
+        u32 place = turn % Q_STAGES;
+        await(&shared.q_empty[place], turn / Q_STAGES % 2 ^ 1);
+        shared.work[place] = work;
+        mbarrier_arrive_expect(&shared.q_full[place], Q_BYTES);
+        fetch<BLOCK_ROWS>(p.q, stage.q + place * Q_BYTES, &shared.q_full[place], block.first_row, block.head, block.batch);
         TilePairs pairs = {};
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
@@ -61,18 +63,18 @@ template <Lists LISTED> __device__ __forceinline__ void produce(const TmaParams 
                 shared.keys[at] = {key, kind};
             }
             mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
-            fetch(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
+            fetch<BLOCK_KEYS>(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
             await(&shared.v_ring.empty[at], round);
             mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
-            fetch(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
+            fetch<BLOCK_KEYS>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
         work = next_work(p, total);
     }
     // Nothing is left.
-    await(&shared.q_empty, turn % 2 ^ 1);
-    shared.work = ~0u;
-    mbarrier_arrive(&shared.q_full);
+    await(&shared.q_empty[turn % Q_STAGES], turn / Q_STAGES % 2 ^ 1);
+    shared.work[turn % Q_STAGES] = ~0u;
+    mbarrier_arrive(&shared.q_full[turn % Q_STAGES]);
 }
 
 // Keys of the step in a stage, for warp group `group`.
@@ -94,22 +96,28 @@ __device__ __forceinline__ void hide(const AttentionParams &p, Scores &s, const 
     }
 }
 
-// The tiles of a warp group: 64 rows of each; `group` is 0 or 1.
+// The tiles of a warp group: 64 rows of each; `group` counts from 0.
 template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams &params, const Stage &stage, u32 group) {
     const AttentionParams &p = params.common;
     Shared &shared = *stage.shared;
     f32 factor = p.scale * 1.4426950409f;
-    u32 q = shared_address(stage.q) + group * 64 * ROW_BYTES, k = shared_address(stage.k), v = shared_address(stage.v), count = 0;
+    u64 q_tiles = wgmma_descriptor(shared_address(stage.q) + group * 64 * ROW_BYTES, 16, PATTERN, SWIZZLE_128);
+    u64 k_tiles = wgmma_descriptor(shared_address(stage.k), 16, PATTERN, SWIZZLE_128);
+    u64 v_tiles = wgmma_descriptor(shared_address(stage.v), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128);
+    u32 count = 0;
 
 #pragma unroll 1
     for (u32 turn = 0;; turn++) {
-        await(&shared.q_full, turn % 2);
+        u32 place = turn % Q_STAGES;
+        await(&shared.q_full[place], turn / Q_STAGES % 2);
         // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
-        u32 work = __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.work : 0, 0);
+        u32 work = __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.work[place] : 0, 0);
         if (work == ~0u) {
             return;
         }
         Block block = block_of<LISTED>(params, work);
+        block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
+        u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         Rows rows;
         i32 first = block.first_row + i32(group * 64), last = first + 63 < i32(p.q_len) ? first + 63 : i32(p.q_len) - 1;
         rows.row[0] = first + i32(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
@@ -125,14 +133,14 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
             o[i] = 0.0f;
         }
         if (block.steps.last < block.steps.first) {
-            leave(&shared.q_empty);
+            leave(&shared.q_empty[place]);
         } else {
             Weights weights;
             await(&shared.k_ring.full[count % STAGES], count / STAGES % 2);
             {
                 Scores s;
                 wgmma_fence();
-                start_scores(s, q, k + count % STAGES * KV_BYTES);
+                start_scores(s, q, wgmma_moved(k, count % STAGES * KV_BYTES));
                 wgmma_wait<0>();
                 wgmma_hold(s);
                 auto keys = keys_of<LISTED>(shared, count % STAGES, block.steps.last, group);
@@ -141,14 +149,14 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
                 }
                 leave(&shared.k_ring.empty[count % STAGES]);
                 if (block.steps.last == block.steps.first) {
-                    leave(&shared.q_empty);
+                    leave(&shared.q_empty[place]);
                 }
                 hide<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
             }
-            if (group == 1 && block.steps.last > block.steps.first) {
-                // The other group may multiply first.
+            if (group == CONSUMERS - 1 && block.steps.last > block.steps.first) {
+                // The first group may multiply first.
                 named_barrier_arrive(1, 256);
             }
             for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
@@ -157,12 +165,12 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
                 await(&shared.k_ring.full[next % STAGES], next / STAGES % 2);
                 named_barrier_sync(1 + group, 256);
                 wgmma_fence();
-                start_scores(s, q, k + next % STAGES * KV_BYTES);
+                start_scores(s, q, wgmma_moved(k, next % STAGES * KV_BYTES));
                 await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
                 wgmma_fence();
-                start_output(o, weights, v + count % STAGES * KV_BYTES);
-                if (group == 0 || step != block.steps.first) {
-                    named_barrier_arrive(2 - group, 256);
+                start_output(o, weights, wgmma_moved(v, count % STAGES * KV_BYTES));
+                if (group < CONSUMERS - 1 || step != block.steps.first) {
+                    named_barrier_arrive(group < CONSUMERS - 1 ? 2 + group : 1, 256);
                 }
                 wgmma_wait<1>();
                 wgmma_hold(s);
@@ -173,13 +181,10 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
                 leave(&shared.k_ring.empty[next % STAGES]);
                 if (step == block.steps.first) {
                     // Q of the next tile may come.
-                    leave(&shared.q_empty);
+                    leave(&shared.q_empty[place]);
                 }
                 hide<LISTED>(p, s, rows, block.mask, keys);
                 soften_scores(s, rows, factor);
-                if constexpr (WIDE_HEADS) {
-                    settle_sums(rows);
-                }
                 wgmma_wait<0>();
                 wgmma_hold(o);
                 hold(weights);
@@ -190,7 +195,7 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
             }
             await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
             wgmma_fence();
-            start_output(o, weights, v + count % STAGES * KV_BYTES);
+            start_output(o, weights, wgmma_moved(v, count % STAGES * KV_BYTES));
             wgmma_wait<0>();
             wgmma_hold(o);
             hold(weights);
@@ -208,14 +213,16 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
 template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaParams &p, char *tiles) {
     Stage stage;
     stage.q = tiles;
-    stage.k = stage.q + Q_BYTES;
+    stage.k = stage.q + Q_STAGES * Q_BYTES;
     stage.v = stage.k + STAGES * KV_BYTES;
     stage.shared = (Shared *)(stage.v + STAGES * KV_BYTES);
     Shared &shared = *stage.shared;
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.q_full, 1);
-        // A lane of each consumer warp.
-        mbarrier_init(&shared.q_empty, CONSUMERS * 4);
+        for (int i = 0; i < Q_STAGES; i++) {
+            mbarrier_init(&shared.q_full[i], 1);
+            // A lane of each consumer warp.
+            mbarrier_init(&shared.q_empty[i], CONSUMERS * 4);
+        }
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.k_ring.full[i], 1);
             mbarrier_init(&shared.v_ring.full[i], 1);
@@ -232,7 +239,7 @@ template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaPara
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
         // Whoever reads a plan needs some more.
-        registers_give<LISTED == BLOCKS_OF_64 ? 40 : 24>();
+        registers_give<CONSUMERS == 3 ? 32 : LISTED == BLOCKS_OF_64 ? 40 : 24>();
         if (threadIdx.x == 0) {
             produce<LISTED>(p, stage);
         }
@@ -244,7 +251,7 @@ template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaPara
             cluster_wait();
         }
     } else {
-        registers_take<LISTED == BLOCKS_OF_64 ? 232 : 240>();
+        registers_take<CONSUMERS == 3 ? 160 : LISTED == BLOCKS_OF_64 ? 232 : 240>();
         consume<LISTED>(p, stage, group - 1);
         if (cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
@@ -262,6 +269,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
     attend_tma<EVERY>(p, tiles);
 }
 
+#if CONSUMERS == 2
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
@@ -273,3 +281,4 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pa
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_64>(p, tiles);
 }
+#endif

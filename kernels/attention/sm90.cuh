@@ -10,10 +10,11 @@
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
 
-constexpr int CONSUMERS = 2;
+// CONSUMERS, from the host: warp groups that multiply.
 constexpr int BLOCK_ROWS = CONSUMERS * 64;
 constexpr int BLOCK_KEYS = 128;
 constexpr int STAGES = 2;
+constexpr int Q_STAGES = 2;                               // tiles whose rows of Q are there, or under way
 constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;
 constexpr int PANELS = (HEAD_DIM + 63) / 64;              // a copied row has 64 elements: 128 bytes, swizzled
 constexpr u32 ROW_BYTES = 128;
@@ -24,7 +25,7 @@ constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128, "whole steps of the product, and O in registers");
 constexpr u32 SHARED_TAIL = 256;                          // for barriers
 
-static_assert(Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
+static_assert(Q_STAGES * Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
 
 // mbarrier_wait, whose trap costs the consumers the registers that setmaxnreg gives them: a debug build gives up by going on, and
 // wrong output shows the fault.
@@ -62,11 +63,11 @@ struct GroupKeys {
 
 // What a block shares besides its tiles.
 struct Shared {
-    u64 q_full, q_empty;
+    u64 q_full[Q_STAGES], q_empty[Q_STAGES];
     Ring k_ring, v_ring;
     Keys keys[STAGES];
     PairKeys pairs[STAGES];
-    u32 work;   // the tile whose Q is there
+    u32 work[Q_STAGES];   // the tile whose Q is there
 };
 
 static_assert(sizeof(Shared) <= SHARED_TAIL, "what the host sets aside");
@@ -77,15 +78,13 @@ struct Stage {
     Shared *shared;
 };
 
-// Starts copying BLOCK_ROWS or BLOCK_KEYS rows of a head from `row`.
-__device__ __forceinline__ void fetch(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
+// Starts copying ROWS_COPIED rows of a head from `row`.
+template <int ROWS_COPIED> __device__ __forceinline__ void fetch(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
-        tma_load_4d(to + panel * BLOCK_KEYS * ROW_BYTES, &map, full, panel * 64, row, head, batch);
+        tma_load_4d(to + panel * ROWS_COPIED * ROW_BYTES, &map, full, panel * 64, row, head, batch);
     }
 }
-
-static_assert(BLOCK_ROWS == BLOCK_KEYS, "panels of Q, K and V are alike");
 
 // The same of two blocks of 64 keys, which lie one behind the other then; `map` has boxes of as many.
 __device__ __forceinline__ void fetch_pair(const tensor_map &map, char *to, u64 *full, const i32 (&rows)[2], u32 head, u32 batch) {
@@ -201,24 +200,22 @@ typedef f32 Scores[BLOCK_KEYS / 2];
 typedef f32 Output[HEAD_DIM / 2];
 typedef u32 Weights[BLOCK_KEYS / 16][4];
 
-// Starts S = Q·Kᵀ for the warp group whose rows of Q lie at `q`.
-__device__ __forceinline__ void start_scores(Scores &s, u32 q, u32 k) {
+// Starts S = Q·Kᵀ for the warp group whose rows of Q `q` describes.
+__device__ __forceinline__ void start_scores(Scores &s, u64 q, u64 k) {
 #pragma unroll
     for (int e = 0; e < HEAD_DIM / 16; e++) {
         u32 within = e % 4 * 32, panel = e / 4;
-        u64 left = wgmma_descriptor(q + panel * BLOCK_ROWS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
-        u64 right = wgmma_descriptor(k + panel * BLOCK_KEYS * ROW_BYTES + within, 16, PATTERN, SWIZZLE_128);
+        u64 left = wgmma_moved(q, panel * BLOCK_ROWS * ROW_BYTES + within), right = wgmma_moved(k, panel * BLOCK_KEYS * ROW_BYTES + within);
         wgmma_ss<element, BLOCK_KEYS>(s, left, right, e != 0);
     }
     wgmma_commit();
 }
 
 // Starts O += P·V.
-__device__ __forceinline__ void start_output(Output &o, const Weights &weights, u32 v) {
+__device__ __forceinline__ void start_output(Output &o, const Weights &weights, u64 v) {
 #pragma unroll
     for (int j = 0; j < BLOCK_KEYS / 16; j++) {
-        u64 right = wgmma_descriptor(v + j * 16 * ROW_BYTES, BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128);
-        wgmma_rs<element, HEAD_DIM, 1>(o, weights[j], right, true);
+        wgmma_rs<element, HEAD_DIM, 1>(o, weights[j], wgmma_moved(v, j * 16 * ROW_BYTES), true);
     }
     wgmma_commit();
 }
@@ -237,27 +234,55 @@ struct Rows {
     f32 most[2], total[2], shrink[2];
 };
 
-// Of wide heads products take longer than the softmax, and its place is under them (`settle_sums`). Of narrow ones it is the other way
-// round: measured, they lose by that, and by asking whether O has to shrink.
-constexpr bool WIDE_HEADS = HEAD_DIM > 64;
-// The power of two that a weight may reach before what was summed shrinks. Few steps then need it, and f16 goes to 2^16.
+// The power of two that a weight may reach before what was summed shrinks (FlashAttention-4 does the same). Few steps then need it,
+// and f16 goes to 2^16.
 constexpr f32 SLACK = 8.0f;
+
+template <class Choose> __device__ __forceinline__ i32 of_quad(i32 value, Choose choose) {
+    value = choose(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return choose(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+// Of the scores of one of this thread's rows, and of the lanes that hold the rest of it: what `choose` leaves of their bits.
+template <class Choose> __device__ __forceinline__ i32 choose_bits(const Scores &s, int r, Choose choose) {
+    i32 bits = __float_as_int(s[2 * r]);
+#pragma unroll
+    for (int i = 0; i < BLOCK_KEYS / 8; i++) {
+        bits = choose(choose(bits, __float_as_int(s[4 * i + 2 * r])), __float_as_int(s[4 * i + 2 * r + 1]));
+    }
+    return of_quad(bits, choose);
+}
+
+// The greatest score of each row; or -infinity where none is above zero, and the row has seen one that is.
+//
+// One instruction compares three whole numbers, and none three floating-point ones. Bits of numbers that are not negative are
+// ordered as they are, and are the greater ones; of negative numbers the greatest has the least bits. Those are asked for only
+// where a row's greatest score so far is negative too.
+__device__ __forceinline__ void find_peaks(f32 (&peak)[2], const Scores &s, const Rows &rows) {
+    auto greater = [](i32 a, i32 b) { return a > b ? a : b; };
+    auto lesser = [](i32 a, i32 b) { return a < b ? a : b; };
+    i32 bits[2] = {choose_bits(s, 0, greater), choose_bits(s, 1, greater)};
+    bool below[2] = {bits[0] < 0, bits[1] < 0};
+    if (any_lane((below[0] && rows.most[0] < 0.0f) || (below[1] && rows.most[1] < 0.0f))) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            i32 least = choose_bits(s, r, lesser);
+            peak[r] = __int_as_float(below[r] ? least : bits[r]);
+        }
+    } else {
+        peak[0] = below[0] ? -infinity() : __int_as_float(bits[0]);
+        peak[1] = below[1] ? -infinity() : __int_as_float(bits[1]);
+    }
+}
 
 // Scores become weights. What was summed before is to shrink by `shrink`.
 __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor) {
+    f32 peak[2];
+    find_peaks(peak, s, rows);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        f32 peak = -infinity();
-#pragma unroll
-        for (int i = 0; i < BLOCK_KEYS / 8; i++) {
-            peak = fmaxf(peak, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
-        }
-        peak = fmaxf(peak, shuffle_xor(peak, 1));
-        peak = fmaxf(peak, shuffle_xor(peak, 2));
-        f32 above = fmaxf(rows.most[r], peak * factor);
-        if constexpr (WIDE_HEADS) {
-            above = above > rows.most[r] + SLACK ? above : rows.most[r];
-        }
+        f32 above = fmaxf(rows.most[r], peak[r] * factor);
+        above = above > rows.most[r] + SLACK ? above : rows.most[r];
         // A row that has seen nothing yet: its weights are 2^-infinity.
         f32 base = above == -infinity() ? 0.0f : above;
         rows.shrink[r] = exp2_fast(rows.most[r] - base);
@@ -276,15 +301,6 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
     }
 }
 
-// Weights are computed before what follows. Only a wait that hangs on their sums holds the assembler to that: it moves arithmetic
-// behind wgmma_wait otherwise, and the softmax behind the product that it is to run under.
-__device__ __forceinline__ void settle_sums(const Rows &rows) {
-    // Never: weights are not negative.
-    if (rows.total[0] + rows.total[1] < 0.0f) {
-        asm volatile("nanosleep.u32 0;" ::: "memory");
-    }
-}
-
 __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) {
 #pragma unroll
     for (int j = 0; j < BLOCK_KEYS / 16; j++) {
@@ -296,7 +312,7 @@ __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) 
 }
 
 __device__ __forceinline__ void shrink_output(Output &o, const Rows &rows) {
-    if (WIDE_HEADS && !any_lane(rows.shrink[0] != 1.0f || rows.shrink[1] != 1.0f)) {
+    if (!any_lane(rows.shrink[0] != 1.0f || rows.shrink[1] != 1.0f)) {
         return;
     }
 #pragma unroll
@@ -340,6 +356,9 @@ __device__ __forceinline__ void write_across(element *to, const Output &o, int r
     }
 }
 
+// Of short rows there is little to gain by writing 16 bytes where they start anywhere, and the code has to be fetched too.
+constexpr bool ACROSS = HEAD_DIM > 64;
+
 __device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -351,13 +370,12 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
         i32 count = there ? p.head_dim : 0;
         bool aligned = (u64(to) & 15) == 0;
-        // Of short rows there is little to gain, and the code has to be fetched too.
-        if (WIDE_HEADS && any_lane(!aligned)) {
+        if (ACROSS && any_lane(!aligned)) {
             write_across(to, o, r, share, count);
         } else {
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 8; i += 4) {
-                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count, WIDE_HEADS || aligned);
+                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count, ACROSS || aligned);
             }
         }
         if (p.lse && there && threadIdx.x % 4 == 0) {
@@ -375,8 +393,8 @@ constexpr int KEPT_SUMS = BLOCK_ROWS * KEPT_PITCH;       // then the maximum and
 static_assert((KEPT_SUMS + BLOCK_ROWS * 2) * 4 <= 2 * STAGES * KV_BYTES, "the ring has room for O");
 
 __device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const Output &o, u32 group) {
-    // Both groups are done with the ring.
-    named_barrier_sync(3, CONSUMERS * 128);
+    // All groups are done with the ring.
+    named_barrier_sync(CONSUMERS + 1, CONSUMERS * 128);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         f32 sum = rows.total[r];

@@ -36,6 +36,17 @@ __device__ __forceinline__ u64 wgmma_descriptor(u32 address, u32 leading, u32 st
     return start | u64((leading & 0x3ffff) >> 4) << 16 | u64((stride & 0x3ffff) >> 4) << 32 | u64(swizzle) << 62;
 }
 
+// The tile `bytes` further on, a multiple of 16.
+__device__ __forceinline__ u64 wgmma_moved(u64 descriptor, u32 bytes) {
+    return (descriptor & 0xffffffff00000000ull) | (u32(descriptor) + (bytes >> 4));
+}
+
+// A descriptor that is the same in all lanes, said so that the compiler knows: what is added to it then happens in uniform
+// registers, where the instruction reads it, and not in every lane with a move for each.
+__device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
+    return (descriptor & 0xffffffff00000000ull) | __shfl_sync(0xffffffffu, u32(descriptor), 0);
+}
+
 // ---- the instruction, for each width: N / 2 registers of D, then the operands ----
 
 // Eight accumulators as operands of asm, and the names of the first so many operands.

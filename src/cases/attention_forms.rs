@@ -5,12 +5,13 @@ use super::{Case, Draw};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::{Attention, Form, Strides};
-use crate::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, PageShape, PageTable, Varlen};
+use crate::ops::index::{BlockKind, BlockMap, BlockMask, BlockShape, HostIndex, MapShape, PageShape, PageTable, Varlen};
 use crate::oracle::attention::HostForm;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = varlen();
     cases.extend(blocks());
+    cases.extend(block_maps());
     cases.extend(paged());
     cases
 }
@@ -134,6 +135,47 @@ fn blocks() -> Vec<Case> {
     let op = Attention { lse: true, form: Form::Blocks(shape), ..Attention::dense(f16, 1, [2, 2], [100, 100], 32) };
     let none = case_with("blocks_none_listed", op, Scores::Normal, move |_, _| Ok(HostForm::Blocks(BlockMask::new(&[0, 0, 0], &[], &[], &[], shape)?)));
     cases.push(none.zero("no block is listed: every row is empty"));
+    cases
+}
+
+/// A random map: of the rows of each pattern the first is empty, the second full.
+fn map_index(shape: MapShape, draw: &mut Draw) -> Result<HostForm> {
+    let mut bytes = Vec::new();
+    for place in 0..shape.blocks() {
+        bytes.push(match place / u64::from(shape.kv_blocks) % u64::from(shape.q_blocks) {
+            0 => 0,
+            1 => 1,
+            _ => [0, 1, 0, 2, 255][draw.below(5) as usize],
+        });
+    }
+    Ok(HostForm::BlockMap(BlockMap::new(&bytes, shape)?))
+}
+
+fn map_case(name: &str, base: Attention, lengths: [u64; 2], block: u32, patterns: u32) -> Case {
+    let [q_blocks, kv_blocks] = lengths.map(|length| length.div_ceil(u64::from(block)) as u32);
+    let shape = MapShape { block, q_blocks, kv_blocks, patterns };
+    let dense = Attention::dense(base.dtype, base.batch, [base.heads, base.kv_heads], lengths, base.head_dim);
+    let op = Attention { causal: base.causal, window: base.window, lse: true, form: Form::BlockMap(shape), ..dense };
+    case_with(name, op, Scores::Normal, move |_, draw| map_index(shape, draw))
+}
+
+fn block_maps() -> Vec<Case> {
+    let base = |dtype, batch, heads: [u64; 2], d| Attention::dense(dtype, batch, heads, [1, 1], d);
+    let mut cases = Vec::new();
+    for dtype in DType::ALL {
+        cases.push(map_case("block_map", base(dtype, 1, [2, 1], 48), [200, 200], 64, 1));
+        // A pattern starts anywhere in a word, and several blocks of threads list its rows.
+        cases.push(map_case("block_map_per_head", base(dtype, 1, [2, 1], 32), [650, 700], 64, 2));
+    }
+    let f16 = DType::F16;
+    let causal = |op: Attention| Attention { causal: true, ..op };
+    cases.push(map_case("block_map128", base(f16, 1, [2, 1], 64), [300, 300], 128, 1));
+    cases.push(map_case("block_map128_causal", causal(base(DType::BF16, 1, [2, 2], 107)), [400, 400], 128, 2));
+    cases.push(map_case("block_map_per_batch_and_head", base(f16, 2, [2, 1], 32), [150, 257], 64, 4));
+    let windowed = Attention { window: Some(50), ..causal(base(f16, 1, [2, 2], 32)) };
+    cases.push(map_case("block_map_window_causal", windowed, [200, 200], 64, 1));
+    // Words in which most bytes are not there, in rows of more than a warp's columns.
+    cases.push(map_case("block_map_wide", base(f16, 1, [1, 1], 32), [192, 2500], 64, 1));
     cases
 }
 

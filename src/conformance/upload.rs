@@ -118,6 +118,7 @@ impl Upload for Attention {
             HostForm::None => AttentionIndex::None,
             HostForm::Varlen(index) => AttentionIndex::Varlen(session.index(index)?),
             HostForm::Blocks(index) => AttentionIndex::Blocks(session.index(index)?),
+            HostForm::BlockMap(index) => AttentionIndex::BlockMap(session.index(index)?),
             HostForm::Paged(index) => AttentionIndex::Paged(session.index(index)?),
         };
         let o_len = span(self.o, self.query_rows(), self.head_dim) as usize;

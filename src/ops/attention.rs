@@ -7,7 +7,7 @@
 
 use derive_where::derive_where;
 
-use super::index::{BlockMask, BlockShape, Index, PageShape, PageTable, Varlen, VarlenShape};
+use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, Varlen, VarlenShape};
 use super::{Access, Cost, Op, Operand, expect_present, product};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -74,8 +74,17 @@ pub enum Form {
     Varlen(VarlenShape),
     /// Dense, and only the listed blocks of the score matrix.
     Blocks(BlockShape),
+    /// As [`Blocks`](Self::Blocks), and which they are says a byte for each, as it lies on the device at each launch.
+    BlockMap(MapShape),
     /// K and V in pages of a pool, each sequence with its own length.
     Paged(PageShape),
+}
+
+impl Form {
+    /// Whether only some blocks of the score matrix are there.
+    pub(crate) const fn is_sparse(&self) -> bool {
+        matches!(self, Self::Blocks(_) | Self::BlockMap(_))
+    }
 }
 
 /// Elements from one index to the next.
@@ -127,6 +136,8 @@ pub enum AttentionIndex<D: Device> {
     Varlen(Index<Varlen, D>),
     /// For [`Form::Blocks`].
     Blocks(Index<BlockMask, D>),
+    /// For [`Form::BlockMap`].
+    BlockMap(Index<BlockMap, D>),
     /// For [`Form::Paged`].
     Paged(Index<PageTable, D>),
 }
@@ -210,6 +221,22 @@ impl Attention {
         last.filter(|&last| last < 1 << 61).ok_or_else(|| Error::invalid(format!("attention: {name}"), "a span below 2^61", format!("{strides:?}")))
     }
 
+    /// An upper bound: the blocks there is room for, each pattern's share.
+    fn listed_flops(&self, shape: &BlockShape) -> f64 {
+        let rows = self.batch as f64 * self.heads as f64 / f64::from(shape.patterns);
+        4.0 * self.head_dim as f64 * f64::from(shape.block).powi(2) * f64::from(shape.capacity) * rows
+    }
+
+    fn validate_blocks(&self, shape: &BlockShape) -> Result<()> {
+        let block = u64::from(shape.block.max(1));
+        let (rows, columns) = (self.q_len.div_ceil(block), self.kv_len.div_ceil(block));
+        let fits = u64::from(shape.q_blocks) == rows && u64::from(shape.kv_blocks) == columns;
+        ensure(fits, "attention: blocks", &format!("{rows} × {columns} blocks"), format!("{} × {}", shape.q_blocks, shape.kv_blocks))?;
+        let patterns = u64::from(shape.patterns);
+        let legal = patterns == 1 || patterns == self.heads || patterns == self.heads * self.batch;
+        ensure(legal, "attention: block patterns", "1, heads, or batch · heads", patterns)
+    }
+
     /// Pairs of query and key that the masks leave, of a dense sequence.
     fn seen_pairs(&self) -> f64 {
         let (q, kv) = (self.q_len as i128, self.kv_len as i128);
@@ -265,14 +292,10 @@ impl Op for Attention {
                 let fits = shape.batch == self.batch && shape.max_q == self.q_len && shape.max_kv == self.kv_len;
                 ensure(fits, "attention: varlen", "batch, q_len and kv_len of the index's shape", format!("{shape:?}"))
             }
-            Form::Blocks(shape) => {
-                let block = u64::from(shape.block.max(1));
-                let (rows, columns) = (self.q_len.div_ceil(block), self.kv_len.div_ceil(block));
-                let fits = u64::from(shape.q_blocks) == rows && u64::from(shape.kv_blocks) == columns;
-                ensure(fits, "attention: block mask", &format!("{rows} × {columns} blocks"), format!("{} × {}", shape.q_blocks, shape.kv_blocks))?;
-                let patterns = u64::from(shape.patterns);
-                let legal = patterns == 1 || patterns == self.heads || patterns == self.heads * self.batch;
-                ensure(legal, "attention: block patterns", "1, heads, or batch · heads", patterns)
+            Form::Blocks(shape) => self.validate_blocks(&shape),
+            Form::BlockMap(shape) => {
+                ensure(shape.blocks() < 1 << 31, "attention: block map", "fewer than 2^31 blocks", shape.blocks())?;
+                self.validate_blocks(&shape.lists())
             }
             Form::Paged(shape) => {
                 let fits = shape.batch == self.batch && Some(self.kv_len) == shape.pages.checked_mul(shape.page);
@@ -287,10 +310,8 @@ impl Op for Attention {
         let useful = sequence * self.batch as f64 * self.seen_pairs();
         let executed = match self.form {
             // An upper bound: the blocks there is room for, each pattern's share.
-            Form::Blocks(shape) => {
-                let rows = self.batch as f64 * self.heads as f64 / f64::from(shape.patterns);
-                4.0 * self.head_dim as f64 * f64::from(shape.block).powi(2) * f64::from(shape.capacity) * rows
-            }
+            Form::Blocks(shape) => self.listed_flops(&shape),
+            Form::BlockMap(shape) => self.listed_flops(&shape.lists()),
             _ => useful,
         };
         let (q, kv) = (self.q_extent(), self.kv_extent());
@@ -315,6 +336,7 @@ impl Op for Attention {
             (AttentionIndex::None, Form::Dense) => None,
             (AttentionIndex::Varlen(index), Form::Varlen(shape)) if *index.shape() == shape => Some(index.slice()),
             (AttentionIndex::Blocks(index), Form::Blocks(shape)) if *index.shape() == shape => Some(index.slice()),
+            (AttentionIndex::BlockMap(index), Form::BlockMap(shape)) if *index.shape() == shape => Some(index.slice()),
             (AttentionIndex::Paged(index), Form::Paged(shape)) if *index.shape() == shape => Some(index.slice()),
             (other, form) => return Err(Error::invalid("attention: index", format!("the index of {form:?}"), format!("{other:?}"))),
         };

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::Op;
 use crate::ops::attention::{Attention, Form, Scale, Strides};
-use crate::ops::index::{BlockKind, BlockMask, HostIndex, PageTable, Varlen};
+use crate::ops::index::{BlockKind, BlockMap, BlockMask, HostIndex, PageTable, Varlen};
 
 /// The operands on the host, each from its first element to its last, laid out by the descriptor's strides.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub enum HostForm {
     Varlen(Varlen),
     /// For [`Form::Blocks`].
     Blocks(BlockMask),
+    /// For [`Form::BlockMap`].
+    BlockMap(BlockMap),
     /// For [`Form::Paged`].
     Paged(PageTable),
 }
@@ -61,7 +63,7 @@ impl Host {
         let (q_len, kv_len) = (op.q_len as usize, op.kv_len as usize);
         let lse = Box::new(move |head, i| (b * heads + head) * q_len + i);
         match &self.index {
-            HostForm::None | HostForm::Blocks(_) => Sequence { number: b, q_len, kv_len, query: Box::new(dense), key: Box::new(dense), lse },
+            HostForm::None | HostForm::Blocks(_) | HostForm::BlockMap(_) => Sequence { number: b, q_len, kv_len, query: Box::new(dense), key: Box::new(dense), lse },
             HostForm::Varlen(varlen) => {
                 let (cu_q, cu_kv) = (varlen.cu_q(), varlen.cu_kv());
                 let (first_q, first_kv) = (cu_q[b] as usize, cu_kv[b] as usize);
@@ -86,6 +88,16 @@ impl Host {
         }
     }
 
+    /// Whether the blocks of a map let query `i` see key `j`.
+    fn map_shows(map: &BlockMap, pattern: usize, i: usize, j: usize, position: i64) -> bool {
+        let block = map.shape().block as usize;
+        match map.block(pattern, i / block, j / block) {
+            None => false,
+            Some(BlockKind::Causal) => j as i64 <= position,
+            Some(_) => true,
+        }
+    }
+
     /// Whether the listed blocks let query `i` see key `j`.
     fn block_shows(mask: &BlockMask, pattern: usize, i: usize, j: usize, position: i64) -> bool {
         let block = mask.shape().block as usize;
@@ -102,21 +114,19 @@ impl Host {
     fn visible(&self, op: &Attention, sequence: &Sequence<'_>, head: usize, i: usize) -> Vec<usize> {
         let position = i as i64 + sequence.kv_len as i64 - sequence.q_len as i64;
         let window = op.window.map(|window| i64::try_from(window).unwrap_or(i64::MAX));
-        let heads = op.heads as usize;
+        let pattern_of = |patterns: u32| match u64::from(patterns) {
+            1 => 0,
+            patterns if patterns == op.heads => head,
+            _ => sequence.number * op.heads as usize + head,
+        };
         (0..sequence.kv_len)
             .filter(|&j| {
                 let key = j as i64;
                 let causal = !op.causal || key <= position;
                 let near = window.is_none_or(|window| key >= position.saturating_sub(window) && (op.causal || key <= position.saturating_add(window)));
                 let listed = match &self.index {
-                    HostForm::Blocks(mask) => {
-                        let pattern = match u64::from(mask.shape().patterns) {
-                            1 => 0,
-                            patterns if patterns == op.heads => head,
-                            _ => sequence.number * heads + head,
-                        };
-                        Self::block_shows(mask, pattern, i, j, position)
-                    }
+                    HostForm::Blocks(mask) => Self::block_shows(mask, pattern_of(mask.shape().patterns), i, j, position),
+                    HostForm::BlockMap(map) => Self::map_shows(map, pattern_of(map.shape().patterns), i, j, position),
                     _ => true,
                 };
                 causal && near && listed
@@ -138,6 +148,7 @@ impl Define for Attention {
             (HostForm::None, Form::Dense) => true,
             (HostForm::Varlen(index), Form::Varlen(shape)) => index.shape() == shape,
             (HostForm::Blocks(index), Form::Blocks(shape)) => index.shape() == shape,
+            (HostForm::BlockMap(index), Form::BlockMap(shape)) => index.shape() == shape,
             (HostForm::Paged(index), Form::Paged(shape)) => index.shape() == shape,
             _ => false,
         };

@@ -1,5 +1,6 @@
 //! Where the queries, keys and masks of each sequence are, for every form of attention.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::backends::cpu::Cpu;
@@ -7,7 +8,7 @@ use crate::backends::cpu::memory::View;
 use crate::error::{Error, Result};
 use crate::ops::Attention;
 use crate::ops::attention::{AttentionIndex, Form, Strides};
-use crate::ops::index::BlockShape;
+use crate::ops::index::{BlockKind, BlockMap, BlockShape, MapShape};
 
 /// The descriptor and its index data, checked.
 pub struct Layout<'a> {
@@ -18,7 +19,7 @@ pub struct Layout<'a> {
 enum Words<'a> {
     None,
     Varlen { cu_q: &'a [i32], cu_kv: &'a [i32] },
-    Blocks { row_ptr: &'a [i32], columns: &'a [i32], kinds: &'a [i32], bits: &'a [i32], shape: BlockShape },
+    Blocks { row_ptr: Cow<'a, [i32]>, columns: Cow<'a, [i32]>, kinds: Cow<'a, [i32]>, bits: &'a [i32], shape: BlockShape },
     Paged { kv_len: &'a [i32], table: &'a [i32], page: usize },
 }
 
@@ -93,8 +94,9 @@ impl<'a> Layout<'a> {
                 let placed = columns.iter().all(|&column| column == 0 || (column > 0 && (column as u32) < shape.kv_blocks));
                 let kinded = kinds.iter().all(|&kind| kind >= -2 && kind < shape.masks.max(1) as i32);
                 intact(row_ptr.chunks_exact(rows).all(ordered) && placed && kinded)?;
-                Words::Blocks { row_ptr, columns, kinds, bits, shape }
+                Words::Blocks { row_ptr: row_ptr.into(), columns: columns.into(), kinds: kinds.into(), bits, shape }
             }
+            (AttentionIndex::BlockMap(index), Form::BlockMap(shape)) => listed(bytemuck::cast_slice(words(index.slice())), &shape)?,
             (AttentionIndex::Paged(index), Form::Paged(shape)) => {
                 let (kv_len, table) = split(words(index.slice()), shape.batch as usize)?;
                 intact(kv_len.iter().all(|&len| len >= 0 && len as u64 <= op.kv_len))?;
@@ -127,9 +129,9 @@ impl<'a> Layout<'a> {
             lse_stride: op.q_len as usize,
             pages: None,
         };
-        match self.index {
+        match &self.index {
             Words::None | Words::Blocks { .. } => sequence,
-            Words::Varlen { cu_q, cu_kv } => {
+            &Words::Varlen { cu_q, cu_kv } => {
                 let (q, k) = (cu_q[b] as usize, cu_kv[b] as usize);
                 let at = |strides: Strides, token: usize| token * strides.token as usize;
                 Sequence {
@@ -144,7 +146,7 @@ impl<'a> Layout<'a> {
                     ..sequence
                 }
             }
-            Words::Paged { kv_len, table, page } => {
+            &Words::Paged { kv_len, table, page } => {
                 let pages = table.len() / kv_len.len();
                 Sequence { keys: kv_len[b] as usize, k_at: 0, v_at: 0, pages: Some((&table[b * pages..(b + 1) * pages], page)), ..sequence }
             }
@@ -157,7 +159,7 @@ impl<'a> Layout<'a> {
         // Both ends rise with the query.
         let (first, last) = (self.seen(sequence, queries.start), self.seen(sequence, queries.end - 1));
         let union = first.start.min(last.end)..last.end;
-        let Words::Blocks { row_ptr, columns, kinds, bits, shape } = self.index else {
+        let Words::Blocks { row_ptr, columns, kinds, bits, shape } = &self.index else {
             return vec![Piece { keys: union, causal: false, bits: None }];
         };
         let pattern = match shape.patterns as u64 {
@@ -223,6 +225,24 @@ impl Sequence<'_> {
     pub fn is_contiguous(&self) -> bool {
         self.pages.is_none()
     }
+}
+
+/// The lists of the blocks that a map says are there.
+fn listed<'a>(map: &[u8], shape: &MapShape) -> Result<Words<'a>> {
+    let (mut row_ptr, mut columns, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    let [rows, width] = [shape.q_blocks, shape.kv_blocks].map(|blocks| blocks as usize);
+    for pattern in 0..shape.patterns as usize {
+        row_ptr.push(columns.len() as i32);
+        for row in 0..rows {
+            let row = map.get((pattern * rows + row) * width..).and_then(|map| map.get(..width)).ok_or_else(spoiled)?;
+            for (column, kind) in row.iter().enumerate().filter_map(|(column, &byte)| Some((column, BlockMap::kind(byte)?))) {
+                columns.push(column as i32);
+                kinds.push(if kind == BlockKind::Causal { -2 } else { -1 });
+            }
+            row_ptr.push(columns.len() as i32);
+        }
+    }
+    Ok(Words::Blocks { row_ptr: row_ptr.into(), columns: columns.into(), kinds: kinds.into(), bits: &[], shape: shape.lists() })
 }
 
 fn split(words: &[i32], at: usize) -> Result<(&[i32], &[i32])> {

@@ -17,7 +17,6 @@ use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::Result;
-use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 use layout::{Layout, Piece, Sequence};
 use softmax::State;
@@ -47,11 +46,11 @@ pub struct Plan {
 impl Plan {
     fn new(op: &Attention) -> Self {
         // Blocks hide different keys from different heads, and a tile stays inside one row of blocks.
-        let fold = if matches!(op.form, Form::Blocks(_)) { 1 } else { (op.heads / op.kv_heads) as usize };
+        let fold = if op.form.is_sparse() { 1 } else { (op.heads / op.kv_heads) as usize };
         let row_tiles = (op.q_len as usize * fold).div_ceil(ROWS);
         let items = op.batch as usize * (op.heads as usize / fold) * row_tiles;
         let splits = match op.form {
-            Form::Blocks(_) => 1,
+            form if form.is_sparse() => 1,
             _ => PIECES.div_ceil(items.max(1)).min((op.kv_len as usize).div_ceil(SPLIT_KEYS)).max(1),
         };
         Self { op: op.clone(), fold, row_tiles, splits }

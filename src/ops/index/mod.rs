@@ -5,6 +5,7 @@
 //! device it is an [`Index`]: fixed shape, contents replaceable between replays of a captured graph.
 
 mod bases;
+mod block_map;
 mod blocks;
 mod codes;
 mod pages;
@@ -12,6 +13,7 @@ mod tokens;
 mod varlen;
 
 pub use bases::{BasisOf, BasisShape};
+pub use block_map::{BlockMap, MapShape};
 pub use blocks::{BlockKind, BlockMask, BlockShape};
 pub use codes::{AdapterCodes, Codes, CodesShape};
 pub use pages::{PageShape, PageTable};
@@ -57,6 +59,12 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         let index = Self { shape: host.shape(), slice: Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes } };
         index.update(device, queue, host)?;
         Ok(index)
+    }
+
+    /// Words that a kernel has written to `slice`, as [`HostIndex::words`] lays them out.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn over(shape: H::Shape, slice: Slice<D>) -> Self {
+        Self { shape, slice }
     }
 
     /// Replaces the contents; graphs captured with this index see them at their next replay.
