@@ -21,8 +21,14 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 5] =
-    [super::linear_stream::STREAM, super::linear_stationary::STATIONARY, super::linear_tensor::SM90, super::linear_tensor::SM80, SIMT];
+const VARIANTS: [Variant<Linear>; 6] = [
+    super::linear_stream::STREAM,
+    super::linear_stationary::STATIONARY,
+    super::linear_tensor::SM90,
+    super::linear_rows::ROWS,
+    super::linear_tensor::SM80,
+    SIMT,
+];
 
 const SIMT: Variant<Linear> = Variant {
     name: "simt",

@@ -23,6 +23,7 @@ pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_rows;
 mod linear_stationary;
 mod linear_stream;
 mod linear_tensor;
