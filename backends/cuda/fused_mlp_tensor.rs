@@ -37,10 +37,11 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers: covers_sm90,
-    unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tile(op, target), ActivationForm::of(Some(op.activation))),
+    unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tiles(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
-        let forms = each_form(WgmmaTile::OF_MLP);
-        forms.flat_map(|(dtype, gated, tile)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tile, form))).collect()
+        let pairs = WgmmaTile::OF_UP.into_iter().flat_map(|up| WgmmaTile::OF_DOWN.map(|down| [up, down]));
+        let forms = pairs.flat_map(|tiles| each_form([tiles])).filter(|(_, gated, [up, _])| !gated || up.gates());
+        forms.flat_map(|(dtype, gated, tiles)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tiles, form))).collect()
     },
     workspace,
     launch: launch_sm90,
@@ -85,7 +86,13 @@ fn products(op: &FusedMlp, rows: u64) -> [(u64, u64, u64, bool); 2] {
 }
 
 fn chunk_time(op: &FusedMlp, rows: u64, target: &Target) -> f64 {
-    WgmmaTile::OF_MLP.iter().map(|tile| products(op, rows).into_iter().map(|product| tile.time(product, target)).sum()).fold(f64::INFINITY, f64::min)
+    let products = products(op, rows);
+    tiles(products, target).into_iter().zip(products).map(|(tile, product)| tile.time(product, target)).sum()
+}
+
+/// The tile of each product.
+fn tiles([up, down]: [(u64, u64, u64, bool); 2], target: &Target) -> [WgmmaTile; 2] {
+    [WgmmaTile::choose(WgmmaTile::OF_UP, up, target), WgmmaTile::choose(WgmmaTile::OF_DOWN, down, target)]
 }
 
 fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
@@ -93,8 +100,8 @@ fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
     MmaTile::choose(rows, op.d_ff.min(op.d_out), false, target)
 }
 
-fn wgmma_tile(op: &FusedMlp, target: &Target) -> WgmmaTile {
-    WgmmaTile::choose(&products(op, chunk_rows(op, target).unwrap_or(op.tokens)), target)
+fn wgmma_tiles(op: &FusedMlp, target: &Target) -> [WgmmaTile; 2] {
+    tiles(products(op, chunk_rows(op, target).unwrap_or(op.tokens)), target)
 }
 
 pub(super) fn workspace(op: &FusedMlp, target: &Target) -> u64 {
@@ -107,7 +114,11 @@ fn covers_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), String
     chunk_rows(op, target)?;
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_ff), op.d_model, op.d_model)?;
     WgmmaTile::reads(op.dtype, op.d_out, op.d_ff, op.d_ff)?;
-    fits(wgmma_tile(op, target).shared_bytes(), target)
+    fits(shared_bytes_sm90(&wgmma_tiles(op, target)), target)
+}
+
+fn shared_bytes_sm90([up, down]: &[WgmmaTile; 2]) -> u32 {
+    up.shared_bytes().max(down.odd_shared_bytes())
 }
 
 pub(super) fn form(gated: bool) -> &'static str {
@@ -134,20 +145,21 @@ fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
 /// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
 const INSTEAD: MmaTile = MmaTile::MIDDLE;
 
-fn unit_sm90(dtype: DType, gated: bool, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: ActivationForm) -> Unit {
+    let [up, down] = tiles;
+    let mut defines = [down.defines(), INSTEAD.defines(), up.up_defines().into()].concat();
     defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
     Unit {
-        name: format!("fused_mlp/sm90 {dtype}, {}, {} columns, {}", form(gated), tile.columns_name(), activation.name()),
+        name: format!("fused_mlp/sm90 {dtype}, {}, {} and {} columns, {}", form(gated), up.columns_name(), down.columns_name(), activation.name()),
         source: source!("fused_mlp/sm90.cu"),
         headers: vec![gemm_header(), adapter_header()],
         defines,
         entries: if gated {
-            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
         } else {
-            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_mma_4", "mlp_mma_2"]
+            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2"]
         },
-        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+        shared_bytes: shared_bytes_sm90(tiles).max(INSTEAD.shared_bytes()),
     }
 }
 
@@ -216,18 +228,25 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    let tile = wgmma_tile(&plan.op, &plan.target);
+    let [up_tile, down_tile] = wgmma_tiles(&plan.op, &plan.target);
     let mut overlap = false;
     for product in chunks(plan, workspace, args)?.into_iter().flatten() {
         let up = product.activation.is_some();
+        let [_, four, two] = mma_entries(&product);
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and the width says that rows start where
         // TMA can read them. Only kernels that wait for the one before are started early.
         unsafe {
-            let how = WgmmaLaunch { tile, cut: None, overlap };
             match (product.width(), up) {
-                (16, true) => product.launch_wgmma(queue, plan, "mlp_up_wgmma", &how)?,
-                (16, false) => product.launch_wgmma(queue, plan, "mlp_down_wgmma", &how)?,
-                _ => product.launch_mma(queue, plan, &INSTEAD, mma_entries(&product))?,
+                (16, true) if product.writes_whole() => {
+                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", cut: None, overlap };
+                    product.launch_wgmma(queue, plan, &how)?;
+                }
+                (16, false) => {
+                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", cut: None, overlap };
+                    product.launch_wgmma(queue, plan, &how)?;
+                }
+                // What is on multiples of 16 bytes is on multiples of 4 too: only the bias of the first product is not.
+                _ => product.launch_mma(queue, plan, &INSTEAD, [four, four, two])?,
             }
         }
         overlap = true;

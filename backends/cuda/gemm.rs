@@ -19,6 +19,8 @@ params! {
         x_map: map,
         w_map: map,
         gate_map: map,
+        /// Of the rows of W that are not whole in the runs that `w_map` brings.
+        rest_map: map,
         x: [const element],
         w: [const element],
         gate: [const element],
@@ -43,7 +45,8 @@ params! {
         vector: u32,
         /// Parts of K that blocks of their own take, and where those leave and count their sums: see `wgmma.rs`.
         parts: u32,
-        unused: u32,
+        /// Tiles, of whole clusters, that are not cut and come before those that are.
+        whole: u32,
         partial: [f32],
         arrived: [u32],
     }
@@ -166,6 +169,7 @@ impl Product<'_> {
             x_map: TensorMap::NONE,
             w_map: TensorMap::NONE,
             gate_map: TensorMap::NONE,
+            rest_map: TensorMap::NONE,
             x: address(&self.x),
             w: address(&self.w),
             gate: address_of(self.gate.as_ref()),
@@ -185,10 +189,15 @@ impl Product<'_> {
             adds: u32::from(self.adds),
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
             parts: 1,
-            unused: 0,
+            whole: 0,
             partial: 0,
             arrived: 0,
         }
+    }
+
+    /// Whether bias, residual and y can be moved 16 bytes at a time.
+    pub(super) fn writes_whole(&self) -> bool {
+        self.params().vector == 1
     }
 
     /// The most bytes, of 16, 4 and 2, that every row of X and of the weights starts on a multiple of, and is whole in.

@@ -21,12 +21,13 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 7] = [
+const VARIANTS: [Variant<Linear>; 8] = [
     super::linear_norm::NORM,
     super::linear_stream::STREAM,
     super::linear_stream_adapted::ADAPTED,
     super::linear_stationary::STATIONARY,
     super::linear_tensor::SM90,
+    super::linear_rows::ROWS,
     super::linear_tensor::SM80,
     SIMT,
 ];

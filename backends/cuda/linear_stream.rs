@@ -3,7 +3,7 @@
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_tensor::product;
+use super::linear_tensor::{padded, product, repack_header, repacked_bytes, repacks};
 use super::params::params;
 use super::stream::StreamTile;
 use super::{Cuda, Queue};
@@ -24,7 +24,7 @@ pub(super) const STREAM: Variant<Linear> = Variant {
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
-    workspace: |_, _| 0,
+    workspace: |op, _| repacked_bytes(op),
     launch,
 };
 
@@ -45,7 +45,7 @@ pub(super) fn splits(op: &Linear, target: &Target) -> bool {
 pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
+    StreamTile::covers(op.dtype, op.tokens, op.d_out, if repacks(op) { padded(op.d_in) } else { op.d_in })?;
     fits(StreamTile::choose(op.tokens).shared_bytes(), target)
 }
 
@@ -59,9 +59,9 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
     Unit {
         name: format!("linear/sm90_stream {dtype}, {} rows, {}{}", tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("linear/sm90_stream.cu"),
-        headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda())],
+        headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda()), repack_header()],
         defines,
-        entries: &["linear_stream", "linear_mma_4", "linear_mma_2"],
+        entries: &["linear_repack", "linear_stream", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }

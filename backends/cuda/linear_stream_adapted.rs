@@ -22,6 +22,8 @@ pub(super) const ADAPTED: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     covers: |op, target| {
         linear_stream::covers(op, target)?;
+        // It reads X and W as they lie.
+        StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
         Adapted::of(op, target).map(drop)
     },
     unit: |op, target| match Adapted::of(op, target) {

@@ -44,32 +44,48 @@ pub(super) const SM90: Variant<Linear> = Variant {
 };
 
 params! {
-    /// Of the kernel that copies rows to places that are multiples of 16 bytes.
+    /// Of the kernel that copies rows of both operands to places that are multiples of 16 bytes.
     RepackParams {
-        from: [const element],
-        to: [element],
-        rows: u64,
+        x: [const element],
+        x_to: [element],
+        x_rows: u64,
+        w: [const element],
+        w_to: [element],
+        w_rows: u64,
         depth: u64,
-        to_stride: u64,
+        /// Of both copies.
+        stride: u64,
     }
 }
 
 /// Elements from a row to the next where rows start on multiples of 16 bytes.
-const fn padded(depth: u64) -> u64 {
+pub(super) const fn padded(depth: u64) -> u64 {
     depth.next_multiple_of(8)
 }
 
 /// Rows of X from which on it pays to copy both operands: each is read once more, instead of two bytes at a time for every tile.
-const REPACK_ROWS: u64 = 65;
+const REPACK_ROWS: u64 = 17;
 
 /// Whether X and W are first copied to rows that start on multiples of 16 bytes.
-const fn repacks(op: &Linear) -> bool {
+pub(super) const fn repacks(op: &Linear) -> bool {
     !op.d_in.is_multiple_of(8) && op.tokens >= REPACK_ROWS
 }
 
 /// Bytes that the copies take, a multiple of 16.
-fn repacked_bytes(op: &Linear) -> u64 {
+pub(super) fn repacked_bytes(op: &Linear) -> u64 {
     if repacks(op) { (op.tokens + op.d_out).saturating_mul(padded(op.d_in) * op.dtype.size()) } else { 0 }
+}
+
+/// The header of the kernel that copies.
+pub(super) fn repack_header() -> (&'static str, String) {
+    ("linear/repack_params.cuh", RepackParams::cuda())
+}
+
+/// How it is started, for that many rows of both operands: a block's 256 threads take four rows at once, or whole groups of four where
+/// a row is short.
+fn repack_launch([x_rows, w_rows]: [u64; 2], stride: u64) -> Launch {
+    let rows = 256 / (stride / 8).min(256) * 4;
+    Launch::new(blocks(x_rows.div_ceil(rows) + w_rows.div_ceil(rows)), 256)
 }
 
 fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
@@ -96,7 +112,7 @@ fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> 
     op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
     WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
-    fits(wgmma_tile(op, target).0.shared_bytes(), target)
+    fits(wgmma_tile(op, target).0.most_shared_bytes(), target)
 }
 
 fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
@@ -105,7 +121,7 @@ fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
     Unit {
         name: format!("linear/sm80 {dtype}, {}", tile.name()),
         source: source!("linear/sm80.cu"),
-        headers: vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())],
+        headers: vec![gemm_header(), repack_header()],
         defines,
         entries: &["linear_repack", "linear_mma_16", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes(),
@@ -122,14 +138,14 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
     Unit {
         name: format!("linear/sm90 {dtype}, {} columns, {}", tile.columns_name(), activation.name()),
         source: source!("linear/sm90.cu"),
-        headers: [vec![gemm_header(), ("linear/repack_params.cuh", RepackParams::cuda())], adapted_headers()].concat(),
+        headers: [vec![gemm_header(), repack_header()], adapted_headers()].concat(),
         defines,
         entries: match (tile.cuts(), tile.takes_basis()) {
-            (true, _) => &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, true) => &["linear_repack", "linear_wgmma", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, false) => &["linear_repack", "linear_wgmma", "linear_mma_4", "linear_mma_2"],
+            (true, _) => &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, true) => &["linear_repack", "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, false) => &["linear_repack", "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },
-        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+        shared_bytes: tile.most_shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
 
@@ -170,12 +186,18 @@ pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
         let stride = padded(op.d_in);
         let x = elements(workspace, op.dtype, 0, op.tokens * stride)?;
         let w = elements(workspace, op.dtype, op.tokens * stride, op.d_out * stride)?;
-        for (from, to, rows) in [(&args.x, &x, op.tokens), (&args.w, &w, op.d_out)] {
-            let params = RepackParams { from: address(from), to: address(to), rows, depth: op.d_in, to_stride: stride };
-            let launch = Launch::new(blocks((rows * stride / 8).div_ceil(256)), 256);
-            // SAFETY: the caller's promise; the workspace holds both copies.
-            unsafe { plan.launch(queue, "linear_repack", &launch, &params)? };
-        }
+        let params = RepackParams {
+            x: address(&args.x),
+            x_to: address(&x),
+            x_rows: op.tokens,
+            w: address(&args.w),
+            w_to: address(&w),
+            w_rows: op.d_out,
+            depth: op.d_in,
+            stride,
+        };
+        // SAFETY: the caller's promise; the workspace holds both copies.
+        unsafe { plan.launch(queue, "linear_repack", &repack_launch([op.tokens, op.d_out], stride), &params)? };
         product = Product { x, w, depth: stride, x_stride: stride, w_stride: stride, ..product };
     }
     let overlap = product.adds && early(queue, args);
@@ -217,7 +239,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
                 let cut = rest.filter(|_| parts > 1).map(|workspace| Cut { entry: "linear_wgmma_cut", parts, workspace });
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || (!product.adds && cut.is_none());
-                product.launch_wgmma(queue, plan, "linear_wgmma", &WgmmaLaunch { tile, cut, overlap })
+                product.launch_wgmma(queue, plan, &WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", cut, overlap })
             }
             _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
         }

@@ -27,6 +27,7 @@ mod kernel;
 mod library;
 mod linear;
 mod linear_norm;
+mod linear_rows;
 mod linear_stationary;
 mod linear_stream;
 mod linear_stream_adapted;

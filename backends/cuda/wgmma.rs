@@ -24,9 +24,13 @@ impl WgmmaTile {
     const NARROW: Self = Self { columns: 128, stages: 6, cluster: 2 };
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
     const MIDDLE: Self = Self { columns: 192, stages: 5, cluster: 2 };
-    /// All of them, and those of `fused_mlp`.
+    /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them.
+    const FITTED: Self = Self { columns: 168, stages: 6, cluster: 2 };
+    /// Those of `linear`.
     pub(super) const ALL: [Self; 3] = [Self::WIDE, Self::MIDDLE, Self::NARROW];
-    pub(super) const OF_MLP: [Self; 2] = [Self::WIDE, Self::NARROW];
+    /// Those of `fused_mlp`: of its first product, which leaves the second what it likes best, and of the second.
+    pub(super) const OF_UP: [Self; 3] = [Self::WIDE, Self::FITTED, Self::NARROW];
+    pub(super) const OF_DOWN: [Self; 2] = [Self::WIDE, Self::NARROW];
     const ROWS: u64 = 128;
     const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -42,13 +46,16 @@ impl WgmmaTile {
     const CUT_DEPTH: u64 = 4096;
     const CUT_OUTPUTS: u64 = 1025;
 
-    /// The tile of `fused_mlp` that takes less time for all of `products` (rows, outputs, depth, gated), one after the other.
-    pub(super) fn choose(products: &[(u64, u64, u64, bool)], target: &Target) -> Self {
-        let cost = |tile: &Self| products.iter().map(|&product| tile.time(product, target)).sum::<f64>();
-        Self::OF_MLP.into_iter().min_by(|a, b| cost(a).total_cmp(&cost(b))).unwrap_or(Self::WIDE)
+    /// The tile of `tiles` that takes the least time for a product (rows, outputs, depth, gated) of `fused_mlp`.
+    pub(super) fn choose<const N: usize>(tiles: [Self; N], product: (u64, u64, u64, bool), target: &Target) -> Self {
+        tiles
+            .into_iter()
+            .filter(|tile| tile.gates() || !product.3)
+            .min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
+            .unwrap_or(Self::WIDE)
     }
 
-    /// The same for one product, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
+    /// The tile of `linear`, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
     pub(super) fn choose_cut(product: (u64, u64, u64, bool), target: &Target) -> (Self, u64) {
         let (_, outputs, depth, gated) = product;
         let long = !gated && depth >= Self::CUT_DEPTH && outputs >= Self::CUT_OUTPUTS;
@@ -72,6 +79,11 @@ impl WgmmaTile {
         *self != Self::WIDE
     }
 
+    /// Whether it is for gated products too: half of its columns, of each weight, are whole in runs of 32.
+    pub(super) const fn gates(&self) -> bool {
+        self.columns.is_multiple_of(64)
+    }
+
     /// Whether kernels for parts of K are compiled: a wide tile has twice the sums to exchange.
     pub(super) fn cuts(&self) -> bool {
         *self == Self::NARROW
@@ -88,6 +100,7 @@ impl WgmmaTile {
         let price = match self.columns {
             256 => 1.0,
             192 => 1.07,
+            168 => 1.09,
             _ => 1.15,
         };
         // What it takes to begin and to end, and to exchange sums.
@@ -118,18 +131,38 @@ impl WgmmaTile {
         rows.div_ceil(Self::ROWS * self.cluster).saturating_mul(self.cluster).saturating_mul(outputs.div_ceil(width))
     }
 
+    /// Of shared memory, for outputs that go straight to Y.
     pub(super) fn shared_bytes(&self) -> u32 {
-        self.bytes(self.takes_basis())
+        self.bytes(0)
     }
 
-    fn bytes(&self, basis: bool) -> u32 {
-        let basis = if basis { Self::BASIS_ROWS } else { 0 };
+    /// The same with the rows of a basis in every stage.
+    pub(super) fn basis_shared_bytes(&self) -> u32 {
+        self.bytes(Self::BASIS_ROWS)
+    }
+
+    fn bytes(&self, basis: u64) -> u32 {
         // The stages, two barriers each, and what it takes to start on a multiple of 1,024.
         (self.stages * ((Self::ROWS + self.columns + basis) * Self::DEPTH * 2 + 16) + 1024) as u32
     }
 
+    /// The same for outputs that go through shared memory (`kernels/tile/wgmma_odd.cuh`): a slice of 16 rows of 72 elements a warp more.
+    pub(super) fn odd_shared_bytes(&self) -> u32 {
+        self.shared_bytes() + 8 * 16 * 72 * 2
+    }
+
+    /// The most that a kernel of `linear` takes.
+    pub(super) fn most_shared_bytes(&self) -> u32 {
+        self.odd_shared_bytes().max(if self.takes_basis() { self.basis_shared_bytes() } else { 0 })
+    }
+
     pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
         vec![("WGMMA_COLUMNS", self.columns.to_string()), ("WGMMA_STAGES", self.stages.to_string()), ("CLUSTER", self.cluster.to_string())]
+    }
+
+    /// The same of the first product of `fused_mlp`, beside those of the second.
+    pub(super) fn up_defines(&self) -> [(&'static str, String); 2] {
+        [("UP_COLUMNS", self.columns.to_string()), ("UP_STAGES", self.stages.to_string())]
     }
 
     /// For the names of units.
@@ -158,6 +191,9 @@ impl WgmmaTile {
 /// How a product's kernel is started.
 pub(super) struct WgmmaLaunch {
     pub tile: WgmmaTile,
+    /// The kernel, and that for outputs that cannot be moved 16 bytes at a time.
+    pub entry: &'static str,
+    pub odd_entry: &'static str,
     /// K is cut into parts.
     pub cut: Option<Cut>,
     /// It may start while the kernel before still runs.
@@ -166,7 +202,7 @@ pub(super) struct WgmmaLaunch {
 
 /// How K is cut.
 pub(super) struct Cut {
-    /// The kernel for it.
+    /// The kernel for it. That for odd outputs takes a cut as well.
     pub entry: &'static str,
     pub parts: u64,
     /// Of [`WgmmaTile::cut_bytes`].
@@ -174,31 +210,48 @@ pub(super) struct Cut {
 }
 
 impl Product<'_> {
-    /// Puts `entry`, a kernel of `tile/wgmma_gemm.cuh`, into the queue. Every row of X and of the weights starts on a multiple
-    /// of 16 bytes.
+    /// The parameters of a kernel of `tile/wgmma_gemm.cuh`, with what it reads X and the weights by.
+    fn wgmma_params(&self, tile: &WgmmaTile) -> Result<GemmParams> {
+        let mut params = self.params();
+        let rows = |slice: &Slice<Cuda>, rows: u64, stride: u64, count: u64| {
+            WgmmaTile::layout(self.dtype, &[self.depth, rows], &[stride], &[WgmmaTile::DEPTH as u32, count as u32]).encode(slice)
+        };
+        // Rows 8q + 2i + e, e first, then q, then i: see `Places` in the kernel. Whole eights are the outputs of those that use it.
+        let (stride, eights) = (self.w_stride, self.columns / 8);
+        let runs = |slice: &Slice<Cuda>, count: u32| {
+            let (dims, box_dims) = ([self.depth, 2, eights, 4], [WgmmaTile::DEPTH as u32, 2, count, 4]);
+            Layout { dtype: self.dtype, dims: &dims, strides: &[stride, 8 * stride, 2 * stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
+        };
+        params.x_map = rows(&self.x, self.rows, self.x_stride, WgmmaTile::ROWS)?;
+        if params.vector == 0 {
+            params.w_map = rows(&self.w, self.columns, stride, tile.columns / 2)?;
+            return Ok(params);
+        }
+        params.w_map = runs(&self.w, 4)?;
+        params.rest_map = runs(&self.w, 1)?;
+        if let Some(gate) = &self.gate {
+            params.gate_map = runs(gate, 4)?;
+        }
+        Ok(params)
+    }
+
+    /// Puts a kernel of `tile/wgmma_gemm.cuh` into the queue. Every row of X and of the weights starts on a multiple of 16 bytes; a
+    /// gated product's outputs can be moved 16 bytes at a time.
     ///
     /// # Safety
     /// As [`Plan::launch`].
-    pub(super) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, how: &WgmmaLaunch) -> Result<()> {
+    pub(super) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, how: &WgmmaLaunch) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
         }
         let tile = &how.tile;
-        let weight_box = [WgmmaTile::DEPTH as u32, tile.columns as u32 / 2];
-        let map = |slice: &Slice<Cuda>, rows: u64, stride: u64, box_dims: &[u32; 2]| {
-            WgmmaTile::layout(self.dtype, &[self.depth, rows], &[stride], box_dims).encode(slice)
-        };
-        let mut params = self.params();
-        params.x_map = map(&self.x, self.rows, self.x_stride, &[WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32])?;
-        params.w_map = map(&self.w, self.columns, self.w_stride, &weight_box)?;
-        if let Some(gate) = &self.gate {
-            params.gate_map = map(gate, self.columns, self.w_stride, &weight_box)?;
-        }
+        let mut params = self.wgmma_params(tile)?;
+        let odd = params.vector == 0;
         let tiles = tile.tiles(self.rows, self.columns, self.gate.is_some());
         let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
         let cluster = [tile.cluster as u32, 1, 1];
         let one = Launch {
-            shared_bytes: tile.bytes(false),
+            shared_bytes: if odd { tile.odd_shared_bytes() } else { tile.shared_bytes() },
             cluster,
             overlap: how.overlap,
             ..Launch::new(tiles.min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
@@ -206,6 +259,7 @@ impl Product<'_> {
         if let Some(Cut { entry, parts, workspace }) = &how.cut {
             // Blocks that share a tile wait for each other: all are on the device at once.
             let cut = Launch { grid: [(tiles * parts) as u32, 1, 1], overlap: false, cooperative: true, ..one };
+            let entry = if odd { how.odd_entry } else { entry };
             if plan.resident_clusters(entry, &cut)? * tile.cluster >= tiles * parts {
                 params.parts = *parts as u32;
                 params.arrived = address(workspace);
@@ -215,7 +269,7 @@ impl Product<'_> {
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry, &one, &params) }
+        unsafe { plan.launch(queue, if odd { how.odd_entry } else { how.entry }, &one, &params) }
     }
 
     /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.
@@ -240,7 +294,7 @@ impl Product<'_> {
         };
         let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
         let launch = Launch {
-            shared_bytes: tile.bytes(true),
+            shared_bytes: tile.basis_shared_bytes(),
             cluster: [tile.cluster as u32, 1, 1],
             // The kernel waits before it reads anything.
             overlap: true,
@@ -260,11 +314,23 @@ mod tests {
 
     #[test]
     fn a_tile_is_as_small_as_the_work_asks_for() {
-        assert_eq!(WgmmaTile::choose(&[(4096, 4096, 4096, false)], &H200), WgmmaTile::WIDE);
-        assert_eq!(WgmmaTile::choose(&[(512, 4096, 4096, false)], &H200), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
+        let linear = |product| WgmmaTile::choose_cut(product, &H200).0;
+        assert_eq!(linear((4096, 4096, 4096, false)), WgmmaTile::WIDE);
+        assert_eq!(linear((512, 4096, 4096, false)), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
         for tile in WgmmaTile::ALL {
+            assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+        for tile in WgmmaTile::OF_UP {
             assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
         }
+    }
+
+    #[test]
+    fn a_first_product_fills_whole_rounds() {
+        let up = |rows, gated| WgmmaTile::choose(WgmmaTile::OF_UP, (rows, 11008, 4096, gated), &H200);
+        assert_eq!([256, 512, 1024].map(|rows| up(rows, false)), [WgmmaTile::FITTED; 3]);
+        assert_ne!(up(512, true), WgmmaTile::FITTED, "half of its columns are not whole in eights");
+        assert_eq!(WgmmaTile::FITTED.time((512, 11008, 4096, false), &H200), 1.09 * 2.0 * 168.0 * 4352.0, "two rounds");
     }
 
     #[test]

@@ -1,21 +1,21 @@
 // Y = act(X·Wᵀ + bias) + residual on the tensor cores of Hopper, f16 and bf16. TMA wants every row on a multiple of 16 bytes,
 // so rows of an odd length are copied first. Where an operand itself starts at an odd place, the kernels for Ampere take over.
 
-#include "tile/wgmma_gemm.cuh"
+#include "tile/wgmma_basis.cuh"
 #include "linear/mma.cuh"
 #include "linear/repack.cuh"
 #include "linear/adapted_params.cuh"
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<false, ACTIVATION_FORM, false>(p, shared);
+    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, false, false>(p, shared);
 }
 
 // For a long K where tiles are few. A kernel of its own: the same loop is 2 us slower at 512 rows beside the code for parts.
 #if WGMMA_COLUMNS == 128
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_cut(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<false, ACTIVATION_FORM, true>(p, shared);
+    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, true, false>(p, shared);
 }
 #endif
 
@@ -23,6 +23,12 @@ extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_cut(
 #if WGMMA_COLUMNS < 256
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_basis(const __grid_constant__ AdaptedParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<false, ACTIVATION_FORM, false, true>(p.gemm, shared, p.sums);
+    wgmma_basis_gemm<ACTIVATION_FORM>(p.gemm, shared, p.sums);
 }
 #endif
+
+// For outputs that cannot be moved 16 bytes at a time, cut or not.
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_odd(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, WGMMA_COLUMNS == 128, true>(p, shared);
+}

@@ -17,6 +17,9 @@ __device__ __forceinline__ void store_16(void *to, uint4 value) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
 }
 
+// Has the 128 bytes around an address brought to the second-level cache.
+__device__ __forceinline__ void prefetch_line(const void *address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
 // 16 bits at an address of shared memory, where it was computed as such.
 __device__ __forceinline__ u32 shared_load_16(u32 address) {
     u16 value;
@@ -124,7 +127,8 @@ __device__ __forceinline__ void bulk_load(void *to, const void *from, u32 bytes,
                  : "memory");
 }
 
-// A box of a tensor to shared memory: `x` is the place along the contiguous axis. Bytes are counted at `barrier`. What lies
+// A box of a tensor to shared memory: `x` is the place along the contiguous axis, of a multiple of 16 bytes: of any other the hardware
+// says that the instruction is illegal. Bytes are counted at `barrier`. What lies
 // outside the tensor arrives as zeros, and is counted too.
 __device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
@@ -178,6 +182,13 @@ __device__ __forceinline__ void tma_load_5d_multicast(void *to, const tensor_map
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared_address(to)),
                  "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(blocks)
+                 : "memory");
+}
+
+__device__ __forceinline__ void tma_load_4d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, u16 blocks) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "h"(blocks)
                  : "memory");
 }
 

@@ -51,6 +51,7 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 
 // Eight accumulators as operands of asm, and the names of the first so many operands.
 #define D8(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3]), "+f"(d[n + 4]), "+f"(d[n + 5]), "+f"(d[n + 6]), "+f"(d[n + 7])
+#define D4(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3])
 #define D32(n) D8(n), D8(n + 8), D8(n + 16), D8(n + 24)
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -62,6 +63,7 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 #define NAMES_64 NAMES_32 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_84 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83"
 #define NAMES_96 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_104 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
@@ -89,7 +91,7 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 144 || N == 192 || N == 208 || N == 256, "a width that there is");
+    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 144 || N == 168 || N == 192 || N == 208 || N == 256, "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
@@ -119,6 +121,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(144, "f16", NAMES_72, "%72", "%73", "%74", "%75", "%76", D32(0), D32(32), D8(64));
         } else {
             WGMMA_SS(144, "bf16", NAMES_72, "%72", "%73", "%74", "%75", "%76", D32(0), D32(32), D8(64));
+        }
+    } else if constexpr (N == 168) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(168, "f16", NAMES_84, "%84", "%85", "%86", "%87", "%88", D32(0), D32(32), D8(64), D8(72), D4(80));
+        } else {
+            WGMMA_SS(168, "bf16", NAMES_84, "%84", "%85", "%86", "%87", "%88", D32(0), D32(32), D8(64), D8(72), D4(80));
         }
     } else if constexpr (N == 192) {
         if constexpr (is_f16<T>) {
@@ -203,6 +211,7 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 
 #undef WGMMA_SS
 #undef WGMMA_RS
+#undef D4
 #undef D8
 #undef D32
 #undef NAMES_8
@@ -213,6 +222,7 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef NAMES_56
 #undef NAMES_64
 #undef NAMES_72
+#undef NAMES_84
 #undef NAMES_96
 #undef NAMES_104
 #undef NAMES_128

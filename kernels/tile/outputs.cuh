@@ -14,9 +14,9 @@ __device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(bo
 
 // Where tile number `index` lies, in tiles. Neighbours in time are neighbours in a band of BAND rows, so that what they share
 // is still in the second-level cache.
-template <u32 BAND> __device__ __forceinline__ void tile_place(u64 index, u64 down, u64 across, u64 &row, u64 &column) {
-    u64 band = index / (BAND * across), inside = index - band * BAND * across;
-    u64 first = band * BAND, height = down - first < BAND ? down - first : BAND;
+template <u32 BAND, class T> __device__ __forceinline__ void tile_place(T index, T down, T across, T &row, T &column) {
+    T band = index / (BAND * across), inside = index - band * BAND * across;
+    T first = band * BAND, height = down - first < BAND ? down - first : BAND;
     row = first + inside % height;
     column = inside / height;
 }

@@ -71,7 +71,7 @@ impl Mixture {
                 let input = FactorArgs::Dense { values: values.clone(), basis_of: None };
                 let output = FactorArgs::Coded { codes: codes.clone(), codebooks: codebooks.clone() };
                 let slices = vec![CodebookSliceArgs { input, core: None, output, y: y.clone() }];
-                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices });
+                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices, prepared: None });
             }
             if checked.contains(&number) {
                 let (x, own, values) = (x.clone(), Arc::clone(&population), before.clone());

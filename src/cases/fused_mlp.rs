@@ -63,6 +63,11 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
         cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
     }
+    // A first product that fills multiprocessors best in tiles of 168 outputs: the last tile cut short, and whole.
+    for (dtype, d_ff, activation) in [(DType::F16, 4408, Activation::GeluErf), (DType::BF16, 4536, Activation::GeluTanh)] {
+        let fitted = FusedMlp { bias1: true, residual: true, activation, ..op(dtype, 300, [72, d_ff, 41]) };
+        cases.push(case(format!("fitted_tiles{d_ff}"), fitted).large());
+    }
     // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.
     cases.push(case("few_tokens_wide", op(DType::BF16, 5, [40, 128, 5003])));
     cases.push(case("few_tokens_wider", op(DType::F16, 3, [40, 48, 17_001])));

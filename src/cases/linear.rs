@@ -98,6 +98,31 @@ fn with_deltas(name: &str, op: Linear, projections: u64) -> Case {
     })
 }
 
+/// Rows that do not start on multiples of 16 bytes, of K or of the outputs, with all that an epilogue reads.
+fn odd_sizes() -> Vec<Case> {
+    let everything = |dtype, size| Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, size) };
+    let mut cases = Vec::new();
+    // K odd, even and a multiple of 4; every room for rows, and rows that are copied first.
+    for (n, tokens) in [1, 2, 8, 9, 16, 17, 33, 64, 65, 128, 129].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        cases.push(case(format!("odd_k_tokens{tokens}"), everything(dtype, [tokens, 203, 1001 + n as u64 % 8])));
+    }
+    for k in [1, 7, 9, 31, 33, 510, 513] {
+        cases.push(case(format!("odd_k{k}_one_row"), Linear::new(DType::F16, [1, 1100, k])));
+    }
+    cases.push(with_delta("odd_k_delta", everything(DType::F16, [5, 264, 203]), CodeWidth::Bytes, 16));
+    // Outputs that are whole in eights but not in runs, and that are not; one tile and several, each width of them.
+    for (n, d_out) in [1, 7, 63, 65, 136, 255, 257, 331, 584].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::BF16 } else { DType::F16 };
+        cases.push(case(format!("odd_n{d_out}_everything"), everything(dtype, [150, d_out, 136])));
+    }
+    cases.push(case("odd_n_wide_tiles", everything(DType::F16, [2100, 4095, 72])).large());
+    cases.push(case("odd_n_middle_tiles", everything(DType::BF16, [8300, 383, 392])).large());
+    cases.push(case("odd_n_long_k", everything(DType::F16, [70, 1033, 4104])).large());
+    cases.push(with_delta("odd_n_delta", everything(DType::BF16, [150, 333, 72]), CodeWidth::Four, 8));
+    cases
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, edge) in EDGES.into_iter().enumerate() {
@@ -130,6 +155,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
     cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
+    cases.extend(odd_sizes());
     // Many rows and a short K, where a block may keep its rows of W: a part of a slab, what is added to the sums, more tiles than stages.
     let short = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::F16, [1030, 352, 384]) };
     cases.push(case("short_k", short).large());

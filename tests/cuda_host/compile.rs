@@ -127,10 +127,11 @@ const HOPPER: &str = r#"
         wgmma_hold(d);
         return d[0] + d[N / 2 - 1];
     }
-    template <class T, int N> __device__ f32 use_shared(u32 at) {
+    template <class T, int N> __device__ f32 use_shared(u32 at, bool more) {
         f32 d[N / 2];
+        u64 both = wgmma_descriptor(at, 16, 1024, SWIZZLE_128);
         wgmma_fence();
-        wgmma_ss<T, N>(d, wgmma_descriptor(at, 16, 1024, SWIZZLE_128), wgmma_descriptor(at + 8192, 128, 256, SWIZZLE_NONE), false);
+        wgmma_ss<T, N>(d, both, both, more);
         wgmma_commit();
         wgmma_wait<0>();
         wgmma_hold(d);
@@ -157,6 +158,8 @@ const HOPPER: &str = r#"
             tma_load_5d(tile, &map, &barrier, 0, 0, 0, 0, 0);
             tma_load_2d_multicast(tile, &map, &barrier, 0, 0, 3);
             tma_load_5d_multicast(tile, &map, &barrier, 0, 0, 0, 0, 0, 3);
+            tma_load_4d_multicast(tile, &map, &barrier, 0, 0, 0, 0, 3);
+            prefetch_line(to);
             mbarrier_arrive(&barrier);
             mbarrier_arrive_remote(&barrier, cluster_rank() ^ 1);
             mbarrier_arrive_remote_relaxed(&barrier, cluster_rank() ^ 1);
@@ -175,8 +178,9 @@ const HOPPER: &str = r#"
         sum += use<f16, 64>(at, more) + use<f16, 128>(at, more) + use<f16, 192>(at, more) + use<f16, 256>(at, more);
         sum += use<bf16, 64>(at, more) + use<bf16, 128>(at, more) + use<bf16, 192>(at, more) + use<bf16, 256>(at, more);
         sum += use_rows<f16, 80>(at) + use_rows<bf16, 80>(at) + use_rows<f16, 96>(at) + use_rows<bf16, 96>(at);
+        sum += use_shared<f16, 168>(at, more) + use_shared<bf16, 168>(at, more);
         sum += use_rows<f16, 112>(at) + use_rows<bf16, 112>(at);
-        sum += use_shared<f16, 144>(at) + use_shared<bf16, 144>(at) + use_shared<f16, 208>(at) + use_shared<bf16, 208>(at);
+        sum += use_shared<f16, 144>(at, more) + use_shared<bf16, 144>(at, more) + use_shared<f16, 208>(at, more) + use_shared<bf16, 208>(at, more);
         registers_give<40>();
         to[threadIdx.x] = sum;
         fence_proxy_async();

@@ -1,0 +1,207 @@
+// From the sums of `wgmma_gemm.cuh` to outputs: which sum is of which output, the exchange where K is cut, and the way to Y.
+#pragma once
+
+#include "ptx/copy.cuh"
+#include "tile/outputs.cuh"
+
+// Where a tile's outputs lie among a thread's sums. Rows of W lie in shared memory in another order than the outputs, so that eight
+// neighbouring outputs, a piece, are a thread's own: they are moved 16 bytes at a time, and never between threads. A thread has PIECES
+// pieces of each of two rows. Place 8i + 2q + e of W's rows (see D in ptx/wgmma.cuh) has, of each 32 outputs, output 8q + 2i + e. Of a
+// tile that is not whole in 32 the last eight outputs lie in order: each thread has two.
+template <u32 OUTPUTS> struct Places {
+    static constexpr u32 PIECES = OUTPUTS / 32, REST = OUTPUTS % 32;
+    static_assert(REST == 0 || REST == 8, "whole pieces, and at most one block");
+
+    // The sum of output `k` of a piece, for the lower or upper of the two rows.
+    static __device__ __forceinline__ constexpr u32 sum(u32 piece, u32 upper, u32 k) { return (piece * 4 + k / 2) * 4 + upper * 2 + k % 2; }
+
+    // The first output of a piece.
+    static __device__ __forceinline__ u32 column(u32 piece) { return piece * 32 + threadIdx.x % 4 * 8; }
+
+    // This thread's lower or upper row in the block's tile.
+    static __device__ __forceinline__ u32 row(u32 upper) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + upper * 8; }
+};
+
+// Which part of K a block has, of how many.
+struct Cut {
+    static constexpr u32 MOST = 4;
+    u32 part, parts;
+
+    // Whether it finishes piece `piece` of `pieces`: two and two, as they lie beside each other.
+    __device__ __forceinline__ bool owns(u32 piece, u32 pieces) const { return piece / 2 * parts / ((pieces + 1) / 2) == part; }
+};
+
+// Brings the sums of one warp group's rows over all parts of K to where they are finished: of what d holds, the pieces that the cut
+// owns. `rows` counts warp groups over all tiles that are cut.
+template <class P, u32 SUMS> __device__ __forceinline__ void exchange_sums(const GemmParams &p, u64 rows, Cut cut, f32 (&d)[SUMS]) {
+    u32 thread = threadIdx.x % 128, barrier = 1 + threadIdx.x / 128;
+    float4 *sums = (float4 *)p.partial + rows * cut.parts * P::PIECES * 4 * 128 + thread;
+    auto place = [&](u32 from, u32 piece, u32 i) { return sums + ((from * P::PIECES + piece) * 4 + i) * 128; };
+    // Four sums of a piece: half of a row's.
+    auto own = [&](u32 piece, u32 i) {
+        return float4{d[P::sum(piece, i / 2, i % 2 * 4)], d[P::sum(piece, i / 2, i % 2 * 4 + 1)], d[P::sum(piece, i / 2, i % 2 * 4 + 2)],
+                      d[P::sum(piece, i / 2, i % 2 * 4 + 3)]};
+    };
+#pragma unroll
+    for (u32 piece = 0; piece < P::PIECES; piece++) {
+        if (!cut.owns(piece, P::PIECES)) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                *place(cut.part, piece, i) = own(piece, i);
+            }
+        }
+    }
+    named_barrier_sync(barrier, 128);
+    if (thread == 0) {
+        u32 *arrived = p.arrived + rows * 2, *left = arrived + 1;
+        count_up(arrived);
+        wait_for_count(arrived, cut.parts);
+        // The last one readies both for the next launch.
+        if (count_up(left) == cut.parts - 1) {
+            *arrived = 0;
+            *left = 0;
+        }
+    }
+    named_barrier_sync(barrier, 128);
+#pragma unroll
+    for (u32 piece = 0; piece < P::PIECES; piece++) {
+        if (cut.owns(piece, P::PIECES)) {
+            float4 found[Cut::MOST][4];
+#pragma unroll
+            for (u32 from = 0; from < Cut::MOST; from++) {
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    found[from][i] = from == cut.part || from >= cut.parts ? own(piece, i) : *place(from, piece, i);
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                float4 sum = found[0][i];
+#pragma unroll
+                for (u32 from = 1; from < Cut::MOST; from++) {
+                    if (from < cut.parts) {
+                        sum.x += found[from][i].x;
+                        sum.y += found[from][i].y;
+                        sum.z += found[from][i].z;
+                        sum.w += found[from][i].w;
+                    }
+                }
+                d[P::sum(piece, i / 2, i % 2 * 4)] = sum.x;
+                d[P::sum(piece, i / 2, i % 2 * 4 + 1)] = sum.y;
+                d[P::sum(piece, i / 2, i % 2 * 4 + 2)] = sum.z;
+                d[P::sum(piece, i / 2, i % 2 * 4 + 3)] = sum.w;
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void widen_piece(uint4 piece, f32 (&values)[8]) {
+    u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        values[i * 2] = low_half(words[i]);
+        values[i * 2 + 1] = high_half(words[i]);
+    }
+}
+
+// Outputs of the tile from `column` on that there are.
+template <class P> __device__ __forceinline__ i32 tile_width(const GemmParams &p, u64 column) {
+    constexpr u32 MOST = P::PIECES * 32 + P::REST;
+    return column < p.columns ? i32(p.columns - column < MOST ? p.columns - column : MOST) : 0;
+}
+
+// Where one of a thread's two rows of a tile lies in Y, and how many outputs of the tile it has.
+template <class P> struct TileRow {
+    u64 start;
+    i32 left;
+
+    __device__ __forceinline__ TileRow(const GemmParams &p, u64 row, u64 column, u32 upper) {
+        row += P::row(upper);
+        start = row * p.y_stride + column;
+        left = row < p.rows ? tile_width<P>(p, column) : 0;
+    }
+};
+
+// Eight elements of the residual, or of Y, under a thread's piece; zeros where there are no outputs.
+template <class P> __device__ __forceinline__ uint4 read_above(const element *from, const TileRow<P> &row, u32 piece) {
+    i32 at = i32(P::column(piece));
+    return at < row.left ? *(const uint4 *)(from + row.start + at) : uint4{0, 0, 0, 0};
+}
+
+// The residual's first pieces, lower row before upper, read before the last products are done.
+struct Ahead {
+    static constexpr u32 DEPTH = 8;
+    uint4 pieces[DEPTH];
+};
+
+template <class P> __device__ __forceinline__ void read_ahead(const GemmParams &p, u64 row, u64 column, Ahead &ahead) {
+    TileRow<P> rows[2] = {{p, row, column, 0}, {p, row, column, 1}};
+#pragma unroll
+    for (u32 number = 0; number < 2 * P::PIECES && number < Ahead::DEPTH; number++) {
+        ahead.pieces[number] = read_above<P>(p.residual, rows[number / P::PIECES], number % P::PIECES);
+    }
+}
+
+// Writes the two outputs of a row that a thread has beside its pieces. Of a product without residual that is not cut.
+template <class P, u32 FORM, u32 SUMS>
+__device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P> &own, u64 column, i32 width, u32 upper, const f32 (&d)[SUMS]) {
+    i32 at = i32(P::PIECES * 32 + threadIdx.x % 4 * 2);
+    u32 bias = p.bias && at < width ? *(const u32 *)(p.bias + column + at) : 0, sum = P::PIECES * 16 + upper * 2;
+    u32 two = narrow2<element>(activate_form<FORM>(p, d[sum] + low_half(bias)), activate_form<FORM>(p, d[sum + 1] + high_half(bias)));
+    if (at < own.left) {
+        *(u32 *)(p.y + own.start + at) = two;
+    }
+}
+
+// Writes the outputs of this thread's rows of the block's tile that the cut finishes, from the sums of the up (or only) weight and
+// of the gate. Without a cut the residual was read ahead.
+template <class P, bool GATED, u32 FORM, u32 SUMS>
+__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, Cut cut, const f32 (&d)[SUMS], Ahead &ahead) {
+    i32 width = tile_width<P>(p, column);
+#pragma unroll
+    for (u32 upper = 0; upper < 2; upper++) {
+        TileRow<P> own(p, row, column, upper);
+#pragma unroll
+        for (u32 piece = 0; piece < P::PIECES; piece++) {
+            if (!cut.owns(piece, P::PIECES)) {
+                continue;
+            }
+            u32 number = upper * P::PIECES + piece;
+            i32 at = i32(P::column(piece));
+            f32 bias[8] = {}, found[8] = {}, more[8] = {}, value[8];
+            if (p.bias && at < width) {
+                widen_piece(*(const uint4 *)(p.bias + column + at), bias);
+            }
+            if constexpr (!GATED) {
+                if (p.adds) {
+                    widen_piece(read_above<P>(p.y, own, piece), found);
+                }
+                if (p.residual) {
+                    uint4 &slot = ahead.pieces[number % Ahead::DEPTH];
+                    widen_piece(cut.parts > 1 ? read_above<P>(p.residual, own, piece) : slot, more);
+                    if (cut.parts == 1 && number + Ahead::DEPTH < 2 * P::PIECES) {
+                        u32 next = number + Ahead::DEPTH;
+                        slot = read_above<P>(p.residual, TileRow<P>(p, row, column, next / P::PIECES), next % P::PIECES);
+                    }
+                }
+            }
+#pragma unroll
+            for (u32 k = 0; k < 8; k++) {
+                u32 sum = P::sum(piece, upper, k);
+                f32 up = d[sum] + found[k] + bias[k];
+                if constexpr (GATED) {
+                    value[k] = activate_form<FORM>(p, d[SUMS / 2 + sum]) * up;
+                } else {
+                    value[k] = activate_form<FORM>(p, up) + more[k];
+                }
+            }
+            if (at < own.left) {
+                *(uint4 *)(p.y + own.start + at) = {narrow2<element>(value[0], value[1]), narrow2<element>(value[2], value[3]),
+                                                    narrow2<element>(value[4], value[5]), narrow2<element>(value[6], value[7])};
+            }
+        }
+        if constexpr (P::REST != 0) {
+            write_rest<P, FORM>(p, own, column, width, upper, d);
+        }
+    }
+}
