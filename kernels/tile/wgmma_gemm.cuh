@@ -4,7 +4,7 @@
 // Where tiles leave multiprocessors idle in the last round, K may be cut into parts there (p.whole, p.parts): blocks of their own take
 // each, leave their sums in the workspace and finish a part of the tile's columns each, always adding up in the order of the parts.
 //
-// The host defines the tiles: 128 × COLUMNS sums, 64 elements of K a stage, STAGES stages. CLUSTER (1 or 2) blocks one below the other
+// The host defines the tiles: 128 × COLUMNS sums, 64 elements of K a stage, RING of them. CLUSTER (1 or 2) blocks one below the other
 // share the tile of W: each brings half of it to all of them.
 //
 // Rows of W lie in shared memory in another order than the outputs (see Places). Where Y, the bias or the residual cannot be moved 16
@@ -92,7 +92,7 @@ template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const G
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
 // CUT: K may be cut into parts.
-template <u32 COLUMNS, u32 STAGES, bool GATED, u32 FORM, bool CUT, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
+template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS, STAGE = WGMMA_X_BYTES + COLUMNS * PANEL;
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
@@ -100,10 +100,10 @@ template <u32 COLUMNS, u32 STAGES, bool GATED, u32 FORM, bool CUT, bool ODD> __d
     if constexpr (CUT) {
         hold_address(tiles);
     }
-    u64 *full = (u64 *)(tiles + STAGES * STAGE), *empty = full + STAGES;
+    u64 *full = (u64 *)(tiles + RING * STAGE), *empty = full + RING;
     u32 group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
-        for (u32 stage = 0; stage < STAGES; stage++) {
+        for (u32 stage = 0; stage < RING; stage++) {
             mbarrier_init(&full[stage], 1);
             // Both warp groups of every block that reads what this one brings.
             mbarrier_init(&empty[stage], 2 * CLUSTER);
@@ -134,7 +134,7 @@ template <u32 COLUMNS, u32 STAGES, bool GATED, u32 FORM, bool CUT, bool ODD> __d
         items = p.whole + (items - p.whole) * parts;
     }
     auto advance = [&] {
-        if (++stage == STAGES) {
+        if (++stage == RING) {
             stage = 0;
             phase ^= 1;
         }
@@ -219,7 +219,7 @@ template <u32 COLUMNS, u32 STAGES, bool GATED, u32 FORM, bool CUT, bool ODD> __d
                 grid_wait();
             }
             if constexpr (ODD) {
-                write_odd_tile<P, FORM>(p, row, column, item.cut, d, (char *)(empty + STAGES));
+                write_odd_tile<P, FORM>(p, row, column, item.cut, d, (char *)(empty + RING));
             } else {
                 write_tile<P, GATED, FORM>(p, row, column, item.cut, d, ahead);
             }
