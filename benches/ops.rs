@@ -11,11 +11,12 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use trifuse::backend::{Backend, Kernel};
 use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::bench::layer::with_layer;
 use trifuse::bench::sample::Checked;
-use trifuse::bench::shape::{Point, Suite};
+use trifuse::bench::shape::{Point, Shape, Suite};
 use trifuse::bench::suite::{Extent, points};
 use trifuse::bench::work::{Made, Measure, Work, with_point};
-use trifuse::ops::Op;
+use trifuse::ops::{Cost, Op};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
@@ -42,7 +43,14 @@ impl Visit for All<'_> {
         for (suite, dtype) in suites.flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
             for point in points(suite, dtype, extent) {
                 let timed = Timed { criterion: self.0, point: &point };
-                let why = match with_point(&mut session, &point, None, timed)? {
+                let made = match point.shape {
+                    Shape::Layer { .. } => with_layer(&mut session, &point, |session, ready| {
+                        timed.run(session, "layer", ready.cost, |session| session.replay(&ready.graph));
+                        Ok(())
+                    })?,
+                    _ => with_point(&mut session, &point, None, timed)?,
+                };
+                let why = match made {
                     Made::Measured(()) => continue,
                     Made::Wrong(why) => format!("WRONG: {why}"),
                     Made::Unsupported(why) => why,
@@ -67,21 +75,28 @@ impl<B: Backend> Measure<B> for Timed<'_> {
     where
         B: Kernel<O>,
     {
+        self.run(session, O::NAME, work.cost(), |session| work.enqueue(session));
+        Ok(())
+    }
+}
+
+impl Timed<'_> {
+    /// Times what `enqueue` puts into the queue.
+    fn run<B: Backend>(self, session: &mut Session<B>, op: &str, cost: Cost, enqueue: impl Fn(&mut Session<B>) -> Result<()>) {
         let Self { criterion, point } = self;
-        let mut group = criterion.benchmark_group(format!("{} {}", B::NAME, O::NAME));
+        let mut group = criterion.benchmark_group(format!("{} {op}", B::NAME));
         // Shown as elements a second: one element is one floating-point operation.
-        group.throughput(Throughput::Elements(work.cost().executed_flops as u64));
+        group.throughput(Throughput::Elements(cost.executed_flops as u64));
         group.bench_function(BenchmarkId::from_parameter(format!("{} {}", point.dtype, point.name())), |bencher| {
             bencher.iter_custom(|runs| {
                 let first = session.mark().unwrap();
                 for _ in 0..runs {
-                    work.enqueue(session).unwrap();
+                    enqueue(session).unwrap();
                 }
                 let last = session.mark().unwrap();
                 Duration::from_secs_f64(session.seconds_between(&first, &last).unwrap())
             });
         });
         group.finish();
-        Ok(())
     }
 }

@@ -8,8 +8,9 @@
 # TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
 # SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then.
-# ALIGN_OPTIONS narrow the sweep (--step 16), EVERY (4) the peers' share of it. MARKDOWN names a file whose measured tables are
-# replaced (docs/performance.md), PICTURES a folder for SVG files of all reports in OUT. Without PyTorch the table has our side alone.
+# DTYPES (f16 bf16) and ALIGN_OPTIONS (--step 16) narrow the sweep, EVERY (4) the peers' share of it. MARKDOWN names a file whose
+# measured tables are replaced (docs/performance.md), PICTURES a folder for SVG files of all reports in OUT. Without PyTorch the
+# tables have our side alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -88,7 +89,7 @@ case ${suites[0]} in
     reports=()
     # A thousand sizes: few runs of each.
     BENCH_OPTIONS=${BENCH_OPTIONS:---warmup 2 --iterations 8}
-    for dtype in f16 bf16; do
+    for dtype in ${DTYPES:-f16 bf16}; do
       # shellcheck disable=SC2086 # several options
       if measure "align-$dtype" align --dtype "$dtype" ${ALIGN_OPTIONS:-}; then
         beside "align-$dtype" --every "${EVERY:-4}"

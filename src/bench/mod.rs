@@ -160,11 +160,17 @@ fn measure<D: Backend>(session: &mut Session<D>, pool: &mut Pool<D>, point: &Poi
     if let Shape::Layer { .. } = point.shape {
         return layer::measure(session, point, variant, &judge);
     }
-    Ok(match with_pooled(session, pool, point, variant, judge)? {
-        Made::Measured(outcome) => outcome,
-        Made::Wrong(why) => Outcome::Wrong { why },
-        Made::Unsupported(why) => Outcome::Unsupported { why },
-    })
+    with_pooled(session, pool, point, variant, judge).map(Into::into)
+}
+
+impl From<Made<Outcome>> for Outcome {
+    fn from(made: Made<Outcome>) -> Self {
+        match made {
+            Made::Measured(outcome) => outcome,
+            Made::Wrong(why) => Self::Wrong { why },
+            Made::Unsupported(why) => Self::Unsupported { why },
+        }
+    }
 }
 
 /// Times what is ready, and judges the times.

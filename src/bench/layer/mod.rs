@@ -15,17 +15,19 @@ pub(super) use points::points;
 use super::Judge;
 use super::operand::Values;
 use super::report::{Outcome, Rates};
-use super::sample::poison;
+use super::sample::{Checked, poison};
 use super::shape::{Point, Shape};
 use super::timing::Caches;
+use super::work::Made;
 use crate::backend::Backend;
 use crate::cases::Draw;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layer::{Affine, States, Step, TransformerLayer, Weights};
+use crate::ops::Cost;
 use crate::ops::layer::{Layer, Style};
-use crate::session::Session;
+use crate::session::{Graph, Session};
 
 /// A layer's launches, each timed by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,7 +54,7 @@ pub struct Part {
     /// The median with warm ones.
     pub warm_seconds: f64,
     /// Its work, by itself: what is between two launches counts for both.
-    pub cost: crate::ops::Cost,
+    pub cost: Cost,
     /// Rates of the cold median.
     pub rates: Rates,
 }
@@ -121,20 +123,31 @@ impl Operands {
     }
 }
 
-/// Checks and measures the layer of a point.
+/// A layer that was checked, as one graph and as the launches that it is made of.
+pub struct Ready<'a, D: Backend> {
+    /// The whole.
+    pub graph: Graph<D>,
+    /// Its work.
+    pub cost: Cost,
+    steps: Vec<Step<'a, D>>,
+    checked: Checked,
+}
+
+/// Makes the layer of a point ready, checks it, and hands it to `measure`.
 ///
 /// # Errors
-/// What the device reports; a point that is no layer.
-pub(super) fn measure<D: Backend>(session: &mut Session<D>, point: &Point, variant: Option<&str>, judge: &Judge<'_, D>) -> Result<Outcome> {
+/// What the device reports; a point that is no layer. A wrong answer is no error but [`Made::Wrong`].
+pub fn with_layer<D: Backend, T>(
+    session: &mut Session<D>,
+    point: &Point,
+    measure: impl FnOnce(&mut Session<D>, &Ready<'_, D>) -> Result<T>,
+) -> Result<Made<T>> {
     let Shape::Layer { batch, tokens, sizes, style, causal, .. } = point.shape else {
         return Err(Error::invalid("layer", "a layer's sizes", format!("{:?}", point.shape)));
     };
-    if variant.is_some() {
-        return Err(Error::invalid("--variant", "none: a layer is several operations, each by the backend's choice", format!("{variant:?}")));
-    }
     let layer = Layer::new(point.dtype, [batch, tokens], sizes, style, causal);
     let planned = match TransformerLayer::new(session, layer.clone()) {
-        Err(Error::Unsupported { reason, .. }) => return Ok(Outcome::Unsupported { why: reason }),
+        Err(Error::Unsupported { reason, .. }) => return Ok(Made::Unsupported(reason)),
         planned => planned?,
     };
     let operands = Operands::draw(&layer, &mut Draw::seeded(&format!("{} {}", point.shape.name(), point.dtype)));
@@ -142,22 +155,37 @@ pub(super) fn measure<D: Backend>(session: &mut Session<D>, point: &Point, varia
     let steps = planned.steps(&weights, &states)?;
     let checked = match check::steps(session, &layer, &operands, &steps)? {
         Ok(checked) => checked,
-        Err(why) => return Ok(Outcome::Wrong { why }),
+        Err(why) => return Ok(Made::Wrong(why)),
     };
     let expected = session.read(&states.y)?;
     let graph = planned.capture(session, &weights, &states)?;
     poison(session, &states.y)?;
     session.replay(&graph)?;
     if let Some(why) = difference(session, point.dtype, &states.y, &expected)? {
-        return Ok(Outcome::Wrong { why });
+        return Ok(Made::Wrong(why));
     }
-    let outcome = judge.times(session, ("layer", steps.len()), (checked, layer.cost()?, None), |session| session.replay(&graph))?;
-    let Outcome::Measured(mut measured) = outcome else { return Ok(outcome) };
-    match parts(session, &steps, judge)? {
-        Ok(parts) => measured.parts = Some(parts),
-        Err(why) => return Ok(Outcome::Refused { why }),
+    measure(session, &Ready { graph, cost: layer.cost()?, steps, checked }).map(Made::Measured)
+}
+
+/// Checks and measures the layer of a point.
+///
+/// # Errors
+/// What the device reports; a point that is no layer.
+pub(super) fn measure<D: Backend>(session: &mut Session<D>, point: &Point, variant: Option<&str>, judge: &Judge<'_, D>) -> Result<Outcome> {
+    if variant.is_some() {
+        return Err(Error::invalid("--variant", "none: a layer is several operations, each by the backend's choice", format!("{variant:?}")));
     }
-    Ok(Outcome::Measured(measured))
+    let made = with_layer(session, point, |session, ready| {
+        let facts = (ready.checked, ready.cost, None);
+        let outcome = judge.times(session, ("layer", ready.steps.len()), facts, |session| session.replay(&ready.graph))?;
+        let Outcome::Measured(mut measured) = outcome else { return Ok(outcome) };
+        match parts(session, &ready.steps, judge)? {
+            Ok(parts) => measured.parts = Some(parts),
+            Err(why) => return Ok(Outcome::Refused { why }),
+        }
+        Ok(Outcome::Measured(measured))
+    })?;
+    Ok(made.into())
 }
 
 /// What the graph computed otherwise than the launches that it is made of.
