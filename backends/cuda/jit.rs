@@ -47,6 +47,7 @@ headers! {
     "tile/stream_adapters.cuh",
     "tile/power.cuh",
     "tile/stationary_gemm.cuh",
+    "tile/norm_gemm.cuh",
     "linear/delta.cuh",
     "linear/repack.cuh",
     "linear/mma.cuh",
