@@ -37,6 +37,7 @@ headers! {
     "tile/ordered_outputs.cuh",
     "tile/repack.cuh",
     "tile/mma_gemm.cuh",
+    "tile/wgmma_basis.cuh",
     "tile/wgmma_gemm.cuh",
     "tile/wgmma_odd.cuh",
     "tile/wgmma_outputs.cuh",

@@ -126,7 +126,7 @@ impl Adapted {
         Unit {
             name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}{split}", self.tokens, self.rank, activation.name()),
             source: source!("linear/sm90_stream_adapted.cu"),
-            headers: vec![gemm_header(), factor_header(), ("linear/stream_adapted_params.cuh", LinearAdaptedParams::cuda())],
+            headers: vec![gemm_header(), factor_header(), ("tile/stream_adapted_params.cuh", LinearAdaptedParams::cuda())],
             defines,
             entries: &["linear_stream_adapted", "linear_mma_4", "linear_mma_2"],
             shared_bytes: self.shared_bytes().max(INSTEAD.shared_bytes()),

@@ -5,7 +5,7 @@
 #include "tile/codes.cuh"
 #include "tile/power.cuh"
 #include "tile/stream_gemm.cuh"
-#include "linear/stream_adapted_params.cuh"
+#include "tile/stream_adapted_params.cuh"
 
 constexpr u32 ADAPTER_FIRST = STREAM_THREADS, ADAPTER_THREADS = 128, ADAPTER_WARPS = ADAPTER_THREADS / 32, ADAPTER_BARRIER = 2;
 constexpr u32 RANK_STEPS = RANK / 16;
