@@ -37,6 +37,12 @@ __device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_
 // Whether it holds for any lane of the warp. All take part.
 __device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
 
+// The lanes for which it holds, a bit for each. All take part.
+__device__ __forceinline__ u32 lanes_where(bool holds) { return __ballot_sync(0xffffffffu, holds); }
+
+// Bits that are set.
+__device__ __forceinline__ u32 count_ones(u32 bits) { return u32(__popc(bits)); }
+
 // The value of lane `lane`, and of the lane `lanes` below (the own one where there is none). All lanes of the warp take part.
 __device__ __forceinline__ u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
