@@ -9,6 +9,7 @@
 #include "attention/columns.cuh"
 #include "attention/short_params.cuh"
 #include "attention/sm80.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/grid.cuh"
 
 constexpr int SHORT_THREADS = (SHORT_WARPS + 1) * 32;                // the last warp copies
@@ -332,6 +333,9 @@ template <bool EXACT> struct WarpRows {
     }
 };
 
+// All warps of a block. By its number: the warps come from two places of the program, where `__syncthreads` wants one.
+__device__ __forceinline__ void meet() { named_barrier_sync(1, SHORT_THREADS); }
+
 // The warp that copies: a step ahead of those that multiply.
 __device__ __forceinline__ void produce_tasks(const ShortParams &params, Spot stages, Task (&tasks)[2]) {
     Task task = first_task(params, blockIdx.x);
@@ -348,7 +352,7 @@ __device__ __forceinline__ void produce_tasks(const ShortParams &params, Spot st
         }
         cp_async_wait<0>();
         // The step has come, and everyone is done with the one before: its place is free.
-        __syncthreads();
+        meet();
         if (!there) {
             return;
         }
@@ -361,9 +365,9 @@ template <bool GENERAL> __device__ __forceinline__ void consume_tasks(const Shor
     u32 lane = threadIdx.x % 32, place = warp * SHORT_HIGH * 16;
     u32 q_lane = (lane % 16 * PITCH + lane / 16 * 8) * 2, k_lane = ((lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 8) * 2;
     WarpRows<GENERAL> rows;
-    __syncthreads();
+    meet();
 #pragma unroll 1
-    for (u32 turn = 0; tasks[turn].work < params.work; turn ^= 1, __syncthreads()) {
+    for (u32 turn = 0; tasks[turn].work < params.work; turn ^= 1, meet()) {
         const Task &task = tasks[turn];
         u32 beside = place >> task.narrow;
         i32 first = i32(place & (1u << task.narrow) - 1), row = task.row + first, q_len = task.q_len, start = task.key;
