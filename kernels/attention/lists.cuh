@@ -6,11 +6,12 @@
 
 #include "attention/list_params.cuh"
 #include "ptx/grid.cuh"
+#include "ptx/special.cuh"
 
 constexpr u32 LIST_WARPS = 8, LIST_THREADS = LIST_WARPS * 32;
 
 // Bytes of a word that are not zero.
-__device__ __forceinline__ u32 nonzero_bytes(u32 word) { return __popc((((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080); }
+__device__ __forceinline__ u32 nonzero_bytes(u32 word) { return count_ones((((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080); }
 
 // Of bytes `begin` to `end` of the map, a share for each thread of the block.
 __device__ __forceinline__ u32 count_share(const u32 *map, u64 begin, u64 end) {
@@ -26,7 +27,7 @@ __device__ __forceinline__ u32 count_share(const u32 *map, u64 begin, u64 end) {
 __device__ __forceinline__ u32 sum_of_warp(u32 value) {
 #pragma unroll
     for (u32 far = 16; far > 0; far /= 2) {
-        value += __shfl_xor_sync(0xffffffffu, value, far);
+        value += shuffle_from(value, threadIdx.x % 32 ^ far);
     }
     return value;
 }
@@ -40,10 +41,9 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS) attention_lists(const
     u64 start = u64(pattern) * p.q_blocks * p.kv_blocks;
     const u8 *own = (const u8 *)p.map + start + u64(row) * p.kv_blocks;
     u32 mine = 0, width = row < p.q_blocks ? p.kv_blocks : 0;
-    for (u32 column = lane; column < width; column += 32) {
-        mine += own[column] != 0;
+    for (u32 first = 0; first < width; first += 32) {
+        mine += count_ones(lanes_where(first + lane < width && own[first + lane] != 0));
     }
-    mine = sum_of_warp(mine);
     u32 others = sum_of_warp(count_share((const u32 *)p.map, start, start + u64(first_row) * p.kv_blocks));
     if (lane == 0) {
         listed[warp] = mine;
@@ -67,12 +67,12 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS) attention_lists(const
         }
     }
     for (u32 first = 0; first < width; first += 32) {
-        u32 column = first + lane, byte = column < width ? own[column] : 0, there = __ballot_sync(0xffffffffu, byte != 0);
+        u32 column = first + lane, byte = column < width ? own[column] : 0, there = lanes_where(byte != 0);
         if (byte != 0) {
-            u32 to = place + __popc(there & (1u << lane) - 1);
+            u32 to = place + count_ones(there & (1u << lane) - 1);
             columns[to] = i32(column);
             kinds[to] = byte == 2 ? -2 : -1;
         }
-        place += __popc(there);
+        place += count_ones(there);
     }
 }

@@ -44,6 +44,12 @@ __device__ __forceinline__ u32 any_lane_bits(u32 bits) {
     return all;
 }
 
+// The lanes for which it holds, a bit for each. All take part.
+__device__ __forceinline__ u32 lanes_where(bool holds) { return __ballot_sync(0xffffffffu, holds); }
+
+// Bits that are set.
+__device__ __forceinline__ u32 count_ones(u32 bits) { return u32(__popc(bits)); }
+
 // The value of lane `lane`, and of the lane `lanes` below (the own one where there is none). All lanes of the warp take part.
 __device__ __forceinline__ u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 

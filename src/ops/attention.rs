@@ -223,7 +223,7 @@ impl Attention {
 
     /// An upper bound: the blocks there is room for, each pattern's share.
     fn listed_flops(&self, shape: &BlockShape) -> f64 {
-        let rows = self.batch as f64 * self.heads as f64 / f64::from(shape.patterns);
+        let rows = self.batch as f64 * self.heads as f64 / f64::from(shape.patterns.max(1));
         4.0 * self.head_dim as f64 * f64::from(shape.block).powi(2) * f64::from(shape.capacity) * rows
     }
 

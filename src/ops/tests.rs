@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::index::{BlockShape, PageShape, VarlenShape};
+use super::index::{BlockShape, MapShape, PageShape, VarlenShape};
 use super::*;
 use crate::dtype::DType;
 use crate::ops::attention::Form;
@@ -36,8 +36,9 @@ fn form() -> impl Strategy<Value = Form> {
         capacity,
         masks,
     });
+    let maps = [word(), word(), word(), word()].prop_map(|[block, q_blocks, kv_blocks, patterns]| MapShape { block, q_blocks, kv_blocks, patterns });
     let paged = [size(), size(), size(), size()].prop_map(|[batch, pages, page, pool_pages]| PageShape { batch, pages, page, pool_pages });
-    prop_oneof![Just(Form::Dense), varlen.prop_map(Form::Varlen), blocks.prop_map(Form::Blocks), paged.prop_map(Form::Paged)]
+    prop_oneof![Just(Form::Dense), varlen.prop_map(Form::Varlen), blocks.prop_map(Form::Blocks), maps.prop_map(Form::BlockMap), paged.prop_map(Form::Paged)]
 }
 
 /// The cost of whatever passes validation is finite and not negative.

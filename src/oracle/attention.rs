@@ -63,7 +63,9 @@ impl Host {
         let (q_len, kv_len) = (op.q_len as usize, op.kv_len as usize);
         let lse = Box::new(move |head, i| (b * heads + head) * q_len + i);
         match &self.index {
-            HostForm::None | HostForm::Blocks(_) | HostForm::BlockMap(_) => Sequence { number: b, q_len, kv_len, query: Box::new(dense), key: Box::new(dense), lse },
+            HostForm::None | HostForm::Blocks(_) | HostForm::BlockMap(_) => {
+                Sequence { number: b, q_len, kv_len, query: Box::new(dense), key: Box::new(dense), lse }
+            }
             HostForm::Varlen(varlen) => {
                 let (cu_q, cu_kv) = (varlen.cu_q(), varlen.cu_kv());
                 let (first_q, first_kv) = (cu_q[b] as usize, cu_kv[b] as usize);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
-use trifuse::ops::PointwiseArgs;
-use trifuse::ops::index::TokenAdapters;
+use trifuse::ops::attention::{AttentionIndex, Form};
+use trifuse::ops::index::{BlockMap, MapShape, TokenAdapters};
+use trifuse::ops::{Attention, AttentionArgs, PointwiseArgs};
 use trifuse::session::Session;
-use trifuse::{Error, Result};
+use trifuse::{DType, Error, Result};
 
 use super::Test;
 use super::work::{ADAPTERS, Adapted, LEN, Sum, adapter};
@@ -16,6 +17,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("capture records and replays see new operands", replays),
         ("replays of several launches keep their order", launches_in_order),
         ("replays see new index data", new_index_data),
+        ("replays see blocks rewritten on the device", new_blocks),
         ("a graph keeps its buffers alive", kept_alive),
         ("two graphs of one session", two_graphs),
         ("work after a capture follows the work before it", follows),
@@ -83,6 +85,30 @@ fn new_index_data<B: Backend>(device: &Arc<B>) -> Result<()> {
         fresh.run(&mut session)?;
         assert_eq!(got, session.read(fresh.y())?, "round {round}");
         assert_eq!(ids.iter().all(|&id| id < 0), got.iter().all(|&byte| byte == 0), "round {round}");
+    }
+    Ok(())
+}
+
+/// Which blocks of attention are there, byte by byte, as other work on the device would leave it.
+fn new_blocks<B: Backend>(device: &Arc<B>) -> Result<()> {
+    const BLOCK: usize = 64;
+    let mut session = Session::new(device.clone())?;
+    let shape = MapShape { block: BLOCK as u32, q_blocks: 2, kv_blocks: 2, patterns: 1 };
+    let op = Attention { form: Form::BlockMap(shape), ..Attention::dense(DType::F32, 1, [1, 1], [2 * BLOCK as u64; 2], 1) };
+    let map = session.index(&BlockMap::new(&[1; 4], shape)?)?;
+    // Equal scores: a query's output is the middle of the values that it sees.
+    let zeros = session.upload(&[0.0f32; 2 * BLOCK])?;
+    let values: Vec<f32> = (0..2 * BLOCK).map(|key| if key < BLOCK { 1.0 } else { 3.0 }).collect();
+    let (v, o) = (session.upload(&values)?, session.upload(&[f32::NAN; 2 * BLOCK])?);
+    let args = AttentionArgs { q: zeros.clone(), k: zeros, v, index: AttentionIndex::BlockMap(map.clone()), o: o.clone(), lse: None };
+    let plan = session.plan(op)?;
+    let graph = session.capture(|session| session.run(&plan, &args))?;
+    for (bytes, rows) in [([1, 1, 0, 1], [2.0, 3.0]), ([0, 0, 1, 255], [0.0, 2.0]), ([0, 9, 1, 0], [3.0, 1.0]), ([0; 4], [0.0, 0.0])] {
+        session.write(map.slice(), &bytes)?;
+        session.replay(&graph)?;
+        let got: Vec<f32> = session.download(&o)?;
+        let off = got.iter().enumerate().map(|(row, o)| (o - rows[row / BLOCK]).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-5, "{bytes:?}: off by {off}");
     }
     Ok(())
 }

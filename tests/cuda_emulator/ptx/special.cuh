@@ -25,6 +25,17 @@ inline bool any_lane(bool holds) {
     return any;
 }
 
+inline u32 lanes_where(bool holds) {
+    Lanes<bool> lanes(holds);
+    u32 all = 0;
+    for (u32 lane = 0; lane < 32; lane++) {
+        all |= u32(lanes[lane]) << lane;
+    }
+    return all;
+}
+
+inline u32 count_ones(u32 bits) { return u32(__builtin_popcount(bits)); }
+
 inline u32 shuffle_from(u32 value, u32 lane) {
     Lanes<u32> lanes(value);
     return lanes[lane];
