@@ -122,7 +122,7 @@ impl Tile {
     }
 }
 
-const ENTRIES: [&str; 4] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY];
+const ENTRIES: [&str; 5] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
 const LISTED_ENTRIES: [&str; 7] =
     ["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
 
