@@ -61,7 +61,7 @@ template <int THREADS, int ROWS>
 __device__ __forceinline__ void load_factor(const FactorParams &factor, const FactorTile &tile, u32 first, i32 count, Spot to) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (factor.coded) {
-#pragma unroll 4
+#pragma unroll 2
         for (u32 pair = warp; pair < tile.steps * 8; pair += THREADS / 32) {
             u32 left = tile.heads[2 * pair], right = tile.heads[2 * pair + 1];
 #pragma unroll
@@ -91,20 +91,20 @@ __device__ __forceinline__ void load_factor(const FactorParams &factor, const Fa
 
 // 16 rows and COLUMNS columns of left · rightᵀ, both in shared memory, `left_at` and `right_at` as ldmatrix wants this lane's; rounded,
 // into a tile of rows PITCH apart.
-template <int COLUMNS> __device__ __forceinline__ void rebuild(const FactorTile &tile, u32 left_at, u32 right_at, element *to) {
+template <int COLUMNS> __device__ __forceinline__ void rebuild(u32 steps, u32 pitch, u32 left_at, u32 right_at, element *to) {
     f32 sums[COLUMNS / 8][4];
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++) {
         sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
     }
 #pragma unroll 1
-    for (u32 step = 0; step < tile.steps; step++, left_at += 32, right_at += 32) {
+    for (u32 step = 0; step < steps; step++, left_at += 32, right_at += 32) {
         u32 own[4];
         ldmatrix_x4(own, left_at);
 #pragma unroll
         for (int n = 0; n < COLUMNS; n += 16) {
             u32 other[4];
-            ldmatrix_x4(other, right_at + n * tile.pitch * 2);
+            ldmatrix_x4(other, right_at + n * pitch * 2);
             u32 low[2] = {other[0], other[1]}, high[2] = {other[2], other[3]};
             mma_m16n8k16<element>(sums[n / 8], own, low);
             mma_m16n8k16<element>(sums[n / 8 + 1], own, high);

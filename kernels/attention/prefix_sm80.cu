@@ -109,11 +109,12 @@ template <int BLOCK_WARPS> __device__ __forceinline__ void attend_prefix(const P
         for (u32 piece = warp; piece < 2 * PIECES; piece += BLOCK_WARPS) {
             bool of_value = piece >= PIECES;
             u32 row = piece % (KEYS / 16) * 16, column = piece % PIECES / (KEYS / 16) * COLUMNS;
-            const FactorTile &tile = of_value ? value : key;
-            Spot left = of_value ? value_left : key_left, right = of_value ? value_right : key_right, to = of_value ? v_tile : k_tile;
-            u32 left_at = (left + (row + lane % 16) * tile.pitch + lane / 16 * 8).address;
-            u32 right_at = (right + (column + lane % 8 + lane / 16 * 8) * tile.pitch + lane / 8 % 2 * 8).address;
-            rebuild<COLUMNS>(tile, left_at, right_at, (to + row * PITCH + column).start);
+            // Numbers chosen one by one: a choice of whole structs goes through local memory.
+            u32 steps = of_value ? value.steps : key.steps, pitch = of_value ? value.pitch : key.pitch;
+            u32 left_at = of_value ? value_left.address : key_left.address, right_at = of_value ? value_right.address : key_right.address;
+            left_at += ((row + lane % 16) * pitch + lane / 16 * 8) * 2;
+            right_at += ((column + lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8) * 2;
+            rebuild<COLUMNS>(steps, pitch, left_at, right_at, k_tile.start + ((of_value ? KEYS : 0) + row) * PITCH + column);
         }
         // K and V are whole, and everyone is done with the coefficients.
         __syncthreads();

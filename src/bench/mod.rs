@@ -18,6 +18,7 @@ mod micro;
 pub mod operand;
 pub mod pattern;
 mod population;
+mod prefix;
 mod registered;
 pub mod report;
 pub mod sample;

@@ -3,6 +3,7 @@
 use super::adapters::Chain;
 use super::micro;
 use super::operand::Values;
+use super::prefix::Prefix;
 use super::registered::Crowd;
 use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison};
 use super::shape::{Delta, Held, Point, Shape, fused_mlp, sparse};
@@ -189,6 +190,13 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
                 let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), &mut Draw::seeded("sample")));
                 Ok(Placed::one(args, o, Box::new(samples)))
             })
+        }
+        Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
+            let prefix = Prefix { dtype, batch, heads: [heads, kv_heads], tokens, head_dim };
+            match rank {
+                None => making.run(prefix.plain(), |session| prefix.plain_operands(session, &mut draw)),
+                Some(rank) => making.run(prefix.coded(rank), |session| prefix.coded_operands(session, &mut draw, rank)),
+            }
         }
         Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
             let chain = Chain { dtype, tokens, adapters, projections, d, rank, width: CodeWidth::FourThree, grouped, share, held };
