@@ -2,7 +2,7 @@
 
 use crate::device::{Device, Slice};
 use crate::error::Result;
-use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 
 /// A device that can run `O`.
 pub trait Kernel<O: Op>: Device {
@@ -44,6 +44,9 @@ pub trait Kernel<O: Op>: Device {
 }
 
 /// A device that runs every operation.
-pub trait Backend: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> {}
+pub trait Backend: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<PrefixAttention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> {}
 
-impl<D> Backend for D where D: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> {}
+impl<D> Backend for D where
+    D: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<PrefixAttention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise>
+{
+}

@@ -8,7 +8,7 @@ use trifuse::backend::Kernel;
 use trifuse::cases::{Case, OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case};
 use trifuse::device::{Caps, Clock, Device, Kind, Slice};
-use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
+use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
@@ -213,7 +213,7 @@ macro_rules! unsupported {
         }
     )* };
 }
-unsupported! { CodebookGemm Attention FusedMlp Pointwise }
+unsupported! { CodebookGemm Attention PrefixAttention FusedMlp Pointwise }
 
 fn session(fault: Fault) -> Session<Faulty> {
     let caps = Caps {

@@ -14,6 +14,7 @@ mod linear;
 mod math;
 mod memory;
 mod pointwise;
+mod prefix_attention;
 mod product;
 mod queue;
 

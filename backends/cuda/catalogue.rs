@@ -2,7 +2,7 @@
 
 use super::jit::{Arch, Unit};
 use super::kernel::{RunsOn, Table, TensorCores, Variant};
-use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 
 /// A variant of an operation.
 #[derive(Clone, Copy)]
@@ -34,5 +34,6 @@ pub fn catalogue() -> Vec<Entry> {
     fn of<O: Table>() -> impl Iterator<Item = Entry> {
         O::VARIANTS.iter().map(Entry::new)
     }
-    of::<CodebookGemm>().chain(of::<Attention>()).chain(of::<FusedMlp>()).chain(of::<Linear>()).chain(of::<Pointwise>()).collect()
+    let first = of::<CodebookGemm>().chain(of::<Attention>()).chain(of::<PrefixAttention>());
+    first.chain(of::<FusedMlp>()).chain(of::<Linear>()).chain(of::<Pointwise>()).collect()
 }

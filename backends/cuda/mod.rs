@@ -36,6 +36,8 @@ mod mark;
 mod memory;
 mod params;
 mod pointwise;
+mod prefix_attention;
+mod prefix_attention_sm80;
 mod queue;
 mod resources;
 mod stream;

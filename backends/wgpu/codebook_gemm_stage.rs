@@ -20,7 +20,7 @@ const PROJECTED: u64 = 16;
 const EXPANDED: u64 = 64;
 const INVOCATIONS: u32 = 256;
 /// In place of a width, where each column names its own: as in the shader.
-const MIXED: u32 = 255;
+pub(super) const MIXED: u32 = 255;
 /// Bytes of an adapter's codebook record.
 const CODEBOOK_BYTES: u64 = CODEBOOK_LEN as u64 * 4;
 

@@ -32,6 +32,7 @@ mod linear;
 mod mark;
 mod pipeline;
 mod pointwise;
+mod prefix_attention;
 mod product;
 mod queue;
 mod source;
@@ -66,5 +67,6 @@ pub fn sources() -> Vec<Source> {
     all.extend(product::sources());
     all.extend(pointwise::sources());
     all.extend(attention_shader::sources());
+    all.extend(prefix_attention::sources());
     all
 }

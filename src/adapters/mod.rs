@@ -8,5 +8,6 @@ pub mod encode;
 pub mod encoded;
 pub mod engine;
 pub mod peft;
+pub mod prefix;
 pub mod safetensors_file;
 pub mod whole;

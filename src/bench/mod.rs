@@ -21,6 +21,7 @@ pub mod operand;
 pub mod pattern;
 pub mod pool;
 mod population;
+mod prefix;
 mod registered;
 pub mod report;
 pub mod sample;

@@ -58,6 +58,8 @@ pub enum Suite {
     Projections,
     /// Chains and groups of codebook GEMMs.
     Adapters,
+    /// Attention over a prefix that sequences share, in factors and as plain keys and values.
+    Prefix,
     /// Block-sparse attention by the number of blocks.
     Sparse,
     /// The codebook GEMMs of one pass through a model, with a hundred adapters on the device or on the host.
@@ -70,8 +72,19 @@ pub enum Suite {
 
 impl Suite {
     /// Every suite.
-    pub const ALL: [Self; 10] =
-        [Self::Attention, Self::Mlp, Self::Layer, Self::Linear, Self::Projections, Self::Adapters, Self::Sparse, Self::ForwardPass, Self::Align, Self::Micro];
+    pub const ALL: [Self; 11] = [
+        Self::Attention,
+        Self::Mlp,
+        Self::Layer,
+        Self::Linear,
+        Self::Projections,
+        Self::Adapters,
+        Self::Prefix,
+        Self::Sparse,
+        Self::ForwardPass,
+        Self::Align,
+        Self::Micro,
+    ];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -82,6 +95,7 @@ impl Suite {
             Self::Linear => "linear",
             Self::Projections => "projections",
             Self::Adapters => "adapters",
+            Self::Prefix => "prefix",
             Self::Sparse => "sparse",
             Self::ForwardPass => "forward-pass",
             Self::Align => "align",
@@ -142,6 +156,21 @@ pub enum Shape {
         causal: bool,
         /// The blocks that are there, where not all are.
         blocks: Option<Blocks>,
+    },
+    /// Queries of many sequences over a prefix that all share.
+    Prefix {
+        /// Sequences, one query each.
+        batch: u64,
+        /// Heads of q.
+        heads: u64,
+        /// Heads of k and v.
+        kv_heads: u64,
+        /// Tokens of the prefix.
+        tokens: u64,
+        /// Elements of a head.
+        head_dim: u64,
+        /// Columns of the factors that K and V are given by, coefficients in codes of four bits; nothing where they are tensors.
+        rank: Option<u64>,
     },
     /// `d → d` projections in S2LC's form: one basis, codes of 7 bits, y written over.
     CodebookGemm {
@@ -268,6 +297,10 @@ impl Shape {
                     name += &format!(" q{q_len}");
                 }
                 if *causal { name + " causal" } else { name }
+            }
+            Self::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
+                let form = rank.map_or_else(|| "plain".to_owned(), |rank| format!("r{rank} of 4 bits"));
+                format!("prefix {form}, b{batch} h{heads}/{kv_heads} d{head_dim} s{tokens}")
             }
             Self::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
                 let form = match (grouped, held) {

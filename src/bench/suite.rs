@@ -31,6 +31,9 @@ pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
         (Suite::Mlp, _) => [1, 16, 128, 512, 1024, 2048, 4096, 8192].map(|tokens| (mlp(tokens, 4096, 11008), [16, 4096].contains(&tokens))).to_vec(),
         (Suite::Linear, _) => linear(),
         (Suite::Adapters, _) => adapters(),
+        (Suite::Prefix, Kind::Cpu) => prefix(&[1, 16], [4, 2], 32, 256, &[16]),
+        // Grouped heads of Llama's width.
+        (Suite::Prefix, _) => prefix(&[1, 4, 16, 64], [32, 8], 128, 4096, &[64, 128]),
         (Suite::Sparse, kind) => block_counts(kind),
         (Suite::ForwardPass, kind) => return forward_pass(dtype, kind, extent.quick),
         // The sweep, and the layers, as they are where nothing narrows them: their sizes are in range.
@@ -88,7 +91,9 @@ fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
 fn captured(shape: &Shape) -> bool {
     match shape {
         Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
-        Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Mixture { .. } | Shape::Launches { .. } | Shape::Layer { .. } => true,
+        Shape::Prefix { .. } | Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Mixture { .. } | Shape::Launches { .. } | Shape::Layer { .. } => {
+            true
+        }
         Shape::Linear { .. } | Shape::FusedMlp { .. } | Shape::Copy { .. } => false,
     }
 }
@@ -116,6 +121,12 @@ fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, 
 
 fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -> Shape {
     Shape::Attention { batch, heads, kv_heads, q_len: 1, kv_len, head_dim, causal: false, blocks: None }
+}
+
+/// One query of each sequence over a prefix that all share: plain, then in factors of these ranks.
+fn prefix(batches: &[u64], [heads, kv_heads]: [u64; 2], head_dim: u64, tokens: u64, ranks: &[u64]) -> Vec<Entry> {
+    let shape = |batch, rank| (Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank }, batch == 16);
+    batches.iter().flat_map(|&batch| std::iter::once(None).chain(ranks.iter().copied().map(Some)).map(move |rank| shape(batch, rank))).collect()
 }
 
 /// Blocks of 128, four in five left out.

@@ -4,6 +4,7 @@ use super::adapters::Chain;
 use super::micro;
 use super::mixture::Mixture;
 use super::pool::Pool;
+use super::prefix::Prefix;
 use super::registered::Crowd;
 use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison_all};
 use super::shape::{Delta, Held, Point, Shape, Suite, fused_mlp, sparse};
@@ -205,6 +206,13 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
                 let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut Draw::seeded("sample")));
                 Ok(Placed::one(args, o, Box::new(samples)))
             })
+        }
+        Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
+            let prefix = Prefix { dtype, batch, heads: [heads, kv_heads], tokens, head_dim };
+            match rank {
+                None => making.run(prefix.plain(), |session| prefix.plain_operands(session, &mut source.draw)),
+                Some(rank) => making.run(prefix.coded(rank), |session| prefix.coded_operands(session, &mut source.draw, rank)),
+            }
         }
         Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
             let chain = Chain { dtype, tokens, adapters, projections, d, rank, width: CodeWidth::FourThree, grouped, share, held };

@@ -51,9 +51,9 @@ impl Population {
         let mut slices = Vec::new();
         for slice in &op.slices {
             slices.push(SliceHost {
-                input: factor(slice.input, &op, op.d_in, slice.rank, 1.0 / (op.d_in as f64).sqrt(), draw)?,
+                input: factor(slice.input, (op.dtype, adapters), op.d_in, slice.rank, 1.0 / (op.d_in as f64).sqrt(), draw)?,
                 core: draw.optional(slice.core, DType::F32, u64::from(adapters) * slice.rank * slice.rank, 1.0 / (slice.rank as f64).sqrt()),
-                output: factor(slice.output, &op, slice.d_out, slice.rank, 1.0 / (slice.rank as f64).sqrt(), draw)?,
+                output: factor(slice.output, (op.dtype, adapters), slice.d_out, slice.rank, 1.0 / (slice.rank as f64).sqrt(), draw)?,
                 y: draw.pitched(op.dtype, [op.tokens, slice.d_out], slice.y_stride, 1.0),
             });
         }
@@ -90,14 +90,14 @@ fn widths(width: Option<CodeWidth>, adapter: u32, rank: u64) -> Vec<CodeWidth> {
     (0..rank as usize).map(|j| width.unwrap_or(CodeWidth::ALL[(j + 1 + adapter as usize) % CodeWidth::ALL.len()])).collect()
 }
 
-fn factor(factor: Factor, op: &CodebookGemm, d: u64, rank: u64, deviation: f64, draw: &mut Draw) -> Result<FactorHost> {
-    let adapters = op.adapters;
+/// A factor `[d, rank]` of each of `adapters`, dense ones in `dtype`.
+pub(super) fn factor(factor: Factor, (dtype, adapters): (DType, u32), d: u64, rank: u64, deviation: f64, draw: &mut Draw) -> Result<FactorHost> {
     let (bases, shape) = match (factor, factor.codes(adapters, d, rank)) {
         (Factor::Dense { bases }, _) => (bases, None),
         (_, shape) => (0, shape),
     };
     let Some(shape) = shape else {
-        let values = draw.normal(op.dtype, u64::from(bases) * d * rank, deviation);
+        let values = draw.normal(dtype, u64::from(bases) * d * rank, deviation);
         let basis: Vec<i32> = (0..adapters).map(|a| ((a * 7 + 1) % bases) as i32).collect();
         return Ok(FactorHost::Dense { values, basis_of: if bases > 1 { Some(BasisOf::new(&basis, bases)?) } else { None } });
     };

@@ -13,13 +13,14 @@ mod draw;
 mod fused_mlp;
 mod linear;
 mod pointwise;
+mod prefix_attention;
 
 pub use codebook_gemm::{Assignment, Population, steady_codebook};
 pub use draw::Draw;
 
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 use crate::oracle::Define;
 
 /// Lengths at which tiles, warps and vector loads end, plus or minus one.
@@ -40,6 +41,7 @@ pub struct Posed<O: Define> {
 pub enum Problem {
     CodebookGemm(Posed<CodebookGemm>),
     Attention(Posed<Attention>),
+    PrefixAttention(Posed<PrefixAttention>),
     FusedMlp(Posed<FusedMlp>),
     Linear(Posed<Linear>),
     Pointwise(Posed<Pointwise>),
@@ -59,6 +61,7 @@ pub trait Work {
 pub enum OpKind {
     CodebookGemm,
     Attention,
+    PrefixAttention,
     FusedMlp,
     Linear,
     Pointwise,
@@ -66,13 +69,14 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every operation.
-    pub const ALL: [Self; 5] = [Self::CodebookGemm, Self::Attention, Self::FusedMlp, Self::Linear, Self::Pointwise];
+    pub const ALL: [Self; 6] = [Self::CodebookGemm, Self::Attention, Self::PrefixAttention, Self::FusedMlp, Self::Linear, Self::Pointwise];
 
     /// The operation's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CodebookGemm => CodebookGemm::NAME,
             Self::Attention => Attention::NAME,
+            Self::PrefixAttention => PrefixAttention::NAME,
             Self::FusedMlp => FusedMlp::NAME,
             Self::Linear => Linear::NAME,
             Self::Pointwise => Pointwise::NAME,
@@ -86,6 +90,7 @@ impl Problem {
         match self {
             Self::CodebookGemm(posed) => work.on(posed),
             Self::Attention(posed) => work.on(posed),
+            Self::PrefixAttention(posed) => work.on(posed),
             Self::FusedMlp(posed) => work.on(posed),
             Self::Linear(posed) => work.on(posed),
             Self::Pointwise(posed) => work.on(posed),
@@ -97,6 +102,7 @@ impl Problem {
         match self {
             Self::CodebookGemm(_) => OpKind::CodebookGemm,
             Self::Attention(_) => OpKind::Attention,
+            Self::PrefixAttention(_) => OpKind::PrefixAttention,
             Self::FusedMlp(_) => OpKind::FusedMlp,
             Self::Linear(_) => OpKind::Linear,
             Self::Pointwise(_) => OpKind::Pointwise,
@@ -113,7 +119,7 @@ macro_rules! from_posed {
         }
     )* };
 }
-from_posed! { CodebookGemm Attention FusedMlp Linear Pointwise }
+from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise }
 
 /// How long the oracle takes over a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +207,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(attention_forms::cases());
     cases.extend(attention_long::cases());
     cases.extend(attention_rows::cases());
+    cases.extend(prefix_attention::cases());
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
     cases.extend(pointwise::cases());

@@ -16,7 +16,7 @@ use crate::backend::{Backend, Kernel};
 use crate::casefile::CaseFile;
 use crate::cases::{Case, OpKind, Posed, Problem};
 use crate::error::{Error, Result};
-use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise, PrefixAttention};
 use crate::session::Session;
 use crate::tolerance::{Expected, Metrics, expect};
 
@@ -122,6 +122,7 @@ pub fn variants<D: Backend>(device: &D, kind: OpKind) -> &'static [&'static str]
     match kind {
         OpKind::CodebookGemm => Kernel::<CodebookGemm>::variants(device),
         OpKind::Attention => Kernel::<Attention>::variants(device),
+        OpKind::PrefixAttention => Kernel::<PrefixAttention>::variants(device),
         OpKind::FusedMlp => Kernel::<FusedMlp>::variants(device),
         OpKind::Linear => Kernel::<Linear>::variants(device),
         OpKind::Pointwise => Kernel::<Pointwise>::variants(device),
@@ -137,6 +138,7 @@ pub fn run_case<D: Backend>(session: &mut Session<D>, subject: &Subject, variant
     match &problem {
         Problem::CodebookGemm(posed) => run_posed(session, subject, &problem, posed, variant, mode),
         Problem::Attention(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+        Problem::PrefixAttention(posed) => run_posed(session, subject, &problem, posed, variant, mode),
         Problem::FusedMlp(posed) => run_posed(session, subject, &problem, posed, variant, mode),
         Problem::Linear(posed) => run_posed(session, subject, &problem, posed, variant, mode),
         Problem::Pointwise(posed) => run_posed(session, subject, &problem, posed, variant, mode),

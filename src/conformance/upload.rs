@@ -6,10 +6,11 @@ use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use crate::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use crate::ops::pointwise::Kind;
-use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
+use crate::ops::prefix_attention::FactorsArgs;
+use crate::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs};
 use crate::oracle::attention::{HostForm, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
-use crate::oracle::{Define, attention, fused_mlp, linear, pointwise};
+use crate::oracle::{Define, attention, fused_mlp, linear, pointwise, prefix_attention};
 use crate::session::Session;
 
 /// An operation whose operands can be put on a device.
@@ -177,26 +178,47 @@ fn codebook_args<D: Device>(
     session: &mut Session<D>,
     stage: &mut Stage<D>,
 ) -> Result<CodebookGemmArgs<D>> {
-    let factor = |factor: &FactorHost, session: &mut Session<D>, stage: &mut Stage<D>| {
-        Ok(match factor {
-            FactorHost::Dense { values, basis_of } => FactorArgs::Dense {
-                values: stage.input(session, "dense factor", op.dtype, values)?,
-                basis_of: basis_of.as_ref().map(|index| session.index(index)).transpose()?,
-            },
-            FactorHost::Coded { codes, codebooks } => {
-                FactorArgs::Coded { codes: session.index(codes)?, codebooks: stage.input(session, "codebooks", DType::F32, codebooks)? }
-            }
-        })
-    };
     let mut slices = Vec::new();
     for (operands, y) in host.slices.iter().zip(ys) {
         slices.push(CodebookSliceArgs {
-            input: factor(&operands.input, session, stage)?,
+            input: factor(op.dtype, &operands.input, session, stage)?,
             core: stage.optional(session, "core", DType::F32, operands.core.as_deref())?,
-            output: factor(&operands.output, session, stage)?,
+            output: factor(op.dtype, &operands.output, session, stage)?,
             y,
         });
     }
     let (token_adapter, scaling) = (session.index(&host.token_adapter)?, stage.input(session, "scaling", DType::F32, &host.scaling)?);
     Ok(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None })
+}
+
+/// Places one factor.
+fn factor<D: Device>(dtype: DType, factor: &FactorHost, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<FactorArgs<D>> {
+    Ok(match factor {
+        FactorHost::Dense { values, basis_of } => FactorArgs::Dense {
+            values: stage.input(session, "dense factor", dtype, values)?,
+            basis_of: basis_of.as_ref().map(|index| session.index(index)).transpose()?,
+        },
+        FactorHost::Coded { codes, codebooks } => {
+            FactorArgs::Coded { codes: session.index(codes)?, codebooks: stage.input(session, "codebooks", DType::F32, codebooks)? }
+        }
+    })
+}
+
+impl Upload for PrefixAttention {
+    fn upload<D: Device>(&self, host: &prefix_attention::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PrefixAttentionArgs<D>> {
+        let mut factors = |of: &prefix_attention::FactorsHost| -> Result<FactorsArgs<D>> {
+            let coefficients = factor(self.dtype, &of.coefficients, session, stage)?;
+            Ok(FactorsArgs { coefficients, basis: factor(self.dtype, &of.basis, session, stage)? })
+        };
+        let (key, value) = (factors(&host.key)?, factors(&host.value)?);
+        let q = stage.input(session, "q", self.dtype, &host.q)?;
+        let (o, lse) = match &host.before {
+            Some((o, lse)) => (stage.updated(session, "o", self.dtype, o)?, stage.updated(session, "lse", DType::F32, lse)?),
+            None => {
+                let o_len = span(self.o, [self.batch, self.q_len, self.heads], self.head_dim) as usize;
+                (stage.output(session, "o", self.dtype, o_len)?, stage.output(session, "lse", DType::F32, self.rows() as usize)?)
+            }
+        };
+        Ok(PrefixAttentionArgs { q, key, value, o, lse })
+    }
 }

@@ -212,7 +212,7 @@ impl Attention {
     }
 
     /// One past the last element of a tensor, from its first.
-    fn span(&self, name: &str, strides: Strides, (batch, tokens): (u64, u64), heads: u64) -> Result<u64> {
+    pub(super) fn span(&self, name: &str, strides: Strides, (batch, tokens): (u64, u64), heads: u64) -> Result<u64> {
         if batch == 0 || tokens == 0 {
             return Ok(0);
         }

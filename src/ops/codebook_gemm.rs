@@ -171,7 +171,7 @@ impl Factor {
         }
     }
 
-    fn validate(self, name: &str, adapters: u32, d: u64, rank: u64, size: u64) -> Result<()> {
+    pub(super) fn validate(self, name: &str, adapters: u32, d: u64, rank: u64, size: u64) -> Result<()> {
         match self {
             Self::Dense { bases } => {
                 ensure(bases > 0, name, "at least one basis", bases)?;
@@ -187,7 +187,7 @@ impl Factor {
     }
 
     /// What the adapters of a batch that uses so many take.
-    fn bytes(self, adapters: u32, d: u64, rank: u64, size: f64) -> f64 {
+    pub(super) fn bytes(self, adapters: u32, d: u64, rank: u64, size: f64) -> f64 {
         match self {
             Self::Dense { bases } => f64::from(bases.min(adapters)) * d as f64 * rank as f64 * size,
             Self::Coded { words_per_adapter, .. } => f64::from(adapters) * 4.0 * (f64::from(words_per_adapter) + CODEBOOK_LEN as f64),
@@ -195,12 +195,24 @@ impl Factor {
     }
 }
 
+/// The operation that factors belong to.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    /// Its name in errors.
+    pub op: &'static str,
+    /// Of dense factors.
+    pub dtype: DType,
+    /// Adapters that there are factors of.
+    pub adapters: u32,
+}
+
 impl<D: Device> FactorArgs<D> {
-    fn operands<'a>(
+    /// Shows the operands of a factor `[d, rank]`.
+    pub(super) fn operands<'a>(
         &'a self,
         name: [&'static str; 2],
         factor: Factor,
-        op: &CodebookGemm,
+        op: Held,
         [d, rank]: [u64; 2],
         see: &mut dyn FnMut(Operand<'a, D>),
     ) -> Result<()> {
@@ -210,19 +222,19 @@ impl<D: Device> FactorArgs<D> {
                 if let Some(index) = basis_of {
                     let shape = *index.shape();
                     let fits = shape.adapters == op.adapters && shape.bases == bases;
-                    ensure(fits, "codebook_gemm: basis_of", &format!("{} adapters on {bases} bases", op.adapters), format!("{shape:?}"))?;
+                    ensure(fits, &format!("{}: basis_of", op.op), &format!("{} adapters on {bases} bases", op.adapters), format!("{shape:?}"))?;
                     see(Operand::packed("basis_of", Access::Read, index.slice(), u64::from(op.adapters), 4));
                 }
-                ensure(basis_of.is_some() || bases == 1, "codebook_gemm: basis_of", "present where there are several bases", "absent")
+                ensure(basis_of.is_some() || bases == 1, &format!("{}: basis_of", op.op), "present where there are several bases", "absent")
             }
             (Self::Coded { codes, codebooks }, Factor::Coded { .. }) => {
                 let wanted = factor.codes(op.adapters, d, rank);
-                ensure(Some(*codes.shape()) == wanted, "codebook_gemm: codes", &format!("{wanted:?}"), format!("{:?}", codes.shape()))?;
+                ensure(Some(*codes.shape()) == wanted, &format!("{}: codes", op.op), &format!("{wanted:?}"), format!("{:?}", codes.shape()))?;
                 see(Operand::packed(name[0], Access::Read, codes.slice(), codes.slice().len / 4, 4));
                 see(Operand::packed(name[1], Access::Read, codebooks, u64::from(op.adapters) * CODEBOOK_LEN as u64, 4));
                 Ok(())
             }
-            _ => ensure(false, &format!("codebook_gemm: {}", name[0]), &format!("{factor:?}"), "the other kind of factor"),
+            _ => ensure(false, &format!("{}: {}", op.op, name[0]), &format!("{factor:?}"), "the other kind of factor"),
         }
     }
 }
@@ -278,13 +290,14 @@ impl Op for CodebookGemm {
             see(Operand::packed("prepared", Access::Read, prepared, prepared.len / 4, 4));
         }
         ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", &format!("{}", self.slices.len()), args.slices.len())?;
+        let held = Held { op: Self::NAME, dtype: self.dtype, adapters: self.adapters };
         for (slice, args) in self.slices.iter().zip(&args.slices) {
-            args.input.operands(["input factor", "input codebooks"], slice.input, self, [self.d_in, slice.rank], see)?;
+            args.input.operands(["input factor", "input codebooks"], slice.input, held, [self.d_in, slice.rank], see)?;
             expect_present(Self::NAME, "core", slice.core, args.core.is_some())?;
             if let Some(core) = &args.core {
                 see(Operand::packed("core", Access::Read, core, u64::from(self.adapters) * slice.rank * slice.rank, 4));
             }
-            args.output.operands(["output factor", "output codebooks"], slice.output, self, [slice.d_out, slice.rank], see)?;
+            args.output.operands(["output factor", "output codebooks"], slice.output, held, [slice.d_out, slice.rank], see)?;
             let access = if self.accumulate { Access::ReadWrite } else { Access::Write };
             see(Operand::pitched("y", access, &args.y, [self.tokens, slice.d_out], slice.y_stride, size));
         }

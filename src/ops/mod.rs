@@ -10,6 +10,7 @@ pub mod index;
 pub mod layer;
 pub mod linear;
 pub mod pointwise;
+pub mod prefix_attention;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ pub use fused_mlp::{FusedMlp, FusedMlpArgs};
 pub use layer::Layer;
 pub use linear::{Linear, LinearArgs, NormArgs};
 pub use pointwise::{Pointwise, PointwiseArgs};
+pub use prefix_attention::{PrefixAttention, PrefixAttentionArgs};
 
 use crate::device::{Device, Slice};
 use crate::error::{Error, Result};

@@ -199,9 +199,9 @@ impl Define for Attention {
                 lse[(sequence.lse)(head, i)] = Some(if keys.is_empty() { f64::NEG_INFINITY } else { rounding.step(most + rounding.step(sum.ln())) });
             }
         }
-        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, elements: o, least: 0.0 }];
+        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least: 0.0 }];
         if self.lse {
-            outputs.push(Output { name: "lse".into(), dtype: DType::F32, elements: lse, least: 8.0 });
+            outputs.push(Output { name: "lse".into(), dtype: DType::F32, rounded: DType::F32, elements: lse, least: 8.0 });
         }
         Ok(outputs)
     }

@@ -56,25 +56,25 @@ pub enum FactorHost {
 }
 
 impl FactorHost {
-    fn check(&self, name: &str, factor: Factor, op: &CodebookGemm, d: u64, rank: u64) -> Result<()> {
+    pub(super) fn check(&self, name: &str, factor: Factor, adapters: u32, d: u64, rank: u64) -> Result<()> {
         match (self, factor) {
             (Self::Dense { values, basis_of }, Factor::Dense { bases }) => {
                 expect_len(name, values, u64::from(bases) * d * rank)?;
                 let shape = basis_of.as_ref().map(HostIndex::shape);
-                let fits = shape.map_or(bases == 1, |shape| (shape.adapters, shape.bases) == (op.adapters, bases));
-                ensure(fits, name, &format!("a basis of {bases} for each of {} adapters", op.adapters), format!("{shape:?}"))
+                let fits = shape.map_or(bases == 1, |shape| (shape.adapters, shape.bases) == (adapters, bases));
+                ensure(fits, name, &format!("a basis of {bases} for each of {adapters} adapters"), format!("{shape:?}"))
             }
             (Self::Coded { codes, codebooks }, Factor::Coded { .. }) => {
-                let wanted = factor.codes(op.adapters, d, rank);
+                let wanted = factor.codes(adapters, d, rank);
                 ensure(Some(codes.shape()) == wanted, name, &format!("{wanted:?}"), format!("{:?}", codes.shape()))?;
-                expect_len(name, codebooks, u64::from(op.adapters) * CODEBOOK_LEN as u64)
+                expect_len(name, codebooks, u64::from(adapters) * CODEBOOK_LEN as u64)
             }
             _ => Err(Error::invalid(name, format!("{factor:?}"), "the other kind of factor")),
         }
     }
 
     /// The factor of `adapter`, `[d, rank]`.
-    fn of<R: Rounding>(&self, adapter: usize, d: usize, rank: usize, rounding: R) -> Result<Vec<f64>> {
+    pub(super) fn of<R: Rounding>(&self, adapter: usize, d: usize, rank: usize, rounding: R) -> Result<Vec<f64>> {
         match self {
             Self::Dense { values, basis_of } => {
                 let basis = basis_of.as_ref().map_or(0, |index| index.basis()[adapter] as usize);
@@ -125,8 +125,8 @@ pub(super) fn deltas<R: Rounding>(op: &CodebookGemm, host: &Host, x: &[f64], whi
     ensure(fits, "codebook_gemm: token_adapter", &format!("{} tokens over {} adapters", op.tokens, op.adapters), format!("{shape:?}"))?;
 
     let (slice, operands): (&CodebookSlice, &SliceHost) = (&op.slices[which], &host.slices[which]);
-    operands.input.check("codebook_gemm: input factor", slice.input, op, op.d_in, slice.rank)?;
-    operands.output.check("codebook_gemm: output factor", slice.output, op, slice.d_out, slice.rank)?;
+    operands.input.check("codebook_gemm: input factor", slice.input, op.adapters, op.d_in, slice.rank)?;
+    operands.output.check("codebook_gemm: output factor", slice.output, op.adapters, slice.d_out, slice.rank)?;
     expect_optional("codebook_gemm: core", operands.core.as_deref(), slice.core, u64::from(op.adapters) * slice.rank * slice.rank)?;
 
     let (d_in, d_out, rank) = (op.d_in as usize, slice.d_out as usize, slice.rank as usize);
@@ -179,7 +179,7 @@ impl Define for CodebookGemm {
                     };
                 }
             }
-            outputs.push(Output { name: format!("y of slice {which}"), dtype: self.dtype, elements, least: 0.0 });
+            outputs.push(Output { name: format!("y of slice {which}"), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0 });
         }
         Ok(outputs)
     }
@@ -209,7 +209,7 @@ impl Define for CodebookGemm {
 }
 
 /// Turns a dense factor, or the codebooks of a coded one.
-fn turn_factor(factor: &mut FactorHost, d: usize, rank: usize) -> Option<()> {
+pub(super) fn turn_factor(factor: &mut FactorHost, d: usize, rank: usize) -> Option<()> {
     match factor {
         FactorHost::Dense { values, .. } => {
             for basis in values.chunks_exact_mut(d * rank) {

@@ -11,6 +11,7 @@ pub mod fused_mlp;
 pub mod layer;
 pub mod linear;
 pub mod pointwise;
+pub mod prefix_attention;
 
 pub use activation::activate;
 
@@ -85,6 +86,8 @@ pub struct Output {
     pub name: String,
     /// Its element type.
     pub dtype: DType,
+    /// The type in which what it comes from was last rounded: its own, but for a logarithm of sums over rebuilt keys.
+    pub rounded: DType,
     /// From the first element to the last; `None` has to be left as it was (a gap between rows, a row of a token
     /// without an adapter).
     pub elements: Vec<Option<f64>>,
@@ -96,7 +99,7 @@ pub struct Output {
 impl Output {
     /// Elements one after another, all of them written.
     fn packed(name: &str, dtype: DType, values: Vec<f64>) -> Self {
-        Self { name: name.into(), dtype, elements: values.into_iter().map(Some).collect(), least: 0.0 }
+        Self { name: name.into(), dtype, rounded: dtype, elements: values.into_iter().map(Some).collect(), least: 0.0 }
     }
 }
 

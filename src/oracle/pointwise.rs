@@ -158,7 +158,7 @@ impl Define for Pointwise {
             elements.resize(r * self.stride() as usize, None);
             elements.extend(self.row(host, r, rounding)?.into_iter().map(|value| Some(rounding.keep(value))));
         }
-        Ok(vec![Output { name: "y".into(), dtype: self.dtype, elements, least: 0.0 }])
+        Ok(vec![Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0 }])
     }
 
     fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {

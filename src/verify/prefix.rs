@@ -1,4 +1,5 @@
-//! Test 6: K and V of a shared prefix kept as codes over a basis, rebuilt on the device, and what attention makes of them.
+//! Test 6: K and V of a shared prefix kept as codes over a basis, rebuilt on the device, whole by an engine and tile by tile inside
+//! attention, and what attention makes of them.
 
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use super::served::{apply, cosine};
 use crate::adapters::encode::prefix::{EncodedPrefix, KEY, PREFIX, VALUE, encode_prefix};
 use crate::adapters::encoded::Matrix;
 use crate::adapters::engine::{Engine, EngineOptions};
+use crate::adapters::prefix::DevicePrefix;
 use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
@@ -60,7 +62,11 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     let matrix = |cache: &[f64]| Matrix { rows: prefix.tokens, cols: width, data: cache.iter().map(|v| *v as f32).collect() };
     let EncodedPrefix { population, bytes, plain_bytes, .. } = encode_prefix(&matrix(&prefix.k), &matrix(&prefix.v), 0.995)?;
 
-    // Rebuilt on the device: x is the identity, so that row t of y is row t of the cache.
+    // Attention that rebuilds them itself, tile by tile.
+    let device = DevicePrefix::new(session, &population, DTYPE)?;
+    let (device_bytes, inside) = (device.bytes(), attend_inside(session, prefix, &device)?);
+
+    // Whole, by an engine: x is the identity, so that row t of y is row t of the cache.
     let mut engine = Engine::open(session, Box::new(population), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
     let id = engine.adapter(PREFIX)?;
     let batch = engine.batch(session, &vec![Some(id); prefix.tokens])?;
@@ -74,9 +80,24 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     for (name, a, b) in [("K", &prefix.k, &rebuilt[0]), ("V", &prefix.v, &rebuilt[1]), ("attention output", &exact, &approximate)] {
         found.at_least(format!("cosine of {name}"), cosine(a.iter().copied(), b.iter().copied()), 0.99);
     }
+    let of = |a: &[f64], b: &[f64]| cosine(a.iter().copied(), b.iter().copied());
+    found.at_least("cosine of the output where attention rebuilds K and V tile by tile", of(&exact, &inside), 0.99);
+    found.at_least("cosine of that with the output over the whole rebuilt K and V", of(&approximate, &inside), 0.9999);
     found.tell("bytes of K and V in f16", plain_bytes as f64);
     found.at_most("bytes as codes and bases, as a share of that", bytes as f64 / plain_bytes as f64, 1.0);
+    found.at_most("bytes on the device while attention reads them, as a share of that", device_bytes as f64 / plain_bytes as f64, 1.0);
     Ok(found)
+}
+
+/// Attention of the prefix's queries over the prefix as its factors.
+fn attend_inside<D: Backend>(session: &mut Session<D>, prefix: &Prefix, device: &DevicePrefix<D>) -> Result<Vec<f64>> {
+    let heads = prefix.heads as u64;
+    let plan = session.plan(device.attention(1, [heads, heads], prefix.tokens as u64)?)?;
+    let q = session.upload(&DTYPE.encode(&prefix.q))?;
+    let o = session.upload(&DTYPE.encode(&vec![f64::NAN; prefix.q.len()]))?;
+    let lse = session.alloc(plan.op().rows() * 4)?;
+    session.run(&plan, &device.args(q, o.clone(), lse))?;
+    Ok(DTYPE.decode(&session.read(&o)?))
 }
 
 /// Attention of the prefix's queries over a cache, not causal: BERT's.

@@ -19,7 +19,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Attention, AttentionArgs};
 use layout::{Layout, Piece, Sequence};
-use softmax::State;
+pub use softmax::{State, finish};
 
 const VARIANT: &str = "online_tiled";
 /// Rows of a tile. Divides the block of every block-sparse pattern.

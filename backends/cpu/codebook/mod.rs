@@ -20,7 +20,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSliceArgs, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
-use factor::Factor;
+pub use factor::Factor;
 pub use groups::{Group, Groups};
 
 const VARIANT: &str = "grouped";

@@ -1,7 +1,8 @@
 //! Keys and values of a prefix that many sequences share, as codes over a basis: the cache of one layer as an adapter.
 //!
 //! `K = 1·K`: a LoRA whose A is the identity and whose B is `Kᵀ`. Its output side is then a basis of the keys, its input side a row
-//! of coefficients for each token. An engine rebuilds rows of the cache as it applies an adapter: x holds rows of the identity.
+//! of coefficients for each token. [`DevicePrefix`](crate::adapters::prefix::DevicePrefix) is what attention reads of it; an engine rebuilds
+//! whole rows as it applies an adapter, where x holds rows of the identity.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +12,7 @@ use crate::adapters::peft::Lora;
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
-/// The adapter that a prefix is in its population.
-pub const PREFIX: &str = "prefix";
-/// The projection that holds the keys.
-pub const KEY: &str = "key";
-/// The projection that holds the values.
-pub const VALUE: &str = "value";
+pub use crate::adapters::prefix::{KEY, PREFIX, VALUE};
 
 /// A prefix of one layer as codes over bases.
 #[derive(Clone, Debug)]

@@ -132,6 +132,8 @@ pub enum SuiteName {
     Projections,
     /// Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch
     Adapters,
+    /// Attention over a prefix that sequences share: its keys and values in factors, and as plain tensors
+    Prefix,
     /// Block-sparse attention of 204 to 122,305 blocks, 100 runs each
     Sparse,
     /// The adapters of 32 layers of four projections, a hundred resident: captured, launch by launch, held by the host
@@ -151,6 +153,7 @@ impl From<SuiteName> for Suite {
             SuiteName::Linear => Self::Linear,
             SuiteName::Projections => Self::Projections,
             SuiteName::Adapters => Self::Adapters,
+            SuiteName::Prefix => Self::Prefix,
             SuiteName::Sparse => Self::Sparse,
             SuiteName::ForwardPass => Self::ForwardPass,
             SuiteName::Align => Self::Align,

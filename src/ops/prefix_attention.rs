@@ -1,0 +1,199 @@
+//! Attention over a prefix that all sequences of a batch share, its keys and values given by factors and rebuilt a tile at a
+//! time inside the operation: `K = C_K · B_Kᵀ`, `V = C_V · B_Vᵀ`, with coefficients `C [tokens, R]` and a basis
+//! `B [kv_heads · head_dim, R]`. Neither K nor V is ever a tensor in memory.
+//!
+//! ```text
+//! O = softmax(scale · Q · Kᵀ) · V        every query of every sequence sees every token of the prefix
+//! L = ln Σ exp(scale · q · k)
+//! ```
+//!
+//! Where the descriptor joins, `o` and `lse` hold attention over other keys, each sequence's own, and become attention over both
+//! (the softmax over two sets of keys from those over each; Hydragen, arXiv:2402.05099, FlashInfer, arXiv:2501.01005). A row with
+//! LSE −∞ has seen nothing, and is replaced.
+//!
+//! Either factor is dense or coded as those of [`super::CodebookGemm`]. A core and a scale belong into the dense one.
+
+use derive_where::derive_where;
+
+use super::attention::{Form, Scale, Strides};
+use super::codebook_gemm::{Factor, FactorArgs, Held};
+use super::{Access, Attention, Cost, Op, Operand, product};
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::{Result, ensure};
+
+/// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PrefixAttention {
+    /// Of q, o and the dense factors. K, V, scores and sums are at least as exact.
+    pub dtype: DType,
+    /// Sequences.
+    pub batch: u64,
+    /// Heads of q and o.
+    pub heads: u64,
+    /// Heads of k and v; divides `heads`. Query head `h` reads head `h / (heads / kv_heads)`.
+    pub kv_heads: u64,
+    /// Elements of a head, 1 to 256.
+    pub head_dim: u64,
+    /// Queries a sequence.
+    pub q_len: u64,
+    /// Tokens of the prefix, at least 1.
+    pub tokens: u64,
+    /// The factor in front of the scores.
+    pub scale: Scale,
+    /// How the keys are given.
+    pub key: Factors,
+    /// How the values are given.
+    pub value: Factors,
+    /// `o` and `lse` are joined with what they hold, rather than written over.
+    pub join: bool,
+    /// Where the elements of q lie.
+    pub q: Strides,
+    /// Where the elements of o lie.
+    pub o: Strides,
+}
+
+/// How K or V is given: `[tokens, R]` coefficients over a basis `[kv_heads · head_dim, R]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Factors {
+    /// Columns of both, 1 to 1024.
+    pub rank: u64,
+    /// The coefficients. Dense: one basis.
+    pub coefficients: Factor,
+    /// The basis, one row an element of a token: all heads side by side. Dense: one basis.
+    pub basis: Factor,
+}
+
+/// The operands.
+#[derive_where(Clone, Debug)]
+pub struct PrefixAttentionArgs<D: Device> {
+    /// Queries, read.
+    pub q: Slice<D>,
+    /// The keys' factors, read.
+    pub key: FactorsArgs<D>,
+    /// The values' factors, read.
+    pub value: FactorsArgs<D>,
+    /// The output, written; read too where the descriptor joins.
+    pub o: Slice<D>,
+    /// `[batch, heads, q_len]` f32, as `o`. Of one batch it is the `[heads, total_q]` of sequences end to end.
+    pub lse: Slice<D>,
+}
+
+/// The operands of [`Factors`].
+#[derive_where(Clone, Debug)]
+pub struct FactorsArgs<D: Device> {
+    /// `C`, of one adapter.
+    pub coefficients: FactorArgs<D>,
+    /// `B`, of one adapter.
+    pub basis: FactorArgs<D>,
+}
+
+impl PrefixAttention {
+    /// Written over, q and o packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths `[q_len, tokens]`.
+    pub fn new(dtype: DType, batch: u64, [heads, kv_heads]: [u64; 2], [q_len, tokens]: [u64; 2], head_dim: u64, [key, value]: [Factors; 2]) -> Self {
+        let rows = Strides::bshd(q_len, heads, head_dim);
+        let scale = Scale::Default;
+        Self { dtype, batch, heads, kv_heads, head_dim, q_len, tokens, scale, key, value, join: false, q: rows, o: rows }
+    }
+
+    /// Elements of a token's keys: rows of a basis.
+    pub fn width(&self) -> u64 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Elements of the LSE: rows of all heads.
+    pub fn rows(&self) -> u64 {
+        self.batch * self.heads * self.q_len
+    }
+
+    /// The same over K and V that are tensors `[tokens, kv_heads, head_dim]`, which all sequences read.
+    pub fn plain(&self) -> Attention {
+        let tokens = Strides { batch: 0, token: self.kv_heads.saturating_mul(self.head_dim), head: self.head_dim };
+        Attention {
+            dtype: self.dtype,
+            batch: self.batch,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            q_len: self.q_len,
+            kv_len: self.tokens,
+            scale: self.scale,
+            causal: false,
+            window: None,
+            form: Form::Dense,
+            lse: true,
+            q: self.q,
+            k: tokens,
+            v: tokens,
+            o: self.o,
+        }
+    }
+}
+
+impl Factors {
+    fn validate(self, name: &str, op: &PrefixAttention) -> Result<()> {
+        ensure((1..=1024).contains(&self.rank), &format!("prefix_attention: {name} rank"), "1 to 1024", self.rank)?;
+        for (side, factor, d) in [("coefficients", self.coefficients, op.tokens), ("basis", self.basis, op.width())] {
+            let subject = format!("prefix_attention: {name} {side}");
+            ensure(!matches!(factor, Factor::Dense { bases } if bases != 1), &subject, "one basis where it is dense", format!("{factor:?}"))?;
+            factor.validate(&subject, 1, d, self.rank, op.dtype.size())?;
+        }
+        Ok(())
+    }
+
+    /// Operations that rebuild one row of `width` elements from them.
+    fn flops(self, width: u64) -> f64 {
+        2.0 * self.rank as f64 * width as f64
+    }
+
+    /// What they take on a device, in bytes: what is read in place of K, or of V.
+    pub fn bytes(self, dtype: DType, tokens: u64, width: u64) -> u64 {
+        let side = |factor: Factor, d: u64| factor.bytes(1, d, self.rank, dtype.size() as f64) as u64;
+        side(self.coefficients, tokens) + side(self.basis, width)
+    }
+}
+
+impl<D: Device> FactorsArgs<D> {
+    fn operands<'a>(&'a self, names: [[&'static str; 2]; 2], factors: Factors, op: &PrefixAttention, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        let held = Held { op: PrefixAttention::NAME, dtype: op.dtype, adapters: 1 };
+        self.coefficients.operands(names[0], factors.coefficients, held, [op.tokens, factors.rank], see)?;
+        self.basis.operands(names[1], factors.basis, held, [op.width(), factors.rank], see)
+    }
+}
+
+impl Op for PrefixAttention {
+    const NAME: &'static str = "prefix_attention";
+    type Args<D: Device> = PrefixAttentionArgs<D>;
+
+    fn validate(&self) -> Result<()> {
+        ensure(self.tokens > 0, "prefix_attention: tokens", "at least 1", self.tokens)?;
+        product("prefix_attention: heads", &[self.kv_heads, self.head_dim])?;
+        self.plain().validate()?;
+        self.key.validate("key", self)?;
+        self.value.validate("value", self)
+    }
+
+    fn cost(&self) -> Cost {
+        let plain = self.plain().cost();
+        // A row of K and of V is rebuilt once, however many tiles of queries do it again.
+        let rebuilt = self.tokens as f64 * [self.key, self.value].map(|factors| factors.flops(self.width())).iter().sum::<f64>();
+        let rows = self.rows() as f64;
+        let passes = if self.join { 2.0 } else { 1.0 };
+        let heads = rows * (self.head_dim * self.dtype.size()) as f64;
+        let factors: u64 = [self.key, self.value].map(|factors| factors.bytes(self.dtype, self.tokens, self.width())).iter().sum();
+        let bytes = heads + passes * (heads + 4.0 * rows) + factors as f64;
+        Cost { executed_flops: plain.executed_flops + rebuilt, useful_flops: plain.useful_flops + rebuilt, bytes, ..plain }
+    }
+
+    fn operands<'a, D: Device>(&self, args: &'a PrefixAttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
+        let plain = self.plain();
+        let (size, extent) = (self.dtype.size(), (self.batch, self.q_len));
+        let access = if self.join { Access::ReadWrite } else { Access::Write };
+        see(Operand::packed("q", Access::Read, &args.q, plain.span("q", self.q, extent, self.heads)?, size));
+        args.key.operands([["key coefficients", "key codebooks"], ["key basis", "key basis codebooks"]], self.key, self, see)?;
+        args.value.operands([["value coefficients", "value codebooks"], ["value basis", "value basis codebooks"]], self.value, self, see)?;
+        see(Operand::packed("o", access, &args.o, plain.span("o", self.o, extent, self.heads)?, size));
+        see(Operand::packed("lse", access, &args.lse, self.rows(), 4));
+        Ok(())
+    }
+}
