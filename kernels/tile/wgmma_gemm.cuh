@@ -315,14 +315,14 @@ __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, co
             u64 row, column;
             tile_place<BAND>(index / parts, down, across, row, column);
             Cut cut = {u32(index % parts), parts};
-            u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
             AdapterRows rows;
-            FragmentsHeld<RUNS> held;
-            i64 left = i64(p.columns - column * OUTPUTS);
+            // Half of the columns: more would be spilled.
+            FragmentsHeld<RUNS / 2> held;
             if constexpr (BASIS) {
                 // What the warp's first adapter adds by: on its way during all of K.
-                rows.fetch_adapters(sums, first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
-                held.template fetch<IN_TILES>(slice, sums.groups, rows.first(), column * OUTPUTS, left);
+                u64 own = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+                rows.fetch_adapters(sums, own, p.rows);
+                held.template fetch<IN_TILES>(slice, sums.groups, rows.first(), column * OUTPUTS, i64(p.columns - column * OUTPUTS));
             }
             u32 before = 0, begin = steps * cut.part / parts, end = steps * (cut.part + 1) / parts;
             for (u32 step = begin; step < end; step++) {
@@ -348,7 +348,9 @@ __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, co
             wgmma_wait<0>();
             wgmma_hold(d);
             release(before);
+            u64 first = (row * CLUSTER + rank) * WGMMA_ROWS + group * 64;
             if constexpr (BASIS) {
+                i64 left = i64(p.columns - column * OUTPUTS);
                 rows.take(d + WGMMA_COLUMNS / 2);
                 rows.add<IN_TILES, RUNS>(slice, sums.groups, column * OUTPUTS, left, held, d);
                 BiasFar bias = {p.bias ? p.bias + column * OUTPUTS : nullptr};

@@ -99,7 +99,13 @@ impl Chain {
             if self.grouped {
                 slices.push(slice);
             } else {
-                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice], prepared: None });
+                launches.push(CodebookGemmArgs {
+                    x: x.clone(),
+                    token_adapter: token_adapter.clone(),
+                    scaling: scaling.clone(),
+                    slices: vec![slice],
+                    prepared: None,
+                });
                 if (number + 1) % self.share == 0 {
                     x = y;
                 }

@@ -253,7 +253,8 @@ impl<D: Backend> Encoder<D> {
             class.warm = warm || !watched;
             return Ok(());
         }
-        let graph = session.capture(|session| Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, capturing: true, watch: None }.run(weights))?;
+        let graph = session
+            .capture(|session| Pass { session, engine: engine.as_mut(), class: &mut *class, config, dtype, ride, capturing: true, watch: None }.run(weights))?;
         session.replay(&graph)?;
         class.graph = Some(graph);
         Ok(())
