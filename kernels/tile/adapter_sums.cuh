@@ -19,11 +19,11 @@ constexpr u32 RUN_BYTES = 1024, RUN_WORDS = RUN_BYTES / 4;
 enum FactorOrder : u32 { IN_FRAGMENTS = 0, IN_TILES = 1 };
 
 // Which adapters rows [row, row + ROWS) of `rows` have, a bit each: there are fewer than 32. All of the warp take part, and get the same.
-template <u32 ROWS> __device__ __forceinline__ u32 adapters_of(const AdapterSums &sums, u64 row, u64 rows) {
+template <u32 ROWS> __device__ __forceinline__ u32 adapters_of(const AdapterSums &sums, u32 row, u32 rows) {
     u32 own = 0;
 #pragma unroll
     for (u32 part = 0; part < ROWS / 32; part++) {
-        u64 at = row + part * 32 + threadIdx.x % 32;
+        u32 at = row + part * 32 + threadIdx.x % 32;
         i32 adapter = at < rows ? sums.token_adapter[at] : -1;
         own |= adapter < 0 ? 0 : 1u << adapter;
     }
@@ -66,6 +66,7 @@ __device__ __forceinline__ const u32 *factor_at(const AdapterSlice &slice, u32 g
 
 // One adapter's fragments of RUNS runs, fetched ahead.
 template <u32 RUNS> struct FragmentsHeld {
+    static constexpr u32 RUNS_HELD = RUNS;
     i32 adapter;
     RunFragments runs[RUNS];
 
@@ -86,6 +87,7 @@ template <u32 RUNS> struct FragmentsHeld {
 // None.
 struct FragmentsFar {
     static constexpr i32 adapter = -2;
+    static constexpr u32 RUNS_HELD = 0;
     RunFragments runs[1];
 };
 
@@ -197,28 +199,38 @@ struct AdapterRows {
                     }
                 }
             };
-            if (which == held.adapter) {
+            const u32 *from = factor_at(slice, groups, which, column);
+            auto beyond = [&](u32 run) { return i64(run * 32) >= left; };
+            if (Held::RUNS_HELD > 0 && which == held.adapter) {
+                // While these are multiplied the others come.
+                constexpr u32 HELD = Held::RUNS_HELD > 0 ? Held::RUNS_HELD : 1;
+                RunFragments rest[RUNS > HELD ? RUNS - HELD : 1] = {};
+#pragma unroll
+                for (u32 run = HELD; run < RUNS; run++) {
+                    if (!beyond(run)) {
+                        rest[run - HELD].read<ORDER>(from + run * RUN_WORDS);
+                    }
+                }
 #pragma unroll
                 for (u32 run = 0; run < RUNS; run++) {
-                    if (i64(run * 32) >= left) {
+                    if (beyond(run)) {
                         break;
                     }
-                    multiply(run, held.runs[run % (sizeof(held.runs) / sizeof(RunFragments))]);
+                    multiply(run, run < HELD ? held.runs[run % HELD] : rest[run < HELD ? 0 : run - HELD]);
                 }
                 continue;
             }
-            const u32 *from = factor_at(slice, groups, which, column);
             RunFragments ahead = {};
             if (left > 0) {
                 ahead.read<ORDER>(from);
             }
 #pragma unroll
             for (u32 run = 0; run < RUNS; run++) {
-                if (i64(run * 32) >= left) {
+                if (beyond(run)) {
                     break;
                 }
                 RunFragments own = ahead;
-                if (run + 1 < RUNS && i64(run * 32 + 32) < left) {
+                if (run + 1 < RUNS && !beyond(run + 1)) {
                     ahead.read<ORDER>(from + (run + 1) * RUN_WORDS);
                 }
                 multiply(run, own);

@@ -39,6 +39,10 @@ template <bool BASIS> struct NormShared {
     char *stages;
     // Stages that have arrived, that may be written again.
     u64 *full, *empty;
+    // Of a tile's first stage: which adapters the cluster's rows have, and those of each warp group.
+    u32 (*adapters)[1 + NORM_GROUPS];
+    // The tile that is being brought, and the adapters still to bring: the warp that brings has few registers.
+    volatile u32 *bringing;
     // Of all columns.
     f32 *bias, *weight, *shift;
 
@@ -47,12 +51,14 @@ template <bool BASIS> struct NormShared {
         hold_address(stages);
         full = (u64 *)(stages + NORM_STAGES * STAGE);
         empty = full + NORM_STAGES;
+        adapters = (u32 (*)[1 + NORM_GROUPS])(empty + NORM_STAGES);
+        bringing = (u32 *)full + 30;
         bias = (f32 *)(stages + NORM_STAGES * STAGE + 128);
         weight = bias + NORM_COLUMNS;
         shift = weight + NORM_COLUMNS;
     }
 };
-static_assert(2 * NORM_STAGES * 8 <= 128, "the barriers fit in front of the bias");
+static_assert(NORM_STAGES * (2 * 8 + (1 + NORM_GROUPS) * 4) <= 120, "the barriers fit in front of the bias");
 
 // A place in the ring.
 struct NormPlace {
@@ -159,20 +165,32 @@ template <class Shared> __device__ __forceinline__ void norm_write(const NormPar
     }
 }
 
+// This block's cluster, and how many there are. Asked for where they are needed: the warp that brings has few registers to keep them in.
+__device__ __forceinline__ u32 own_cluster() {
+    u32 block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block / CLUSTER;
+}
+
+__device__ __forceinline__ u32 all_clusters() {
+    u32 blocks;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
+    return blocks / CLUSTER;
+}
+
 // Brings the output factors of the next adapters to a stage, as many as it takes. All lanes of the warp.
 template <class Shared>
 __device__ __forceinline__ void bring_factors(const Shared &at, const AdapterSlice &slice, u32 &adapters, NormPlace &place) {
-    u64 *full = &at.full[place.stage];
-    u32 count = __popc(adapters) < NORM_FACTORS ? __popc(adapters) : NORM_FACTORS;
     mbarrier_wait(&at.empty[place.stage], place.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-        mbarrier_arrive_expect(full, count * NORM_FACTOR);
+        mbarrier_arrive_expect(&at.full[place.stage], (__popc(adapters) < NORM_FACTORS ? __popc(adapters) : NORM_FACTORS) * NORM_FACTOR);
     }
+    char *to = at.stages + place.stage * Shared::STAGE;
 #pragma unroll 1
-    for (u32 i = 0; i < count; i++) {
+    for (u32 i = 0; i < NORM_FACTORS && adapters; i++, to += NORM_FACTOR) {
         i32 which = take_first(adapters);
         if (threadIdx.x % 32 == 0) {
-            bulk_load(at.stages + place.stage * Shared::STAGE + i * NORM_FACTOR, factor_at(slice, NORM_RUNS, which, 0), NORM_FACTOR, full);
+            bulk_load(to, slice.fragments + u32(which) * (NORM_RUNS * RUN_WORDS), NORM_FACTOR, &at.full[place.stage]);
         }
     }
     __syncwarp();
@@ -204,24 +222,47 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
     // A barrier of all blocks' threads: the columns' numbers are there too.
     cluster_arrive();
     cluster_wait();
-    u64 cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER, down = (p.rows + NORM_TILE * CLUSTER - 1) / (NORM_TILE * CLUSTER);
+    // TMA counts rows in 31 bits.
+    u32 clusters = gridDim.x / CLUSTER, down = u32((p.rows + NORM_TILE * CLUSTER - 1) / (NORM_TILE * CLUSTER));
     u32 steps = u32((p.depth + NORM_DEPTH - 1) / NORM_DEPTH), extra = p.residual ? NORM_GROUPS : 0;
     if (group == NORM_GROUPS) {
-        registers_give<BASIS ? 32 : 24>();
-        // With adapters all of the warp looks for them, and one lane brings.
+        registers_give<BASIS && NORM_GROUPS == 1 ? 40 : 24>();
+        // Registers are few here: the rank is asked for anew. With adapters all of the warp looks for them, and one lane brings.
         u32 lane = threadIdx.x - NORM_GROUPS * 128;
         if (lane < (BASIS ? 32 : 1)) {
             tma_prefetch_map(&p.x_map);
             tma_prefetch_map(&p.w_map);
             tma_prefetch_map(&p.residual_map);
             NormPlace place = {0, 0};
-            for (u64 tile = cluster; tile < down; tile += clusters) {
-                i32 row = i32((tile * CLUSTER + rank) * NORM_TILE);
-                u32 adapters = BASIS ? adapters_of<CLUSTER * NORM_TILE>(sums, tile * CLUSTER * NORM_TILE, p.rows) : 0;
-                for (u32 step = 0; step < steps + extra; step++) {
+            for (u32 tile = own_cluster(); tile < down; tile = (BASIS ? at.bringing[0] : tile) + all_clusters()) {
+                u32 adapters = 0;
+                if constexpr (BASIS) {
+                    mbarrier_wait(&at.empty[place.stage], place.phase ^ 1);
+#pragma unroll 1
+                    for (u32 part = 0; part < CLUSTER * NORM_GROUPS; part++) {
+                        u32 own = adapters_of<64>(sums, (tile * CLUSTER * NORM_GROUPS + part) * 64, u32(p.rows));
+                        adapters |= own;
+                        if (lane == 0 && part / NORM_GROUPS == cluster_rank()) {
+                            at.adapters[place.stage][1 + part % NORM_GROUPS] = own;
+                        }
+                    }
+                    if (lane == 0) {
+                        at.adapters[place.stage][0] = adapters;
+                        at.bringing[0] = tile;
+                        at.bringing[1] = adapters;
+                    }
+                    __syncwarp();
+                }
+                for (u32 step = 0; BASIS || step < steps + extra; step++) {
                     if constexpr (BASIS) {
-                        while (step == steps && adapters) {
-                            bring_factors(at, slice, adapters, place);
+                        if (step == steps) {
+                            u32 left = at.bringing[1];
+                            while (left) {
+                                bring_factors(at, slice, left, place);
+                            }
+                        }
+                        if (step == steps + extra) {
+                            break;
                         }
                     }
                     mbarrier_wait(&at.empty[place.stage], place.phase ^ 1);
@@ -231,6 +272,8 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     }
                     char *to = at.stages + place.stage * Shared::STAGE;
                     u64 *full = &at.full[place.stage];
+                    u32 rank = cluster_rank();
+                    i32 row = i32(((BASIS ? at.bringing[0] : tile) * CLUSTER + rank) * NORM_TILE);
                     if (step < steps) {
                         constexpr u32 PART = NORM_RUNS / CLUSTER;
                         mbarrier_arrive_expect(full, Shared::STAGE);
@@ -246,11 +289,6 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     }
                     place.advance();
                 }
-                if constexpr (BASIS) {
-                    while (extra == 0 && adapters) {
-                        bring_factors(at, slice, adapters, place);
-                    }
-                }
             }
         }
         __syncwarp();
@@ -263,11 +301,16 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
             }
         };
         NormPlace place = {0, 0};
-        for (u64 tile = cluster; tile < down; tile += clusters) {
+        for (u32 tile = own_cluster(); tile < down; tile += clusters) {
             u32 before = 0;
             f32 h[BASIS_SUMS];
+            u32 adapters = 0, mine = 0;
             for (u32 step = 0; step < steps; step++) {
                 mbarrier_wait(&at.full[place.stage], place.phase);
+                if (BASIS && step == 0) {
+                    adapters = at.adapters[place.stage][0];
+                    mine = at.adapters[place.stage][1 + group];
+                }
                 u32 stage = shared_address(at.stages) + place.stage * Shared::STAGE;
                 u64 w = wgmma_descriptor(stage, 16, 8 * NORM_LINE, SWIZZLE_128);
                 u64 x = wgmma_descriptor(stage + NORM_W_BYTES + group * 64 * NORM_LINE, 16, 8 * NORM_LINE, SWIZZLE_128);
@@ -292,18 +335,18 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                 before = place.stage;
                 place.advance();
             }
+            AdapterRows rows;
+            if constexpr (BASIS) {
+                // While the last step is multiplied.
+                rows.fetch_adapters(sums, (tile * CLUSTER + rank) * NORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
+                rows.fetch_scales(slice);
+            }
             wgmma_wait<0>();
             wgmma_hold(d[0]);
             wgmma_hold(d[1]);
             release(before);
             if constexpr (BASIS) {
                 wgmma_hold(h);
-                u64 first = tile * CLUSTER * NORM_TILE;
-                u32 own = rank * NORM_TILE + group * 64;
-                AdapterRows rows;
-                rows.fetch_adapters(sums, first + own + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
-                rows.fetch_scales(slice);
-                u32 adapters = adapters_of<CLUSTER * NORM_TILE>(sums, first, p.rows), mine = adapters_of<64>(sums, first + own, p.rows);
                 rows.take(h, rows.scale);
                 while (adapters) {
                     mbarrier_wait(&at.full[place.stage], place.phase);

@@ -161,10 +161,10 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         if (Space::BASIS && left > 0 && threadIdx.x / 32 == SLAB_GROUPS * 4 + 1) {
             u32 bytes = (left < SLAB ? left / 32 : SLAB_RUNS) * RUN_BYTES;
             Place<SLAB_FACTORS> place = {0, 0};
-            u32 coming = adapters_of<SLAB_TILE>(sums, lane * SLAB_TILE, p.rows);
+            u32 coming = adapters_of<SLAB_TILE>(sums, lane * SLAB_TILE, u32(p.rows));
             for (u32 tile = lane; tile < down; tile += lanes) {
                 u32 adapters = coming;
-                coming = adapters_of<SLAB_TILE>(sums, u64(tile + lanes) * SLAB_TILE, p.rows);
+                coming = adapters_of<SLAB_TILE>(sums, (tile + lanes) * SLAB_TILE, u32(p.rows));
                 while (adapters) {
                     const u32 *from = factor_at(slice, sums.groups, take_first(adapters), within);
                     mbarrier_wait(&at.factor_empty[place.stage], place.phase ^ 1);
@@ -195,7 +195,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
             u32 adapters = 0;
             // Before its turn: while others multiply.
             if constexpr (Space::BASIS) {
-                adapters = left > 0 ? adapters_of<SLAB_TILE>(sums, tile * SLAB_TILE, p.rows) : 0;
+                adapters = left > 0 ? adapters_of<SLAB_TILE>(sums, tile * SLAB_TILE, u32(p.rows)) : 0;
                 rows.fetch_adapters(sums, own, p.rows);
                 rows.fetch_scales(slice);
             } else if (ADAPTED && number > 0) {

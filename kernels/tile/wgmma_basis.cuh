@@ -70,7 +70,8 @@ template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmP
             tile_place<BAND>(index, down, across, tile_row, tile_column);
             u64 first = u64(tile_row * CLUSTER + rank) * WGMMA_ROWS + group * 64, column = u64(tile_column) * OUTPUTS;
             AdapterRows rows;
-            FragmentsHeld<RUNS> held;
+            // Half of the columns: more would be spilled.
+            FragmentsHeld<RUNS / 2> held;
             i64 left = i64(p.columns - column);
             // What the warp's first adapter adds by: on its way during all of K.
             rows.fetch_adapters(sums, first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
