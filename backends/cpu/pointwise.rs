@@ -74,6 +74,17 @@ impl<T: Element> Operands<T> {
         }
     }
 
+    /// LayerNorm of `values`.
+    ///
+    /// # Safety
+    /// The operands are held.
+    unsafe fn layer_norm(&self, values: &mut [f32], eps: f32, other: &mut [f32]) {
+        let mean = math::sum(values, |x| x) / values.len() as f32;
+        let variance = math::sum(values, |x| (x - mean) * (x - mean)) / values.len() as f32;
+        // SAFETY: as this function's contract.
+        unsafe { self.scale(values, mean, 1.0 / (variance + eps).sqrt(), other) };
+    }
+
     /// `(values − mean) · factor · weight + bias`.
     ///
     /// # Safety
@@ -104,8 +115,9 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     let words = |slice: &Slice<Cpu>| unsafe { View::<i32>::new(slice).all() };
     let positions = args.positions.as_ref().map(words).unwrap_or_default();
     let ids = args.ids.as_ref().map(|ids| words(ids.slice())).unwrap_or_default();
+    let places = args.places.as_ref().map(|places| words(places.slice())).unwrap_or_default();
     let starts = args.sequences.as_ref().map(|sequences| words(sequences.slice())).unwrap_or_default();
-    check_words(op, ids, starts)?;
+    check_words(op, ids, places, starts)?;
     let y = View::<T>::new(&args.y);
     let piece = (PIECE / columns).max(1);
     (0..rows.div_ceil(piece)).into_par_iter().for_each(|number| {
@@ -121,9 +133,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                         }
                         Kind::LayerNorm { eps, .. } => {
                             operands.widen(row, values, other);
-                            let mean = math::sum(values, |x| x) / columns as f32;
-                            let variance = math::sum(values, |x| (x - mean) * (x - mean)) / columns as f32;
-                            operands.scale(values, mean, 1.0 / (variance + f32::from_bits(eps)).sqrt(), other);
+                            operands.layer_norm(values, f32::from_bits(eps), other);
                         }
                         Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
                             operands.widen(row, values, other);
@@ -133,6 +143,16 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             Ok(id) => operands.widen(id, values, other),
                             Err(_) => values.fill(0.0),
                         },
+                        Kind::EmbeddingNorm { eps, .. } => {
+                            values.fill(0.0);
+                            for (table, ids) in [(Some(operands.x), ids), (operands.residual, places)] {
+                                if let (Some(table), Ok(id)) = (table, usize::try_from(ids[2 + row])) {
+                                    T::widen(table.read(id * columns, columns), other);
+                                    math::add(values, other);
+                                }
+                            }
+                            operands.layer_norm(values, f32::from_bits(eps), other);
+                        }
                         Kind::MeanPool(_) => {
                             let (first, last) = (starts[row] as usize, starts[row + 1] as usize);
                             values.fill(0.0);
@@ -163,12 +183,14 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
 }
 
 /// Looks at every index word: they become addresses.
-fn check_words(op: &Pointwise, ids: &[i32], starts: &[i32]) -> Result<()> {
+fn check_words(op: &Pointwise, ids: &[i32], places: &[i32], starts: &[i32]) -> Result<()> {
+    let below = |ids: &[i32], table: u32| {
+        let ids = ids.get(2..2 + op.rows as usize);
+        ids.is_some_and(|ids| ids.iter().all(|&id| id >= -1 && i64::from(id) < i64::from(table)))
+    };
     let sound = match op.kind {
-        Kind::Embedding { vocabulary } => {
-            let ids = ids.get(2..2 + op.rows as usize);
-            ids.is_some_and(|ids| ids.iter().all(|&id| id >= -1 && i64::from(id) < i64::from(vocabulary)))
-        }
+        Kind::Embedding { vocabulary } => below(ids, vocabulary),
+        Kind::EmbeddingNorm { vocabulary, places: table, .. } => below(ids, vocabulary) && below(places, table),
         Kind::MeanPool(shape) => {
             let starts = starts.get(..=op.rows as usize);
             starts.is_some_and(|starts| starts[0] == 0 && starts.windows(2).all(|pair| pair[0] <= pair[1]) && starts[starts.len() - 1] as u64 <= shape.total_q)

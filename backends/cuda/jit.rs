@@ -40,6 +40,7 @@ headers! {
     "tile/wgmma_gemm.cuh",
     "tile/stream_gemm.cuh",
     "tile/stationary_gemm.cuh",
+    "tile/norm_gemm.cuh",
     "linear/delta.cuh",
     "linear/repack.cuh",
     "linear/mma.cuh",

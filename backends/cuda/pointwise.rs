@@ -38,6 +38,8 @@ params! {
         y: [element],
         /// Positions, ids or running totals.
         index: [const i32],
+        /// Ids of the second table.
+        places: [const i32],
         rows: u64,
         columns: u64,
         /// Elements from a row to the next, of rotary positions.
@@ -113,6 +115,10 @@ fn kernel(op: &Pointwise, params: &PointwiseParams, units: u64) -> (&'static str
     let (each, across) = (LINE / op.dtype.size(), op.columns * op.dtype.size() / LINE);
     let lines = op.rows.saturating_mul(across);
     match op.kind {
+        Kind::EmbeddingNorm { .. } => match NORMS.iter().find(|(pieces, _)| on_whole(PIECE, op, params) && op.columns <= pieces * 32 * PIECE) {
+            Some((_, entry)) => (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
+            None => ("pointwise_simt", blocks(op.rows)),
+        },
         Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
             let short = NORMS.iter().find(|(pieces, _)| on_whole(PIECE, op, params) && op.columns <= pieces * 32 * PIECE);
             let wide = WIDE.iter().find(|(lines, ..)| on_whole(each, op, params) && across <= lines * WIDE_THREADS);
@@ -145,6 +151,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         residual: address_of(args.residual.as_ref()),
         y: address(&args.y),
         index: 0,
+        places: address_of(args.places.as_ref().map(|places| places.slice())),
         rows: op.rows,
         columns: op.columns,
         stride: op.stride(),
@@ -163,6 +170,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
             params.index = address_of(args.positions.as_ref());
         }
         Kind::Embedding { .. } => (params.kind, params.index) = (3, address_of(args.ids.as_ref().map(|ids| ids.slice()))),
+        Kind::EmbeddingNorm { eps, .. } => {
+            (params.kind, params.eps, params.index) = (8, f32::from_bits(eps), address_of(args.ids.as_ref().map(|ids| ids.slice())));
+        }
         Kind::MeanPool(_) => (params.kind, params.index) = (4, address_of(args.sequences.as_ref().map(|sequences| sequences.slice()))),
         Kind::L2Normalise => params.kind = 5,
         Kind::Add => params.kind = 6,

@@ -65,7 +65,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
     let float = Element::Float(dtype);
     let (number, files, name): (u32, &'static [_], _) = match kind {
         Kind::RmsNorm { .. } => (0, &[shader!("pointwise/norm.wgsl")], "RMSNorm"),
-        Kind::LayerNorm { .. } => (1, &[shader!("pointwise/norm.wgsl")], "LayerNorm"),
+        Kind::LayerNorm { .. } | Kind::EmbeddingNorm { .. } => (1, &[shader!("pointwise/norm.wgsl")], "LayerNorm"),
         Kind::L2Normalise => (2, &[shader!("pointwise/norm.wgsl")], "L2 normalise"),
         Kind::Embedding { .. } => (3, ROWS, "embedding"),
         Kind::MeanPool(_) => (4, ROWS, "mean pool"),
@@ -83,7 +83,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
             Operand::read("bias", float).when(matches!(kind, Kind::LayerNorm { .. })),
             Operand::read("residual", float).when(residual),
         ]),
-        Kind::L2Normalise => operands.extend(["weight", "bias", "residual"].map(|name| Operand::read(name, float).when(false))),
+        Kind::EmbeddingNorm { .. } | Kind::L2Normalise => operands.extend(["weight", "bias", "residual"].map(|name| Operand::read(name, float).when(false))),
         Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
             operands.push(Operand::read("positions", Element::I32));
             constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
@@ -129,6 +129,7 @@ impl Kernel<Pointwise> for Wgpu {
             return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.stride()));
         }
         match op.kind {
+            Kind::EmbeddingNorm { .. } => return refuse("rows of two tables and their norm: an operation of its own is for each".into()),
             Kind::MeanPool(_) if op.x_rows() > rows => return refuse(format!("{} rows to pool, the device binds {rows} at a time", op.x_rows())),
             Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } if head_dim / 2 > MAX_PAIRS => {
                 return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
@@ -171,7 +172,8 @@ impl Wgpu {
         let columns = op.columns as u32;
         let row_groups = rows * op.columns.div_ceil(WIDTH);
         match op.kind {
-            Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
+            // `plan` refuses the norm of two tables.
+            Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::EmbeddingNorm { .. } | Kind::L2Normalise => {
                 let eps = if let Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } = op.kind { f32::from_bits(eps) } else { 0.0 };
                 let (x, weight, bias) = (of(&args.x), args.weight.as_ref(), args.bias.as_ref());
                 queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), weight, bias, residual.as_ref()], &NormParams { columns, eps }, rows)

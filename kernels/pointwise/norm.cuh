@@ -43,6 +43,20 @@ template <int COUNT> __device__ __forceinline__ void load_pieces(Piece (&to)[COU
     }
 }
 
+// What is normalised: a row of x and of the residual, or of two tables, which ids say, in the words behind two counts.
+template <int COUNT> __device__ __forceinline__ void load_rows(const PointwiseParams &p, u64 row, u32 count, Piece (&x)[COUNT], Piece (&residual)[COUNT]) {
+    if (p.kind == EMBEDDING_NORM) {
+        i32 id = p.index[2 + row], place = p.places[2 + row];
+        load_pieces(x, p.x + i64(id) * i64(p.columns), id < 0 ? 0 : count);
+        load_pieces(residual, p.residual + i64(place) * i64(p.columns), place < 0 ? 0 : count);
+        return;
+    }
+    load_pieces(x, p.x + row * p.columns, count);
+    if (p.residual) {
+        load_pieces(residual, p.residual + row * p.columns, count);
+    }
+}
+
 // Rows of at most COUNT · 32 pieces, columns a multiple of PIECE, all operands on whole pieces. AHEAD: the next row is on its way
 // while one is worked on, for which the registers have to hold both.
 template <int COUNT, bool AHEAD> __device__ __forceinline__ void norm_rows(const PointwiseParams &p) {
@@ -52,19 +66,13 @@ template <int COUNT, bool AHEAD> __device__ __forceinline__ void norm_rows(const
     grid_wait();
     Piece x[COUNT] = {}, residual[COUNT] = {};
     if (AHEAD && row < p.rows) {
-        load_pieces(x, p.x + row * p.columns, count);
-        if (p.residual) {
-            load_pieces(residual, p.residual + row * p.columns, count);
-        }
+        load_rows(p, row, count, x, residual);
     }
 #pragma unroll 1
     for (; row < p.rows; row += warps) {
         u64 ahead = AHEAD ? row + warps : row;
         if (!AHEAD) {
-            load_pieces(x, p.x + row * p.columns, count);
-            if (p.residual) {
-                load_pieces(residual, p.residual + row * p.columns, count);
-            }
+            load_rows(p, row, count, x, residual);
         }
         f32 z[COUNT][PIECE];
         f32 sum = 0.0f;
@@ -77,12 +85,9 @@ template <int COUNT, bool AHEAD> __device__ __forceinline__ void norm_rows(const
             }
         }
         if (AHEAD && ahead < p.rows) {
-            load_pieces(x, p.x + ahead * p.columns, count);
-            if (p.residual) {
-                load_pieces(residual, p.residual + ahead * p.columns, count);
-            }
+            load_rows(p, ahead, count, x, residual);
         }
-        f32 mean = p.kind == LAYER_NORM ? warp_sum(sum) / f32(p.columns) : 0.0f;
+        f32 mean = p.kind == LAYER_NORM || p.kind == EMBEDDING_NORM ? warp_sum(sum) / f32(p.columns) : 0.0f;
         f32 squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {

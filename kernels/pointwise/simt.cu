@@ -18,26 +18,36 @@ __device__ __forceinline__ f32 input(const PointwiseParams &p, u64 at) {
     return widen(p.x[at]) + (p.residual ? widen(p.residual[at]) : 0.0f);
 }
 
+// Element `c` of what is normalised as row `row`; of two tables: see load_rows.
+__device__ __forceinline__ f32 summand(const PointwiseParams &p, u64 row, u64 c) {
+    if (p.kind != EMBEDDING_NORM) {
+        return input(p, row * p.columns + c);
+    }
+    i32 id = p.index[2 + row], place = p.places[2 + row];
+    f32 word = id < 0 ? 0.0f : widen(p.x[u64(id) * p.columns + c]);
+    return word + (place < 0 ? 0.0f : widen(p.residual[u64(place) * p.columns + c]));
+}
+
 // y = (z - mean(z)) / √(var(z) + eps) · weight + bias; of RMS, with a mean of 0 and no bias.
 __device__ __forceinline__ void normalise(const PointwiseParams &p, u64 row, f32 *scratch) {
     u64 start = row * p.columns;
     f32 mean = 0.0f;
-    if (p.kind == LAYER_NORM) {
+    if (p.kind == LAYER_NORM || p.kind == EMBEDDING_NORM) {
         f32 sum = 0.0f;
         for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
-            sum += input(p, start + c);
+            sum += summand(p, row, c);
         }
         mean = block_sum<THREADS>(sum, scratch) / f32(p.columns);
     }
     f32 squares = 0.0f;
     for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
-        f32 off = input(p, start + c) - mean;
+        f32 off = summand(p, row, c) - mean;
         squares += off * off;
     }
     squares = block_sum<THREADS>(squares, scratch);
     f32 factor = p.kind == L2_NORMALISE ? 1.0f / fmaxf(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
     for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
-        f32 value = (input(p, start + c) - mean) * factor;
+        f32 value = (summand(p, row, c) - mean) * factor;
         value *= p.weight ? widen(p.weight[c]) : 1.0f;
         value += p.bias ? widen(p.bias[c]) : 0.0f;
         p.y[start + c] = narrow<element>(value);
@@ -77,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const Point
         switch (p.kind) {
         case RMS_NORM:
         case LAYER_NORM:
+        case EMBEDDING_NORM:
         case L2_NORMALISE:
             normalise(p, row, scratch);
             break;

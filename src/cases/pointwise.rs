@@ -18,10 +18,10 @@ fn case(name: impl std::fmt::Display, op: Pointwise) -> Case {
 fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
     let dtype = op.dtype;
     let mut host = Host::new(draw.pitched(dtype, [op.x_rows(), op.columns], op.stride(), 1.0));
-    let residual = matches!(op.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add);
-    host.residual = draw.optional(residual, dtype, op.rows * op.columns, 1.0);
-    host.weight = draw.optional(matches!(op.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. }), dtype, op.columns, 1.0);
-    host.bias = draw.optional(matches!(op.kind, Kind::LayerNorm { .. }), dtype, op.columns, 0.5);
+    let residual = op.residual_rows();
+    host.residual = draw.optional(residual.is_some(), dtype, residual.unwrap_or(0) * op.columns, 1.0);
+    host.weight = draw.optional(op.is_layer_norm() || matches!(op.kind, Kind::RmsNorm { .. }), dtype, op.columns, 1.0);
+    host.bias = draw.optional(op.is_layer_norm(), dtype, op.columns, 0.5);
     match op.kind {
         Kind::Rope { .. } | Kind::RopeInPlace { .. } => {
             // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
@@ -31,6 +31,11 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
         Kind::Embedding { vocabulary } => {
             let ids: Vec<i32> = (0..op.rows).map(|r| if r % 5 == 4 { -1 } else { draw.below(vocabulary) as i32 }).collect();
             host.ids = Some(TokenAdapters::new(&ids, vocabulary)?);
+        }
+        Kind::EmbeddingNorm { vocabulary, places, .. } => {
+            let mut of =
+                |table: u32| TokenAdapters::new(&(0..op.rows).map(|r| if r % 7 == 6 { -1 } else { draw.below(table) as i32 }).collect::<Vec<_>>(), table);
+            (host.ids, host.places) = (Some(of(vocabulary)?), Some(of(places)?));
         }
         Kind::MeanPool(shape) => {
             // Cut points in no special place; the second sequence, where there is one, is empty.
@@ -75,6 +80,9 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("rope_in_place_odd", op(5, 3 * 10, Kind::RopeInPlace { head_dim: 10, base: 5e5f32.to_bits(), stride: 37 })));
         cases.push(case("rope_d2", op(7, 6, Kind::Rope { head_dim: 2, base: 1e4f32.to_bits() })));
         cases.push(case("embedding", op(21, 65, Kind::Embedding { vocabulary: 300 })));
+        for columns in [65, 384, 1024, 2048] {
+            cases.push(case(format!("embedding_norm{columns}"), op(21, columns, Kind::EmbeddingNorm { vocabulary: 90, places: 40, eps: eps() })));
+        }
         cases.push(case("l2_normalise", op(7, 385, Kind::L2Normalise)));
         cases.push(case("add", op(13, 129, Kind::Add)));
         cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));

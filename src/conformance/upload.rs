@@ -106,6 +106,7 @@ impl Upload for Pointwise {
             residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
             positions: host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?,
             ids: host.ids.as_ref().map(|ids| session.index(ids)).transpose()?,
+            places: host.places.as_ref().map(|places| session.index(places)).transpose()?,
             sequences: host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?,
             y,
         })

@@ -51,9 +51,14 @@ impl<D: Backend> Pass<'_, '_, D> {
         let buffers = &self.class.buffers;
         let (plans, norm) = (&self.class.plans, &weights.norm);
         let rows = |table: &Slice<D>, ids, y: &Slice<D>| PointwiseArgs { ids: Some(ids), ..PointwiseArgs::new(table.clone(), y.clone()) };
-        self.session.run(&plans.words, &rows(&weights.words, self.class.ids.clone(), &buffers.a))?;
-        self.session.run(&plans.positions, &rows(&weights.positions, self.class.positions.clone(), &buffers.b))?;
-        self.session.run(&plans.norm, &with_norm(norm, &buffers.a, &buffers.b, &buffers.state))?;
+        if let Some(begin) = &plans.begin {
+            let (ids, places) = (Some(self.class.ids.clone()), Some(self.class.positions.clone()));
+            self.session.run(begin, &PointwiseArgs { ids, places, ..with_norm(norm, &weights.words, &weights.positions, &buffers.state) })?;
+        } else {
+            self.session.run(&plans.words, &rows(&weights.words, self.class.ids.clone(), &buffers.a))?;
+            self.session.run(&plans.positions, &rows(&weights.positions, self.class.positions.clone(), &buffers.b))?;
+            self.session.run(&plans.norm, &with_norm(norm, &buffers.a, &buffers.b, &buffers.state))?;
+        }
         for block in &weights.blocks {
             self.attend(block)?;
             self.transform(block)?;

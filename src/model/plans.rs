@@ -140,6 +140,8 @@ impl<D: Backend> Class<D> {
 
 /// The plans of one class. Those of products are made when they are first asked for: which there are depends on the adapters.
 pub struct Plans<D: Backend> {
+    /// Both tables and the norm behind them, where the device takes that at once.
+    pub begin: Option<Plan<Pointwise, D>>,
     pub words: Plan<Pointwise, D>,
     pub positions: Plan<Pointwise, D>,
     pub norm: Plan<Pointwise, D>,
@@ -160,7 +162,14 @@ impl<D: Backend> Plans<D> {
         let head_dim = config.hidden / config.heads;
         let strides = Strides { batch: 0, token: 3 * config.hidden, head: head_dim };
         let attention = Attention::varlen(dtype, shape.varlen(), [config.heads; 2], head_dim);
+        let begin = Kind::EmbeddingNorm { vocabulary: config.vocabulary, places: config.positions, eps: config.norm_eps.to_bits() };
+        let begin = match plan(shape.rows, begin) {
+            Ok(plan) => Some(plan),
+            Err(Error::Unsupported { .. }) => None,
+            Err(error) => return Err(error),
+        };
         Ok(Self {
+            begin,
             words: plan(shape.rows, Kind::Embedding { vocabulary: config.vocabulary })?,
             positions: plan(shape.rows, Kind::Embedding { vocabulary: config.positions })?,
             norm: plan(shape.rows, Kind::LayerNorm { eps: config.norm_eps.to_bits(), residual: true })?,

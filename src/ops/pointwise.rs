@@ -62,6 +62,16 @@ pub enum Kind {
         /// Rows of the table.
         vocabulary: u32,
     },
+    /// LayerNorm of the sum of a row of each of two tables, `z = x[ids[r]] + residual[places[r]]`: how an encoder begins. An id of −1
+    /// stands for zeros. Not every backend takes it: two embeddings and a norm are the same in three operations.
+    EmbeddingNorm {
+        /// Rows of x.
+        vocabulary: u32,
+        /// Rows of the residual.
+        places: u32,
+        /// Added to the variance: the bits of an f32.
+        eps: u32,
+    },
     /// `y[b]` = the mean of the rows of sequence `b`; x has `total_q` rows, y `batch`. No rows give zeros.
     MeanPool(VarlenShape),
     /// `y = x / max(‖x‖₂, 1e-12)`.
@@ -81,12 +91,14 @@ pub struct PointwiseArgs<D: Device> {
     pub weight: Option<Slice<D>>,
     /// `[columns]`, read: of LayerNorm.
     pub bias: Option<Slice<D>>,
-    /// `[rows, columns]`, read.
+    /// `[rows, columns]`, read; of EmbeddingNorm the second table.
     pub residual: Option<Slice<D>>,
     /// Of both forms of Rope: `[rows]` positions as i32, any value, read.
     pub positions: Option<Slice<D>>,
     /// Of Embedding: the id of each row ([`TokenAdapters`] checks ids against a range, here the vocabulary).
     pub ids: Option<Index<TokenAdapters, D>>,
+    /// Of EmbeddingNorm: the row of the second table for each row.
+    pub places: Option<Index<TokenAdapters, D>>,
     /// Of MeanPool: where the sequences start.
     pub sequences: Option<Index<Varlen, D>>,
     /// `[rows, columns]`, written. In place: rows a stride apart, read and written.
@@ -96,7 +108,7 @@ pub struct PointwiseArgs<D: Device> {
 impl<D: Device> PointwiseArgs<D> {
     /// `x` to `y`, nothing else.
     pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, sequences: None, y }
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, y }
     }
 
     /// `y` turned by `positions` where it lies.
@@ -109,7 +121,7 @@ impl Pointwise {
     /// Rows of x.
     pub fn x_rows(&self) -> u64 {
         match self.kind {
-            Kind::Embedding { vocabulary } => u64::from(vocabulary),
+            Kind::Embedding { vocabulary } | Kind::EmbeddingNorm { vocabulary, .. } => u64::from(vocabulary),
             Kind::MeanPool(shape) => shape.total_q,
             _ => self.rows,
         }
@@ -125,8 +137,26 @@ impl Pointwise {
         matches!(self.kind, Kind::Rope { .. } | Kind::RopeInPlace { .. })
     }
 
-    fn has_residual(&self) -> bool {
-        matches!(self.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add)
+    /// Rows of the residual, if there is one.
+    pub fn residual_rows(&self) -> Option<u64> {
+        match self.kind {
+            Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add => Some(self.rows),
+            Kind::EmbeddingNorm { places, .. } => Some(places.into()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a LayerNorm, of what it reads or of sums of table rows.
+    pub fn is_layer_norm(&self) -> bool {
+        matches!(self.kind, Kind::LayerNorm { .. } | Kind::EmbeddingNorm { .. })
+    }
+
+    /// What the ids are below, where there are some.
+    fn vocabulary(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Embedding { vocabulary } | Kind::EmbeddingNorm { vocabulary, .. } => Some(vocabulary),
+            _ => None,
+        }
     }
 }
 
@@ -140,7 +170,7 @@ impl Op for Pointwise {
         product("pointwise: y", &[self.rows, self.stride().max(self.columns), self.dtype.size()])?;
         ensure(self.stride() >= self.columns, "pointwise: stride", &format!("at least {} columns", self.columns), self.stride())?;
         match self.kind {
-            Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } => {
+            Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } | Kind::EmbeddingNorm { eps, .. } => {
                 let eps = f32::from_bits(eps);
                 ensure(eps.is_finite() && eps >= 0.0, "pointwise: eps", "a finite number of at least 0", eps)
             }
@@ -160,8 +190,8 @@ impl Op for Pointwise {
     }
 
     fn cost(&self) -> Cost {
-        let read = if matches!(self.kind, Kind::Embedding { .. }) { self.rows } else { self.x_rows() } as f64;
-        let residual = if self.has_residual() { self.rows as f64 } else { 0.0 };
+        let read = if self.vocabulary().is_some() { self.rows } else { self.x_rows() } as f64;
+        let residual = if self.residual_rows().is_some() { self.rows as f64 } else { 0.0 };
         let columns = self.columns as f64;
         let flops = 4.0 * read * columns;
         let bytes = (read + residual + self.rows as f64) * columns * self.dtype.size() as f64;
@@ -178,13 +208,13 @@ impl Op for Pointwise {
             see(Operand::packed("x", Access::Read, &args.x, self.x_rows() * self.columns, size));
             see(Operand::packed("y", Access::Write, &args.y, self.rows * self.columns, size));
         }
-        let norm = matches!(self.kind, Kind::RmsNorm { .. } | Kind::LayerNorm { .. });
-        let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
-        for (name, slice, wanted, rows) in
-            [("weight", &args.weight, norm, 1), ("bias", &args.bias, layer_norm, 1), ("residual", &args.residual, self.has_residual(), self.rows)]
+        let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
+        let one = |wanted: bool| wanted.then_some(1);
+        for (name, slice, rows) in
+            [("weight", &args.weight, one(norm)), ("bias", &args.bias, one(self.is_layer_norm())), ("residual", &args.residual, self.residual_rows())]
         {
-            expect_present(Self::NAME, name, wanted, slice.is_some())?;
-            if let Some(slice) = slice {
+            expect_present(Self::NAME, name, rows.is_some(), slice.is_some())?;
+            if let (Some(slice), Some(rows)) = (slice, rows) {
                 see(Operand::packed(name, Access::Read, slice, rows * self.columns, size));
             }
         }
@@ -192,11 +222,14 @@ impl Op for Pointwise {
         if let Some(positions) = &args.positions {
             see(Operand::packed("positions", Access::Read, positions, self.rows, 4));
         }
-        expect_present(Self::NAME, "ids", matches!(self.kind, Kind::Embedding { .. }), args.ids.is_some())?;
-        if let (Some(ids), Kind::Embedding { vocabulary }) = (&args.ids, self.kind) {
-            let fits = ids.shape().tokens == self.rows && ids.shape().adapters == vocabulary;
-            ensure(fits, "pointwise: ids", &format!("{} ids below {vocabulary}", self.rows), format!("{:?}", ids.shape()))?;
-            see(Operand::packed("ids", Access::Read, ids.slice(), ids.slice().len / 4, 4));
+        let places = if let Kind::EmbeddingNorm { places, .. } = self.kind { Some(places) } else { None };
+        for (name, ids, table) in [("ids", &args.ids, self.vocabulary()), ("places", &args.places, places)] {
+            expect_present(Self::NAME, name, table.is_some(), ids.is_some())?;
+            if let (Some(ids), Some(table)) = (ids, table) {
+                let fits = ids.shape().tokens == self.rows && ids.shape().adapters == table;
+                ensure(fits, &format!("pointwise: {name}"), &format!("{} ids below {table}", self.rows), format!("{:?}", ids.shape()))?;
+                see(Operand::packed(name, Access::Read, ids.slice(), ids.slice().len / 4, 4));
+            }
         }
         expect_present(Self::NAME, "sequences", matches!(self.kind, Kind::MeanPool(_)), args.sequences.is_some())?;
         if let (Some(sequences), Kind::MeanPool(shape)) = (&args.sequences, self.kind) {

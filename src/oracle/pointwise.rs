@@ -21,8 +21,10 @@ pub struct Host {
     pub residual: Option<Vec<f64>>,
     /// Of both forms of Rope.
     pub positions: Option<Vec<i32>>,
-    /// Of Embedding.
+    /// Of Embedding and EmbeddingNorm.
     pub ids: Option<TokenAdapters>,
+    /// Of EmbeddingNorm.
+    pub places: Option<TokenAdapters>,
     /// Of MeanPool.
     pub sequences: Option<Varlen>,
 }
@@ -30,7 +32,7 @@ pub struct Host {
 impl Host {
     /// `x`, nothing else.
     pub fn new(x: Vec<f64>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, sequences: None }
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None }
     }
 }
 
@@ -99,6 +101,17 @@ impl Pointwise {
                 Ok(id) => part(&host.x, id),
                 Err(_) => vec![0.0; columns],
             },
+            Kind::EmbeddingNorm { eps, .. } => {
+                let row = |table: &[f64], ids: &Option<TokenAdapters>, name| {
+                    let id = ids.as_ref().ok_or_else(|| absent(name))?.ids()[r];
+                    Ok::<_, Error>(usize::try_from(id).map_or_else(|_| vec![0.0; columns], |id| part(table, id)))
+                };
+                let residual = host.residual.as_ref().ok_or_else(|| absent("residual"))?;
+                let (x, other) = (row(&host.x, &host.ids, "ids")?, row(residual, &host.places, "places")?);
+                let z: Vec<f64> = x.iter().zip(&other).map(|(x, other)| rounding.step(x + other)).collect();
+                let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+                layer_norm(&z, eps, weight, host.bias.as_ref().ok_or_else(|| absent("bias"))?, rounding)
+            }
             Kind::MeanPool(_) => {
                 let starts = host.sequences.as_ref().ok_or_else(|| absent("sequences"))?.cu_q();
                 let rows = starts[r] as usize..starts[r + 1] as usize;
@@ -125,16 +138,16 @@ impl Define for Pointwise {
 
     fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
         self.validate()?;
-        let layer_norm = matches!(self.kind, Kind::LayerNorm { .. });
-        let norm = layer_norm || matches!(self.kind, Kind::RmsNorm { .. });
-        let residual = matches!(self.kind, Kind::RmsNorm { residual: true, .. } | Kind::LayerNorm { residual: true, .. } | Kind::Add);
+        let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
         expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), self.columns, self.stride()))?;
         expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
-        expect_optional("pointwise: bias", host.bias.as_deref(), layer_norm, self.columns)?;
-        expect_optional("pointwise: residual", host.residual.as_deref(), residual, self.rows * self.columns)?;
+        expect_optional("pointwise: bias", host.bias.as_deref(), self.is_layer_norm(), self.columns)?;
+        expect_optional("pointwise: residual", host.residual.as_deref(), self.residual_rows().is_some(), self.residual_rows().unwrap_or(0) * self.columns)?;
+        let below = |ids: &Option<TokenAdapters>, table| ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, table));
         let index_fits = match self.kind {
             Kind::Rope { .. } | Kind::RopeInPlace { .. } => host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows),
-            Kind::Embedding { vocabulary } => host.ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, vocabulary)),
+            Kind::Embedding { vocabulary } => below(&host.ids, vocabulary),
+            Kind::EmbeddingNorm { vocabulary, places, .. } => below(&host.ids, vocabulary) && below(&host.places, places),
             Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
             _ => true,
         };
