@@ -4,6 +4,7 @@
 //! `[rows, length]`, `emb.base` and `emb.POPULATION.NAME` `[rows, hidden]`; ADAPTERS holds a folder POPULATION/NAME each. Where the
 //! file has them, also states inside the first block: `hidden.input_ids`, `hidden.attention_mask` `[2, length]`, and
 //! `hidden.base.embeddings_out`, `hidden.TAG.layer0_attention_out`, `hidden.TAG.layer0_ffn_out` `[2, length, hidden]`.
+//! `TRIFUSE_SETS=base,POPULATION.NAME` takes those sets alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,9 @@ impl Visit for Check {
         let mut encoder = Encoder::open(Arc::new(backend), &self.model, EncoderOptions { dtype: self.dtype, ride, ..Default::default() })?;
         let mut names: Vec<String> = golden.names().into_iter().filter(|name| name.starts_with("emb.")).collect();
         names.sort_by_key(|name| name != "emb.base");
+        if let Ok(sets) = std::env::var("TRIFUSE_SETS") {
+            names.retain(|name| sets.split(',').any(|set| name.trim_start_matches("emb.") == set));
+        }
         for name in names {
             let adapter = match name.as_str() {
                 "emb.base" => None,

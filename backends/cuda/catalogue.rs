@@ -37,3 +37,17 @@ pub fn catalogue() -> Vec<Entry> {
     let first = of::<CodebookGemm>().chain(of::<Attention>()).chain(of::<PrefixAttention>());
     first.chain(of::<FusedMlp>()).chain(of::<Linear>()).chain(of::<Pointwise>()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::jit::Arch;
+    use super::super::kernel::RunsOn;
+
+    #[test]
+    fn sources_run_where_they_say() {
+        assert!(RunsOn::From(80).accept(Arch(120)).is_ok());
+        assert_eq!(RunsOn::From(80).accept(Arch(75)), Err("compute capability 75 < 80".into()));
+        assert!(RunsOn::Only(90).accept(Arch(90)).is_ok());
+        assert!(RunsOn::Only(90).accept(Arch(100)).is_err());
+    }
+}

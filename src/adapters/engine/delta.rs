@@ -3,7 +3,9 @@
 use super::class::Class;
 use super::{Batch, Engine, Slice};
 use crate::backend::Kernel;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::ops::codebook_gemm::CodebookSliceArgs;
 use crate::ops::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
@@ -23,25 +25,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let (true, [first, ..]) = (self.alike(projections), classes.as_slice()) else {
             return Err(Error::invalid(projections.join(", "), "adapters of one form each, all the same adapters", "others"));
         };
-        let (d_out, size): (u64, u64) = (classes.iter().map(|class| class.d_out()).sum(), self.dtype.size());
-        let mut slices = Vec::new();
-        let mut column = 0;
-        for class in &classes {
-            let offset = column * size;
-            let part = y.len.checked_sub(offset).and_then(|rest| y.part(offset, rest));
-            slices.push(class.args(&part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len))?));
-            column += class.d_out();
-        }
-        let op = CodebookGemm {
-            dtype: self.dtype,
-            tokens: batch.tokens as u64,
-            d_in: first.d_in(),
-            x_stride: first.d_in(),
-            adapters: first.capacity(),
-            scaled_by: ScaledBy::Adapter,
-            accumulate: true,
-            slices: classes.iter().map(|class| class.slice(d_out)).collect(),
-        };
+        let (op, slices) = side_by_side(&classes, self.dtype, batch.tokens, y)?;
         let token_adapter = batch.maps[first.map()].clone();
         Ok((op, CodebookGemmArgs { x: x.clone(), token_adapter, scaling: first.scaling().clone(), slices, prepared: self.prepared(projections) }))
     }
@@ -52,4 +36,32 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let first = projections.first().and_then(|path| of(path));
         first.is_some() && projections.iter().all(|path| self.forms(path) == 1 && of(path) == first)
     }
+}
+
+/// What adds the adapters of these classes, there is at least one, to the packed rows of one y.
+pub(super) fn side_by_side<D: Kernel<CodebookGemm>>(
+    classes: &[&Class<D>],
+    dtype: DType,
+    tokens: usize,
+    y: &Slice<D>,
+) -> Result<(CodebookGemm, Vec<CodebookSliceArgs<D>>)> {
+    let d_out: u64 = classes.iter().map(|class| class.d_out()).sum();
+    let mut slices = Vec::new();
+    let mut offset = 0;
+    for class in classes {
+        let part = y.len.checked_sub(offset).and_then(|rest| y.part(offset, rest));
+        slices.push(class.args(&part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len))?));
+        offset += class.d_out() * dtype.size();
+    }
+    let op = CodebookGemm {
+        dtype,
+        tokens: tokens as u64,
+        d_in: classes[0].d_in(),
+        x_stride: classes[0].d_in(),
+        adapters: classes[0].capacity(),
+        scaled_by: ScaledBy::Adapter,
+        accumulate: true,
+        slices: classes.iter().map(|class| class.slice(d_out)).collect(),
+    };
+    Ok((op, slices))
 }

@@ -2,11 +2,12 @@
 
 use super::Engine;
 use super::class::Class;
+use super::delta::side_by_side;
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::index::TokenAdapters;
-use crate::ops::{CodebookGemm, CodebookGemmArgs, ScaledBy};
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
 use crate::session::{Plan, Session};
 
 /// Rows of the launch that stands for all: as many as an encoder's batch has at least, so that a backend chooses as it does there.
@@ -35,29 +36,14 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let classes: Vec<&Class<D>> = projections.iter().filter_map(|path| self.classes.iter().find(|class| class.form().path() == *path)).collect();
         let Some(first) = classes.first() else { return Ok(()) };
         let d_out: u64 = classes.iter().map(|class| class.d_out()).sum();
-        let op = CodebookGemm {
-            dtype: self.dtype,
-            tokens: ROWS as u64,
-            d_in: first.d_in(),
-            x_stride: first.d_in(),
-            adapters: first.capacity(),
-            scaled_by: ScaledBy::Adapter,
-            accumulate: true,
-            slices: classes.iter().map(|class| class.slice(d_out)).collect(),
-        };
+        let size = self.dtype.size();
+        let (x, y) = (session.alloc(ROWS as u64 * first.d_in() * size)?, session.alloc(ROWS as u64 * d_out * size)?);
+        let (op, slices) = side_by_side(&classes, self.dtype, ROWS, &y)?;
         let plan = session.plan(op)?;
         let Some(at) = session.alloc_prepared(&plan)? else {
             self.prepared.insert(key, None);
             return Ok(());
         };
-        let size = self.dtype.size();
-        let (x, y) = (session.alloc(ROWS as u64 * first.d_in() * size)?, session.alloc(ROWS as u64 * d_out * size)?);
-        let mut column = 0;
-        let mut slices = Vec::new();
-        for class in &classes {
-            slices.push(class.args(&y.part(column * size, y.len - column * size).unwrap_or_else(|| y.clone())));
-            column += class.d_out();
-        }
         let token_adapter = session.index(&TokenAdapters::new(&[-1; ROWS], first.capacity())?)?;
         let args = CodebookGemmArgs { x, token_adapter, scaling: first.scaling().clone(), slices, prepared: None };
         session.prepare(&plan, &at, &args)?;
