@@ -80,7 +80,7 @@ impl Values {
 pub fn fill<D: Device>(session: &mut Session<D>, slice: &Slice<D>, pattern: &[u8]) -> Result<()> {
     let whole = pattern.len() as u64;
     let part = |at: u64, len: u64| slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at));
-    if slice.len >= 2 * whole && whole > 0 && whole % 4 == 0 && slice.offset % 4 == 0 {
+    if slice.len >= 2 * whole && whole > 0 && whole.is_multiple_of(4) && slice.offset.is_multiple_of(4) {
         let source = session.upload(pattern)?;
         for at in (0..slice.len / whole).map(|turn| turn * whole) {
             session.copy(&source, &part(at, whole)?)?;

@@ -56,8 +56,10 @@ fn draw(area: &Area, panel: &Panel, own: &Points, other: &Points, legend: bool) 
     let radius = if own.len() > 64 { 2 } else { 3 };
     for (number, name) in CLASSES.into_iter().enumerate() {
         let (full, hollow) = (colour(number).mix(0.8).filled(), colour(number).stroke_width(1));
-        let of_class = |points: &Points| points.iter().filter(|point| class(point.0) == number).map(|&(size, time)| (size as f64, time / factor)).collect();
-        let (own, other): (Vec<(f64, f64)>, Vec<(f64, f64)>) = (of_class(own), of_class(other));
+        let of_class = |points: &Points| -> Vec<(f64, f64)> {
+            points.iter().filter(|point| class(point.0) == number).map(|&(size, time)| (size as f64, time / factor)).collect()
+        };
+        let [own, other] = [own, other].map(of_class);
         let peers = !other.is_empty();
         chart
             .draw_series(own.into_iter().map(|at| Circle::new(at, radius, full)))?
