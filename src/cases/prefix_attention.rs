@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
         let op = strided.op(dtype, [strided.over_basis(12, None), strided.coded_basis(8, four)]);
         let (q, o) = (Strides { batch: 9 * 245 + 3, token: 245, head: 20 }, Strides { batch: 4 * 9 * 21, token: 21, head: 9 * 21 });
         cases.push(case("strided", PrefixAttention { join: true, q, o, ..op }));
-        let one = Sizes { heads: [1, 1], lengths: [1, 1, 1], head_dim: 48 };
+        let one = Sizes { heads: [16, 2], lengths: [1, 1, 1], head_dim: 24 };
         cases.push(case("one_token_one_query", one.op(dtype, [one.over_basis(6, four), one.coded_basis(6, four)])));
     }
     for (n, width) in CodeWidth::ALL.into_iter().enumerate().filter(|&(_, width)| width != CodeWidth::Zero) {
