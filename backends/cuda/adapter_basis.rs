@@ -3,7 +3,7 @@
 
 use super::codebook_gemm_runs::overlaps;
 use super::codebook_gemm_runs_sm80::{
-    ALIGN, GROUP, LEAST_ROWS, PROJECT_WARPS, RANKS, RUNS_SM80, RunsMmaParams, TOGETHER, aligned, group_params, project, rank_of, shared_bytes,
+    ALIGN, GROUP, LEAST_ROWS, PROJECT_WARPS, RANKS, RUNS_SM80, RunsMmaParams, TOGETHER, aligned, decoding_bytes, group_params, project, rank_of,
 };
 use super::gemm::GemmParams;
 use super::kernel::{Launch, Plan, address, blocks, range};
@@ -114,11 +114,8 @@ pub(super) unsafe fn unpack(queue: &mut Queue, plan: &Plan<CodebookGemm>, to: &S
     }
     let params = unpacked(plan, args, address(to));
     let turning = op.slices.len() as u64 * op.d_in.div_ceil(DEPTH);
-    let launch = Launch {
-        shared_bytes: shared_bytes(RANKS[0], 1, 0),
-        overlap: overlaps(plan),
-        ..Launch::new(params.decoding + blocks(turning), PROJECT_WARPS as u32 * 32)
-    };
+    let launch =
+        Launch { shared_bytes: decoding_bytes(RANKS[0]), overlap: overlaps(plan), ..Launch::new(params.decoding + blocks(turning), PROJECT_WARPS as u32 * 32) };
     // SAFETY: the caller's promise; the kernel waits before it writes.
     unsafe { plan.launch(queue, "codebook_gemm_unpack", &launch, &params) }
 }

@@ -119,6 +119,11 @@ pub(super) const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
     (slices * (parts + factor)) as u32
 }
 
+/// Bytes of shared memory that a block which decodes arranges its values in, a warp's own part for each.
+pub(super) const fn decoding_bytes(rank: u64) -> u32 {
+    (PROJECT_WARPS * rank * (GROUP + 4) * 4) as u32
+}
+
 /// Rows of the input factor that a block holds at once.
 fn chunk_rows(rank: u64, d_in: u64) -> u64 {
     d_in.next_multiple_of(LEAST_ROWS).min(FACTOR_BYTES / (rank * 2))
@@ -305,4 +310,16 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         queue.leave_open(args.slices.iter().map(|of| range(&of.y)).chain([range(workspace)]).collect());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_decodes_has_room_beside_those_that_project() {
+        for rank in RANKS {
+            assert!(shared_bytes(rank, 1, LEAST_ROWS) >= decoding_bytes(rank), "rank {rank}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 #include "ptx/mma.cuh"
 #include "ptx/special.cuh"
 #include "tile/codes.cuh"
+#include "tile/power.cuh"
 #include "codebook_gemm/runs_sm80_params.cuh"
 
 constexpr u32 ALL_LANES = 0xffffffffu;

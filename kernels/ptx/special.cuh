@@ -65,11 +65,3 @@ __device__ __forceinline__ u32 count_arrival(u32 *counter) {
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     return before;
 }
-
-// The power of two below `value`, within what has an exact inverse: its exponent as f32 holds it, and the two powers of an exponent.
-__device__ __forceinline__ u32 exponent_below(f32 value) {
-    u32 exponent = __float_as_uint(value) >> 23 & 255;
-    return exponent < 1 ? 1 : exponent > 252 ? 252 : exponent;
-}
-__device__ __forceinline__ f32 power(u32 exponent) { return __uint_as_float(exponent << 23); }
-__device__ __forceinline__ f32 inverse_power(u32 exponent) { return __uint_as_float((254 - exponent) << 23); }

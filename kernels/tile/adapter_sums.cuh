@@ -6,6 +6,7 @@
 #include "ptx/mma.cuh"
 #include "ptx/special.cuh"
 #include "tile/adapter_params.cuh"
+#include "tile/power.cuh"
 
 // Rows of an input factor, turned over, behind W's rows, and the sums of a thread that they take.
 constexpr u32 BASIS_ROWS = 16, BASIS_SUMS = BASIS_ROWS / 2;
