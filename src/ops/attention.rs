@@ -82,7 +82,7 @@ pub enum Form {
 
 impl Form {
     /// Whether only some blocks of the score matrix are there.
-    pub(crate) const fn is_sparse(&self) -> bool {
+    pub const fn is_sparse(&self) -> bool {
         matches!(self, Self::Blocks(_) | Self::BlockMap(_))
     }
 }
