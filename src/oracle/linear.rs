@@ -85,7 +85,9 @@ impl Define for Linear {
 
     fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {
         let w = transposed(&host.w, self.d_out as usize, self.d_in as usize).map(|w| ("w", Host { w, ..host.clone() }));
-        let without = host.delta.as_ref().map(|delta| {
+        // Where no token has an adapter, there is none to leave out.
+        let some = host.delta.as_ref().filter(|delta| delta.token_adapter.ids().iter().any(|&adapter| adapter >= 0));
+        let without = some.map(|delta| {
             let delta = codebook_gemm::Host { scaling: vec![0.0; delta.scaling.len()], ..delta.clone() };
             ("no delta", Host { delta: Some(delta), ..host.clone() })
         });
