@@ -68,6 +68,7 @@ const AMPERE: &str = r#"
     #include "ptx/copy.cuh"
     #include "ptx/mma.cuh"
     #include "ptx/special.cuh"
+    #include "tile/power.cuh"
     template <class T> __device__ void use(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_m16n8k16<T>(d, a, b); }
     extern "C" __global__ void probe(const char *from, f32 *to, f32 value) {
         __shared__ alignas(128) char tile[4096];
