@@ -54,14 +54,14 @@ __device__ __forceinline__ void normalise(const PointwiseParams &p, u64 row, f32
     }
 }
 
-// Norms, by the pieces of a row that a lane holds.
-constexpr int NORM_BLOCKS = sizeof(element) == 2 ? 4 : 2;
+// Norms, by the pieces of a row that a lane holds, which f32 makes twice as large.
+constexpr int NORM_BLOCKS_3 = sizeof(element) == 2 ? 4 : 3, NORM_BLOCKS_4 = sizeof(element) == 2 ? 4 : 2;
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4) pointwise_norm_2(const PointwiseParams p) { norm_rows<2, true>(p); }
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4) pointwise_norm_3(const PointwiseParams p) { norm_rows<3, true>(p); }
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS_3) pointwise_norm_3(const PointwiseParams p) { norm_rows<3, true>(p); }
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS) pointwise_norm_4(const PointwiseParams p) { norm_rows<4, true>(p); }
+extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS_4) pointwise_norm_4(const PointwiseParams p) { norm_rows<4, true>(p); }
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2) pointwise_norm_8(const PointwiseParams p) { norm_rows<8, false>(p); }
 
