@@ -13,7 +13,7 @@
 # `right`, `speed` and `sweeps` take names of steps: `scripts/gpu.sh right conformance` runs those that begin so. They need .gpu/ and
 # this tree, and no Rust: where the GPU is on another machine, copy both there, and the archives back.
 #
-# BUDGET      seconds for a stage; its steps share them by their limits, and what one leaves goes to the next. None: each step has its limit
+# BUDGET      seconds for a stage; its steps share them, by their limits and the first ones first. None: each step has its limit
 # ARCHIVES    a folder that gets STAGE.tar.gz, written again after every step, so that a machine that goes away leaves what it did
 # OUT         the folder of logs and reports (.gpu/out); PROGRAMS that of the programs (.gpu)
 # MODEL       weights of MiniLM (.minilm; scripts/get_minilm.sh). GOLDEN, ADAPTERS: what the example `golden` compares

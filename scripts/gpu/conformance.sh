@@ -14,7 +14,7 @@ program=("$PROGRAMS/conformance" --test-threads 2)
 if [ -z "$tool" ]; then
   export TRIFUSE_REPEATS=${REPEATS:-100}
 else
-  command -v compute-sanitizer >/dev/null || { echo "error: compute-sanitizer is not on the PATH"; exit 1; }
+  command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on the PATH"; exit 77; }
   unset TRIFUSE_REPEATS
   processes=${PROCESSES:-$processors} parts=64
   program=(compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 99 --print-limit 20 "$PROGRAMS/conformance" --test-threads 1)

@@ -14,7 +14,11 @@ plan candidates 120 env OUT="$out/candidates" scripts/gpu/candidates.sh
 if [ -e "$MODEL/model.safetensors" ]; then
   # shellcheck disable=SC2086 # a file, or none
   plan embed 120 "$PROGRAMS/embed_speed" "$MODEL" "$ADAPTERS/A" cuda f16 ${PAIRS:-}
-  plan embed-peers 180 "$PYTHON" benches/peers/embed.py
+  if "$PYTHON" -c 'import torch, transformers, peft' 2>/dev/null; then
+    plan embed-peers 180 "$PYTHON" benches/peers/embed.py
+  else
+    skipped embed-peers "$PYTHON lacks torch, transformers or peft"
+  fi
 else
   skipped embed "$MODEL holds no weights; scripts/get_minilm.sh fetches them"
 fi
@@ -24,6 +28,10 @@ suite projections 180
 suite prefix 60
 # The kernels of older GPUs, whose peer on any GPU is FlashAttention-2.
 plan attention-sm80 150 env OUT="$out/sm80" BENCH_OPTIONS="${BENCH_OPTIONS:-} --variant sm80" scripts/bench.sh attention
-plan counters 120 env OUT="$out/ncu" SECONDS_EACH=30 scripts/ncu.sh
+if command -v ncu >/dev/null; then
+  plan counters 120 env OUT="$out/ncu" SECONDS_EACH=30 scripts/ncu.sh
+else
+  skipped counters 'ncu is not on the PATH'
+fi
 
 carry_out

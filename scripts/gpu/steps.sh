@@ -96,21 +96,25 @@ finish() {
     echo
     echo "$stage: $(count passed) passed, $(count failed) failed, $(count 'cut short') cut short, $(count 'not reached') not reached, $(count skipped) skipped; $SECONDS s${BUDGET:+ of $BUDGET}"
     cat "$out"/*.row
+    grep -hasE '^test .*\.\.\. *FAILED' "$out"/*.log | sort -u | head -n 20
   } >"$out/table.txt"
   archive
   cat "$out/table.txt"
 }
 
 carry_out() {
-  local now later place rest allowed
+  local now later place rest left allowed
   trap 'kill "${running[@]}" 2>/dev/null; wait; finish; exit 130' INT TERM
   for ((now = 1; now <= turn; now++)); do
     [ "${spans[now]:-0}" -gt 0 ] || continue
     allowed=${spans[now]}
     if [ -n "${BUDGET:-}" ]; then
       rest=0
-      for ((later = now; later <= turn; later++)); do rest=$((rest + ${spans[later]:-0})); done
-      allowed=$(((BUDGET - SECONDS) * spans[now] / rest))
+      for ((later = now + 1; later <= turn; later++)); do rest=$((rest + ${spans[later]:-0})); done
+      # What tells most comes first: it may take all but a third of what the later ones ask for, and has its share at least.
+      left=$((BUDGET - SECONDS))
+      allowed=$((left * spans[now] / (spans[now] + rest)))
+      [ "$allowed" -ge $((left - rest / 3)) ] || allowed=$((left - rest / 3))
       [ "$allowed" -ge 2 ] || continue
     fi
     running=()

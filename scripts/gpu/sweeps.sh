@@ -4,7 +4,11 @@
 source scripts/gpu/steps.sh
 
 export TRIFUSE_BACKEND=cuda TRIFUSE=$PROGRAMS/trifuse PYTHON=${PYTHON:-python3}
-for suite in micro sparse forward-pass; do plan "$suite" 120 env OUT="$out" scripts/bench.sh "$suite"; done
+suite() { plan "$1" "$2" env OUT="$out" scripts/bench.sh "$1"; }
+
+suite micro 60
+suite sparse 180
+suite forward-pass 120
 # Few runs of a thousand sizes. Where time ends it, what is missing is what costs nothing: rows of x.
 axes='--axis k --axis n --axis head-dim --axis gemv-k --axis gemv-n --axis m'
 for dtype in f16 bf16; do
