@@ -3,7 +3,7 @@
 #
 # Takes the archives and folders of `right`, `speed` and `sweeps`, those of $OUT where none is named; of two reports of one name the
 # later one. A table whose reports are there is made anew; another stays as it is, and is named. DOCS is the folder of the pages (docs),
-# TRIFUSE the binary that draws ($PROGRAMS/trifuse). What the text around the tables says is for a person to read again.
+# TRIFUSE the binary that draws ($PROGRAMS/trifuse), BEFORE a folder of earlier reports, against which what became slower is named. What the text around the tables says is for a person to read again.
 set -uo pipefail
 
 docs=${DOCS:-docs}
@@ -106,6 +106,13 @@ for log in "$all"/logs/golden-*.log; do
     END { printf "%s: %d sets, at most %.1e\n", name, sets, most }' "$log"
 done
 if [ -e "$all/logs/candidates.log" ]; then cat "$all/logs/candidates.log"; fi
+
+for file in "${BEFORE:-/nowhere}"/*.json; do
+  new=$all/$(basename "$file")
+  [[ $file != *.peers.json && -e $new ]] || continue
+  printf '\n%s against %s:\n' "$new" "$file"
+  "$trifuse" bench compare "$file" "$new" 2>&1 | grep -E 'regression|broken|slower|error'
+done
 
 printf '\nmade anew in %s: %s\n' "$docs" "${done_with[*]:-nothing}"
 printf 'missing, and left as it was: %s\n' "${missing[@]:-nothing}"

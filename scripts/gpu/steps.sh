@@ -115,6 +115,8 @@ carry_out() {
       left=$((BUDGET - SECONDS))
       allowed=$((left * spans[now] / (spans[now] + rest)))
       [ "$allowed" -ge $((left - rest / 3)) ] || allowed=$((left - rest / 3))
+      [ "$allowed" -ge 5 ] || allowed=5
+      [ "$allowed" -le "$left" ] || allowed=$left
       [ "$allowed" -ge 2 ] || continue
     fi
     running=()
