@@ -105,6 +105,7 @@ for log in "$all"/logs/golden-*.log; do
   awk -v name="$(basename "$log" .log)" '/^emb\./ { sets++; for (i = 1; i < NF; i++) if ($i == "max" && $(i + 1) > most) most = $(i + 1) + 0 }
     END { printf "%s: %d sets, at most %.1e\n", name, sets, most }' "$log"
 done
+if [ -e "$all/prefix.json" ]; then "$python" benches/peers/table.py "$all" prefix; fi
 if [ -e "$all/logs/candidates.log" ]; then cat "$all/logs/candidates.log"; fi
 
 for file in "${BEFORE:-/nowhere}"/*.json; do
