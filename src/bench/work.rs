@@ -14,6 +14,7 @@ use crate::cases::Draw;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::ops::attention::{AttentionIndex, Form};
+use crate::ops::index::HostIndex;
 use crate::ops::{Attention, AttentionArgs, CodeWidth, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
 use crate::session::{Graph, Plan, Session};
 
