@@ -7,6 +7,8 @@ set -uo pipefail
 
 candidates=(
   'adapters-in-the-stream|adapters|m16 n4096|--variant sm90_stream|--variant sm90_stream_adapted'
+  'rows-in-parts|sparse|power-law blocks|--variant sm90|--variant sm90_parts'
+  'even-rows-in-parts|sparse|% random blocks of 128|--variant sm90|--variant sm90_parts'
 )
 
 mkdir -p "$OUT"
@@ -26,6 +28,10 @@ measure() {
 for candidate in "${candidates[@]}"; do
   IFS='|' read -r name suite shape before after <<<"$candidate"
   echo "== $name: $suite $shape: $before against $after"
+  if [[ $after =~ --variant\ ([a-z0-9_]+) ]] && ! "$TRIFUSE" kernels --quiet | grep -qw "${BASH_REMATCH[1]}"; then
+    echo "$name: this build has no variant ${BASH_REMATCH[1]}"
+    continue
+  fi
   # shellcheck disable=SC2086 # several words
   if measure "$OUT/$name.before.json" "$suite" "$shape" $before && measure "$OUT/$name.after.json" "$suite" "$shape" $after; then
     # Its status says whether something became slower, which is an answer and no failure.

@@ -40,7 +40,8 @@ made() {
     done_with+=("$what")
   else
     missing+=("$what: $(tail -n 1 "$all/logs/home.log" | cut -c1-400)")
-    failed=1
+    # What says that is no failure: there is less than the table needs.
+    grep -q '^not measured: ' "$all/logs/home.log" || failed=1
   fi
 }
 # there NAME...: those of the reports that were measured, with their peers, as arguments of `bench report`.
