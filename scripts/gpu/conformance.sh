@@ -35,7 +35,8 @@ part='left=$((deadline - $(date +%s)))
   [ $left -gt 0 ] || exit 0
   TRIFUSE_SHARD=$1/$parts timeout -k 2 "$left" "${@:2}" >"$logs/$1.log" 2>&1
   status=$?
-  [ $status != 124 ] || exit 0
+  # Ended by the limit, at the second try where it did not listen.
+  { [ $status = 124 ] || { [ $status = 137 ] && [ "$(date +%s)" -ge "$deadline" ]; }; } && exit 0
   [ $status = 0 ] || echo "part $1: error: status $status" >>"$logs/$1.log"
   touch "$logs/$1.ended"'
 # Neighbours are of one operation: taken far apart, those that time leaves out are a little of each.
