@@ -7,12 +7,13 @@
 #
 # TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
-# SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then.
+# SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then; SECONDS_ALL shares so long among
+# all of them. The exit status is 75 where nothing was wrong but the time.
 # DTYPES (f16 bf16) and ALIGN_OPTIONS (--step 16) narrow the sweep, EVERY (4) the peers' share of it. MARKDOWN names a file whose
 # measured tables are replaced (docs/performance.md), PICTURES a folder for SVG files of all reports in OUT. Without PyTorch the
 # tables have our side alone.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 trifuse=${TRIFUSE:-target/release/trifuse}
 out=${OUT:-target/bench}
@@ -20,23 +21,40 @@ python=${PYTHON:-python3}
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(attention linear projections mlp layer adapters)
 mkdir -p "$out"
-failed=0
+failed=0 cut=0
+# Parts of the time that a suite has, to one of its peers; and all parts that are ahead.
+own=1 ahead=$((2 * ${#suites[@]}))
+
+# limit PARTS: seconds for what comes next. PyTorch takes some to start, and for its ceilings.
+limit() {
+  if [ -n "${SECONDS_ALL:-}" ]; then
+    local left=$(((SECONDS_ALL - SECONDS - 15) * $1 / (ahead > $1 ? ahead : $1)))
+    echo $((left > 5 ? left : 5))
+  else
+    echo "${SECONDS_EACH:-}"
+  fi
+}
 
 has_torch() { "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; }
 
 # measure NAME SUITE OPTION...: our side, into NAME.json. A wrong answer or a refused time is status 1, and the report tells of it.
 measure() {
-  local name=$1 suite=$2 status
+  local name=$1 suite=$2 status limit
   shift 2
   rm -f "$out/$name.json" "$out/$name.peers.json"
+  limit=$(limit $own) ahead=$((ahead - own))
   # shellcheck disable=SC2086 # several options
-  ${SECONDS_EACH:+timeout -s INT "$SECONDS_EACH"} "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
+  ${limit:+timeout -s INT "$limit"} "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
   status=$?
-  [ $status = 0 ] || failed=1
   # Interrupted, by the limit or by Ctrl-C, it tells what it has.
-  case $status in 124 | 130) echo "$name: cut short" >&2; status=1 ;; esac
+  case $status in
+    0) ;;
+    124 | 130) echo "$name: cut short" >&2; cut=1 status=1 ;;
+    *) failed=1 ;;
+  esac
   if [ $status -gt 1 ] || ! grep -q '"results"' "$out/$name.json.part"; then
     echo "$name: trifuse bench ended with status $status" >&2
+    failed=1
     return 1
   fi
   mv "$out/$name.json.part" "$out/$name.json"
@@ -44,10 +62,11 @@ measure() {
 
 # beside NAME OPTION...: the peers on the shapes of NAME.json.
 beside() {
-  local name=$1
+  local name=$1 limit
   shift
+  limit=$(limit 1) ahead=$((ahead - 1))
   if has_torch; then
-    "$python" benches/peers/run.py "$out/$name.json" -o "$out/$name.peers.json" ${SECONDS_EACH:+--seconds "$SECONDS_EACH"} "$@" || failed=1
+    "$python" benches/peers/run.py "$out/$name.json" -o "$out/$name.peers.json" ${limit:+--seconds "$limit"} "$@" || failed=1
   else
     echo "$name: $python has no PyTorch with a GPU: no peers" >&2
   fi
@@ -79,7 +98,7 @@ pictures() {
 
 case ${suites[0]} in
   reports)
-    reports=()
+    reports=() ahead=3
     for suite in micro sparse forward-pass; do
       if measure "$suite" "$suite"; then reports+=("$out/$suite.json"); fi
     done
@@ -89,7 +108,10 @@ case ${suites[0]} in
     reports=()
     # A thousand sizes: few runs of each.
     BENCH_OPTIONS=${BENCH_OPTIONS:---warmup 2 --iterations 8}
-    for dtype in ${DTYPES:-f16 bf16}; do
+    # shellcheck disable=SC2206 # several words
+    dtypes=(${DTYPES:-f16 bf16})
+    own=3 ahead=$((4 * ${#dtypes[@]}))
+    for dtype in "${dtypes[@]}"; do
       # shellcheck disable=SC2086 # several options
       if measure "align-$dtype" align --dtype "$dtype" ${ALIGN_OPTIONS:-}; then
         beside "align-$dtype" --every "${EVERY:-4}"
@@ -106,4 +128,5 @@ case ${suites[0]} in
     ;;
 esac
 [ -z "${PICTURES:-}" ] || pictures
-exit $failed
+[ $failed = 0 ] || exit 1
+[ $cut = 0 ] || exit 75

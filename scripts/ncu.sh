@@ -8,7 +8,7 @@
 # folder that gets the counters as CSV (target/ncu), MARKDOWN a file whose section "counters" is replaced. It needs ncu on the PATH,
 # allowed to read the counters. Clocks are left as they are; caches are emptied before each pass.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 trifuse=${TRIFUSE:-target/release/trifuse}
 out=${OUT:-target/ncu}
@@ -36,5 +36,7 @@ for shape in "${shapes[@]}"; do
     failed=1
   fi
 done
+# Which file is of which shape, for a table that is made elsewhere.
+[ ${#files[@]} = 0 ] || printf '%s\n' "${files[@]//=*\//=}" >"$out/shapes.txt"
 [ ${#files[@]} = 0 ] || python3 scripts/ncu_table.py "${files[@]}" ${MARKDOWN:+--markdown "$MARKDOWN"} || failed=1
 exit $failed

@@ -1,12 +1,13 @@
 """Puts our reports and the peers' side by side: python3 benches/peers/table.py DIR [SUITE...] [--markdown FILE]
 
 DIR holds SUITE.json and SUITE.peers.json of each suite. The table goes to standard output; with --markdown it replaces
-what stands between two marks in FILE. With --page, a page that is ready (of `trifuse bench report`) goes between the
+what stands between two marks in FILE; a suite that was not measured keeps the table that it has there. With --page, a page that is ready (of `trifuse bench report`) goes between the
 marks of --section instead: python3 benches/peers/table.py --page PAGE.md --section reports --markdown FILE"""
 
 import argparse
 import json
 import pathlib
+import re
 import statistics
 
 SUITES = ["attention", "linear", "projections", "mlp", "layer", "adapters"]
@@ -144,19 +145,37 @@ def plain(rows: list[list[str]]) -> str:
 
 def markdown(rows: list[list[str]]) -> str:
     lines = [[cell.replace("|", "\\|") for cell in line] for line in rows]
-    words = ("shape", "variant", "product", "best peer")
-    rule = ["---" if name in words else "---:" for name in lines[0]]
+    words = ("variant", "best peer")
+    # What a row is of stands first.
+    rule = ["---" if name in words or name == lines[0][0] else "---:" for name in lines[0]]
     return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
+
+
+def parts(page: str) -> dict[tuple[str, str], str]:
+    """The tables of a page by their headings, of the third level, and their element types."""
+    found = {}
+    for piece in ("\n" + page.strip()).split("\n### ")[1:]:
+        dtype = re.search(r"; (\w+); medians", piece)
+        found[piece.partition("\n")[0], dtype[1] if dtype else ""] = piece.strip()
+    return found
+
+
+def kept(before: str, page: str) -> str:
+    """The tables of `page` in the place of those of the same heading and type; the others stay."""
+    if not page.strip():
+        return before
+    new = parts(page)
+    return "\n\n".join("### " + piece for piece in (parts(before) | new).values()) if new else page
 
 
 def insert(file: pathlib.Path, section: str, page: str) -> None:
     """Puts a page between the marks of a section."""
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     before, found, rest = file.read_text(encoding="utf-8").partition(begin)
-    _, ended, after = rest.partition(end)
+    old, ended, after = rest.partition(end)
     if not (found and ended):
         raise SystemExit(f"{file}: expected {begin} and {end}")
-    file.write_text(f"{before}{begin}\n\n{page.strip()}\n\n{end}{after}", encoding="utf-8")
+    file.write_text(f"{before}{begin}\n\n{kept(old, page).strip()}\n\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:

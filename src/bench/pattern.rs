@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::layout::Layout;
 use crate::cases::Draw;
 use crate::error::Result;
-use crate::ops::index::{BlockMask, BlockShape};
+use crate::ops::index::{BlockMap, BlockMask, BlockShape, MapShape};
 
 /// A pattern of blocks, the same for all heads; the diagonal is always there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -20,16 +20,19 @@ pub struct Blocks {
     pub percent: Option<u32>,
     /// How those lie whose number is said.
     pub layout: Layout,
+    /// Whether the device has a byte for each block of the square, and makes the lists itself in every run.
+    pub map: bool,
 }
 
 impl Blocks {
     /// What the name of a shape says of it.
     pub(super) fn name(&self) -> String {
-        let Self { size, one_in, count, percent, layout } = self;
+        let Self { size, one_in, count, percent, layout, map } = self;
+        let from = if *map { " from a map" } else { "" };
         match (count, percent) {
-            (Some(count), _) => format!("{count} blocks of {size}"),
-            (None, Some(percent)) => format!("{percent} % {} blocks of {size}", layout.name()),
-            (None, None) => format!("sparse{} block{size}", 100 - 100 / one_in),
+            (Some(count), _) => format!("{count} blocks of {size}{from}"),
+            (None, Some(percent)) => format!("{percent} % {} blocks of {size}", layout.name()) + from,
+            (None, None) => format!("sparse{} block{size}{from}", 100 - 100 / one_in),
         }
     }
 }
@@ -46,6 +49,9 @@ pub struct Pattern {
     /// The same, checked.
     #[serde(skip)]
     pub mask: BlockMask,
+    /// The same as a map, where the device gets that.
+    #[serde(skip)]
+    pub map: Option<BlockMap>,
 }
 
 impl Pattern {
@@ -70,7 +76,15 @@ impl Pattern {
         }
         let shape = BlockShape { block: blocks.size, q_blocks: rows, kv_blocks: columns, patterns: 1, capacity: col_idx.len() as u32, masks: 0 };
         let mask = BlockMask::new(&row_ptr, &col_idx, &[], &[], shape)?;
-        Ok(Self { block: blocks.size, row_ptr, col_idx, mask })
+        let map = || {
+            let mut bytes = vec![0; (u64::from(rows) * u64::from(columns)) as usize];
+            for (row, listed) in listed.iter().enumerate() {
+                listed.iter().for_each(|&column| bytes[row * columns as usize + column as usize] = 1);
+            }
+            BlockMap::new(&bytes, MapShape { block: blocks.size, q_blocks: rows, kv_blocks: columns, patterns: 1 })
+        };
+        let map = blocks.map.then(map).transpose()?;
+        Ok(Self { block: blocks.size, row_ptr, col_idx, mask, map })
     }
 }
 
@@ -82,9 +96,14 @@ mod tests {
     #[test]
     fn a_number_of_blocks_is_spread_over_the_rows() {
         for (count, length) in [(800, 8064), (1600, 11392), (63, 8064)] {
-            let blocks = Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random };
+            let blocks = Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random, map: true };
             let pattern = Pattern::draw(blocks, [length, length], &mut Draw::seeded("blocks")).unwrap();
             assert_eq!(pattern.col_idx.len(), count as usize);
+            let map = pattern.map.as_ref().unwrap();
+            let side = length as usize / 128;
+            for (row, column) in (0..side).flat_map(|row| (0..side).map(move |column| (row, column))) {
+                assert_eq!(map.block(0, row, column).is_some(), pattern.mask.row(0, row).any(|(listed, _)| listed == column), "{row} {column}");
+            }
             let rows = pattern.row_ptr.windows(2).map(|pair| &pattern.col_idx[pair[0] as usize..pair[1] as usize]);
             let least = count as usize / (length as usize / 128);
             for (number, row) in rows.enumerate() {
@@ -96,9 +115,8 @@ mod tests {
 
     #[test]
     fn one_in_so_many_is_drawn_and_the_diagonal_is_there() {
-        let pattern =
-            Pattern::draw(Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random }, [8192, 8192], &mut Draw::seeded("blocks"))
-                .unwrap();
+        let blocks = Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random, map: false };
+        let pattern = Pattern::draw(blocks, [8192, 8192], &mut Draw::seeded("blocks")).unwrap();
         assert!((700..1000).contains(&pattern.col_idx.len()), "{}", pattern.col_idx.len());
         assert!((0..64).all(|row| pattern.mask.row(0, row).any(|(column, _)| column == row)));
     }

@@ -348,10 +348,11 @@ pub(super) fn fused_mlp(dtype: DType, tokens: u64, d_model: u64, d_ff: u64) -> F
     FusedMlp { dtype, tokens, d_model, d_ff, d_out: d_model, activation, gated: false, bias1: true, bias2: true, residual: false }
 }
 
-/// `op` over the listed blocks.
+/// `op` over the blocks of a list or a map.
 pub(super) fn sparse(op: Attention, pattern: Option<&Pattern>) -> Attention {
     use crate::ops::index::HostIndex;
     match pattern {
+        Some(Pattern { map: Some(map), .. }) => Attention { form: Form::BlockMap(map.shape()), ..op },
         Some(pattern) => Attention { form: Form::Blocks(pattern.mask.shape()), ..op },
         None => op,
     }

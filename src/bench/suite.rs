@@ -131,19 +131,19 @@ fn prefix(batches: &[u64], [heads, kv_heads]: [u64; 2], head_dim: u64, tokens: u
 
 /// Blocks of 128, four in five left out.
 fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
-    let blocks = Some(Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random });
+    let blocks = Some(Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random, map: false });
     Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks }
 }
 
-/// That many blocks of 128 over one sequence.
-fn counted((count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
-    let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random });
+/// That many blocks of 128 over one sequence, as lists or as a map.
+fn counted(map: bool, (count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
+    let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random, map });
     let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks };
-    (shape, heads == 1 && [12, 800].contains(&count))
+    (shape, heads == 1 && !map && [12, 800].contains(&count))
 }
 
 /// The reference's numbers of blocks, a fifth of a square each, on to the "100,000 atoms" that it speaks of: 782 rows of
-/// blocks, of which a fifth is 122,305 blocks; then shares of the blocks.
+/// blocks, of which a fifth is 122,305 blocks; some of them from a map, which shows what making the lists costs; then shares of the blocks.
 fn block_counts(kind: Kind) -> Vec<Entry> {
     let of_reference = [204, 800, 1600, 3200, 6400, 12800, 25600].map(|count| {
         let rows = (f64::from(count) * 5.0).sqrt().floor() as u64;
@@ -154,7 +154,9 @@ fn block_counts(kind: Kind) -> Vec<Entry> {
         Kind::Cpu => vec![(12, 1, 64, 1024), (24, 1, 64, 1408), (12, 2, 64, 1024)],
         _ => [&of_reference[..], &more].concat(),
     };
-    counts.into_iter().map(counted).chain(density::shapes(kind).into_iter().map(|shape| (shape, false))).collect()
+    let maps: &[_] = if kind == Kind::Cpu { &counts[..1] } else { &[(800, 1, 64, 8064), (12800, 1, 64, 32_256), (800, 32, 128, 8064)] };
+    let maps: Vec<Entry> = maps.iter().map(|&count| counted(true, count)).collect();
+    counts.into_iter().map(|count| counted(false, count)).chain(maps).chain(density::shapes(kind).into_iter().map(|shape| (shape, false))).collect()
 }
 
 fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {

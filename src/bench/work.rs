@@ -3,6 +3,7 @@
 use super::adapters::Chain;
 use super::micro;
 use super::mixture::Mixture;
+use super::pattern::Pattern;
 use super::pool::Pool;
 use super::prefix::Prefix;
 use super::registered::Crowd;
@@ -12,7 +13,8 @@ use crate::backend::{Backend, Kernel};
 use crate::cases::Draw;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::ops::attention::AttentionIndex;
+use crate::ops::attention::{AttentionIndex, Form};
+use crate::ops::index::HostIndex;
 use crate::ops::{Attention, AttentionArgs, CodeWidth, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
 use crate::session::{Graph, Plan, Session};
 
@@ -60,9 +62,9 @@ struct Ready<O: Op, D: Device> {
 }
 
 impl<O: Op, D: Kernel<O>> Work<O, D> {
-    /// Plans `op` for every one of `launches`, and captures them where `captured`.
-    fn new(session: &mut Session<D>, plan: Plan<O, D>, placed: Ready<O, D>, captured: bool) -> Result<Self> {
-        let (one, Ready { launches, copies, before, memory }) = (plan.op().cost(), placed);
+    /// Runs `plan` for every one of `launches`, of the cost of `one` each, and captures them where `captured`.
+    fn new(session: &mut Session<D>, plan: Plan<O, D>, one: Cost, placed: Ready<O, D>, captured: bool) -> Result<Self> {
+        let Ready { launches, copies, before, memory } = placed;
         let times = launches.len() as f64;
         let cost = Cost {
             executed_flops: one.executed_flops * times,
@@ -136,7 +138,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
     variant: Option<&str>,
     measure: M,
 ) -> Result<Made<M::Out>> {
-    let making = Making { session, point, variant, measure };
+    let making = Making { session, point, variant, measure, cost: None };
     let mut source = pool.source(point);
     let dtype = point.dtype;
     match point.shape {
@@ -193,11 +195,14 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
             let op = sparse(dense, pattern.as_ref());
             let most = if point.suite == Suite::Align { 16 } else { 64 };
-            making.run(op.clone(), |session| {
+            // What a map holds is not in its shape; what is computed is what the lists would say.
+            let cost = pattern.as_ref().map(|pattern| Attention { form: Form::Blocks(pattern.mask.shape()), ..op.clone() }.cost());
+            Making { cost, ..making }.run(op.clone(), |session| {
                 let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
                 let mut normal = |role, count| source.normal(session, role, dtype, count, 1.0);
                 let ((q, q_args), (k, k_args), (v, v_args)) = (normal("q", queries)?, normal("k", keys)?, normal("v", keys)?);
                 let index = match &pattern {
+                    Some(Pattern { map: Some(map), .. }) => AttentionIndex::BlockMap(session.index(map)?),
                     Some(pattern) => AttentionIndex::Blocks(session.index(&pattern.mask)?),
                     None => AttentionIndex::None,
                 };
@@ -241,6 +246,8 @@ struct Making<'a, D: Backend, M> {
     point: &'a Point,
     variant: Option<&'a str>,
     measure: M,
+    /// Of one launch, where the operation cannot know it.
+    cost: Option<Cost>,
 }
 
 impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
@@ -248,14 +255,15 @@ impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
     where
         D: Kernel<O>,
     {
-        let Self { session, point, variant, measure } = self;
+        let Self { session, point, variant, measure, cost } = self;
         // Before the operands: what is not supported should not be drawn and copied first.
         let plan = match session.plan_variant(op, variant) {
             Err(Error::Unsupported { reason, .. }) => return Ok(Made::Unsupported(reason)),
             plan => plan?,
         };
         let Placed { launches, probes, copies, before, memory } = operands(session)?;
-        let work = Work::new(session, plan, Ready { launches, copies, before, memory }, point.captured)?;
+        let cost = cost.unwrap_or_else(|| plan.op().cost());
+        let work = Work::new(session, plan, cost, Ready { launches, copies, before, memory }, point.captured)?;
         poison_all(session, &probes)?;
         work.enqueue(session)?;
         match check(session, point.dtype, &probes)? {

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# What everything is made of, spreads, and sizes one by one: sweeps.sh [STEP...]. Called by scripts/gpu.sh.
+# shellcheck source=scripts/gpu/steps.sh
+source scripts/gpu/steps.sh
+
+export TRIFUSE_BACKEND=cuda TRIFUSE=$PROGRAMS/trifuse PYTHON=${PYTHON:-python3}
+suite() { plan "$1" "$2" env OUT="$out" scripts/bench.sh "$1"; }
+
+suite micro 60
+suite sparse 180
+suite forward-pass 120
+# Few runs of a thousand sizes. Where time ends it, what is missing is what costs nothing: rows of x.
+axes='--axis k --axis n --axis head-dim --axis gemv-k --axis gemv-n --axis m'
+for dtype in f16 bf16; do
+  plan "align-$dtype" 420 env OUT="$out" DTYPES=$dtype ALIGN_OPTIONS="${ALIGN_OPTIONS:-$axes}" BENCH_OPTIONS='' scripts/bench.sh sweep
+done
+
+carry_out
