@@ -71,18 +71,36 @@ pub trait Open: Device {
     fn open(index: usize) -> Result<Self>;
 }
 
-/// A range of bytes of a buffer.
+/// A range of bytes of a buffer, inside it: a [`Session`](crate::session::Session) makes slices, [`part`](Self::part) cuts them, and nothing
+/// else does, so that backends may trust them.
 #[derive_where(Clone)]
 pub struct Slice<D: Device> {
-    /// The memory it lies in.
-    pub buffer: D::Buffer,
-    /// Bytes from the buffer's start.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
+    pub(crate) buffer: D::Buffer,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 impl<D: Device> Slice<D> {
+    /// The memory it lies in.
+    pub fn buffer(&self) -> &D::Buffer {
+        &self.buffer
+    }
+
+    /// Bytes from the buffer's start.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// `len` bytes of this slice from `offset`, or nothing where they reach past its end.
     pub fn part(&self, offset: u64, len: u64) -> Option<Self> {
         let end = offset.checked_add(len)?;

@@ -171,6 +171,11 @@ impl<D: Device> Session<D> {
         index.update(&self.device, &mut self.queue, host)
     }
 
+    /// The words of an index as they lie on the device, as [`HostIndex::words`] lays them out, after all earlier work. Blocks.
+    pub fn read_index<H: HostIndex>(&mut self, index: &Index<H, D>) -> Result<Vec<i32>> {
+        self.download(index.slice())
+    }
+
     /// Several indices in one allocation, to be replaced together by [`update_indices`](Self::update_indices).
     pub fn indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Vec<Index<H, D>>> {
         self.outside_capture("indices")?;

@@ -69,12 +69,12 @@ impl Device for Faulty {
     }
 
     fn write(&self, _: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
-        dst.buffer.lock().unwrap()[dst.offset as usize..][..src.len()].copy_from_slice(src);
+        dst.buffer().lock().unwrap()[dst.offset() as usize..][..src.len()].copy_from_slice(src);
         Ok(())
     }
 
     fn read(&self, _: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
-        dst.copy_from_slice(&src.buffer.lock().unwrap()[src.offset as usize..][..dst.len()]);
+        dst.copy_from_slice(&src.buffer().lock().unwrap()[src.offset() as usize..][..dst.len()]);
         Ok(())
     }
 
@@ -117,12 +117,12 @@ impl Device for Faulty {
 }
 
 fn bytes_of(slice: &Slice<Faulty>) -> Vec<u8> {
-    slice.buffer.lock().unwrap()[slice.offset as usize..][..slice.len as usize].to_vec()
+    slice.buffer().lock().unwrap()[slice.offset() as usize..][..slice.len() as usize].to_vec()
 }
 
 fn put(slice: &Slice<Faulty>, at: i64, bytes: &[u8]) {
-    let at = (slice.offset as i64 + at) as usize;
-    slice.buffer.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    let at = (slice.offset() as i64 + at) as usize;
+    slice.buffer().lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 /// `Y = X·Wᵀ` and nothing else, with the fault of run number `run`.

@@ -41,6 +41,7 @@ headers! {
     "tile/wgmma_gemm.cuh",
     "tile/wgmma_odd.cuh",
     "tile/wgmma_outputs.cuh",
+    "tile/wgmma_ring.cuh",
     "tile/rows_gemm.cuh",
     "tile/stream_gemm.cuh",
     "tile/stream_sums.cuh",

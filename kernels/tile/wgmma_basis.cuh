@@ -9,19 +9,12 @@
 
 template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmParams &p, char *shared, const AdapterSums &sums) {
     static_assert(CLUSTER == 2, "two blocks share the tile of W");
-    constexpr u32 OUTPUTS = WGMMA_COLUMNS, W_BYTES = OUTPUTS * PANEL, STAGE = WGMMA_X_BYTES + W_BYTES + BASIS_BYTES;
-    constexpr u32 WIDTH = OUTPUTS + BASIS_ROWS, RUNS = OUTPUTS / 32;
+    constexpr u32 OUTPUTS = WGMMA_COLUMNS, W_BYTES = OUTPUTS * PANEL, WIDTH = OUTPUTS + BASIS_ROWS, RUNS = OUTPUTS / 32;
     const AdapterSlice &slice = sums.slices[0];
-    char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
-    u64 *full = (u64 *)(tiles + WGMMA_STAGES * STAGE), *empty = full + WGMMA_STAGES;
+    WgmmaRing<WIDTH, WGMMA_STAGES> ring(shared);
     u32 group = threadIdx.x / 128, rank = cluster_rank();
     if (threadIdx.x == 0) {
-        for (u32 stage = 0; stage < WGMMA_STAGES; stage++) {
-            mbarrier_init(&full[stage], 1);
-            // Both warp groups of both blocks.
-            mbarrier_init(&empty[stage], 2 * CLUSTER);
-        }
-        fence_mbarrier_init();
+        ring.init();
     }
     cluster_arrive();
     cluster_wait();
@@ -29,12 +22,7 @@ template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmP
     grid_wait();
     u32 down = u32((p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER)), across = u32((p.columns + OUTPUTS - 1) / OUTPUTS);
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), stage = 0, phase = 0;
-    auto advance = [&] {
-        if (++stage == WGMMA_STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    };
+    auto advance = [&] { ring.advance(stage, phase); };
     if (group == 2) {
         registers_give<40>();
         if (threadIdx.x == 256) {
@@ -45,13 +33,13 @@ template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmP
                 tile_place<BAND>(index, down, across, row, column);
                 i32 y = i32((row * CLUSTER + rank) * WGMMA_ROWS), from = i32(column * RUNS + rank * (RUNS / 2));
                 for (u32 step = 0; step < steps; step++) {
-                    mbarrier_wait(&empty[stage], phase ^ 1);
-                    mbarrier_arrive_expect(&full[stage], STAGE);
-                    char *x_tile = tiles + stage * STAGE, *w_tile = x_tile + WGMMA_X_BYTES;
+                    ring.wait_free(stage, phase);
+                    u64 *full = ring.expect(stage);
+                    char *x_tile = ring.x_tile(stage), *w_tile = x_tile + WGMMA_X_BYTES;
                     i32 k = i32(step * WGMMA_DEPTH);
-                    tma_load_2d(x_tile, &p.x_map, &full[stage], k, y);
-                    bulk_load(w_tile + W_BYTES, slice.basis + step * (BASIS_BYTES / 2), BASIS_BYTES, &full[stage]);
-                    tma_load_5d_multicast(w_tile + rank * (W_BYTES / 2), &p.w_map, &full[stage], k, 0, 0, 0, from, 3);
+                    tma_load_2d(x_tile, &p.x_map, full, k, y);
+                    bulk_load(w_tile + W_BYTES, slice.basis + step * (BASIS_BYTES / 2), BASIS_BYTES, full);
+                    tma_load_5d_multicast(w_tile + rank * (W_BYTES / 2), &p.w_map, full, k, 0, 0, 0, from, 3);
                     advance();
                 }
             }
@@ -60,11 +48,6 @@ template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmP
     } else {
         registers_take<232>();
         f32 d[WIDTH / 2];
-        auto release = [&](u32 which) {
-            if (threadIdx.x % 128 < CLUSTER) {
-                mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
-            }
-        };
         for (u32 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {
             u32 tile_row, tile_column;
             tile_place<BAND>(index, down, across, tile_row, tile_column);
@@ -76,30 +59,10 @@ template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmP
             // What the warp's first adapter adds by: on its way during all of K.
             rows.fetch_adapters(sums, first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
             held.template fetch<IN_TILES>(slice, sums.groups, rows.first(), column, left);
-            u32 before = 0;
-            for (u32 step = 0; step < steps; step++) {
-                mbarrier_wait(&full[stage], phase);
-                u32 x_tile = shared_address(tiles) + stage * STAGE, w_tile = x_tile + WGMMA_X_BYTES;
-                u64 x = wgmma_descriptor(x_tile + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
-                u64 w = wgmma_descriptor(w_tile, 16, 8 * PANEL, SWIZZLE_128);
-                wgmma_fence();
-#pragma unroll
-                for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
-                    // 16 elements are 32 bytes; addresses in descriptors count 16.
-                    wgmma_ss<element, WIDTH>(d, x + k * 2, w + k * 2, step > 0 || k > 0);
-                }
-                wgmma_commit();
-                // All but this step's are done, and so is the stage before.
-                wgmma_wait<1>();
-                if (step > 0) {
-                    release(before);
-                }
-                before = stage;
-                advance();
-            }
+            u32 last = ring.multiply(stage, phase, group, 0, steps, d);
             wgmma_wait<0>();
             wgmma_hold(d);
-            release(before);
+            ring.release(last);
             rows.take(d + OUTPUTS / 2);
             rows.add<IN_TILES, RUNS>(slice, sums.groups, column, left, held, d);
             BiasFar bias = {p.bias ? p.bias + column : nullptr};

@@ -1,26 +1,19 @@
-// Tiles of X·Wᵀ on the tensor cores of Hopper: one warp brings operands by TMA into a ring of stages, two warp groups multiply
-// with wgmma, 64 rows each. Blocks stay and take tile after tile; the next tile's operands arrive while outputs are written.
+// Tiles of X·Wᵀ by the main loop of tile/wgmma_ring.cuh. Blocks stay and take tile after tile; the next tile's operands arrive while
+// outputs are written. The host defines the tiles: 128 × COLUMNS sums, RING stages.
 //
 // Where tiles leave multiprocessors idle in the last round, K may be cut into parts there (p.whole, p.parts): blocks of their own take
 // each, leave their sums in the workspace and finish a part of the tile's columns each, always adding up in the order of the parts.
-//
-// The host defines the tiles: 128 × COLUMNS sums, 64 elements of K a stage, RING of them. CLUSTER (1 or 2) blocks one below the other
-// share the tile of W: each brings half of it to all of them.
 //
 // Rows of W lie in shared memory in another order than the outputs (see Places). Where Y, the bias or the residual cannot be moved 16
 // bytes at a time (ODD), they lie in order, and outputs go through shared memory.
 #pragma once
 
-#include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
-#include "ptx/wgmma.cuh"
 #include "tile/activation.cuh"
 #include "tile/wgmma_odd.cuh"
 #include "tile/wgmma_outputs.cuh"
+#include "tile/wgmma_ring.cuh"
 
-constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
-constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
-constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 constexpr u32 BAND = 16 / CLUSTER;
 
 // What a block does of a product, one item after the other: whole tiles first, then parts of K of the rest.
@@ -93,22 +86,13 @@ template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const G
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
 // CUT: K may be cut into parts.
 template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
-    constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS, STAGE = WGMMA_X_BYTES + COLUMNS * PANEL;
+    constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
-    char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
-    if constexpr (CUT) {
-        hold_address(tiles);
-    }
-    u64 *full = (u64 *)(tiles + RING * STAGE), *empty = full + RING;
+    WgmmaRing<COLUMNS, RING, CUT> ring(shared);
     u32 group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
-        for (u32 stage = 0; stage < RING; stage++) {
-            mbarrier_init(&full[stage], 1);
-            // Both warp groups of every block that reads what this one brings.
-            mbarrier_init(&empty[stage], 2 * CLUSTER);
-        }
-        fence_mbarrier_init();
+        ring.init();
     }
     if (threadIdx.x == 256) {
         tma_prefetch_map(&p.x_map);
@@ -128,17 +112,11 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
     // Places fit into 32 bits (the host sees to it), and so does the count of tiles of anything that fits into a memory.
     u32 down = u32((p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER)), across = u32((p.columns + OUTPUTS - 1) / OUTPUTS);
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
-    u32 stage = 0, phase = 0, parts = CUT ? p.parts : 1;
-    u32 items = down * across;
+    u32 stage = 0, phase = 0, parts = CUT ? p.parts : 1, items = down * across;
     if (parts > 1) {
         items = p.whole + (items - p.whole) * parts;
     }
-    auto advance = [&] {
-        if (++stage == RING) {
-            stage = 0;
-            phase ^= 1;
-        }
-    };
+    auto advance = [&] { ring.advance(stage, phase); };
     if (group == 2) {
         registers_give<56>();
         if (threadIdx.x < 288) {
@@ -148,13 +126,13 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
                 i32 y = i32((item.row * CLUSTER + rank) * WGMMA_ROWS), first = i32(item.column * OUTPUTS);
                 u32 begin = item.begin(steps), end = item.end(steps);
                 for (u32 step = begin; step < end; step++) {
-                    mbarrier_wait(&empty[stage], phase ^ 1);
+                    ring.wait_free(stage, phase);
                     if (lane == 0) {
-                        char *x_tile = tiles + stage * STAGE;
+                        char *x_tile = ring.x_tile(stage);
                         i32 k = i32(step * WGMMA_DEPTH);
-                        mbarrier_arrive_expect(&full[stage], STAGE);
-                        tma_load_2d(x_tile, &p.x_map, &full[stage], k, y);
-                        bring_weights<COLUMNS, GATED, ODD>(p, x_tile + WGMMA_X_BYTES, &full[stage], rank, k, first);
+                        u64 *full = ring.expect(stage);
+                        tma_load_2d(x_tile, &p.x_map, full, k, y);
+                        bring_weights<COLUMNS, GATED, ODD>(p, x_tile + WGMMA_X_BYTES, full, rank, k, first);
                     }
                     __syncwarp();
                     if (!GATED && p.residual && step == begin) {
@@ -168,38 +146,9 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
     } else {
         registers_take<224>();
         f32 d[COLUMNS / 2];
-        auto release = [&](u32 which) {
-            if constexpr (CLUSTER == 1) {
-                if (threadIdx.x % 128 == 0) {
-                    mbarrier_arrive(&empty[which]);
-                }
-            } else if (threadIdx.x % 128 < CLUSTER) {
-                mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
-            }
-        };
         for (u32 index = blockIdx.x / CLUSTER; index < items; index += gridDim.x / CLUSTER) {
             WgmmaItem item(p, index, down, across, parts);
-            u32 before = 0, begin = item.begin(steps), end = item.end(steps);
-            for (u32 step = begin; step < end; step++) {
-                mbarrier_wait(&full[stage], phase);
-                u32 x_tile = shared_address(tiles) + stage * STAGE, w_tile = x_tile + WGMMA_X_BYTES;
-                u64 x = wgmma_descriptor(x_tile + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
-                u64 w = wgmma_descriptor(w_tile, 16, 8 * PANEL, SWIZZLE_128);
-                wgmma_fence();
-#pragma unroll
-                for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
-                    // 16 elements are 32 bytes; addresses in descriptors count 16.
-                    wgmma_ss<element, COLUMNS>(d, x + k * 2, w + k * 2, step > begin || k > 0);
-                }
-                wgmma_commit();
-                // All but this step's are done, and so is the stage before.
-                wgmma_wait<1>();
-                if (step > begin) {
-                    release(before);
-                }
-                before = stage;
-                advance();
-            }
+            u32 last = ring.multiply(stage, phase, group, item.begin(steps), item.end(steps), d);
             u64 row = u64(item.row * CLUSTER + rank) * WGMMA_ROWS, column = u64(item.column) * OUTPUTS;
             Ahead ahead;
             if constexpr (!GATED) {
@@ -209,7 +158,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
             }
             wgmma_wait<0>();
             wgmma_hold(d);
-            release(before);
+            ring.release(last);
             if constexpr (CUT) {
                 if (item.cut.parts > 1) {
                     exchange_sums<P>(p, u64(item.cut_tile * CLUSTER + rank) * 2 + group, item.cut, d);
@@ -219,7 +168,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
                 grid_wait();
             }
             if constexpr (ODD) {
-                write_odd_tile<P, FORM>(p, row, column, item.cut, d, (char *)(empty + RING));
+                write_odd_tile<P, FORM>(p, row, column, item.cut, d, (char *)(ring.empty + RING));
             } else {
                 write_tile<P, GATED, FORM>(p, row, column, item.cut, d, ahead);
             }

@@ -1,6 +1,7 @@
 // From the sums of `wgmma_gemm.cuh` to outputs: which sum is of which output, the exchange where K is cut, and the way to Y.
 #pragma once
 
+#include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
 #include "tile/outputs.cuh"
 

@@ -66,7 +66,8 @@ impl TensorFile {
         // Looked at before it is opened: opening a pipe would wait for its writer.
         let found = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
         if !found.is_file() {
-            return Err(Error::input(path, "expected a safetensors file, found something that is not a file"));
+            let found = if found.is_dir() { "a folder" } else { "a device or a pipe" };
+            return Err(Error::input(path, format!("expected a safetensors file, found {found}")));
         }
         if found.len() == 0 {
             return Err(Error::input(path, "expected a safetensors file, found an empty file"));

@@ -4,7 +4,7 @@ use std::fs::{File, Permissions};
 use std::io::{BufWriter, Write};
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ensure};
 
 /// The folder in which `path` lies.
 fn parent(path: &Path) -> PathBuf {
@@ -30,22 +30,37 @@ fn sync_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether a device or a pipe is at `path`, itself or behind a link, such as `/dev/stdout`.
+pub fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Whether [`write_file`] may write there: to be asked before the work whose result is to go there.
+///
+/// # Errors
+/// A folder of that name; what the system refuses.
+pub fn check_file(path: &Path) -> Result<()> {
+    ensure(!path.is_dir(), &path.display().to_string(), "the name of a file", "a folder")?;
+    if is_special(path) { Ok(()) } else { temporary(&parent(path), 0o666, |builder, folder| builder.tempfile_in(folder)).map(drop) }
+}
+
 /// Writes a file under a temporary name in its own folder, then renames it; what was there before is replaced.
-/// Where `write` or the system fails, nothing is left behind and an old file stays.
+/// Where `write` or the system fails, nothing is left behind and an old file stays. A device or a pipe is written to as it is.
 ///
 /// # Errors
 /// What the system refused.
 pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    let fill = |file: &File| {
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        out.flush()
+    };
+    if is_special(path) {
+        return File::options().write(true).open(path).and_then(|file| fill(&file)).map_err(Error::io(path, "write"));
+    }
     let folder = parent(path);
     let temporary = temporary(&folder, 0o666, |builder, folder| builder.tempfile_in(folder))?;
-    let fill = || {
-        let mut out = BufWriter::new(temporary.as_file());
-        write(&mut out)?;
-        out.flush()?;
-        drop(out);
-        temporary.as_file().sync_all()
-    };
-    fill().map_err(Error::io(path, "write"))?;
+    fill(temporary.as_file()).and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
     temporary.persist(path).map_err(|error| Error::io(path, "write")(error.error))?;
     sync_folder(&folder)
 }
@@ -104,6 +119,27 @@ mod tests {
         assert!(fails.is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("full");
+        std::os::unix::fs::symlink("/dev/full", &link).unwrap();
+        check_file(&link).unwrap();
+        let error = write_file(&link, |out| out.write_all(b"x")).unwrap_err().to_string();
+        assert!(error.contains("No space left"), "{error}");
+        assert!(is_special(&link) && std::fs::read_dir(folder.path()).unwrap().count() == 1);
+    }
+
+    #[test]
+    fn a_place_is_checked_without_a_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        check_file(&folder.path().join("file")).unwrap();
+        assert!(matches!(check_file(folder.path()), Err(Error::Invalid { .. })));
+        assert!(matches!(check_file(&folder.path().join("none/file")), Err(Error::Io { .. })));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

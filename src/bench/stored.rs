@@ -1,5 +1,6 @@
 //! A report that was stored, read again: what tables, pictures and comparisons are made from.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -32,6 +33,23 @@ pub struct Stored {
     #[serde(default = "yes")]
     pub complete: bool,
     pub results: Vec<Entry>,
+}
+
+/// Times in seconds, up to the age of a machine; one run may be shorter than a tick of the clock.
+const SECONDS: RangeInclusive<f64> = 0.0..=1e9;
+/// What runs take in the middle.
+const MEDIANS: RangeInclusive<f64> = 1e-12..=1e9;
+/// Operations or bytes a second of a device.
+const RATES: RangeInclusive<f64> = 1.0..=1e24;
+/// Operations or bytes, and what a shape takes of them a second; none of a launch that does nothing.
+const COUNTS: RangeInclusive<f64> = 0.0..=1e24;
+
+/// The item and what is wrong with it, where one of `values` is outside `range`.
+fn inside(item: &str, name: &str, values: impl IntoIterator<Item = f64>, range: RangeInclusive<f64>) -> Result<(), (String, String)> {
+    match values.into_iter().find(|value| !range.contains(value)) {
+        Some(odd) => Err((item.into(), format!("{name}: expected {:e} to {:e}, found {odd:e}; measure again", range.start(), range.end()))),
+        None => Ok(()),
+    }
 }
 
 fn yes() -> bool {
@@ -136,7 +154,7 @@ impl Stored {
     /// Reads what `trifuse bench SUITE --json` wrote.
     ///
     /// # Errors
-    /// No file, no JSON, another schema, another command's object, fields that are missing.
+    /// No file, no JSON, another schema, another command's object, fields that are missing, numbers that no run gives.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
         let value: Value =
@@ -147,7 +165,25 @@ impl Stored {
         if value["schema_version"] != SCHEMA_VERSION {
             return Err(Error::input(path, format!("expected schema version {SCHEMA_VERSION}, found {}", value["schema_version"])));
         }
-        Self::from_value(value).map_err(|error| Error::input(path, format!("it lacks what a report holds today, measure again: {error}")))
+        let stored = Self::from_value(value).map_err(|error| Error::input(path, format!("it lacks what a report holds today, measure again: {error}")))?;
+        stored.check().map_err(|(item, problem)| Error::input_item(path, item, problem))?;
+        Ok(stored)
+    }
+
+    /// Refuses numbers that no run gives: a picture's axis over them has no end.
+    fn check(&self) -> Result<(), (String, String)> {
+        inside("ceilings", "copy_bytes_per_second", [self.ceilings.copy_bytes_per_second], RATES)?;
+        let limits = [self.ceilings.product_flops_per_second, self.ceilings.peak_flops_per_second, self.ceilings.peak_bytes_per_second];
+        inside("ceilings", "rates", limits.into_iter().flatten(), RATES)?;
+        for (entry, measured) in self.results.iter().filter_map(|entry| entry.measured.as_ref().map(|measured| (entry, measured))) {
+            for (name, times) in [("cold", &measured.cold), ("warm", &measured.warm)] {
+                let Times { mean, min, max, median, p95, p99, median_interval95: [low, high], ref samples, .. } = *times;
+                inside(&entry.name, name, [median], MEDIANS)?;
+                inside(&entry.name, name, [mean, min, max, p95, p99, low, high].into_iter().chain(samples.iter().copied()), SECONDS)?;
+            }
+            inside(&entry.name, "cost and rates", [measured.cost.executed_flops, measured.cost.bytes, measured.rates.executed_flops], COUNTS)?;
+        }
+        Ok(())
     }
 
     /// What a report of this run would be read as.
@@ -207,10 +243,15 @@ impl Peers {
     /// Reads what `benches/peers/run.py` wrote.
     ///
     /// # Errors
-    /// No file, or something else.
+    /// No file, or something else; times that no run takes.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
-        serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))
+        let peers: Self = serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))?;
+        for (shape, peer) in peers.results.iter().flat_map(|shape| shape.peers.iter().map(move |peer| (shape, peer))) {
+            let median = peer.cold.as_ref().map(|times| times.median);
+            inside(&shape.name, &peer.peer, median, MEDIANS).map_err(|(item, problem)| Error::input_item(path, item, problem))?;
+        }
+        Ok(peers)
     }
 }
 
@@ -239,6 +280,19 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         Stored::read(file.path()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn numbers_that_no_run_gives_are_refused_by_name() {
+        let text = include_str!("../../examples/reports/attention.json");
+        for (place, number) in
+            [("/ceilings/copy_bytes_per_second", 0.0), ("/results/0/cold/median", 0.0), ("/results/0/warm/samples/0", -1.0), ("/results/0/cost/bytes", 1e300)]
+        {
+            let mut value: Value = serde_json::from_str(text).unwrap();
+            *value.pointer_mut(place).unwrap() = number.into();
+            let problem = refusal(&value.to_string());
+            assert!(problem.contains("measure again") && problem.contains(&format!("{number:e}")), "{place}: {problem}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use trifuse::adapters::bundle::{Bundle, to_bytes};
 use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
-use trifuse::adapters::whole::write_file;
+use trifuse::adapters::whole::{check_file, is_special, write_file};
 use trifuse::backends::Choice;
 use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
@@ -147,15 +147,15 @@ impl Args {
 /// Refuses a place that cannot be written to before the work and not after it.
 fn check_place(path: &Path, force: bool) -> Result<()> {
     let subject = || path.display().to_string();
-    if path.is_dir() {
-        return Err(Error::invalid(subject(), "the name of a file", "a folder"));
+    // What it says of itself is read from it afterwards.
+    if is_special(path) {
+        return Err(Error::invalid(subject(), "the name of a file", "a device or a pipe"));
     }
+    check_file(path)?;
     if !force && path.symlink_metadata().is_ok() {
         return Err(Error::invalid(subject(), "a name that is not taken, or --force to replace the file", "one that is taken"));
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let found = std::fs::metadata(folder).map_err(Error::io(folder, "write into"))?;
-    if found.is_dir() { Ok(()) } else { Err(Error::input(folder, "expected a folder to write into, found a file")) }
+    Ok(())
 }
 
 /// The adapters as the encoder takes them.

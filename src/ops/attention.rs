@@ -87,7 +87,7 @@ impl Form {
     }
 }
 
-/// Elements from one index to the next.
+/// Elements from one index to the next. Packed strides that no u64 holds are the greatest one, which every operation refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Strides {
     /// From a sequence (paged k and v: from a page) to the next.
@@ -101,12 +101,14 @@ pub struct Strides {
 impl Strides {
     /// `[b, s, h, d]`, packed.
     pub const fn bshd(tokens: u64, heads: u64, head_dim: u64) -> Self {
-        Self { batch: tokens * heads * head_dim, token: heads * head_dim, head: head_dim }
+        let token = heads.saturating_mul(head_dim);
+        Self { batch: tokens.saturating_mul(token), token, head: head_dim }
     }
 
     /// `[b, h, s, d]`, packed.
     pub const fn bhsd(tokens: u64, heads: u64, head_dim: u64) -> Self {
-        Self { batch: tokens * heads * head_dim, token: head_dim, head: tokens * head_dim }
+        let head = tokens.saturating_mul(head_dim);
+        Self { batch: heads.saturating_mul(head), token: head_dim, head }
     }
 }
 
@@ -208,7 +210,7 @@ impl Attention {
     /// Elements of the LSE.
     pub fn lse_len(&self) -> u64 {
         let (batch, tokens) = self.q_extent();
-        batch * self.heads * tokens
+        batch.saturating_mul(self.heads).saturating_mul(tokens)
     }
 
     /// One past the last element of a tensor, from its first.

@@ -72,19 +72,19 @@ pub enum Access {
 /// One operand, as [`check`] sees it: `rows` runs of `row_bytes`, `pitch` bytes from start to start.
 pub struct Operand<'a, D: Device> {
     /// Its name in errors.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Read or written.
-    pub access: Access,
-    /// Where it lies.
-    pub slice: &'a Slice<D>,
+    pub(crate) access: Access,
+    /// Where it lies; not for the caller of an operation, who could write over checked index data.
+    pub(crate) slice: &'a Slice<D>,
     /// The alignment its element type needs, in bytes.
-    pub align: u64,
+    align: u64,
     /// Runs of bytes.
-    pub rows: u64,
+    rows: u64,
     /// Bytes of a run.
-    pub row_bytes: u64,
+    row_bytes: u64,
     /// Bytes from the start of a run to the start of the next.
-    pub pitch: u64,
+    pitch: u64,
 }
 
 impl<'a, D: Device> Operand<'a, D> {

@@ -98,12 +98,12 @@ impl PrefixAttention {
 
     /// Elements of a token's keys: rows of a basis.
     pub fn width(&self) -> u64 {
-        self.kv_heads * self.head_dim
+        self.kv_heads.saturating_mul(self.head_dim)
     }
 
     /// Elements of the LSE: rows of all heads.
     pub fn rows(&self) -> u64 {
-        self.batch * self.heads * self.q_len
+        self.batch.saturating_mul(self.heads).saturating_mul(self.q_len)
     }
 
     /// The same over K and V that are tensors `[tokens, kv_heads, head_dim]`, which all sequences read.

@@ -58,6 +58,7 @@ proptest! {
         [batch, heads, kv_heads, q_len, kv_len] in [size(), size(), size(), size(), size()],
         head_dim in 0..300u64, causal: bool, window in proptest::option::of(size()), form in form(), strides in [size(), size(), size()],
     ) {
+        sane(&Attention::dense(DType::F16, batch, [heads, kv_heads], [q_len, kv_len], head_dim))?;
         let mut op = Attention::dense(DType::F16, 1, [1, 1], [1, 1], 1);
         op = Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, window, form, ..op };
         let [batch, token, head] = strides;

@@ -104,7 +104,7 @@ fn new_blocks<B: Backend>(device: &Arc<B>) -> Result<()> {
     let plan = session.plan(op)?;
     let graph = session.capture(|session| session.run(&plan, &args))?;
     for (bytes, rows) in [([1, 1, 0, 1], [2.0, 3.0]), ([0, 0, 1, 255], [0.0, 2.0]), ([0, 9, 1, 0], [3.0, 1.0]), ([0; 4], [0.0, 0.0])] {
-        session.write(map.slice(), &bytes)?;
+        session.write(map.bytes(), &bytes)?;
         session.replay(&graph)?;
         let got: Vec<f32> = session.download(&o)?;
         let off = got.iter().enumerate().map(|(row, o)| (o - rows[row / BLOCK]).abs()).fold(0.0, f32::max);
@@ -152,7 +152,7 @@ fn follows<B: Backend>(device: &Arc<B>) -> Result<()> {
     session.wait()?;
     second.run(&mut session)?;
     let want = session.read(second.y())?;
-    let zeros = vec![0; first.y().len as usize];
+    let zeros = vec![0; first.y().len() as usize];
     for round in 0..20 {
         session.write(first.y(), &zeros)?;
         first.run(&mut session)?;

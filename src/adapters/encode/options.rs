@@ -56,7 +56,7 @@ impl EncodeOptions {
         inside("max ratio", self.max_ratio, 0.0, f64::INFINITY)?;
         inside("min cosine", self.min_cosine, 0.0, 1.0)?;
         inside("max output error", self.max_output_error, 0.0, 1.0)?;
-        inside("bits", self.bits, 0.0, 7.000_001)?;
+        ensure(self.bits.is_none_or(|bits| bits > 0.0 && bits <= 7.0), "bits", "above 0 and at most 7", self.bits.unwrap_or_default())?;
         ensure(self.rank != Some(0), "rank", "at least 1", 0)?;
         ensure(self.rank.is_none() || self.energy.is_none(), "energy", "a rank or an energy, not both", "both")?;
         ensure(self.bits.is_none() || self.width.is_none(), "bits", "bits on average or one width for all, not both", "both")?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use trifuse::adapters::whole::{check_file, write_file};
 use trifuse::bench::markdown;
 use trifuse::bench::stored::{Peers, Stored};
 use trifuse::{Error, Result};
@@ -52,11 +53,9 @@ fn pages(reports: &[Stored], peers: &[Peers]) -> String {
     reports.iter().map(|report| markdown::page(report, peers)).collect::<Vec<_>>().join("\n")
 }
 
-/// Makes the places where tables and pictures are to go, before what goes there takes its time.
+/// Sees that tables and pictures can go where they are to go, before what goes there takes its time.
 pub fn prepare(markdown: Option<&Path>, folder: Option<&Path>) -> Result<()> {
-    if let Some(path) = markdown {
-        std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(Error::io(path, "write"))?;
-    }
+    markdown.map_or(Ok(()), check_file)?;
     folder.map_or(Ok(()), |folder| std::fs::create_dir_all(folder).map_err(Error::io(folder, "create")))
 }
 
@@ -64,7 +63,7 @@ pub fn prepare(markdown: Option<&Path>, folder: Option<&Path>) -> Result<()> {
 pub fn write_all(reports: &[Stored], peers: &[Peers], markdown: Option<&Path>, folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let mut put = |path: PathBuf, text: String| {
-        std::fs::write(&path, text).map_err(Error::io(&path, "write"))?;
+        write_file(&path, |out| out.write_all(text.as_bytes()))?;
         written.push(path);
         Ok::<(), Error>(())
     };

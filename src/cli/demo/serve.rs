@@ -167,5 +167,5 @@ fn upload<B: Backend>(session: &mut Session<B>, groups: &[Group], dtype: DType) 
 
 /// Zeros to add to: what comes out is the adapters' part alone.
 fn clear<B: Backend>(session: &mut Session<B>, buffers: &Buffers<B>) -> Result<()> {
-    buffers.y.iter().flatten().try_for_each(|y| session.write(y, &vec![0; y.len as usize]))
+    buffers.y.iter().flatten().try_for_each(|y| session.write(y, &vec![0; y.len() as usize]))
 }

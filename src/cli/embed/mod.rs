@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     adapters: Vec<PathBuf>,
     /// The adapter of lines that name none; without it they use the base model
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "adapters")]
     adapter: Option<String>,
     /// Where to write; standard output where nothing or - is given
     #[arg(long, short, default_value = "-", value_name = "FILE")]
@@ -56,8 +56,8 @@ pub struct Args {
     #[arg(long, default_value_t = 8192, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
     /// Tokens of a batch, at most; by default 131072 on cuda, 8192 elsewhere
-    #[arg(long, value_name = "N")]
-    batch_tokens: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch_tokens: Option<u32>,
 }
 
 /// What came of a run.
@@ -106,7 +106,7 @@ impl Visit for Job<'_> {
             output.note(format_args!("adapter {name} is left out: {reason}"));
         }
         let hidden = encoder.config().hidden;
-        let batch_tokens = args.batch_tokens.unwrap_or(if cuda { 131_072 } else { 8192 });
+        let batch_tokens = args.batch_tokens.unwrap_or(if cuda { 131_072 } else { 8192 }) as usize;
         let mut worker = Worker { encoder, text, adapters, default: args.adapter.as_deref(), truncate: args.truncate, batch_tokens };
         let reader: Box<dyn BufRead> = match args.input.as_os_str().to_str() {
             Some("-") => Box::new(BufReader::new(std::io::stdin())),

@@ -1,12 +1,13 @@
 use std::borrow::Cow;
 
-use super::{BlockKind, BlockShape, HostIndex};
+use super::{BlockKind, BlockShape, HostIndex, Index};
+use crate::device::{Device, Slice};
 use crate::error::{Result, ensure};
 
 /// Which blocks of the score matrix are there: a byte for each, as whoever scores blocks leaves them.
 ///
 /// Bytes `[patterns, q_blocks, kv_blocks]`, filled up to whole words: 0 is not there, 2 is there under the causal mask, any other is
-/// there in full. Every byte is legal. So other work on the device may write them ([`Index::slice`](super::Index::slice)) before
+/// there in full. Every byte is legal. So other work on the device may write them ([`Index::bytes`]) before
 /// each launch, in the same captured graph: backends make the lists of blocks that their kernels walk from the map as it lies on
 /// the device then. Where the host knows the blocks, a [`BlockMask`](super::BlockMask) spares that, and has masks inside blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,13 @@ impl BlockMap {
     pub fn block(&self, pattern: usize, row: usize, column: usize) -> Option<BlockKind> {
         let place = (pattern * self.shape.q_blocks as usize + row) * self.shape.kv_blocks as usize + column;
         Self::kind(self.bytes[place])
+    }
+}
+
+impl<D: Device> Index<BlockMap, D> {
+    /// The map's bytes, for other work to write.
+    pub fn bytes(&self) -> &Slice<D> {
+        self.slice()
     }
 }
 

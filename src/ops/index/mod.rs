@@ -131,8 +131,8 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         &self.shape
     }
 
-    /// The words, as [`HostIndex::words`] lays them out.
-    pub fn slice(&self) -> &Slice<D> {
+    /// The words, as [`HostIndex::words`] lays them out. Not for the caller of an operation: kernels trust what is in them.
+    pub(crate) fn slice(&self) -> &Slice<D> {
         &self.slice
     }
 

@@ -32,7 +32,8 @@ impl Varlen {
     /// From running totals, `batch + 1` each; `max_q` and `max_kv` bound the lengths, so that a plan may rely on them.
     pub fn new(cu_q: &[i32], cu_kv: &[i32], max_q: u64, max_kv: u64) -> Result<Self> {
         let check = |name: &str, cu: &[i32], max: u64| -> Result<u64> {
-            ensure(cu.len() >= 2 && cu[0] == 0, name, "batch + 1 running totals that start at 0", format!("{} numbers", cu.len()))?;
+            ensure(cu.len() >= 2, name, "batch + 1 running totals, two or more", format!("{} numbers", cu.len()))?;
+            ensure(cu[0] == 0, name, "running totals that start at 0", cu[0])?;
             for (i, pair) in cu.windows(2).enumerate() {
                 let length = i64::from(pair[1]) - i64::from(pair[0]);
                 if length < 0 || length as u64 > max {

@@ -24,7 +24,8 @@ pub fn picture(report: &Stored) -> Result<Option<String>> {
 fn lengths(report: &Stored) -> Vec<(u64, f64)> {
     let listed = report.results.iter().filter_map(|entry| Some((entry, entry.measured.as_ref()?, entry.more.get("blocks")?)));
     let same = listed.filter(|(.., blocks)| blocks["percent"] == 10 && blocks["layout"] == "random" && blocks["size"] == 128);
-    let mut points: Vec<(u64, f64)> = same.filter_map(|(entry, measured, _)| Some((entry.size("kv_len")?, measured.rates.executed_flops))).collect();
+    let points = same.filter_map(|(entry, measured, _)| Some((entry.size("kv_len")?, measured.rates.executed_flops)));
+    let mut points: Vec<(u64, f64)> = points.filter(|(length, rate)| *length > 0 && *rate >= 1.0).collect();
     points.sort_by_key(|point| point.0);
     points
 }

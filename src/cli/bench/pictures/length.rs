@@ -15,7 +15,8 @@ pub fn picture(reports: &[Stored], peers: &[Peers]) -> Result<Option<String>> {
     let Some(report) = reports.iter().find(|report| report.suite == "attention") else { return Ok(None) };
     let (mut own, mut other) = (Lines::new(), Lines::new());
     for entry in &report.results {
-        let (Some((form, length)), Some(measured)) = (form(entry), &entry.measured) else { continue };
+        let Some(measured) = entry.measured.as_ref().filter(|measured| measured.rates.executed_flops >= 1.0) else { continue };
+        let Some((form, length)) = form(entry) else { continue };
         let flops = measured.cost.executed_flops;
         own.entry(form.clone()).or_default().push((length, measured.rates.executed_flops));
         for peer in peers.iter().flat_map(|peers| peers.of(report, entry)) {
@@ -39,7 +40,7 @@ pub fn picture(reports: &[Stored], peers: &[Peers]) -> Result<Option<String>> {
 fn form(entry: &Entry) -> Option<(String, u64)> {
     let size = |field| entry.size(field);
     let dense = entry.op == "attention" && entry.more.get("blocks").is_none_or(|blocks| blocks.is_null());
-    let length = size("kv_len").filter(|length| dense && size("q_len") == Some(*length))?;
+    let length = size("kv_len").filter(|length| dense && *length > 0 && size("q_len") == Some(*length))?;
     let causal = if entry.more.get("causal").is_some_and(|causal| causal == true) { ", causal" } else { "" };
     Some((format!("b{} h{}/{} d{}{causal}", size("batch")?, size("heads")?, size("kv_heads")?, size("head_dim")?), length))
 }

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 use trifuse::Result;
-use trifuse::bench::stored::{Ceilings, Stored};
+use trifuse::bench::stored::{Ceilings, Measured, Stored};
 
 use super::{COLOURS, Drawn, GREY, GRID, colour, device, dtype, prefix, sheet, short};
 
@@ -27,7 +27,8 @@ fn named(report: &Stored) -> String {
 fn points(report: &Stored) -> Vec<Point> {
     // Launches of next to nothing lie under no roof.
     let measured = report.results.iter().filter(|entry| entry.op != "launches").flat_map(|entry| &entry.measured);
-    measured.filter(|m| m.cost.executed_flops > 0.0).map(|m| (m.cost.executed_flops / m.cost.bytes, m.rates.executed_flops)).collect()
+    let drawable = |m: &&Measured| [m.cost.executed_flops, m.cost.bytes, m.rates.executed_flops].iter().all(|&value| value >= 1.0);
+    measured.filter(drawable).map(|m| (m.cost.executed_flops / m.cost.bytes, m.rates.executed_flops)).collect()
 }
 
 fn draw(area: &super::Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Drawn {

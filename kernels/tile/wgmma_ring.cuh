@@ -1,0 +1,99 @@
+// The main loop of a product on the tensor cores of Hopper: stages that one warp fills by TMA, a ring of them in shared memory, and two
+// warp groups that multiply what is in them with wgmma, 64 rows each.
+//
+// The host defines the tiles: 128 rows, 64 elements of K a stage. CLUSTER (1 or 2) blocks one below the other share the tile of W: each
+// brings half of it to all of them.
+#pragma once
+
+#include "ptx/cluster.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/wgmma.cuh"
+
+constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
+constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
+constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
+
+// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. HELD: its address is kept in registers. Where in it a thread is, a stage
+// and its phase, are variables of the caller: as members they make the compiler order the loop's instructions in another way.
+template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
+    static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
+
+    char *tiles;
+    u64 *full, *empty;   // a barrier a stage each
+
+    __device__ __forceinline__ explicit WgmmaRing(char *shared) : tiles(shared + (1024 - shared_address(shared) % 1024) % 1024) {
+        if constexpr (HELD) {
+            hold_address(tiles);
+        }
+        full = (u64 *)(tiles + COUNT * STAGE);
+        empty = full + COUNT;
+    }
+
+    // By one thread, before the blocks of the cluster meet.
+    __device__ __forceinline__ void init() const {
+        for (u32 i = 0; i < COUNT; i++) {
+            mbarrier_init(&full[i], 1);
+            // Both warp groups of every block that reads what this one brings.
+            mbarrier_init(&empty[i], 2 * CLUSTER);
+        }
+        fence_mbarrier_init();
+    }
+
+    // To the next stage.
+    static __device__ __forceinline__ void advance(u32 &stage, u32 &phase) {
+        if (++stage == COUNT) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+
+    // Waits until the stage is free to be filled.
+    __device__ __forceinline__ void wait_free(u32 stage, u32 phase) const { mbarrier_wait(&empty[stage], phase ^ 1); }
+
+    // The barrier that is told when the stage is full, and now of how many bytes. By one thread.
+    __device__ __forceinline__ u64 *expect(u32 stage) const {
+        mbarrier_arrive_expect(&full[stage], STAGE);
+        return &full[stage];
+    }
+
+    // The stage's tile of X; that of W comes behind it.
+    __device__ __forceinline__ char *x_tile(u32 stage) const { return tiles + stage * STAGE; }
+
+    // Says that a warp group has read a stage. By all of its threads.
+    __device__ __forceinline__ void release(u32 which) const {
+        if constexpr (CLUSTER == 1) {
+            if (threadIdx.x % 128 == 0) {
+                mbarrier_arrive(&empty[which]);
+            }
+        } else if (threadIdx.x % 128 < CLUSTER) {
+            mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
+        }
+    }
+
+    // d = the products of steps `begin` to `end` of K, of warp group `group`. The last of them are still under way: wait, then release the
+    // stage whose number this gives.
+    __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[WIDTH / 2]) const {
+        u32 before = 0;
+        for (u32 step = begin; step < end; step++) {
+            mbarrier_wait(&full[stage], phase);
+            u32 x_tile = shared_address(tiles) + stage * STAGE, w_tile = x_tile + WGMMA_X_BYTES;
+            u64 x = wgmma_descriptor(x_tile + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
+            u64 w = wgmma_descriptor(w_tile, 16, 8 * PANEL, SWIZZLE_128);
+            wgmma_fence();
+#pragma unroll
+            for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
+                // 16 elements are 32 bytes; addresses in descriptors count 16.
+                wgmma_ss<element, WIDTH>(d, x + k * 2, w + k * 2, step > begin || k > 0);
+            }
+            wgmma_commit();
+            // All but this step's are done, and so is the stage before.
+            wgmma_wait<1>();
+            if (step > begin) {
+                release(before);
+            }
+            before = stage;
+            advance(stage, phase);
+        }
+        return before;
+    }
+};
