@@ -115,8 +115,8 @@ fn slot_bytes(held: u64) -> u64 {
     ROWS / 64 * 128 * (held / 2 + 4) * 4
 }
 
-/// Steps of a part at most: what takes least time were all rows as long as the middle one, but never more than a multiprocessor's share
-/// of everything, so that no row keeps the others waiting.
+/// Steps of a part at most: what takes least time were all rows as long as the mean one, of a multiprocessor's share of everything and
+/// a whole, a half, a third and a quarter of that row. Longer rows are cut into more of them, and keep nobody waiting.
 fn part_length(rows: u64, copies: u64, steps: u64, units: u64) -> u64 {
     let (share, mean) = ((steps * copies).div_ceil(units).max(LEAST), steps.div_ceil(rows.max(1)).max(1));
     let time = |&length: &u64| {
@@ -124,8 +124,8 @@ fn part_length(rows: u64, copies: u64, steps: u64, units: u64) -> u64 {
         let each = 10 * mean.div_ceil(parts) + TILE_TENTHS + if parts > 1 { PART_TENTHS } else { 0 };
         (rows * copies * parts).div_ceil(units) * each
     };
-    // Of equals the first: the longest.
-    [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).clamp(LEAST, share))).min_by_key(time).unwrap_or(share)
+    // Of equals the first.
+    [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).max(LEAST))).min_by_key(time).unwrap_or(share)
 }
 
 fn unit(tile: Tile, dtype: DType) -> Unit {
@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn few_rows_are_cut_so_that_they_fill_the_chip() {
         let length = |tokens, capacity| cut(&op(1, tokens, 64, [128, 1, capacity])).length;
-        // 63 rows of 13: two parts each. 178 rows of 36: three rounds of halves, in place of two of whole rows.
-        assert_eq!([length(3968, 204), length(8064, 800), length(22_784, 6400)], [2, 7, 18]);
+        // 63 rows of 13: two parts each. 178 rows of 36: three rounds of halves, in place of two of whole rows. 126 rows of 26: one of each.
+        assert_eq!([length(3968, 204), length(8064, 800), length(22_784, 6400), length(16_128, 3200)], [2, 7, 18, 26]);
         assert_eq!(cut(&op(1, 8064, 64, [128, 1, 800])), Cut { rows: 63, copies: 1, length: 7, parts: 63 + 114, slots: 228 });
     }
 

@@ -70,6 +70,11 @@ struct Parts {
         PartCells &cells = *(PartCells *)stage.k;
         u32 rows = p.common.patterns * p.common.tiles, each = (rows + BLOCK_THREADS - 1) / BLOCK_THREADS;
         u32 first = threadIdx.x * each, end = first + each < rows ? first + each : rows, lane = threadIdx.x % 32;
+        if (threadIdx.x == BLOCK_THREADS - 1) {
+            tma_prefetch_map(&p.q);
+            tma_prefetch_map(&p.k);
+            tma_prefetch_map(&p.v);
+        }
         if (LISTED == BLOCKS_OF_128 && threadIdx.x * 32 < p.common.capacity) {
             // What is read next, but for the longest of lists.
             prefetch_line(block_columns(p.common) + threadIdx.x * 32);
@@ -181,6 +186,7 @@ struct Parts {
         }
         rows.most[0] = rows.most[1] = -infinity();
         rows.total[0] = rows.total[1] = 0.0f;
+#pragma unroll 4
         for (u32 i = 0; i < at.part.count; i++) {
             float4 sums = *(const float4 *)(parts + i * PART_WARPS * WARP_FLOATS + HEAD_DIM / 8 * 128);
             rows.most[0] = fmaxf(rows.most[0], sums.x);

@@ -102,6 +102,8 @@ fn uneven_rows() -> Vec<Case> {
         cases.push(power_law("blocks128_power_law_per_head", base(dtype, 2, [8, 2], 16), blocks([390, 900], 128, 8, ALL)));
         cases.push(power_law("blocks64_power_law_per_batch_and_head", base(dtype, 2, [2, 1], 32), blocks([300, 700], 64, 4, FULL)));
     }
+    // More rows than a block of a GPU has threads.
+    cases.push(power_law("blocks128_power_law_many_patterns", base(DType::F16, 1, [100, 50], 16), blocks([400, 400], 128, 100, FULL)));
     let windowed = Attention { window: Some(300), ..causal(base(DType::F16, 1, [2, 2], 40)) };
     cases.push(power_law("blocks128_power_law_window", windowed, blocks([1000, 1000], 128, 2, FULL)));
     cases
