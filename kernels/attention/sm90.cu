@@ -64,7 +64,12 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
         }
+        u32 next = Order::IN_PARTS && block.steps.last < block.steps.first ? next_work(p, total) : 0;
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
+            if (Order::IN_PARTS && step == block.steps.first) {
+                // A step earlier than tiles are: of a part the lists are read too, one number after the other, before its keys can come.
+                next = next_work(p, total);
+            }
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
             if constexpr (LISTED == BLOCKS_OF_64) {
                 PairKeys keys = pair_keys(pairs, step);
@@ -90,7 +95,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
             fetch<BLOCK_KEYS>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
-        work = next_work(p, total);
+        work = Order::IN_PARTS ? next : next_work(p, total);
     }
     // Nothing is left.
     await(&shared.q_empty[turn % Q_STAGES], turn / Q_STAGES % 2 ^ 1);
