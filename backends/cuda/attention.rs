@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_split};
+use super::{Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_sm90_parts, attention_split};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,7 +15,15 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 5] = [attention_sm90::VARIANT, attention_short::VARIANT, attention_split::VARIANT, attention_sm80::VARIANT, SIMT];
+const VARIANTS: [Variant<Attention>; 6] = [
+    attention_sm90::VARIANT,
+    // Where it is asked for alone: the one above covers all that it does.
+    attention_sm90_parts::VARIANT,
+    attention_short::VARIANT,
+    attention_split::VARIANT,
+    attention_sm80::VARIANT,
+    SIMT,
+];
 
 const SIMT: Variant<Attention> = Variant {
     name: "simt",

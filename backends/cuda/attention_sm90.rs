@@ -24,7 +24,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     covers,
     unit: |op, target| Tile::of(op, target.units).unit(op.dtype),
     units,
-    workspace: |op, _| lists::workspace(op, |op| COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes)),
+    workspace: |op, _| lists::workspace(op, own_bytes),
     launch,
 };
 
@@ -47,7 +47,7 @@ params! {
 }
 
 /// Rows of a tile but for the larger one, keys of a step, and stages of Q and of the ring in `kernels/attention/sm90.cu`.
-const ROWS: u64 = 128;
+pub(crate) const ROWS: u64 = 128;
 const KEYS: u64 = 128;
 const Q_STAGES: u64 = 2;
 const STAGES: u64 = 2;
@@ -64,24 +64,24 @@ const PANEL: u64 = 64;
 /// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
 const COPIES_AT: u64 = 256;
 /// Head dimensions that a kernel is compiled for: of a head between two, products go as far as the next.
-const HELD: [u64; 6] = [32, 64, 80, 96, 112, 128];
+pub(crate) const HELD: [u64; 6] = [32, 64, 80, 96, 112, 128];
 const LONGEST: u64 = HELD[HELD.len() - 1];
 
-fn held(head_dim: u64) -> u64 {
+pub(crate) fn held(head_dim: u64) -> u64 {
     HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(LONGEST)
 }
 
 /// What a kernel is compiled for: elements of a head, and warp groups that multiply, 64 rows of a tile each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tile {
-    held: u64,
-    consumers: u64,
+pub(crate) struct Tile {
+    pub(crate) held: u64,
+    pub(crate) consumers: u64,
 }
 
 impl Tile {
     /// Three groups where that takes less time: the softmax of narrow heads takes longer than their products, and more warps hide more
     /// of it. A tile of 192 rows was measured to take 6/5 of the time of one of 128; where tiles are few the last ones decide.
-    fn of(op: &Attention, units: u32) -> Self {
+    pub(crate) fn of(op: &Attention, units: u32) -> Self {
         let waves = |rows| work(op, rows).div_ceil(u64::from(units.max(1)));
         let three = op.head_dim <= NARROW && matches!(op.form, Form::Dense) && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
         Self { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
@@ -92,15 +92,15 @@ impl Tile {
     }
 
     /// Of a block: a warp group copies.
-    const fn threads(self) -> u32 {
+    pub(crate) const fn threads(self) -> u32 {
         (self.consumers as u32 + 1) * 128
     }
 
-    fn shared_bytes(self) -> u32 {
+    pub(crate) fn shared_bytes(self) -> u32 {
         ((Q_STAGES * self.rows() + 2 * STAGES * KEYS) * self.held.next_multiple_of(PANEL) * 2 + BARRIERS) as u32
     }
 
-    fn unit(self, dtype: DType) -> Unit {
+    pub(crate) fn unit(self, dtype: DType) -> Unit {
         let mut headers = headers();
         headers.extend(repack::headers());
         headers.extend(pairs::headers());
@@ -138,6 +138,11 @@ fn copies(op: &Attention) -> Repack {
     Repack::of(op, |rows| rows.aligned(op.dtype))
 }
 
+/// Of the workspace, without lists of a map.
+pub(crate) fn own_bytes(op: &Attention) -> u64 {
+    COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes)
+}
+
 /// The rows of one operand as TMA sees them: elements, tokens, heads, sequences.
 struct Described {
     dims: [u64; 4],
@@ -163,7 +168,7 @@ impl Described {
     }
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::covers(op, target)?;
     let op = &*lists::listed(op);
     match op.form {
@@ -190,7 +195,7 @@ fn work(op: &Attention, rows: u64) -> u64 {
 }
 
 /// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
-fn band(op: &Attention) -> u64 {
+pub(crate) fn band(op: &Attention) -> u64 {
     let keys = 2 * op.kv_len * op.head_dim * op.dtype.size();
     let together = (CACHED_BYTES / keys.max(1)).max(1) * (op.heads / op.kv_heads);
     together.min(op.batch * op.heads).max(1)
@@ -211,8 +216,38 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 }
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let (copies, pairs) = (copies(op), Pairs::of(op, ROWS));
     let tile = Tile::of(op, plan.target.units);
+    // SAFETY: the caller's promise.
+    let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile)? }) else { return Ok(()) };
+    let (work, cluster) = (u64::from(params.work), cluster(op, plan.target.units));
+    let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
+    params.queue = if work > resident { address(workspace) } else { 0 };
+    let entry = match op.form {
+        Form::Blocks(_) if params.pairs != 0 => "attention_sm90_pairs",
+        Form::Blocks(_) => "attention_sm90_blocks",
+        _ => "attention_sm90",
+    };
+    let grid = blocks(resident * cluster);
+    // It waits for the launch before, and reads nothing until then.
+    let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [cluster as u32, 1, 1], overlap: true, ..Launch::new(grid, tile.threads()) };
+    // SAFETY: the caller's promise; the counter in the workspace is zero.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+/// Puts into the queue what comes before the kernel: copies of operands, the plan of blocks of 64. Gives what the kernel takes, with no
+/// counter yet; nothing where operands start anywhere, and another kernel has taken all of the work.
+///
+/// # Safety
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); `workspace` has [`own_bytes`], and the plan's module the kernels of `tile`.
+pub(crate) unsafe fn ready(
+    queue: &mut Queue,
+    plan: &Plan<Attention>,
+    op: &Attention,
+    workspace: &Slice<Cuda>,
+    args: &AttentionArgs<Cuda>,
+    tile: Tile,
+) -> Result<Option<TmaParams>> {
+    let (copies, pairs) = (copies(op), Pairs::of(op, ROWS));
     let part = |at: u64, bytes: u64| workspace.part(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
     let rest = part(COPIES_AT, copies.bytes())?;
     let op = &copies.reads(op);
@@ -221,7 +256,8 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     // Strides are legal, as `covers` has seen; where the operands start is known only now.
     if starts.iter().any(|start| !start.is_multiple_of(16)) {
         // SAFETY: the caller's promise; this module holds the kernel too.
-        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.held), op, args, starts) };
+        unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.held), op, args, starts)? };
+        return Ok(None);
     }
     let mut common = parameters(op, args, 1);
     [common.q, common.k, common.v] = starts;
@@ -234,28 +270,16 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let [q, k, v] = Rows::of(op);
     let box_keys = if pairs.is_some() { KEYS / 2 } else { KEYS };
     let map = |rows: &Rows, box_rows, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows).layout(op.dtype).encode_at(start) };
-    let (work, cluster) = (work(op, tile.rows()), cluster(op, plan.target.units));
-    let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
-    let params = TmaParams {
+    Ok(Some(TmaParams {
         q: map(&q, tile.rows(), starts[0])?,
         k: map(&k, box_keys, starts[1])?,
         v: map(&v, box_keys, starts[2])?,
         common,
-        queue: if work > resident { address(workspace) } else { 0 },
+        queue: 0,
         pairs: planned.as_ref().map_or(0, |(_, room)| address(room)),
-        work: work as u32,
+        work: work(op, tile.rows()) as u32,
         region: pairs.map_or(0, Pairs::region) as u32,
-    };
-    let entry = match op.form {
-        Form::Blocks(_) if pairs.is_some() => "attention_sm90_pairs",
-        Form::Blocks(_) => "attention_sm90_blocks",
-        _ => "attention_sm90",
-    };
-    let grid = blocks(resident * cluster);
-    // It waits for the launch before, and reads nothing until then.
-    let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [cluster as u32, 1, 1], overlap: true, ..Launch::new(grid, tile.threads()) };
-    // SAFETY: the caller's promise; the counter in the workspace is zero.
-    unsafe { plan.launch(queue, entry, &launch, &params) }
+    }))
 }
 
 #[cfg(test)]

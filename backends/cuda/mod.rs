@@ -9,6 +9,7 @@ mod attention_repack;
 mod attention_short;
 mod attention_sm80;
 mod attention_sm90;
+mod attention_sm90_parts;
 mod attention_split;
 mod cache;
 mod catalogue;

@@ -12,6 +12,26 @@
 #include "attention/narrow.cuh"
 #include "attention/sm90.cuh"
 #include "attention/sm90_mask.cuh"
+#ifdef PLAN_PARTS
+#include "attention/sm90_parts.cuh"
+#endif
+
+// Every tile once, in the order of their numbers. `Parts` is the other choice.
+struct Tiles {
+    static constexpr bool IN_PARTS = false;
+    const TmaParams &p;
+
+    template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
+    __device__ __forceinline__ u32 total() const { return p.work; }
+    template <Lists LISTED> __device__ __forceinline__ Block block(u32 work) const { return block_of<LISTED>(p, work); }
+    __device__ __forceinline__ void put(const Stage &stage, const Block &block, u32, Rows &rows, Output &o, u32 group) const {
+        if (cluster_size() > 1) {
+            keep_output((f32 *)stage.k, rows, o, group);
+        } else {
+            write_output(p.common, block, rows, o);
+        }
+    }
+};
 
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
 __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
@@ -25,14 +45,15 @@ __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
     return gridDim.x + taken;
 }
 
-template <Lists LISTED> __device__ __forceinline__ void produce(const TmaParams &p, const Stage &stage) {
+template <Lists LISTED, class Order> __device__ __forceinline__ void produce(const Order &order, const Stage &stage) {
+    const TmaParams &p = order.p;
     Shared &shared = *stage.shared;
     tma_prefetch_map(&p.q);
     tma_prefetch_map(&p.k);
     tma_prefetch_map(&p.v);
-    u32 total = p.work, count = 0, turn = 0, work = blockIdx.x / cluster_size();
+    u32 total = order.total(), count = 0, turn = 0, work = blockIdx.x / cluster_size();
     for (; work < total; turn++) {
-        Block block = block_of<LISTED>(p, work);
+        Block block = order.template block<LISTED>(work);
         u32 kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
         u32 place = turn % Q_STAGES;
         await(&shared.q_empty[place], turn / Q_STAGES % 2 ^ 1);
@@ -43,7 +64,12 @@ template <Lists LISTED> __device__ __forceinline__ void produce(const TmaParams 
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
         }
+        u32 next = Order::IN_PARTS && block.steps.last < block.steps.first ? next_work(p, total) : 0;
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
+            if (Order::IN_PARTS && step == block.steps.first) {
+                // A step earlier than tiles are: of a part the lists are read too, one number after the other, before its keys can come.
+                next = next_work(p, total);
+            }
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
             if constexpr (LISTED == BLOCKS_OF_64) {
                 PairKeys keys = pair_keys(pairs, step);
@@ -69,7 +95,7 @@ template <Lists LISTED> __device__ __forceinline__ void produce(const TmaParams 
             fetch<BLOCK_KEYS>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
-        work = next_work(p, total);
+        work = Order::IN_PARTS ? next : next_work(p, total);
     }
     // Nothing is left.
     await(&shared.q_empty[turn % Q_STAGES], turn / Q_STAGES % 2 ^ 1);
@@ -97,8 +123,8 @@ __device__ __forceinline__ void hide(const AttentionParams &p, Scores &s, const 
 }
 
 // The tiles of a warp group: 64 rows of each; `group` counts from 0.
-template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams &params, const Stage &stage, u32 group) {
-    const AttentionParams &p = params.common;
+template <Lists LISTED, class Order> __device__ __forceinline__ void consume(const Order &order, const Stage &stage, u32 group) {
+    const AttentionParams &p = order.p.common;
     Shared &shared = *stage.shared;
     f32 factor = p.scale * 1.4426950409f;
     u64 q_tiles = wgmma_descriptor(shared_address(stage.q) + group * 64 * ROW_BYTES, 16, PATTERN, SWIZZLE_128);
@@ -115,7 +141,7 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
         if (work == ~0u) {
             return;
         }
-        Block block = block_of<LISTED>(params, work);
+        Block block = order.template block<LISTED>(work);
         block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         Rows rows;
@@ -202,15 +228,12 @@ template <Lists LISTED> __device__ __forceinline__ void consume(const TmaParams 
             leave(&shared.v_ring.empty[count % STAGES]);
             count++;
         }
-        if (cluster_size() > 1) {
-            keep_output((f32 *)stage.k, rows, o, group);
-        } else {
-            write_output(p, block, rows, o);
-        }
+        order.put(stage, block, work, rows, o, group);
     }
 }
 
-template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaParams &p, char *tiles) {
+template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
+    constexpr bool PLANNED = Order::IN_PARTS || LISTED == BLOCKS_OF_64;
     Stage stage;
     stage.q = tiles;
     stage.k = stage.q + Q_STAGES * Q_BYTES;
@@ -234,16 +257,17 @@ template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaPara
     // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
     grid_launch_next();
     grid_wait();
+    order.template prepare<LISTED>(stage);
     __syncthreads();
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
         // Whoever reads a plan needs some more.
-        registers_give<CONSUMERS == 3 ? 32 : LISTED == BLOCKS_OF_64 ? 40 : 24>();
+        registers_give<CONSUMERS == 3 ? 32 : PLANNED ? 40 : 24>();
         if (threadIdx.x == 0) {
-            produce<LISTED>(p, stage);
+            produce<LISTED>(order, stage);
         }
-        if (cluster_size() > 1) {
+        if (!Order::IN_PARTS && cluster_size() > 1) {
             __syncwarp();
             cluster_arrive();
             cluster_wait();
@@ -251,34 +275,48 @@ template <Lists LISTED> __device__ __forceinline__ void attend_tma(const TmaPara
             cluster_wait();
         }
     } else {
-        registers_take<CONSUMERS == 3 ? 160 : LISTED == BLOCKS_OF_64 ? 232 : 240>();
-        consume<LISTED>(p, stage, group - 1);
-        if (cluster_size() > 1) {
+        registers_take<CONSUMERS == 3 ? 160 : PLANNED ? 232 : 240>();
+        consume<LISTED>(order, stage, group - 1);
+        if (!Order::IN_PARTS && cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
             cluster_arrive();
             cluster_wait();
-            join_output(p.common, (const f32 *)stage.k);
+            join_output(order.p.common, (const f32 *)stage.k);
             cluster_arrive();
             cluster_wait();
         }
     }
 }
 
+#ifdef PLAN_PARTS
+// Only the listed blocks of 128 queries and keys, rows in parts.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_block_parts(const __grid_constant__ PartParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<BLOCKS_OF_128>(Parts(p, tiles), tiles);
+}
+
+// Only the listed blocks of 64, by the plan of `attention_pairs`, rows in parts.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pair_parts(const __grid_constant__ PartParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<BLOCKS_OF_64>(Parts(p, tiles), tiles);
+}
+#else
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(p, tiles);
+    attend_tma<EVERY>(Tiles{p}, tiles);
 }
 
 #if CONSUMERS == 2
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<BLOCKS_OF_128>(p, tiles);
+    attend_tma<BLOCKS_OF_128>(Tiles{p}, tiles);
 }
 
 // Only the listed blocks of 64, by the plan of `attention_pairs`.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pairs(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<BLOCKS_OF_64>(p, tiles);
+    attend_tma<BLOCKS_OF_64>(Tiles{p}, tiles);
 }
+#endif
 #endif

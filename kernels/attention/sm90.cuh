@@ -115,11 +115,12 @@ __device__ __forceinline__ Steps share_of(Steps all, u32 rank, u32 size) {
     return {all.first + i32(count * rank / size), all.first + i32(count * (rank + 1) / size) - 1};
 }
 
-// The listed blocks of which a row sees something.
-__device__ __forceinline__ Steps listed_steps(const AttentionParams &p, const Block &block, i32 seen_first, i32 seen_end) {
+// The listed blocks of which a row sees something, or of the part that is asked for.
+__device__ __forceinline__ Steps listed_steps(const AttentionParams &p, const Block &block, i32 seen_first, i32 seen_end, u32 part = 0, u32 parts = 1) {
     u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? block.head : block.batch * u32(p.heads) + block.head;
     const i32 *row = p.index + u64(pattern) * (p.q_blocks + 1) + u32(block.first_row) / BLOCK_ROWS, *columns = block_columns(p);
     Steps steps = {row[0], row[1] - 1};
+    steps = parts == 1 ? steps : share_of(steps, part, parts);
     if (p.causal || p.window >= 0) {
         while (steps.last >= steps.first && columns[steps.last] * BLOCK_KEYS >= seen_end) {
             steps.last--;

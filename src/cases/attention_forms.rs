@@ -68,15 +68,14 @@ fn sentences() -> Vec<Case> {
     cases
 }
 
-/// Random blocks: of the rows of each pattern the first is empty, the second full; kinds in turn from `kinds`.
-fn block_index(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw) -> Result<HostForm> {
+/// Those blocks of each pattern, row and column that `there` says; kinds in turn from `kinds`.
+fn listed_blocks(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw, there: impl Fn(&mut Draw, [u32; 3]) -> bool) -> Result<HostForm> {
     let (mut row_ptr, mut columns, mut listed) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..shape.patterns {
+    for pattern in 0..shape.patterns {
         row_ptr.push(columns.len() as i32);
         for row in 0..shape.q_blocks {
             for column in 0..shape.kv_blocks {
-                let there = row == 1 || (row > 1 || shape.q_blocks == 1) && (draw.below(2) == 0 || column == row % shape.kv_blocks);
-                if there {
+                if there(draw, [pattern, row, column]) {
                     columns.push(column as i32);
                     listed.push(kinds[listed.len() % kinds.len()]);
                 }
@@ -90,6 +89,27 @@ fn block_index(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw) -> Resul
     Ok(HostForm::Blocks(BlockMask::new(&row_ptr, &columns, &listed, &bits, shape)?))
 }
 
+/// How many blocks the rows of a pattern list.
+#[derive(Clone, Copy)]
+pub(super) enum RowLengths {
+    /// None the first, all the second, half of them the others.
+    Half,
+    /// One row all, the others a half, a third and so on of them, another row in each pattern.
+    PowerLaw,
+    /// All.
+    Every,
+}
+
+impl RowLengths {
+    fn there(self, draw: &mut Draw, shape: &BlockShape, [pattern, row, column]: [u32; 3]) -> bool {
+        match self {
+            Self::Half => row == 1 || (row > 1 || shape.q_blocks == 1) && (draw.below(2) == 0 || column == row % shape.kv_blocks),
+            Self::PowerLaw => draw.below((row + 3 * pattern + 2) % shape.q_blocks + 1) == 0,
+            Self::Every => true,
+        }
+    }
+}
+
 pub(super) const FULL: &[BlockKind] = &[BlockKind::Full];
 pub(super) const ALL: &[BlockKind] = &[BlockKind::Full, BlockKind::Bits(0), BlockKind::Causal, BlockKind::Bits(1)];
 
@@ -100,14 +120,18 @@ pub(super) struct Blocks {
     pub(super) kinds: &'static [BlockKind],
 }
 
-pub(super) fn block_case(name: &str, base: Attention, Blocks { lengths, block, patterns, kinds }: Blocks) -> Case {
+pub(super) fn block_case(name: &str, base: Attention, blocks: Blocks) -> Case {
+    block_rows_case(name, base, blocks, RowLengths::Half)
+}
+
+pub(super) fn block_rows_case(name: &str, base: Attention, Blocks { lengths, block, patterns, kinds }: Blocks, rows: RowLengths) -> Case {
     let [q_blocks, kv_blocks] = lengths.map(|length| length.div_ceil(u64::from(block)) as u32);
     // Room for more blocks than are there, and for a mask that none names.
     let capacity = patterns * q_blocks * kv_blocks + 3;
     let shape = BlockShape { block, q_blocks, kv_blocks, patterns, capacity, masks: 3 };
     let dense = Attention::dense(base.dtype, base.batch, [base.heads, base.kv_heads], lengths, base.head_dim);
     let op = Attention { causal: base.causal, window: base.window, lse: true, form: Form::Blocks(shape), ..dense };
-    case_with(name, op, Scores::Normal, move |_, draw| block_index(shape, kinds, draw))
+    case_with(name, op, Scores::Normal, move |_, draw| listed_blocks(shape, kinds, draw, |draw, place| rows.there(draw, &shape, place)))
 }
 
 fn blocks() -> Vec<Case> {

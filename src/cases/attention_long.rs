@@ -1,7 +1,7 @@
 //! Attention whose keys several blocks of a GPU share, and grids with more tiles than a GPU has multiprocessors.
 
 use super::attention::{Scores, case_with};
-use super::attention_forms::{ALL, Blocks, FULL, block_case, paged_case, varlen_case};
+use super::attention_forms::{ALL, Blocks, FULL, RowLengths, block_case, block_rows_case, paged_case, varlen_case};
 use super::{Case, dtype_in_turn};
 use crate::dtype::DType;
 use crate::ops::attention::{Attention, Scale, Strides};
@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = few_queries();
     cases.extend(ragged());
     cases.extend(tiles());
+    cases.extend(uneven_rows());
     cases
 }
 
@@ -81,5 +82,29 @@ fn tiles() -> Vec<Case> {
     }
     let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
     cases.push(block_case("blocks128_window_causal", windowed, Blocks { lengths: [500, 500], block: 128, patterns: 1, kinds: FULL }));
+    cases
+}
+
+/// Rows of blocks of very different length, or one alone: a GPU that takes them as they come waits for the longest.
+fn uneven_rows() -> Vec<Case> {
+    let base = |dtype, batch, heads, d| Attention::dense(dtype, batch, heads, [1, 1], d);
+    let causal = |op: Attention| Attention { causal: true, ..op };
+    let blocks = |lengths, block, patterns, kinds| Blocks { lengths, block, patterns, kinds };
+    let power_law = |name, op, blocks| block_rows_case(name, op, blocks, RowLengths::PowerLaw);
+    let mut cases = Vec::new();
+    for dtype in [DType::F16, DType::BF16] {
+        cases.push(power_law("blocks128_power_law", base(dtype, 1, [1, 1], 64), blocks([1100, 1500], 128, 1, FULL)));
+        cases.push(power_law("blocks128_power_law_d128", causal(base(dtype, 1, [2, 1], 128)), blocks([700, 1300], 128, 2, ALL)));
+        cases.push(power_law("blocks64_power_law", base(dtype, 1, [2, 1], 64), blocks([500, 1200], 64, 1, ALL)));
+        let every = |name, op, blocks| block_rows_case(name, op, blocks, RowLengths::Every);
+        cases.push(every("blocks128_one_row", base(dtype, 1, [2, 2], 32), blocks([100, 2100], 128, 1, ALL)));
+        cases.push(every("blocks64_one_row", causal(base(dtype, 1, [2, 1], 80)), blocks([64, 1000], 64, 1, FULL)));
+        cases.push(power_law("blocks128_power_law_per_head", base(dtype, 2, [8, 2], 16), blocks([390, 900], 128, 8, ALL)));
+        cases.push(power_law("blocks64_power_law_per_batch_and_head", base(dtype, 2, [2, 1], 32), blocks([300, 700], 64, 4, FULL)));
+    }
+    // More rows than a block of a GPU has threads.
+    cases.push(power_law("blocks128_power_law_many_patterns", base(DType::F16, 1, [100, 50], 16), blocks([400, 400], 128, 100, FULL)));
+    let windowed = Attention { window: Some(300), ..causal(base(DType::F16, 1, [2, 2], 40)) };
+    cases.push(power_law("blocks128_power_law_window", windowed, blocks([1000, 1000], 128, 2, FULL)));
     cases
 }
