@@ -18,7 +18,7 @@
 #include "ptx/special.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/adapter_sums.cuh"
-#include "tile/outputs.cuh"
+#include "tile/ordered_outputs.cuh"
 
 constexpr u32 NORM_DEPTH = 64, NORM_LINE = NORM_DEPTH * 2;      // elements of K a step; bytes of its rows: the width of the swizzle
 constexpr u32 NORM_HALF = NORM_COLUMNS / 2, NORM_RUNS = NORM_COLUMNS / 32;
@@ -71,13 +71,6 @@ struct NormPlace {
         }
     }
 };
-
-// Eight neighbouring values of f32 in shared memory.
-__device__ __forceinline__ void shared_eight(u32 from, f32 (&values)[8]) {
-    float4 low = shared_load_16_bytes(from), high = shared_load_16_bytes(from + 16);
-    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-}
 
 // The sum of the four lanes that share a row.
 __device__ __forceinline__ f32 quad_sum(f32 value) {

@@ -280,7 +280,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 }
                 rows.add<IN_FRAGMENTS, SLAB_RUNS>(slice, sums.groups, within, left, FragmentsFar(), d);
             }
-            BiasNear bias = {at.bias};
+            BiasNear bias = {shared_address(at.bias)};
             if ((!ADAPTED && p.adds) || p.residual) {
                 write_rows<FORM, SLAB_RUNS, true, !ADAPTED>(p, bias, tile * SLAB_TILE, column, d);
             } else {
