@@ -195,7 +195,8 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
     typedef NormShared<BASIS> Shared;
     Shared at(shared);
     const AdapterSlice &slice = sums.slices[0];
-    u32 group = threadIdx.x / 128, rank = cluster_rank();
+    // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < NORM_STAGES; stage++) {
             mbarrier_init(&at.full[stage], 1);
@@ -297,6 +298,7 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
         for (u32 tile = own_cluster(); tile < down; tile += clusters) {
             u32 before = 0;
             f32 h[BASIS_SUMS];
+            AdapterRows rows;
             u32 adapters = 0, mine = 0;
             for (u32 step = 0; step < steps; step++) {
                 mbarrier_wait(&at.full[place.stage], place.phase);
@@ -320,24 +322,31 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     }
                 }
                 wgmma_commit();
-                // All but this step's are done, and so is the stage before.
-                wgmma_wait<1>();
-                if (step > 0) {
-                    release(before);
+                if constexpr (BASIS) {
+                    if (step + 1 == steps) {
+                        // While it is multiplied.
+                        rows.fetch_adapters(sums, (tile * CLUSTER + rank) * NORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
+                        rows.fetch_scales(slice);
+                    }
+                    // With this step's left under way, and the factors' products behind them, the assembler has every single one waited for.
+                    wgmma_wait<0>();
+                    release(place.stage);
+                } else {
+                    // All but this step's are done, and so is the stage before.
+                    wgmma_wait<1>();
+                    if (step > 0) {
+                        release(before);
+                    }
                 }
                 before = place.stage;
                 place.advance();
             }
-            AdapterRows rows;
-            if constexpr (BASIS) {
-                // While the last step is multiplied.
-                rows.fetch_adapters(sums, (tile * CLUSTER + rank) * NORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
-                rows.fetch_scales(slice);
-            }
             wgmma_wait<0>();
             wgmma_hold(d[0]);
             wgmma_hold(d[1]);
-            release(before);
+            if constexpr (!BASIS) {
+                release(before);
+            }
             if constexpr (BASIS) {
                 wgmma_hold(h);
                 rows.take(h, rows.scale);
