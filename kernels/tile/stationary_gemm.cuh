@@ -37,7 +37,7 @@ enum AdapterForm : u32 { NONE_OR_IN_Y = 0, PROJECTED = 1, WITH_BASIS = 2 };
 
 // Whether X goes to registers by ldmatrix on its way into the product: where docs/kernels-linear.md says that it was faster. A basis leaves no
 // registers for it.
-template <u32 FORM, AdapterForm ADAPTERS> constexpr bool X_IN_REGISTERS = false;
+template <u32 FORM, AdapterForm ADAPTERS> constexpr bool X_IN_REGISTERS = FORM == EXACT_GELU && ADAPTERS != WITH_BASIS;
 
 // What lies in shared memory, from a multiple of 1,024 on.
 template <AdapterForm ADAPTERS> struct Stationary {
@@ -74,7 +74,7 @@ template <AdapterForm ADAPTERS> struct Stationary {
 };
 
 // A place in a ring of so many stages.
-template <u32 RING> struct Place {
+template <u32 RING> struct RingPlace {
     u32 stage, phase;
 
     // By at most RING.
@@ -168,7 +168,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         if (threadIdx.x == SLAB_GROUPS * 128) {
             tma_prefetch_map(&p.x_map);
             tma_prefetch_map(&p.w_map);
-            Place<Space::RING> place = {0, 0};
+            RingPlace<Space::RING> place = {0, 0};
             for (u32 tile = lane; tile < down; tile += lanes) {
                 for (u32 step = 0; step < steps; step++) {
                     if (tile == lane) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         }
         if (Space::BASIS && left > 0 && threadIdx.x / 32 == SLAB_GROUPS * 4 + 1) {
             u32 bytes = (left < SLAB ? left / 32 : SLAB_RUNS) * RUN_BYTES;
-            Place<SLAB_FACTORS> place = {0, 0};
+            RingPlace<SLAB_FACTORS> place = {0, 0};
             u32 coming = adapters_of<SLAB_TILE>(sums, lane * SLAB_TILE, u32(p.rows));
             for (u32 tile = lane; tile < down; tile += lanes) {
                 u32 adapters = coming;
@@ -218,7 +218,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         };
         u64 x_tiles = wgmma_uniform(wgmma_descriptor(shared_address(at.x), 16, 8 * SLAB_LINE, SWIZZLE_128));
         u64 w_tiles = wgmma_uniform(wgmma_descriptor(shared_address(at.w), 16, 8 * SLAB_LINE, SWIZZLE_128));
-        Place<Space::RING> place = {0, 0};
+        RingPlace<Space::RING> place = {0, 0};
         for (u32 before = 0; before < group; before++) {
             place.advance(steps);
         }
