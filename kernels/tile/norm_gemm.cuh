@@ -18,7 +18,7 @@
 #include "ptx/special.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/adapter_sums.cuh"
-#include "tile/outputs.cuh"
+#include "tile/ordered_outputs.cuh"
 
 constexpr u32 NORM_DEPTH = 64, NORM_LINE = NORM_DEPTH * 2;      // elements of K a step; bytes of its rows: the width of the swizzle
 constexpr u32 NORM_HALF = NORM_COLUMNS / 2, NORM_RUNS = NORM_COLUMNS / 32;
@@ -71,13 +71,6 @@ struct NormPlace {
         }
     }
 };
-
-// Eight neighbouring values of f32 in shared memory.
-__device__ __forceinline__ void shared_eight(u32 from, f32 (&values)[8]) {
-    float4 low = shared_load_16_bytes(from), high = shared_load_16_bytes(from + 16);
-    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-}
 
 // The sum of the four lanes that share a row.
 __device__ __forceinline__ f32 quad_sum(f32 value) {
@@ -194,7 +187,8 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
     typedef NormShared<BASIS> Shared;
     Shared at(shared);
     const AdapterSlice &slice = sums.slices[0];
-    u32 group = threadIdx.x / 128, rank = cluster_rank();
+    // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < NORM_STAGES; stage++) {
             mbarrier_init(&at.full[stage], 1);
@@ -296,6 +290,7 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
         for (u32 tile = own_cluster(); tile < down; tile += clusters) {
             u32 before = 0;
             f32 h[BASIS_SUMS];
+            AdapterRows rows;
             u32 adapters = 0, mine = 0;
             for (u32 step = 0; step < steps; step++) {
                 mbarrier_wait(&at.full[place.stage], place.phase);
@@ -319,24 +314,31 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     }
                 }
                 wgmma_commit();
-                // All but this step's are done, and so is the stage before.
-                wgmma_wait<1>();
-                if (step > 0) {
-                    release(before);
+                if constexpr (BASIS) {
+                    if (step + 1 == steps) {
+                        // While it is multiplied.
+                        rows.fetch_adapters(sums, (tile * CLUSTER + rank) * NORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
+                        rows.fetch_scales(slice);
+                    }
+                    // With this step's left under way, and the factors' products behind them, the assembler has every single one waited for.
+                    wgmma_wait<0>();
+                    release(place.stage);
+                } else {
+                    // All but this step's are done, and so is the stage before.
+                    wgmma_wait<1>();
+                    if (step > 0) {
+                        release(before);
+                    }
                 }
                 before = place.stage;
                 place.advance();
             }
-            AdapterRows rows;
-            if constexpr (BASIS) {
-                // While the last step is multiplied.
-                rows.fetch_adapters(sums, (tile * CLUSTER + rank) * NORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
-                rows.fetch_scales(slice);
-            }
             wgmma_wait<0>();
             wgmma_hold(d[0]);
             wgmma_hold(d[1]);
-            release(before);
+            if constexpr (!BASIS) {
+                release(before);
+            }
             if constexpr (BASIS) {
                 wgmma_hold(h);
                 rows.take(h, rows.scale);

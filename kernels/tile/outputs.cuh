@@ -22,12 +22,14 @@ template <u32 BAND, class T> __device__ __forceinline__ void tile_place(T index,
 }
 
 // The activations, by what they cost: each has its own code, unrolled over every sum of a thread.
-enum ActivationForm : u32 { FLOOR = 0, SIGMOID = 1, EXACT_GELU = 2 };
+enum ActivationForm : u32 { FLOOR = 0, SIGMOID = 1, EXACT_GELU = 2, AS_IT_IS = 3 };
 
 // With the numbers of `p`. FLOOR: x, but `floor` at least (none: -infinity; relu: 0). SIGMOID: x·σ(x·(a + b·x²)) (silu, and gelu
-// with tanh). By the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
+// with tanh). AS_IT_IS: x, where a kernel has found out that the floor is -infinity. By the fast instructions for e^x and 1/x: their error is far below half a unit of a 16-bit result.
 template <u32 FORM> __device__ __forceinline__ f32 activate_form(const GemmParams &p, f32 x) {
-    if constexpr (FORM == FLOOR) {
+    if constexpr (FORM == AS_IT_IS) {
+        return x;
+    } else if constexpr (FORM == FLOOR) {
         // A NaN stays one.
         return max_or_nan(x, p.floor);
     } else if constexpr (FORM == SIGMOID) {

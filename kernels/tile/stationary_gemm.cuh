@@ -17,6 +17,7 @@
 
 #include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/activation.cuh"
 #include "tile/adapter_sums.cuh"
@@ -33,6 +34,10 @@ constexpr u32 SLAB_X_BYTES = SLAB_TILE * SLAB_LINE, SLAB_W_BYTES = SLAB * SLAB_L
 
 // What adapters add: nothing that the product does not find in Y; what it makes of h, which a kernel before has left; or of X itself.
 enum AdapterForm : u32 { NONE_OR_IN_Y = 0, PROJECTED = 1, WITH_BASIS = 2 };
+
+// Whether X goes to registers by ldmatrix on its way into the product: where docs/kernels-linear.md says that it was faster. A basis leaves no
+// registers for it.
+template <u32 FORM, AdapterForm ADAPTERS> constexpr bool X_IN_REGISTERS = FORM == EXACT_GELU && ADAPTERS != WITH_BASIS;
 
 // What lies in shared memory, from a multiple of 1,024 on.
 template <AdapterForm ADAPTERS> struct Stationary {
@@ -69,14 +74,36 @@ template <AdapterForm ADAPTERS> struct Stationary {
 };
 
 // A place in a ring of so many stages.
-template <u32 RING> struct Place {
+template <u32 RING> struct RingPlace {
     u32 stage, phase;
 
+    // By at most RING.
     __device__ __forceinline__ void advance(u32 steps) {
         stage += steps;
-        while (stage >= RING) {
+        if (stage >= RING) {
             stage -= RING;
             phase ^= 1;
+        }
+    }
+};
+
+// Where a lane finds its row of a tile of X, and of each 16 elements of K the 8 that ldmatrix asks it for. Said so that the compiler finds
+// it out for each tile of rows anew: it would take a register through the epilogue.
+__device__ __forceinline__ u32 x_fragments_at(u32 tiles) {
+    u32 thread = threadIdx.x % 128;
+    asm volatile("" : "+r"(thread));
+    return tiles + (thread / 32 * 16 + thread % 16) * SLAB_LINE + ((thread % 32 / 16) ^ (thread % 8)) * 16;
+}
+
+// A step's X of a warp's 16 rows, as operands of wgmma.
+struct XFragments {
+    u32 a[SLAB_DEPTH / 16][4];
+
+    __device__ __forceinline__ void load(u32 at) {
+#pragma unroll
+        for (u32 k = 0; k < SLAB_DEPTH / 16; k++) {
+            // As the swizzle has it: 16 elements on is two pieces of 16 bytes on, by exclusive or.
+            ldmatrix_x4(a[k], at ^ k * 32);
         }
     }
 };
@@ -86,14 +113,15 @@ template <u32 RING> struct Place {
 template <u32 FORM, AdapterForm ADAPTERS = NONE_OR_IN_Y>
 __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *shared, const AdapterSums &sums = {}) {
     typedef Stationary<ADAPTERS> Space;
-    constexpr bool ADAPTED = ADAPTERS != NONE_OR_IN_Y;
+    constexpr bool ADAPTED = ADAPTERS != NONE_OR_IN_Y, IN_REGISTERS = X_IN_REGISTERS<FORM, ADAPTERS>;
     Space at(shared);
-    u32 group = threadIdx.x / 128, rank = cluster_rank();
+    // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < Space::RING; stage++) {
             mbarrier_init(&at.full[stage], 1);
-            // The warp group of each block whose tile it is.
-            mbarrier_init(&at.empty[stage], 2);
+            // The warp group of each block whose tile it is, or each of its warps.
+            mbarrier_init(&at.empty[stage], IN_REGISTERS ? 8 : 2);
         }
         for (u32 step = 0; step < SLAB_STEPS; step++) {
             mbarrier_init(&at.weights[step], 1);
@@ -140,7 +168,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         if (threadIdx.x == SLAB_GROUPS * 128) {
             tma_prefetch_map(&p.x_map);
             tma_prefetch_map(&p.w_map);
-            Place<Space::RING> place = {0, 0};
+            RingPlace<Space::RING> place = {0, 0};
             for (u32 tile = lane; tile < down; tile += lanes) {
                 for (u32 step = 0; step < steps; step++) {
                     if (tile == lane) {
@@ -160,7 +188,7 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
         }
         if (Space::BASIS && left > 0 && threadIdx.x / 32 == SLAB_GROUPS * 4 + 1) {
             u32 bytes = (left < SLAB ? left / 32 : SLAB_RUNS) * RUN_BYTES;
-            Place<SLAB_FACTORS> place = {0, 0};
+            RingPlace<SLAB_FACTORS> place = {0, 0};
             u32 coming = adapters_of<SLAB_TILE>(sums, lane * SLAB_TILE, u32(p.rows));
             for (u32 tile = lane; tile < down; tile += lanes) {
                 u32 adapters = coming;
@@ -181,13 +209,19 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
     } else {
         registers_take<160>();
         f32 d[SLAB / 2], h[BASIS_SUMS];
+        // Where it lies in registers, each warp has read its own rows.
+        constexpr u32 TOGETHER = IN_REGISTERS ? 32 : 128;
         auto release = [&](u32 stage) {
-            if (threadIdx.x % 128 < 2) {
-                mbarrier_arrive_remote_relaxed(&at.empty[stage], threadIdx.x % 128);
+            if (threadIdx.x % TOGETHER < 2) {
+                mbarrier_arrive_remote_relaxed(&at.empty[stage], threadIdx.x % TOGETHER);
             }
         };
-        Place<Space::RING> place = {0, 0};
-        place.advance(group * steps);
+        u64 x_tiles = wgmma_uniform(wgmma_descriptor(shared_address(at.x), 16, 8 * SLAB_LINE, SWIZZLE_128));
+        u64 w_tiles = wgmma_uniform(wgmma_descriptor(shared_address(at.w), 16, 8 * SLAB_LINE, SWIZZLE_128));
+        RingPlace<Space::RING> place = {0, 0};
+        for (u32 before = 0; before < group; before++) {
+            place.advance(steps);
+        }
         u32 number = 0;
         for (u32 tile = lane + group * lanes; tile < down; tile += SLAB_GROUPS * lanes, number++) {
             AdapterRows rows;
@@ -206,31 +240,61 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 // The first warp group's first turn is nobody's to give.
                 mbarrier_wait(&at.turn[group], (number - (group == 0)) & 1);
             }
-            u32 before = 0;
-            for (u32 step = 0; step < steps; step++) {
+            XFragments x[2];
+            u32 lane_at = x_fragments_at(shared_address(at.x));
+            auto arrived = [&](u32 step) {
                 if (number == 0) {
                     mbarrier_wait(&at.weights[step], 0);
                 }
                 mbarrier_wait(&at.full[place.stage], place.phase);
-                u64 x = wgmma_descriptor(shared_address(at.x) + place.stage * SLAB_X_BYTES, 16, 8 * SLAB_LINE, SWIZZLE_128);
-                u64 w = wgmma_descriptor(shared_address(at.w) + step * Space::STEP_BYTES, 16, 8 * SLAB_LINE, SWIZZLE_128);
+            };
+            u32 before = 0;
+            arrived(0);
+            if constexpr (IN_REGISTERS) {
+                x[0].load(lane_at + place.stage * SLAB_X_BYTES);
+            }
+#pragma unroll
+            for (u32 step = 0; step < SLAB_STEPS; step++) {
+                u64 a = wgmma_moved(x_tiles, place.stage * SLAB_X_BYTES), w = wgmma_moved(w_tiles, step * Space::STEP_BYTES);
                 wgmma_fence();
 #pragma unroll
                 for (u32 k = 0; k < SLAB_DEPTH / 16; k++) {
                     // 16 elements are 32 bytes; addresses in descriptors count 16.
-                    wgmma_ss<element, SLAB>(d, x + k * 2, w + k * 2, step > 0 || k > 0);
+                    bool more = step > 0 || k > 0;
+                    if constexpr (IN_REGISTERS) {
+                        wgmma_rs<element, SLAB>(d, x[step % 2].a[k], w + k * 2, more);
+                    } else {
+                        wgmma_ss<element, SLAB>(d, a + k * 2, w + k * 2, more);
+                    }
                     if constexpr (Space::BASIS) {
-                        wgmma_ss<element, BASIS_ROWS>(h, x + k * 2, w + SLAB_W_BYTES / 16 + k * 2, step > 0 || k > 0);
+                        wgmma_ss<element, BASIS_ROWS>(h, a + k * 2, w + SLAB_W_BYTES / 16 + k * 2, more);
                     }
                 }
                 wgmma_commit();
-                // All but this step's are done, and so is the stage before.
+                u32 own = place.stage;
+                place.advance(1);
+                if (IN_REGISTERS) {
+                    // What is multiplied has been read: nobody needs the stage.
+                    release(own);
+                }
+                bool last = step + 1 == SLAB_STEPS || step + 1 == steps;
+                if (IN_REGISTERS && !last) {
+                    arrived(step + 1);
+                }
+                // All but this step's are done, and so is the stage before, or are the registers that X had there.
                 wgmma_wait<1>();
-                if (step > 0) {
+                if (!IN_REGISTERS && step > 0) {
                     release(before);
                 }
-                before = place.stage;
-                place.advance(1);
+                before = own;
+                if (last) {
+                    break;
+                }
+                if constexpr (IN_REGISTERS) {
+                    x[(step + 1) % 2].load(lane_at + place.stage * SLAB_X_BYTES);
+                } else {
+                    arrived(step + 1);
+                }
             }
             if (threadIdx.x % 128 == 0) {
                 mbarrier_arrive(&at.turn[group + 1 == SLAB_GROUPS ? 0 : group + 1]);
@@ -240,8 +304,13 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
             if constexpr (Space::BASIS) {
                 wgmma_hold(h);
             }
-            release(before);
-            place.advance((SLAB_GROUPS - 1) * steps);
+            if (!IN_REGISTERS) {
+                release(before);
+            }
+#pragma unroll
+            for (u32 other = 1; other < SLAB_GROUPS; other++) {
+                place.advance(steps);
+            }
             if (p.adds) {
                 grid_wait();
             }
@@ -280,9 +349,11 @@ __device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *share
                 }
                 rows.add<IN_FRAGMENTS, SLAB_RUNS>(slice, sums.groups, within, left, FragmentsFar(), d);
             }
-            BiasNear bias = {at.bias};
+            BiasNear bias = {shared_address(at.bias)};
             if ((!ADAPTED && p.adds) || p.residual) {
                 write_rows<FORM, SLAB_RUNS, true, !ADAPTED>(p, bias, tile * SLAB_TILE, column, d);
+            } else if (FORM == FLOOR && p.floor == -infinity()) {
+                write_rows<AS_IT_IS, SLAB_RUNS, false, !ADAPTED>(p, bias, tile * SLAB_TILE, column, d);
             } else {
                 write_rows<FORM, SLAB_RUNS, false, !ADAPTED>(p, bias, tile * SLAB_TILE, column, d);
             }

@@ -160,6 +160,9 @@ pub(super) fn cases() -> Vec<Case> {
     let short = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::F16, [1030, 352, 384]) };
     cases.push(case("short_k", short).large());
     cases.push(case("short_k_silu", Linear { activation: Some(Activation::Silu), ..Linear::new(DType::BF16, [1100, 384, 200]) }));
+    for (dtype, activation, d_in) in [(DType::F16, None, 264), (DType::BF16, Some(Activation::Relu), 136), (DType::BF16, Some(Activation::GeluErf), 328)] {
+        cases.push(case(format!("short_k{d_in}"), Linear { bias: true, activation, ..Linear::new(dtype, [700, 352, d_in]) }));
+    }
     cases.push(case("short_k_many_tiles", Linear { bias: true, ..Linear::new(DType::F16, [5000, 4192, 8]) }).large());
     let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
     cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
