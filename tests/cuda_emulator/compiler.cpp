@@ -61,14 +61,11 @@ static std::string as_host_code(std::string text) {
     for (std::smatch found; std::regex_search(text, found, variable);) {
         text = found.prefix().str() + as_references(found[3], found[4], found[1].str() + found[2].str()) + found.suffix().str();
     }
-    std::string entries, head = "(extern \"C\" __global__ void (?:__launch_bounds__\\([^)]*\\) )?(\\w+)\\()const (?:__grid_constant__ )?(\\w+) (\\w+)\\)";
-    std::regex kernel(head);
-    for (std::sregex_iterator found(text.begin(), text.end(), kernel), end; found != end; ++found) {
-        std::string name = (*found)[2], type = (*found)[3];
-        entries += "extern \"C\" void emulated_run_" + name + "(void *p) { " + name + "(*(const " + type + " *)p); }\n";
-        entries += "extern \"C\" const size_t emulated_size_" + name + " = sizeof(" + type + ");\n";
-    }
-    return std::regex_replace(text, kernel, "$1const $3 &$4)") + "\n" + entries;
+    // Where the kernel stands, for it may stand there on a condition.
+    std::regex kernel("(extern \"C\" __global__ void (?:__launch_bounds__\\([^)]*\\) )?(\\w+)\\()const (?:__grid_constant__ )?(\\w+) (\\w+)\\)");
+    std::string entry = "extern \"C\" void $2(const $3 &); extern \"C\" void emulated_run_$2(void *p) { $2(*(const $3 *)p); } "
+                        "extern \"C\" const size_t emulated_size_$2 = sizeof($3); ";
+    return std::regex_replace(text, kernel, entry + "$1const $3 &$4)");
 }
 
 extern "C" {
