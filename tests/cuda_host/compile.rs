@@ -38,9 +38,12 @@ fn compile(unit: &Unit, arch: Arch) -> trifuse::Result<trifuse::backends::cuda::
     unit.build(arch, &Cache::at(Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")))
 }
 
-/// No spill, no local memory, and no more shared memory than a block of that chip may use.
+/// No spill, no local memory, no more shared memory than a block of that chip may use, and no wgmma that waits for the one before.
 fn frugal(unit: &Unit, arch: Arch) {
-    let used = resources(&compile(unit, arch).unwrap());
+    let built = compile(unit, arch).unwrap();
+    let waits: Vec<_> = built.log.lines().filter(|line| line.contains("instructions are serialized")).collect();
+    assert!(waits.is_empty(), "{} {arch}: the assembler has every product waited for: {waits:?}", unit.name);
+    let used = resources(&built);
     assert_eq!(used.len(), unit.entries.len(), "{used:?}");
     for kernel in used {
         let at = format!("{} {arch} {}", unit.name, kernel.entry);
