@@ -55,6 +55,8 @@ params! {
         rows: u64,
         columns: u64,
         depth: u64,
+        x_stride: u64,
+        w_stride: u64,
         /// Of the delta: the adapter of each token, or null.
         token_adapter: [const i32],
         scaling: [const f32],
@@ -103,6 +105,8 @@ fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) 
         rows: op.tokens,
         columns: op.d_out,
         depth: op.d_in,
+        x_stride: op.x_stride,
+        w_stride: op.w_stride,
         token_adapter: 0,
         scaling: 0,
         core: 0,

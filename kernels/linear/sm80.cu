@@ -9,6 +9,12 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_16(const
     mma_gemm<16, false>(p, shared);
 }
 
+// Rows on multiples of 16 bytes whose last piece is shorter: what follows in memory is no element of K.
+extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_ragged(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(128) char shared[];
+    mma_gemm<16, false, true>(p, shared);
+}
+
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) linear_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
     mma_gemm<4, false>(p, shared);
