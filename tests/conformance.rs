@@ -5,6 +5,7 @@
 //! - `TRIFUSE_BACKEND=cuda`: that backend alone;
 //! - `TRIFUSE_REPEATS=100`: besides, every case that often on every variant, each run the same bits as the first;
 //! - `TRIFUSE_MOST_FLOPS=1e8`: no case with more work than that, for tools that slow a kernel down a hundredfold;
+//! - `TRIFUSE_MATCH="linear/ (sm90"`: trials whose names hold every one of these words, or all of those behind a `|`;
 //! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be.
 
 use std::collections::BTreeSet;
@@ -46,6 +47,10 @@ pub fn main() {
                     .push(Trial::test(format!("not available: {error}"), || Err("this backend is not there".into())).with_kind(*name).with_ignored_flag(true));
             }
         }
+    }
+    if let Some(words) = setting::<String>("TRIFUSE_MATCH") {
+        let holds = |name: &str, words: &str| words.split_whitespace().all(|word| name.contains(word));
+        trials.retain(|trial| words.split('|').any(|words| holds(trial.name(), words)));
     }
     if let Some(shard) = setting::<String>("TRIFUSE_SHARD") {
         trials = part_of(trials, &shard);

@@ -5,6 +5,19 @@
 #include "ptx/grid.cuh"
 #include "ptx/types.cuh"
 
+// blockIdx.x and gridDim.x, read where they are used: the compiler keeps what it has read of those in registers.
+__device__ __forceinline__ u32 block_index_anew() {
+    u32 block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block;
+}
+
+__device__ __forceinline__ u32 block_count_anew() {
+    u32 blocks;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
+    return blocks;
+}
+
 __device__ __forceinline__ u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -79,7 +79,7 @@ template <u32 RUNS> struct FragmentsHeld {
         for (u32 run = 0; run < RUNS; run++) {
             runs[run] = {};
             if (which >= 0 && i64(run * 32) < left) {
-                runs[run].read<ORDER>(from + run * RUN_WORDS);
+                runs[run].template read<ORDER>(from + run * RUN_WORDS);
             }
         }
     }
@@ -209,7 +209,7 @@ struct AdapterRows {
 #pragma unroll
                 for (u32 run = HELD; run < RUNS; run++) {
                     if (!beyond(run)) {
-                        rest[run - HELD].read<ORDER>(from + run * RUN_WORDS);
+                        rest[run - HELD].template read<ORDER>(from + run * RUN_WORDS);
                     }
                 }
 #pragma unroll

@@ -166,17 +166,9 @@ template <class Shared> __device__ __forceinline__ void norm_write(const NormPar
 }
 
 // This block's cluster, and how many there are. Asked for where they are needed: the warp that brings has few registers to keep them in.
-__device__ __forceinline__ u32 own_cluster() {
-    u32 block;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-    return block / CLUSTER;
-}
+__device__ __forceinline__ u32 own_cluster() { return block_index_anew() / CLUSTER; }
 
-__device__ __forceinline__ u32 all_clusters() {
-    u32 blocks;
-    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
-    return blocks / CLUSTER;
-}
+__device__ __forceinline__ u32 all_clusters() { return block_count_anew() / CLUSTER; }
 
 // Brings the output factors of the next adapters to a stage, as many as it takes. All lanes of the warp.
 template <class Shared>

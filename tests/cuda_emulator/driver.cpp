@@ -12,57 +12,33 @@
 #include <unistd.h>
 #include <vector>
 
-#include "fibre.h"
-
-typedef int Status;
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, CAPTURE_INVALID = 901, CAPTURE_ISOLATION = 905 };
-
-// A use that a real driver would leave undefined: better to stop here.
-static void require(bool condition, const char *what) {
-    if (!condition) {
-        fprintf(stderr, "emulated driver: %s\n", what);
-        abort();
-    }
-}
-
-struct Function {
-    void (*run)(void *);
-    size_t parameter_bytes;
-    int shared_bytes;
-};
-
-struct Launch {
-    Function *function;
-    unsigned grid[3], block[3], shared;
-    std::vector<char> parameters;
-};
-
-struct Stream {
-    bool capturing = false, invalid = false;
-    std::vector<Launch> captured;
-};
+#include "driver.h"
+#include "grid.h"
 
 struct Event {
     bool captured = false;   // recorded in a stream that was capturing then
     std::chrono::steady_clock::time_point when;
 };
 
+void require(bool condition, const char *what) {
+    if (!condition) {
+        fprintf(stderr, "emulated driver: %s\n", what);
+        abort();
+    }
+}
+
 static const size_t TOTAL = size_t(1) << 30;
 static std::mutex guard;
 static std::map<uint64_t, size_t> live;   // allocations
 static size_t used = 0;
 
-static void run(const Launch &launch) {
-    // Blocks in order; a real device promises none.
-    for (unsigned z = 0; z < launch.grid[2]; z++) {
-        for (unsigned y = 0; y < launch.grid[1]; y++) {
-            for (unsigned x = 0; x < launch.grid[0]; x++) {
-                run_block(launch.function->run, (void *)launch.parameters.data(), {x, y, z}, {launch.grid[0], launch.grid[1], launch.grid[2]},
-                          {launch.block[0], launch.block[1], launch.block[2]}, launch.shared);
-            }
-        }
-    }
+// The device, as the environment wants it: by its compute capability, 80 or 90.
+static int number(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? atoi(text) : otherwise;
 }
+static int arch() { return number("TRIFUSE_EMULATOR_ARCH", 80); }
+int multiprocessors() { return number("TRIFUSE_EMULATOR_UNITS", 4); }
 
 extern "C" {
 
@@ -78,7 +54,9 @@ Status cuGetErrorName(Status status, const char **text) {
     name = "EMULATED_" + std::to_string(status);
     return *text = name.c_str(), SUCCESS;
 }
-Status cuGetErrorString(Status, const char **text) { return *text = "an emulated error", SUCCESS; }
+Status cuGetErrorString(Status status, const char **text) {
+    return *text = status == LAUNCH_FAILED ? launch_failure() : "an emulated error", SUCCESS;
+}
 
 Status cuDeviceGetCount(int *count) { return *count = 1, SUCCESS; }
 Status cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
@@ -86,11 +64,11 @@ Status cuDeviceGetName(char *name, int length, int) { return snprintf(name, leng
 Status cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = TOTAL, SUCCESS; }
 Status cuDeviceGetAttribute(int *value, int which, int) {
     switch (which) {
-    case 16: *value = 4; break;             // multiprocessors: few, so that grids are longer than the device is wide
+    case 16: *value = multiprocessors(); break; // few, so that grids are longer than the device is wide
     case 18: *value = 0; break;             // integrated
-    case 75: *value = 8; break;             // compute capability
-    case 76: *value = 0; break;
-    case 97: *value = 163 << 10; break;     // shared memory of a block
+    case 75: *value = arch() / 10; break;   // compute capability
+    case 76: *value = arch() % 10; break;
+    case 97: *value = (arch() == 90 ? 227 : arch() == 80 ? 163 : 99) << 10; break; // shared memory of a block
     case 115: *value = 1; break;            // memory pools
     default: return INVALID_VALUE;
     }
@@ -185,15 +163,32 @@ Status cuMemFreeHost(void *memory) {
     return free(memory), SUCCESS;
 }
 
-static bool within(const std::map<uint64_t, size_t> &all, uint64_t address, size_t bytes) {
+}
+
+// The allocation that a kernel of this thread has read last: it reads row after row of the same.
+static thread_local uint64_t known_begin, known_end;
+void forget_allocations() { known_begin = known_end = 0; }
+
+static bool holds(const std::map<uint64_t, size_t> &all, uint64_t address, size_t bytes) {
     auto after = all.upper_bound(address);
-    return after != all.begin() && address + bytes <= std::prev(after)->first + std::prev(after)->second;
+    if (after == all.begin() || address + bytes > std::prev(after)->first + std::prev(after)->second) {
+        return false;
+    }
+    known_begin = std::prev(after)->first;
+    known_end = known_begin + std::prev(after)->second;
+    return true;
 }
 // Whether the range lies in one allocation.
 static bool inside(uint64_t address, size_t bytes) {
     std::lock_guard<std::mutex> lock(guard);
-    return within(live, address, bytes) || within(locked, address, bytes);
+    return holds(live, address, bytes) || holds(locked, address, bytes);
 }
+bool emulated_allocated(uint64_t address, size_t bytes) {
+    return (known_begin <= address && address + bytes <= known_end) || inside(address, bytes);
+}
+
+extern "C" {
+
 Status cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, Stream *stream) {
     require(!stream->capturing && inside(to, bytes), "a copy to memory that is not allocated, or in a capture");
     return memcpy((void *)to, from, bytes), SUCCESS;
@@ -206,87 +201,5 @@ Status cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, Stream *strea
 Status cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, Stream *stream) {
     require(!stream->capturing && inside(from, bytes) && inside(to, bytes), "a copy of memory that is not allocated, or in a capture");
     return memcpy((void *)to, (void *)from, bytes), SUCCESS;
-}
-
-Status cuStreamBeginCapture_v2(Stream *stream, int) {
-    require(!stream->capturing, "a stream captures already");
-    stream->capturing = true, stream->invalid = false;
-    return stream->captured.clear(), SUCCESS;
-}
-Status cuStreamEndCapture(Stream *stream, std::vector<Launch> **graph) {
-    require(stream->capturing, "a stream does not capture");
-    stream->capturing = false;
-    *graph = stream->invalid ? nullptr : new std::vector<Launch>(stream->captured);
-    return stream->invalid ? CAPTURE_INVALID : SUCCESS;
-}
-Status cuGraphInstantiateWithFlags(std::vector<Launch> **exec, std::vector<Launch> *graph, unsigned long long) {
-    return *exec = new std::vector<Launch>(*graph), SUCCESS;
-}
-Status cuGraphDestroy(std::vector<Launch> *graph) { return delete graph, SUCCESS; }
-Status cuGraphExecDestroy(std::vector<Launch> *exec) { return delete exec, SUCCESS; }
-Status cuGraphLaunch(std::vector<Launch> *exec, Stream *stream) {
-    require(!stream->capturing, "a graph is replayed in a capture");
-    for (const Launch &launch : *exec) {
-        run(launch);
-    }
-    return SUCCESS;
-}
-
-// An image is a mark, the length, and a shared object: see compiler.cpp.
-Status cuModuleLoadData(void **module, const char *image) {
-    uint64_t length;
-    if (memcmp(image, "EMULATED", 8) != 0) {
-        return INVALID_IMAGE;
-    }
-    memcpy(&length, image + 8, 8);
-    char path[] = "/tmp/trifuse-emulated-XXXXXX";
-    int file = mkstemp(path);
-    require(file >= 0 && write(file, image + 16, length) == ssize_t(length), "no room in /tmp");
-    close(file);
-    *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!*module) {
-        fprintf(stderr, "emulated driver: %s\n", dlerror());
-    }
-    unlink(path);
-    return *module ? SUCCESS : INVALID_IMAGE;
-}
-Status cuModuleUnload(void *module) { return dlclose(module), SUCCESS; }
-Status cuModuleGetFunction(Function **function, void *module, const char *name) {
-    void *run = dlsym(module, (std::string("emulated_run_") + name).c_str());
-    void *size = dlsym(module, (std::string("emulated_size_") + name).c_str());
-    if (!run || !size) {
-        return NOT_FOUND;
-    }
-    *function = new Function{(void (*)(void *))run, *(size_t *)size, 0};
-    return SUCCESS;
-}
-Status cuFuncSetAttribute(Function *function, int which, int value) {
-    require(which == 8, "an attribute that is not emulated");
-    return function->shared_bytes = value, SUCCESS;
-}
-
-struct Config {
-    unsigned grid[3], block[3], shared;
-    Stream *stream;
-    void *attributes;
-    unsigned attribute_count;
-};
-Status cuLaunchKernelEx(const Config *config, Function *function, void **parameters, void **) {
-    Launch launch = {function, {}, {}, config->shared, {}};
-    memcpy(launch.grid, config->grid, sizeof launch.grid);
-    memcpy(launch.block, config->block, sizeof launch.block);
-    unsigned long threads = 1ul * config->block[0] * config->block[1] * config->block[2];
-    if (!config->grid[0] || !config->grid[1] || !config->grid[2] || config->grid[1] > 65535 || config->grid[2] > 65535 || threads == 0 || threads > 1024 ||
-        config->shared > unsigned(function->shared_bytes)) {
-        return INVALID_VALUE;
-    }
-    const char *bytes = (const char *)parameters[0];
-    launch.parameters.assign(bytes, bytes + function->parameter_bytes);
-    if (config->stream->capturing) {
-        config->stream->captured.push_back(launch);
-    } else {
-        run(launch);
-    }
-    return SUCCESS;
 }
 }

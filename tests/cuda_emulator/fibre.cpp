@@ -1,13 +1,13 @@
-// Threads of a block as fibres of one processor thread, switched only at barriers.
+// Fibres: switching from one to another, the order in which they run, and what a grid does when none can.
 
-#include "fibre.h"
+#include "grid.h"
 
-#include <cstdint>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <sys/mman.h>
-#include <vector>
 
 #if !defined(__x86_64__)
 #error "the emulated GPU switches fibres in x86-64 assembly"
@@ -20,112 +20,275 @@ asm(".text\n.globl emulated_switch\nemulated_switch:\n"
     "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
     "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
 
-static const size_t STACK = 64 << 10;
+// Not a power of two: the tops of all stacks would fall into the same sets of the processor's cache.
+static const size_t STACK = (64 << 10) + 21 * 64;
+static const unsigned MOST_THREADS = 1024;
 
-enum State { READY, AT_BARRIER, AT_WARP_BARRIER, ENDED };
+struct Failure {};
 
-struct Fibre {
-    void *stack_pointer;
-    State state;
-    Place place;
-    size_t barriers;   // passed so far
-};
-
-struct Block {
-    void (*kernel)(void *);
-    void *parameters;
-    std::vector<Fibre> fibres;
-    void *scheduler;   // its stack pointer
-    size_t running;
-};
-
-static thread_local Block block;
-static thread_local char *stacks;   // of the most threads that a block may have
-
-extern "C" Place *emulated_place() { return &block.fibres[block.running].place; }
-
-static void leave(State state) {
-    Fibre &self = block.fibres[block.running];
-    self.state = state;
-    emulated_switch(&self.stack_pointer, block.scheduler);
+Grid &own_grid() {
+    static thread_local Grid grid;
+    return grid;
 }
 
-extern "C" void emulated_barrier() {
-    // A fault on purpose, for the proof that tests see it.
-    static const bool skip = getenv("TRIFUSE_EMULATOR_SKIP_BARRIERS") != nullptr;
-    if (skip && block.fibres[block.running].barriers++ % 3 == 1) {
-        return;
+static thread_local Fibre *running;
+
+extern "C" Place *emulated_place() { return &running->place; }
+Fibre &self() { return *running; }
+
+bool setting(const char *name) { return getenv(name) != nullptr; }
+
+static bool backwards() {
+    static const bool set = setting("TRIFUSE_EMULATOR_BACKWARDS");
+    return set;
+}
+
+bool skips_wait(Fibre &fibre) {
+    static const bool set = setting("TRIFUSE_EMULATOR_SKIP_WAITS");
+    return set && fibre.waits++ % 3 == 1;
+}
+
+void leave(State state) {
+    Fibre &fibre = *running;
+    fibre.state = state;
+    fibre.warp->ready--;
+    emulated_switch(&fibre.stack_pointer, own_grid().scheduler);
+}
+
+void wake(Fibre &fibre) {
+    fibre.state = State::READY;
+    fibre.warp->ready++;
+}
+
+// The first fault counts. A thread's stack is left as it is: nobody goes on with it.
+extern "C" void emulated_fail(const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    Grid &grid = own_grid();
+    std::string where;
+    if (running) {
+        const Place &at = running->place;
+        where = "block (" + std::to_string(at.block.x) + ", " + std::to_string(at.block.y) + ", " + std::to_string(at.block.z) + "), thread " +
+                std::to_string(at.thread.x) + ": ";
     }
-    leave(AT_BARRIER);
+    grid.failure = where + text;
+    if (running) {
+        void *nowhere;
+        emulated_switch(&nowhere, grid.scheduler);
+    }
+    throw Failure();
 }
-extern "C" void emulated_warp_barrier() { leave(AT_WARP_BARRIER); }
 
 static void start() {
-    block.kernel(block.parameters);
-    leave(ENDED);
+    Grid &grid = own_grid();
+    grid.launch.run(grid.launch.parameters);
+    Fibre &fibre = *running;
+    if (has_products(fibre)) {
+        emulated_fail("it ends while products of its warp group (wgmma) are under way");
+    }
+    leave_barriers(fibre);
+    leave(State::ENDED);
 }
 
-// Lets every thread of `from..to` that waits in `state` go on, if all that have not ended wait so.
-static bool release(size_t from, size_t to, State state) {
-    size_t waiting = 0, ended = 0;
-    for (size_t i = from; i < to; i++) {
-        waiting += block.fibres[i].state == state;
-        ended += block.fibres[i].state == ENDED;
+static void begin_block(Grid &grid, Block &block, Cluster &cluster, unsigned number, unsigned rank) {
+    const Launch &launch = grid.launch;
+    unsigned count = launch.threads.x * launch.threads.y * launch.threads.z;
+    if (!block.stacks) {
+        block.stacks = (char *)mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     }
-    if (!waiting || waiting + ended < to - from) {
-        return false;
+    block.cluster = &cluster;
+    block.dynamic = (launch.shared_bytes + 15) / 16 * 16;
+    block.whole = block.dynamic + Block::ZONE + Block::STATIC;
+    // NaN, so that a read before the first write shows.
+    block.memory.assign(block.whole + 1024, char(0xff));
+    block.shared = (char *)((uintptr_t(block.memory.data()) + 1023) / 1024 * 1024);
+    block.live = count, block.waiting = 0;
+    block.at_mbarriers.clear();
+    memset(block.named, 0, sizeof block.named);
+    block.warps.resize((count + 31) / 32);
+    for (unsigned i = 0; i < block.warps.size(); i++) {
+        Warp &warp = block.warps[i];
+        warp.first = i * 32, warp.count = count - i * 32 < 32 ? count - i * 32 : 32;
+        warp.live = warp.ready = warp.count, warp.waiting = warp.turns = 0;
     }
-    for (size_t i = from; i < to; i++) {
-        if (block.fibres[i].state == state) {
-            block.fibres[i].state = READY;
+    block.groups.assign((count + 127) / 128, {});
+    for (unsigned i = 0; i < block.groups.size(); i++) {
+        block.groups[i].live = count - i * 128 < 128 ? count - i * 128 : 128;
+    }
+    Index3 blocks = launch.grid, index = {number % blocks.x, number / blocks.x % blocks.y, number / blocks.x / blocks.y};
+    block.fibres.resize(count);
+    for (unsigned i = 0; i < count; i++) {
+        Index3 thread = {i % launch.threads.x, i / launch.threads.x % launch.threads.y, i / launch.threads.x / launch.threads.y};
+        void **top = (void **)((uintptr_t(block.stacks) + (i + 1) * STACK) / 64 * 64);
+        *--top = nullptr;           // keeps the stack as the calling convention wants it
+        *--top = nullptr;           // what `start` would return to
+        *--top = nullptr;
+        *--top = (void *)start;     // what the switch returns to
+        Fibre &fibre = block.fibres[i];
+        fibre.place = {thread, index, launch.threads, blocks, rank, launch.cluster, block.shared, &block.warps[i / 32].room, 0};
+        fibre.stack_pointer = top - 6;
+        fibre.state = State::READY;
+        fibre.block = &block, fibre.warp = &block.warps[i / 32];
+        fibre.arrived = false;
+        fibre.copies.clear();
+        fibre.copy_groups = fibre.products = fibre.product_groups = fibre.barriers = fibre.waits = 0;
+    }
+}
+
+// The blocks of a cluster lie beside each other along x.
+static void begin_cluster(Grid &grid, unsigned number) {
+    std::unique_ptr<Cluster> cluster(new Cluster());
+    unsigned across = grid.launch.grid.x / grid.launch.cluster, size = grid.launch.cluster;
+    for (unsigned rank = 0; rank < size; rank++) {
+        std::unique_ptr<Block> block;
+        if (grid.spare.empty()) {
+            block.reset(new Block());
+        } else {
+            block = std::move(grid.spare.back());
+            grid.spare.pop_back();
+        }
+        begin_block(grid, *block, *cluster, number / across * grid.launch.grid.x + number % across * size + rank, rank);
+        cluster->live += block->live;
+        cluster->blocks.push_back(std::move(block));
+    }
+    grid.clusters.push_back(std::move(cluster));
+}
+
+static void end_block(Grid &grid, std::unique_ptr<Block> block) {
+    block->groups.clear();
+    for (unsigned i = 0; i < Block::ZONE; i++) {
+        if (block->shared[block->dynamic + i] != char(0xff) && grid.failure.empty()) {
+            grid.failure = "a kernel writes past the end of its dynamic shared memory, " + std::to_string(block->dynamic + i) + " of " +
+                           std::to_string(block->dynamic) + " bytes";
         }
     }
-    return true;
+    grid.spare.push_back(std::move(block));
 }
 
-extern "C" void run_block(void (*kernel)(void *), void *parameters, Index3 index, Index3 grid, Index3 threads, size_t shared_bytes) {
-    size_t count = size_t(threads.x) * threads.y * threads.z;
-    if (!stacks) {
-        stacks = (char *)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    }
-    // NaN, so that a read before the first write shows.
-    static thread_local std::vector<char> shared;
-    shared.assign(shared_bytes + 1024, char(0xff));
-    char *aligned = (char *)((uintptr_t(shared.data()) + 1023) / 1024 * 1024);
-
-    block.kernel = kernel, block.parameters = parameters;
-    block.fibres.resize(count);
-    for (size_t i = 0; i < count; i++) {
-        unsigned at = unsigned(i);
-        Index3 thread = {at % threads.x, at / threads.x % threads.y, at / threads.x / threads.y};
-        void **top = (void **)(stacks + (i + 1) * STACK - 16);
-        *--top = nullptr;           // what `start` would return to
-        *--top = (void *)start;     // what the switch returns to
-        block.fibres[i] = {top - 6, READY, {thread, index, threads, grid, aligned}, 0};
-    }
-    bool backwards = getenv("TRIFUSE_EMULATOR_BACKWARDS") != nullptr;
-    for (size_t phase = 0;; phase++) {
-        bool reverse = (phase % 2 == 1) != backwards;
-        for (size_t n = 0; n < count; n++) {
-            size_t i = reverse ? count - 1 - n : n;
-            if (block.fibres[i].state == READY) {
-                block.running = i;
-                emulated_switch(&block.scheduler, block.fibres[i].stack_pointer);
+// A warp goes on until none of its lanes can. First to last, then last to first, so that a missing __syncwarp shows.
+static void run_warp(Grid &grid, Block &block, Warp &warp) {
+    while (warp.ready) {
+        bool reverse = (warp.turns++ % 2 == 1) != backwards();
+        for (unsigned n = 0; n < warp.count; n++) {
+            Fibre &fibre = block.fibres[warp.first + (reverse ? warp.count - 1 - n : n)];
+            if (fibre.state == State::READY) {
+                running = &fibre;
+                emulated_switch(&grid.scheduler, fibre.stack_pointer);
+                running = nullptr;
+                if (!grid.failure.empty()) {
+                    throw Failure();
+                }
             }
         }
-        bool moved = false;
-        for (size_t warp = 0; warp < count; warp += 32) {
-            moved |= release(warp, warp + 32 < count ? warp + 32 : count, AT_WARP_BARRIER);
-        }
-        moved |= release(0, count, AT_BARRIER);
-        if (!moved) {
-            break;
+    }
+}
+
+// Every warp that can go on, in one order and then in the other. Whether there was one.
+static bool run_all(Grid &grid) {
+    bool ran = false, reverse = (grid.passes++ % 2 == 1) != backwards();
+    for (size_t n = 0; n < grid.clusters.size(); n++) {
+        Cluster &cluster = *grid.clusters[reverse ? grid.clusters.size() - 1 - n : n];
+        for (size_t m = 0; m < cluster.blocks.size(); m++) {
+            Block &block = *cluster.blocks[reverse ? cluster.blocks.size() - 1 - m : m];
+            for (size_t i = 0; i < block.warps.size(); i++) {
+                Warp &warp = block.warps[reverse ? block.warps.size() - 1 - i : i];
+                if (warp.ready) {
+                    run_warp(grid, block, warp);
+                    ran = true;
+                }
+            }
         }
     }
-    for (const Fibre &fibre : block.fibres) {
-        if (fibre.state != ENDED) {
-            fprintf(stderr, "emulated driver: threads of a block wait at different barriers\n");
-            abort();
+    return ran;
+}
+
+// What all threads wait for that have not ended.
+static std::string waits(const Grid &grid) {
+    std::map<std::string, unsigned> counts;
+    for (const auto &cluster : grid.clusters) {
+        for (const auto &block : cluster->blocks) {
+            for (const Fibre &fibre : block->fibres) {
+                char text[200];
+                std::string what;
+                switch (fibre.state) {
+                case State::AT_WARP: what = "for their warp"; break;
+                case State::AT_BLOCK: what = "at __syncthreads"; break;
+                case State::AT_NAMED: what = "at named barrier " + std::to_string(fibre.awaited); break;
+                case State::AT_CLUSTER: what = "at the cluster's barrier"; break;
+                case State::AT_GROUP: what = "for their warp group's products"; break;
+                case State::AT_COUNT: what = "for a count of " + std::to_string(fibre.value) + " in device memory"; break;
+                case State::AT_MBARRIER:
+                    snprintf(text, sizeof text, "for the phase of parity %u of the mbarrier at %#lx (%s)", fibre.value, fibre.awaited,
+                             mbarrier_text(*(uint64_t *)(block->shared + fibre.awaited)).c_str());
+                    what = text;
+                    break;
+                default: continue;
+                }
+                counts["of block " + std::to_string(fibre.place.block.x) + " warp " + std::to_string(fibre.place.thread.x / 32) + " " + what]++;
+            }
         }
     }
+    std::string text = "nothing can go on: ";
+    unsigned shown = 0;
+    for (const auto &[what, count] : counts) {
+        text += (shown ? "; " : "") + std::to_string(count) + " threads wait, " + what;
+        if (++shown == 24) {
+            return text + "; and " + std::to_string(counts.size() - shown) + " more";
+        }
+    }
+    return text;
+}
+
+static void retire_clusters(Grid &grid) {
+    for (size_t i = 0; i < grid.clusters.size();) {
+        Cluster &cluster = *grid.clusters[i];
+        if (cluster.live > 0) {
+            i++;
+            continue;
+        }
+        if (under_way_to(cluster)) {
+            emulated_fail("a block ends while copies to its shared memory are under way");
+        }
+        for (auto &block : cluster.blocks) {
+            end_block(grid, std::move(block));
+        }
+        grid.clusters.erase(grid.clusters.begin() + i);
+    }
+}
+
+std::string run_grid(const Launch &launch) {
+    Grid &grid = own_grid();
+    grid.launch = launch;
+    grid.failure.clear(), grid.statics.clear();
+    grid.static_bytes = grid.passes = 0;
+    forget_allocations();
+    unsigned all = launch.grid.x / launch.cluster * launch.grid.y * launch.grid.z, next = 0;
+    unsigned at_once = launch.at_once / launch.cluster ? launch.at_once / launch.cluster : 1;
+    try {
+        while (next < all || !grid.clusters.empty()) {
+            while (grid.clusters.size() < at_once && next < all) {
+                begin_cluster(grid, next++);
+            }
+            bool ran = run_all(grid);
+            size_t before = grid.clusters.size();
+            retire_clusters(grid);
+            if (!ran && grid.clusters.size() == before && !wake_counting() && !deliver_one()) {
+                emulated_fail("%s", waits(grid).c_str());
+            }
+        }
+    } catch (Failure &) {
+        for (auto &cluster : grid.clusters) {
+            for (auto &block : cluster->blocks) {
+                if (block) {
+                    end_block(grid, std::move(block));
+                }
+            }
+        }
+    }
+    running = nullptr;
+    grid.clusters.clear(), grid.pending.clear(), grid.counting.clear();
+    return grid.failure;
 }

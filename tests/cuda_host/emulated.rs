@@ -9,36 +9,36 @@ use trifuse::backends::cuda::LIBRARY_DIR;
 /// The most operations of a case: nine in ten are below it.
 const MOST_FLOPS: &str = "2e6";
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_emulator")
-}
+/// What is compiled for: the architecture, and the words of the names of its variants.
+type Kernels = (&'static str, &'static str);
+const SIMT: Kernels = ("80", "(simt");
+/// Those that run on Ampere too.
+const AMPERE: Kernels = ("80", "(sm80 | (sm80_rows | (short | (split | (runs | (runs_sm80");
+const HOPPER: Kernels = ("90", "(sm90 | (sm90_norm | (sm90_stationary | (sm90_stream | (sm90_stream_adapted");
 
-/// The emulated driver and compiler, in a folder that goes when this does.
-struct Emulator(tempfile::TempDir);
+/// Cases that between them walk over what the tensor-core kernels do: tiles and their edges, rings that go round, splits along K, clusters, masks,
+/// lists of blocks, every width of codes, adapters.
+const FEW_AMPERE: Kernels = ("80", "linear/tokens33_f16 (sm80)");
+const FEW_HOPPER: Kernels = ("90", "linear/tokens127_bf16 (sm90)");
+
+/// The folder of the emulated driver and compiler, and of kernels that were compiled before.
+struct Emulator(PathBuf);
 
 impl Emulator {
     fn build() -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let build = |name: &str, files: &[&str], more: &[String]| {
-            let mut command = Command::new("g++");
-            command.args(["-std=c++17", "-O2", "-shared", "-fPIC"]).arg(format!("-Wl,-soname,{name}")).args(more);
-            command.args(files.iter().map(|file| sources().join(file))).arg("-o").arg(folder.path().join(name)).arg("-ldl");
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        };
-        build("libcuda.so", &["driver.cpp", "fibre.cpp"], &[]);
-        build("libnvrtc.so.13", &["compiler.cpp"], &[format!("-DEMULATOR=\"{}\"", sources().display())]);
-        Self(folder)
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_emulator/build.sh");
+        let output = Command::new("bash").arg(script).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self(String::from_utf8(output.stdout).unwrap().trim().into())
     }
 
-    /// Runs a suite's tests of this backend on it. Of the cases those of the `simt` variants: g++ takes seconds for each
-    /// tile of the others, and they are compiled by NVRTC elsewhere and run on a GPU by `scripts/gpu.sh`.
-    fn run(&self, suite: &str, settings: &[&str]) -> Output {
+    /// Runs a suite's tests of this backend on it: all, or those of these kernels.
+    fn run(&self, suite: &str, (arch, words): Kernels, settings: &[&str]) -> Output {
         let mut command = crate::probe(suite);
-        command.arg(if suite == "conformance" { "(simt" } else { "[cuda]" }).env("LD_LIBRARY_PATH", self.0.path()).env(LIBRARY_DIR, self.0.path());
+        command.arg("[cuda]").env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
         // The emulated GPU runs a thread after the other: cases of more work take minutes, and show nothing more.
-        command.env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", MOST_FLOPS);
-        command.env("TRIFUSE_CACHE_DIR", self.0.path()).env("RUST_BACKTRACE", "0").envs(settings.iter().map(|&name| (name, "1")));
+        command.env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", MOST_FLOPS).env("TRIFUSE_EMULATOR_ARCH", arch);
+        command.env("TRIFUSE_MATCH", words).env("RUST_BACKTRACE", "0").envs(settings.iter().map(|&name| (name, "1")));
         command.output().unwrap()
     }
 }
@@ -60,29 +60,43 @@ fn expect_success(output: &Output, least: usize) -> Result<(), Failed> {
     Err(format!("{passed} passed, {failed} failed, {}\n{}", output.status, String::from_utf8_lossy(&text)).into())
 }
 
+/// A run in either order of threads, and of what arrives.
+fn both_orders(emulator: &Emulator, kernels: Kernels, least: usize) -> Result<(), Failed> {
+    expect_success(&emulator.run("conformance", kernels, &[]), least)?;
+    expect_success(&emulator.run("conformance", kernels, &["TRIFUSE_EMULATOR_BACKWARDS"]), least)
+}
+
+/// The suite is worth something only if it fails where a kernel is wrong: of every operation named here.
+fn expect_faults(output: &Output, ops: &[&str]) -> Result<(), Failed> {
+    let (passed, failed) = counts(output);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let faults = |op: &str| text.lines().any(|line| line.starts_with("test [cuda]") && line.contains(op) && line.contains("FAILED"));
+    let all = ops.iter().all(|op| faults(op));
+    if all { Ok(()) } else { Err(format!("{passed} passed, {failed} failed\n{text}").into()) }
+}
+
+const OPS: [&str; 4] = ["attention", "codebook_gemm", "fused_mlp", "linear"];
+
 pub fn trials() -> Vec<Trial> {
     let compiler = Command::new("g++").arg("--version").output().is_ok();
     let lacks = (!compiler || !cfg!(all(target_os = "linux", target_arch = "x86_64"))).then_some("g++ on Linux, x86-64");
-    // Every case takes a quarter of an hour here, and seconds on a GPU.
+    // All cases take an hour here, and seconds on a GPU.
     let long = lacks.or_else(|| std::env::var_os("TRIFUSE_EMULATE").is_none().then_some("TRIFUSE_EMULATE=1: it is long"));
-    let trial = |name: &str, body: fn(&Emulator) -> Result<(), Failed>| {
-        let lacks = if name.starts_with("the contract") { lacks } else { long };
+    let trial = |name: &str, lacks: Option<&str>, body: fn(&Emulator) -> Result<(), Failed>| {
         crate::trial(&format!("emulated: {name}"), lacks, move || body(&Emulator::build()))
     };
     vec![
-        trial("the contract of a device", |emulator| expect_success(&emulator.run("contract", &[]), 20)),
-        trial("every case on the simt variants", |emulator| {
-            expect_success(&emulator.run("conformance", &[]), 300)?;
-            expect_success(&emulator.run("conformance", &["TRIFUSE_EMULATOR_BACKWARDS"]), 300)
+        trial("the contract of a device", lacks, |emulator| expect_success(&emulator.run("contract", ("80", ""), &[]), 20)),
+        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, FEW_AMPERE, 1)),
+        trial("a few cases on sm_90", lacks, |emulator| both_orders(emulator, FEW_HOPPER, 1)),
+        trial("a missing wait is found on sm_90", lacks, |emulator| {
+            expect_faults(&emulator.run("conformance", FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
-        // The suite is worth something only if it fails where a kernel is wrong.
-        trial("a missing barrier is found", |emulator| {
-            let output = emulator.run("conformance", &["TRIFUSE_EMULATOR_SKIP_BARRIERS"]);
-            let (passed, failed) = counts(&output);
-            let text = String::from_utf8_lossy(&output.stdout);
-            let faults = |op: &str| text.lines().any(|line| line.starts_with("test [cuda]") && line.contains(op) && line.contains("FAILED"));
-            let all = ["attention", "codebook_gemm", "fused_mlp", "linear"].iter().all(|op| faults(op));
-            if all { Ok(()) } else { Err(format!("{passed} passed, {failed} failed\n{text}").into()) }
+        trial("every case on the simt variants", long, |emulator| both_orders(emulator, SIMT, 300)),
+        trial("every case on the variants for sm_80", long, |emulator| both_orders(emulator, AMPERE, 300)),
+        trial("every case on the variants for sm_90", long, |emulator| both_orders(emulator, HOPPER, 300)),
+        trial("a missing barrier is found", long, |emulator| {
+            expect_faults(&emulator.run("conformance", SIMT, &["TRIFUSE_EMULATOR_SKIP_BARRIERS"]), &OPS)
         }),
     ]
 }

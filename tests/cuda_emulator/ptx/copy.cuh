@@ -1,4 +1,4 @@
-// kernels/ptx/copy.cuh for g++: so far what the kernels for Ampere use.
+// kernels/ptx/copy.cuh for g++.
 #pragma once
 
 #include "ptx/types.cuh"
@@ -7,20 +7,65 @@ struct alignas(64) tensor_map {
     u64 opaque[16];
 };
 
-// From the start of the dynamic shared memory.
+// From the start of the block's shared memory.
 inline u32 shared_address(const void *pointer) { return u32((const char *)pointer - emulated_place()->shared); }
 
-inline void emulated_copy(u32 to, const void *from, u32 bytes, u32 size) {
-    if (to % size || (bytes && (u64)from % size)) {
-        abort();
-    }
-    char *at = emulated_place()->shared + to;
-    memset(at, 0, size);
-    memcpy(at, from, bytes);
-}
+inline void store_16(void *to, uint4 value) { *(uint4 *)to = value; }
+inline void prefetch_line(const void *) {}
+inline u32 shared_load_16(u32 address) { return *(const u16 *)emulated_shared(address, 2); }
+inline float4 shared_load_16_bytes(u32 address) { return *(const float4 *)emulated_shared(address, 16); }
+
+// ---- cp.async ----
 
 inline void cp_async_16(u32 to, const void *from, u32 bytes = 16) { emulated_copy(to, from, bytes, 16); }
 inline void cp_async_16_stream(u32 to, const void *from) { emulated_copy(to, from, 16, 16); }
 inline void cp_async_4(u32 to, const void *from, u32 bytes = 4) { emulated_copy(to, from, bytes, 4); }
-inline void cp_async_commit() {}
-template <int PENDING> void cp_async_wait() {}
+inline void cp_async_commit() { emulated_copy_commit(); }
+template <int PENDING> void cp_async_wait() { emulated_copy_wait(PENDING); }
+
+// ---- mbarrier ----
+
+inline void mbarrier_init(u64 *barrier, u32 arrivals) { emulated_mbarrier_init(shared_address(barrier), arrivals); }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(u64 *barrier) { emulated_mbarrier_arrive(shared_address(barrier), 0); }
+inline void mbarrier_arrive_expect(u64 *barrier, u32 bytes) { emulated_mbarrier_arrive(shared_address(barrier), bytes); }
+inline void mbarrier_arrive_remote(u64 *barrier, u32 rank) { emulated_mbarrier_arrive(emulated_remote(shared_address(barrier), rank), 0); }
+inline void mbarrier_arrive_remote_relaxed(u64 *barrier, u32 rank) { mbarrier_arrive_remote(barrier, rank); }
+inline void mbarrier_wait(u64 *barrier, u32 parity) { emulated_mbarrier_wait(shared_address(barrier), parity); }
+// The hardware waits a while too.
+inline bool mbarrier_try_wait(u64 *barrier, u32 parity) { return mbarrier_wait(barrier, parity), true; }
+
+// ---- TMA ----
+
+inline void tma_prefetch_map(const tensor_map *) {}
+inline void bulk_load(void *to, const void *from, u32 bytes, u64 *barrier) {
+    emulated_bulk_load(shared_address(to), from, bytes, shared_address(barrier));
+}
+
+template <u32 AXES> void emulated_box(void *to, const tensor_map *map, u64 *barrier, const i32 (&place)[AXES], u32 blocks = 0) {
+    emulated_tensor_load(shared_address(to), map, shared_address(barrier), AXES, place, blocks);
+}
+inline void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) { emulated_box(to, map, barrier, {x, y}); }
+inline void tma_load_2d_once(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) { emulated_box(to, map, barrier, {x, y}); }
+inline void tma_load_3d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z) { emulated_box(to, map, barrier, {x, y, z}); }
+inline void tma_load_4d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) { emulated_box(to, map, barrier, {x, y, z, w}); }
+inline void tma_load_5d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v) {
+    emulated_box(to, map, barrier, {x, y, z, w, v});
+}
+inline void tma_load_2d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, u16 blocks) {
+    emulated_box(to, map, barrier, {x, y}, blocks);
+}
+inline void tma_load_4d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, u16 blocks) {
+    emulated_box(to, map, barrier, {x, y, z, w}, blocks);
+}
+inline void tma_load_5d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v, u16 blocks) {
+    emulated_box(to, map, barrier, {x, y, z, w, v}, blocks);
+}
+
+inline void fence_proxy_async() {}
+inline void fence_proxy_async_global() {}
+
+// ---- among blocks ----
+
+inline u32 count_up(u32 *counter) { return atomicAdd(counter, 1u); }
+inline void wait_for_count(const u32 *counter, u32 count) { emulated_wait_for_count(counter, count); }

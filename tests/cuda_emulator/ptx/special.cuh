@@ -1,7 +1,7 @@
 // kernels/ptx/special.cuh for g++.
 #pragma once
 
-#include "ptx/warp.cuh"
+#include "ptx/types.cuh"
 
 inline f32 exp2_fast(f32 value) { return exp2f(value); }
 
@@ -11,50 +11,20 @@ inline f32 max_or_nan(f32 a, f32 b) { return a > b || a != a ? a : b; }
 
 inline u32 and_or(u32 value, u32 mask, u32 base) { return (value & mask) | base; }
 
-inline f32 shuffle_xor(f32 value, u32 mask) {
-    Lanes<f32> lanes(value);
-    return lanes[threadIdx.x % 32 ^ mask];
-}
+inline f32 shuffle_xor(f32 value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
-inline bool any_lane(bool holds) {
-    Lanes<bool> lanes(holds);
-    bool any = false;
-    for (u32 lane = 0; lane < 32; lane++) {
-        any |= lanes[lane];
-    }
-    return any;
-}
+inline bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds); }
 
-inline u32 lanes_where(bool holds) {
-    Lanes<bool> lanes(holds);
-    u32 all = 0;
-    for (u32 lane = 0; lane < 32; lane++) {
-        all |= u32(lanes[lane]) << lane;
-    }
-    return all;
-}
+inline u32 any_lane_bits(u32 bits) { return __reduce_or_sync(0xffffffffu, bits); }
 
-inline u32 count_ones(u32 bits) { return u32(__builtin_popcount(bits)); }
+inline u32 lanes_where(bool holds) { return __ballot_sync(0xffffffffu, holds); }
 
-inline u32 shuffle_from(u32 value, u32 lane) {
-    Lanes<u32> lanes(value);
-    return lanes[lane];
-}
+inline u32 count_ones(u32 bits) { return u32(__popc(bits)); }
 
-inline u32 shuffle_up(u32 value, u32 count) {
-    Lanes<u32> lanes(value);
-    u32 lane = threadIdx.x % 32;
-    return lanes[lane < count ? lane : lane - count];
-}
+inline u32 shuffle_from(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
-inline u32 first_lane(bool holds) {
-    Lanes<bool> lanes(holds);
-    u32 lane = 0;
-    while (!lanes[lane]) {
-        lane++;
-    }
-    return lane;
-}
+inline u32 shuffle_up(u32 value, u32 count) { return __shfl_up_sync(0xffffffffu, value, count); }
 
-// One thread runs at a time.
-inline u32 count_arrival(u32 *counter) { return (*counter)++; }
+inline u32 first_lane(bool holds) { return u32(__ffs(int(__ballot_sync(0xffffffffu, holds))) - 1); }
+
+inline u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Conformance of the CUDA backend on an emulated GPU (tests/cuda_emulator): it needs g++ on Linux, x86-64, and no GPU.
+#
+#   scripts/emulate.sh 90 linear/ '(sm90'          cases whose names hold both words, on compute capability 9.0
+#   scripts/emulate.sh 90 attention/ '|' '(sm90)'   either of them
+#   scripts/emulate.sh 80 '(sm80' --list           which there are
+#
+# The order of threads and of what arrives is the other way round with TRIFUSE_EMULATOR_BACKWARDS=1. Cases of more than
+# TRIFUSE_MOST_FLOPS=2e6 operations are left out. What was compiled is kept in target/emulator.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+arch=${1:?expected a compute capability, 80 or 90, and parts of names}
+shift
+words=() options=()
+for word in "$@"; do
+  case $word in
+    -*) options+=("$word") ;;
+    *) words+=("$word") ;;
+  esac
+done
+
+# The suite that cargo built last: what kernels are compiled from is inside it.
+suite=$(cargo test --all-features --no-run --test conformance --message-format=json 2>/dev/null |
+  sed -n 's/.*"executable":"\([^"]*conformance-[^"]*\)".*/\1/p' | tail -n 1)
+[[ -x "$suite" ]] || { echo "emulate: cargo test --all-features --no-run --test conformance fails" >&2; exit 1; }
+
+folder=$(tests/cuda_emulator/build.sh)
+export LD_LIBRARY_PATH=$folder TRIFUSE_CUDA_LIB_DIR=$folder TRIFUSE_CACHE_DIR=$folder/kernels
+export TRIFUSE_EMULATOR_ARCH=$arch TRIFUSE_BACKEND=cuda TRIFUSE_MATCH="${words[*]}" TRIFUSE_MOST_FLOPS=${TRIFUSE_MOST_FLOPS:-2e6}
+exec "$suite" "${options[@]}"
