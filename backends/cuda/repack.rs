@@ -1,4 +1,4 @@
-//! Rows that start where neither TMA nor loads of 16 bytes reach, copied to where they do: `kernels/linear/repack.cuh`.
+//! Rows that start where neither TMA nor loads of 16 bytes reach, copied to where they do: `kernels/tile/repack_operands.cuh`.
 
 use super::gemm::{Product, elements};
 use super::kernel::{Launch, Plan, address, blocks};
@@ -27,11 +27,11 @@ params! {
 
 /// The header of the kernel that copies.
 pub(super) fn repack_header() -> (&'static str, String) {
-    ("linear/repack_params.cuh", RepackParams::cuda())
+    ("tile/repack_params.cuh", RepackParams::cuda())
 }
 
 /// The kernel's name.
-pub(super) const REPACK: &str = "linear_repack";
+pub(super) const REPACK: &str = "repack_operands";
 
 /// Elements from a row to the next where rows start on multiples of 16 bytes.
 pub(super) const fn padded(depth: u64) -> u64 {

@@ -3,7 +3,7 @@
 // cache still has it when the second product reads it.
 
 #include "fused_mlp/mma.cuh"
-#include "linear/repack.cuh"
+#include "tile/repack_operands.cuh"
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_16(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];

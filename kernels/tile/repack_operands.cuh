@@ -2,13 +2,13 @@
 #pragma once
 
 #include "tile/repack.cuh"
-#include "linear/repack_params.cuh"
+#include "tile/repack_params.cuh"
 
 // Rows that a thread copies at once: enough reads under way to keep memory busy.
 constexpr u32 REPACK_ROWS = 4;
 
 // Of both operands: to[rows, depth] = from[rows, depth], with zeros up to the copy's stride, a multiple of 8. Blocks of x first, then of w.
-extern "C" __global__ void __launch_bounds__(REPACK_THREADS) linear_repack(const RepackParams p) {
+extern "C" __global__ void __launch_bounds__(REPACK_THREADS) repack_operands(const RepackParams p) {
     u32 chunks = u32(p.stride / 8), side = chunks < REPACK_THREADS ? chunks : REPACK_THREADS, high = REPACK_THREADS / side;
     u64 group = blockIdx.x, x_groups = (p.x_rows + high * REPACK_ROWS - 1) / (high * REPACK_ROWS);
     bool of_w = group >= x_groups;
