@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
 
@@ -31,6 +32,17 @@ static const size_t TOTAL = size_t(1) << 30;
 static std::mutex guard;
 static std::map<uint64_t, size_t> live;   // allocations
 static size_t used = 0;
+
+// An allocation ends at the end of its last page but for what is left of 256 bytes, and nothing is behind that page: a kernel that goes
+// on there, or uses it when it is freed, is caught.
+static const size_t PAGE = 4096, ALIGNMENT = 256;
+static size_t mapped_bytes(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE + PAGE; }
+static uint64_t mapped(size_t bytes) {
+    size_t all = mapped_bytes(bytes);
+    char *pages = (char *)mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(pages != MAP_FAILED && mprotect(pages + all - PAGE, PAGE, PROT_NONE) == 0, "the host has no memory left");
+    return uint64_t(pages + all - PAGE - (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
 
 // The device, as the environment wants it: by its compute capability, 80 or 90.
 static int number(const char *name, int otherwise) {
@@ -126,10 +138,8 @@ Status cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, void *, Stream *
     if (bytes > TOTAL - used) {
         return OUT_OF_MEMORY;
     }
-    void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    require(memory, "the host has no memory left");
-    memset(memory, 0xff, bytes);
-    *address = (uint64_t)memory;
+    *address = mapped(bytes);
+    memset((void *)*address, 0xff, bytes);
     live[*address] = bytes;
     used += bytes;
     return SUCCESS;
@@ -139,11 +149,9 @@ Status cuMemFreeAsync(uint64_t address, Stream *stream) {
     std::lock_guard<std::mutex> lock(guard);
     auto found = live.find(address);
     require(found != live.end(), "memory is freed that is not allocated");
-    memset((void *)address, 0xff, found->second);
     used -= found->second;
-    live.erase(found);
-    free((void *)address);
-    return SUCCESS;
+    munmap((void *)(address / PAGE * PAGE), mapped_bytes(found->second));
+    return live.erase(found), SUCCESS;
 }
 Status cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, Stream *stream) {
     require(!stream->capturing, "a fill becomes part of a capture");

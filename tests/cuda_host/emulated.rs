@@ -95,8 +95,6 @@ pub fn trials() -> Vec<Trial> {
         trial("every case on the simt variants", long, |emulator| both_orders(emulator, SIMT, 300)),
         trial("every case on the variants for sm_80", long, |emulator| both_orders(emulator, AMPERE, 300)),
         trial("every case on the variants for sm_90", long, |emulator| both_orders(emulator, HOPPER, 300)),
-        trial("a missing barrier is found", long, |emulator| {
-            expect_faults(&emulator.run("conformance", SIMT, &["TRIFUSE_EMULATOR_SKIP_BARRIERS"]), &OPS)
-        }),
+        trial("a missing barrier is found", long, |emulator| expect_faults(&emulator.run("conformance", SIMT, &["TRIFUSE_EMULATOR_SKIP_BARRIERS"]), &OPS)),
     ]
 }
