@@ -342,4 +342,16 @@ mod tests {
         // 8 × 43 and 8 × 16 tiles for 132 multiprocessors; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
         assert_eq!(chunk_rows(&op(4096, 4096, 11008), &H200), Ok(1024));
     }
+
+    #[test]
+    fn weights_packed_at_load_take_the_kernels_of_whole_rows() {
+        let takes = |op: &FusedMlp| (covers_sm90(op, &H200).is_ok(), workspace(op, &H200));
+        let odd = op(300, 4095, 11008);
+        assert_eq!(takes(&odd), (false, 300 * 11008 * 2), "two bytes at a time");
+        let padded = odd.with_padded_weights();
+        assert_eq!(takes(&padded), (true, 300 * (11008 + 4096) * 2), "X alone is copied");
+        assert_eq!(takes(&FusedMlp { x_stride: 4096, ..padded }), (true, 300 * 11008 * 2));
+        assert!(!takes(&op(300, 4096, 11007).with_padded_weights()).0, "an odd intermediate");
+        assert!(workspace(&op(100_000, 4095, 11008).with_padded_weights(), &H200) <= MAX_WORKSPACE);
+    }
 }
