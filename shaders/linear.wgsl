@@ -1,6 +1,6 @@
 // Y = act(X·Wᵀ + bias + delta) ⊙ gate + residual.
 //
-// x [tokens, d_in], w [columns, d_in], bias [columns], y, gate and residual [tokens, d_out] of which `columns` are this
+// x [tokens, d_in], a row every x_stride, w [columns, d_in], a row every w_stride, bias [columns], y, gate and residual [tokens, d_out] of which `columns` are this
 // dispatch's; delta [tokens, d_out] f32. One workgroup of 256 computes a TILE × TILE tile of y, each invocation 4 × 4
 // of it; x and w pass through workgroup memory DEPTH columns at a time. `Staged` is the type they wait in there.
 
@@ -9,6 +9,8 @@ struct Params {
     columns: u32,
     d_in: u32,
     d_out: u32,
+    x_stride: u32,
+    w_stride: u32,
 }
 
 const TILE = 64u;
@@ -25,7 +27,7 @@ fn x_quad(row: u32, k: u32) -> vec4<f32> {
     if (row >= launch.params.tokens || k >= d_in) {
         return vec4<f32>();
     }
-    let at = row * d_in + k;
+    let at = row * launch.params.x_stride + k;
     if (k + 4u <= d_in) {
         return load4_x(at);
     }
@@ -42,7 +44,7 @@ fn w_quad(row: u32, k: u32) -> vec4<f32> {
     if (row >= launch.params.columns || k >= d_in) {
         return vec4<f32>();
     }
-    let at = row * d_in + k;
+    let at = row * launch.params.w_stride + k;
     if (k + 4u <= d_in) {
         return load4_w(at);
     }

@@ -28,6 +28,15 @@ impl DType {
         }
     }
 
+    /// Elements from a row of `columns` to the next where every row starts on a multiple of 16 bytes, what a GPU's copy engine wants:
+    /// `columns`, or up to 15 bytes more.
+    pub const fn row_stride(self, columns: u64) -> u64 {
+        match columns.checked_next_multiple_of(16 / self.size()) {
+            Some(stride) => stride,
+            None => u64::MAX,
+        }
+    }
+
     /// `f16`, `bf16` or `f32`, as in case files and on the command line.
     pub const fn name(self) -> &'static str {
         match self {

@@ -25,7 +25,8 @@ pub struct Affine<D: Device> {
     pub bias: Option<Slice<D>>,
 }
 
-/// The weights of one layer, of its dtype, row-major.
+/// The weights of one layer, of its dtype, row-major. Rows of the products' weights start on multiples of 16 bytes: they lie
+/// [`DType::row_stride`](crate::DType::row_stride) apart, as [`Session::upload_rows`] places them; packed, where their length is one.
 #[derive_where(Clone, Debug)]
 pub struct Weights<D: Device> {
     /// `[hidden]`: of the norm before attention.

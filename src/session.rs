@@ -97,6 +97,28 @@ impl<D: Device> Session<D> {
         Ok(slice)
     }
 
+    /// Device memory holding `values` as rows of `columns`, a row every `stride` values, with zeros between: how weights are loaded whose rows
+    /// are to start on multiples of 16 bytes ([`DType::row_stride`](crate::DType::row_stride)).
+    ///
+    /// # Errors
+    /// Values that are no whole rows, a stride below `columns`; no device memory.
+    pub fn upload_rows<T: bytemuck::NoUninit>(&mut self, values: &[T], columns: u64, stride: u64) -> Result<Slice<D>> {
+        let rows = (values.len() as u64).checked_div(columns).unwrap_or(0);
+        ensure(rows * columns == values.len() as u64, "upload_rows", &format!("whole rows of {columns} values"), format!("{} values", values.len()))?;
+        ensure(stride >= columns, "upload_rows: stride", &format!("at least {columns}, the values of a row"), stride)?;
+        if stride == columns || rows == 0 {
+            return self.upload(values);
+        }
+        let [row, pitch] = [columns, stride].map(|count| count.saturating_mul(size_of::<T>() as u64));
+        let slice = self.alloc(rows.saturating_mul(pitch))?;
+        let mut bytes = vec![0; slice.len as usize];
+        for (to, from) in bytes.chunks_exact_mut(pitch as usize).zip(values.chunks_exact(columns as usize)) {
+            to[..row as usize].copy_from_slice(bytemuck::cast_slice(from));
+        }
+        self.write(&slice, &bytes)?;
+        Ok(slice)
+    }
+
     /// Copies `bytes` to the start of `dst`.
     pub fn write(&mut self, dst: &Slice<D>, bytes: &[u8]) -> Result<()> {
         self.outside_capture("write")?;

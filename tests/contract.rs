@@ -9,6 +9,8 @@ mod capture;
 mod memory;
 #[path = "contract/refusals.rs"]
 mod refusals;
+#[path = "contract/strides.rs"]
+mod strides;
 #[path = "contract/threads.rs"]
 mod threads;
 #[path = "contract/time.rs"]
@@ -50,7 +52,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), threads::tests(), time::tests()].concat();
+        let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), strides::tests(), threads::tests(), time::tests()].concat();
         Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }
 }

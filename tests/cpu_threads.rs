@@ -37,8 +37,7 @@ fn outputs(dtype: DType) -> Result<Vec<Vec<u8>>> {
     }
     let (activation, d) = (Activation::Silu, [150, 128, 500, 96]);
     let [tokens, d_model, d_ff, d_out] = d;
-    let op = FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation, gated: false, bias1: false, bias2: false, residual: false };
-    let plan = session.plan(op)?;
+    let plan = session.plan(FusedMlp::new(dtype, d, activation))?;
     let [x, w1, w2] = [tokens * d_model, d_ff * d_model, d_out * d_ff].map(|len| draw(&mut session, dtype, len));
     let y = session.alloc(tokens * d_out * 4)?;
     session.run(&plan, &FusedMlpArgs { x: x?, w1: w1?, wg: None, b1: None, w2: w2?, b2: None, residual: None, y: y.clone() })?;

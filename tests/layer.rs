@@ -18,7 +18,7 @@ use trifuse::tolerance::Tolerance;
 use trifuse::{DType, Error, Result};
 
 /// Sizes of no tile, and sizes of whole ones.
-const UNEVEN: Sizes = Sizes { hidden: 40, heads: 4, kv_heads: 2, head_dim: 10, intermediate: 72 };
+const UNEVEN: Sizes = Sizes { hidden: 42, heads: 4, kv_heads: 2, head_dim: 10, intermediate: 71 };
 const EVEN: Sizes = Sizes { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, intermediate: 384 };
 
 /// A layer with its operands, and what it should give.
@@ -70,7 +70,7 @@ impl Case {
     fn run<D: Backend>(&self, device: &Arc<D>) -> Result<std::result::Result<(), String>> {
         let mut session = Session::new(device.clone())?;
         let (dtype, layer) = (self.layer.dtype, TransformerLayer::new(&session, self.layer.clone())?);
-        let weights = upload(&mut session, dtype, &self.weights)?;
+        let weights = upload(&mut session, &self.layer, &self.weights)?;
         let positions = if self.layer.style == Style::Llama { Some(session.upload(&self.positions)?) } else { None };
         let poison = vec![u8::MAX; self.x.len() * dtype.size() as usize];
         let states = States { x: session.upload(&dtype.encode(&self.x))?, positions, y: session.upload(&poison)? };
@@ -89,7 +89,7 @@ impl Case {
         }
         // Another layer of the same model: its own weights and states, the same plans and memory.
         let other = Case::new(&format!("{} again", self.name), self.layer.clone());
-        let next = upload(&mut session, dtype, &other.weights)?;
+        let next = upload(&mut session, &self.layer, &other.weights)?;
         let through = States { x: states.y.clone(), y: session.upload(&poison)?, ..states.clone() };
         layer.run(&mut session, &next, &through)?;
         let second = evaluate(&self.layer, &other.weights, &dtype.decode(&first), &self.positions, Exact)?.into_iter().map(Some).collect::<Vec<_>>();
@@ -99,21 +99,27 @@ impl Case {
     }
 }
 
-fn upload<D: Backend>(session: &mut Session<D>, dtype: DType, host: &HostWeights) -> Result<Weights<D>> {
-    let mut affine = |of: &HostAffine| -> Result<Affine<D>> {
-        let weight = session.upload(&dtype.encode(&of.weight))?;
+/// Rows of products' weights go where the layer's operations say.
+fn upload<D: Backend>(session: &mut Session<D>, layer: &Layer, host: &HostWeights) -> Result<Weights<D>> {
+    let (dtype, size) = (layer.dtype, layer.dtype.size());
+    let mlp = layer.parts()?.mlp;
+    let (across, of_query, of_wide) = (mlp.d_model, layer.sizes.query(), mlp.d_ff);
+    let mut affine = |of: &HostAffine, columns: u64| -> Result<Affine<D>> {
+        let stride = if columns > 1 { dtype.row_stride(columns) } else { columns };
+        let weight = session.upload_rows(&dtype.encode(&of.weight), columns * size, stride * size)?;
         Ok(Affine { weight, bias: of.bias.as_ref().map(|bias| session.upload(&dtype.encode(bias))).transpose()? })
     };
     let weights = Weights {
-        attention_norm: affine(&host.attention_norm)?,
-        qkv: affine(&host.qkv)?,
-        output: affine(&host.output)?,
-        mlp_norm: affine(&host.mlp_norm)?,
+        attention_norm: affine(&host.attention_norm, 1)?,
+        qkv: affine(&host.qkv, across)?,
+        output: affine(&host.output, of_query)?,
+        mlp_norm: affine(&host.mlp_norm, 1)?,
         gate: None,
-        up: affine(&host.up)?,
-        down: affine(&host.down)?,
+        up: affine(&host.up, across)?,
+        down: affine(&host.down, of_wide)?,
     };
-    let gate = host.gate.as_ref().map(|gate| session.upload(&dtype.encode(gate))).transpose()?;
+    let upload_rows = |gate: &Vec<f64>| session.upload_rows(&dtype.encode(gate), across * size, mlp.w1_stride * size);
+    let gate = host.gate.as_ref().map(upload_rows).transpose()?;
     Ok(Weights { gate, ..weights })
 }
 
@@ -204,7 +210,7 @@ fn refused() {
     let mut session = Session::new(Arc::new(Cpu::open(0).unwrap())).unwrap();
     let case = Case::new("refused", Layer::new(DType::F32, [1, 3], UNEVEN, Style::Llama, true));
     let layer = TransformerLayer::new(&session, case.layer.clone()).unwrap();
-    let weights = upload(&mut session, DType::F32, &case.weights).unwrap();
+    let weights = upload(&mut session, &case.layer, &case.weights).unwrap();
     let x = session.upload(&DType::F32.encode(&case.x)).unwrap();
     let states = States { y: session.alloc(x.len()).unwrap(), positions: Some(session.upload(&case.positions).unwrap()), x };
     layer.run(&mut session, &weights, &states).unwrap();

@@ -84,10 +84,11 @@ impl Kernel<FusedMlp> for Cpu {
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
 unsafe fn run<T: Element>(Plan { op, blocking }: &Plan, args: &FusedMlpArgs<Cpu>, workspace: &Slice<Cpu>) {
     let [tokens, d_model, d_ff, d_out] = [op.tokens, op.d_model, op.d_ff, op.d_out].map(|size| size as usize);
-    let packed = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
-    let optional = |slice: &Option<Slice<Cpu>>, stride: usize| slice.as_ref().map(|slice| packed(slice, stride));
-    let (x, w1, w2, y) = (packed(&args.x, d_model), packed(&args.w1, d_model), packed(&args.w2, d_ff), packed(&args.y, d_out));
-    let (gate, residual) = (optional(&args.wg, d_model), optional(&args.residual, d_out));
+    let [x_stride, w1_stride, w2_stride] = [op.x_stride, op.w1_stride, op.w2_stride].map(|stride| stride as usize);
+    let rows_of = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
+    let optional = |slice: &Option<Slice<Cpu>>, stride: usize| slice.as_ref().map(|slice| rows_of(slice, stride));
+    let (x, w1, w2, y) = (rows_of(&args.x, x_stride), rows_of(&args.w1, w1_stride), rows_of(&args.w2, w2_stride), rows_of(&args.y, d_out));
+    let (gate, residual) = (optional(&args.wg, w1_stride), optional(&args.residual, d_out));
     let up_end = Epilogue { bias: optional(&args.b1, 0), activation: gate.is_none().then_some(op.activation), residual: None, norm: None };
     let down_end = Epilogue { bias: optional(&args.b2, 0), activation: None, residual, norm: None };
     for first_token in (0..tokens).step_by(blocking.tokens) {
@@ -161,6 +162,9 @@ mod tests {
         d_model: 40,
         d_ff: 300,
         d_out: 33,
+        x_stride: 40,
+        w1_stride: 40,
+        w2_stride: 300,
         activation: Activation::GeluErf,
         gated: true,
         bias1: true,
@@ -215,7 +219,7 @@ mod tests {
     #[test]
     fn the_workspace_is_bounded_for_any_size() {
         for (tokens, d_ff, d_out) in [(1 << 20, 11008, 4096), (1, 1 << 22, 64), (7, 1 << 25, 64), (100, 3, 1 << 30)] {
-            let op = FusedMlp { tokens, d_ff, d_out, ..OP };
+            let op = FusedMlp { tokens, d_ff, d_out, w2_stride: d_ff, ..OP };
             assert!(Blocking::new(&op, MAX_WORKSPACE).unwrap().workspace_len(&op) * 4 <= MAX_WORKSPACE);
         }
     }

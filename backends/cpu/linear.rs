@@ -54,16 +54,16 @@ impl Kernel<Linear> for Cpu {
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
 unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
     let (tokens, d_in, d_out) = (op.tokens as usize, op.d_in as usize, op.d_out as usize);
-    let packed = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
-    let (x, w, y) = (packed(&args.x, d_in), packed(&args.w, d_in), packed(&args.y, d_out));
-    let (bias, residual) = (args.bias.as_ref().map(|b| packed(b, 0)), args.residual.as_ref().map(|r| packed(r, d_out)));
+    let rows_of = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
+    let (x, w, y) = (rows_of(&args.x, op.x_stride as usize), rows_of(&args.w, op.w_stride as usize), rows_of(&args.y, d_out));
+    let (bias, residual) = (args.bias.as_ref().map(|b| rows_of(b, 0)), args.residual.as_ref().map(|r| rows_of(r, d_out)));
     let delta = match (&op.delta, &args.delta) {
         // SAFETY: as this function's contract.
         (Some(op), Some(args)) => Some(unsafe { Projection::<T>::new(op, args, 0, workspace)? }),
         _ => None,
     };
     let norm =
-        op.norm.zip(args.norm.as_ref()).map(|(eps, norm)| Norm { weight: packed(&norm.weight, 0), bias: packed(&norm.bias, 0), eps: f32::from_bits(eps) });
+        op.norm.zip(args.norm.as_ref()).map(|(eps, norm)| Norm { weight: rows_of(&norm.weight, 0), bias: rows_of(&norm.bias, 0), eps: f32::from_bits(eps) });
     // With adapters a block at a time, whose coefficients are in the workspace; else all at once.
     let block_rows = if delta.is_some() { codebook::BLOCK } else { tokens.max(1) };
     for start in (0..tokens).step_by(block_rows) {

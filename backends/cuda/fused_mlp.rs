@@ -47,6 +47,9 @@ params! {
         d_model: u64,
         d_ff: u64,
         d_out: u64,
+        x_stride: u64,
+        w1_stride: u64,
+        w2_stride: u64,
         /// Columns of the intermediate in this chunk.
         hidden: u64,
         activation: u32,
@@ -115,9 +118,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
         while start < op.d_ff {
             let hidden = chunks.hidden.min(op.d_ff - start);
             let params = FusedMlpParams {
-                x: offset(address(&args.x), token * op.d_model),
-                w1: offset(address(&args.w1), start * op.d_model),
-                wg: offset(wg, start * op.d_model),
+                x: offset(address(&args.x), token * op.x_stride),
+                w1: offset(address(&args.w1), start * op.w1_stride),
+                wg: offset(wg, start * op.w1_stride),
                 b1: offset(b1, start),
                 w2: offset(address(&args.w2), start),
                 b2: address_of(args.b2.as_ref()),
@@ -129,6 +132,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
                 d_model: op.d_model,
                 d_ff: op.d_ff,
                 d_out: op.d_out,
+                x_stride: op.x_stride,
+                w1_stride: op.w1_stride,
+                w2_stride: op.w2_stride,
                 hidden,
                 activation: activation_code(Some(op.activation)),
                 first: u32::from(start == 0),
@@ -155,8 +161,7 @@ mod tests {
     use crate::ops::Activation;
 
     fn op(tokens: u64, d_ff: u64, d_out: u64) -> FusedMlp {
-        let activation = Activation::Silu;
-        FusedMlp { dtype: DType::F16, tokens, d_model: 8, d_ff, d_out, activation, gated: false, bias1: false, bias2: false, residual: false }
+        FusedMlp::new(DType::F16, [tokens, 8, d_ff, d_out], Activation::Silu)
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! `fused_mlp` on few tokens, in one launch: the variant `sm90_stream`.
 
-use super::fused_mlp_tensor::{chunk_rows, chunks, each_form, form, mma_entries, workspace};
+use super::fused_mlp_tensor::{bring, chunk_rows, chunks, each_form, entries_instead, form, up_strides, workspace};
 use super::gemm::{ActivationForm, GemmParams, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use super::params::params;
+use super::repack::{REPACK, repack_header};
 use super::stream::StreamTile;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -49,8 +50,8 @@ fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     if chunk_rows(op, target)? < op.tokens {
         return Err(format!("the intermediate of {} tokens is larger than the workspace", op.tokens));
     }
-    StreamTile::covers(op.dtype, op.tokens, op.d_ff, op.d_model)?;
-    StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_ff)?;
+    StreamTile::covers(op.dtype, [op.tokens, op.d_ff, op.d_model], up_strides(op))?;
+    StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_ff], [op.w2_stride; 2])?;
     fits(StreamTile::choose(op.tokens).shared_bytes(), target)
 }
 
@@ -63,12 +64,12 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
     Unit {
         name: format!("fused_mlp/sm90_stream {dtype}, {}, {} rows, {}{}", form(gated), tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("fused_mlp/sm90_stream.cu"),
-        headers: vec![gemm_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda())],
+        headers: vec![gemm_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda()), repack_header()],
         defines,
         entries: if gated {
-            &["mlp_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+            &[REPACK, "mlp_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
         } else {
-            &["mlp_stream", "mlp_mma_4", "mlp_mma_2"]
+            &[REPACK, "mlp_stream", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
@@ -76,17 +77,16 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let tile = StreamTile::choose(plan.op.tokens);
-    for [up, down] in chunks(plan, workspace, args)? {
-        // SAFETY: the caller's promise; the intermediate fits into the workspace, and the width says that rows start where TMA can
-        // read them.
+    for [mut up, down] in chunks(plan, workspace, args)? {
+        // SAFETY: the caller's promise; the intermediate fits into the workspace, and aligned rows start where TMA can read
+        // them.
         unsafe {
+            bring(queue, plan, workspace, &mut up)?;
             let (split, resident) = (splits(&plan.op, &plan.target), StreamTile::resident(plan, "mlp_stream", |clusters| tile.launch(clusters))?);
             let fits = !split || StreamTile::splits(down.columns, resident);
-            if up.width().min(down.width()) < 16 || !fits {
+            if !(up.aligned() && down.aligned() && fits) {
                 for product in [up, down] {
-                    // What is on multiples of 16 bytes is on multiples of 4 too.
-                    let [_, four, two] = mma_entries(&product);
-                    product.launch_mma(queue, plan, &INSTEAD, [four, four, two])?;
+                    product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?;
                 }
                 continue;
             }

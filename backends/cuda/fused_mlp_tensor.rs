@@ -7,6 +7,7 @@ use super::adapter_basis::adapter_header;
 use super::gemm::{ActivationForm, HALVES, MmaTile, Product, elements, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
+use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{WgmmaLaunch, WgmmaTile};
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -61,12 +62,22 @@ const fn intermediate_stride(op: &FusedMlp) -> u64 {
 /// Rows of a tile of either kind: chunks are whole in them, where there is more than one.
 const TILE_ROWS: u64 = 128;
 
+/// Elements from a row of a chunk's X to the next, where it is copied; else none.
+fn copied_stride(op: &FusedMlp) -> u64 {
+    if Copies::of_mlp(op).x { padded(op.d_model) } else { 0 }
+}
+
+/// Bytes of a token in the workspace: its intermediate, and its row of X where that is copied.
+fn token_bytes(op: &FusedMlp) -> u64 {
+    intermediate_stride(op).saturating_add(copied_stride(op)).saturating_mul(op.dtype.size())
+}
+
 /// Tokens of a chunk: as many as leave the fewest multiprocessors idle in the last round of tiles of each product.
 pub(super) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
-    let row = intermediate_stride(op).saturating_mul(op.dtype.size());
+    let row = token_bytes(op);
     let most = MAX_WORKSPACE / row;
     if most == 0 {
-        return Err(format!("a row of the intermediate has {row} bytes, and the workspace {MAX_WORKSPACE}"));
+        return Err(format!("a token takes {row} bytes of the workspace, which has {MAX_WORKSPACE}"));
     }
     let tokens = op.tokens.max(1);
     if tokens <= most || most < TILE_ROWS {
@@ -105,15 +116,26 @@ fn wgmma_tiles(op: &FusedMlp, target: &Target) -> [WgmmaTile; 2] {
 }
 
 pub(super) fn workspace(op: &FusedMlp, target: &Target) -> u64 {
-    chunk_rows(op, target).map_or(0, |rows| rows * intermediate_stride(op) * op.dtype.size())
+    chunk_rows(op, target).map_or(0, |rows| rows * token_bytes(op))
+}
+
+/// The strides of X and of the weights that the first product's kernel finds. A single row of X has none: TMA is told one that it takes.
+pub(super) fn up_strides(op: &FusedMlp) -> [u64; 2] {
+    let x = if op.tokens == 1 { padded(op.d_model) } else { op.x_stride };
+    Copies::of_mlp(op).strides([x, op.w1_stride], op.d_model)
 }
 
 fn covers_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     WgmmaTile::enough_rows(op.tokens)?;
     chunk_rows(op, target)?;
-    WgmmaTile::reads(op.dtype, op.tokens.max(op.d_ff), op.d_model, op.d_model)?;
-    WgmmaTile::reads(op.dtype, op.d_out, op.d_ff, op.d_ff)?;
+    if !op.d_ff.is_multiple_of(8) {
+        return Err(format!("an intermediate of {}: its first product writes eight outputs at once", op.d_ff));
+    }
+    for stride in up_strides(op) {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_ff), op.d_model, stride)?;
+    }
+    WgmmaTile::reads(op.dtype, op.d_out, op.d_ff, op.w2_stride)?;
     fits(shared_bytes_sm90(&wgmma_tiles(op, target)), target)
 }
 
@@ -131,12 +153,22 @@ fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
     Unit {
         name: format!("fused_mlp/sm80 {dtype}, {}, {}", form(gated), tile.name()),
         source: source!("fused_mlp/sm80.cu"),
-        headers: vec![gemm_header()],
+        headers: vec![gemm_header(), repack_header()],
         defines,
         entries: if gated {
-            &["mlp_mma_16", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+            &[
+                REPACK,
+                "mlp_mma_16",
+                "mlp_mma_ragged",
+                "mlp_mma_4",
+                "mlp_mma_2",
+                "mlp_gated_mma_16",
+                "mlp_gated_mma_ragged",
+                "mlp_gated_mma_4",
+                "mlp_gated_mma_2",
+            ]
         } else {
-            &["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"]
+            &[REPACK, "mlp_mma_16", "mlp_mma_ragged", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: tile.shared_bytes(),
     }
@@ -152,18 +184,18 @@ fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: Acti
     Unit {
         name: format!("fused_mlp/sm90 {dtype}, {}, {} and {} columns, {}", form(gated), up.columns_name(), down.columns_name(), activation.name()),
         source: source!("fused_mlp/sm90.cu"),
-        headers: vec![gemm_header(), adapter_header()],
+        headers: vec![gemm_header(), adapter_header(), repack_header()],
         defines,
         entries: if gated {
-            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+            &[REPACK, "mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
         } else {
-            &["mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2"]
+            &[REPACK, "mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: shared_bytes_sm90(tiles).max(INSTEAD.shared_bytes()),
     }
 }
 
-/// The two products of each chunk of tokens, in order.
+/// The two products of each chunk of tokens, in order. The first ones' X is as it lies: [`bring`] before each.
 pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlpArgs<Cuda>) -> Result<Vec<[Product<'a>; 2]>> {
     let op = &plan.op;
     let rows = chunk_rows(op, &plan.target).map_err(|reason| crate::Error::unsupported("fused_mlp", reason))?;
@@ -172,10 +204,11 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
     while token < op.tokens {
         let count = rows.min(op.tokens - token);
         let part = |slice: &Slice<Cuda>, columns: u64| elements(slice, op.dtype, token * columns, count * columns);
+        let x_stride = if count == 1 { padded(op.d_model) } else { op.x_stride };
         let residual = args.residual.as_ref().map(|residual| part(residual, op.d_out)).transpose()?;
         let up = Product {
             dtype: op.dtype,
-            x: part(&args.x, op.d_model)?,
+            x: elements(&args.x, op.dtype, token * op.x_stride, (count - 1) * op.x_stride + op.d_model)?,
             w: args.w1.clone(),
             gate: args.wg.clone(),
             bias: args.b1.as_ref(),
@@ -184,8 +217,8 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
             rows: count,
             columns: op.d_ff,
             depth: op.d_model,
-            x_stride: op.d_model,
-            w_stride: op.d_model,
+            x_stride,
+            w_stride: op.w1_stride,
             y_stride: intermediate_stride(op),
             activation: Some(op.activation),
             adds: false,
@@ -202,7 +235,7 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
             columns: op.d_out,
             depth: op.d_ff,
             x_stride: intermediate_stride(op),
-            w_stride: op.d_ff,
+            w_stride: op.w2_stride,
             y_stride: op.d_out,
             activation: None,
             adds: false,
@@ -213,16 +246,42 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
     Ok(chunks)
 }
 
-/// The kernels for a product on mma.sync, by how many bytes they move at once: 16, 4, 2.
-pub(super) const fn mma_entries(product: &Product<'_>) -> [&'static str; 3] {
-    if product.gate.is_some() { ["mlp_gated_mma_16", "mlp_gated_mma_4", "mlp_gated_mma_2"] } else { ["mlp_mma_16", "mlp_mma_4", "mlp_mma_2"] }
+/// Copies the X of a first product behind the intermediate, where its rows start anywhere and those of the weights do not.
+///
+/// # Safety
+/// As [`Plan::launch`]; the plan's module has the kernel.
+pub(super) unsafe fn bring(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, up: &mut Product<'_>) -> Result<()> {
+    let op = &plan.op;
+    let rows = workspace.len / token_bytes(op).max(1);
+    let place = elements(workspace, op.dtype, rows * intermediate_stride(op), rows * copied_stride(op))?;
+    // SAFETY: the caller's promise.
+    unsafe { Copies::of_mlp(op).launch(queue, plan, &place, up) }
+}
+
+/// The kernels for a product on mma.sync, by how many bytes they move at once: 16, 16 and a shorter rest, 4, 2.
+pub(super) const fn mma_entries(product: &Product<'_>) -> [&'static str; 4] {
+    if product.gate.is_some() {
+        ["mlp_gated_mma_16", "mlp_gated_mma_ragged", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+    } else {
+        ["mlp_mma_16", "mlp_mma_ragged", "mlp_mma_4", "mlp_mma_2"]
+    }
+}
+
+/// Those that take over from kernels for Hopper. What is on multiples of 16 bytes is on multiples of 4 too.
+pub(super) const fn entries_instead(product: &Product<'_>) -> [&'static str; 4] {
+    let [_, _, four, two] = mma_entries(product);
+    [four, "", four, two]
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let tile = mma_tile(&plan.op, &plan.target);
-    for product in chunks(plan, workspace, args)?.into_iter().flatten() {
+    for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace.
-        unsafe { product.launch_mma(queue, plan, &tile, mma_entries(&product))? };
+        unsafe {
+            bring(queue, plan, workspace, &mut up)?;
+            up.launch_mma(queue, plan, &tile, mma_entries(&up))?;
+            down.launch_mma(queue, plan, &tile, mma_entries(&down))?;
+        }
     }
     Ok(())
 }
@@ -230,23 +289,24 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let [up_tile, down_tile] = wgmma_tiles(&plan.op, &plan.target);
     let mut overlap = false;
-    for product in chunks(plan, workspace, args)?.into_iter().flatten() {
+    for mut product in chunks(plan, workspace, args)?.into_iter().flatten() {
         let up = product.activation.is_some();
-        let [_, four, two] = mma_entries(&product);
-        // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and the width says that rows start where
+        // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and aligned rows start where
         // TMA can read them. Only kernels that wait for the one before are started early.
         unsafe {
-            match (product.width(), up) {
-                (16, true) if product.writes_whole() => {
+            if up {
+                bring(queue, plan, workspace, &mut product)?;
+            }
+            match (product.aligned(), up) {
+                (true, true) if product.writes_whole() => {
                     let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", cut: None, overlap };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
-                (16, false) => {
+                (true, false) => {
                     let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", cut: None, overlap };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
-                // What is on multiples of 16 bytes is on multiples of 4 too: only the bias of the first product is not.
-                _ => product.launch_mma(queue, plan, &INSTEAD, [four, four, two])?,
+                _ => product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?,
             }
         }
         overlap = true;
@@ -263,8 +323,7 @@ mod tests {
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
     fn op(tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
-        let activation = Activation::GeluTanh;
-        FusedMlp { dtype: DType::F16, tokens, d_model, d_ff, d_out: d_model, activation, gated: false, bias1: false, bias2: false, residual: false }
+        FusedMlp::new(DType::F16, [tokens, d_model, d_ff, d_model], Activation::GeluTanh)
     }
 
     #[test]
@@ -282,5 +341,17 @@ mod tests {
     fn chunks_leave_few_multiprocessors_idle() {
         // 8 × 43 and 8 × 16 tiles for 132 multiprocessors; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
         assert_eq!(chunk_rows(&op(4096, 4096, 11008), &H200), Ok(1024));
+    }
+
+    #[test]
+    fn weights_packed_at_load_take_the_kernels_of_whole_rows() {
+        let takes = |op: &FusedMlp| (covers_sm90(op, &H200).is_ok(), workspace(op, &H200));
+        let odd = op(300, 4095, 11008);
+        assert_eq!(takes(&odd), (false, 300 * 11008 * 2), "two bytes at a time");
+        let padded = odd.with_padded_weights();
+        assert_eq!(takes(&padded), (true, 300 * (11008 + 4096) * 2), "X alone is copied");
+        assert_eq!(takes(&FusedMlp { x_stride: 4096, ..padded }), (true, 300 * 11008 * 2));
+        assert!(!takes(&op(300, 4096, 11007).with_padded_weights()).0, "an odd intermediate");
+        assert!(workspace(&op(100_000, 4095, 11008).with_padded_weights(), &H200) <= MAX_WORKSPACE);
     }
 }

@@ -200,12 +200,20 @@ impl Product<'_> {
         self.params().vector == 1
     }
 
+    /// Whether every row of X and of the weights starts on a multiple of that many bytes.
+    fn starts_on(&self, width: u64) -> bool {
+        let starts = [address(&self.x), address(&self.w), address_of(self.gate.as_ref()), self.x_stride * 2, self.w_stride * 2];
+        starts.iter().all(|place| place.is_multiple_of(width))
+    }
+
+    /// Whether TMA can read X and the weights: every row starts on a multiple of 16 bytes, wherever it ends.
+    pub(super) fn aligned(&self) -> bool {
+        self.starts_on(16)
+    }
+
     /// The most bytes, of 16, 4 and 2, that every row of X and of the weights starts on a multiple of, and is whole in.
     pub(super) fn width(&self) -> u64 {
-        let starts = [address(&self.x), address(&self.w), address_of(self.gate.as_ref())];
-        let sizes = [self.x_stride * 2, self.w_stride * 2];
-        let all = |width: &u64| starts.iter().chain(&sizes).all(|place| place.is_multiple_of(*width));
-        [16, 4].into_iter().find(all).unwrap_or(2)
+        [16, 4].into_iter().find(|&width| self.starts_on(width) && (self.depth * 2).is_multiple_of(width)).unwrap_or(2)
     }
 
     /// How the kernels of `tile/mma_gemm.cuh` are started.
@@ -214,15 +222,18 @@ impl Product<'_> {
         Launch { shared_bytes: tile.shared_bytes(), ..Launch::new(blocks(tiles), tile.threads()) }
     }
 
-    /// Puts a kernel of `tile/mma_gemm.cuh` into the queue: the one of `entries` for 16, 4 or 2 bytes at once.
+    /// Puts a kernel of `tile/mma_gemm.cuh` into the queue: the one of `entries` for 16 bytes at once, for 16 of rows whose last piece is
+    /// shorter (where there is such a kernel), for 4 or 2.
     ///
     /// # Safety
     /// As [`Plan::launch`].
-    pub(super) unsafe fn launch_mma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &MmaTile, entries: [&str; 3]) -> Result<()> {
+    pub(super) unsafe fn launch_mma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &MmaTile, entries: [&str; 4]) -> Result<()> {
+        let [whole, ragged, four, two] = entries;
         let entry = match self.width() {
-            16 => entries[0],
-            4 => entries[1],
-            _ => entries[2],
+            16 => whole,
+            _ if self.aligned() && !ragged.is_empty() => ragged,
+            4 => four,
+            _ => two,
         };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &self.mma_launch(tile), &self.params()) }

@@ -55,6 +55,8 @@ params! {
         rows: u64,
         columns: u64,
         depth: u64,
+        x_stride: u64,
+        w_stride: u64,
         /// Of the delta: the adapter of each token, or null.
         token_adapter: [const i32],
         scaling: [const f32],
@@ -103,6 +105,8 @@ fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) 
         rows: op.tokens,
         columns: op.d_out,
         depth: op.d_in,
+        x_stride: op.x_stride,
+        w_stride: op.w_stride,
         token_adapter: 0,
         scaling: 0,
         core: 0,
@@ -134,4 +138,40 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let tiles = op.tokens.div_ceil(TILE) * op.d_out.div_ceil(TILE);
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, "linear_simt", &Launch::new(blocks(tiles), 256), &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel::Target;
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+
+    /// The variant that is taken, and its workspace.
+    fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
+        let fits = |variant: &&Variant<Linear>| variant.runs_on.accept(target.arch).is_ok() && (variant.covers)(op, target).is_ok();
+        VARIANTS.iter().find(fits).map(|variant| (variant.name, (variant.workspace)(op, target)))
+    }
+
+    #[test]
+    fn weights_packed_at_load_are_streamed_and_take_no_workspace() {
+        // What is copied lies in the workspace: W never, X where its rows start anywhere.
+        for (rows, packed, padded, copied) in
+            [(1, "sm80_rows", "sm90_stream", 0), (16, "sm80_rows", "sm90_stream", 16), (64, "sm90_stream", "sm90_stream", 64), (2048, "sm90", "sm90", 2048)]
+        {
+            let op = Linear::new(DType::F16, [rows, 4096, 4095]);
+            let whole = if rows < 17 { 0 } else { rows + 4096 };
+            assert_eq!(taken(&op, &H200), Some((packed, whole * 8192)), "{rows} rows");
+            let op = op.with_padded_weights();
+            assert_eq!(taken(&op, &H200), Some((padded, copied * 8192)), "{rows} rows, w padded");
+            assert_eq!(taken(&Linear { x_stride: 4096, ..op }, &H200), Some((padded, 0)), "{rows} rows, both padded");
+        }
+        for (rows, name, copied) in [(1, "sm80_rows", 0), (8, "sm80_rows", 0), (17, "sm80", 17), (2048, "sm80", 2048)] {
+            let op = Linear::new(DType::F16, [rows, 4096, 4095]).with_padded_weights();
+            assert_eq!(taken(&op, &RTX3090), Some((name, copied * 8192)), "{rows} rows");
+        }
+        let short = Linear { x_stride: 376, ..Linear::new(DType::BF16, [4096, 1536, 371]).with_padded_weights() };
+        assert_eq!(taken(&short, &H200), Some(("sm90_stationary", 0)));
+    }
 }

@@ -7,6 +7,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
 use super::linear_tensor::{product, unpacked};
 use super::params::params;
+use super::repack::padded;
 use super::tma::{Layout, Swizzle, TensorMap};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
@@ -107,7 +108,10 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
         }
         (RUNS_SM80.covers)(delta, target)?;
     }
-    WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, op.d_in)?;
+    // It copies nothing first, and what adapters add is read in whole eights.
+    for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
     fits(shared_bytes(2, true), target)
 }
 
@@ -137,7 +141,7 @@ fn unit(dtype: DType, groups: u64) -> Unit {
 
 /// With tensor maps: of W a block's part of a step in the order that the kernel tells, of the residual runs of 32 columns of 64 rows.
 fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weight, shift]: [u64; 2]) -> Result<NormParams> {
-    let (rows, k) = (product.rows, product.depth);
+    let (rows, k, stride) = (product.rows, product.depth, product.w_stride);
     let map = |dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle, start| Layout { dtype, dims, strides, box_dims, swizzle }.encode_at(start);
     let w_box = [STEP as u32, 2, 4, 4, (COLUMNS / RUN / CLUSTER) as u32];
     let residual_map = match product.residual {
@@ -145,8 +149,8 @@ fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weigh
         start => map(&[RUN, rows, COLUMNS / RUN], &[COLUMNS, RUN], &[RUN as u32, ROWS as u32, (COLUMNS / RUN) as u32], Swizzle::None, start)?,
     };
     Ok(NormParams {
-        x_map: map(&[k, rows], &[k], &[STEP as u32, (groups * ROWS) as u32], Swizzle::B128, product.x)?,
-        w_map: map(&[k, 2, 4, 4, COLUMNS / RUN], &[k, 8 * k, 2 * k, RUN * k], &w_box, Swizzle::B128, product.w)?,
+        x_map: map(&[k, rows], &[product.x_stride], &[STEP as u32, (groups * ROWS) as u32], Swizzle::B128, product.x)?,
+        w_map: map(&[k, 2, 4, 4, COLUMNS / RUN], &[stride, 8 * stride, 2 * stride, RUN * stride], &w_box, Swizzle::B128, product.w)?,
         residual_map,
         bias: product.bias,
         weight,
@@ -172,7 +176,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let (params, [weight, shift]) = (alone.params(), [address(&norm.weight), address(&norm.bias)]);
     // SAFETY: the caller's promise; width and vector say that rows start where TMA can read them, and 16 bytes be written.
     unsafe {
-        if alone.width() >= 16 && params.vector == 1 {
+        if alone.aligned() && params.vector == 1 {
             let sums = match (&plan.delta, &args.delta) {
                 (Some(delta), Some(own)) => with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)?,
                 _ => None,
@@ -197,7 +201,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         }
         // What adapters add is left in y first.
         let (product, _) = product(queue, plan, workspace, args)?;
-        product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "linear_mma_4", "linear_mma_2"])?;
+        product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"])?;
         let rows = NormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };
         plan.launch(queue, "linear_norm_rows", &Launch::new(blocks(op.tokens.div_ceil(8)), 256), &rows)
     }
@@ -226,7 +230,9 @@ mod tests {
         let odd = [
             Linear { norm: None, ..op(64) },
             Linear { d_out: 768, ..op(64) },
-            Linear { d_in: 1540, ..op(64) },
+            Linear { d_in: 1540, x_stride: 1540, w_stride: 1540, ..op(64) },
+            Linear { x_stride: 1540, ..op(64) },
+            Linear { w_stride: 1540, ..op(64) },
             Linear { dtype: DType::F32, ..op(64) },
             Linear { activation: Some(crate::ops::Activation::Relu), ..op(64) },
         ];

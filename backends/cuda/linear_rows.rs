@@ -3,7 +3,7 @@
 use super::gemm::{HALVES, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_tensor::product;
+use super::linear_tensor::adapted;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -46,7 +46,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if op.tokens > ROOMS[1] {
         return Err(format!("{} rows > {}: X is not kept in shared memory", op.tokens, ROOMS[1]));
     }
-    if op.d_in.is_multiple_of(8) {
+    if [op.d_in, op.x_stride, op.w_stride].iter().all(|elements| elements.is_multiple_of(8)) {
         return Err(format!("rows of {} elements are whole in 16 bytes", op.d_in));
     }
     fits(u32::try_from(shared_bytes(op.tokens, op.d_in)).unwrap_or(u32::MAX), target)
@@ -75,7 +75,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let how = Launch { shared_bytes, ..Launch::new((eights * PHASES) as u32, (WARPS * 32) as u32) };
     // SAFETY: the caller's promise.
     unsafe {
-        let (product, _) = product(queue, plan, workspace, args)?;
+        let product = adapted(queue, plan, workspace, args)?;
         plan.launch(queue, "linear_rows", &how, &product.params())
     }
 }

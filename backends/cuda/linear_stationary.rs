@@ -4,7 +4,8 @@ use super::adapter_basis::{AdaptedParams, adapted_headers, projected, with_basis
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
-use super::linear_tensor::{early, product, unpacked};
+use super::linear_tensor::{early, product, takes_basis, unpacked};
+use super::repack::padded;
 use super::tma::{Layout, Swizzle};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
@@ -74,7 +75,10 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if !op.d_out.is_multiple_of(RUN) {
         return Err(format!("{} outputs: it writes runs of {RUN}", op.d_out));
     }
-    WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, op.d_in)?;
+    // It copies nothing first, and what adapters add is read in whole eights.
+    for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
     let (_, lanes) = grid(u64::MAX, op.d_out, target);
     let share = lanes * op.d_out * 100 / (u64::from(target.units) * SLAB).max(1);
     if share < LEAST_SHARE {
@@ -123,7 +127,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let (pairs, lanes) = grid(op.tokens, op.d_out, &plan.target);
     let blocks = Launch { shared_bytes: SHARED_BYTES, cluster: [CLUSTER as u32, 1, 1], ..Launch::new((lanes * pairs * CLUSTER) as u32, THREADS) };
     let alone = unpacked(op, args);
-    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, alone.width() >= 16 && alone.params().vector == 1) {
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, takes_basis(&alone)) {
         // SAFETY: the caller's promise. The second kernel reads what the first leaves in the workspace.
         unsafe {
             let workspace = plan.delta_workspace(workspace)?;
@@ -142,8 +146,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     // SAFETY: the caller's promise; width and vector say that rows start where TMA can read them, and 16 bytes be written.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
-        if product.width() < 16 || product.params().vector == 0 {
-            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "linear_mma_4", "linear_mma_2"]);
+        if !product.aligned() || !product.writes_whole() {
+            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
         }
         // With no adapters' part the kernel waits before it reads anything.
         let launch = Launch { overlap: overlap || !product.adds, ..blocks };

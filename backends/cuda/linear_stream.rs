@@ -3,8 +3,9 @@
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_tensor::{padded, product, repack_header, repacked_bytes, repacks};
+use super::linear_tensor::{product, repacked_bytes, strides};
 use super::params::params;
+use super::repack::{REPACK, repack_header};
 use super::stream::StreamTile;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -45,7 +46,7 @@ pub(super) fn splits(op: &Linear, target: &Target) -> bool {
 pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    StreamTile::covers(op.dtype, op.tokens, op.d_out, if repacks(op) { padded(op.d_in) } else { op.d_in })?;
+    StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
     fits(StreamTile::choose(op.tokens).shared_bytes(), target)
 }
 
@@ -61,7 +62,7 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
         source: source!("linear/sm90_stream.cu"),
         headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda()), repack_header()],
         defines,
-        entries: &["linear_repack", "linear_stream", "linear_mma_4", "linear_mma_2"],
+        entries: &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
@@ -72,11 +73,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         return Ok(());
     }
     let tile = StreamTile::choose(op.tokens);
-    // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
+    // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
-        if product.width() < 16 {
-            return product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]);
+        if !product.aligned() {
+            return product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]);
         }
         let (split, room) = (splits(op, &plan.target), StreamTile::clusters(plan.target.units));
         let tile_rows = StreamTile::tile_rows(op.d_out, room, split);

@@ -22,8 +22,10 @@ pub(super) const ADAPTED: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     covers: |op, target| {
         linear_stream::covers(op, target)?;
-        // It reads X and W as they lie.
-        StreamTile::covers(op.dtype, op.tokens, op.d_out, op.d_in)?;
+        // It reads X and W as they lie, and X in whole eights.
+        for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
+            StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
+        }
         Adapted::of(op, target).map(drop)
     },
     unit: |op, target| match Adapted::of(op, target) {
@@ -148,11 +150,11 @@ impl Adapted {
         let op = &plan.op;
         let own = unpacked(op, args);
         let room = StreamTile::resident(plan, ENTRY, |clusters| self.start(clusters))?;
-        let (Some(delta), Some(of), true) = (&op.delta, &args.delta, own.width() >= 16 && (!self.split || StreamTile::splits(op.d_out, room))) else {
+        let (Some(delta), Some(of), true) = (&op.delta, &args.delta, own.aligned() && (!self.split || StreamTile::splits(op.d_out, room))) else {
             // SAFETY: the caller's promise. What is on multiples of 16 bytes is on multiples of 4 too.
             unsafe {
                 let (product, _) = product(queue, plan, workspace, args)?;
-                return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "linear_mma_4", "linear_mma_2"]);
+                return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
             }
         };
         let (slice, operands) = (&delta.slices[0], &of.slices[0]);

@@ -1,11 +1,11 @@
 //! `linear` on the tensor cores: the variants `sm80` and `sm90`.
 
 use super::adapter_basis::{adapted_headers, has_basis, with_basis};
-use super::gemm::{ActivationForm, HALVES, MmaTile, Product, elements, fits, gemm_header, half};
+use super::gemm::{ActivationForm, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
-use super::params::params;
+use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, range};
 use super::queue::starts_early;
+use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{Cut, WgmmaLaunch, WgmmaTile};
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -43,49 +43,19 @@ pub(super) const SM90: Variant<Linear> = Variant {
     launch: launch_sm90,
 };
 
-params! {
-    /// Of the kernel that copies rows of both operands to places that are multiples of 16 bytes.
-    RepackParams {
-        x: [const element],
-        x_to: [element],
-        x_rows: u64,
-        w: [const element],
-        w_to: [element],
-        w_rows: u64,
-        depth: u64,
-        /// Of both copies.
-        stride: u64,
-    }
-}
-
-/// Elements from a row to the next where rows start on multiples of 16 bytes.
-pub(super) const fn padded(depth: u64) -> u64 {
-    depth.next_multiple_of(8)
-}
-
-/// Rows of X from which on it pays to copy both operands: each is read once more, instead of two bytes at a time for every tile.
-const REPACK_ROWS: u64 = 17;
-
-/// Whether X and W are first copied to rows that start on multiples of 16 bytes.
-pub(super) const fn repacks(op: &Linear) -> bool {
-    !op.d_in.is_multiple_of(8) && op.tokens >= REPACK_ROWS
-}
-
-/// Bytes that the copies take, a multiple of 16.
+/// Bytes of what is copied before the product.
 pub(super) fn repacked_bytes(op: &Linear) -> u64 {
-    if repacks(op) { (op.tokens + op.d_out).saturating_mul(padded(op.d_in) * op.dtype.size()) } else { 0 }
+    Copies::of(op).bytes([op.tokens, op.d_out], op.d_in)
 }
 
-/// The header of the kernel that copies.
-pub(super) fn repack_header() -> (&'static str, String) {
-    ("linear/repack_params.cuh", RepackParams::cuda())
+/// The strides of X and of W that a product's kernel finds, copied or as they are.
+pub(super) fn strides(op: &Linear) -> [u64; 2] {
+    Copies::of(op).strides([x_stride(op), op.w_stride], op.d_in)
 }
 
-/// How it is started, for that many rows of both operands: a block's 256 threads take four rows at once, or whole groups of four where
-/// a row is short.
-fn repack_launch([x_rows, w_rows]: [u64; 2], stride: u64) -> Launch {
-    let rows = 256 / (stride / 8).min(256) * 4;
-    Launch::new(blocks(x_rows.div_ceil(rows) + w_rows.div_ceil(rows)), 256)
+/// That of X. A single row has none: TMA is told one that it takes.
+fn x_stride(op: &Linear) -> u64 {
+    if op.tokens == 1 { padded(op.d_in) } else { op.x_stride }
 }
 
 fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
@@ -111,7 +81,9 @@ fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> 
     half(op.dtype)?;
     op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
-    WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, padded(op.d_in))?;
+    for stride in strides(op) {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
     fits(wgmma_tile(op, target).0.most_shared_bytes(), target)
 }
 
@@ -123,7 +95,7 @@ fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
         source: source!("linear/sm80.cu"),
         headers: vec![gemm_header(), repack_header()],
         defines,
-        entries: &["linear_repack", "linear_mma_16", "linear_mma_4", "linear_mma_2"],
+        entries: &[REPACK, "linear_mma_16", "linear_mma_ragged", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes(),
     }
 }
@@ -141,9 +113,9 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
         headers: [vec![gemm_header(), repack_header()], adapted_headers()].concat(),
         defines,
         entries: match (tile.cuts(), tile.takes_basis()) {
-            (true, _) => &["linear_repack", "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, true) => &["linear_repack", "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, false) => &["linear_repack", "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
+            (true, _) => &[REPACK, "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, true) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, false) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },
         shared_bytes: tile.most_shared_bytes().max(INSTEAD.shared_bytes()),
     }
@@ -162,44 +134,38 @@ pub(super) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'
         rows: op.tokens,
         columns: op.d_out,
         depth: op.d_in,
-        x_stride: op.d_in,
-        w_stride: op.d_in,
+        x_stride: x_stride(op),
+        w_stride: op.w_stride,
         y_stride: op.d_out,
         activation: op.activation,
         adds: op.delta.is_some(),
     }
 }
 
-/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
-/// the queue: the adapters' part, which it finds in y, rounded once; and where that pays, copies of the operands in the workspace.
+/// The product on its operands as they are, with the adapters' part put into the queue before it: it finds that in y, rounded once.
 ///
 /// # Safety
 /// As [`Plan::launch`].
-pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
-    let op = &plan.op;
+pub(super) unsafe fn adapted<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
     if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
         // SAFETY: the caller's promise: the delta's y is this operation's own.
         unsafe { delta.run(queue, &plan.delta_workspace(workspace)?, own)? };
     }
-    let mut product = unpacked(op, args);
-    if repacks(op) {
-        let stride = padded(op.d_in);
-        let x = elements(workspace, op.dtype, 0, op.tokens * stride)?;
-        let w = elements(workspace, op.dtype, op.tokens * stride, op.d_out * stride)?;
-        let params = RepackParams {
-            x: address(&args.x),
-            x_to: address(&x),
-            x_rows: op.tokens,
-            w: address(&args.w),
-            w_to: address(&w),
-            w_rows: op.d_out,
-            depth: op.d_in,
-            stride,
-        };
-        // SAFETY: the caller's promise; the workspace holds both copies.
-        unsafe { plan.launch(queue, "linear_repack", &repack_launch([op.tokens, op.d_out], stride), &params)? };
-        product = Product { x, w, depth: stride, x_stride: stride, w_stride: stride, ..product };
-    }
+    Ok(unpacked(&plan.op, args))
+}
+
+/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
+/// the queue: the adapters' part, and where that pays, copies of the operands in the workspace.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(super) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
+    // SAFETY: the caller's promise; the workspace is as large as the copies want it.
+    let product = unsafe {
+        let mut product = adapted(queue, plan, workspace, args)?;
+        Copies::of(&plan.op).launch(queue, plan, workspace, &mut product)?;
+        product
+    };
     let overlap = product.adds && early(queue, args);
     Ok((product, overlap))
 }
@@ -210,17 +176,22 @@ pub(super) fn early(queue: &mut Queue, args: &LinearArgs<Cuda>) -> bool {
     starts_early(&queue.take_open(), &reads.into_iter().flatten().map(range).collect::<Vec<_>>())
 }
 
+/// Whether kernels that make h of the adapters' basis themselves take it: they read X, W and the basis in whole eights, and write so.
+pub(super) fn takes_basis(product: &Product<'_>) -> bool {
+    product.width() == 16 && product.writes_whole()
+}
+
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
-        product.launch_mma(queue, plan, &mma_tile(&plan.op, &plan.target), ["linear_mma_16", "linear_mma_4", "linear_mma_2"])
+        product.launch_mma(queue, plan, &mma_tile(&plan.op, &plan.target), ["linear_mma_16", "linear_mma_ragged", "linear_mma_4", "linear_mma_2"])
     }
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     let (alone, tile) = (unpacked(&plan.op, args), basis_tile(&plan.op, &plan.target));
-    if let (Some(delta), Some(own), Some(tile), true) = (&plan.delta, &args.delta, tile, alone.width() >= 16 && alone.params().vector == 1) {
+    if let (Some(delta), Some(own), Some(tile), true) = (&plan.delta, &args.delta, tile, takes_basis(&alone)) {
         // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
         unsafe {
             if let Some(sums) = with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)? {
@@ -228,20 +199,20 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
             }
         }
     }
-    // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
+    // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         let (tile, parts) = wgmma_tile(&plan.op, &plan.target);
         let rest = repacked_bytes(&plan.op);
         let rest = workspace.part(rest, workspace.len - rest);
-        match product.width() {
-            16 => {
+        match product.aligned() {
+            true => {
                 let cut = rest.filter(|_| parts > 1).map(|workspace| Cut { entry: "linear_wgmma_cut", parts, workspace });
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || (!product.adds && cut.is_none());
                 product.launch_wgmma(queue, plan, &WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", cut, overlap })
             }
-            _ => product.launch_mma(queue, plan, &INSTEAD, ["", "linear_mma_4", "linear_mma_2"]),
+            false => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
         }
     }
 }

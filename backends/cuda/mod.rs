@@ -40,6 +40,7 @@ mod pointwise;
 mod prefix_attention;
 mod prefix_attention_sm80;
 mod queue;
+mod repack;
 mod resources;
 mod stream;
 pub mod tma;

@@ -1,7 +1,7 @@
 //! `fused_mlp`: a chunk of rows at a time, so that the intermediate stays small and in the cache: FC1 with its
 //! activation (gated: gate, then up times gate) into the workspace, FC2 out of it.
 
-use super::product::{Epilogue, Operands, Product, VARIANTS};
+use super::product::{Epilogue, Operands, Product, Sizes, VARIANTS};
 use super::queue::part;
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
@@ -36,9 +36,11 @@ impl Plan {
 impl Wgpu {
     /// The plan with that variant, or why there is none here.
     fn plan_mlp(&self, op: &FusedMlp, variant: &'static str) -> Result<std::result::Result<Plan, String>> {
-        let product = |shape: [u64; 2], epilogue: Epilogue| self.product(variant, op.dtype, shape, epilogue);
+        let product = |sizes: Sizes, epilogue: Epilogue| self.product(variant, op.dtype, sizes, epilogue);
+        let first = Sizes { d_out: op.d_ff, d_in: op.d_model, x_stride: op.x_stride, w_stride: op.w1_stride };
+        let second = Sizes { d_out: op.d_out, d_in: op.d_ff, x_stride: op.d_ff, w_stride: op.w2_stride };
         let gate = if op.gated {
-            match product([op.d_ff, op.d_model], Epilogue { activation: Some(op.activation), ..Epilogue::default() })? {
+            match product(first, Epilogue { activation: Some(op.activation), ..Epilogue::default() })? {
                 Ok(gate) => Some(gate),
                 Err(reason) => return Ok(Err(reason)),
             }
@@ -46,8 +48,8 @@ impl Wgpu {
             None
         };
         let activation = (!op.gated).then_some(op.activation);
-        let up = product([op.d_ff, op.d_model], Epilogue { activation, bias: op.bias1, gate: op.gated, ..Epilogue::default() })?;
-        let down = product([op.d_out, op.d_ff], Epilogue { bias: op.bias2, residual: op.residual, ..Epilogue::default() })?;
+        let up = product(first, Epilogue { activation, bias: op.bias1, gate: op.gated, ..Epilogue::default() })?;
+        let down = product(second, Epilogue { bias: op.bias2, residual: op.residual, ..Epilogue::default() })?;
         let (up, down) = match (up, down) {
             (Ok(up), Ok(down)) => (up, down),
             (Err(reason), _) | (_, Err(reason)) => return Ok(Err(reason)),
@@ -94,7 +96,8 @@ impl Kernel<FusedMlp> for Wgpu {
         while row < op.tokens {
             let rows = plan.rows.min(op.tokens - row);
             let of = |slice: &Slice<Self>, columns: u64| part(slice, row * columns * size, rows * columns * size);
-            let (x, y) = (of(&args.x, op.d_model), of(&args.y, op.d_out));
+            let x = part(&args.x, row * op.x_stride * size, ((rows - 1) * op.x_stride + op.d_model) * size);
+            let y = of(&args.y, op.d_out);
             let residual = args.residual.as_ref().map(|slice| of(slice, op.d_out));
             let h = part(workspace, 0, rows * op.d_ff * size);
             let mut gate = None;

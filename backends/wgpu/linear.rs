@@ -2,7 +2,7 @@
 //! kernels first put the delta of the same rows into the workspace, in f32, which the epilogue adds.
 
 use super::codebook_gemm::{MAX_WORKSPACE, Rows, SlicePlan, Target};
-use super::product::{Epilogue, Operands, Product, VARIANTS};
+use super::product::{Epilogue, Operands, Product, Sizes, VARIANTS};
 use super::queue::part;
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
@@ -35,7 +35,8 @@ impl Wgpu {
             return Ok(Err(reason));
         }
         let epilogue = Epilogue { activation: op.activation, bias: op.bias, residual: op.residual, delta: op.delta.is_some(), gate: false };
-        let product = match self.product(variant, op.dtype, [op.d_out, op.d_in], epilogue)? {
+        let sizes = Sizes { d_out: op.d_out, d_in: op.d_in, x_stride: op.x_stride, w_stride: op.w_stride };
+        let product = match self.product(variant, op.dtype, sizes, epilogue)? {
             Ok(product) => product,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -89,7 +90,8 @@ impl Kernel<Linear> for Wgpu {
         while row < op.tokens {
             let rows = plan.rows.min(op.tokens - row);
             let of = |slice: &Slice<Self>, columns: u64| part(slice, row * columns * size, rows * columns * size);
-            let (x, y) = (of(&args.x, op.d_in), of(&args.y, op.d_out));
+            let x = part(&args.x, row * op.x_stride * size, ((rows - 1) * op.x_stride + op.d_in) * size);
+            let y = of(&args.y, op.d_out);
             let residual = args.residual.as_ref().map(|slice| of(slice, op.d_out));
             let mut delta = None;
             if let (Some(slice), Some(op), Some(args)) = (&plan.delta, &op.delta, &args.delta) {

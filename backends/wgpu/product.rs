@@ -32,7 +32,7 @@ pub(super) struct Epilogue {
     pub residual: bool,
 }
 
-/// The operands of a product: x `[rows, d_in]`, w `[d_out, d_in]`, y `[rows, d_out]`; the others as [`Epilogue`] says.
+/// The operands of a product: x `[rows, d_in]` and w `[d_out, d_in]` with the strides of [`Sizes`], y `[rows, d_out]`; the others as [`Epilogue`] says.
 pub(super) struct Operands<'a> {
     pub x: &'a Slice<Wgpu>,
     pub w: &'a Slice<Wgpu>,
@@ -43,12 +43,20 @@ pub(super) struct Operands<'a> {
     pub y: &'a Slice<Wgpu>,
 }
 
+/// Columns of y and of x, and elements from row to row of x and of w.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub d_out: u64,
+    pub d_in: u64,
+    pub x_stride: u64,
+    pub w_stride: u64,
+}
+
 /// A product of fixed inner and outer size, compiled.
 pub(super) struct Product {
     pipeline: Arc<Pipeline>,
     dtype: DType,
-    d_in: u64,
-    d_out: u64,
+    sizes: Sizes,
     /// Rows of x and y that one dispatch can reach.
     pub rows: u64,
     /// Rows of w that one dispatch can reach.
@@ -63,6 +71,8 @@ struct Params {
     columns: u32,
     d_in: u32,
     d_out: u32,
+    x_stride: u32,
+    w_stride: u32,
 }
 
 /// The value of the constant ACTIVATION of `activation.wgsl`.
@@ -121,24 +131,21 @@ pub(super) fn sources() -> Vec<Source> {
 
 impl Wgpu {
     /// The product that `variant` computes, or why it cannot here.
-    pub(super) fn product(
-        &self,
-        variant: &'static str,
-        dtype: DType,
-        [d_out, d_in]: [u64; 2],
-        epilogue: Epilogue,
-    ) -> Result<std::result::Result<Product, String>> {
+    pub(super) fn product(&self, variant: &'static str, dtype: DType, sizes: Sizes, epilogue: Epilogue) -> Result<std::result::Result<Product, String>> {
         let invocations = self.limits.max_compute_invocations_per_workgroup;
         let size = dtype.size();
         let window = self.window_bytes();
+        let Sizes { d_out, x_stride, w_stride, .. } = sizes;
         // The widest row: of x, of y, or of a delta in f32.
-        let row_bytes = (d_in.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
-        let (rows, columns) = (window / row_bytes, window / (d_in * size));
+        let row_bytes = (x_stride.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
+        let (rows, columns) = (window / row_bytes, window / (w_stride * size));
         let obstacle = match variant {
             _ if invocations < INVOCATIONS => Some(format!("needs workgroups of {INVOCATIONS}, the device allows {invocations}")),
             "f16" if dtype != DType::F16 => Some("is for f16 operands".into()),
             "f16" if !self.caps.f16 => Some("the adapter has no f16 in shaders".into()),
-            _ if rows == 0 || columns == 0 => Some(format!("a row of {} elements, the device binds {window} bytes at a time", d_in.max(d_out))),
+            _ if rows == 0 || columns == 0 => {
+                Some(format!("a row of {} elements, the device binds {window} bytes at a time", x_stride.max(d_out).max(w_stride)))
+            }
             _ => None,
         };
         if let Some(reason) = obstacle {
@@ -147,27 +154,28 @@ impl Wgpu {
         let pipeline = self.pipeline(&source(variant, dtype, epilogue))?;
         // Whole tiles, where there is room for one.
         let whole = |count: u64| if count > TILE { count - count % TILE } else { count };
-        Ok(Ok(Product { pipeline, dtype, d_in, d_out, rows: whole(rows), columns: whole(columns) }))
+        Ok(Ok(Product { pipeline, dtype, sizes, rows: whole(rows), columns: whole(columns) }))
     }
 }
 
 impl Product {
     /// Puts the product of `rows` rows, at most [`Product::rows`], into the queue.
     pub(super) fn run(&self, device: &Wgpu, queue: &mut Queue, rows: u64, operands: &Operands<'_>) -> Result<()> {
-        let size = self.dtype.size();
+        let (size, Sizes { d_out, d_in, x_stride, w_stride }) = (self.dtype.size(), self.sizes);
         let mut column = 0;
-        while column < self.d_out && rows > 0 {
-            let columns = self.columns.min(self.d_out - column);
+        while column < d_out && rows > 0 {
+            let columns = self.columns.min(d_out - column);
             // From the part's first element to its last: rows are d_out long, of which `columns` are used.
-            let block = |slice: &Slice<Wgpu>, size: u64| part(slice, column * size, ((rows - 1) * self.d_out + columns) * size);
-            let x = part(operands.x, 0, rows * self.d_in * size);
-            let w = part(operands.w, column * self.d_in * size, columns * self.d_in * size);
+            let block = |slice: &Slice<Wgpu>, size: u64| part(slice, column * size, ((rows - 1) * d_out + columns) * size);
+            let x = part(operands.x, 0, ((rows - 1) * x_stride + d_in) * size);
+            let w = part(operands.w, column * w_stride * size, ((columns - 1) * w_stride + d_in) * size);
             let y = block(operands.y, size);
             let bias = operands.bias.map(|bias| part(bias, column * size, columns * size));
             let residual = operands.residual.map(|slice| block(slice, size));
             let delta = operands.delta.map(|slice| block(slice, 4));
             let gate = operands.gate.map(|slice| block(slice, size));
-            let params = Params { tokens: rows as u32, columns: columns as u32, d_in: self.d_in as u32, d_out: self.d_out as u32 };
+            let [d_in, d_out, x_stride, w_stride] = [d_in, d_out, x_stride, w_stride].map(|size| size as u32);
+            let params = Params { tokens: rows as u32, columns: columns as u32, d_in, d_out, x_stride, w_stride };
             let bound = [Some(&x), Some(&w), Some(&y), bias.as_ref(), residual.as_ref(), delta.as_ref(), gate.as_ref()];
             queue.dispatch(device, &self.pipeline, &bound, &params, rows.div_ceil(TILE) * columns.div_ceil(TILE))?;
             column += columns;

@@ -11,7 +11,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS) mlp_up(const FusedMlpParams p) {
     u64 across = (p.hidden + TILE - 1) / TILE, tiles = (p.rows + TILE - 1) / TILE * across;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
-        Tile tile = {index / across * TILE, index % across * TILE, p.rows, p.hidden, p.d_model, p.d_model, p.d_model};
+        Tile tile = {index / across * TILE, index % across * TILE, p.rows, p.hidden, p.d_model, p.x_stride, p.w1_stride};
         f32 sum[2][EACH][EACH];
         if (p.wg) {
             multiply<2>(tile, p.x, {p.w1, p.wg}, sum);
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mlp_up(const FusedMlpParam
 extern "C" __global__ void __launch_bounds__(THREADS) mlp_down(const FusedMlpParams p) {
     u64 across = (p.d_out + TILE - 1) / TILE, tiles = (p.rows + TILE - 1) / TILE * across;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
-        Tile tile = {index / across * TILE, index % across * TILE, p.rows, p.d_out, p.hidden, p.hidden, p.d_ff};
+        Tile tile = {index / across * TILE, index % across * TILE, p.rows, p.d_out, p.hidden, p.hidden, p.w2_stride};
         f32 sum[1][EACH][EACH];
         multiply<1>(tile, p.intermediate, {p.w2}, sum);
 #pragma unroll

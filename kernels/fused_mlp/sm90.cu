@@ -3,6 +3,7 @@
 
 #include "tile/wgmma_gemm.cuh"
 #include "fused_mlp/mma.cuh"
+#include "tile/repack_operands.cuh"
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_up_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];

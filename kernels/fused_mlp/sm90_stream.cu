@@ -6,6 +6,7 @@
 #include "tile/stream_gemm.cuh"
 #include "fused_mlp/stream_params.cuh"
 #include "fused_mlp/mma.cuh"
+#include "tile/repack_operands.cuh"
 
 extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) mlp_stream(const __grid_constant__ MlpStreamParams p) {
     extern __shared__ __align__(1024) char shared[];

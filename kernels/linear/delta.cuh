@@ -11,7 +11,7 @@ __device__ __forceinline__ void project_tokens(const LinearParams &p, Projection
         if (adapter < 0) {
             continue;
         }
-        project(p.x + token * p.depth, p.input, p.core, p.scaling[adapter], adapter, space);
+        project(p.x + token * p.x_stride, p.input, p.core, p.scaling[adapter], adapter, space);
         for (u32 j = threadIdx.x; j < p.input.rank; j += PROJECT_THREADS) {
             p.projected[token * p.input.rank + j] = space.g[j];
         }

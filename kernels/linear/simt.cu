@@ -1,6 +1,6 @@
 // Y = act(X·Wᵀ + bias + delta) + residual, on the ordinary cores: every size, f32 as well.
 //
-// X [rows, depth], W [columns, depth], Y [rows, columns], packed; sums in f32, nothing rounded before Y. Where there is a
+// X [rows, depth], W [columns, depth], with strides, Y [rows, columns], packed; sums in f32, nothing rounded before Y. Where there is a
 // delta, `linear_project` first leaves s·h·Q of each token in the workspace, [rows, rank] f32.
 
 #include "tile/activation.cuh"
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) linear_project(con
 extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearParams p) {
     u64 across = (p.columns + TILE - 1) / TILE, tiles = (p.rows + TILE - 1) / TILE * across;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
-        Tile tile = {index / across * TILE, index % across * TILE, p.rows, p.columns, p.depth, p.depth, p.depth};
+        Tile tile = {index / across * TILE, index % across * TILE, p.rows, p.columns, p.depth, p.x_stride, p.w_stride};
         f32 sum[1][EACH][EACH];
         multiply<1>(tile, p.x, {p.w}, sum);
 #pragma unroll

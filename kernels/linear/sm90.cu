@@ -3,7 +3,7 @@
 
 #include "tile/wgmma_basis.cuh"
 #include "linear/mma.cuh"
-#include "linear/repack.cuh"
+#include "tile/repack_operands.cuh"
 #include "linear/adapted_params.cuh"
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ GemmParams p) {

@@ -4,7 +4,7 @@
 #include "tile/stream_gemm.cuh"
 #include "linear/stream_params.cuh"
 #include "linear/mma.cuh"
-#include "linear/repack.cuh"
+#include "tile/repack_operands.cuh"
 
 extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) linear_stream(const __grid_constant__ LinearStreamParams p) {
     extern __shared__ __align__(1024) char shared[];

@@ -42,8 +42,9 @@ template <int WIDTH> __device__ __forceinline__ void load_piece(char *to, const 
 }
 
 // Brings ROWS rows from `first` on, TILE_DEPTH elements at a time, with zeros for what lies outside [count, depth]. PAIRED:
-// eight rows of `from` and the same eight of `gate` in turn, so that one thread gets the sums of both.
-template <int WIDTH, int ROWS, bool PAIRED> struct Loader {
+// eight rows of `from` and the same eight of `gate` in turn, so that one thread gets the sums of both. RAGGED: a row's last piece may be
+// shorter than the others.
+template <int WIDTH, int ROWS, bool PAIRED, bool RAGGED> struct Loader {
     static constexpr int PIECE = WIDTH / 2, EACH = TILE_DEPTH / PIECE, PASSES = ROWS * EACH / MMA_THREADS;
     // Rows that a pass of all threads takes. Where they are whole turns, a thread's next piece lies as many rows further on.
     static constexpr int ROWS_A_PASS = MMA_THREADS / EACH, STEP = PAIRED ? ROWS_A_PASS / 2 : ROWS_A_PASS;
@@ -81,7 +82,12 @@ template <int WIDTH, int ROWS, bool PAIRED> struct Loader {
             // What is outside is not read, wherever it lies.
             bool inside = source(piece) < left && start + k < depth;
             const element *at = REGULAR ? from + u64(pass * STEP) * stride : place(piece);
-            load_piece<WIDTH>(to + swizzled(row, k), at + start, inside);
+            if constexpr (RAGGED) {
+                u64 rest = inside ? (depth - start - k) * 2 : 0;
+                cp_async_16(shared_address(to + swizzled(row, k)), at + start, rest < 16 ? u32(rest) : 16);
+            } else {
+                load_piece<WIDTH>(to + swizzled(row, k), at + start, inside);
+            }
         }
     }
 };
@@ -164,9 +170,10 @@ template <bool GATED> __device__ __forceinline__ void store_outputs(const GemmPa
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED. Every row of X and W starts on a multiple
-// of WIDTH bytes and K is whole in it: 16, 4 or 2.
-template <int WIDTH, bool GATED> __device__ __forceinline__ void mma_gemm(const GemmParams &p, char *shared) {
+// of WIDTH bytes and K is whole in it: 16, 4 or 2; but for RAGGED (and 16), where K ends anywhere.
+template <int WIDTH, bool GATED, bool RAGGED = false> __device__ __forceinline__ void mma_gemm(const GemmParams &p, char *shared) {
     constexpr u64 OUTPUTS = GATED ? TILE_COLUMNS / 2 : TILE_COLUMNS;
+    static_assert(!RAGGED || WIDTH == 16, "shorter pieces have no rest");
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 warp_along = warp / (WARPS_DOWN * WARPS_ACROSS);
     u32 warp_row = warp / WARPS_ACROSS % WARPS_DOWN * WARP_ROWS, warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
@@ -178,8 +185,8 @@ template <int WIDTH, bool GATED> __device__ __forceinline__ void mma_gemm(const 
         tile_place<8>(index, down, across, row, column);
         row *= TILE_ROWS;
         column *= OUTPUTS;
-        Loader<WIDTH, TILE_ROWS, false> x(p.x, p.x, p.x_stride, row, p.rows, p.depth);
-        Loader<WIDTH, TILE_COLUMNS, GATED> w(p.w, p.gate, p.w_stride, column, p.columns, p.depth);
+        Loader<WIDTH, TILE_ROWS, false, RAGGED> x(p.x, p.x, p.x_stride, row, p.rows, p.depth);
+        Loader<WIDTH, TILE_COLUMNS, GATED, RAGGED> w(p.w, p.gate, p.w_stride, column, p.columns, p.depth);
         auto load = [&](u32 step) {
             char *stage = shared + step % STAGES * STAGE_BYTES;
             x.load(stage, u64(step) * TILE_DEPTH);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::report::{Entry, Outcome};
-use super::shape::{Point, Shape, Suite};
+use super::shape::{Padding, Point, Shape, Suite};
 use super::suite::Extent;
 use crate::device::Kind;
 use crate::dtype::DType;
@@ -34,15 +34,19 @@ pub enum Axis {
     K,
     /// Columns of y in a product with one row.
     GemvN,
+    /// The same where weights are packed at load, their rows on multiples of 16 bytes.
+    KPadded,
     /// Columns of x in a product with one row.
     GemvK,
+    /// The same where weights are packed at load.
+    GemvKPadded,
     /// Elements of a head.
     HeadDim,
 }
 
 impl Axis {
     /// Every axis, in the order in which they are measured.
-    pub const ALL: [Self; 6] = [Self::M, Self::N, Self::K, Self::GemvN, Self::GemvK, Self::HeadDim];
+    pub const ALL: [Self; 8] = [Self::M, Self::N, Self::K, Self::KPadded, Self::GemvN, Self::GemvK, Self::GemvKPadded, Self::HeadDim];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -50,8 +54,10 @@ impl Axis {
             Self::M => "m",
             Self::N => "n",
             Self::K => "k",
+            Self::KPadded => "k-padded",
             Self::GemvN => "gemv-n",
             Self::GemvK => "gemv-k",
+            Self::GemvKPadded => "gemv-k-padded",
             Self::HeadDim => "head-dim",
         }
     }
@@ -68,13 +74,18 @@ impl Axis {
 
     fn shape(self, size: u64, kind: Kind) -> Shape {
         let (others, ..) = self.range(kind);
-        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None };
+        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None };
+        // A size that is aligned is so without padding.
+        let padding = if size.is_multiple_of(ALIGNED) { Padding::None } else { Padding::Weights };
+        let padded = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding };
         match self {
             Self::M => product(size, others, others),
             Self::N => product(others, size, others),
             Self::K => product(others, others, size),
+            Self::KPadded => padded(others, others, size),
             Self::GemvN => product(1, size, others),
             Self::GemvK => product(1, others, size),
+            Self::GemvKPadded => padded(1, others, size),
             Self::HeadDim => {
                 let (batch, heads, length) = if kind == Kind::Cpu { (1, 2, 64) } else { (4, 32, 2048) };
                 Shape::Attention { batch, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim: size, causal: false, blocks: None }
@@ -163,7 +174,8 @@ pub struct Aligned {
 fn neighbour(shape: &Shape) -> Option<Shape> {
     let mut next = shape.clone();
     match &mut next {
-        Shape::Linear { tokens, d_out, d_in, .. } => {
+        Shape::Linear { tokens, d_out, d_in, padding, .. } => {
+            *padding = Padding::None;
             for size in [d_out, d_in].into_iter().chain((*tokens > 1).then_some(tokens)) {
                 *size = size.next_multiple_of(ALIGNED);
             }
@@ -203,7 +215,7 @@ mod tests {
     fn every_size_is_there_with_its_neighbour() {
         let all = names(&Sweep::default(), Kind::Discrete, false);
         // Three sweeps share the middle.
-        assert_eq!(all.len(), 3 * 257 - 2 + 2 * 257 - 1 + 97);
+        assert_eq!(all.len(), 3 * 257 - 2 + 2 * 257 - 1 + 2 * (257 - 33) + 97);
         let sweep = Sweep { axes: vec![Axis::K], from: Some(4001), to: Some(4031), step: 10 };
         let sizes = [4001, 4008, 4011, 4016, 4021, 4024, 4031, 4032];
         assert_eq!(names(&sweep, Kind::Discrete, true), sizes.map(|k| format!("m4096 n4096 k{k}")));
@@ -222,9 +234,11 @@ mod tests {
 
     #[test]
     fn the_neighbour_is_the_next_multiple_of_eight() {
-        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None };
+        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None };
         assert_eq!(neighbour(&product(1, 4095, 4001)), Some(product(1, 4096, 4008)));
         assert_eq!(neighbour(&product(4095, 4096, 4096)), Some(product(4096, 4096, 4096)));
         assert_eq!(neighbour(&product(1, 8, 16)), None);
+        let padded = Shape::Linear { tokens: 8, d_out: 16, d_in: 13, delta: None, padding: Padding::Weights };
+        assert_eq!((padded.name().as_str(), neighbour(&padded)), ("m8 n16 k13, w padded", Some(product(8, 16, 16))));
     }
 }

@@ -1,7 +1,7 @@
 //! The shapes of Llama-2's layers by the model's name: their products, their attention, their MLP.
 
 use super::layer::Choice;
-use super::shape::{Point, Shape, Suite};
+use super::shape::{Padding, Point, Shape, Suite};
 use super::suite::Extent;
 use crate::device::Kind;
 use crate::dtype::DType;
@@ -75,7 +75,7 @@ fn shapes(suite: Suite, sizes: Sizes, batch: u64, lengths: &[u64], causal: bool)
         Suite::Projections => {
             for (d_out, d_in) in products {
                 for &length in lengths {
-                    shapes.push(Shape::Linear { tokens: rows(length)?, d_out, d_in, delta: None });
+                    shapes.push(Shape::Linear { tokens: rows(length)?, d_out, d_in, delta: None, padding: Padding::None });
                 }
             }
         }

@@ -55,6 +55,31 @@ impl Values {
         Self { count, ..self.clone() }
     }
 
+    /// A copy on the device of rows of `columns`, a row every `stride` elements.
+    ///
+    /// # Errors
+    /// As [`Session::upload_rows`].
+    pub fn upload_rows<D: Device>(&self, session: &mut Session<D>, columns: u64, stride: u64) -> Result<Slice<D>> {
+        if stride == columns {
+            return self.upload(session);
+        }
+        // A part of the rows at a time: weights of gigabytes are not held in float64.
+        let (rows, size) = (self.count.checked_div(columns).unwrap_or(0), self.dtype.size());
+        let slice = session.alloc(rows * stride * size)?;
+        let each = (CHUNK / (stride * size).max(1)).max(1);
+        for first in (0..rows).step_by(each as usize) {
+            let count = each.min(rows - first);
+            let mut bytes = vec![0; (count * stride * size) as usize];
+            let values = self.dtype.encode(&self.rows(&(first..first + count).collect::<Vec<_>>(), columns));
+            for (to, from) in bytes.chunks_exact_mut((stride * size) as usize).zip(values.chunks_exact((columns * size) as usize)) {
+                to[..from.len()].copy_from_slice(from);
+            }
+            let part = slice.part(first * stride * size, bytes.len() as u64);
+            session.write(&part.ok_or_else(|| Error::invalid("operand", "rows inside it", first))?, &bytes)?;
+        }
+        Ok(slice)
+    }
+
     /// A copy on the device.
     ///
     /// # Errors

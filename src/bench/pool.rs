@@ -76,6 +76,27 @@ impl<D: Device> Source<'_, D> {
         slice.ok_or_else(|| Error::invalid(role, "a part of what is held", bytes))
     }
 
+    /// The same of a matrix of rows, columns, and elements from a row to the next. Where rows are apart, it is this shape's own.
+    ///
+    /// # Errors
+    /// The device has no room.
+    pub fn rows(
+        &mut self,
+        session: &mut Session<D>,
+        role: &'static str,
+        dtype: DType,
+        [rows, columns, stride]: [u64; 3],
+        deviation: f64,
+    ) -> Result<(Values, Slice<D>)> {
+        if stride == columns {
+            return self.normal(session, role, dtype, rows * columns, deviation);
+        }
+        let count = rows * columns;
+        let values = if self.shared { self.normal(session, role, dtype, count, deviation)?.0 } else { Values::normal(&mut self.draw, dtype, count, deviation) };
+        let slice = values.upload_rows(session, columns, stride)?;
+        Ok((values, slice))
+    }
+
     /// Memory for an output, contents unspecified.
     ///
     /// # Errors
@@ -100,14 +121,19 @@ impl<D: Device> Source<'_, D> {
 mod tests {
     use super::*;
     use crate::backends::cpu::Cpu;
-    use crate::bench::shape::Shape;
+    use crate::bench::shape::{Padding, Shape};
     use crate::device::Open;
 
     #[test]
     fn a_sweep_shares_and_other_suites_do_not() {
         let mut session = Session::new(std::sync::Arc::new(Cpu::open(0).unwrap())).unwrap();
         let mut pool = Pool::default();
-        let point = |suite, d_out| Point { suite, dtype: DType::F16, captured: false, shape: Shape::Linear { tokens: 1, d_out, d_in: 8, delta: None } };
+        let point = |suite, d_out| Point {
+            suite,
+            dtype: DType::F16,
+            captured: false,
+            shape: Shape::Linear { tokens: 1, d_out, d_in: 8, delta: None, padding: Padding::None },
+        };
         let mut made = |suite, d_out, count| {
             let (values, slice) = pool.source(&point(suite, d_out)).normal(&mut session, "w", DType::F16, count, 0.3).unwrap();
             let found = DType::F16.decode(&session.read(&slice).unwrap());

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::Form;
 use crate::ops::layer::{Model, Sizes, Style};
-use crate::ops::{Activation, Attention, FusedMlp};
+use crate::ops::{Activation, Attention, FusedMlp, Linear};
 
 /// One line of a suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -128,6 +128,9 @@ pub enum Shape {
         d_in: u64,
         /// The adapters on top, of `d_in = d_out`, where there are any.
         delta: Option<Delta>,
+        /// Which operands' rows start on multiples of 16 bytes whatever their length.
+        #[serde(skip_serializing_if = "Padding::is_none")]
+        padding: Padding,
     },
     /// Two products with a GELU (tanh form) and both biases.
     FusedMlp {
@@ -265,6 +268,41 @@ pub enum Held {
     HostPass,
 }
 
+/// Where the rows of a product's operands start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Padding {
+    /// All packed: rows of an odd length start anywhere, and what a kernel cannot read so is copied in each call.
+    #[default]
+    None,
+    /// Those of w on multiples of 16 bytes, as weights are packed once, when they are loaded.
+    Weights,
+    /// Those of x as well.
+    Both,
+}
+
+impl Padding {
+    const fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// What it adds to a shape's name.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Weights => ", w padded",
+            Self::Both => ", x and w padded",
+        }
+    }
+
+    /// The operation in that form.
+    pub(super) fn of(self, op: Linear) -> Linear {
+        let x_stride = if self == Self::Both { op.dtype.row_stride(op.d_in) } else { op.x_stride };
+        let op = Linear { x_stride, ..op };
+        if self == Self::None { op } else { op.with_padded_weights() }
+    }
+}
+
 /// Compressed adapters on top of a linear operation, in S2LC's form; token `t` is on adapter `t mod adapters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delta {
@@ -278,9 +316,9 @@ impl Shape {
     /// Its name: what `--shape` searches.
     pub fn name(&self) -> String {
         match self {
-            Self::Linear { tokens, d_out, d_in, delta } => {
+            Self::Linear { tokens, d_out, d_in, delta, padding } => {
                 let delta = delta.map_or_else(String::new, |Delta { adapters, rank }| format!(" + r{rank} adapters{adapters}"));
-                format!("m{tokens} n{d_out} k{d_in}{delta}")
+                format!("m{tokens} n{d_out} k{d_in}{delta}{}", padding.suffix())
             }
             Self::FusedMlp { tokens, d_model, d_ff } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu"),
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks } => {
@@ -345,7 +383,7 @@ impl Shape {
 /// The fused MLP of a shape.
 pub(super) fn fused_mlp(dtype: DType, tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
     let activation = Activation::GeluTanh;
-    FusedMlp { dtype, tokens, d_model, d_ff, d_out: d_model, activation, gated: false, bias1: true, bias2: true, residual: false }
+    FusedMlp { bias1: true, bias2: true, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
 }
 
 /// `op` over the blocks of a list or a map.

@@ -6,7 +6,7 @@ use super::layer;
 use super::layout::Layout;
 use super::models;
 use super::pattern::Blocks;
-use super::shape::{Delta, Held, Point, Shape, Suite};
+use super::shape::{Delta, Held, Padding, Point, Shape, Suite};
 use crate::device::Kind;
 use crate::dtype::DType;
 
@@ -108,7 +108,15 @@ pub(super) fn ceilings(dtype: DType, kind: Kind) -> Vec<Point> {
 type Entry = (Shape, bool);
 
 fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
-    Shape::Linear { tokens, d_out, d_in, delta: None }
+    Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None }
+}
+
+/// A product whose K is odd, as it comes, with w packed at load, and with rows of x as well.
+fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
+    let forms = [Padding::None, Padding::Weights, Padding::Both];
+    // The stride of a single row means nothing.
+    let forms = forms.into_iter().filter(|&padding| tokens > 1 || padding != Padding::Both);
+    forms.map(|padding| (Shape::Linear { tokens, d_out, d_in, delta: None, padding }, false)).collect()
 }
 
 fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
@@ -175,7 +183,7 @@ fn mixture(tokens: u64, experts: u32, projections: u64, d: u64) -> Shape {
 
 /// A base projection alone, and with adapters on top: what they add.
 fn added(tokens: u64, d: u64, adapters: u32) -> [Entry; 2] {
-    [None, Some(Delta { adapters, rank: 16 })].map(|delta| (Shape::Linear { tokens, d_out: d, d_in: d, delta }, false))
+    [None, Some(Delta { adapters, rank: 16 })].map(|delta| (Shape::Linear { tokens, d_out: d, d_in: d, delta, padding: Padding::None }, false))
 }
 
 fn attention() -> Vec<Entry> {
@@ -203,7 +211,8 @@ fn linear() -> Vec<Entry> {
     let mut all: Vec<Entry> = [4096, 8192].map(|n| (product(n, n, n), n == 4096)).to_vec();
     all.extend([1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048].map(|tokens| (product(tokens, 4096, 4096), tokens == 16)));
     // Odd sizes; the aligned neighbour is above.
-    all.extend([(2048, 4096, 4095), (2048, 4095, 4096), (2048, 4095, 4095), (1, 4096, 3991), (1, 3991, 4096)].map(|(m, n, k)| (product(m, n, k), false)));
+    all.extend([(2048, 4096, 4095), (2048, 4095, 4095), (1, 4096, 3991), (16, 4096, 4095)].into_iter().flat_map(|(m, n, k)| odd_k(m, n, k)));
+    all.extend([(2048, 4095, 4096), (1, 3991, 4096)].map(|(m, n, k)| (product(m, n, k), false)));
     all
 }
 
@@ -233,7 +242,8 @@ fn small_attention() -> Vec<Entry> {
 
 fn small_linear() -> Vec<Entry> {
     let mut all: Vec<Entry> = [1, 16, 128].map(|tokens| (product(tokens, 512, 512), tokens == 16)).to_vec();
-    all.extend([(product(512, 512, 512), false), (product(128, 512, 511), false), (product(128, 511, 512), false)]);
+    all.extend([(product(512, 512, 512), false), (product(128, 511, 512), false)]);
+    all.extend(odd_k(128, 512, 511));
     all
 }
 

@@ -63,7 +63,9 @@ fn title(entry: &Entry, swept: &str, letter: &str) -> String {
         return format!("attention b{} h{} s{}: {letter}", size("batch"), size("heads"), size("kv_len"));
     }
     let others = FIELDS.iter().filter(|(field, _)| *field != swept).filter_map(|(field, letter)| Some(format!("{letter} {}", entry.size(field)?)));
-    format!("product, {}: {letter}", others.collect::<Vec<_>>().join(", "))
+    // A packed size that is aligned stands for both forms; it is in the sweep of the one that names none.
+    let form = if entry.more.contains_key("padding") { ", w padded" } else { "" };
+    format!("product, {}{form}: {letter}", others.collect::<Vec<_>>().join(", "))
 }
 
 /// The peer that took least on a shape, and its time.

@@ -142,7 +142,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
     let mut source = pool.source(point);
     let dtype = point.dtype;
     match point.shape {
-        Shape::Linear { tokens, d_out, d_in, delta } => {
+        Shape::Linear { tokens, d_out, d_in, delta, padding } => {
             let adapters = delta.map(|Delta { adapters, rank }| Chain {
                 dtype,
                 tokens,
@@ -155,11 +155,11 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
                 share: 1,
                 held: Held::Device,
             });
-            let op = Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) };
+            let op = padding.of(Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) });
             let extent = if point.suite == Suite::Align { [8, 64] } else { [16, 256] };
             making.run(op.clone(), |session| {
-                let (x, on_device) = source.normal(session, "x", dtype, tokens * d_in, 1.0)?;
-                let (w, weight) = source.normal(session, "w", dtype, d_out * d_in, 1.0 / (d_in as f64).sqrt())?;
+                let (x, on_device) = source.rows(session, "x", dtype, [tokens, d_in, op.x_stride], 1.0)?;
+                let (w, weight) = source.rows(session, "w", dtype, [d_out, d_in, op.w_stride], 1.0 / (d_in as f64).sqrt())?;
                 let y = source.output(session, tokens * d_out * dtype.size())?;
                 let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
                 let samples: Box<sample::Sampler<D>> = match adapters {

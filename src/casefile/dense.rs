@@ -60,18 +60,8 @@ pub(super) fn read_fused_mlp(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<
         b2: tensors.optional("b2", dtype, &[d_out])?,
         residual: tensors.optional("residual", dtype, &[tokens, d_out])?,
     };
-    let op = FusedMlp {
-        dtype,
-        tokens,
-        d_model,
-        d_ff,
-        d_out,
-        activation,
-        gated: params.gated,
-        bias1: host.b1.is_some(),
-        bias2: host.b2.is_some(),
-        residual: host.residual.is_some(),
-    };
+    let op = FusedMlp::new(dtype, [tokens, d_model, d_ff, d_out], activation);
+    let op = FusedMlp { gated: params.gated, bias1: host.b1.is_some(), bias2: host.b2.is_some(), residual: host.residual.is_some(), ..op };
     let y = tensors.expected("y", &[tokens, d_out])?;
     Ok((Posed { op, host }.into(), vec![all(y)]))
 }

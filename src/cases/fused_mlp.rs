@@ -23,7 +23,7 @@ impl Posed<FusedMlp> {
 
 /// No gate, bias or residual; GELU in its tanh form.
 fn op(dtype: DType, tokens: u64, [d_model, d_ff, d_out]: [u64; 3]) -> FusedMlp {
-    FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation: Activation::GeluTanh, gated: false, bias1: false, bias2: false, residual: false }
+    FusedMlp::new(dtype, [tokens, d_model, d_ff, d_out], Activation::GeluTanh)
 }
 
 fn gated(dtype: DType, tokens: u64, dims: [u64; 3]) -> FusedMlp {
@@ -48,7 +48,8 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("everything", everything.clone()));
         cases.push(case("gated_everything", FusedMlp { gated: true, activation: Activation::Silu, ..everything.clone() }));
         // Several tiles along every axis, none of them whole.
-        let tiles = FusedMlp { tokens: 300, d_model: 200, d_ff: 328, d_out: 264, ..everything };
+        let FusedMlp { bias1, bias2, residual, activation, .. } = everything;
+        let tiles = FusedMlp { bias1, bias2, residual, activation, ..op(dtype, 300, [200, 328, 264]) };
         cases.push(case("tiles_everything", tiles.clone()));
         cases.push(case("tiles_gated_everything", FusedMlp { gated: true, activation: Activation::GeluTanh, ..tiles }));
     }
@@ -62,6 +63,20 @@ pub(super) fn cases() -> Vec<Case> {
         let everything = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, tokens, dims) };
         cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
         cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
+    }
+    // Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of the weights, and of x as well; and that do not.
+    for (n, tokens) in [1, 5, 16, 40, 70, 128, 300].into_iter().enumerate() {
+        let dims = [[131, 264, 131], [131, 203, 133], [136, 203, 64]][n % 3];
+        let everything = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, tokens, dims) };
+        let wide = gated(DType::BF16, tokens, dims);
+        cases.push(case(format!("padded_w_tokens{tokens}"), everything.clone().with_padded_weights()));
+        cases.push(case(format!("gated_padded_w_tokens{tokens}"), wide.clone().with_padded_weights()));
+        cases.push(case(format!("padded_tokens{tokens}"), FusedMlp { x_stride: 152, ..everything }.with_padded_weights()));
+        cases.push(case(format!("gated_padded_tokens{tokens}"), FusedMlp { x_stride: 136, ..wide }.with_padded_weights()));
+    }
+    for dtype in DType::ALL {
+        let strided = FusedMlp { x_stride: 39, w1_stride: 40, w2_stride: 75, bias1: true, residual: true, ..gated(dtype, 9, [33, 70, 47]) };
+        cases.push(case("strided", strided));
     }
     // A first product that fills multiprocessors best in tiles of 168 outputs: the last tile cut short, and whole.
     for (dtype, d_ff, activation) in [(DType::F16, 4408, Activation::GeluErf), (DType::BF16, 4536, Activation::GeluTanh)] {

@@ -41,7 +41,7 @@ fn case(name: impl std::fmt::Display, op: Linear) -> Case {
 }
 
 fn with_delta(name: &str, op: Linear, width: CodeWidth, rank: u64) -> Case {
-    let delta = CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, op.d_out, rank], 5, width);
+    let delta = CodebookGemm { x_stride: op.x_stride, ..CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, op.d_out, rank], 5, width) };
     with_population(name, op, Population::new(delta))
 }
 
@@ -123,6 +123,41 @@ fn odd_sizes() -> Vec<Case> {
     cases
 }
 
+/// Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of w, and of x as well; then rows that start anywhere.
+fn rows_apart() -> Vec<Case> {
+    let everything = |dtype, size| Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(dtype, size) };
+    let both = |op: Linear| Linear { x_stride: op.dtype.row_stride(op.d_in) + 8, ..op.with_padded_weights() };
+    let mut cases = Vec::new();
+    // Every way to few rows and to many, K odd, even and a multiple of 4.
+    for (n, tokens) in [1, 2, 8, 9, 16, 17, 33, 64, 65, 128, 150, 300].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::BF16 } else { DType::F16 };
+        let op = everything(dtype, [tokens, 200 + n as u64 % 5, 1001 + n as u64 % 7]);
+        cases.push(case(format!("padded_w_tokens{tokens}"), op.clone().with_padded_weights()));
+        cases.push(case(format!("padded_tokens{tokens}"), both(op)));
+    }
+    for dtype in DType::ALL {
+        let op = everything(dtype, [37, 70, 203]);
+        cases.push(case("padded", both(op.clone())));
+        // Neither is on multiples of 16 bytes; nor is a row of x whose length is.
+        cases.push(case("strided", Linear { x_stride: 210, w_stride: 205, ..op }));
+        cases.push(case("strided_x", Linear { x_stride: 203, ..everything(dtype, [20, 41, 200]) }));
+        cases.push(case("strided_w_one_row", Linear { w_stride: 203, ..everything(dtype, [1, 141, 200]) }));
+        cases.push(with_delta("padded_delta", both(everything(dtype, [37, 72, 67])), CodeWidth::Bytes, 16));
+    }
+    for k in [1, 7, 9, 31, 33, 510, 513] {
+        cases.push(case(format!("padded_k{k}_one_row"), Linear::new(DType::F16, [1, 1100, k]).with_padded_weights()));
+        cases.push(case(format!("padded_k{k}"), Linear::new(DType::BF16, [70, 130, k]).with_padded_weights()));
+    }
+    cases.push(with_delta("padded_w_delta", everything(DType::F16, [5, 264, 203]).with_padded_weights(), CodeWidth::Bytes, 16));
+    cases.push(case("padded_odd_n", both(everything(DType::F16, [150, 331, 137]))));
+    // A short K, where a block keeps its rows of W; whole rows, normalised; a long K, of which blocks take parts.
+    cases.push(case("padded_short_k", both(everything(DType::F16, [300, 1152, 77]))));
+    let norm = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(DType::BF16, [130, 384, 77]) };
+    cases.push(case("padded_norm", both(norm)));
+    cases.push(case("padded_long_k", everything(DType::F16, [70, 1032, 4101]).with_padded_weights()).large());
+    cases
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, edge) in EDGES.into_iter().enumerate() {
@@ -156,6 +191,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
     cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
     cases.extend(odd_sizes());
+    cases.extend(rows_apart());
     // Many rows and a short K, where a block may keep its rows of W: a part of a slab, what is added to the sums, more tiles than stages.
     let short = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::F16, [1030, 352, 384]) };
     cases.push(case("short_k", short).large());

@@ -53,6 +53,14 @@ impl<D: Device> Stage<D> {
         self.place(session, name, &dtype.encode(values), dtype.size() as usize, false)
     }
 
+    /// As [`input`](Self::input), of rows of `columns` values, a row every `stride`: what lies between them is NaN.
+    pub fn rows(&mut self, session: &mut Session<D>, name: &str, dtype: DType, values: &[f64], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
+        let apart: Vec<f64> = values.chunks(columns as usize).flat_map(|row| row.iter().copied().chain((columns..stride).map(|_| f64::NAN))).collect();
+        // No memory behind the last row is the operand's.
+        let between = if values.is_empty() { 0 } else { (stride - columns) as usize };
+        self.input(session, name, dtype, &apart[..apart.len() - between])
+    }
+
     /// As [`input`](Self::input), of an operand that may be absent.
     pub fn optional(&mut self, session: &mut Session<D>, name: &str, dtype: DType, values: Option<&[f64]>) -> Result<Option<Slice<D>>> {
         values.map(|values| self.input(session, name, dtype, values)).transpose()

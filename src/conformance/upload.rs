@@ -33,7 +33,7 @@ pub trait Upload: Define {
 
 impl Upload for Linear {
     fn upload<D: Device>(&self, host: &linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<LinearArgs<D>> {
-        let x = stage.input(session, "x", self.dtype, &host.x)?;
+        let x = stage.rows(session, "x", self.dtype, &host.x, [self.d_in, self.x_stride])?;
         let y = stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?;
         let delta = match (&self.delta, &host.delta) {
             (Some(op), Some(delta)) => {
@@ -50,7 +50,7 @@ impl Upload for Linear {
             _ => None,
         };
         Ok(LinearArgs {
-            w: stage.input(session, "w", self.dtype, &host.w)?,
+            w: stage.rows(session, "w", self.dtype, &host.w, [self.d_in, self.w_stride])?,
             bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
             residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
             norm: match &host.norm {
@@ -79,11 +79,11 @@ impl Upload for Linear {
 impl Upload for FusedMlp {
     fn upload<D: Device>(&self, host: &fused_mlp::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<FusedMlpArgs<D>> {
         Ok(FusedMlpArgs {
-            x: stage.input(session, "x", self.dtype, &host.x)?,
-            w1: stage.input(session, "w1", self.dtype, &host.w1)?,
-            wg: stage.optional(session, "wg", self.dtype, host.wg.as_deref())?,
+            x: stage.rows(session, "x", self.dtype, &host.x, [self.d_model, self.x_stride])?,
+            w1: stage.rows(session, "w1", self.dtype, &host.w1, [self.d_model, self.w1_stride])?,
+            wg: host.wg.as_deref().map(|wg| stage.rows(session, "wg", self.dtype, wg, [self.d_model, self.w1_stride])).transpose()?,
             b1: stage.optional(session, "b1", self.dtype, host.b1.as_deref())?,
-            w2: stage.input(session, "w2", self.dtype, &host.w2)?,
+            w2: stage.rows(session, "w2", self.dtype, &host.w2, [self.d_ff, self.w2_stride])?,
             b2: stage.optional(session, "b2", self.dtype, host.b2.as_deref())?,
             residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
             y: stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?,

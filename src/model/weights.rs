@@ -33,7 +33,8 @@ pub struct Affine<D: Device> {
 pub struct Block<D: Device> {
     /// The module paths of q, k, v, the output, and both layers of the MLP.
     pub paths: [String; 6],
-    /// `[3 · hidden, hidden]`: q, k, v one below the other.
+    /// `[3 · hidden, hidden]`: q, k, v one below the other. Rows of this and of every weight of a product lie
+    /// [`DType::row_stride`] apart.
     pub qkv: Affine<D>,
     pub output: Affine<D>,
     pub attention_norm: Affine<D>,
@@ -62,26 +63,30 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    fn upload<D: Backend>(&self, session: &mut Session<D>, name: &str, values: &[f64]) -> Result<Slice<D>> {
+    /// Rows of `columns` values, a row every `stride`.
+    fn upload<D: Backend>(&self, session: &mut Session<D>, name: &str, values: &[f64], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
         let bytes = self.dtype.encode(values);
         let lost = self.dtype.decode(&bytes).iter().any(|value| !value.is_finite());
         ensure(!lost, name, &format!("values that {} can hold", self.dtype), "one that it cannot; take bf16 or f32")?;
-        session.upload(&bytes)
+        session.upload_rows(&bytes, columns * self.dtype.size(), stride * self.dtype.size())
     }
 
-    /// The tensors of these names, one below the other.
-    fn stacked<D: Backend>(&self, session: &mut Session<D>, names: &[String], shape: &[u64]) -> Result<Slice<D>> {
+    /// The tensors of these names, one below the other, a row every `stride` values.
+    fn stacked<D: Backend>(&self, session: &mut Session<D>, names: &[String], shape: &[u64], stride: u64) -> Result<Slice<D>> {
         let mut all = Vec::new();
         for name in names {
             all.extend(self.values(name, shape)?.into_iter().map(f64::from));
         }
-        self.upload(session, &names[0], &all)
+        self.upload(session, &names[0], &all, [shape.last().copied().unwrap_or(1), stride])
     }
 
+    /// A weight with padded rows, as products want them, and a bias.
     fn affine<D: Backend>(&self, session: &mut Session<D>, names: &[&str], shape: &[u64]) -> Result<Affine<D>> {
         let with = |end: &str| names.iter().map(|name| format!("{name}.{end}")).collect::<Vec<_>>();
-        let weight = self.stacked(session, &with("weight"), shape)?;
-        Ok(Affine { weight, bias: self.stacked(session, &with("bias"), &shape[..1])? })
+        let packed = |shape: &[u64]| shape.last().copied().unwrap_or(1);
+        let stride = if shape.len() > 1 { self.dtype.row_stride(packed(shape)) } else { packed(shape) };
+        let weight = self.stacked(session, &with("weight"), shape, stride)?;
+        Ok(Affine { weight, bias: self.stacked(session, &with("bias"), &shape[..1], packed(&shape[..1]))? })
     }
 }
 
@@ -106,12 +111,12 @@ impl<D: Backend> Weights<D> {
         let prefix = prefix.ok_or_else(|| Error::input_item(&path, table, "expected the table of a BERT encoder, found no tensor of that name"))?;
         let reader = Reader { file, prefix, dtype, path: &path };
         let (hidden, wide) = (config.hidden, config.intermediate);
-        let words = reader.stacked(session, &[table.into()], &[u64::from(config.vocabulary), hidden])?;
+        let words = reader.stacked(session, &[table.into()], &[u64::from(config.vocabulary), hidden], hidden)?;
         let kinds = reader.values("embeddings.token_type_embeddings.weight", &[config.token_types, hidden])?;
         let positions = reader.values("embeddings.position_embeddings.weight", &[u64::from(config.positions), hidden])?;
         let sums: Vec<f64> =
             positions.chunks_exact(hidden as usize).flat_map(|row| row.iter().zip(&kinds).map(|(a, b)| f64::from(*a) + f64::from(*b))).collect();
-        let positions = reader.upload(session, "position_embeddings", &sums)?;
+        let positions = reader.upload(session, "position_embeddings", &sums, [hidden; 2])?;
         let norm = reader.affine(session, &["embeddings.LayerNorm"], &[hidden])?;
         let blocks = (0..config.layers).map(|layer| {
             let of = |name: &str| format!("encoder.layer.{layer}.{name}");

@@ -5,7 +5,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, Cost, Op, Operand, expect_present, product};
+use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_stride, product};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -26,6 +26,13 @@ pub struct FusedMlp {
     pub d_ff: u64,
     /// Columns of y.
     pub d_out: u64,
+    /// Elements from a row of x to the next, at least `d_model`. What lies between rows is of no account.
+    pub x_stride: u64,
+    /// The same of w1, and of wg. A GPU streams rows that start on multiples of 16 bytes; where `d_model` or `d_ff` has another length,
+    /// weights are put so once, when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
+    pub w1_stride: u64,
+    /// The same of w2, at least `d_ff`.
+    pub w2_stride: u64,
     /// The activation.
     pub activation: Activation,
     /// The gated form (SwiGLU and its kin, arXiv:2002.05202).
@@ -41,15 +48,15 @@ pub struct FusedMlp {
 /// The operands, all of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
 pub struct FusedMlpArgs<D: Device> {
-    /// `[tokens, d_model]`, read.
+    /// `[tokens, d_model]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
-    /// `[d_ff, d_model]`, read; of the gated form the up projection.
+    /// `[d_ff, d_model]`, a row every `w1_stride` elements, read; of the gated form the up projection.
     pub w1: Slice<D>,
-    /// `[d_ff, d_model]`, read; the gate.
+    /// `[d_ff, d_model]`, a row every `w1_stride` elements, read; the gate.
     pub wg: Option<Slice<D>>,
     /// `[d_ff]`, read.
     pub b1: Option<Slice<D>>,
-    /// `[d_out, d_ff]`, read.
+    /// `[d_out, d_ff]`, a row every `w2_stride` elements, read.
     pub w2: Slice<D>,
     /// `[d_out]`, read.
     pub b2: Option<Slice<D>>,
@@ -59,6 +66,23 @@ pub struct FusedMlpArgs<D: Device> {
     pub y: Slice<D>,
 }
 
+impl FusedMlp {
+    /// `[tokens, d_model]` to `[tokens, d_out]` through `d_ff`, everything packed; no gate, biases or residual.
+    pub fn new(dtype: DType, [tokens, d_model, d_ff, d_out]: [u64; 4], activation: Activation) -> Self {
+        let [x_stride, w1_stride, w2_stride] = [d_model, d_model, d_ff];
+        let [gated, bias1, bias2, residual] = [false; 4];
+        Self { dtype, tokens, d_model, d_ff, d_out, x_stride, w1_stride, w2_stride, activation, gated, bias1, bias2, residual }
+    }
+
+    /// The same with rows of the weights that start on multiples of 16 bytes ([`DType::row_stride`]), as
+    /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them: at most 15 bytes a row more.
+    #[must_use]
+    pub fn with_padded_weights(self) -> Self {
+        let [w1_stride, w2_stride] = [self.d_model, self.d_ff].map(|columns| self.dtype.row_stride(columns));
+        Self { w1_stride, w2_stride, ..self }
+    }
+}
+
 impl Op for FusedMlp {
     const NAME: &'static str = "fused_mlp";
     type Args<D: Device> = FusedMlpArgs<D>;
@@ -66,7 +90,10 @@ impl Op for FusedMlp {
     fn validate(&self) -> Result<()> {
         let (size, dims) = (self.dtype.size(), [self.d_model, self.d_ff, self.d_out]);
         ensure(dims.iter().all(|&dim| dim > 0), "fused_mlp: d_model, d_ff, d_out", "at least 1", format!("{dims:?}"))?;
-        for [rows, columns] in [[self.tokens, self.d_model], [self.tokens, self.d_out], [self.d_ff, self.d_model], [self.d_out, self.d_ff]] {
+        expect_stride("fused_mlp: x_stride", self.x_stride, self.d_model)?;
+        expect_stride("fused_mlp: w1_stride", self.w1_stride, self.d_model)?;
+        expect_stride("fused_mlp: w2_stride", self.w2_stride, self.d_ff)?;
+        for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.d_ff, self.w1_stride], [self.d_out, self.w2_stride]] {
             product("fused_mlp", &[rows, columns, size])?;
         }
         Ok(())
@@ -83,24 +110,22 @@ impl Op for FusedMlp {
 
     fn operands<'a, D: Device>(&self, args: &'a FusedMlpArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         let size = self.dtype.size();
-        let mut required = |name, access, slice: &'a Slice<D>, rows: u64, columns: u64| {
-            see(Operand::packed(name, access, slice, rows.saturating_mul(columns), size));
-        };
-        required("x", Access::Read, &args.x, self.tokens, self.d_model);
-        required("w1", Access::Read, &args.w1, self.d_ff, self.d_model);
-        required("w2", Access::Read, &args.w2, self.d_out, self.d_ff);
-        required("y", Access::Write, &args.y, self.tokens, self.d_out);
-        for (name, slice, wanted, rows, columns) in [
-            ("wg", &args.wg, self.gated, self.d_ff, self.d_model),
-            ("b1", &args.b1, self.bias1, 1, self.d_ff),
-            ("b2", &args.b2, self.bias2, 1, self.d_out),
-            ("residual", &args.residual, self.residual, self.tokens, self.d_out),
+        let mut rows = |name, slice: &'a Slice<D>, shape: [u64; 2], stride: u64| see(Operand::pitched(name, Access::Read, slice, shape, stride, size));
+        rows("x", &args.x, [self.tokens, self.d_model], self.x_stride);
+        rows("w1", &args.w1, [self.d_ff, self.d_model], self.w1_stride);
+        rows("w2", &args.w2, [self.d_out, self.d_ff], self.w2_stride);
+        for (name, slice, wanted, shape, stride) in [
+            ("wg", &args.wg, self.gated, [self.d_ff, self.d_model], self.w1_stride),
+            ("b1", &args.b1, self.bias1, [1, self.d_ff], self.d_ff),
+            ("b2", &args.b2, self.bias2, [1, self.d_out], self.d_out),
+            ("residual", &args.residual, self.residual, [self.tokens, self.d_out], self.d_out),
         ] {
             expect_present(Self::NAME, name, wanted, slice.is_some())?;
             if let Some(slice) = slice {
-                required(name, Access::Read, slice, rows, columns);
+                rows(name, slice, shape, stride);
             }
         }
+        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, size));
         Ok(())
     }
 }

@@ -179,24 +179,15 @@ impl Layer {
         let rope = Kind::RopeInPlace { head_dim, base: rope_base, stride: sizes.qkv() };
         let rows_of_qkv = Strides { batch: tokens.saturating_mul(sizes.qkv()), token: sizes.qkv(), head: head_dim };
         let attention = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [tokens; 2], head_dim) };
+        let activation = if llama { Activation::Silu } else { Activation::GeluTanh };
+        let mlp = FusedMlp::new(dtype, [rows, hidden, intermediate, hidden], activation);
         let parts = Parts {
             norm: Pointwise { dtype, rows, columns: hidden, kind },
-            qkv: Linear { bias, ..Linear::new(dtype, [rows, sizes.qkv(), hidden]) },
+            qkv: Linear { bias, ..Linear::new(dtype, [rows, sizes.qkv(), hidden]) }.with_padded_weights(),
             rope: llama.then_some(Pointwise { dtype, rows, columns: sizes.query() + sizes.key(), kind: rope }),
             attention: Attention { q: rows_of_qkv, k: rows_of_qkv, v: rows_of_qkv, ..attention },
-            output: Linear { bias, residual: true, ..Linear::new(dtype, [rows, hidden, sizes.query()]) },
-            mlp: FusedMlp {
-                dtype,
-                tokens: rows,
-                d_model: hidden,
-                d_ff: intermediate,
-                d_out: hidden,
-                activation: if llama { Activation::Silu } else { Activation::GeluTanh },
-                gated: llama,
-                bias1: bias,
-                bias2: bias,
-                residual: true,
-            },
+            output: Linear { bias, residual: true, ..Linear::new(dtype, [rows, hidden, sizes.query()]) }.with_padded_weights(),
+            mlp: FusedMlp { gated: llama, bias1: bias, bias2: bias, residual: true, ..mlp }.with_padded_weights(),
         };
         parts.norm.validate()?;
         parts.qkv.validate()?;

@@ -3,7 +3,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, product};
+use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, expect_stride, product};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -19,6 +19,11 @@ pub struct Linear {
     pub d_in: u64,
     /// Columns of y (N).
     pub d_out: u64,
+    /// Elements from a row of x to the next, at least `d_in`. What lies between rows is of no account.
+    pub x_stride: u64,
+    /// The same of w. A GPU streams rows that start on multiples of 16 bytes; where `d_in` has another length, weights are put so once,
+    /// when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
+    pub w_stride: u64,
     /// There is a bias.
     pub bias: bool,
     /// The activation, if any.
@@ -44,9 +49,9 @@ pub struct NormArgs<D: Device> {
 /// The operands, of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
 pub struct LinearArgs<D: Device> {
-    /// `[tokens, d_in]`, read.
+    /// `[tokens, d_in]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
-    /// `[d_out, d_in]`, read.
+    /// `[d_out, d_in]`, a row every `w_stride` elements, read.
     pub w: Slice<D>,
     /// `[d_out]`, read.
     pub bias: Option<Slice<D>>,
@@ -62,9 +67,16 @@ pub struct LinearArgs<D: Device> {
 }
 
 impl Linear {
-    /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ.
+    /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ, both packed.
     pub fn new(dtype: DType, [tokens, d_out, d_in]: [u64; 3]) -> Self {
-        Self { dtype, tokens, d_in, d_out, bias: false, activation: None, residual: false, delta: None, norm: None }
+        Self { dtype, tokens, d_in, d_out, x_stride: d_in, w_stride: d_in, bias: false, activation: None, residual: false, delta: None, norm: None }
+    }
+
+    /// The same with rows of w that start on multiples of 16 bytes ([`DType::row_stride`]), as
+    /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them: at most 15 bytes a row more, and no launch copies w.
+    #[must_use]
+    pub fn with_padded_weights(self) -> Self {
+        Self { w_stride: self.dtype.row_stride(self.d_in), ..self }
     }
 
     /// Whether the delta, if there is one, is of one slice, or what is wrong: not every backend takes more of them.
@@ -91,12 +103,14 @@ impl Op for Linear {
         if let Some(eps) = self.norm.map(f32::from_bits) {
             ensure(eps >= 0.0 && eps.is_finite(), "linear: norm: eps", "at least 0 and finite", eps)?;
         }
-        for [rows, columns] in [[self.tokens, self.d_in], [self.tokens, self.d_out], [self.d_out, self.d_in]] {
+        expect_stride("linear: x_stride", self.x_stride, self.d_in)?;
+        expect_stride("linear: w_stride", self.w_stride, self.d_in)?;
+        for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.d_out, self.w_stride]] {
             product("linear", &[rows, columns, size])?;
         }
         if let Some(delta) = &self.delta {
             delta.validate()?;
-            let own = (self.dtype, self.tokens, self.d_in, self.d_in, ScaledBy::Adapter, true);
+            let own = (self.dtype, self.tokens, self.d_in, self.x_stride, ScaledBy::Adapter, true);
             let same = own == (delta.dtype, delta.tokens, delta.d_in, delta.x_stride, delta.scaled_by, delta.accumulate);
             let columns = delta.slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(slice.d_out));
             let whole = columns == Some(self.d_out) && delta.slices.iter().all(|slice| slice.y_stride == self.d_out);
@@ -120,8 +134,8 @@ impl Op for Linear {
 
     fn operands<'a, D: Device>(&self, args: &'a LinearArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         let size = self.dtype.size();
-        see(Operand::packed("x", Access::Read, &args.x, self.tokens * self.d_in, size));
-        see(Operand::packed("w", Access::Read, &args.w, self.d_out * self.d_in, size));
+        see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, size));
+        see(Operand::pitched("w", Access::Read, &args.w, [self.d_out, self.d_in], self.w_stride, size));
         see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, size));
         for (name, slice, wanted, rows) in [("bias", &args.bias, self.bias, 1), ("residual", &args.residual, self.residual, self.tokens)] {
             expect_present(Self::NAME, name, wanted, slice.is_some())?;

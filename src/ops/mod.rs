@@ -156,6 +156,11 @@ fn expect_present(op: &'static str, operand: &str, wanted: bool, present: bool) 
     crate::error::ensure(wanted == present, &format!("{op}: {operand}"), &format!("{} (the descriptor says so)", say(wanted)), say(present))
 }
 
+/// `Err` where rows of `columns` elements would overlap.
+fn expect_stride(subject: &str, stride: u64, columns: u64) -> Result<()> {
+    crate::error::ensure(stride >= columns, subject, &format!("at least {columns}, the elements of a row"), stride)
+}
+
 /// The product of `dims`, or an error naming `subject` where it passes 2⁶³.
 fn product(subject: &str, dims: &[u64]) -> Result<u64> {
     dims.iter()

@@ -76,11 +76,14 @@ proptest! {
         sane(&delta)?;
         let linear = Linear::new(DType::BF16, [tokens, d_out, d_in]);
         sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;
-        sane(&Linear { delta: Some(delta), ..linear })?;
-        let mlp = FusedMlp {
-            dtype: DType::F32, tokens, d_model: d_in, d_ff: rank, d_out, activation: Activation::Relu, gated: flag, bias1: core, bias2: flag, residual: core,
-        };
+        sane(&Linear { delta: Some(delta), ..linear.clone() })?;
+        sane(&linear.clone().with_padded_weights())?;
+        sane(&Linear { x_stride, w_stride: rank, ..linear })?;
+        let mlp = FusedMlp::new(DType::F32, [tokens, d_in, rank, d_out], Activation::Relu);
+        let mlp = FusedMlp { gated: flag, bias1: core, bias2: flag, residual: core, ..mlp };
         sane(&mlp)?;
+        sane(&mlp.clone().with_padded_weights())?;
+        sane(&FusedMlp { x_stride, w1_stride: x_stride, w2_stride: x_stride, ..mlp })?;
         let base = 1e4f32.to_bits();
         let in_place = pointwise::Kind::RopeInPlace { head_dim: rank, base, stride: x_stride };
         let embedding = pointwise::Kind::Embedding { vocabulary: adapters };

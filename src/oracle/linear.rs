@@ -4,7 +4,7 @@ use super::pointwise::layer_norm;
 use super::{Define, Output, Rounding, activate, codebook_gemm, dot, expect_len, expect_optional, reversed, transposed};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
-use crate::ops::{Linear, Op};
+use crate::ops::{CodebookGemm, Linear, Op};
 
 /// The operands on the host, row-major; see [`crate::ops::LinearArgs`].
 #[derive(Clone, Debug)]
@@ -39,9 +39,11 @@ impl Define for Linear {
         ensure(host.delta.is_some() == self.delta.is_some(), "linear: delta", "present where the descriptor says so", host.delta.is_some())?;
         let delta = match (&self.delta, &host.delta) {
             (Some(op), Some(delta)) => {
+                // The values of x are packed here, however they lie on a device.
+                let op = CodebookGemm { x_stride: self.d_in, ..op.clone() };
                 let mut rows = vec![Some(Vec::new()); self.tokens as usize];
                 for which in 0..op.slices.len() {
-                    for (row, part) in rows.iter_mut().zip(codebook_gemm::deltas(op, delta, &host.x, which, rounding)?) {
+                    for (row, part) in rows.iter_mut().zip(codebook_gemm::deltas(&op, delta, &host.x, which, rounding)?) {
                         *row = row.take().zip(part).map(|(row, part)| [row, part].concat());
                     }
                 }

@@ -35,7 +35,7 @@ Grid &own_grid() {
 
 static thread_local Fibre *running;
 
-extern "C" Place *emulated_place() { return &running->place; }
+extern "C" ThreadPlace *emulated_place() { return &running->place; }
 Fibre &self() { return *running; }
 
 bool setting(const char *name) { return getenv(name) != nullptr; }
@@ -72,7 +72,7 @@ extern "C" void emulated_fail(const char *format, ...) {
     Grid &grid = own_grid();
     std::string where;
     if (running) {
-        const Place &at = running->place;
+        const ThreadPlace &at = running->place;
         where = "block (" + std::to_string(at.block.x) + ", " + std::to_string(at.block.y) + ", " + std::to_string(at.block.z) + "), thread " +
                 std::to_string(at.thread.x) + ": ";
     }

@@ -26,7 +26,7 @@ struct Copy {
 };
 
 struct Fibre {
-    Place place;
+    ThreadPlace place;
     void *stack_pointer;
     State state;
     Block *block;

@@ -13,7 +13,7 @@ struct Room {
 };
 
 // Where a thread stands. It stays the same as long as the thread lives.
-struct Place {
+struct ThreadPlace {
     Index3 thread, block, block_dim, grid_dim;
     unsigned rank, cluster;   // in its cluster, and how many blocks that has
     char *shared;             // shared memory of its block
@@ -32,7 +32,7 @@ struct Wgmma {
 };
 
 extern "C" {
-Place *emulated_place() __attribute__((const));
+ThreadPlace *emulated_place() __attribute__((const));
 // Ends the launch with that message, as a fault of the kernel.
 [[noreturn]] void emulated_fail(const char *format, ...);
 

@@ -9,7 +9,7 @@ template <class T> class Lanes {
     // `work(lanes)` is done once, by the last lane to come.
     template <class Work> Lanes(const T &own, const Work &work) {
         static_assert(sizeof(T) <= 64, "room for a lane");
-        Place *at = emulated_place();
+        ThreadPlace *at = emulated_place();
         all = at->room->lanes[at->turns++ % 2];
         memcpy(all[at->thread.x % 32], &own, sizeof own);
         if (emulated_warp_last()) {

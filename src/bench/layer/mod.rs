@@ -66,8 +66,9 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn upload<D: Device>(&self, session: &mut Session<D>) -> Result<Affine<D>> {
-        Ok(Affine { weight: self.weight.upload(session)?, bias: self.bias.as_ref().map(|bias| bias.upload(session)).transpose()? })
+    /// With rows of `columns` values, a row every `stride`.
+    fn upload<D: Device>(&self, session: &mut Session<D>, [columns, stride]: [u64; 2]) -> Result<Affine<D>> {
+        Ok(Affine { weight: self.weight.upload_rows(session, columns, stride)?, bias: self.bias.as_ref().map(|bias| bias.upload(session)).transpose()? })
     }
 }
 
@@ -108,14 +109,17 @@ impl Operands {
     }
 
     fn upload<D: Device>(&self, layer: &Layer, session: &mut Session<D>) -> Result<(Weights<D>, States<D>)> {
+        let parts = layer.parts()?;
+        let [qkv, output] = [&parts.qkv, &parts.output].map(|product| [product.d_in, product.w_stride]);
+        let (up, down) = ([parts.mlp.d_model, parts.mlp.w1_stride], [parts.mlp.d_ff, parts.mlp.w2_stride]);
         let weights = Weights {
-            attention_norm: self.attention_norm.upload(session)?,
-            qkv: self.qkv.upload(session)?,
-            output: self.output.upload(session)?,
-            mlp_norm: self.mlp_norm.upload(session)?,
-            gate: self.gate.as_ref().map(|gate| gate.upload(session)).transpose()?,
-            up: self.up.upload(session)?,
-            down: self.down.upload(session)?,
+            attention_norm: self.attention_norm.upload(session, [1; 2])?,
+            qkv: self.qkv.upload(session, qkv)?,
+            output: self.output.upload(session, output)?,
+            mlp_norm: self.mlp_norm.upload(session, [1; 2])?,
+            gate: self.gate.as_ref().map(|gate| gate.upload_rows(session, up[0], up[1])).transpose()?,
+            up: self.up.upload(session, up)?,
+            down: self.down.upload(session, down)?,
         };
         let positions = self.positions.as_ref().map(|positions| session.upload(positions)).transpose()?;
         let y = session.alloc(layer.rows() * layer.sizes.hidden * layer.dtype.size())?;

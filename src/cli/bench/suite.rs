@@ -173,8 +173,12 @@ pub enum AxisName {
     K,
     /// Columns of y where x has one row
     GemvN,
+    /// Columns of x where weights are packed at load
+    KPadded,
     /// Columns of x where x has one row
     GemvK,
+    /// The same where weights are packed at load
+    GemvKPadded,
     /// Elements of a head
     HeadDim,
 }
@@ -187,6 +191,8 @@ impl From<AxisName> for Axis {
             AxisName::K => Self::K,
             AxisName::GemvN => Self::GemvN,
             AxisName::GemvK => Self::GemvK,
+            AxisName::KPadded => Self::KPadded,
+            AxisName::GemvKPadded => Self::GemvKPadded,
             AxisName::HeadDim => Self::HeadDim,
         }
     }

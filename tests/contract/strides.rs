@@ -1,0 +1,99 @@
+//! Weights packed at load, in rows on multiples of 16 bytes.
+
+use std::sync::Arc;
+
+use trifuse::backend::Backend;
+use trifuse::ops::{Activation, FusedMlp, FusedMlpArgs, Linear, LinearArgs};
+use trifuse::session::Session;
+use trifuse::{DType, Error, Result};
+
+use super::Test;
+
+pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
+    vec![("rows are uploaded apart", uploaded), ("weights packed at load give the same bits", same_bits), ("strides shorter than a row are refused", short)]
+}
+
+fn draw(count: u64) -> Vec<f32> {
+    (0..count).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.49).collect()
+}
+
+fn uploaded<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let apart = session.upload_rows(&[1u32, 2, 3, 4, 5, 6], 3, 5)?;
+    assert_eq!(session.download::<u32>(&apart)?, [1, 2, 3, 0, 0, 4, 5, 6, 0, 0]);
+    let packed = session.upload_rows(&[1u32, 2, 3, 4], 2, 2)?;
+    assert_eq!(session.download::<u32>(&packed)?, [1, 2, 3, 4]);
+    for (values, columns, stride) in [(5, 2, 4), (4, 2, 1), (4, 0, 4)] {
+        let refused = session.upload_rows(&vec![0u32; values], columns, stride);
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{values} values, {columns} columns, {stride}");
+    }
+    // A row of any type takes at most 15 bytes more.
+    for dtype in DType::ALL {
+        for columns in 1..40 {
+            let [row, stride] = [columns, dtype.row_stride(columns)].map(|elements| elements * dtype.size());
+            assert!(stride.is_multiple_of(16) && (row..row + 16).contains(&stride), "{columns} of {dtype}");
+        }
+    }
+    Ok(())
+}
+
+/// f32: every backend has one variant for it, whatever the strides.
+fn same_bits<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    for tokens in [1, 3, 9, 70] {
+        let (d_in, d_out) = (133, 66);
+        let (x, w) = (draw(tokens * d_in), draw(d_out * d_in));
+        let packed = Linear::new(DType::F32, [tokens, d_out, d_in]);
+        let padded = Linear { x_stride: d_in + 4, ..packed.clone().with_padded_weights() };
+        assert_ne!(packed.w_stride, padded.w_stride);
+        let mut results = Vec::new();
+        for op in [packed, padded] {
+            let y = session.alloc(tokens * d_out * 4)?;
+            let (x, w) = (session.upload_rows(&x, d_in, op.x_stride)?, session.upload_rows(&w, d_in, op.w_stride)?);
+            let plan = session.plan(op)?;
+            session.run(&plan, &LinearArgs { x, w, bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+            results.push(session.read(&y)?);
+        }
+        assert!(results[0] == results[1] && results[0].iter().any(|&byte| byte != 0), "linear, {tokens} rows");
+
+        let [d_model, d_ff] = [d_in, 91];
+        let [w1, wg, w2] = [draw(d_ff * d_model), draw(d_ff * d_model + 1)[1..].to_vec(), draw(d_out * d_ff)];
+        let packed = FusedMlp { gated: true, ..FusedMlp::new(DType::F32, [tokens, d_model, d_ff, d_out], Activation::Silu) };
+        let padded = FusedMlp { x_stride: d_model + 4, ..packed.clone().with_padded_weights() };
+        let mut results = Vec::new();
+        for op in [packed, padded] {
+            let y = session.alloc(tokens * d_out * 4)?;
+            let args = FusedMlpArgs {
+                x: session.upload_rows(&x, d_model, op.x_stride)?,
+                w1: session.upload_rows(&w1, d_model, op.w1_stride)?,
+                wg: Some(session.upload_rows(&wg, d_model, op.w1_stride)?),
+                b1: None,
+                w2: session.upload_rows(&w2, d_ff, op.w2_stride)?,
+                b2: None,
+                residual: None,
+                y: y.clone(),
+            };
+            let plan = session.plan(op)?;
+            session.run(&plan, &args)?;
+            results.push(session.read(&y)?);
+        }
+        assert!(results[0] == results[1] && results[0].iter().any(|&byte| byte != 0), "fused_mlp, {tokens} tokens");
+    }
+    Ok(())
+}
+
+fn short<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let session = Session::new(device.clone())?;
+    let linear = Linear::new(DType::F32, [4, 5, 33]);
+    let mlp = FusedMlp::new(DType::F32, [4, 33, 21, 9], Activation::Relu);
+    let told = |result: Result<()>, name: &str| match result {
+        Err(Error::Invalid { subject, .. }) => assert!(subject.contains(name), "{subject}"),
+        other => panic!("{name}: {other:?}"),
+    };
+    told(session.plan(Linear { x_stride: 32, ..linear.clone() }).map(drop), "x_stride");
+    told(session.plan(Linear { w_stride: 32, ..linear }).map(drop), "w_stride");
+    told(session.plan(FusedMlp { x_stride: 32, ..mlp.clone() }).map(drop), "x_stride");
+    told(session.plan(FusedMlp { w1_stride: 0, ..mlp.clone() }).map(drop), "w1_stride");
+    told(session.plan(FusedMlp { w2_stride: 20, ..mlp }).map(drop), "w2_stride");
+    Ok(())
+}
