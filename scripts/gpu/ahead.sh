@@ -6,7 +6,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 held() { find "$folder/kernels" -type f | sort | sha256sum; }
 
-arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+arch=sm_$("$PROGRAMS/trifuse" devices --json --backend cuda | grep -m 1 -oE '"cuda_arch": [0-9]+' | grep -oE '[0-9]+')
 [ "$arch" != sm_90 ] || arch=sm_90a
 "$PROGRAMS/trifuse" kernels --op linear --arch "$arch" --output "$folder" || exit 1
 before=$(held)

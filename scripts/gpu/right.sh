@@ -3,10 +3,11 @@
 # shellcheck source=scripts/gpu/steps.sh
 source scripts/gpu/steps.sh
 
-"$PROGRAMS/trifuse" devices
+devices=$("$PROGRAMS/trifuse" devices)
+echo "$devices"
 backends=(cuda)
 # With a driver that is hardware: software would take hours.
-if "$PROGRAMS/trifuse" devices | grep -E '^ *wgpu:' | grep -qv software; then backends+=(wgpu); else skipped wgpu 'no Vulkan driver of a GPU'; fi
+if grep -qE "^ *wgpu:.*(GPU|discrete|integrated)" <<<"$devices"; then backends+=(wgpu); else skipped wgpu 'no Vulkan driver of a GPU'; fi
 on() { [[ " ${backends[*]} " == *" $1 "* ]]; }
 # golden BACKEND DTYPE: the encoder against float64, and every row as it is alone.
 golden() { beside "golden-$1-$2" 120 "$PROGRAMS/golden" "$GOLDEN" "$MODEL" "$ADAPTERS" "$1" "$2"; }
