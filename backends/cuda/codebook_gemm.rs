@@ -8,6 +8,7 @@ use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::codebook_gemm::{Factor, FactorArgs, ScaledBy};
+use crate::ops::index::{Index, TokenAdapters};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 impl Table for CodebookGemm {
@@ -104,6 +105,11 @@ params! {
     }
 }
 
+/// Where each token's adapter stands in the words of the index: behind two counts.
+pub(super) fn adapter_of_token(index: &Index<TokenAdapters, Cuda>) -> u64 {
+    address(index.slice()) + 8
+}
+
 /// As kernels take it.
 pub(super) fn scaled_by_token(op: &CodebookGemm) -> u32 {
     u32::from(op.scaled_by == ScaledBy::Token)
@@ -129,8 +135,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
         let params = CodebookGemmParams {
             x: address(&args.x),
             y: address(&of.y),
-            // The adapters follow two counts.
-            token_adapter: address(args.token_adapter.slice()) + 8,
+            token_adapter: adapter_of_token(&args.token_adapter),
             scaling: address(&args.scaling),
             core: address_of(of.core.as_ref()),
             tokens: op.tokens,

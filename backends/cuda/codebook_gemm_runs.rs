@@ -1,6 +1,6 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
 
-use super::codebook_gemm::{FactorParams, factor, factor_header, scaled_by_token};
+use super::codebook_gemm::{FactorParams, adapter_of_token, factor, factor_header, scaled_by_token};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
 use super::params::params;
@@ -107,8 +107,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         let params = RunsParams {
             x,
             y,
-            // The adapters follow two counts.
-            token_adapter: address(args.token_adapter.slice()) + 8,
+            token_adapter: adapter_of_token(&args.token_adapter),
             scaling: address(&args.scaling),
             core: address_of(of.core.as_ref()),
             projected: address(workspace),

@@ -1,6 +1,6 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters on the tensor cores: a dense input factor, f16 and bf16.
 
-use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::codebook_gemm::{FactorParams, adapter_of_token, factor, factor_header};
 use super::codebook_gemm_runs::{few_adapters, overlaps};
 use super::gemm::{HALVES, fits, half};
 use super::jit::{Arch, Unit, source};
@@ -226,8 +226,7 @@ pub(super) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cu
     let waves = if group.len() == 1 { 1 } else { 2 };
     RunsMmaParams {
         x: address(&args.x),
-        // The adapters follow two counts.
-        token_adapter: address(args.token_adapter.slice()) + 8,
+        token_adapter: adapter_of_token(&args.token_adapter),
         scaling: address(&args.scaling),
         tokens: op.tokens,
         d_in: op.d_in,

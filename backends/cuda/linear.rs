@@ -1,6 +1,6 @@
 //! `linear` on CUDA.
 
-use super::codebook_gemm::{FactorParams, factor, factor_header};
+use super::codebook_gemm::{FactorParams, adapter_of_token, factor, factor_header};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
@@ -118,8 +118,7 @@ fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) 
     };
     if let (Some(delta), Some(own)) = (&op.delta, &args.delta) {
         let (slice, of) = (&delta.slices[0], &own.slices[0]);
-        // The adapters follow two counts.
-        params.token_adapter = address(own.token_adapter.slice()) + 8;
+        params.token_adapter = adapter_of_token(&own.token_adapter);
         params.scaling = address(&own.scaling);
         params.core = address_of(of.core.as_ref());
         params.input = factor(slice.input, &of.input, op.d_in, slice.rank);

@@ -266,19 +266,6 @@ impl Memory {
             ok(sys::cuMemFreeHost(pointer as *mut _), "a free")
         }
     }
-
-    /// Bytes that live buffers hold, and bytes that the pool holds in all.
-    pub fn usage(&self) -> Result<(u64, u64)> {
-        self.context.bind()?;
-        let read = |attribute| {
-            let mut value = 0u64;
-            // SAFETY: the pool is alive; stores one 64-bit number.
-            ok(unsafe { sys::cuMemPoolGetAttribute(self.pool, attribute, (&raw mut value).cast()) }, "reading the pool's state")?;
-            Ok(value)
-        };
-        let used = read(sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-        Ok((used, read(sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?))
-    }
 }
 
 impl Drop for Memory {

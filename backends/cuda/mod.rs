@@ -188,11 +188,6 @@ impl Cuda {
         let module = Module::load(&self.memory, unit, &built.cubin, self.driver)?;
         Ok(modules().entry(hash).or_insert(module).clone())
     }
-
-    /// Bytes that live buffers hold, and bytes that the pool holds in all.
-    pub fn memory_usage(&self) -> Result<(u64, u64)> {
-        self.memory.usage()
-    }
 }
 
 impl Open for Cuda {

@@ -123,8 +123,11 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         }
     }
     if backends.is_empty() {
-        let reason = absent.iter().map(|absent| format!("{}: {}", absent.backend, absent.reason)).collect::<Vec<_>>().join("; ");
-        return Err(Error::NoBackend { name: "asked for".into(), reason });
+        let reason = |absent: &Absent| format!("{}: {}", absent.backend, absent.reason);
+        return Err(match &absent[..] {
+            [one] => Error::NoBackend { name: one.backend.into(), reason: one.reason.clone() },
+            all => Error::NoBackend { name: "asked for".into(), reason: all.iter().map(reason).collect::<Vec<_>>().join("; ") },
+        });
     }
     let cases = subjects
         .iter()
