@@ -147,6 +147,10 @@ fn a_sweep_has_each_size_with_its_aligned_neighbour() {
             }
         }
     }
+    let value = measured("align", &["--axis", "k-padded", "--from", "255", "--to", "257"]);
+    assert_eq!(names(&value), ["m256 n256 k255, w padded", "m256 n256 k256", "m256 n256 k257, w padded", "m256 n256 k264"]);
+    let [first, second] = [0, 1].map(|number| &results(&value)[number]);
+    assert_eq!((&first["padding"], &first["aligned"]["neighbour"], second["padding"].is_null()), (&"weights".into(), &second["name"], true));
     for wrong in [
         &["align", "--from", "9"][..],
         &["align", "--axis", "k", "--from", "9", "--to", "8"],
