@@ -56,7 +56,7 @@ case ${1:-} in
     exit $failed
     ;;
   *)
-    sed -n '2,25p' "$0" >&2
+    sed -n '2,24p' "$0" >&2
     exit 2
     ;;
 esac
