@@ -6,7 +6,7 @@
 #   scripts/gpu.sh pack     builds the programs, stripped, into .gpu/ (ignored by git); `pack right` and `pack speed` those of one stage
 #   scripts/gpu.sh right    conformance with repeats, contract, layer, encoder, the six tests, sanitizers
 #   scripts/gpu.sh speed    every suite beside its peers, variants that wait for a decision, embeddings, counters
-#   scripts/gpu.sh sweeps   micro, sparse, forward-pass and prefix, then every size, f16 and bf16
+#   scripts/gpu.sh sweeps   micro, sparse, forward-pass, then every size, f16 and bf16
 #   scripts/gpu.sh home     tables and pictures in docs/ from what lies in .gpu/out, or from the folders and archives that are named;
 #                           it says what is missing, and leaves that as it was
 #
@@ -29,6 +29,13 @@ export PROGRAMS=${PROGRAMS:-.gpu} OUT=${OUT:-.gpu/out} MODEL=${MODEL:-.minilm}
 export GOLDEN=${GOLDEN:-tests/golden/minilm.safetensors} ADAPTERS=${ADAPTERS:-tests/data/adapters}
 export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} TRIFUSE_CACHE_DIR=${TRIFUSE_CACHE_DIR:-/tmp/trifuse-cache}
 
+need_gpu() {
+  local devices
+  devices=$("$PROGRAMS/trifuse" devices)
+  echo "$devices"
+  grep -q '^ *cuda:' <<<"$devices" || { echo "error: no GPU for the backend cuda (see above)" >&2; exit 1; }
+}
+
 case ${1:-} in
   pack | home) exec scripts/gpu/"$1".sh "${@:2}" ;;
   right | speed | sweeps)
@@ -36,18 +43,20 @@ case ${1:-} in
       echo "error: $PROGRAMS/trifuse is not there; scripts/gpu.sh pack builds it" >&2
       exit 1
     fi
+    need_gpu
     exec scripts/gpu/"$1".sh "${@:2}"
     ;;
   all)
     failed=0
     scripts/gpu/pack.sh || exit 1
+    need_gpu
     for stage in right speed sweeps; do scripts/gpu/$stage.sh || failed=1; done
     scripts/gpu/home.sh || failed=1
     for stage in right speed sweeps; do cat "$OUT/$stage/table.txt"; done
     exit $failed
     ;;
   *)
-    sed -n '2,27p' "$0" >&2
+    sed -n '2,24p' "$0" >&2
     exit 2
     ;;
 esac

@@ -36,19 +36,22 @@ fn told(table: &str, name: &str, word: &str) -> bool {
 #[test]
 fn each_step_has_a_word() {
     let plan = "plan good 20 echo 'test result: ok. 3 passed'
+        beside empty 20 echo 'test result: ok. 0 passed; 0 failed; 1 ignored'
         beside bad 20 sh -c 'echo error: no such thing; exit 1'
         beside part 20 sh -c 'echo summary: 2 of 3 parts; exit 75'
         skipped absent 'no weights'
         plan hangs 1 sleep 60
         plan after 20 true";
     let (table, success, seconds) = stage("words", plan, None);
-    for (name, word) in [("good", "passed"), ("bad", "failed"), ("part", "cut short"), ("absent", "skipped"), ("hangs", "cut short"), ("after", "passed")] {
+    for (name, word) in
+        [("good", "passed"), ("empty", "failed"), ("bad", "failed"), ("part", "cut short"), ("absent", "skipped"), ("hangs", "cut short"), ("after", "passed")]
+    {
         assert!(told(&table, name, word), "{name}: {table}");
     }
     assert!(!success && seconds < 30, "{seconds} s");
     let reasons = ["test result: ok. 3 passed", "error: no such thing", "summary: 2 of 3 parts", "no weights"];
     assert!(reasons.iter().all(|reason| table.contains(reason)), "{table}");
-    assert!(table.contains("2 passed, 1 failed, 2 cut short, 0 not reached, 1 skipped"), "{table}");
+    assert!(table.contains("2 passed, 2 failed, 2 cut short, 0 not reached, 1 skipped"), "{table}");
 }
 
 #[test]

@@ -4,7 +4,6 @@
 source scripts/gpu/steps.sh
 
 devices=$("$PROGRAMS/trifuse" devices)
-echo "$devices"
 backends=(cuda)
 # With a driver that is hardware: software would take hours.
 if grep -qE "^ *wgpu:.*(GPU|discrete|integrated)" <<<"$devices"; then backends+=(wgpu); else skipped wgpu 'no Vulkan driver of a GPU'; fi

@@ -61,7 +61,7 @@ telling() {
 }
 
 run_step() {
-  local place=$1 allowed=$2 name=${names[$1]} began=$SECONDS status word
+  local place=$1 allowed=$2 name=${names[$1]} began=$SECONDS status word said
   local log=$out/$name.log child
   trap 'kill "$child" 2>/dev/null' TERM
   SECONDS_ALL=$allowed timeout -k 5 "$allowed" bash -c "${commands[$place]}" >"$log" 2>&1 </dev/null &
@@ -74,7 +74,10 @@ run_step() {
     77) word=skipped ;;
     *) word=failed ;;
   esac
-  row "$place" "$name" "$word" $((SECONDS - began)) "$(telling "$log")"
+  said=$(telling "$log")
+  # A suite that ran nothing has shown nothing.
+  if [[ $word = passed && $said = 'test result: ok. 0 passed'* ]]; then word=failed; fi
+  row "$place" "$name" "$word" $((SECONDS - began)) "$said"
 }
 
 # How many rows say so.

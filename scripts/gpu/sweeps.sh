@@ -10,9 +10,13 @@ suite micro 60
 suite sparse 180
 suite forward-pass 120
 # Few runs of a thousand sizes. Where time ends it, what is missing is what costs nothing: rows of x.
-axes='--axis k --axis n --axis head-dim --axis gemv-k --axis gemv-n --axis m'
+known=$("$TRIFUSE" bench align --help)
+axes=()
+for axis in k k-padded n head-dim gemv-k gemv-k-padded gemv-n m; do
+  if grep -q -- "- $axis:" <<<"$known"; then axes+=(--axis "$axis"); fi
+done
 for dtype in f16 bf16; do
-  plan "align-$dtype" 420 env OUT="$out" DTYPES=$dtype ALIGN_OPTIONS="${ALIGN_OPTIONS:-$axes}" BENCH_OPTIONS='' scripts/bench.sh sweep
+  plan "align-$dtype" 420 env OUT="$out" DTYPES=$dtype ALIGN_OPTIONS="${ALIGN_OPTIONS:-${axes[*]}}" BENCH_OPTIONS='' scripts/bench.sh sweep
 done
 
 carry_out
