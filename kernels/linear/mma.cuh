@@ -1,5 +1,5 @@
-// The kernels for Ampere that take over from those for Hopper where an operand starts at an odd place, which only the launch
-// knows. The number in a kernel's name is how many bytes it moves at once.
+// The product on the tensor cores of Ampere and later where rows are not on multiples of 16 bytes; beside the kernels for Hopper it takes
+// over where an operand starts at an odd place, which only the launch knows. The number in a kernel's name is how many bytes it moves at once.
 #pragma once
 
 #include "tile/mma_gemm.cuh"

@@ -41,7 +41,12 @@ pub fn is_special(path: &Path) -> bool {
 /// A folder of that name; what the system refuses.
 pub fn check_file(path: &Path) -> Result<()> {
     ensure(!path.is_dir(), &path.display().to_string(), "the name of a file", "a folder")?;
-    if is_special(path) { Ok(()) } else { temporary(&parent(path), 0o666, |builder, folder| builder.tempfile_in(folder)).map(drop) }
+    if is_special(path) {
+        return Ok(());
+    }
+    // Of what the system says the kind alone: the rest names the temporary file.
+    let made = tempfile::Builder::new().prefix(".trifuse-").tempfile_in(parent(path));
+    made.map(drop).map_err(|error| Error::io(path, "write")(error.kind().into()))
 }
 
 /// Writes a file under a temporary name in its own folder, then renames it; what was there before is replaced.
