@@ -26,7 +26,7 @@ const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90", most_flops: MOST_F
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
 const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
-    words: "attention/causal129_bf16 (sm80, | attention/q256_bf16 (short, | attention/paged16_f16 (split, \
+    words: "attention/causal129_bf16 (sm80, | attention/paged16_f16 (split, | vectors/attention_varlen_causal (short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (runs_sm80, \
             | fused_mlp/gated_bias1_f16 (sm80 | fused_mlp/tokens255_f16 (sm80, \
             | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_rows",
@@ -38,7 +38,7 @@ const FEW_HOPPER: Kernels = Kernels {
             | attention/window16_causal_f16 (sm90, | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
             | fused_mlp/tokens255_f16 (sm90, | fused_mlp/few_tokens17_f16 (sm90_stream, | fused_mlp/gated_few_tokens_deep_f16 (sm90_stream, \
-            | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens65_f16 (sm90_norm, \
+            | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90_norm, \
             | linear/short_k_three_deltas384_f16 (sm90_stationary, | linear/few_rows2_f16 (sm90_stream, \
             | linear/few_rows_delta_one_adapter_bf16 (sm90_stream_adapted,",
     most_flops: "5e7",
@@ -109,8 +109,8 @@ pub fn trials() -> Vec<Trial> {
     };
     vec![
         trial("the contract of a device", lacks, |emulator| expect_success(&emulator.run("contract", &SIMT, &[]), 20)),
-        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 1)),
-        trial("a few cases on sm_90", lacks, |emulator| both_orders(emulator, &FEW_HOPPER, 1)),
+        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 13)),
+        trial("a few cases on sm_90", lacks, |emulator| both_orders(emulator, &FEW_HOPPER, 18)),
         trial("a missing wait is found on sm_90", lacks, |emulator| {
             expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
