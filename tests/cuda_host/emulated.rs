@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use libtest_mimic::{Failed, Trial};
 use trifuse::backends::cuda::LIBRARY_DIR;
@@ -48,11 +49,15 @@ const FEW_HOPPER: Kernels = Kernels {
 struct Emulator(PathBuf);
 
 impl Emulator {
-    fn build() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_emulator/build.sh");
-        let output = Command::new("bash").arg(script).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Self(String::from_utf8(output.stdout).unwrap().trim().into())
+    /// Built once, by the first trial that wants it.
+    fn build() -> &'static Self {
+        static BUILT: OnceLock<Emulator> = OnceLock::new();
+        BUILT.get_or_init(|| {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_emulator/build.sh");
+            let output = Command::new("bash").arg(script).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Self(String::from_utf8(output.stdout).unwrap().trim().into())
+        })
     }
 
     /// Runs a suite's tests of this backend on it: all, or those of these kernels.
@@ -105,13 +110,14 @@ pub fn trials() -> Vec<Trial> {
     // All cases take an hour here, and seconds on a GPU.
     let long = lacks.or_else(|| std::env::var_os("TRIFUSE_EMULATE").is_none().then_some("TRIFUSE_EMULATE=1: it is long"));
     let trial = |name: &str, lacks: Option<&str>, body: fn(&Emulator) -> Result<(), Failed>| {
-        crate::trial(&format!("emulated: {name}"), lacks, move || body(&Emulator::build()))
+        crate::trial(&format!("emulated: {name}"), lacks, move || body(Emulator::build()))
     };
     vec![
         trial("the contract of a device", lacks, |emulator| expect_success(&emulator.run("contract", &SIMT, &[]), 20)),
         trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 13)),
-        trial("a few cases on sm_90", lacks, |emulator| both_orders(emulator, &FEW_HOPPER, 18)),
-        trial("a missing wait is found on sm_90", lacks, |emulator| {
+        // One trial, for its kernels are compiled once.
+        trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
+            both_orders(emulator, &FEW_HOPPER, 18)?;
             expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
         trial("every case on the simt variants", long, |emulator| both_orders(emulator, &SIMT, 300)),
