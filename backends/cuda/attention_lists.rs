@@ -28,6 +28,8 @@ params! {
 pub(crate) const ENTRY: &str = "attention_lists";
 /// Warps of a block, each with a row of the map, in `kernels/attention/lists.cuh`.
 const ROWS: u64 = 8;
+/// Its shared memory: two counts a warp.
+const SCRATCH: u32 = ROWS as u32 * 2 * 4;
 
 pub(crate) fn headers() -> [(&'static str, String); 2] {
     [("attention/lists.cuh", include_str!("../../kernels/attention/lists.cuh").into()), ("attention/list_params.cuh", ListParams::cuda())]
@@ -84,7 +86,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, all: &Sli
     let args = AttentionArgs { index: AttentionIndex::Blocks(Index::over(lists, words)), ..args.clone() };
     // SAFETY: the caller's promise; the lists have a part of the workspace for themselves.
     unsafe {
-        plan.launch(queue, ENTRY, &Launch { overlap, ..Launch::new(grid, ROWS as u32 * 32) }, &params)?;
+        plan.launch(queue, ENTRY, &Launch { shared_bytes: SCRATCH, overlap, ..Launch::new(grid, ROWS as u32 * 32) }, &params)?;
         run(queue, plan, &listed(&plan.op), &rest, &args)
     }
 }

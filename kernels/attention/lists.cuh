@@ -33,7 +33,9 @@ __device__ __forceinline__ u32 sum_of_warp(u32 value) {
 }
 
 extern "C" __global__ void __launch_bounds__(LIST_THREADS) attention_lists(const ListParams p) {
-    __shared__ u32 before[LIST_WARPS], listed[LIST_WARPS];
+    // Dynamic: beside static memory the unit's other kernels could not have all that a block may use.
+    extern __shared__ __align__(16) u32 lists_scratch[];
+    u32 *before = lists_scratch, *listed = lists_scratch + LIST_WARPS;
     grid_launch_next();
     grid_wait();
     u32 groups = (p.q_blocks + LIST_WARPS - 1) / LIST_WARPS, pattern = blockIdx.x / groups, first_row = blockIdx.x % groups * LIST_WARPS;
