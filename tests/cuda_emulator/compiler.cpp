@@ -97,7 +97,7 @@ Result nvrtcCompileProgram(Program *program, int count, const char *const *optio
         spill(root + "/" + header.first, own.empty() ? as_host_code(header.second) : own);
     }
     spill(root + "/kernel.cpp", as_host_code(program->source));
-    std::string command = "g++ -std=c++17 -O2 -march=native -ffp-contract=fast -w -shared -fPIC -include " EMULATOR "/device.h -I " EMULATOR " -I " + root;
+    std::string command = "g++ -std=c++17 -O1 -march=native -ffp-contract=fast -w -shared -fPIC -include " EMULATOR "/device.h -I " EMULATOR " -I " + root;
     for (int i = 0; i < count; i++) {
         const char *arch = strstr(options[i], "--gpu-architecture=sm_");
         if (arch) {

@@ -35,7 +35,7 @@ Grid &own_grid() {
 
 static thread_local Fibre *running;
 
-extern "C" ThreadPlace *emulated_place() { return &running->place; }
+extern "C" EmulatedPlace *emulated_place() { return &running->place; }
 Fibre &self() { return *running; }
 
 bool setting(const char *name) { return getenv(name) != nullptr; }
@@ -72,7 +72,7 @@ extern "C" void emulated_fail(const char *format, ...) {
     Grid &grid = own_grid();
     std::string where;
     if (running) {
-        const ThreadPlace &at = running->place;
+        const EmulatedPlace &at = running->place;
         where = "block (" + std::to_string(at.block.x) + ", " + std::to_string(at.block.y) + ", " + std::to_string(at.block.z) + "), thread " +
                 std::to_string(at.thread.x) + ": ";
     }
@@ -148,10 +148,10 @@ static void begin_block(Grid &grid, Block &block, Cluster &cluster, unsigned num
     for (unsigned i = 0; i < block.groups.size(); i++) {
         block.groups[i].live = count - i * 128 < 128 ? count - i * 128 : 128;
     }
-    Index3 blocks = launch.grid, index = {number % blocks.x, number / blocks.x % blocks.y, number / blocks.x / blocks.y};
+    EmulatedIndex blocks = launch.grid, index = {number % blocks.x, number / blocks.x % blocks.y, number / blocks.x / blocks.y};
     block.fibres.resize(count);
     for (unsigned i = 0; i < count; i++) {
-        Index3 thread = {i % launch.threads.x, i / launch.threads.x % launch.threads.y, i / launch.threads.x / launch.threads.y};
+        EmulatedIndex thread = {i % launch.threads.x, i / launch.threads.x % launch.threads.y, i / launch.threads.x / launch.threads.y};
         void **top = (void **)((uintptr_t(block.stacks) + (i + 1) * STACK) / 64 * 64);
         *--top = nullptr;           // keeps the stack as the calling convention wants it
         *--top = nullptr;           // what `start` would return to

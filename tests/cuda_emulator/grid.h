@@ -16,7 +16,7 @@ enum class State { READY, AT_WARP, AT_BLOCK, AT_NAMED, AT_CLUSTER, AT_GROUP, AT_
 // Of one warp, the lanes that live, wait at its barrier, and can go on.
 struct Warp {
     unsigned first, count, live, waiting, ready, turns;
-    Room room;
+    EmulatedRoom room;
 };
 
 // A copy of Ampere's that is under way.
@@ -26,7 +26,7 @@ struct Copy {
 };
 
 struct Fibre {
-    ThreadPlace place;
+    EmulatedPlace place;
     void *stack_pointer;
     State state;
     Block *block;
@@ -88,7 +88,7 @@ struct Async {
 struct Launch {
     void (*run)(void *);
     void *parameters;
-    Index3 grid, threads;
+    EmulatedIndex grid, threads;
     unsigned shared_bytes, cluster, at_once;
 };
 

@@ -1,28 +1,29 @@
-// What emulated kernels call, and the emulated driver gives: one function for what the hardware does as one.
+// What emulated kernels call, and the emulated driver gives: one function for what the hardware does as one. Names are those that no
+// kernel has.
 #pragma once
 
 #include <cstddef>
 
-struct Index3 {
+struct EmulatedIndex {
     unsigned x, y, z;
 };
 
 // What the lanes of a warp hand each other: two rooms in turn, so that nobody overwrites what another has still to read.
-struct Room {
+struct EmulatedRoom {
     alignas(64) char lanes[2][32][64];
 };
 
 // Where a thread stands. It stays the same as long as the thread lives.
-struct ThreadPlace {
-    Index3 thread, block, block_dim, grid_dim;
+struct EmulatedPlace {
+    EmulatedIndex thread, block, block_dim, grid_dim;
     unsigned rank, cluster;   // in its cluster, and how many blocks that has
     char *shared;             // shared memory of its block
-    Room *room;
+    EmulatedRoom *room;
     unsigned turns;           // of the room, so far
 };
 
 // A product of a warp group as one of its threads asks for it. `a`: A's registers, or null where `a_tile` describes A.
-struct Wgmma {
+struct EmulatedWgmma {
     float *d;
     const unsigned *a;
     unsigned long long a_tile, b_tile;
@@ -32,7 +33,7 @@ struct Wgmma {
 };
 
 extern "C" {
-ThreadPlace *emulated_place() __attribute__((const));
+EmulatedPlace *emulated_place() __attribute__((const));
 // Ends the launch with that message, as a fault of the kernel.
 [[noreturn]] void emulated_fail(const char *format, ...);
 
@@ -65,7 +66,7 @@ void emulated_tensor_load(unsigned to, const void *map, unsigned barrier, unsign
 void emulated_bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier);
 void emulated_cluster_store(unsigned to, const void *value, unsigned barrier);
 
-void emulated_wgmma(const Wgmma &product);
+void emulated_wgmma(const EmulatedWgmma &product);
 void emulated_wgmma_commit();
 void emulated_wgmma_wait(unsigned pending);
 }

@@ -2,14 +2,14 @@
 #pragma once
 
 // What each lane of this thread's warp gave, until the exchange after the next one.
-template <class T> class Lanes {
+template <class T> class EmulatedLanes {
     char (*all)[64];
 
   public:
     // `work(lanes)` is done once, by the last lane to come.
-    template <class Work> Lanes(const T &own, const Work &work) {
+    template <class Work> EmulatedLanes(const T &own, const Work &work) {
         static_assert(sizeof(T) <= 64, "room for a lane");
-        ThreadPlace *at = emulated_place();
+        EmulatedPlace *at = emulated_place();
         all = at->room->lanes[at->turns++ % 2];
         memcpy(all[at->thread.x % 32], &own, sizeof own);
         if (emulated_warp_last()) {
@@ -17,25 +17,25 @@ template <class T> class Lanes {
         }
         emulated_warp_barrier();
     }
-    explicit Lanes(const T &own) : Lanes(own, [](const Lanes &) {}) {}
+    explicit EmulatedLanes(const T &own) : EmulatedLanes(own, [](const EmulatedLanes &) {}) {}
     const T &operator[](unsigned lane) const { return *(const T *)all[lane]; }
 };
 
 template <class T> T __shfl_sync(unsigned, T value, unsigned lane) {
-    Lanes<T> lanes(value);
+    EmulatedLanes<T> lanes(value);
     return lanes[lane % 32];
 }
 template <class T> T __shfl_xor_sync(unsigned, T value, unsigned mask) {
-    Lanes<T> lanes(value);
+    EmulatedLanes<T> lanes(value);
     return lanes[(threadIdx.x ^ mask) % 32];
 }
 template <class T> T __shfl_up_sync(unsigned, T value, unsigned count) {
-    Lanes<T> lanes(value);
+    EmulatedLanes<T> lanes(value);
     unsigned lane = threadIdx.x % 32;
     return lanes[lane < count ? lane : lane - count];
 }
 inline unsigned __ballot_sync(unsigned, bool holds) {
-    Lanes<bool> lanes(holds);
+    EmulatedLanes<bool> lanes(holds);
     unsigned all = 0;
     for (unsigned lane = 0; lane < 32; lane++) {
         all |= unsigned(lanes[lane]) << lane;
@@ -45,7 +45,7 @@ inline unsigned __ballot_sync(unsigned, bool holds) {
 inline bool __any_sync(unsigned mask, bool holds) { return __ballot_sync(mask, holds) != 0; }
 inline bool __all_sync(unsigned mask, bool holds) { return __ballot_sync(mask, holds) == 0xffffffffu; }
 template <class T> unsigned __match_any_sync(unsigned, T value) {
-    Lanes<T> lanes(value);
+    EmulatedLanes<T> lanes(value);
     unsigned all = 0;
     for (unsigned lane = 0; lane < 32; lane++) {
         all |= unsigned(lanes[lane] == value) << lane;
@@ -53,7 +53,7 @@ template <class T> unsigned __match_any_sync(unsigned, T value) {
     return all;
 }
 inline unsigned __reduce_or_sync(unsigned, unsigned bits) {
-    Lanes<unsigned> lanes(bits);
+    EmulatedLanes<unsigned> lanes(bits);
     unsigned all = 0;
     for (unsigned lane = 0; lane < 32; lane++) {
         all |= lanes[lane];

@@ -17,7 +17,7 @@ struct Sums {
 };
 
 struct Product {
-    Wgmma how;
+    EmulatedWgmma how;
     unsigned group;
     std::shared_ptr<Sums> sums;
     unsigned a[GROUP][4];
@@ -41,7 +41,7 @@ template <class Each> static void each_sum(unsigned thread, unsigned columns, Ea
 }
 
 // The thread's share goes over to the product.
-static void enter(Sums &sums, unsigned lane, const Wgmma &how) {
+static void enter(Sums &sums, unsigned lane, const EmulatedWgmma &how) {
     if (sums.d[lane] == how.d) {
         return;
     }
@@ -57,7 +57,7 @@ static void enter(Sums &sums, unsigned lane, const Wgmma &how) {
     });
 }
 
-extern "C" void emulated_wgmma(const Wgmma &how) {
+extern "C" void emulated_wgmma(const EmulatedWgmma &how) {
     Fibre &fibre = self();
     Group &group = group_of(fibre);
     unsigned lane = lane_of(fibre);
@@ -83,7 +83,7 @@ extern "C" void emulated_wgmma(const Wgmma &how) {
         products.all.emplace_back(new Product{how, fibre.product_groups, sums, {}});
     }
     Product &product = *products.all[at];
-    const Wgmma &first = product.how;
+    const EmulatedWgmma &first = product.how;
     if (first.a_tile != how.a_tile || first.b_tile != how.b_tile || first.columns != how.columns || first.accumulate != how.accumulate ||
         product.group != fibre.product_groups) {
         emulated_fail("wgmma: threads of a warp group ask for different products");
@@ -140,7 +140,7 @@ template <class Each> static void each_eight(Block &block, uint64_t descriptor, 
 typedef float Eight __attribute__((vector_size(32), aligned(4)));
 
 static void multiply(Block &block, Product &product) {
-    const Wgmma &how = product.how;
+    const EmulatedWgmma &how = product.how;
     unsigned columns = how.columns;
     Sums &sums = *product.sums;
     static thread_local float a[ROWS][DEPTH], b[DEPTH][256];

@@ -8,7 +8,7 @@ template <int COUNT> void emulated_ldmatrix(u32 (&to)[COUNT], u32 address, bool 
     struct Lane {
         u32 *to, address;
     };
-    Lanes<Lane>({to, address}, [&](const Lanes<Lane> &lanes) {
+    EmulatedLanes<Lane>({to, address}, [&](const EmulatedLanes<Lane> &lanes) {
         for (u32 i = 0; i < COUNT; i++) {
             const u16 *rows[8];
             for (u32 r = 0; r < 8; r++) {
@@ -29,7 +29,7 @@ inline void ldmatrix_x4_transposed(u32 (&to)[4], u32 address) { emulated_ldmatri
 inline void ldmatrix_x2_transposed(u32 (&to)[2], u32 address) { emulated_ldmatrix(to, address, true); }
 
 inline u32 transpose_8x8(u32 pair) {
-    Lanes<u32> lanes(pair);
+    EmulatedLanes<u32> lanes(pair);
     u32 lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, shift = row % 2 * 16;
     return (lanes[column * 4 + row / 2] >> shift & 0xffff) | (lanes[(column + 1) * 4 + row / 2] >> shift & 0xffff) << 16;
 }
@@ -40,7 +40,7 @@ template <class T> void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (
         f32 *d;
         u32 a[4], b[2];
     };
-    Lanes<Lane>({d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, [](const Lanes<Lane> &lanes) {
+    EmulatedLanes<Lane>({d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, [](const EmulatedLanes<Lane> &lanes) {
         f32 left[16][16];
         Eight right[16], sum[16];
         auto half = [](u32 both, u32 which) { return widen(T{u16(both >> 16 * which)}); };
