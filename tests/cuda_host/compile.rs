@@ -97,6 +97,9 @@ const AMPERE: &str = r#"
         to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + max_or_nan(reciprocal_fast(value), 0.0f) + f32(any_lane(value > 0.0f));
         ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + any_lane_bits(a[2]) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
+        ((u32 *)to)[threadIdx.x + 128] = and_or(a[0], 0xff, a[1]) + count_ones(lanes_where(value > 1.0f)) + shared_load_16(at);
+        float4 four = shared_load_16_bytes(at);
+        store_16(to + 512 + threadIdx.x * 4, uint4{__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)});
     }
 "#;
 
@@ -133,7 +136,7 @@ const HOPPER: &str = r#"
     }
     template <class T, int N> __device__ f32 use_shared(u32 at, bool more) {
         f32 d[N / 2];
-        u64 both = wgmma_descriptor(at, 16, 1024, SWIZZLE_128);
+        u64 both = wgmma_moved(wgmma_uniform(wgmma_descriptor(at, 16, 1024, SWIZZLE_128)), 1024);
         wgmma_fence();
         wgmma_ss<T, N>(d, both, both, more);
         wgmma_commit();
@@ -169,10 +172,15 @@ const HOPPER: &str = r#"
             mbarrier_arrive_remote_relaxed(&barrier, cluster_rank() ^ 1);
             u32 other = cluster_address(shared_address(tile), cluster_size() - 1);
             to[0] = cluster_load(other) + cluster_load_16(other).x;
+            to[1] = f32(block_index_anew() + block_count_anew());
         }
         mbarrier_wait(&barrier, 0);
         registers_take<240>();
-        u32 at = shared_address(tile);
+        char *near = tile;
+        hold_address(near);
+        u32 at = shared_address(near);
+        cluster_store(cluster_address(at, 1), float4{}, cluster_address(shared_address(&barrier), 1));
+        cluster_barrier_wait(&barrier, 1);
         cluster_write(cluster_address(at, 1), float4{1.0f, 2.0f, 3.0f, 4.0f});
         if (count_up((u32 *)to + 512) == 1) {
             wait_for_count((u32 *)to + 512, 2);
