@@ -55,6 +55,8 @@ const STAGES: u64 = 2;
 const GROUP: u64 = 64;
 /// Up to this many elements of a head the registers hold a third warp group.
 const NARROW: u64 = 64;
+/// Steps from which on two tiles share them.
+const SHARED_STEPS: u64 = 16;
 /// Bytes of keys and values that stay in the second-level cache, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
 /// Bytes for the barriers.
@@ -122,9 +124,17 @@ impl Tile {
     }
 }
 
-const ENTRIES: [&str; 5] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const LISTED_ENTRIES: [&str; 7] =
-    ["attention_sm90", "attention_sm90_blocks", "attention_sm90_pairs", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+const ENTRIES: [&str; 6] = ["attention_sm90", "attention_sm90_neighbours", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+const LISTED_ENTRIES: [&str; 8] = [
+    "attention_sm90",
+    "attention_sm90_neighbours",
+    "attention_sm90_blocks",
+    "attention_sm90_pairs",
+    "attention_sm80_narrow",
+    repack::ENTRY,
+    pairs::ENTRY,
+    lists::ENTRY,
+];
 
 fn units(_: Arch) -> Vec<Unit> {
     let two = HELD.map(|held| Tile { held, consumers: 2 });
@@ -210,6 +220,15 @@ fn cluster(op: &Attention, units: u32) -> u64 {
     [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
+/// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of the second-level
+/// cache. It pays where there are many steps, and where all of a pair's are wanted by both; heads that [`Tile::of`] has three groups for ask for less.
+fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
+    let (all_seen, tiles) = (matches!(op.form, Form::Dense) && !op.causal && op.window.is_none(), op.q_len.div_ceil(tile.rows()));
+    // Of an odd number of tiles the last pair has one.
+    let paired = tiles > 1 && (tiles.is_multiple_of(2) || tiles >= 32);
+    all_seen && paired && op.head_dim > NARROW && op.kv_len.div_ceil(KEYS) >= SHARED_STEPS && cluster(op, units) == 1
+}
+
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
@@ -219,6 +238,15 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let tile = Tile::of(op, plan.target.units);
     // SAFETY: the caller's promise.
     let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile)? }) else { return Ok(()) };
+    if shares_keys(op, tile, plan.target.units) {
+        // Pairs of tiles, all alike: each cluster takes as many, in turn.
+        params.common.tiles = params.common.tiles.div_ceil(2);
+        params.work = (op.batch * op.heads) as u32 * params.common.tiles;
+        let clusters = u64::from(params.work.min(plan.target.units / 2));
+        let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [2, 1, 1], overlap: true, ..Launch::new(blocks(2 * clusters), tile.threads()) };
+        // SAFETY: the caller's promise.
+        return unsafe { plan.launch(queue, "attention_sm90_neighbours", &launch, &params) };
+    }
     let (work, cluster) = (u64::from(params.work), cluster(op, plan.target.units));
     let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
     params.queue = if work > resident { address(workspace) } else { 0 };
@@ -268,7 +296,7 @@ pub(crate) unsafe fn ready(
         unsafe { pairs.launch(queue, plan, room, common.index)? };
     }
     let [q, k, v] = Rows::of(op);
-    let box_keys = if pairs.is_some() { KEYS / 2 } else { KEYS };
+    let box_keys = if pairs.is_some() || shares_keys(op, tile, plan.target.units) { KEYS / 2 } else { KEYS };
     let map = |rows: &Rows, box_rows, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows).layout(op.dtype).encode_at(start) };
     Ok(Some(TmaParams {
         q: map(&q, tile.rows(), starts[0])?,
@@ -314,6 +342,16 @@ mod tests {
         let op = |heads, queries, keys| Attention::dense(DType::F16, 1, [heads, heads], [queries, keys], 64);
         let of = |heads, queries, keys| cluster(&op(heads, queries, keys), TARGET.units);
         assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(8, 512, 512)), (1, 2, 8, 1));
+    }
+
+    #[test]
+    fn long_rows_of_keys_are_shared_by_two_tiles() {
+        let op = |queries, keys, head_dim| Attention::dense(DType::F16, 1, [32, 8], [queries, keys], head_dim);
+        let of = |op: &Attention| shares_keys(op, Tile::of(op, TARGET.units), TARGET.units);
+        assert!(of(&op(2048, 2048, 128)) && of(&op(512, 4096, 65)) && of(&op(8064, 8064, 128)));
+        assert!(!of(&op(1024, 1024, 128)) && !of(&op(4096, 4096, 64)) && !of(&op(384, 4096, 128)), "few steps, narrow heads, three tiles");
+        assert!(!of(&Attention { causal: true, ..op(4096, 4096, 128) }) && !of(&Attention { window: Some(3000), ..op(4096, 4096, 128) }));
+        assert!(!of(&Attention { heads: 2, kv_heads: 2, ..op(4096, 4096, 128) }), "a cluster shares one tile");
     }
 
     #[test]

@@ -18,7 +18,7 @@
 
 // Every tile once, in the order of their numbers. `Parts` is the other choice.
 struct Tiles {
-    static constexpr bool IN_PARTS = false;
+    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
     const TmaParams &p;
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
@@ -32,6 +32,50 @@ struct Tiles {
         }
     }
 };
+
+// Two neighbouring tiles of a head, one for each block of a cluster: both walk over the keys of both, and each brings half of a step's for
+// the two, so that the second-level cache is asked for them once.
+struct Neighbours {
+    static constexpr bool IN_PARTS = false, SHARED_KEYS = true;
+    const TmaParams &p;
+
+    template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
+    __device__ __forceinline__ u32 total() const { return p.work; }
+    template <Lists LISTED> __device__ __forceinline__ Block block(u32 work) const {
+        Block block = place_of(p.common, work);
+        i32 first_row = block.first_row * 2, past = first_row + 2 * BLOCK_ROWS;
+        i32 last_row = (past < i32(p.common.q_len) ? past : i32(p.common.q_len)) - 1;
+        i32 first = block.mask.first(first_row), end = block.mask.end(last_row);
+        block.steps = {first / BLOCK_KEYS, first < end ? (end - 1) / BLOCK_KEYS : first / BLOCK_KEYS - 1};
+        block.first_row = first_row + i32(cluster_rank()) * BLOCK_ROWS;
+        return block;
+    }
+    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32) const { write_output(p.common, block, rows, o); }
+};
+
+// Starts copying a step's keys, or this block's half of them for both blocks of a cluster.
+template <class Order> __device__ __forceinline__ void fetch_keys(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
+    if constexpr (Order::SHARED_KEYS) {
+        i32 half = i32(cluster_rank()) * (BLOCK_KEYS / 2);
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) {
+            tma_load_4d_multicast(to + (panel * BLOCK_KEYS + half) * ROW_BYTES, &map, full, panel * 64, row + half, head, batch, 3);
+        }
+    } else {
+        fetch<BLOCK_KEYS>(map, to, full, row, head, batch);
+    }
+}
+
+// This warp is done with keys, which `empty` guards in every block that they were brought to.
+template <class Order> __device__ __forceinline__ void leave_keys(u64 *empty) {
+    if constexpr (Order::SHARED_KEYS) {
+        if (threadIdx.x % 32 < 2) {
+            mbarrier_arrive_remote_relaxed(empty, threadIdx.x % 32);
+        }
+    } else {
+        leave(empty);
+    }
+}
 
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
 __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
@@ -89,13 +133,13 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
                 shared.keys[at] = {key, kind};
             }
             mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
-            fetch<BLOCK_KEYS>(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
+            fetch_keys<Order>(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
             await(&shared.v_ring.empty[at], round);
             mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
-            fetch<BLOCK_KEYS>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
+            fetch_keys<Order>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
-        work = Order::IN_PARTS ? next : next_work(p, total);
+        work = Order::SHARED_KEYS ? work + gridDim.x / 2 : Order::IN_PARTS ? next : next_work(p, total);
     }
     // Nothing is left.
     await(&shared.q_empty[turn % Q_STAGES], turn / Q_STAGES % 2 ^ 1);
@@ -173,7 +217,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 if (LISTED) {
                     __syncwarp();
                 }
-                leave(&shared.k_ring.empty[count % STAGES]);
+                leave_keys<Order>(&shared.k_ring.empty[count % STAGES]);
                 if (block.steps.last == block.steps.first) {
                     leave(&shared.q_empty[place]);
                 }
@@ -204,7 +248,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 if (LISTED) {
                     __syncwarp();
                 }
-                leave(&shared.k_ring.empty[next % STAGES]);
+                leave_keys<Order>(&shared.k_ring.empty[next % STAGES]);
                 if (step == block.steps.first) {
                     // Q of the next tile may come.
                     leave(&shared.q_empty[place]);
@@ -214,7 +258,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 wgmma_wait<0>();
                 wgmma_hold(o);
                 hold(weights);
-                leave(&shared.v_ring.empty[count % STAGES]);
+                leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
                 pack_weights(weights, s);
                 shrink_output(o, rows);
                 count = next;
@@ -225,7 +269,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             wgmma_wait<0>();
             wgmma_hold(o);
             hold(weights);
-            leave(&shared.v_ring.empty[count % STAGES]);
+            leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
             count++;
         }
         order.put(stage, block, work, rows, o, group);
@@ -234,6 +278,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
 
 template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
     constexpr bool PLANNED = Order::IN_PARTS || LISTED == BLOCKS_OF_64;
+    constexpr u32 READERS = CONSUMERS * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
     Stage stage;
     stage.q = tiles;
     stage.k = stage.q + Q_STAGES * Q_BYTES;
@@ -249,8 +294,8 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.k_ring.full[i], 1);
             mbarrier_init(&shared.v_ring.full[i], 1);
-            mbarrier_init(&shared.k_ring.empty[i], CONSUMERS * 4);
-            mbarrier_init(&shared.v_ring.empty[i], CONSUMERS * 4);
+            mbarrier_init(&shared.k_ring.empty[i], READERS);
+            mbarrier_init(&shared.v_ring.empty[i], READERS);
         }
         fence_mbarrier_init();
     }
@@ -258,7 +303,13 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     grid_launch_next();
     grid_wait();
     order.template prepare<LISTED>(stage);
-    __syncthreads();
+    if (Order::SHARED_KEYS) {
+        // The other block's barriers are there too.
+        cluster_arrive();
+        cluster_wait();
+    } else {
+        __syncthreads();
+    }
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
@@ -267,7 +318,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         if (threadIdx.x == 0) {
             produce<LISTED>(order, stage);
         }
-        if (!Order::IN_PARTS && cluster_size() > 1) {
+        if (!Order::IN_PARTS && !Order::SHARED_KEYS && cluster_size() > 1) {
             __syncwarp();
             cluster_arrive();
             cluster_wait();
@@ -277,7 +328,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     } else {
         registers_take<CONSUMERS == 3 ? 160 : PLANNED ? 232 : 240>();
         consume<LISTED>(order, stage, group - 1);
-        if (!Order::IN_PARTS && cluster_size() > 1) {
+        if (!Order::IN_PARTS && !Order::SHARED_KEYS && cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
             cluster_arrive();
             cluster_wait();
@@ -285,6 +336,12 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             cluster_arrive();
             cluster_wait();
         }
+    }
+    if (Order::SHARED_KEYS) {
+        // Nothing comes to a block that has ended.
+        __syncwarp();
+        cluster_arrive();
+        cluster_wait();
     }
 }
 
@@ -304,6 +361,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pa
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Tiles{p}, tiles);
+}
+
+// By clusters of two blocks, which share their keys.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_neighbours(const __grid_constant__ TmaParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Neighbours{p}, tiles);
 }
 
 #if CONSUMERS == 2

@@ -38,7 +38,7 @@ static_assert(sizeof(PartCells) <= 2 * STAGES * KV_BYTES, "the ring has room to 
 
 // The order of the parts.
 struct Parts {
-    static constexpr bool IN_PARTS = true;
+    static constexpr bool IN_PARTS = true, SHARED_KEYS = false;
     const PartParams &all;
     const TmaParams &p;
     PartPlan &plan;

@@ -80,6 +80,8 @@ fn tiles() -> Vec<Case> {
         let many = Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
         cases.push(block_case("blocks128_many_heads", base(dtype, [50, 25], 16), many));
     }
+    // Enough steps and tiles that two neighbours share their keys.
+    cases.push(case("pairs_of_tiles", Attention::dense(DType::F16, 1, [34, 2], [130, 1925], 80)));
     let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
     cases.push(block_case("blocks128_window_causal", windowed, Blocks { lengths: [500, 500], block: 128, patterns: 1, kinds: FULL }));
     cases
