@@ -61,8 +61,8 @@ struct Parts {
         if constexpr (LISTED == BLOCKS_OF_64) {
             return (u32(pair_plan(p.pairs, p.common.patterns, p.region).counts[row]) + 1) / 2;
         }
-        // A pattern has one place more than rows.
-        const i32 *at = p.common.index + row + row / p.common.tiles;
+        // A pattern has one place more than rows. Most often there is one: no division then.
+        const i32 *at = p.common.index + row + (p.common.patterns == 1 ? 0 : row / p.common.tiles);
         return u32(at[1] - at[0]);
     }
 
@@ -75,6 +75,8 @@ struct Parts {
     template <Lists LISTED> __device__ __forceinline__ bool wants_plan(u32 rows) const {
         bool wanted = false;
         u32 usual = steps_of<LISTED>(0), apart = p.work > gridDim.x ? UNLIKE : ~0u;
+        // Most lists have no more rows than a block threads: what is not fetched is not waited for.
+#pragma unroll 1
         for (u32 row = threadIdx.x; row < rows; row += BLOCK_THREADS) {
             u32 steps = steps_of<LISTED>(row), off = steps > usual ? steps - usual : usual - steps;
             wanted |= steps > all.length || off >= apart;
