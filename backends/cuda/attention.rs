@@ -16,9 +16,9 @@ impl Table for Attention {
 }
 
 const VARIANTS: [Variant<Attention>; 6] = [
-    attention_sm90::VARIANT,
-    // Where it is asked for alone: the one above covers all that it does.
+    // The block-sparse form alone.
     attention_sm90_parts::VARIANT,
+    attention_sm90::VARIANT,
     attention_short::VARIANT,
     attention_split::VARIANT,
     attention_sm80::VARIANT,

@@ -212,7 +212,7 @@ pub(crate) fn band(op: &Attention) -> u64 {
 }
 
 /// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has four steps.
-fn cluster(op: &Attention, units: u32) -> u64 {
+pub(crate) fn cluster(op: &Attention, units: u32) -> u64 {
     let steps = match op.form {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
         _ => op.kv_len.div_ceil(KEYS),

@@ -37,6 +37,8 @@ params! {
         length: u32,
         /// Parts of cut rows, of the heads that share their patterns.
         slots: u32,
+        /// Heads and sequences of a pattern that are taken together.
+        band: u32,
     }
 }
 
@@ -49,10 +51,10 @@ const LONGEST_ROW: u64 = 1 << 19;
 const LEAST: u64 = 2;
 /// Bytes for the parts at most: they are to stay in the second-level cache until they are joined, most of the time.
 const MOST_BYTES: u64 = 128 << 20;
-/// What beginning and ending a part takes, and leaving it for others to join besides, in tenths of a step. As measured for whole
-/// tiles, and estimated for parts of them.
+/// What beginning and ending a tile takes; leaving a part for others to join besides; and a plan: in tenths of a step, as measured.
 const TILE_TENTHS: u64 = 6;
-const PART_TENTHS: u64 = 4;
+const PART_TENTHS: u64 = 24;
+const PLAN_TENTHS: u64 = 16;
 /// One block in so many is there, for want of a better guess, where the shape does not say.
 const MAP_ONE_IN: u64 = 4;
 
@@ -63,6 +65,8 @@ struct Cut {
     rows: u64,
     /// Heads and sequences of each pattern.
     copies: u64,
+    /// Those of them that are taken together.
+    band: u64,
     /// Steps of a part at most.
     length: u64,
     /// Parts at most.
@@ -95,9 +99,10 @@ impl Cut {
         let (likely, most) = (steps(listed), steps(patterns.saturating_mul(shape.capacity.into())));
         let kept = copies * slot_bytes(sm90::held(op.head_dim));
         let room = most.div_ceil(PLAN_PARTS - rows).max((2 * most * kept).div_ceil(MOST_BYTES));
-        let length = part_length(rows, copies, likely, u64::from(units.max(1))).max(room);
+        let band = taken_together((sm90::band(op) / patterns.max(1)).max(1), copies);
+        let length = part_length([rows, copies, band], likely, u64::from(units.max(1))).max(room);
         let whole = length >= longest;
-        Ok(Self { rows, copies, length, parts: rows + if whole { 0 } else { most / length }, slots: if whole { 0 } else { 2 * most / length } })
+        Ok(Self { rows, copies, band, length, parts: rows + if whole { 0 } else { most / length }, slots: if whole { 0 } else { 2 * most / length } })
     }
 
     /// Of the workspace.
@@ -115,14 +120,20 @@ fn slot_bytes(held: u64) -> u64 {
     ROWS / 64 * 128 * (held / 2 + 4) * 4
 }
 
-/// Steps of a part at most: what takes least time were all rows as long as the mean one, of a multiprocessor's share of everything and
+/// Heads of a pattern, of which `cached` have keys that fit the cache together: all where two bands would do. The second would be
+/// small beside its longest rows, and they would come late.
+fn taken_together(cached: u64, copies: u64) -> u64 {
+    if copies <= 2 * cached { copies.max(1) } else { cached }
+}
+
+/// Steps of a part at most: what takes least time were all rows as long as the mean one, of a multiprocessor's share of a band and
 /// a whole, a half, a third and a quarter of that row. Longer rows are cut into more of them, and keep nobody waiting.
-fn part_length(rows: u64, copies: u64, steps: u64, units: u64) -> u64 {
-    let (share, mean) = ((steps * copies).div_ceil(units).max(LEAST), steps.div_ceil(rows.max(1)).max(1));
+fn part_length([rows, copies, band]: [u64; 3], steps: u64, units: u64) -> u64 {
+    let (share, mean) = ((steps * band).div_ceil(units).max(LEAST), steps.div_ceil(rows.max(1)).max(1));
     let time = |&length: &u64| {
         let parts = mean.div_ceil(length);
-        let each = 10 * mean.div_ceil(parts) + TILE_TENTHS + if parts > 1 { PART_TENTHS } else { 0 };
-        (rows * copies * parts).div_ceil(units) * each
+        let (leaving, planning) = if parts > 1 { (PART_TENTHS, PLAN_TENTHS) } else { (0, 0) };
+        (rows * copies * parts).div_ceil(units) * (10 * mean.div_ceil(parts) + TILE_TENTHS + leaving) + planning
     };
     // Of equals the first.
     [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).max(LEAST))).min_by_key(time).unwrap_or(share)
@@ -155,7 +166,11 @@ fn units(_: Arch) -> Vec<Unit> {
 fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm90::covers(op, target)?;
     Cut::of(op, target.units)?;
-    let (Form::Blocks(shape), band) = (lists::listed(op).form, sm90::band(op)) else { return Ok(()) };
+    let listed = lists::listed(op);
+    let (Form::Blocks(shape), band) = (listed.form, sm90::band(op)) else { return Ok(()) };
+    if sm90::cluster(&listed, target.units) > 1 {
+        return Err("tiles are so few that the blocks of a cluster share one".into());
+    }
     // Rows are in the order of their lengths, whatever the head.
     if 2 * band < u64::from(shape.patterns) {
         return Err(format!("{} heads have patterns of their own, and keys of {} fit the cache together", shape.patterns, 2 * band));
@@ -179,12 +194,11 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     // SAFETY: the caller's promise.
     let Some(mut tiles) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile)? }) else { return Ok(()) };
     tiles.queue = address(workspace);
-    // Of the heads that share a pattern.
-    tiles.common.band = (tiles.common.band / tiles.common.patterns.max(1)).max(1);
     let entry = if tiles.pairs == 0 { "attention_sm90_block_parts" } else { "attention_sm90_pair_parts" };
     let grid = blocks((cut.parts * cut.copies).min(plan.target.units.into()));
     let parts = address(workspace) + parts_at(op);
-    let params = PartParams { tiles, parts, arrivals: parts + cut.parts_bytes(op), length: cut.length as u32, slots: cut.slots as u32 };
+    let arrivals = parts + cut.parts_bytes(op);
+    let params = PartParams { tiles, parts, arrivals, length: cut.length as u32, slots: cut.slots as u32, band: cut.band as u32 };
     // It waits for the launch before, and reads nothing until then.
     let launch = Launch { shared_bytes: tile.shared_bytes() + PLAN_BYTES as u32, overlap: true, ..Launch::new(grid, tile.threads()) };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
@@ -205,7 +219,7 @@ mod tests {
     }
 
     fn cut(op: &Attention) -> Cut {
-        Cut::of(op, TARGET.units).unwrap_or(Cut { rows: 0, copies: 0, length: 0, parts: 0, slots: 0 })
+        Cut::of(op, TARGET.units).unwrap_or(Cut { rows: 0, copies: 0, band: 0, length: 0, parts: 0, slots: 0 })
     }
 
     #[test]
@@ -213,7 +227,7 @@ mod tests {
         let length = |tokens, capacity| cut(&op(1, tokens, 64, [128, 1, capacity])).length;
         // 63 rows of 13: two parts each. 178 rows of 36: three rounds of halves, in place of two of whole rows. 126 rows of 26: one of each.
         assert_eq!([length(3968, 204), length(8064, 800), length(22_784, 6400), length(16_128, 3200)], [2, 7, 18, 26]);
-        assert_eq!(cut(&op(1, 8064, 64, [128, 1, 800])), Cut { rows: 63, copies: 1, length: 7, parts: 63 + 114, slots: 228 });
+        assert_eq!(cut(&op(1, 8064, 64, [128, 1, 800])), Cut { rows: 63, copies: 1, band: 1, length: 7, parts: 63 + 114, slots: 228 });
     }
 
     #[test]

@@ -78,8 +78,8 @@ template <class Order> __device__ __forceinline__ void leave_keys(u64 *empty) {
 }
 
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
-__device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
-    if (p.queue == nullptr) {
+template <class Order> __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
+    if (Order::IN_PARTS ? total <= gridDim.x : p.queue == nullptr) {
         return total;
     }
     u32 taken = atomicAdd(p.queue, 1u);
@@ -108,12 +108,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
         }
-        u32 next = Order::IN_PARTS && block.steps.last < block.steps.first ? next_work(p, total) : 0;
+        // A part is asked for a step earlier than tiles are: its lists are read too, one number after the other, before its keys can come.
+        i32 asking = block.steps.last > block.steps.first ? block.steps.first + 1 : block.steps.first;
+        u32 next = Order::IN_PARTS && block.steps.last < block.steps.first ? next_work<Order>(p, total) : 0;
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
-            if (Order::IN_PARTS && step == block.steps.first) {
-                // A step earlier than tiles are: of a part the lists are read too, one number after the other, before its keys can come.
-                next = next_work(p, total);
-            }
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
             if constexpr (LISTED == BLOCKS_OF_64) {
                 PairKeys keys = pair_keys(pairs, step);
@@ -121,6 +119,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
                 shared.pairs[at] = keys;
                 mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
                 fetch_pair(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], keys.first, kv_head, block.batch);
+                if (Order::IN_PARTS && step == asking) {
+                    next = next_work<Order>(p, total);
+                }
                 await(&shared.v_ring.empty[at], round);
                 mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
                 fetch_pair(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], keys.first, kv_head, block.batch);
@@ -134,12 +135,15 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
             }
             mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
             fetch_keys<Order>(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
+            if (Order::IN_PARTS && step == asking) {
+                next = next_work<Order>(p, total);
+            }
             await(&shared.v_ring.empty[at], round);
             mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
             fetch_keys<Order>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
         // Asked for late: a block with a long tile must not keep the next one from others.
-        work = Order::SHARED_KEYS ? work + gridDim.x / 2 : Order::IN_PARTS ? next : next_work(p, total);
+        work = Order::SHARED_KEYS ? work + gridDim.x / 2 : Order::IN_PARTS ? next : next_work<Order>(p, total);
     }
     // Nothing is left.
     await(&shared.q_empty[turn % Q_STAGES], turn / Q_STAGES % 2 ^ 1);

@@ -1,8 +1,9 @@
 // Listed rows cut into parts of at most `length` steps, the longest taken first.
 //
-// Every block of threads makes the same plan for itself, from the lists as they lie on the device: a counting sort of the rows by the
-// length of their parts. So there is no launch more, and no block waits for another. How a row is cut depends on its own length and
-// on `length`, which the host takes from the operation's shape: its output has the same bits whatever the other rows list.
+// Every block of threads looks at the lists for itself, as they lie on the device. Where no row is to be cut, and none would keep others
+// waiting, that is all: tiles are taken as `sm90` takes them. Else each makes the same plan: a counting sort of the rows by the length
+// of their parts. So there is no launch more, and no block waits for another. How a row is cut depends on its own length and on
+// `length`, which the host takes from the operation's shape: its output has the same bits whatever the other rows list.
 //
 // What a warp summed over a part of its 16 rows goes to device memory as its registers hold it. The warp that comes last to those rows
 // joins the parts in the order of the keys, and writes the output: warps wait for nobody here either.
@@ -14,6 +15,7 @@
 constexpr u32 RUN = BLOCK_THREADS / 32;    // warps of a block; and what a lane adds up of the threads of a block
 constexpr u32 KINDS = RUN - 1;             // of lengths, told apart no closer than that: a warp for each, and one for the slots
 constexpr u32 PART_WARPS = CONSUMERS * 4;
+constexpr u32 UNLIKE = 4;                  // steps that the length of a row differs from the first one's, for a plan to be worth its time
 constexpr u32 WARP_FLOATS = 32 * (HEAD_DIM / 2 + 4);   // of a warp's part: O, then maxima and sums
 
 // One part of a row.
@@ -27,7 +29,8 @@ struct alignas(8) Part {
 struct PartPlan {
     Part list[PLAN_PARTS];
     u32 totals[KINDS + 1];   // parts of each kind, longest first; then those that need a slot
-    u32 total;
+    u32 total;               // none where there is no plan
+    u32 wanted[RUN];         // what the rows say that each warp looked at
 };
 
 // Of each kind, and of slots, the parts in the rows of each thread; then those in the rows before.
@@ -46,24 +49,49 @@ struct Parts {
     __device__ __forceinline__ Parts(const PartParams &params, char *tiles) : all(params), p(params.tiles), plan(*(PartPlan *)(tiles + TMA_SHARED_BYTES)) {}
 
     __device__ __forceinline__ u32 copies() const { return u32(p.common.batch * p.common.heads) / p.common.patterns; }
-    __device__ __forceinline__ u32 total() const { return plan.total * copies(); }
+    __device__ __forceinline__ bool planned() const { return plan.total != 0; }
+    __device__ __forceinline__ u32 total() const { return planned() ? plan.total * copies() : p.work; }
 
     // How a row is cut: into how many parts, and of which kind the longest is.
     struct Cut {
         u32 count, kind;
     };
 
-    template <Lists LISTED> __device__ __forceinline__ Cut cut(u32 row) const {
-        u32 steps;
+    template <Lists LISTED> __device__ __forceinline__ u32 steps_of(u32 row) const {
         if constexpr (LISTED == BLOCKS_OF_64) {
-            steps = (u32(pair_plan(p.pairs, p.common.patterns, p.region).counts[row]) + 1) / 2;
-        } else {
-            // A pattern has one place more than rows.
-            const i32 *at = p.common.index + row + row / p.common.tiles;
-            steps = u32(at[1] - at[0]);
+            return (u32(pair_plan(p.pairs, p.common.patterns, p.region).counts[row]) + 1) / 2;
         }
-        u32 count = steps > all.length ? (steps + all.length - 1) / all.length : 1;
+        // A pattern has one place more than rows. Most often there is one: no division then.
+        const i32 *at = p.common.index + row + (p.common.patterns == 1 ? 0 : row / p.common.tiles);
+        return u32(at[1] - at[0]);
+    }
+
+    template <Lists LISTED> __device__ __forceinline__ Cut cut(u32 row) const {
+        u32 steps = steps_of<LISTED>(row), count = steps > all.length ? (steps + all.length - 1) / all.length : 1;
         return {count, KINDS - 1 - (steps + count - 1) / count * KINDS / (all.length + 1)};
+    }
+
+    // Whether some row is to be cut; or rows are of different lengths, and their order matters: blocks take several.
+    template <Lists LISTED> __device__ __forceinline__ bool wants_plan(u32 rows) const {
+        bool wanted = false;
+        u32 usual = steps_of<LISTED>(0), apart = p.work > gridDim.x ? UNLIKE : ~0u;
+        // Most lists have no more rows than a block threads: what is not fetched is not waited for.
+#pragma unroll 1
+        for (u32 row = threadIdx.x; row < rows; row += BLOCK_THREADS) {
+            u32 steps = steps_of<LISTED>(row), off = steps > usual ? steps - usual : usual - steps;
+            wanted |= steps > all.length || off >= apart;
+        }
+        wanted = any_lane(wanted);
+        if (threadIdx.x % 32 == 0) {
+            plan.wanted[threadIdx.x / 32] = wanted;
+        }
+        __syncthreads();
+        u32 by = 0;
+#pragma unroll
+        for (u32 warp = 0; warp < RUN; warp++) {
+            by |= plan.wanted[warp];
+        }
+        return by != 0;
     }
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &stage) const {
@@ -79,6 +107,12 @@ struct Parts {
             // What is read next, but for the longest of lists.
             prefetch_line(block_columns(p.common) + threadIdx.x * 32);
             prefetch_line(block_kinds(p.common) + threadIdx.x * 32);
+        }
+        if (!wants_plan<LISTED>(rows)) {
+            if (threadIdx.x == 0) {
+                plan.total = 0;
+            }
+            return;
         }
         for (u32 kind = 0; kind <= KINDS; kind++) {
             cells[kind][threadIdx.x] = 0;
@@ -139,14 +173,19 @@ struct Parts {
         u32 copy;
     };
 
-    // In bands of heads whose keys fit the second-level cache together, as tiles are.
+    // In bands of heads whose keys fit the second-level cache together, as tiles are. Of bands the narrow one comes first: in the last
+    // there has to be enough to do beside its longest parts.
     __device__ __forceinline__ Place place(u32 work) const {
-        u32 wide = p.common.band, band = work / (plan.total * wide), first = band * wide;
-        u32 inside = work - first * plan.total, width = copies() - first < wide ? copies() - first : wide;
-        return {plan.list[inside / width], first + inside % width};
+        u32 wide = all.band, all_bands = (copies() + wide - 1) / wide * wide, missing = all_bands - copies();
+        u32 shifted = work + missing * plan.total, band = shifted / (plan.total * wide);
+        u32 inside = band ? shifted - band * wide * plan.total : work, width = band ? wide : wide - missing;
+        return {plan.list[inside / width], (band ? band * wide - missing : 0) + inside % width};
     }
 
     template <Lists LISTED> __device__ __forceinline__ Block block(u32 work) const {
+        if (!planned()) {
+            return block_of<LISTED>(p, work);
+        }
         Place at = place(work);
         u32 pattern = at.part.row / p.common.tiles, head = at.copy * p.common.patterns + pattern;
         Block block;
@@ -217,9 +256,11 @@ struct Parts {
     }
 
     __device__ __forceinline__ void put(const Stage &, const Block &block, u32 work, Rows &rows, Output &o, u32 group) const {
-        Place at = place(work);
-        if (at.part.count > 1 && !join(at, rows, o, group)) {
-            return;
+        if (planned()) {
+            Place at = place(work);
+            if (at.part.count > 1 && !join(at, rows, o, group)) {
+                return;
+            }
         }
         write_output(p.common, block, rows, o);
     }

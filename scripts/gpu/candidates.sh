@@ -7,9 +7,6 @@ set -uo pipefail
 
 candidates=(
   'adapters-in-the-stream|adapters|m16 n4096 k4096 + r16|--variant sm90_stream|--variant sm90_stream_adapted'
-  'rows-in-parts|sparse|power-law blocks|--variant sm90|--variant sm90_parts'
-  'even-rows-in-parts|sparse|% random blocks of 128|--variant sm90|--variant sm90_parts'
-  'one-head-in-parts|sparse|blocks of 128 b1 h1 d64|--variant sm90|--variant sm90_parts'
 )
 
 mkdir -p "$OUT"
