@@ -149,15 +149,18 @@ template <class P> __device__ __forceinline__ void read_ahead(const GemmParams &
     }
 }
 
-// Writes the two outputs of a row that a thread has beside its pieces. Of a product without residual that is not cut.
+// Writes the two outputs of a row that a thread has beside its pieces.
 template <class P, u32 FORM, u32 SUMS>
 __device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P> &own, u64 column, i32 width, u32 upper, const f32 (&d)[SUMS]) {
-    i32 at = i32(P::PIECES * 32 + threadIdx.x % 4 * 2);
+    i32 at = i32(P::PIECES * 32 + threadIdx.x % 4 * 2), from_first = at - i32(P::column(0));
+    bool there = from_first < own.left;
+    u64 place = own.start + i64(from_first);
     u32 bias = p.bias && at < width ? *(const u32 *)(p.bias + column + at) : 0, sum = P::PIECES * 16 + upper * 2;
-    u32 two = narrow2<element>(activate_form<FORM>(p, d[sum] + low_half(bias)), activate_form<FORM>(p, d[sum + 1] + high_half(bias)));
-    i32 from_first = at - i32(P::column(0));
-    if (from_first < own.left) {
-        *(u32 *)(p.y + i64(own.start) + from_first) = two;
+    u32 found = p.adds && there ? *(const u32 *)(p.y + place) : 0, more = p.residual && there ? *(const u32 *)(p.residual + place) : 0;
+    f32 low = d[sum] + low_half(found) + low_half(bias), high = d[sum + 1] + high_half(found) + high_half(bias);
+    u32 two = narrow2<element>(activate_form<FORM>(p, low) + low_half(more), activate_form<FORM>(p, high) + high_half(more));
+    if (there) {
+        *(u32 *)(p.y + place) = two;
     }
 }
 
@@ -238,7 +241,7 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
     });
     if constexpr (P::REST != 0) {
 #pragma unroll
-        for (u32 upper = 0; upper < 2; upper++) {
+        for (u32 upper = 0; upper < 2 && cut.part + 1 == cut.parts; upper++) {
             write_rest<P, FORM>(p, rows[upper], column, width, upper, d);
         }
     }

@@ -14,9 +14,10 @@ constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width
 constexpr u32 GROUPS_BARRIER = 3;        // the named barrier of both warp groups; each has one of its own in front of it
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
-// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. HELD: its address is kept in registers. Where in it a thread is, a stage
-// and its phase, are variables of the caller: as members they make the compiler order the loop's instructions in another way.
-template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
+// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. HELD: its address is kept in registers. SHARERS: blocks that read what
+// one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
+// order the loop's instructions in another way.
+template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct WgmmaRing {
     static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
     // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
     // other's products keep the tensor cores at work. With all stages the first would wait for one that the second holds.
@@ -38,7 +39,7 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
         for (u32 i = 0; i < COUNT; i++) {
             mbarrier_init(&full[i], 1);
             // Both warp groups of every block that reads what this one brings.
-            mbarrier_init(&empty[i], 2 * CLUSTER);
+            mbarrier_init(&empty[i], 2 * SHARERS);
         }
         fence_mbarrier_init();
     }
@@ -65,11 +66,11 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
 
     // Says that a warp group has read a stage. By all of its threads.
     __device__ __forceinline__ void release(u32 which) const {
-        if constexpr (CLUSTER == 1) {
+        if constexpr (SHARERS == 1) {
             if (threadIdx.x % 128 == 0) {
                 mbarrier_arrive(&empty[which]);
             }
-        } else if (threadIdx.x % 128 < CLUSTER) {
+        } else if (threadIdx.x % 128 < SHARERS) {
             mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
         }
     }
