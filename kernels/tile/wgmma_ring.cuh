@@ -20,8 +20,9 @@ constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct WgmmaRing {
     static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
     // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
-    // other's products keep the tensor cores at work. With all stages the first would wait for one that the second holds.
-    static constexpr u32 BEHIND = 0;
+    // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
+    static constexpr u32 BEHIND = COUNT / 2 + 1;
+    static_assert(BEHIND < COUNT, "the first warp group gets its last stages");
 
     char *tiles;
     u64 *full, *empty;   // a barrier a stage each
