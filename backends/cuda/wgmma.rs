@@ -146,9 +146,10 @@ impl WgmmaTile {
         (self.stages * ((Self::ROWS + self.columns + basis) * Self::DEPTH * 2 + 16) + 1024) as u32
     }
 
-    /// The same for outputs that go through shared memory (`kernels/tile/wgmma_odd.cuh`): a slice of 16 rows of 72 elements a warp more.
+    /// The same for outputs that go through shared memory (`kernels/tile/wgmma_odd.cuh`): eight rows a warp more,
+    /// of a tile's columns and eight.
     pub(super) fn odd_shared_bytes(&self) -> u32 {
-        self.shared_bytes() + 8 * 16 * 72 * 2
+        self.shared_bytes() + (8 * 8 * (self.columns + 8) * 2) as u32
     }
 
     /// The most that a kernel of `linear` takes.

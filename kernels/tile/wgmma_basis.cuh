@@ -12,7 +12,8 @@ template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmP
     constexpr u32 OUTPUTS = WGMMA_COLUMNS, W_BYTES = OUTPUTS * PANEL, WIDTH = OUTPUTS + BASIS_ROWS, RUNS = OUTPUTS / 32;
     const AdapterSlice &slice = sums.slices[0];
     WgmmaRing<WIDTH, WGMMA_STAGES> ring(shared);
-    u32 group = threadIdx.x / 128, rank = cluster_rank();
+    // As in wgmma_gemm: uniform.
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     if (threadIdx.x == 0) {
         ring.init();
     }

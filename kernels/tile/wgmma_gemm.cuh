@@ -90,7 +90,8 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
     WgmmaRing<COLUMNS, RING, CUT> ring(shared);
-    u32 group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
+    // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
         ring.init();
     }

@@ -30,6 +30,10 @@ struct Cut {
 
     // Whether it finishes piece `piece` of `pieces`: two and two, as they lie beside each other.
     __device__ __forceinline__ bool owns(u32 piece, u32 pieces) const { return piece / 2 * parts / ((pieces + 1) / 2) == part; }
+
+    // The first of those, and the first behind them.
+    __device__ __forceinline__ u32 begin(u32 pieces) const { return (part * ((pieces + 1) / 2) + parts - 1) / parts * 2; }
+    __device__ __forceinline__ u32 end(u32 pieces) const { return Cut{part + 1, parts}.begin(pieces); }
 };
 
 // Brings the sums of one warp group's rows over all parts of K to where they are finished: of what d holds, the pieces that the cut
@@ -111,22 +115,24 @@ template <class P> __device__ __forceinline__ i32 tile_width(const GemmParams &p
     return column < p.columns ? i32(p.columns - column < MOST ? p.columns - column : MOST) : 0;
 }
 
-// Where one of a thread's two rows of a tile lies in Y, and how many outputs of the tile it has.
+// Where the first piece of one of a thread's two rows of a tile lies in Y, and how many outputs of the tile there are from there on. The
+// other pieces are known distances away.
 template <class P> struct TileRow {
     u64 start;
     i32 left;
 
     __device__ __forceinline__ TileRow(const GemmParams &p, u64 row, u64 column, u32 upper) {
         row += P::row(upper);
-        start = row * p.y_stride + column;
-        left = row < p.rows ? tile_width<P>(p, column) : 0;
+        start = row * p.y_stride + column + P::column(0);
+        left = (row < p.rows ? tile_width<P>(p, column) : 0) - i32(P::column(0));
     }
+
+    __device__ __forceinline__ bool has(u32 piece) const { return i32(piece * 32) < left; }
 };
 
 // Eight elements of the residual, or of Y, under a thread's piece; zeros where there are no outputs.
 template <class P> __device__ __forceinline__ uint4 read_above(const element *from, const TileRow<P> &row, u32 piece) {
-    i32 at = i32(P::column(piece));
-    return at < row.left ? *(const uint4 *)(from + row.start + at) : uint4{0, 0, 0, 0};
+    return row.has(piece) ? *(const uint4 *)(from + row.start + piece * 32) : uint4{0, 0, 0, 0};
 }
 
 // The residual's first pieces, lower row before upper, read before the last products are done.
@@ -143,66 +149,100 @@ template <class P> __device__ __forceinline__ void read_ahead(const GemmParams &
     }
 }
 
-// Writes the two outputs of a row that a thread has beside its pieces. Of a product without residual that is not cut.
+// Writes the two outputs of a row that a thread has beside its pieces.
 template <class P, u32 FORM, u32 SUMS>
 __device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P> &own, u64 column, i32 width, u32 upper, const f32 (&d)[SUMS]) {
-    i32 at = i32(P::PIECES * 32 + threadIdx.x % 4 * 2);
+    i32 at = i32(P::PIECES * 32 + threadIdx.x % 4 * 2), from_first = at - i32(P::column(0));
+    bool there = from_first < own.left;
+    u64 place = own.start + i64(from_first);
     u32 bias = p.bias && at < width ? *(const u32 *)(p.bias + column + at) : 0, sum = P::PIECES * 16 + upper * 2;
-    u32 two = narrow2<element>(activate_form<FORM>(p, d[sum] + low_half(bias)), activate_form<FORM>(p, d[sum + 1] + high_half(bias)));
-    if (at < own.left) {
-        *(u32 *)(p.y + own.start + at) = two;
+    u32 found = p.adds && there ? *(const u32 *)(p.y + place) : 0, more = p.residual && there ? *(const u32 *)(p.residual + place) : 0;
+    f32 low = d[sum] + low_half(found) + low_half(bias), high = d[sum + 1] + high_half(found) + high_half(bias);
+    u32 two = narrow2<element>(activate_form<FORM>(p, low) + low_half(more), activate_form<FORM>(p, high) + high_half(more));
+    if (there) {
+        *(u32 *)(p.y + place) = two;
     }
 }
 
-// Writes the outputs of this thread's rows of the block's tile that the cut finishes, from the sums of the up (or only) weight and
-// of the gate. Without a cut the residual was read ahead.
-template <class P, bool GATED, u32 FORM, u32 SUMS>
-__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, Cut cut, const f32 (&d)[SUMS], Ahead &ahead) {
-    i32 width = tile_width<P>(p, column);
+// work(piece, upper) for every piece that the cut finishes, of lower rows first, as they are read ahead.
+template <class P, class Work> __device__ __forceinline__ void each_piece(Cut cut, Work work) {
 #pragma unroll
-    for (u32 upper = 0; upper < 2; upper++) {
-        TileRow<P> own(p, row, column, upper);
+    for (u32 number = 0; number < 2 * P::PIECES; number++) {
+        if (cut.owns(number % P::PIECES, P::PIECES)) {
+            work(number % P::PIECES, number / P::PIECES);
+        }
+    }
+}
+
+// Whether there is an activation: most products have none, and need no operation for it.
+template <u32 FORM> __device__ __forceinline__ bool activates(const GemmParams &p) { return FORM != FLOOR || p.floor > -infinity(); }
+
+// Writes the outputs of this thread's rows of the block's tile that the cut finishes, from the sums of the up (or only) weight and
+// of the gate. Without a cut the residual was read ahead. Each part goes over all sums by itself, so that nothing is asked at every piece.
+template <class P, bool GATED, u32 FORM, u32 SUMS>
+__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, Cut cut, f32 (&d)[SUMS], Ahead &ahead) {
+    i32 width = tile_width<P>(p, column);
+    TileRow<P> rows[2] = {{p, row, column, 0}, {p, row, column, 1}};
+    auto add = [&](u32 piece, u32 upper, uint4 found) {
+        f32 values[8];
+        widen_piece(found, values);
+#pragma unroll
+        for (u32 k = 0; k < 8; k++) {
+            d[P::sum(piece, upper, k)] += values[k];
+        }
+    };
+    if (!GATED && p.adds) {
+        each_piece<P>(cut, [&](u32 piece, u32 upper) { add(piece, upper, read_above<P>(p.y, rows[upper], piece)); });
+    }
+    if (p.bias) {
+        i32 outputs = width - i32(P::column(0));
 #pragma unroll
         for (u32 piece = 0; piece < P::PIECES; piece++) {
-            if (!cut.owns(piece, P::PIECES)) {
-                continue;
+            if (cut.owns(piece, P::PIECES)) {
+                uint4 bias = i32(piece * 32) < outputs ? *(const uint4 *)(p.bias + column + P::column(0) + piece * 32) : uint4{0, 0, 0, 0};
+                add(piece, 0, bias);
+                add(piece, 1, bias);
             }
-            u32 number = upper * P::PIECES + piece;
-            i32 at = i32(P::column(piece));
-            f32 bias[8] = {}, found[8] = {}, more[8] = {}, value[8];
-            if (p.bias && at < width) {
-                widen_piece(*(const uint4 *)(p.bias + column + at), bias);
-            }
-            if constexpr (!GATED) {
-                if (p.adds) {
-                    widen_piece(read_above<P>(p.y, own, piece), found);
-                }
-                if (p.residual) {
-                    uint4 &slot = ahead.pieces[number % Ahead::DEPTH];
-                    widen_piece(cut.parts > 1 ? read_above<P>(p.residual, own, piece) : slot, more);
-                    if (cut.parts == 1 && number + Ahead::DEPTH < 2 * P::PIECES) {
-                        u32 next = number + Ahead::DEPTH;
-                        slot = read_above<P>(p.residual, TileRow<P>(p, row, column, next / P::PIECES), next % P::PIECES);
-                    }
-                }
-            }
+        }
+    }
+    if (GATED || activates<FORM>(p)) {
+        each_piece<P>(cut, [&](u32 piece, u32 upper) {
 #pragma unroll
             for (u32 k = 0; k < 8; k++) {
                 u32 sum = P::sum(piece, upper, k);
-                f32 up = d[sum] + found[k] + bias[k];
                 if constexpr (GATED) {
-                    value[k] = activate_form<FORM>(p, d[SUMS / 2 + sum]) * up;
+                    d[sum] *= activate_form<FORM>(p, d[SUMS / 2 + sum]);
                 } else {
-                    value[k] = activate_form<FORM>(p, up) + more[k];
+                    d[sum] = activate_form<FORM>(p, d[sum]);
                 }
             }
-            if (at < own.left) {
-                *(uint4 *)(p.y + own.start + at) = {narrow2<element>(value[0], value[1]), narrow2<element>(value[2], value[3]),
-                                                    narrow2<element>(value[4], value[5]), narrow2<element>(value[6], value[7])};
-            }
+        });
+    }
+    if (!GATED && p.residual) {
+        if (cut.parts > 1) {
+            each_piece<P>(cut, [&](u32 piece, u32 upper) { add(piece, upper, read_above<P>(p.residual, rows[upper], piece)); });
+        } else {
+            each_piece<P>(cut, [&](u32 piece, u32 upper) {
+                u32 number = upper * P::PIECES + piece, next = number + Ahead::DEPTH;
+                uint4 &slot = ahead.pieces[number % Ahead::DEPTH];
+                add(piece, upper, slot);
+                if (next < 2 * P::PIECES) {
+                    slot = read_above<P>(p.residual, rows[next / P::PIECES], next % P::PIECES);
+                }
+            });
         }
-        if constexpr (P::REST != 0) {
-            write_rest<P, FORM>(p, own, column, width, upper, d);
+    }
+    each_piece<P>(cut, [&](u32 piece, u32 upper) {
+        auto two = [&](u32 k) { return narrow2<element>(d[P::sum(piece, upper, k)], d[P::sum(piece, upper, k + 1)]); };
+        uint4 packed = {two(0), two(2), two(4), two(6)};
+        if (rows[upper].has(piece)) {
+            store_16(p.y + rows[upper].start + piece * 32, packed);
+        }
+    });
+    if constexpr (P::REST != 0) {
+#pragma unroll
+        for (u32 upper = 0; upper < 2 && cut.part + 1 == cut.parts; upper++) {
+            write_rest<P, FORM>(p, rows[upper], column, width, upper, d);
         }
     }
 }

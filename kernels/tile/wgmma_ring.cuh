@@ -11,12 +11,18 @@
 
 constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
 constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
+constexpr u32 GROUPS_BARRIER = 3;        // the named barrier of both warp groups; each has one of its own in front of it
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
-// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. HELD: its address is kept in registers. Where in it a thread is, a stage
-// and its phase, are variables of the caller: as members they make the compiler order the loop's instructions in another way.
-template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
+// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. HELD: its address is kept in registers. SHARERS: blocks that read what
+// one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
+// order the loop's instructions in another way.
+template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct WgmmaRing {
     static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
+    // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
+    // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
+    static constexpr u32 BEHIND = COUNT / 2 + 1;
+    static_assert(BEHIND < COUNT, "the first warp group gets its last stages");
 
     char *tiles;
     u64 *full, *empty;   // a barrier a stage each
@@ -34,7 +40,7 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
         for (u32 i = 0; i < COUNT; i++) {
             mbarrier_init(&full[i], 1);
             // Both warp groups of every block that reads what this one brings.
-            mbarrier_init(&empty[i], 2 * CLUSTER);
+            mbarrier_init(&empty[i], 2 * SHARERS);
         }
         fence_mbarrier_init();
     }
@@ -61,24 +67,29 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
 
     // Says that a warp group has read a stage. By all of its threads.
     __device__ __forceinline__ void release(u32 which) const {
-        if constexpr (CLUSTER == 1) {
+        if constexpr (SHARERS == 1) {
             if (threadIdx.x % 128 == 0) {
                 mbarrier_arrive(&empty[which]);
             }
-        } else if (threadIdx.x % 128 < CLUSTER) {
+        } else if (threadIdx.x % 128 < SHARERS) {
             mbarrier_arrive_remote_relaxed(&empty[which], threadIdx.x % 128);
         }
     }
 
-    // d = the products of steps `begin` to `end` of K, of warp group `group`. The last of them are still under way: wait, then release the
-    // stage whose number this gives.
+    // d = the products of steps `begin` to `end` of K, of warp group `group`, the same in all lanes. The last of them are still under way:
+    // wait, then release the stage whose number this gives.
     __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[WIDTH / 2]) const {
+        u64 x_tiles = wgmma_descriptor(shared_address(tiles) + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
+        u64 w_tiles = wgmma_descriptor(shared_address(tiles) + WGMMA_X_BYTES, 16, 8 * PANEL, SWIZZLE_128);
+        // With fewer steps the first could come by a second time before the other has.
+        bool apart = BEHIND > 0 && end - begin > COUNT;
         u32 before = 0;
         for (u32 step = begin; step < end; step++) {
+            if (apart && group == 1 && step == end - BEHIND) {
+                named_barrier_sync(GROUPS_BARRIER, 256);
+            }
             mbarrier_wait(&full[stage], phase);
-            u32 x_tile = shared_address(tiles) + stage * STAGE, w_tile = x_tile + WGMMA_X_BYTES;
-            u64 x = wgmma_descriptor(x_tile + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
-            u64 w = wgmma_descriptor(w_tile, 16, 8 * PANEL, SWIZZLE_128);
+            u64 x = wgmma_moved(x_tiles, stage * STAGE), w = wgmma_moved(w_tiles, stage * STAGE);
             wgmma_fence();
 #pragma unroll
             for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
@@ -88,6 +99,9 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false> struct WgmmaRing {
             wgmma_commit();
             // All but this step's are done, and so is the stage before.
             wgmma_wait<1>();
+            if (apart && group == 0 && step == end - 1) {
+                named_barrier_arrive(GROUPS_BARRIER, 256);
+            }
             if (step > begin) {
                 release(before);
             }

@@ -54,6 +54,7 @@ inline int __float_as_int(float value) { return emulated_bits<int>(value); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) { return unsigned(((unsigned long long)high << 32 | low) >> shift % 32); }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) { return unsigned(((unsigned long long)high << 32 | low) << shift % 32 >> 32); }
 inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 template <class T> T __ldcg(const T *from) { return *from; }
