@@ -42,9 +42,13 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void *from, u32 bytes 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// As above, 128 bytes at a time from device memory: for long runs that are read once.
+// As above, 128 bytes at a time from device memory, for long runs that are read once: they are the first to leave the second-level
+// cache, so that the rest of it need not be written back first.
 __device__ __forceinline__ void cp_async_16_stream(u32 to, const void *from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, policy;\n}" ::"r"(to),
+                 "l"(from)
+                 : "memory");
 }
 
 // 4 bytes, or zero: for rows that do not start on a multiple of 16.
