@@ -1,5 +1,7 @@
 //! The variant of `codebook_gemm` for many tokens of many adapters on the tensor cores: S2LC's form, a block for the tokens of one adapter.
 
+use std::ops::RangeInclusive;
+
 use super::codebook_gemm::factor_header;
 use super::codebook_gemm_launch::{
     GROUP, GROUPED, ROWS, Slices, THREADS, TileGroup, TileParams, TileSlice, each_group, read_early, tile_group, tile_params, whole, widest,
@@ -41,7 +43,8 @@ params! {
         segments: u32,
         /// Groups of columns of a block.
         groups: u32,
-        unused: u32,
+        /// The first kernel has the second's codes brought to the second-level cache.
+        prefetch: u32,
     }
 }
 
@@ -61,6 +64,10 @@ params! {
     }
 }
 
+/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens. Of more, a batch uses few: most blocks would find no segment.
+const ADAPTERS: RangeInclusive<u32> = 64..=512;
+/// From so many tokens on, *project* keeps the device busy for long enough to have codes brought to the second-level cache meanwhile.
+const PREFETCHED: u64 = 512;
 /// As in `kernels/codebook_gemm/segments.cu`.
 const MOST: u64 = 64;
 /// Warps of a block.
@@ -85,8 +92,8 @@ impl Shares {
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     // The rule does not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
-    if op.tokens < LEAST_TOKENS {
-        return Err(format!("{} tokens, fewer than {LEAST_TOKENS}: a tile of 16 takes them in one kernel", op.tokens));
+    if op.tokens < LEAST_TOKENS || !ADAPTERS.contains(&op.adapters) {
+        return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
     }
     covers_tiles(op, target, false)?;
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
@@ -223,7 +230,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
             shares: shares.count as u32,
             segments: most_segments(op) as u32,
             groups: groups as u32,
-            unused: 0,
+            prefetch: u32::from(op.tokens >= PREFETCHED),
         };
         let one_basis = group.iter().all(|(slice, _)| matches!(slice.input, Factor::Dense { bases: 1 }));
         let once = one_stage && one_basis;

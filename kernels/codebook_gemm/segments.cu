@@ -27,6 +27,21 @@ struct ProjectSpace {
     alignas(128) element v[2][STAGE][V_STRIDE];
 };
 
+// Has a share of the tile's codes brought to the second-level cache, for *expand* to find there: as long as the device is busy with the launch
+// before, nobody wants them yet.
+__device__ __forceinline__ void prefetch_codes(const FactorParams &factor, const Tile &tile, u32 share, u32 shares) {
+    u32 lines = (factor.words_per_adapter + 31) / 32, each = (lines + shares - 1) / shares, first = share * each;
+    u32 count = first < lines ? (lines - first < each ? lines - first : each) : 0;
+#pragma unroll 1
+    for (u32 segment = threadIdx.x / 32; segment < tile.segments; segment += WARPS) {
+        const u32 *codes = factor.codes + u64(tile.segment_adapter[segment]) * factor.words_per_adapter;
+#pragma unroll 1
+        for (u32 line = threadIdx.x % 32; line < count; line += 32) {
+            prefetch_line(codes + u64(first + line) * 32);
+        }
+    }
+}
+
 template <bool ALIGNED, bool ONCE> __device__ __forceinline__ void project(const TileParams &p, const SegmentsPlan &plan, u32 slice) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
@@ -43,6 +58,9 @@ template <bool ALIGNED, bool ONCE> __device__ __forceinline__ void project(const
     bool any = tile.rows > 0;
     if (any && !one_basis) {
         fetch_v<ALIGNED>(p, tile.bases[0], begin, end, space.v[0]);
+    }
+    if (plan.prefetch) {
+        prefetch_codes(p.output, tile, share, plan.shares);
     }
     cp_async_wait<0>();
     __syncthreads();
