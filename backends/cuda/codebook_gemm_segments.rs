@@ -150,7 +150,7 @@ fn held_bytes(rank: u64, width: u32) -> u32 {
 /// Shared memory of the second kernel.
 fn expand_bytes(rank: u64, width: u32, groups: u64) -> u32 {
     let (head, words) = if width == 0 { (4, 16) } else { (0, u64::from(width)) };
-    let pitch = (head + groups * words + 15) / 16 * 16 + 4;
+    let pitch = (head + groups * words).next_multiple_of(16) + 4;
     held_bytes(rank, width) + (pitch * rank * 4) as u32
 }
 
