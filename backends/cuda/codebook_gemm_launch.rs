@@ -79,11 +79,11 @@ params! {
 }
 
 /// Slices that one launch takes at most.
-const GROUPED: usize = 48;
+pub(super) const GROUPED: usize = 48;
 /// As in `kernels/codebook_gemm/tile.cuh`.
 pub(super) const ROWS: u64 = 16;
-const GROUP: u64 = 32;
-const THREADS: u32 = 256;
+pub(super) const GROUP: u64 = 32;
+pub(super) const THREADS: u32 = 256;
 /// Groups of columns that a warp finishes at once, at most.
 const HELD: u64 = 2;
 /// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
@@ -96,7 +96,7 @@ fn aligned(address: u64, stride: u64) -> u32 {
     u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
 }
 
-fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32) -> TileParams {
+pub(super) fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32) -> TileParams {
     let input = factor(slice.input, &of.input, op.d_in, slice.rank);
     TileParams {
         x: address(&args.x),
@@ -121,13 +121,13 @@ fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &Codeboo
 }
 
 /// Whether all rows are whole multiples of 16 bytes, so that the short kernel takes them.
-fn whole(params: &TileParams) -> bool {
+pub(super) fn whole(params: &TileParams) -> bool {
     let aligned = params.x_aligned & params.v_aligned & params.y_aligned == 1;
     aligned && params.input.d.is_multiple_of(8) && params.output.d.is_multiple_of(8) && params.input.rank.is_multiple_of(8)
 }
 
 /// Slices with their operands.
-type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
+pub(super) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
 
 /// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
 /// columns.
@@ -136,7 +136,7 @@ fn sharing(op: &CodebookGemm, slices: &Slices<'_>, wanted: u64, most: u64) -> u6
     (wanted / tiles).clamp(1, most.min(widest(slices).div_ceil(GROUP)))
 }
 
-fn widest(slices: &Slices<'_>) -> u64 {
+pub(super) fn widest(slices: &Slices<'_>) -> u64 {
     slices.iter().map(|(slice, _)| slice.d_out).max().unwrap_or(1)
 }
 
@@ -155,7 +155,7 @@ fn cluster_sharing(op: &CodebookGemm, slices: &Slices<'_>, cluster: u64, units: 
 }
 
 /// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
-fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
+pub(super) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     // Launches of about the same size.
     let most = slices.len().div_ceil(slices.len().div_ceil(GROUPED).max(1)).max(1);
@@ -167,7 +167,7 @@ fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl
 }
 
 /// The same slices as one launch has them.
-fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
+pub(super) fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
     let own = |params: &TileParams| TileSlice {
         y: params.y,
         core: params.core,
@@ -287,7 +287,7 @@ fn sm90_entry(params: &TileParams) -> &'static str {
 }
 
 /// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.
-fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<std::ops::Range<u64>> {
+pub(super) fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<std::ops::Range<u64>> {
     let mut reads = vec![range(&args.scaling)];
     for factor in [&of.input, &of.output] {
         reads.push(match factor {

@@ -53,7 +53,7 @@ const SHRINK_THREADS: u32 = 256;
 const EXPAND_THREADS: u32 = 96;
 /// The fewest tokens, and the most adapters: with more adapters a run is short, and each run decodes its columns anew. The rule does
 /// not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
-const LEAST_TOKENS: u64 = 129;
+pub(super) const LEAST_TOKENS: u64 = 129;
 const MOST_ADAPTERS: u32 = 31;
 
 fn rank_of(op: &CodebookGemm) -> u64 {

@@ -36,17 +36,17 @@ pub(super) const SM90: Variant<CodebookGemm> = Variant {
 };
 
 /// Columns of both factors that a kernel is compiled for.
-const RANKS: [u64; 3] = [16, 32, 64];
+pub(super) const RANKS: [u64; 3] = [16, 32, 64];
 /// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
-const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
+pub(super) const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
 /// The ranks that the kernel for an operation is compiled for.
-fn rank_of(op: &CodebookGemm) -> u64 {
+pub(super) fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
     RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(RANKS[RANKS.len() - 1])
 }
 
 /// The bits of every field, where a kernel is compiled for them.
-fn width_of(op: &CodebookGemm) -> u32 {
+pub(super) fn width_of(op: &CodebookGemm) -> u32 {
     let bits = |slice: &CodebookSlice| match slice.output {
         Factor::Coded { width: Some(width), .. } => width.bits(),
         _ => WIDTHS[0],
@@ -55,7 +55,7 @@ fn width_of(op: &CodebookGemm) -> u32 {
     if WIDTHS.contains(&first) && op.slices.iter().all(|slice| bits(slice) == first) { first } else { WIDTHS[0] }
 }
 
-fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
+pub(super) fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
     if op.dtype == DType::F32 {
         return Err("f32: the tensor cores would round it to 11 bits".into());
     }

@@ -18,6 +18,7 @@ mod codebook_gemm;
 mod codebook_gemm_launch;
 mod codebook_gemm_runs;
 mod codebook_gemm_runs_sm80;
+mod codebook_gemm_segments;
 mod codebook_gemm_tile;
 mod fused_mlp;
 mod fused_mlp_stream;

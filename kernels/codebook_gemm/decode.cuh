@@ -43,7 +43,7 @@ struct Record {
 // The table of each adapter in the tile: every value that a field can stand for, rounded once. f16 has few exponents, and the values
 // of an adapter may be small: a power of two goes to the segment's scale. An adapter whose values are not finite must not reach the
 // sums of others: its table is zero, and its scale not a number. `record` is that of the warp's first.
-__device__ __forceinline__ void fill_tables(const FactorParams &factor, Tile &tile, Space &space, Record record) {
+template <class Held> __device__ __forceinline__ void fill_tables(const FactorParams &factor, Tile &tile, Held &space, Record record) {
     u32 lane = threadIdx.x % 32;
 #pragma unroll 1
     for (u32 segment = threadIdx.x / 32; segment < tile.segments; segment += WARPS) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void plan_windows(const FactorParams &factor, u32 gro
 
 // Brings the codes of a window, as one group of cp.async; or where BULK is defined and rows allow it, by one bulk copy a row (an
 // ordinary copy would wait for the load-store units, a row at a time).
-__device__ __forceinline__ void stage_codes(const FactorParams &factor, Tile &tile, Space &space, Window &window) {
+template <class Held> __device__ __forceinline__ void stage_codes(const FactorParams &factor, Tile &tile, Held &space, Window &window) {
     bool each = WIDTH == 0 && factor.bits == EACH_COLUMN;
     u32 uniform = WIDTH ? WIDTH : factor.bits, column = u32((factor.d + 31) / 32) * uniform;
     bool vectors = WIDTH ? tile.in_bulk : !each && (column | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
@@ -188,7 +188,8 @@ __device__ __forceinline__ u32 rank_step(u32 n) { return n / 4 * 16 + n / 2 % 2 
 __device__ __forceinline__ u32 first_rank() { return threadIdx.x % 4 * 2; }
 
 // Of the window's `slot`th adapter and `group`th group.
-__device__ __forceinline__ void decode(const Tile &tile, const Space &space, const Window &window, u32 slot, u32 group, u32 (&b)[DEPTHS][4][2]) {
+template <class Held>
+__device__ __forceinline__ void decode(const Tile &tile, const Held &space, const Window &window, u32 slot, u32 group, u32 (&b)[DEPTHS][4][2]) {
     u32 field = threadIdx.x % 32 / 4 * 4;
     const u32 *rows = reinterpret_cast<const u32 *>(&space) + tile.codes + (slot * RANK + first_rank()) * tile.pitch;
     u32 table = shared_address(space.table[window.first_segment + slot]);

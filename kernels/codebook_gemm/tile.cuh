@@ -86,7 +86,7 @@ struct Tile {
 // What each warp summed.
 typedef f32 Parts[WARPS][ROWS][RANK];
 
-// Dynamic shared memory, from a multiple of 1024 on.
+// Dynamic shared memory, from a multiple of 1024 on. Where a function takes whatever is `Held`, that has the members it uses.
 struct Space {
     alignas(128) element table[ROWS][TABLE];   // first: a place in a table is added to its address by OR
     alignas(128) element v[2][STAGE][V_STRIDE];
@@ -95,7 +95,7 @@ struct Space {
     f32 h[ROWS][RANK];
 };
 
-__device__ __forceinline__ Parts &parts_in(Space &space, u32 buffer) { return *reinterpret_cast<Parts *>(space.v[buffer]); }
+template <class Held> __device__ __forceinline__ Parts &parts_in(Held &space, u32 buffer) { return *reinterpret_cast<Parts *>(space.v[buffer]); }
 
 // In words: where the codes end, and where they may start, if all of d_in fits into one buffer of V or not.
 constexpr u32 V_BYTES = sizeof(element) * STAGE * V_STRIDE, TABLES_BYTES = sizeof(element) * ROWS * TABLE;
@@ -246,17 +246,17 @@ struct Inputs {
 };
 
 // Which buffer of V what each warp summed of x·V over [begin, end) lies in, for all to read; nobody reads the other one any more. The first buffer of V is filled, and `now` are this lane's inputs
-// to it. The rest of V and x comes while what is there is multiplied.
-template <bool ALIGNED>
-__device__ __forceinline__ u32 shrink(const TileParams &p, const Tile &tile, const Rows &rows, Inputs &now, Space &space, u64 begin, u64 end) {
+// to it. The rest of V and x comes while what is there is multiplied. ONCE: there is no rest, and one basis, which spares registers.
+template <bool ALIGNED, bool ONCE = false, class Held>
+__device__ __forceinline__ u32 shrink(const TileParams &p, const Tile &tile, const Rows &rows, Inputs &now, Held &space, u64 begin, u64 end) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     f32 sum[RANK / 8][4] = {}, own[RANK / 8][4] = {};
     u64 start = begin;
     u32 buffer = 0;
-    for (u32 base = 0; base < tile.base_count;) {
-        u64 next_start = start + STAGE < end ? start + STAGE : begin;
+    for (u32 base = 0; base < (ONCE ? 1 : tile.base_count);) {
+        u64 next_start = !ONCE && start + STAGE < end ? start + STAGE : begin;
         u32 next_base = next_start == begin ? base + 1 : base;
-        bool more = next_base < tile.base_count;
+        bool more = !ONCE && next_base < tile.base_count;
         Inputs coming = {};
         if (more) {
             fetch_v<ALIGNED>(p, tile.bases[next_base], next_start, end, space.v[buffer ^ 1]);
@@ -285,7 +285,7 @@ __device__ __forceinline__ u32 shrink(const TileParams &p, const Tile &tile, con
         }
         if (next_base != base) {
             // A row belongs to one basis.
-            bool one = tile.base_count == 1;
+            bool one = ONCE || tile.base_count == 1;
             bool mine[2] = {one || tile.basis[lane / 4] == tile.bases[base], one || tile.basis[lane / 4 + 8] == tile.bases[base]};
 #pragma unroll
             for (u32 n = 0; n < RANK / 8; n++) {
@@ -342,7 +342,7 @@ __device__ __forceinline__ f32 fetch_scaling(const TileParams &p, const Tile &ti
 }
 
 // space.g = h·Q for each row, in 16 bits. f16 has few exponents: a power of two moves from g to the row's scaling.
-__device__ __forceinline__ void apply_core(const TileParams &p, Tile &tile, Space &space, f32 (&h)[DEPTHS], f32 scaling) {
+template <class Held> __device__ __forceinline__ void apply_core(const TileParams &p, Tile &tile, Held &space, f32 (&h)[DEPTHS], f32 scaling) {
     u32 row = threadIdx.x / 16, c = threadIdx.x % 16, rank = p.input.rank;
     i32 adapter = tile.adapter[row];
     if (p.core) {

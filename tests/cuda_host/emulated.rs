@@ -20,8 +20,8 @@ struct Kernels {
 
 const SIMT: Kernels = Kernels { arch: "80", words: "(simt", most_flops: MOST_FLOPS[0] };
 /// Those that run on Ampere too.
-const AMPERE: Kernels = Kernels { arch: "80", words: "(sm80 | (short | (split | (runs", most_flops: MOST_FLOPS[0] };
-const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90", most_flops: MOST_FLOPS[1] };
+const AMPERE: Kernels = Kernels { arch: "80", words: "(sm80 | (short | (split | (runs | (segments", most_flops: MOST_FLOPS[0] };
+const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90 | (segments", most_flops: MOST_FLOPS[1] };
 
 /// Cases that between them walk over what the tensor-core kernels do: tiles and their edges, rings that go round, splits along K,
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
@@ -29,6 +29,7 @@ const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
     words: "attention/causal129_bf16 (sm80, | attention/paged16_f16 (split, | vectors/attention_varlen_causal (short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (runs_sm80, \
+            | codebook_gemm/segments150_odd_three_f16 (segments_sm80, \
             | fused_mlp/gated_bias1_f16 (sm80 | fused_mlp/tokens255_f16 (sm80, \
             | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_rows",
     most_flops: "1e7",
@@ -38,6 +39,7 @@ const FEW_HOPPER: Kernels = Kernels {
     words: "attention/causal129_bf16 (sm90, | attention/many_queries_d80_bf16 (sm90, | attention/blocks_q_shorter_causal_f16 (sm90, \
             | attention/window16_causal_f16 (sm90, | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
+            | codebook_gemm/segments150_even_fourthree_bf16 (segments_sm80, \
             | fused_mlp/tokens255_f16 (sm90, | fused_mlp/few_tokens17_f16 (sm90_stream, | fused_mlp/gated_few_tokens_deep_f16 (sm90_stream, \
             | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90_norm, \
             | linear/short_k_three_deltas384_f16 (sm90_stationary, | linear/few_rows2_f16 (sm90_stream, \
@@ -114,10 +116,10 @@ pub fn trials() -> Vec<Trial> {
     };
     vec![
         trial("the contract of a device", lacks, |emulator| expect_success(&emulator.run("contract", &SIMT, &[]), 20)),
-        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 13)),
+        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 14)),
         // One trial, for its kernels are compiled once.
         trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
-            both_orders(emulator, &FEW_HOPPER, 18)?;
+            both_orders(emulator, &FEW_HOPPER, 19)?;
             expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
         trial("every case on the simt variants", long, |emulator| both_orders(emulator, &SIMT, 300)),

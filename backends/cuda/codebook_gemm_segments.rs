@@ -1,0 +1,282 @@
+//! The variant of `codebook_gemm` for many tokens of many adapters on the tensor cores: S2LC's form, a block for the tokens of one adapter.
+
+use std::ops::RangeInclusive;
+
+use super::codebook_gemm::factor_header;
+use super::codebook_gemm_launch::{
+    GROUP, GROUPED, ROWS, Slices, THREADS, TileGroup, TileParams, TileSlice, each_group, read_early, tile_group, tile_params, whole, widest,
+};
+use super::codebook_gemm_runs::{LEAST_TOKENS, overlaps};
+use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, rank_of, width_of};
+use super::jit::{Arch, Unit, source};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
+use super::params::params;
+use super::queue::starts_early;
+use super::{Cuda, Queue};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::Factor;
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+pub(super) const SEGMENTS: Variant<CodebookGemm> = Variant {
+    name: "segments_sm80",
+    label: "codebook_gemm/segments_sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, _| unit(op.dtype, rank_of(op), width_of(op)),
+    units: |_: Arch| units(),
+    workspace: |op, _| op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4,
+    launch,
+};
+
+params! {
+    /// What both kernels know beside the operation.
+    SegmentsPlan {
+        /// h of each share of d_in, of each token in the index's order, of each slice; in the workspace.
+        projected: [f32],
+        /// Elements of d_in in a share.
+        each: u64,
+        shares: u32,
+        /// Segments that there may be.
+        segments: u32,
+        /// Groups of columns of a block.
+        groups: u32,
+        /// The first kernel has the second's codes brought to the second-level cache.
+        prefetch: u32,
+    }
+}
+
+params! {
+    /// Of one slice.
+    SegmentsParams {
+        tile: TileParams,
+        plan: SegmentsPlan,
+    }
+}
+
+params! {
+    /// Of several.
+    SegmentsGroup {
+        group: TileGroup,
+        plan: SegmentsPlan,
+    }
+}
+
+/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens. Of more, a batch uses few: most blocks would find no segment.
+const ADAPTERS: RangeInclusive<u32> = 64..=512;
+/// From so many tokens on, *project* keeps the device busy for long enough to have codes brought to the second-level cache meanwhile.
+const PREFETCHED: u64 = 512;
+/// As in `kernels/codebook_gemm/segments.cu`.
+const MOST: u64 = 64;
+/// Warps of a block.
+const WARPS: u64 = THREADS as u64 / 32;
+/// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
+const SHARES: u64 = 8;
+/// Blocks that a multiprocessor holds at once.
+const RESIDENT: u64 = 2;
+
+/// How d_in is split: whole 32s, so that only the last share has a rest.
+struct Shares {
+    each: u64,
+    count: u64,
+}
+
+impl Shares {
+    const fn of(op: &CodebookGemm) -> Self {
+        let each = op.d_in.div_ceil(32 * SHARES) * 32;
+        Self { each, count: op.d_in.div_ceil(each) }
+    }
+}
+
+fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    // The rule does not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
+    if op.tokens < LEAST_TOKENS || !ADAPTERS.contains(&op.adapters) {
+        return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
+    }
+    covers_tiles(op, target, false)?;
+    let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
+    let blocks = units_of(op).saturating_mul(groups.div_ceil(WARPS));
+    if blocks >= 1 << 31 {
+        return Err(format!("{blocks} parts of y, 2^31 or more"));
+    }
+    let shared = [project_bytes(rank_of(op), true), expand_bytes(rank_of(op), width_of(op), most_groups(rank_of(op)))];
+    if let Some(shared) = shared.into_iter().find(|&shared| shared > target.shared_bytes) {
+        return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// Segments that there may be.
+fn most_segments(op: &CodebookGemm) -> u64 {
+    op.tokens.min(u64::from(op.adapters))
+}
+
+/// What the second kernel's blocks take, columns apart.
+fn units_of(op: &CodebookGemm) -> u64 {
+    most_segments(op) + op.tokens.div_ceil(MOST)
+}
+
+/// Groups of columns that a block decodes, at most.
+const fn most_groups(rank: u64) -> u64 {
+    WARPS * (8 / (rank / 16))
+}
+
+/// Groups of columns of a block: few while all blocks are on the device at once.
+fn groups_of(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> u64 {
+    let (groups, segments) = (widest(slices).div_ceil(GROUP), most_segments(op) * slices.len() as u64);
+    let (mut each, most) = (WARPS, most_groups(rank_of(op)));
+    while each < most && segments * groups.div_ceil(each) > RESIDENT * units {
+        each *= 2;
+    }
+    each
+}
+
+/// Shared memory of the first kernel: two buffers of V, or the sums in the place of the second.
+fn project_bytes(rank: u64, both: bool) -> u32 {
+    let rows = if rank == 16 { 512 } else { 256 };
+    let buffer = rows * (rank + 8) * 2;
+    let sums = u64::from(THREADS) / 32 * ROWS * rank * 4;
+    (buffer + if both { buffer } else { sums }) as u32
+}
+
+/// What the second kernel holds beside codes.
+fn held_bytes(rank: u64, width: u32) -> u32 {
+    let table = if width >= 7 { 256 } else { 512 };
+    (table + ROWS * (rank + 8) * 2 + ROWS * rank * 4).next_multiple_of(128) as u32
+}
+
+/// Shared memory of the second kernel.
+fn expand_bytes(rank: u64, width: u32, groups: u64) -> u32 {
+    let (head, words) = if width == 0 { (4, 16) } else { (0, u64::from(width)) };
+    let pitch = (head + groups * words).next_multiple_of(16) + 4;
+    held_bytes(rank, width) + (pitch * rank * 4) as u32
+}
+
+fn units() -> Vec<Unit> {
+    let dtypes = [DType::F16, DType::BF16];
+    dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| WIDTHS.map(|width| unit(dtype, rank, width)))).flatten().collect()
+}
+
+fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
+    Unit {
+        name: format!("codebook_gemm/segments_sm80 {dtype} rank {rank} {}", if width == 0 { "any width".into() } else { format!("{width} bits") }),
+        source: source!("codebook_gemm/segments.cu"),
+        headers: vec![
+            factor_header(),
+            ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+            ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
+            ("codebook_gemm/segments_params.cuh", [SegmentsPlan::cuda(), SegmentsParams::cuda(), SegmentsGroup::cuda()].concat()),
+            ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
+            ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
+            ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
+        ],
+        defines: vec![
+            ("ELEMENT", dtype.name().into()),
+            ("RANK", rank.to_string()),
+            ("WIDTH", width.to_string()),
+            ("SHARES", SHARES.to_string()),
+            ("EXPAND_BYTES", held_bytes(rank, width).to_string()),
+            // Of a window, which these kernels do without.
+            ("CODES_BYTES", "4".into()),
+        ],
+        entries: &[
+            "codebook_gemm_segments_project",
+            "codebook_gemm_segments_project_long",
+            "codebook_gemm_segments_project_any",
+            "codebook_gemm_segments_project_grouped",
+            "codebook_gemm_segments_expand",
+            "codebook_gemm_segments_expand_any",
+            "codebook_gemm_segments_expand_grouped",
+        ],
+        shared_bytes: project_bytes(rank, true).max(expand_bytes(rank, width, most_groups(rank))),
+    }
+}
+
+/// Puts one kernel into the queue, for one slice or several.
+///
+/// # Safety
+/// As [`Plan::launch`].
+unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entries: [&str; 3], launch: &Launch, own: SegmentsPlan) -> Result<()> {
+    let [single, any, grouped] = entries;
+    match slices {
+        [] => Ok(()),
+        // SAFETY: the caller's promise.
+        [tile] => unsafe { plan.launch(queue, if whole(tile) { single } else { any }, launch, &SegmentsParams { tile: *tile, plan: own }) },
+        [first, ..] => {
+            let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
+            // SAFETY: as above; the grid has as many rows as there are slices.
+            unsafe { plan.launch(queue, grouped, &launch, &SegmentsGroup { group: tile_group(first, slices), plan: own }) }
+        }
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let (op, rank, shares) = (&plan.op, rank_of(&plan.op), Shares::of(&plan.op));
+    let one_stage = shares.each <= if rank == 16 { 512 } else { 256 };
+    each_group(op, args, |group| {
+        let mut open = queue.take_open();
+        // What both kernels read before they wait, and the core.
+        let mut reads: Vec<_> = group.iter().flat_map(|(_, of)| read_early(args, of)).collect();
+        reads.extend(group.iter().filter_map(|(_, of)| of.core.as_ref()).map(range));
+        let early = overlaps(plan) && starts_early(&open, &reads);
+        let groups = groups_of(op, group, u64::from(plan.target.units));
+        let blocks = widest(group).div_ceil(GROUP).div_ceil(groups);
+        let params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
+        let own = SegmentsPlan {
+            projected: address(workspace),
+            each: shares.each,
+            shares: shares.count as u32,
+            segments: most_segments(op) as u32,
+            groups: groups as u32,
+            prefetch: u32::from(op.tokens >= PREFETCHED),
+        };
+        let one_basis = group.iter().all(|(slice, _)| matches!(slice.input, Factor::Dense { bases: 1 }));
+        let once = one_stage && one_basis;
+        let project =
+            Launch { shared_bytes: project_bytes(rank, !once), overlap: early, ..Launch::new((op.tokens.div_ceil(ROWS) * shares.count) as u32, THREADS) };
+        let expand =
+            Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new((units_of(op) * blocks) as u32, THREADS) };
+        let entry = if once { "codebook_gemm_segments_project" } else { "codebook_gemm_segments_project_long" };
+        let projects = [entry, "codebook_gemm_segments_project_any", "codebook_gemm_segments_project_grouped"];
+        let expands = ["codebook_gemm_segments_expand", "codebook_gemm_segments_expand_any", "codebook_gemm_segments_expand_grouped"];
+        // SAFETY: the caller's promise; the workspace has room for the sums; launches still under way write nothing that these read before they
+        // wait, and both wait before they write.
+        unsafe {
+            put(queue, plan, &params, projects, &project, own)?;
+            put(queue, plan, &params, expands, &expand, own)?;
+        }
+        if overlaps(plan) {
+            if !early {
+                open.clear();
+            }
+            open.extend(group.iter().map(|(_, of)| range(&of.y)));
+            if !open.contains(&range(workspace)) {
+                open.push(range(workspace));
+            }
+            queue.leave_open(open);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_whole_and_all_of_d_in() {
+        for d_in in [1, 31, 64, 136, 4096, 4097, 11008] {
+            let op = CodebookGemm::s2lc(DType::F16, 200, [d_in, 64, 16], 50, crate::ops::CodeWidth::FourThree);
+            let shares = Shares::of(&op);
+            assert!(shares.each.is_multiple_of(32) && shares.count <= SHARES, "{d_in}");
+            assert!((shares.count - 1) * shares.each < d_in && shares.count * shares.each >= d_in, "{d_in}");
+        }
+    }
+
+    #[test]
+    fn parameters_fit_what_every_driver_takes() {
+        assert!(size_of::<SegmentsGroup>() <= 4096);
+    }
+}
