@@ -59,7 +59,7 @@ params! {
 /// A warp group more than without adapters.
 const THREADS: u32 = 512;
 /// Of the basis, in each of the two warps that multiply by it: as far ahead as W is.
-const BASIS_STAGES: u64 = 6;
+const BASIS_STAGES: u64 = 8;
 /// Rows of the basis in a stage, of both warps.
 const BASIS_ROWS: u64 = 128;
 /// Values of an adapter in its table.

@@ -141,15 +141,24 @@ template <bool SPLIT> __device__ __forceinline__ void stream_project(const Linea
     });
 }
 
-// Leaves g and each token's factor, once all parts of h are there.
-__device__ __forceinline__ void gather(const LinearAdaptedParams &p, AdapterSpace &space) {
-    constexpr u32 SHARERS = ADAPTER_THREADS / TOKENS, EACH = RANK / SHARERS, CORE_ROWS = 32 / EACH < RANK ? 32 / EACH : RANK;
+// Threads of the adapters' warps that share a token's g.
+constexpr u32 SHARERS = ADAPTER_THREADS / TOKENS;
+
+// The adapter of a thread's token.
+__device__ __forceinline__ i32 own_adapter(const AdapterSpace &space) {
+    i32 place = space.place[(threadIdx.x - ADAPTER_FIRST) / SHARERS];
+    return place < 0 ? -1 : space.adapter[place];
+}
+
+// Leaves g and each token's factor, once all parts of h are there. `scaling` is that of the thread's token.
+__device__ __forceinline__ void gather(const LinearAdaptedParams &p, AdapterSpace &space, f32 scaling) {
+    constexpr u32 EACH = RANK / SHARERS, CORE_ROWS = 32 / EACH < RANK ? 32 / EACH : RANK;
     static_assert(EACH % 2 == 0 && EACH <= 8 && RANK % CORE_ROWS == 0, "neighbours, of one eight");
     u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, rank = p.input.rank;
     u32 token = thread / SHARERS, first = thread % SHARERS * EACH;
-    i32 place = space.place[token], adapter = place < 0 ? -1 : space.adapter[place];
-    // What does not depend on h is on its way before.
-    f32 scaling = adapter < 0 ? 0.0f : p.scaling[adapter], core[CORE_ROWS][EACH];
+    i32 place = space.place[token], adapter = own_adapter(space);
+    // It does not depend on h.
+    f32 core[CORE_ROWS][EACH];
     const f32 *rows = p.core + u64(u32(adapter < 0 ? 0 : adapter)) * rank * rank;
     auto fetch_core = [&](u32 begin) {
 #pragma unroll
@@ -220,17 +229,23 @@ __device__ __forceinline__ void gather(const LinearAdaptedParams &p, AdapterSpac
 template <bool SPLIT> __device__ __forceinline__ void stream_adapters(const LinearAdaptedParams &p, AdapterSpace &space, i32 adapter) {
     StreamWork<false, SPLIT> work(p.gemm, p.tile_rows);
     bool reads = !FIRST_HAS_OUTPUTS || work.rank == 0;
+    f32 scaling = 0.0f;
+    // They read no stages: nobody waits for them where the product's sums take their place.
+    cluster_arrive();
     if (reads) {
         u32 count = read_tokens(space, adapter), phase = 1;
         named_barrier_sync(ADAPTER_BARRIER, ADAPTER_THREADS);
+        i32 own = own_adapter(space);
+        scaling = own < 0 ? 0.0f : p.scaling[own];
         bool first = true;
         work.each([&](u64 row) {
             mbarrier_wait(&space.taken, phase);
             phase ^= 1;
-            fetch_codes(p, space, count, row);
-            if (first) {
-                fill_tables(p, space, count);
+            if (first && count > 0) {
+                fill_tables(p, space, count, [&] { fetch_codes(p, space, count, row); });
                 named_barrier_sync(ADAPTER_BARRIER, ADAPTER_THREADS);
+            } else {
+                fetch_codes(p, space, count, row);
             }
             cp_async_wait<0>();
             __syncwarp();
@@ -241,20 +256,19 @@ template <bool SPLIT> __device__ __forceinline__ void stream_adapters(const Line
             }
             if constexpr (!SPLIT) {
                 if (first) {
-                    gather(p, space);
+                    gather(p, space, scaling);
                 }
                 mbarrier_arrive(&space.ready);
             }
             first = false;
         });
     }
-    cluster_arrive();
     cluster_wait();
     if constexpr (SPLIT) {
         // The product's sums are on their way meanwhile: it goes on once everybody has come here.
         cluster_arrive();
         if (reads) {
-            gather(p, space);
+            gather(p, space, scaling);
             mbarrier_arrive(&space.ready);
         }
         cluster_wait();

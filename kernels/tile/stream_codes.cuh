@@ -4,8 +4,9 @@
 
 #include "tile/stream_sums.cuh"
 
-// The values of the batch's adapters, a warp each. What the widths in use do not read need not hold numbers.
-__device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, AdapterSpace &space, u32 count) {
+// The values of the batch's adapters, a warp each. What the widths in use do not read need not hold numbers. `meanwhile` is called once, while
+// codebooks are under way. There is an adapter.
+template <class Meanwhile> __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, AdapterSpace &space, u32 count, const Meanwhile &meanwhile) {
     u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, bits = p.output.bits;
     bool each = bits == EACH_COLUMN, joint = bits >= 7;
     u32 first = each ? 0 : stage1(bits), end = each || bits == 4 ? 28 : bits == 3 ? 12 : bits == 2 ? 4 : 0;
@@ -14,11 +15,11 @@ __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, Adapte
     u32 narrow_place = lane < 4 ? 152 + lane : lane < 12 ? 140 + lane : lane < 28 ? 116 + lane : 128 + lane;
     constexpr u32 AT_ONCE = 4;
 #pragma unroll 1
-    for (u32 begin = thread / 32; begin < count; begin += ADAPTER_WARPS * AT_ONCE) {
+    for (u32 begin = thread / 32; begin == thread / 32 || begin < count; begin += ADAPTER_WARPS * AT_ONCE) {
         f32 centre[AT_ONCE], one[AT_ONCE], residual[AT_ONCE][4];
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
-            u32 place = begin + n * ADAPTER_WARPS < count ? begin + n * ADAPTER_WARPS : begin;
+            u32 place = begin + n * ADAPTER_WARPS < count ? begin + n * ADAPTER_WARPS : begin < count ? begin : 0;
             const f32 *record = p.output.codebooks + u64(u32(space.adapter[place])) * CODEBOOK_LEN;
             centre[n] = record[28 + lane % 16];
             one[n] = record[lane];
@@ -26,6 +27,9 @@ __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, Adapte
             for (u32 i = 0; i < 4; i++) {
                 residual[n][i] = record[STAGE2 + lane / 16 + 2 * i];
             }
+        }
+        if (begin == thread / 32) {
+            meanwhile();
         }
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {

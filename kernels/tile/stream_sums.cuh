@@ -96,20 +96,33 @@ struct StreamSums {
             place[e] = space.place[token];
             factor[e] = space.factor[token];
         }
-#pragma unroll 4
-        for (; left; left &= left - 1) {
-            i32 which = __ffs(left) - 1;
-            f32 own[4] = {};
+        // Some adapters at a time, without a branch between them: what is left over multiplies the last one again, for nobody.
+        constexpr u32 AT_ONCE = 4;
+        while (left) {
+            i32 which[AT_ONCE];
+            u32 a[AT_ONCE][RANK_STEPS][4];
 #pragma unroll
-            for (u32 step = 0; step < RANK_STEPS; step++) {
-                u32 a[4];
-                ldmatrix_x4(a, shared_address(&space.u[which * RANK_STEPS + step][u_place(inside + lane % 16, lane / 16)]));
-                mma_m16n8k16<element>(own, a, g[step]);
+            for (u32 n = 0; n < AT_ONCE; n++) {
+                which[n] = left ? __ffs(left) - 1 : -1;
+                left &= left - 1;
+                u32 from = which[n] < 0 ? which[0] : which[n];
+#pragma unroll
+                for (u32 step = 0; step < RANK_STEPS; step++) {
+                    ldmatrix_x4(a[n][step], shared_address(&space.u[from * RANK_STEPS + step][u_place(inside + lane % 16, lane / 16)]));
+                }
             }
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                if (place[e % 2] == which) {
-                    sum[e] += factor[e % 2] * own[e];
+            for (u32 n = 0; n < AT_ONCE; n++) {
+                f32 own[4] = {};
+#pragma unroll
+                for (u32 step = 0; step < RANK_STEPS; step++) {
+                    mma_m16n8k16<element>(own, a[n][step], g[step]);
+                }
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) {
+                    if (which[n] >= 0 && place[e % 2] == which[n]) {
+                        sum[e] += factor[e % 2] * own[e];
+                    }
                 }
             }
         }
