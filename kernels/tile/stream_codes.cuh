@@ -82,7 +82,8 @@ __device__ __forceinline__ void fetch_codes(const LinearAdaptedParams &p, Adapte
     u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, own = lane / 2;
     u32 groups = u32((factor.d + 31) / 32), rows = row >= factor.d ? 0 : factor.d - row < p.tile_rows ? u32(factor.d - row) : p.tile_rows;
     bool each = factor.bits == EACH_COLUMN, whole = !each && (groups * factor.bits | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
-#pragma unroll 4
+    // Several at once, where decoding leaves registers for them.
+#pragma unroll STREAM_ROWS == 128 ? 1 : 4
     for (u32 unit = thread / 32; unit < count * RANK_STEPS; unit += ADAPTER_WARPS) {
         u32 j = unit % RANK_STEPS * 16 + own;
         bool there = j < factor.rank;
