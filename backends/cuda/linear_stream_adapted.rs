@@ -12,7 +12,7 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::Factor;
+use crate::ops::codebook_gemm::{CodebookGemmArgs, CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
 use crate::ops::{Linear, LinearArgs};
 
 pub(super) const ADAPTED: Variant<Linear> = Variant {
@@ -37,7 +37,7 @@ pub(super) const ADAPTED: Variant<Linear> = Variant {
         let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(adapted, form)| adapted.unit(dtype, form))).collect()
     },
-    workspace: |op, target| Adapted::of(op, target).map_or(0, |adapted| adapted.workspace()),
+    workspace: |_, _| 0,
     launch,
 };
 
@@ -49,9 +49,6 @@ params! {
         index: [const i32],
         scaling: [const f32],
         core: [const f32],
-        /// Parts of h, and how many blocks have left theirs.
-        partial: [f32],
-        arrived: [u32],
         input: FactorParams,
         output: FactorParams,
         tile_rows: u32,
@@ -59,18 +56,19 @@ params! {
     }
 }
 
-const ENTRY: &str = "linear_stream_adapted";
 /// A warp group more than without adapters.
 const THREADS: u32 = 512;
-/// Blocks that compute a part of h.
-const PUBLISHERS: u64 = 32;
+/// Of the basis, in each of the two warps that multiply by it: as far ahead as W is.
+const BASIS_STAGES: u64 = 8;
+/// Rows of the basis in a stage, of both warps.
+const BASIS_ROWS: u64 = 128;
 /// Values of an adapter in its table.
 const TABLE_ENTRIES: u64 = 160;
 /// Bytes that the kernel keeps for the barriers of the stages.
 const BARRIERS: u64 = 256;
 /// Tokens and columns of both factors that kernels are compiled for.
 const TOKENS: [u64; 2] = [16, 32];
-const RANKS: [u64; 3] = [16, 32, 64];
+const RANKS: [u64; 2] = [16, 32];
 
 /// A kernel for a product with adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,19 +82,22 @@ struct Adapted {
 }
 
 impl Adapted {
-    /// The kernel for that many tokens and ranks, where a block has room for the rows of U of as many adapters.
-    fn new(tokens: u64, rank: u64, split: bool, shared_bytes: u32) -> Option<Self> {
-        let rows = StreamTile::most_weight_rows(split);
-        // U, g, h, the tables, five words a token, and the rest; and the barriers of the stages.
-        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + rank * 4 + TABLE_ENTRIES * 2 + 20) + 256;
-        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, split)?;
+    /// The kernel for that many tokens, ranks and rows of W, where a block has room for the rows of U of as many adapters.
+    fn new(tokens: u64, rank: u64, (rows, split): (u64, bool), shared_bytes: u32) -> Option<Self> {
+        let parts = if split { 4 } else { 2 };
+        // U, g, the tables, a word a column of codes and four a token; the basis; h; and the rest.
+        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16)
+            + BASIS_STAGES * (BASIS_ROWS * rank * 2 + 16)
+            + parts * tokens * rank * 4
+            + 256;
+        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows)?;
         Some(Self { tile, tokens, rank, split, own_bytes })
     }
 
     /// All that there are on an architecture.
     fn all(arch: Arch) -> Vec<Self> {
         let shared_bytes = arch.shared_bytes().unwrap_or(0);
-        let of = |tokens| RANKS.into_iter().flat_map(move |rank| [false, true].map(|split| Self::new(tokens, rank, split, shared_bytes)));
+        let of = |tokens| RANKS.into_iter().flat_map(move |rank| StreamTile::WEIGHT_ROWS_FOR.map(|rows| Self::new(tokens, rank, rows, shared_bytes)));
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
@@ -104,16 +105,21 @@ impl Adapted {
     fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
         let delta = op.delta.as_ref().ok_or("no adapters")?;
         let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
-        let (Factor::Dense { .. }, Factor::Coded { .. }) = (slice.input, slice.output) else {
-            return Err("other factors than a dense one on the input side and codes on the output side".into());
+        let (Factor::Dense { bases: 1 }, Factor::Coded { .. }) = (slice.input, slice.output) else {
+            return Err("other factors than one basis on the input side and codes on the output side".into());
         };
+        if slice.rank % 8 != 0 {
+            return Err(format!("rank {}: rows of the basis are read in whole eights", slice.rank));
+        }
         let least = |sizes: &[u64], wanted: u64| sizes.iter().copied().find(|&size| wanted <= size).unwrap_or(u64::MAX);
         let (tokens, rank) = (least(&TOKENS, op.tokens), least(&RANKS, slice.rank));
         let room = || format!("{} tokens of rank {}: a block has no room for that many adapters' rows", op.tokens, slice.rank);
         if tokens == u64::MAX || rank == u64::MAX {
             return Err(room());
         }
-        Self::new(tokens, rank, splits(op, target), target.shared_bytes).ok_or_else(room)
+        let split = splits(op, target);
+        let tile_rows = StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split);
+        Self::new(tokens, rank, (StreamTile::weight_rows_for(tile_rows, split), split), target.shared_bytes).ok_or_else(room)
     }
 
     fn shared_bytes(&self) -> u32 {
@@ -123,10 +129,14 @@ impl Adapted {
     fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
         let mut defines = [self.tile.defines(self.split), INSTEAD.defines()].concat();
         defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
-        defines.extend([("PUBLISHERS", PUBLISHERS.to_string()), ("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
-        let split = if self.split { ", K split" } else { "" };
+        defines.extend([
+            ("BASIS_STAGES", BASIS_STAGES.to_string()),
+            ("TABLE_ENTRIES", TABLE_ENTRIES.to_string()),
+            ("ADAPTER_BYTES", self.own_bytes.to_string()),
+        ]);
+        let rows = if self.split { "K split".into() } else { format!("{} rows of W", self.tile.weight_rows()) };
         Unit {
-            name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}{split}", self.tokens, self.rank, activation.name()),
+            name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
             source: source!("linear/sm90_stream_adapted.cu"),
             headers: vec![gemm_header(), factor_header(), ("tile/stream_adapted_params.cuh", LinearAdaptedParams::cuda())],
             defines,
@@ -135,13 +145,8 @@ impl Adapted {
         }
     }
 
-    /// The parts of h.
-    fn workspace(&self) -> u64 {
-        PUBLISHERS * self.tokens * self.rank * 4
-    }
-
     fn start(&self, clusters: u64) -> Launch {
-        Launch { threads: THREADS, shared_bytes: self.shared_bytes(), cooperative: true, ..self.tile.launch(clusters) }
+        Launch { threads: THREADS, shared_bytes: self.shared_bytes(), ..self.tile.launch(clusters) }
     }
 
     /// # Safety
@@ -149,15 +154,14 @@ impl Adapted {
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
         let op = &plan.op;
         let own = unpacked(op, args);
-        let room = StreamTile::resident(plan, ENTRY, |clusters| self.start(clusters))?;
-        let (Some(delta), Some(of), true) = (&op.delta, &args.delta, own.aligned() && (!self.split || StreamTile::splits(op.d_out, room))) else {
+        let (Some((slice, operands, of)), true) = (adapters(op, args), own.aligned()) else {
             // SAFETY: the caller's promise. What is on multiples of 16 bytes is on multiples of 4 too.
             unsafe {
                 let (product, _) = product(queue, plan, workspace, args)?;
                 return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
             }
         };
-        let (slice, operands) = (&delta.slices[0], &of.slices[0]);
+        let room = StreamTile::clusters(plan.target.units);
         let tile_rows = StreamTile::tile_rows(op.d_out, room, self.split);
         let clusters = StreamTile::clusters_of(op.d_out, tile_rows, self.split).min(room);
         let mut gemm = self.tile.params(&own, tile_rows)?;
@@ -168,16 +172,22 @@ impl Adapted {
             index: address(of.token_adapter.slice()),
             scaling: address(&of.scaling),
             core: address_of(operands.core.as_ref()),
-            partial: address(workspace),
-            arrived: queue.counters()?,
             input: factor(slice.input, &operands.input, op.d_in, slice.rank),
             output: factor(slice.output, &operands.output, op.d_out, slice.rank),
             tile_rows,
             unused: 0,
         };
-        // SAFETY: the caller's promise; the width says that rows start where TMA can read them, and all blocks run at once.
-        unsafe { plan.launch(queue, ENTRY, &self.start(clusters), &params) }
+        // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
+        unsafe { plan.launch(queue, "linear_stream_adapted", &self.start(clusters), &params) }
     }
+}
+
+/// The one slice, its operands and those of all, where the basis starts on a multiple of 16 bytes.
+fn adapters<'a>(op: &'a Linear, args: &'a LinearArgs<Cuda>) -> Option<(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>, &'a CodebookGemmArgs<Cuda>)> {
+    let (delta, of) = (op.delta.as_ref()?, args.delta.as_ref()?);
+    let (slice, operands) = (delta.slices.first()?, of.slices.first()?);
+    let FactorArgs::Dense { values, .. } = &operands.input else { return None };
+    address(values).is_multiple_of(16).then_some((slice, operands, of))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
@@ -202,11 +212,11 @@ mod tests {
 
     #[test]
     fn blocks_have_room_for_the_adapters_of_a_batch() {
-        for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 64], [16, 11008, 16], [32, 4096, 16], [17, 1024, 9]] {
+        for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 32], [16, 11008, 16], [16, 17000, 16], [32, 4096, 16], [17, 1024, 8]] {
             let adapted = of(sizes).map(|adapted| (adapted.shared_bytes() <= H200.shared_bytes, Adapted::all(H200.arch).contains(&adapted)));
             assert_eq!(adapted, Ok((true, true)), "{sizes:?}");
         }
-        for sizes in [[33, 4096, 16], [16, 11008, 64], [16, 4096, 65]] {
+        for sizes in [[33, 4096, 16], [16, 11008, 32], [16, 4096, 40], [16, 4096, 9]] {
             assert!(of(sizes).is_err(), "{sizes:?}");
         }
     }

@@ -30,21 +30,29 @@ impl StreamTile {
     const SPLIT_ROWS: u64 = 64;
     const DEPTH: u64 = 128;
     /// Stages where other things share the memory.
-    const LEAST_STAGES: u64 = 4;
+    const LEAST_STAGES: u64 = 3;
     const MOST_STAGES: u64 = 8;
 
     const fn new(tokens: u64, stages: u64) -> Self {
         Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages }
     }
 
-    /// Rows of W that there has to be room for, where a product is split along K or not.
-    pub(super) const fn most_weight_rows(split: bool) -> u64 {
-        if split { Self::SPLIT_ROWS } else { Self::WEIGHT_ROWS }
+    /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warp groups that take different
+    /// rows read past those of a smaller stage, and leave what they find there unused.
+    pub(super) const fn weight_rows_for(tile_rows: u32, split: bool) -> u64 {
+        match tile_rows {
+            _ if split => Self::SPLIT_ROWS,
+            ..=96 => 96,
+            _ => Self::WEIGHT_ROWS,
+        }
     }
 
-    /// With no more room for W than it takes, and as many stages as `room` bytes hold, as long as enough of W is under way.
-    pub(super) fn within(room: u64, tokens: u64, split: bool) -> Option<Self> {
-        let tile = Self { tokens, weight_rows: Self::most_weight_rows(split), stages: 0 };
+    /// All that `weight_rows_for` gives, and whether K is split.
+    pub(super) const WEIGHT_ROWS_FOR: [(u64, bool); 3] = [(Self::SPLIT_ROWS, true), (96, false), (Self::WEIGHT_ROWS, false)];
+
+    /// With room for `weight_rows` of W, and as many stages as `room` bytes hold, as long as enough of W is under way.
+    pub(super) fn within(room: u64, tokens: u64, weight_rows: u64) -> Option<Self> {
+        let tile = Self { tokens, weight_rows, stages: 0 };
         let stages = (room.checked_sub(tile.shared_bytes().into())? / tile.stage_bytes()).min(Self::MOST_STAGES);
         (stages >= Self::LEAST_STAGES).then_some(Self { stages, ..tile })
     }
@@ -81,6 +89,11 @@ impl StreamTile {
     /// For the names of units.
     pub(super) const fn tokens(&self) -> u64 {
         self.tokens
+    }
+
+    /// As above.
+    pub(super) const fn weight_rows(&self) -> u64 {
+        self.weight_rows
     }
 
     /// Clusters that fill that many multiprocessors.

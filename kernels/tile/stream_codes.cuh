@@ -1,12 +1,12 @@
-// Of a product of few rows with adapters (stream_adapters.cuh): a block's rows of U, decoded into shared memory.
-//
-// Loads stand without branches between them, from a place that is there where theirs is not, so that all are under way at once.
+// Of a product of few rows with adapters (stream_adapters.cuh): a block's rows of U, decoded in shared memory, where their codes were
+// brought: an adapter's codes take no more room than its values, and so all of them can be under way at once.
 #pragma once
 
 #include "tile/stream_sums.cuh"
 
-// The values of the batch's adapters, a warp each. What the widths in use do not read need not hold numbers.
-__device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, AdapterSpace &space, u32 count) {
+// The values of the batch's adapters, a warp each. What the widths in use do not read need not hold numbers. `meanwhile` is called once, while
+// codebooks are under way. There is an adapter.
+template <class Meanwhile> __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, AdapterSpace &space, u32 count, const Meanwhile &meanwhile) {
     u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, bits = p.output.bits;
     bool each = bits == EACH_COLUMN, joint = bits >= 7;
     u32 first = each ? 0 : stage1(bits), end = each || bits == 4 ? 28 : bits == 3 ? 12 : bits == 2 ? 4 : 0;
@@ -15,11 +15,11 @@ __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, Adapte
     u32 narrow_place = lane < 4 ? 152 + lane : lane < 12 ? 140 + lane : lane < 28 ? 116 + lane : 128 + lane;
     constexpr u32 AT_ONCE = 4;
 #pragma unroll 1
-    for (u32 begin = thread / 32; begin < count; begin += ADAPTER_WARPS * AT_ONCE) {
+    for (u32 begin = thread / 32; begin == thread / 32 || begin < count; begin += ADAPTER_WARPS * AT_ONCE) {
         f32 centre[AT_ONCE], one[AT_ONCE], residual[AT_ONCE][4];
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
-            u32 place = begin + n * ADAPTER_WARPS < count ? begin + n * ADAPTER_WARPS : begin;
+            u32 place = begin + n * ADAPTER_WARPS < count ? begin + n * ADAPTER_WARPS : begin < count ? begin : 0;
             const f32 *record = p.output.codebooks + u64(u32(space.adapter[place])) * CODEBOOK_LEN;
             centre[n] = record[28 + lane % 16];
             one[n] = record[lane];
@@ -27,6 +27,9 @@ __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, Adapte
             for (u32 i = 0; i < 4; i++) {
                 residual[n][i] = record[STAGE2 + lane / 16 + 2 * i];
             }
+        }
+        if (begin == thread / 32) {
+            meanwhile();
         }
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
@@ -56,47 +59,6 @@ __device__ __forceinline__ void fill_tables(const LinearAdaptedParams &p, Adapte
     }
 }
 
-// Four neighbouring fields of a column of codes, a byte or less each.
-struct Fields {
-    u32 packed, bits;
-
-    __device__ __forceinline__ void fetch(const FactorParams &factor, i32 adapter, u32 j, u64 element) {
-        packed = bits = 0;
-        if (j >= factor.rank || element >= factor.d) {
-            return;
-        }
-        const u32 *region = factor.codes + u64(u32(adapter)) * factor.words_per_adapter, *column;
-        if (factor.bits == EACH_COLUMN) {
-            u32 header = region[j];
-            bits = header & 31;
-            column = region + (header >> 5);
-        } else {
-            bits = factor.bits;
-            column = region + u64(j) * ((factor.d + 31) / 32 * bits);
-        }
-        if (bits == 0) {
-            return;
-        }
-        u64 bit = element * bits;
-        const u32 *word = column + bit / 32;
-        u32 shift = u32(bit % 32), low = word[0], high = shift + 4 * bits > 32 ? word[1] : 0;
-        packed = __funnelshift_r(low, high, shift);
-        if (bits == 16) {
-            // A byte a stage, of which four and three bits are in use: made one byte.
-            low = (low | low >> 4) & 0x007f007f;
-            high = (high | high >> 4) & 0x007f007f;
-            packed = ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
-        }
-    }
-
-    __device__ __forceinline__ f32 value(const f32 *record, u32 i) const {
-        bool joint = bits >= 7;
-        u32 step = bits == 16 ? 8 : bits, field = packed >> i * step & ((1u << (bits == 16 ? 7 : bits)) - 1);
-        f32 first = record[stage1(bits) + (joint ? field & 15 : field)], second = joint ? record[STAGE2 + (field >> 4)] : 0.0f;
-        return bits ? first + second : 0.0f;
-    }
-};
-
 // Four neighbouring fields of a column of codes, a byte or less each, from the two words that hold them.
 __device__ __forceinline__ u32 four_fields(u32 low, u32 high, u32 shift, u32 bits) {
     if (bits != 16) {
@@ -108,50 +70,79 @@ __device__ __forceinline__ u32 four_fields(u32 low, u32 high, u32 shift, u32 bit
     return ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
 }
 
-// A tile's rows of U, from `row` on. A warp takes 16 rows and 16 ranks of an adapter at a time, a lane 4 rows and 2 ranks of those. EACH:
-// every column names its own width. Of a rank that is not there g is zero: any values that are numbers will do.
-template <bool EACH> __device__ __forceinline__ void decode_rows(const LinearAdaptedParams &p, AdapterSpace &space, u32 count, u64 row) {
-    constexpr u32 AT_ONCE = EACH ? 2 : 8, NOWHERE = ~0u;
+// Words that a column of codes has room for where its 16 bits a row of U will be: those of the widest, in order.
+constexpr u32 COLUMN_WORDS = STREAM_ROWS / 2;
+
+// Where a word of a column of 16 lies. Eight columns two apart, four words of each, are in different banks.
+__device__ __forceinline__ u32 word_place(u32 column, u32 word) { return column * COLUMN_WORDS + (word + column / 2 * 4) % COLUMN_WORDS; }
+
+// Brings the codes of a tile's rows, from `row` on, all at once: of 16 columns at a time, a warp's own, to where their rows of U will be.
+__device__ __forceinline__ void fetch_codes(const LinearAdaptedParams &p, AdapterSpace &space, u32 count, u64 row) {
     const FactorParams &factor = p.output;
-    u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, quad = lane / 8, groups = u32((factor.d + 31) / 32);
-    // Pieces of an adapter, and from one of a warp's to its next.
-    u32 each = (p.tile_rows + 15) / 16 * RANK_STEPS, place = thread / 32 / each, inside = thread / 32 % each;
-    u32 places = ADAPTER_WARPS / each, further = ADAPTER_WARPS % each;
+    u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, own = lane / 2;
+    u32 groups = u32((factor.d + 31) / 32), rows = row >= factor.d ? 0 : factor.d - row < p.tile_rows ? u32(factor.d - row) : p.tile_rows;
+    bool each = factor.bits == EACH_COLUMN, whole = !each && (groups * factor.bits | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
+    // Several at once, where decoding leaves registers for them.
+#pragma unroll STREAM_ROWS == 128 ? 1 : 4
+    for (u32 unit = thread / 32; unit < count * RANK_STEPS; unit += ADAPTER_WARPS) {
+        u32 j = unit % RANK_STEPS * 16 + own;
+        bool there = j < factor.rank;
+        const u32 *region = factor.codes + u64(u32(space.adapter[unit / RANK_STEPS])) * factor.words_per_adapter;
+        u32 header = each ? region[there ? j : 0] : 0, width = !there ? 0 : each ? header & 31 : factor.bits;
+        const u32 *column = region + (each ? header >> 5 : u64(j) * groups * width);
+        u64 bit = row * width;
+        u32 first = u32(bit / 32), begin = u32(bit % 32), words = (begin + rows * width + 31) / 32, skew = first % 4;
+        u32 *to = reinterpret_cast<u32 *>(space.u[unit]);
+        if (whole && skew + words <= COLUMN_WORDS) {
+            begin += skew * 32;
 #pragma unroll 1
-    while (place < count) {
-        u32 low[AT_ONCE][2], high[AT_ONCE][2], bits[AT_ONCE][2], shift[AT_ONCE][2], table[AT_ONCE], down[AT_ONCE], across[AT_ONCE];
-#pragma unroll
-        for (u32 n = 0; n < AT_ONCE; n++) {
-            u32 own = place < count ? place : count - 1, j = inside % RANK_STEPS * 16 + lane % 8 * 2;
-            down[n] = inside / RANK_STEPS * 16 + quad * 4;
-            table[n] = own;
-            across[n] = place < count ? j : NOWHERE;
-            u64 first = row + down[n];
-            const u32 *region = factor.codes + u64(u32(space.adapter[own])) * factor.words_per_adapter;
-#pragma unroll
-            for (u32 one = 0; one < 2; one++) {
-                bool holds = j + one < factor.rank && first < factor.d;
-                u32 header = EACH ? region[holds ? j + one : 0] : 0, width = EACH ? holds ? header & 31 : 0 : factor.bits;
-                u64 start = EACH ? width ? header >> 5 : 0 : holds ? u64(j + one) * groups * width : 0, bit = holds ? first * width : 0;
-                bits[n][one] = width;
-                shift[n][one] = u32(bit % 32);
-                const u32 *word = region + start + bit / 32;
-                low[n][one] = word[0];
-                // Behind the last word there may be nothing.
-                high[n][one] = word[holds && shift[n][one] + 4 * width > 32 ? 1 : 0];
+            for (u32 at = lane % 2 * 4; at < skew + words && there; at += 8) {
+                cp_async_16(shared_address(to + word_place(own, at)), column + first - skew + at);
             }
-            inside += further;
-            place += places + (inside >= each);
-            inside -= inside >= each ? each : 0;
+        } else {
+#pragma unroll 1
+            for (u32 at = lane % 2; at < words && there; at += 2) {
+                cp_async_4(shared_address(to + word_place(own, at)), column + first + at);
+            }
         }
-        u32 two[AT_ONCE][4];
+        if (lane % 2 == 0) {
+            space.column[unit * 16 + own] = begin << 8 | width;
+        }
+    }
+    cp_async_commit();
+}
+
+// A tile's rows of U, where their codes lie. A warp has read all codes of 16 ranks of an adapter before it writes; of each 16 rows a lane
+// takes 4, and 2 ranks. EACH: every column names its own width. Of a rank that is not there g is zero: any values that are numbers will do.
+template <bool EACH> __device__ __forceinline__ void decode_rows(const LinearAdaptedParams &p, AdapterSpace &space, u32 count) {
+    constexpr u32 PIECES = STREAM_ROWS / 16;
+    u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, quad = lane / 8, across = lane % 8 * 2;
+#pragma unroll 1
+    for (u32 unit = thread / 32; unit < count * RANK_STEPS; unit += ADAPTER_WARPS) {
+        element *rows = space.u[unit];
+        const u32 *codes = reinterpret_cast<const u32 *>(rows);
+        u32 low[PIECES][2], high[PIECES][2], start[2], bits[2];
 #pragma unroll
-        for (u32 n = 0; n < AT_ONCE; n++) {
-            u32 values = shared_address(space.table[table[n]]), half[2][4];
+        for (u32 one = 0; one < 2; one++) {
+            u32 column = space.column[unit * 16 + across + one];
+            bits[one] = EACH ? column & 255 : p.output.bits;
+            start[one] = (column >> 8) + quad * 4 * bits[one];
+#pragma unroll
+            for (u32 n = 0; n < PIECES; n++) {
+                u32 word = (start[one] + n * 16 * bits[one]) / 32;
+                low[n][one] = codes[word_place(across + one, word)];
+                high[n][one] = codes[word_place(across + one, word + 1)];
+            }
+        }
+        __syncwarp();
+        u32 values = shared_address(space.table[unit / RANK_STEPS]);
+#pragma unroll
+        for (u32 n = 0; n < PIECES; n++) {
+            u32 half[2][4];
 #pragma unroll
             for (u32 one = 0; one < 2; one++) {
-                u32 width = EACH ? bits[n][one] : factor.bits, step = width == 16 ? 8 : width, mask = (2u << (width == 16 ? 7 : width)) - 2;
-                u32 fields = four_fields(low[n][one], high[n][one], shift[n][one], width);
+                u32 width = bits[one], step = width == 16 ? 8 : width, mask = (2u << (width == 16 ? 7 : width)) - 2;
+                u32 fields = four_fields(low[n][one], high[n][one], (start[one] + n * 16 * width) % 32, width);
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) {
                     // Lanes begin at different rows, so that they store to different banks.
@@ -160,17 +151,8 @@ template <bool EACH> __device__ __forceinline__ void decode_rows(const LinearAda
             }
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                two[n][i] = half[0][i] | half[1][i] << 16;
-            }
-        }
-#pragma unroll
-        for (u32 n = 0; n < AT_ONCE; n++) {
-            if (across[n] != NOWHERE) {
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    u32 at = u_place(down[n] + (i + quad) % 4, across[n] / 8) + across[n] % 8;
-                    *reinterpret_cast<u32 *>(&space.u[table[n]][at]) = two[n][i];
-                }
+                u32 at = u_place(n * 16 + quad * 4 + (i + quad) % 4, across / 8) + across % 8;
+                *reinterpret_cast<u32 *>(rows + at) = half[0][i] | half[1][i] << 16;
             }
         }
     }

@@ -6,7 +6,8 @@
 // narrow (SPLIT), all take one tile of at most 64 rows, each a part of K, and add up through each other's shared memory, always in the
 // same order. Results are bitwise the same from run to run.
 //
-// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_ROWS (of W in a stage: 128; 64 do where K is split),
+// The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_ROWS (of W in a stage: 128; 64 do where K is split, 96 for tiles
+// of no more),
 // STREAM_STAGES, STREAM_CLUSTER (2 or 4), and STREAM_SPLIT, which says whether K is split in the kernel's last product.
 #pragma once
 
@@ -28,7 +29,8 @@ struct StreamRing {
     u64 *full, *empty_w, *empty_x;
     u32 stage = 0, phase = 0;
 
-    __device__ __forceinline__ explicit StreamRing(char *shared) {
+    // `x_readers`: of a block, warps or warp groups that read X and let go of it.
+    __device__ __forceinline__ explicit StreamRing(char *shared, u32 x_readers = 2) {
         tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
         full = (u64 *)(tiles + STREAM_STAGES * STREAM_STAGE);
         empty_w = full + STREAM_STAGES;
@@ -37,9 +39,9 @@ struct StreamRing {
             for (u32 stage = 0; stage < STREAM_STAGES; stage++) {
                 // The one that brings W and the one that brings X.
                 mbarrier_init(&full[stage], 2);
-                // W is read by each warp for itself, X by both warp groups of every block that this one brings it to.
+                // W is read by each warp for itself, X by its readers in every block that this one brings it to.
                 mbarrier_init(&empty_w[stage], 8);
-                mbarrier_init(&empty_x[stage], 2 * STREAM_CLUSTER);
+                mbarrier_init(&empty_x[stage], x_readers * STREAM_CLUSTER);
             }
             fence_mbarrier_init();
         }
@@ -199,7 +201,7 @@ __device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u
 template <bool GATED, bool SPLIT, u32 FORM, class Sums = NoSums>
 __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_rows, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
                                                 Sums sums = Sums()) {
-    static_assert(SPLIT || STREAM_ROWS == 128, "both warp groups have rows");
+    static_assert(SPLIT || (128 - STREAM_ROWS) * LINE <= 2 * X_PART, "both warp groups read within the stage");
     StreamWork<GATED, SPLIT> work(p, tile_rows);
     u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
     // Where K is split, the warp groups take the same rows, each half of every part's K.

@@ -11,24 +11,34 @@ constexpr u32 ADAPTER_FIRST = STREAM_THREADS, ADAPTER_THREADS = 128, ADAPTER_WAR
 constexpr u32 RANK_STEPS = RANK / 16;
 constexpr u32 WHOLE_WARP = 0xffffffffu;
 
+// Of the two warps that compute h: the first thread, rows of V that each takes of a stage's 128, 16-row tiles of tokens and eights of ranks.
+constexpr u32 PROJECT_FIRST = STREAM_THREADS - 64, PROJECT_WARPS = 2, PROJECT_ROWS = 64, TOKEN_TILES = TOKENS / 16, RANK_EIGHTS = RANK / 8;
+// Where K is split and there are few tokens, the first block of a cluster has all outputs.
+constexpr bool FIRST_HAS_OUTPUTS = STREAM_SPLIT && TOKEN_BLOCKS <= 2;
+// Parts of h: a warp's of each block that has a part of K.
+constexpr u32 H_PARTS = PROJECT_WARPS * (STREAM_SPLIT ? STREAM_CLUSTER : 1);
+
 static_assert(TOKENS <= 32, "a lane has a token");
 
 struct AdapterSpace {
-    // Rows of U of each adapter of the batch; 16-byte pieces of a row are swizzled. First, what the warps of a block that projects summed.
-    alignas(128) element u[TOKENS][STREAM_ROWS * RANK];
+    // For each adapter of the batch and 16 ranks the rows of U, in 16-byte pieces that are swizzled. First the codes lie there.
+    alignas(128) element u[TOKENS * RANK_STEPS][STREAM_ROWS * 16];
+    alignas(128) element v[PROJECT_WARPS][BASIS_STAGES][PROJECT_ROWS * RANK];
+    alignas(16) float4 h[H_PARTS][TOKEN_TILES * RANK_EIGHTS][32]; // as mma leaves it to the lanes
     alignas(16) element g[TOKENS][RANK + 8];
-    alignas(16) f32 h[TOKENS][RANK];
     alignas(4) element table[TOKENS][TABLE_ENTRIES]; // each adapter's values, scaled: 128 sums of both stages, 28 of one, 4 of no bits
+    u32 column[TOKENS * RANK];          // of each column of codes: in which bit of those fetched it starts, and its width in the low byte
     f32 table_scale[TOKENS];
     f32 factor[TOKENS];                 // of each token's products
     i32 adapter[TOKENS];                // of each place: adapters of the batch, in the order of their first tokens
     i32 place[TOKENS];                  // of each token; -1 without an adapter
     u32 places[TOKEN_BLOCKS];           // bit i: some of the eight tokens have place i
     u64 ready, taken;                   // mbarriers: a tile's rows of U and g are there; they have been read
+    u64 projected;                      // all parts of h are there
+    u64 basis[PROJECT_WARPS][BASIS_STAGES];
 };
 
 static_assert(sizeof(AdapterSpace) <= ADAPTER_BYTES, "the host's size is another");
-static_assert(sizeof(f32) * ADAPTER_WARPS * TOKENS * RANK <= sizeof(element) * TOKENS * STREAM_ROWS * RANK, "the parts take the place of U");
 
 // Behind the stages and their barriers. One thread readies its barriers before the ring's constructor has everyone wait.
 __device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
@@ -38,12 +48,18 @@ __device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
     if (threadIdx.x == 0) {
         mbarrier_init(&space.ready, ADAPTER_THREADS);
         mbarrier_init(&space.taken, 8);
+        mbarrier_init(&space.projected, 1);
+#pragma unroll
+        for (u32 i = 0; i < PROJECT_WARPS * BASIS_STAGES; i++) {
+            mbarrier_init(&space.basis[0][0] + i, 1);
+        }
+        mbarrier_arrive_expect(&space.projected, sizeof(space.h));
     }
     return space;
 }
 
 // In elements: where 16-byte piece `piece` of a row of U lies. Eight rows that ldmatrix reads are in different banks.
-__device__ __forceinline__ u32 u_place(u32 row, u32 piece) { return row * RANK + (piece ^ row / (64 / RANK) % (RANK / 8)) * 8; }
+__device__ __forceinline__ u32 u_place(u32 row, u32 piece) { return row * 16 + (piece ^ row / 4 % 2) * 8; }
 
 // The part of the adapters in the epilogue of the product's warps.
 struct StreamSums {
@@ -80,20 +96,33 @@ struct StreamSums {
             place[e] = space.place[token];
             factor[e] = space.factor[token];
         }
-#pragma unroll 4
-        for (; left; left &= left - 1) {
-            i32 which = __ffs(left) - 1;
-            f32 own[4] = {};
+        // Some adapters at a time, without a branch between them: what is left over multiplies the last one again, for nobody.
+        constexpr u32 AT_ONCE = 4;
+        while (left) {
+            i32 which[AT_ONCE];
+            u32 a[AT_ONCE][RANK_STEPS][4];
 #pragma unroll
-            for (u32 step = 0; step < RANK_STEPS; step++) {
-                u32 a[4];
-                ldmatrix_x4(a, shared_address(&space.u[which][u_place(inside + lane % 16, step * 2 + lane / 16)]));
-                mma_m16n8k16<element>(own, a, g[step]);
+            for (u32 n = 0; n < AT_ONCE; n++) {
+                which[n] = left ? __ffs(left) - 1 : -1;
+                left &= left - 1;
+                u32 from = which[n] < 0 ? which[0] : which[n];
+#pragma unroll
+                for (u32 step = 0; step < RANK_STEPS; step++) {
+                    ldmatrix_x4(a[n][step], shared_address(&space.u[from * RANK_STEPS + step][u_place(inside + lane % 16, lane / 16)]));
+                }
             }
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                if (place[e % 2] == which) {
-                    sum[e] += factor[e % 2] * own[e];
+            for (u32 n = 0; n < AT_ONCE; n++) {
+                f32 own[4] = {};
+#pragma unroll
+                for (u32 step = 0; step < RANK_STEPS; step++) {
+                    mma_m16n8k16<element>(own, a[n][step], g[step]);
+                }
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) {
+                    if (which[n] >= 0 && place[e % 2] == which[n]) {
+                        sum[e] += factor[e % 2] * own[e];
+                    }
                 }
             }
         }

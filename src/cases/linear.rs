@@ -63,7 +63,16 @@ fn few_adapted_rows() -> Vec<Case> {
         ..Linear::new(dtype, [tokens, d_out, d_in])
     };
     let (mixed, widths) = (Assignment::Mixed, [CodeWidth::FourThree, CodeWidth::Four, CodeWidth::Three, CodeWidth::Bytes]);
-    let sizes = [[16, 1000, 1160, 16], [1, 1024, 1024, 8], [9, 520, 2568, 64], [32, 1001, 648, 11], [16, 4300, 136, 16], [13, 17_000, 72, 16]];
+    let sizes = [
+        [16, 1000, 1160, 16],
+        [1, 1024, 1024, 8],
+        [9, 520, 2568, 64],
+        [32, 1001, 648, 11],
+        [16, 4300, 136, 16],
+        [13, 17_000, 72, 16],
+        [32, 600, 648, 16],
+        [11, 130, 776, 32],
+    ];
     let mut cases = Vec::new();
     for (n, dims) in sizes.into_iter().enumerate() {
         let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
@@ -71,12 +80,14 @@ fn few_adapted_rows() -> Vec<Case> {
         let name = format!("few_rows{}_n{}_rank{}_delta", dims[0], dims[1], dims[3]);
         cases.push(with_population(&name, full(dtype, dims), population));
     }
-    let dims = [14, 640, 520, 20];
-    let mut rich = delta(DType::F16, dims, CodeWidth::FourThree);
-    rich.slices[0].core = true;
-    rich.slices[0].input = Factor::Dense { bases: 3 };
-    rich.slices[0].output = coded(None, rich.adapters, dims[1], dims[3]);
-    cases.push(with_population("few_rows_delta_bases_core_column_widths", full(DType::F16, dims), Population { op: rich, assignment: mixed }));
+    for (name, bases, rank) in [("bases", 3, 20), ("basis", 1, 24)] {
+        let dims = [14, 640, 520, rank];
+        let mut rich = delta(DType::F16, dims, CodeWidth::FourThree);
+        rich.slices[0].core = true;
+        rich.slices[0].input = Factor::Dense { bases };
+        rich.slices[0].output = coded(None, rich.adapters, dims[1], dims[3]);
+        cases.push(with_population(&format!("few_rows_delta_{name}_core_column_widths"), full(DType::F16, dims), Population { op: rich, assignment: mixed }));
+    }
     for (name, assignment) in [("one", Assignment::One), ("no", Assignment::BaseOnly), ("runs_of", Assignment::Runs)] {
         let dims = [16, 200, 264, 16];
         let population = Population { assignment, op: delta(DType::BF16, dims, CodeWidth::Four) };
