@@ -44,7 +44,7 @@ measure() {
   rm -f "$out/$name.json" "$out/$name.peers.json"
   limit=$(limit $own) ahead=$((ahead - own))
   # shellcheck disable=SC2086 # several options
-  ${limit:+timeout -s INT "$limit"} "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
+  ${limit:+timeout --foreground -s INT "$limit"} "$trifuse" bench "$suite" --json ${BENCH_OPTIONS:-} "$@" >"$out/$name.json.part"
   status=$?
   # Interrupted, by the limit or by Ctrl-C, it tells what it has.
   case $status in

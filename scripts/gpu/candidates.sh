@@ -21,7 +21,7 @@ measure() {
     if [[ $word == *=* && $word != --* ]]; then variables+=("$word"); else options+=("$word"); fi
   done
   # shellcheck disable=SC2086 # a suite and its options
-  env ${variables[@]+"${variables[@]}"} timeout -s INT "$each" "$TRIFUSE" bench $suite --shape "$shape" ${options[@]+"${options[@]}"} --json --quiet >"$file"
+  env ${variables[@]+"${variables[@]}"} timeout --foreground -s INT "$each" "$TRIFUSE" bench $suite --shape "$shape" ${options[@]+"${options[@]}"} --json --quiet >"$file"
   # Cut short, it tells what it has.
   grep -q '"median"' "$file"
 }

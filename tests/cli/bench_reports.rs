@@ -184,7 +184,7 @@ fn shares_of_the_blocks_are_drawn_beside_all_of_them() {
     assert!(spread.contains("12 blocks of 128") && !spread.contains("power-law"), "shares have a picture of their own");
 }
 
-/// Ctrl-C while a suite runs ends it with what it has.
+/// Ctrl-C while a suite runs ends it with what it has, also where the signal comes twice at once, as from `timeout`.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_interrupted_run_tells_what_it_has() {
@@ -201,7 +201,7 @@ fn an_interrupted_run_tells_what_it_has() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it listened");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let sent = std::process::Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap();
+    let sent = std::process::Command::new("kill").args(["-INT", &id.to_string(), &id.to_string()]).status().unwrap();
     assert!(sent.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", err(&output));
