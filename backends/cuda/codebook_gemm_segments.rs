@@ -64,8 +64,9 @@ params! {
     }
 }
 
-/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens. Of more, a batch uses few: most blocks would find no segment.
-const ADAPTERS: RangeInclusive<u32> = 64..=512;
+/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens: 64 took longer by segments, 100 less. Of more than 512, a batch uses
+/// few: most blocks would find no segment.
+const ADAPTERS: RangeInclusive<u32> = 96..=512;
 /// From so many tokens on, *project* keeps the device busy for long enough to have codes brought to the second-level cache meanwhile.
 const PREFETCHED: u64 = 512;
 /// As in `kernels/codebook_gemm/segments.cu`.

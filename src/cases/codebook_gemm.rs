@@ -213,7 +213,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Many tokens over many adapters: segments of one token and of many, some without a tile of their own.
 fn segments() -> Vec<Case> {
     let (mixed, half) = (Assignment::Mixed, |n: usize| [DType::F16, DType::BF16][n % 2]);
-    let many = |n, dims, width| CodebookGemm::s2lc(half(n), 150, dims, 70, width);
+    let many = |n, dims, width| CodebookGemm::s2lc(half(n), 150, dims, 100, width);
     let mut cases = Vec::new();
     for (n, width) in [CodeWidth::Two, CodeWidth::Three, CodeWidth::Four, CodeWidth::FourThree, CodeWidth::Bytes].into_iter().enumerate() {
         for (odd, dims) in [[72, 136, 16], [71, 133, 13]].into_iter().enumerate() {
@@ -224,23 +224,23 @@ fn segments() -> Vec<Case> {
     for rank in [17, 32, 64] {
         cases.push(case(format!("segments150_rank{rank}"), many(1, [40, 304, rank], CodeWidth::FourThree), mixed));
     }
-    let each = with_slice(many(1, [40, 77, 16], CodeWidth::Four), |slice| slice.output = coded(None, 70, 77, 16));
+    let each = with_slice(many(1, [40, 77, 16], CodeWidth::Four), |slice| slice.output = coded(None, 100, 77, 16));
     cases.push(case("segments150_column_widths", each, mixed));
     let bases = with_slice(many(1, [136, 80, 24], CodeWidth::FourThree), |slice| (slice.core, slice.input) = (true, Factor::Dense { bases: 3 }));
     cases.push(case("segments150_bases_core", CodebookGemm { scaled_by: ScaledBy::Token, ..bases }, mixed));
     // Segments that go on past a block's share of tokens, from its start and from its middle.
     for assignment in [mixed, Assignment::Runs, Assignment::One] {
-        let op = CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(half(0), 300, [32, 48, 8], 70, CodeWidth::FourThree) };
+        let op = CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(half(0), 300, [32, 48, 8], 100, CodeWidth::FourThree) };
         cases.push(case(format!("segments300_{assignment:?}").to_lowercase(), op, assignment));
     }
-    let slices = CodebookGemm { tokens: 140, adapters: 70, ..slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 16)]) };
+    let slices = CodebookGemm { tokens: 140, adapters: 100, ..slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 16)]) };
     cases.push(case("segments140_three_slices", slices, mixed));
     // More columns than a warp takes at once, and more of d_in than a buffer.
     let wide = CodebookGemm::s2lc(DType::F16, 150, [40, 2056, 16], 140, CodeWidth::FourThree);
     cases.push(case("segments150_wide", wide, mixed));
-    let prefetched = CodebookGemm::s2lc(DType::BF16, 520, [24, 40, 16], 70, CodeWidth::Three);
+    let prefetched = CodebookGemm::s2lc(DType::BF16, 520, [24, 40, 16], 100, CodeWidth::Three);
     cases.push(case("segments520", prefetched, mixed));
-    let long = CodebookGemm::s2lc(DType::F16, 130, [4608, 40, 16], 70, CodeWidth::FourThree);
+    let long = CodebookGemm::s2lc(DType::F16, 130, [4608, 40, 16], 100, CodeWidth::FourThree);
     cases.push(case("segments130_long", long, mixed));
     cases
 }
