@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::thread::{Builder, sleep};
+use std::time::Duration;
 
 use signal_hook::consts::SIGINT;
-use signal_hook::iterator::Signals;
-use signal_hook::low_level::exit;
+use signal_hook::flag;
 use trifuse::{Error, Result};
 
 /// The exit status of a program that was interrupted, as shells have it: 128 and the signal's number.
@@ -20,19 +20,21 @@ pub struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// Listens from here on.
     pub fn listen() -> Result<Self> {
-        let asked = Arc::new(AtomicBool::new(false));
-        let mut signals = Signals::new([SIGINT]).map_err(Error::io("signals", "listen for"))?;
-        let ask = Arc::clone(&asked);
-        let listen = move || {
-            let mut first: Option<Instant> = None;
-            for _ in signals.forever() {
-                ask.store(true, Ordering::Relaxed);
-                if first.get_or_insert_with(Instant::now).elapsed() > SAME {
-                    exit(STATUS.into());
-                }
-            }
-        };
-        std::thread::Builder::new().name("interrupt".into()).spawn(listen).map_err(Error::io("signals", "listen for"))?;
+        let (asked, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        flag::register_conditional_shutdown(SIGINT, STATUS.into(), Arc::clone(&ends))
+            .and_then(|_| flag::register(SIGINT, Arc::clone(&asked)))
+            .and_then(|_| {
+                let first = Arc::clone(&asked);
+                // A handler may do no more than set a flag, and the work may be in one call for long: so it takes a thread to tell the time.
+                Builder::new().name("interrupt".into()).spawn(move || {
+                    while !first.load(Ordering::Relaxed) {
+                        sleep(SAME / 5);
+                    }
+                    sleep(SAME);
+                    ends.store(true, Ordering::Relaxed);
+                })
+            })
+            .map_err(Error::io("signals", "listen for"))?;
         Ok(Self(asked))
     }
 
