@@ -19,9 +19,9 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, target| unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
+    unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
+        let tiles = || [false, true].into_iter().flat_map(|split| StreamTile::all_fitted(split).into_iter().map(move |tile| (tile, split)));
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
@@ -38,6 +38,12 @@ params! {
     }
 }
 
+/// The shape of a block's stages.
+fn tile(op: &Linear, target: &Target) -> StreamTile {
+    let split = splits(op, target);
+    StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split), split)
+}
+
 /// Whether K is split.
 pub(super) fn splits(op: &Linear, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
@@ -47,7 +53,7 @@ pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), St
     half(op.dtype)?;
     op.no_norm()?;
     StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
-    fits(StreamTile::choose(op.tokens).shared_bytes(), target)
+    fits(tile(op, target).shared_bytes(), target)
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
@@ -58,7 +64,7 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90_stream {dtype}, {} rows, {}{}", tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
+        name: format!("linear/sm90_stream {dtype}, {}, {}{}", tile.name(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("linear/sm90_stream.cu"),
         headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda()), repack_header()],
         defines,
@@ -72,7 +78,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
-    let tile = StreamTile::choose(op.tokens);
+    let tile = tile(op, &plan.target);
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
