@@ -47,7 +47,7 @@ pub fn all(reports: &[Stored], peers: &[Peers]) -> Result<Vec<(PathBuf, String)>
     pictures.extend(roofline::picture(reports)?.map(|text| ("roofline.svg".into(), text)));
     pictures.extend(length::picture(reports, peers)?.map(|text| ("attention-length.svg".into(), text)));
     for report in reports {
-        pictures.extend(align::picture(report, peers)?.map(|text| (format!("align-{}.svg", dtype(report)).into(), text)));
+        pictures.extend(align::picture(report, peers)?.map(|text| (format!("align-{}.svg", report.dtype()).into(), text)));
         pictures.extend(density::picture(report)?.map(|text| (format!("{}-density.svg", report.suite).into(), text)));
         pictures.extend(latency::picture(report)?.map(|text| (format!("{}-latency.svg", report.suite).into(), text)));
     }
@@ -62,13 +62,9 @@ pub fn all(reports: &[Stored], peers: &[Peers]) -> Result<Vec<(PathBuf, String)>
     Ok(pictures)
 }
 
-fn dtype(report: &Stored) -> &str {
-    report.results.first().map_or("", |entry| &entry.dtype)
-}
-
 /// Who measured, for the line below a title.
 fn device(report: &Stored) -> String {
-    format!("{} ({}), trifuse {}, {}", report.device.name, report.backend, report.environment.version, dtype(report))
+    format!("{} ({}), trifuse {}, {}", report.device.name, report.backend, report.environment.version, report.dtype())
 }
 
 /// Draws on a white sheet with a title.

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Ceilings, Measured, Stored};
 
-use super::{COLOURS, Drawn, GREY, GRID, colour, device, dtype, prefix, sheet, short};
+use super::{COLOURS, Drawn, GREY, GRID, colour, device, prefix, sheet, short};
 
 /// A point: operations a byte, operations a second.
 type Point = (f64, f64);
@@ -18,7 +18,7 @@ pub fn picture(reports: &[Stored]) -> Result<Option<String>> {
 
 /// The suite, and its type where that is not the usual one.
 fn named(report: &Stored) -> String {
-    match dtype(report) {
+    match report.dtype() {
         "f16" | "" => report.suite.clone(),
         dtype => format!("{}, {dtype}", report.suite),
     }
