@@ -259,9 +259,7 @@ impl Peers {
         }
         Ok(peers)
     }
-}
 
-impl Peers {
     /// The peers of a shape of `report`; none where these are of another suite or type.
     pub fn of<'a>(&'a self, report: &Stored, entry: &Entry) -> &'a [Peer] {
         let fits = self.suite == report.suite && self.dtype.as_ref().is_none_or(|dtype| *dtype == entry.dtype);

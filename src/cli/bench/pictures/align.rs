@@ -63,7 +63,7 @@ fn legend(area: &Area, keys: &BTreeSet<Key>, beside: i32) -> Drawn {
             area.draw(&circle(class, at, 4))?;
             "trifuse"
         };
-        area.draw_text(&format!("{who}, {}", CLASSES[class]), &("sans-serif", 12).into_text_style(area), (x + 10, y + 2))?;
+        area.draw_text(&format!("{who}, {}", CLASSES[class]), &("sans-serif", 12).into_text_style(area), (x + 10, y + 4))?;
     }
     Ok(())
 }

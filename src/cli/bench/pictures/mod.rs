@@ -8,7 +8,7 @@ mod roofline;
 
 use std::path::PathBuf;
 
-use plotters::coord::Shift;
+use plotters::coord::{CoordTranslate, Shift};
 use plotters::prelude::*;
 use trifuse::bench::stored::{Peers, Stored};
 use trifuse::{Error, Result};
@@ -84,6 +84,12 @@ fn sheet(size: (u32, u32), title: &str, below: &str, draw: impl FnOnce(&Area) ->
 
 fn drawn_or_told(draw: impl FnOnce() -> Drawn) -> Result<()> {
     draw().map_err(|error| Error::invalid("picture", "one that can be drawn", error))
+}
+
+/// Names what was drawn, in a corner of the chart.
+fn legend<'a, 'b: 'a, C: CoordTranslate>(chart: &mut ChartContext<'a, SVGBackend<'b>, C>, corner: SeriesLabelPosition) -> Drawn {
+    let labels = &mut chart.configure_series_labels();
+    labels.position(corner).background_style(WHITE.mix(0.9)).border_style(GRID).label_font(("sans-serif", 13)).draw()
 }
 
 /// The unit for values up to `most`: its factor and its prefix.
