@@ -91,7 +91,7 @@ else
   missing+=(sentences)
 fi
 made 'references' "$python" benches/peers/references.py "$all" --markdown "$docs/references.md"
-rows=$(grep -a '^not in these reports: ' "$all/logs/home.log") && missing+=("references, ${rows#not }")
+rows=$(grep -a '^not in these reports: ' "$all/logs/home.log") && missing+=("references: ${rows#*: }")
 
 reports=()
 for file in "$all"/*.json; do

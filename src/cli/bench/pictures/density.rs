@@ -65,7 +65,7 @@ fn by_share(area: &Area, shares: &Shares) -> Drawn {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
         chart.draw_series(points.iter().map(|point| Circle::new(at(point), 3, colour.filled())))?;
     }
-    legend(&mut chart, SeriesLabelPosition::UpperLeft)
+    legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
 fn by_length(area: &Area, points: &[(u64, f64)]) -> Drawn {
