@@ -51,7 +51,8 @@ impl Visit for All<'_> {
         // A sweep is for one look at many sizes; `trifuse bench align` takes it.
         let suites = Suite::ALL.into_iter().filter(|suite| *suite != Suite::Align);
         for (suite, dtype) in suites.flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
-            for point in points(suite, dtype, extent) {
+            // A copy is no operation of the crate.
+            for point in points(suite, dtype, extent).into_iter().filter(|point| !matches!(point.shape, Shape::Copy { .. })) {
                 let timed = Timed { criterion: self.0, point: &point };
                 let made = match point.shape {
                     Shape::Layer { .. } => with_layer(&mut session, &point, |session, ready| {
