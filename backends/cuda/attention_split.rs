@@ -17,9 +17,9 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     covers,
-    unit: |op, target| Tile::of(op, target.arch).unit(op.dtype),
+    unit: |op, target| Tile::of(op, target).unit(op.dtype),
     units,
-    workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target.arch)),
+    workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
     launch,
 };
 
@@ -53,8 +53,11 @@ struct Tile {
 }
 
 impl Tile {
-    fn of(op: &Attention, arch: Arch) -> Self {
-        Self::exactly(sm80::held(op.head_dim), arch)
+    fn of(op: &Attention, target: &Target) -> Self {
+        let tile = Self::exactly(sm80::held(op.head_dim), target.arch);
+        // Two stages are under way while one is used; where a multiprocessor has several sequences and heads to itself, less is faster.
+        let alone = rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units);
+        if alone { tile.shallow() } else { tile }
     }
 
     /// The deepest ring that fits: one block a multiprocessor leaves fewer parts to join than two.
@@ -64,6 +67,10 @@ impl Tile {
         let choice = |(warps, stages)| Self { held, keys, warps, stages };
         let fits = |tile: &Self| u64::from(tile.shared_bytes()) + tile.static_bytes() <= room;
         [(8, 3), (8, 2), (4, 3), (4, 2), (2, 3)].map(choice).into_iter().find(fits).unwrap_or(choice((2, 2)))
+    }
+
+    fn shallow(self) -> Self {
+        Self { stages: 2, ..self }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -93,7 +100,7 @@ impl Tile {
             defines.push((name, value.to_string()));
         }
         Unit {
-            name: format!("attention/split {dtype} head_dim {}", self.held),
+            name: format!("attention/split {dtype} head_dim {} stages {}", self.held, self.stages),
             source: source!("attention/split.cu"),
             headers,
             defines,
@@ -128,7 +135,11 @@ impl Grid {
 }
 
 fn units(arch: Arch) -> Vec<Unit> {
-    sm80::HELD.iter().flat_map(|&held| [DType::F16, DType::BF16].map(|dtype| Tile::exactly(held, arch).unit(dtype))).collect()
+    let both = |held| {
+        let deep = Tile::exactly(held, arch);
+        std::iter::once(deep).chain((deep.stages != 2).then_some(deep.shallow()))
+    };
+    sm80::HELD.iter().copied().flat_map(both).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
 }
 
 /// Rows of a sequence and of the heads that share its keys.
@@ -153,7 +164,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if rows > 4 * ROWS || (rows > ROWS && blocks >= u64::from(target.units)) {
         return Err(format!("{rows} rows share keys: the blocks of whole sequences fill the GPU"));
     }
-    let steps = blocks.saturating_mul(op.kv_len.div_ceil(Tile::of(op, target.arch).step()));
+    let steps = blocks.saturating_mul(op.kv_len.div_ceil(Tile::of(op, target).step()));
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
     }
@@ -162,7 +173,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let (tile, grid) = (Tile::of(op, plan.target.arch), Grid::of(op, &plan.target));
+    let (tile, grid) = (Tile::of(op, &plan.target), Grid::of(op, &plan.target));
     let mut common = parameters(op, args, op.heads / op.kv_heads);
     common.tiles = grid.tiles as u32;
     let entry = if sm80::aligned(op, &common) { "attention_split" } else { "attention_split_narrow" };
@@ -186,6 +197,15 @@ mod tests {
             assert!(u64::from(tile.shared_bytes()) + tile.static_bytes() <= u64::from(arch.shared_bytes().unwrap_or(0)), "{arch} {tile:?}");
         }
         assert_eq!(Tile::exactly(128, Arch(90)), Tile { held: 128, keys: 16, warps: 8, stages: 3 });
+    }
+
+    #[test]
+    fn many_heads_with_keys_of_their_own_take_two_stages() {
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let stages = |batch, heads| Tile::of(&Attention::dense(DType::F16, batch, heads, [1, 4096], 128), &target).stages;
+        assert_eq!([stages(16, [32, 32]), stages(1, [32, 32]), stages(64, [32, 8])], [2, 3, 3]);
+        let compiled = units(Arch(90));
+        assert!([2, 3].iter().all(|stages| compiled.iter().any(|unit| unit.name == format!("attention/split f16 head_dim 128 stages {stages}"))));
     }
 
     #[test]

@@ -9,19 +9,58 @@
 #include "ptx/special.cuh"
 
 constexpr u32 LIST_WARPS = 8, LIST_THREADS = LIST_WARPS * 32;
+constexpr u32 TOGETHER_CHUNKS = 8, TOGETHER_BLOCKS = 8;   // loads that a thread has under way
 
 // Bytes of a word that are not zero.
 __device__ __forceinline__ u32 nonzero_bytes(u32 word) { return count_ones((((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080); }
 
+// The same of 16 bytes.
+__device__ __forceinline__ u32 nonzero_bytes(uint4 words) {
+    auto ones = [](u32 word) { return ((((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080) >> 7; };
+    return (ones(words.x) + ones(words.y) + ones(words.z) + ones(words.w)) * 0x01010101 >> 24;
+}
+
 // Of bytes `begin` to `end` of the map, a share for each thread of the block.
-__device__ __forceinline__ u32 count_share(const u32 *map, u64 begin, u64 end) {
+__device__ __forceinline__ u32 count_words(const u32 *map, u64 begin, u64 end) {
     u32 count = 0;
-#pragma unroll 4
+#pragma unroll 1
     for (u64 at = begin / 4 + threadIdx.x; at < (end + 3) / 4; at += LIST_THREADS) {
         u32 word = map[at], from = at * 4 < begin ? u32(begin - at * 4) : 0, past = at * 4 + 4 > end ? u32(at * 4 + 4 - end) : 0;
         count += nonzero_bytes(word & 0xffffffffu << 8 * from & 0xffffffffu >> 8 * past);
     }
     return count;
+}
+
+// As above, 16 bytes at a time but for the ends, several loads under way together: the last rows of a large map have all of it before them.
+__device__ __forceinline__ u32 count_share(const u32 *map, u64 begin, u64 end) {
+    if (end - begin < 64) {
+        return count_words(map, begin, end);
+    }
+    u64 skew = u64(map) % 16, inner = (begin + skew + 15) / 16 * 16 - skew, past = (end + skew) / 16 * 16 - skew;
+    const uint4 *chunks = (const uint4 *)((const u8 *)map + inner);
+    u32 count = count_words(map, begin, inner) + count_words(map, past, end), all = u32((past - inner) / 16);
+#pragma unroll 1
+    for (u32 first = threadIdx.x; first < all; first += LIST_THREADS * TOGETHER_CHUNKS) {
+        uint4 words[TOGETHER_CHUNKS];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER_CHUNKS; i++) {
+            words[i] = first + i * LIST_THREADS < all ? chunks[first + i * LIST_THREADS] : uint4{0, 0, 0, 0};
+        }
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER_CHUNKS; i++) {
+            count += nonzero_bytes(words[i]);
+        }
+    }
+    return count;
+}
+
+// A lane's blocks of a row, of every 32 from `first` on: their loads are under way together.
+__device__ __forceinline__ void load_blocks(const u8 *row, u32 first, u32 width, u32 (&bytes)[TOGETHER_BLOCKS]) {
+#pragma unroll
+    for (u32 i = 0; i < TOGETHER_BLOCKS; i++) {
+        u32 column = first + i * 32 + threadIdx.x % 32;
+        bytes[i] = column < width ? row[column] : 0;
+    }
 }
 
 __device__ __forceinline__ u32 sum_of_warp(u32 value) {
@@ -43,8 +82,14 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS) attention_lists(const
     u64 start = u64(pattern) * p.q_blocks * p.kv_blocks;
     const u8 *own = (const u8 *)p.map + start + u64(row) * p.kv_blocks;
     u32 mine = 0, width = row < p.q_blocks ? p.kv_blocks : 0;
-    for (u32 first = 0; first < width; first += 32) {
-        mine += count_ones(lanes_where(first + lane < width && own[first + lane] != 0));
+    u32 bytes[TOGETHER_BLOCKS];
+#pragma unroll 1
+    for (u32 first = 0; first < width; first += 32 * TOGETHER_BLOCKS) {
+        load_blocks(own, first, width, bytes);
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER_BLOCKS; i++) {
+            mine += count_ones(lanes_where(bytes[i] != 0));
+        }
     }
     u32 others = sum_of_warp(count_share((const u32 *)p.map, start, start + u64(first_row) * p.kv_blocks));
     if (lane == 0) {
@@ -68,13 +113,21 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS) attention_lists(const
             row_ptr[1] = i32(place + mine);
         }
     }
-    for (u32 first = 0; first < width; first += 32) {
-        u32 column = first + lane, byte = column < width ? own[column] : 0, there = lanes_where(byte != 0);
-        if (byte != 0) {
-            u32 to = place + count_ones(there & (1u << lane) - 1);
-            columns[to] = i32(column);
-            kinds[to] = byte == 2 ? -2 : -1;
+#pragma unroll 1
+    for (u32 first = 0; first < width; first += 32 * TOGETHER_BLOCKS) {
+        if (width > 32 * TOGETHER_BLOCKS) {
+            // Else they are there still.
+            load_blocks(own, first, width, bytes);
         }
-        place += count_ones(there);
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER_BLOCKS; i++) {
+            u32 there = lanes_where(bytes[i] != 0);
+            if (bytes[i] != 0) {
+                u32 to = place + count_ones(there & (1u << lane) - 1);
+                columns[to] = i32(first + i * 32 + lane);
+                kinds[to] = bytes[i] == 2 ? -2 : -1;
+            }
+            place += count_ones(there);
+        }
     }
 }

@@ -200,6 +200,8 @@ fn block_maps() -> Vec<Case> {
     cases.push(map_case("block_map_window_causal", windowed, [200, 200], 64, 1));
     // Words in which most bytes are not there, in rows of more than a warp's columns.
     cases.push(map_case("block_map_wide", base(f16, 1, [1, 1], 32), [192, 2500], 64, 1));
+    // More columns than a warp has under way at once.
+    cases.push(map_case("block_map_long", base(f16, 1, [1, 1], 16), [70, 17_000], 64, 1));
     cases
 }
 
