@@ -107,6 +107,18 @@ fn units(clusters: bool) -> Vec<Unit> {
     all.flatten().collect()
 }
 
+/// What every kernel that decodes into fragments of mma includes.
+pub(super) fn headers() -> Vec<(&'static str, String)> {
+    vec![
+        factor_header(),
+        ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+        ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
+        ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
+        ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
+        ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
+    ]
+}
+
 fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
     let shared_bytes = shared_bytes(rank, width, clusters);
     Unit {
@@ -116,14 +128,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             if width == 0 { "any width".into() } else { format!("{width} bits") }
         ),
         source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
-        headers: vec![
-            factor_header(),
-            ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
-            ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
-            ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
-            ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
-            ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
-        ],
+        headers: headers(),
         defines: vec![
             ("ELEMENT", dtype.name().into()),
             ("RANK", rank.to_string()),

@@ -5,9 +5,7 @@
 #pragma once
 
 #include "codebook_gemm/decode.cuh"
-
-__device__ __forceinline__ f32 low_half(u32 both) { return widen(element{u16(both)}); }
-__device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(both >> 16)}); }
+#include "tile/columns.cuh"
 
 // One warp's share of the block's work. Codes do not depend on x: the first pieces may be decoded before x is there. HELD: groups of
 // columns whose sums a warp has at once.
@@ -153,13 +151,7 @@ template <bool ALIGNED, u32 HELD> struct Pieces {
             if (p.accumulate) {
                 before = *place(space, free, k, half);
             }
-            const u32 words[4] = {before.x, before.y, before.z, before.w};
-            u32 made[4];
-#pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                made[e] = narrow2<element>(low_half(words[e]) + value[2 * e], high_half(words[e]) + value[2 * e + 1]);
-            }
-            store_16(to, make_uint4(made[0], made[1], made[2], made[3]));
+            store_columns(to, value, true, before);
             return;
         }
         u64 column = first_column(k);
