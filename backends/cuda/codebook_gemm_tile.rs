@@ -107,6 +107,11 @@ fn units(clusters: bool) -> Vec<Unit> {
     all.flatten().collect()
 }
 
+/// Whether there is a kernel that decodes four groups of columns of 16 adapters before it waits: where its registers and the codes' room do.
+pub(super) const fn decodes_ahead(rank: u64, width: u32) -> bool {
+    rank == 16 && width >= 1 && width <= 7
+}
+
 /// What every kernel that decodes into fragments of mma includes.
 pub(super) fn headers() -> Vec<(&'static str, String)> {
     vec![
@@ -137,10 +142,19 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: if clusters {
-            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"]
-        } else {
-            &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"]
+        entries: match (clusters, decodes_ahead(rank, width)) {
+            (false, _) => &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"],
+            (true, false) => {
+                &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"]
+            }
+            (true, true) => &[
+                "codebook_gemm_sm90",
+                "codebook_gemm_sm90_ahead",
+                "codebook_gemm_sm90_wide",
+                "codebook_gemm_sm90_any",
+                "codebook_gemm_sm90_grouped",
+                "codebook_gemm_sm90_many",
+            ],
         },
         shared_bytes,
     }
