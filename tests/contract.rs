@@ -5,6 +5,8 @@
 
 #[path = "contract/capture.rs"]
 mod capture;
+#[path = "contract/chain.rs"]
+mod chain;
 #[path = "contract/memory.rs"]
 mod memory;
 #[path = "contract/refusals.rs"]
@@ -52,7 +54,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        let tests = [memory::tests::<B>(), capture::tests(), refusals::tests(), strides::tests(), threads::tests(), time::tests()].concat();
+        let tests = [memory::tests::<B>(), capture::tests(), chain::tests(), refusals::tests(), strides::tests(), threads::tests(), time::tests()].concat();
         Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! How the tensor-core variants of `codebook_gemm` are launched: what slices share, and when a launch may start early.
 
 use super::codebook_gemm::{FactorParams, factor, scaled_by_token};
-use super::codebook_gemm_tile::plan_shared;
+use super::codebook_gemm_tile::{decodes_ahead, plan_shared, rank_of, width_of};
 use super::kernel::{Launch, Plan, address, address_of, range};
 use super::params::params;
 use super::queue::starts_early;
@@ -92,6 +92,12 @@ pub(super) const CLUSTER: u64 = 8;
 const MANY: usize = 17;
 const FEW: u64 = 2;
 
+/// Blocks that decode all they need of a tile's 16 adapters before they wait, and groups of columns of each, at most.
+const AHEAD_BLOCKS: u64 = 32;
+const AHEAD_GROUPS: u64 = 4;
+/// Launches that are to be under way at once with a block of that kind a multiprocessor, which has no room for a second.
+const UNDER_WAY: u64 = 4;
+
 fn aligned(address: u64, stride: u64) -> u32 {
     u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
 }
@@ -152,6 +158,14 @@ fn cluster_sharing(op: &CodebookGemm, slices: &Slices<'_>, cluster: u64, units: 
     };
     // A launch takes one block a multiprocessor: the next one is to start beside it.
     (sharing(op, slices, units, most) / cluster).max(1) * cluster
+}
+
+/// Whether a launch on x that another writes has few blocks, which decode everything before they wait: the fewer there are, the sooner a launch
+/// ends. One of several tiles or slices fills too much of the device for that.
+fn ahead(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
+    let blocks = op.tokens.div_ceil(ROWS) * slices.len() as u64 * AHEAD_BLOCKS;
+    let groups = widest(slices).div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
+    slices.len() == 1 && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
 }
 
 /// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
@@ -249,7 +263,13 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
         let x_early = !early || starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
         let (cluster, grouped) =
             if op.slices.len() < MANY || group.len() == 1 { (CLUSTER, "codebook_gemm_sm90_grouped") } else { (FEW, "codebook_gemm_sm90_many") };
-        let blocks = cluster_sharing(op, group, cluster, u64::from(plan.target.units), early && x_early);
+        let units = u64::from(plan.target.units);
+        let ahead = early && !x_early && ahead(op, group, units);
+        let blocks = if ahead {
+            sharing(op, group, units, AHEAD_BLOCKS).next_multiple_of(CLUSTER)
+        } else {
+            cluster_sharing(op, group, cluster, units, early && x_early)
+        };
         let mut params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
         for params in &mut params {
             params.x_early = u32::from(x_early);
@@ -269,7 +289,7 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
             ..Launch::new(1, THREADS)
         };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0]), grouped], &launch)? };
+        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0], ahead), grouped], &launch)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
@@ -277,9 +297,10 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
     })
 }
 
-fn sm90_entry(params: &TileParams) -> &'static str {
+fn sm90_entry(params: &TileParams, ahead: bool) -> &'static str {
     let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
     match (whole(params), groups > u64::from(THREADS / 32)) {
+        (true, false) if ahead => "codebook_gemm_sm90_ahead",
         (true, false) => "codebook_gemm_sm90",
         (true, true) => "codebook_gemm_sm90_wide",
         (false, _) => "codebook_gemm_sm90_any",

@@ -2,12 +2,11 @@
 
 use std::ops::RangeInclusive;
 
-use super::codebook_gemm::factor_header;
 use super::codebook_gemm_launch::{
-    GROUP, GROUPED, ROWS, Slices, THREADS, TileGroup, TileParams, TileSlice, each_group, read_early, tile_group, tile_params, whole, widest,
+    GROUP, GROUPED, ROWS, Slices, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest,
 };
 use super::codebook_gemm_runs::{LEAST_TOKENS, overlaps};
-use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, rank_of, width_of};
+use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, headers, rank_of, width_of};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
 use super::params::params;
@@ -161,18 +160,12 @@ fn units() -> Vec<Unit> {
 }
 
 fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
+    let mut headers = headers();
+    headers.push(("codebook_gemm/segments_params.cuh", [SegmentsPlan::cuda(), SegmentsParams::cuda(), SegmentsGroup::cuda()].concat()));
     Unit {
         name: format!("codebook_gemm/segments_sm80 {dtype} rank {rank} {}", if width == 0 { "any width".into() } else { format!("{width} bits") }),
         source: source!("codebook_gemm/segments.cu"),
-        headers: vec![
-            factor_header(),
-            ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
-            ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
-            ("codebook_gemm/segments_params.cuh", [SegmentsPlan::cuda(), SegmentsParams::cuda(), SegmentsGroup::cuda()].concat()),
-            ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
-            ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
-            ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
-        ],
+        headers,
         defines: vec![
             ("ELEMENT", dtype.name().into()),
             ("RANK", rank.to_string()),

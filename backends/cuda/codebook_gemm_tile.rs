@@ -107,6 +107,23 @@ fn units(clusters: bool) -> Vec<Unit> {
     all.flatten().collect()
 }
 
+/// Whether there is a kernel that decodes four groups of columns of 16 adapters before it waits: where its registers and the codes' room do.
+pub(super) const fn decodes_ahead(rank: u64, width: u32) -> bool {
+    rank == 16 && width >= 1 && width <= 7
+}
+
+/// What every kernel that decodes into fragments of mma includes.
+pub(super) fn headers() -> Vec<(&'static str, String)> {
+    vec![
+        factor_header(),
+        ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+        ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
+        ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
+        ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
+        ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
+    ]
+}
+
 fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
     let shared_bytes = shared_bytes(rank, width, clusters);
     Unit {
@@ -116,14 +133,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             if width == 0 { "any width".into() } else { format!("{width} bits") }
         ),
         source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
-        headers: vec![
-            factor_header(),
-            ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
-            ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
-            ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
-            ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
-            ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
-        ],
+        headers: headers(),
         defines: vec![
             ("ELEMENT", dtype.name().into()),
             ("RANK", rank.to_string()),
@@ -132,10 +142,19 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: if clusters {
-            &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"]
-        } else {
-            &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"]
+        entries: match (clusters, decodes_ahead(rank, width)) {
+            (false, _) => &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"],
+            (true, false) => {
+                &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"]
+            }
+            (true, true) => &[
+                "codebook_gemm_sm90",
+                "codebook_gemm_sm90_ahead",
+                "codebook_gemm_sm90_wide",
+                "codebook_gemm_sm90_any",
+                "codebook_gemm_sm90_grouped",
+                "codebook_gemm_sm90_many",
+            ],
         },
         shared_bytes,
     }

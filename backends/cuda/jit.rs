@@ -33,6 +33,7 @@ headers! {
     "tile/adapter_sums.cuh",
     "tile/reduce.cuh",
     "tile/gemm.cuh",
+    "tile/columns.cuh",
     "tile/outputs.cuh",
     "tile/ordered_outputs.cuh",
     "tile/repack.cuh",

@@ -5,14 +5,12 @@
 #pragma once
 
 #include "codebook_gemm/decode.cuh"
-
-__device__ __forceinline__ f32 low_half(u32 both) { return widen(element{u16(both)}); }
-__device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(both >> 16)}); }
+#include "tile/columns.cuh"
 
 // One warp's share of the block's work. Codes do not depend on x: the first pieces may be decoded before x is there. HELD: groups of
-// columns whose sums a warp has at once.
-template <bool ALIGNED, u32 HELD> struct Pieces {
-    static constexpr u32 AHEAD = HELD == 1 ? 4 / DEPTHS : DEPTHS == 1 ? 2 : 1;
+// columns whose sums a warp has at once. DECODED: pieces that it decodes before it multiplies them, of rank 16.
+template <bool ALIGNED, u32 HELD, u32 DECODED = HELD == 1 ? 4 : 2> struct Pieces {
+    static constexpr u32 AHEAD = DECODED > DEPTHS ? DECODED / DEPTHS : 1;
 
     Window window;
     u32 group, held;             // the warp's first group in the window, and how many; the second is WARPS further on
@@ -153,13 +151,7 @@ template <bool ALIGNED, u32 HELD> struct Pieces {
             if (p.accumulate) {
                 before = *place(space, free, k, half);
             }
-            const u32 words[4] = {before.x, before.y, before.z, before.w};
-            u32 made[4];
-#pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                made[e] = narrow2<element>(low_half(words[e]) + value[2 * e], high_half(words[e]) + value[2 * e + 1]);
-            }
-            store_16(to, make_uint4(made[0], made[1], made[2], made[3]));
+            store_columns(to, value, true, before);
             return;
         }
         u64 column = first_column(k);
@@ -175,22 +167,56 @@ template <bool ALIGNED, u32 HELD> struct Pieces {
         }
     }
 
-    // After apply_core. `free`: which buffer of V is. `ready`: the first pieces are decoded. Calls `before_y` before it writes y the
-    // first time; by its end y has been fetched.
-    template <class BeforeY>
-    __device__ __forceinline__ void run(const TileParams &p, Tile &tile, Space &space, u32 free, bool ready, BeforeY before_y) {
+    __device__ __forceinline__ void fetch_g(const Space &space) {
         u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 depth = 0; depth < DEPTHS; depth++) {
             ldmatrix_x4(a[depth], shared_address(&space.g[lane % 16][depth * 16 + lane / 16 * 8]));
         }
+    }
+
+    __device__ __forceinline__ void clear_sums() {
+#pragma unroll
+        for (u32 i = 0; i < HELD * 16; i++) {
+            sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void store_all(const TileParams &p, const Tile &tile, Space &space, u32 free) {
+        cp_async_wait<0>();
+#pragma unroll
+        for (u32 k = 0; k < HELD; k++) {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                if (mine(p, k, half)) {
+                    store(p, tile, space, free, k, half);
+                }
+            }
+        }
+    }
+
+    // Whether all of the block's columns and adapters are in the first window, and the warp's pieces decoded by decode_next.
+    __device__ __forceinline__ bool all_decoded(const Tile &tile) const {
+        return window.segments == tile.segments && window.first_group + window.groups >= tile.end_group && total <= AHEAD;
+    }
+
+    // What is left then, after apply_core.
+    __device__ __forceinline__ void finish(const TileParams &p, const Tile &tile, Space &space, u32 free) {
+        fetch_g(space);
+        clear_sums();
+        multiply_next();
+        store_all(p, tile, space, free);
+    }
+
+    // After apply_core. `free`: which buffer of V is. `ready`: the first pieces are decoded. Calls `before_y` before it writes y the
+    // first time; by its end y has been fetched.
+    template <class BeforeY>
+    __device__ __forceinline__ void run(const TileParams &p, Tile &tile, Space &space, u32 free, bool ready, BeforeY before_y) {
+        fetch_g(space);
 #pragma unroll 1
         for (bool begun = false, writing = false;;) {
             if (!begun) {
-#pragma unroll
-                for (u32 i = 0; i < HELD * 16; i++) {
-                    sum[i / 16][i / 4 % 4][i % 4] = 0.0f;
-                }
+                clear_sums();
             }
 #pragma unroll 1
             for (; next < total; ready = false) {
@@ -207,16 +233,7 @@ template <bool ALIGNED, u32 HELD> struct Pieces {
                     before_y();
                     writing = true;
                 }
-                cp_async_wait<0>();
-#pragma unroll
-                for (u32 k = 0; k < HELD; k++) {
-#pragma unroll
-                    for (u32 half = 0; half < 2; half++) {
-                        if (mine(p, k, half)) {
-                            store(p, tile, space, free, k, half);
-                        }
-                    }
-                }
+                store_all(p, tile, space, free);
                 next_segment = 0;
                 next_group += window.groups;
                 if (next_group >= tile.end_group) {

@@ -9,6 +9,7 @@
 // beside it. f16 has few exponents: a power of two is taken out of each token's g and each adapter's codebook, and comes back in f32.
 
 #include "codebook_gemm/runs_project.cuh"
+#include "tile/columns.cuh"
 
 // Decoding comes first, so that it does not wait for long blocks to end.
 template <u32 SLICES, bool ALIGNED = true> __device__ __forceinline__ void project(const RunsMmaParams &p) {
@@ -56,10 +57,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_unpack(cons
 
 constexpr u32 EXPAND_WARPS = 4, HELD = 2, STRIP = HELD * GROUP;   // groups of columns of a warp
 constexpr u32 TILES = 4, ROWS = 16 * TILES;                       // its rows
-
-// 16 bits in each half.
-__device__ __forceinline__ f32 low_half(u32 both) { return widen(element{u16(both)}); }
-__device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(both >> 16)}); }
 
 typedef u32 Fragments[HELD][DEPTHS][4][2];
 
@@ -137,26 +134,9 @@ template <bool ADD, bool VECTOR> struct Expansion {
     __device__ __forceinline__ void store(u32 row, u32 k, const f32 (&value)[8], const uint4 &before) const {
         element *to = y + row * slice.y_stride + k * GROUP;
         if constexpr (VECTOR) {
-            const u32 words[4] = {before.x, before.y, before.z, before.w};
-            u32 made[4];
-#pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                f32 low = value[2 * e], high = value[2 * e + 1];
-                if constexpr (ADD) {
-                    low += low_half(words[e]);
-                    high += high_half(words[e]);
-                }
-                made[e] = narrow2<element>(low, high);
-            }
-            store_16(to, make_uint4(made[0], made[1], made[2], made[3]));
+            store_columns(to, value, ADD, before);
         } else {
-            u64 left = slice.output.d - (column + k * GROUP + threadIdx.x % 4 * 8);
-#pragma unroll
-            for (u32 e = 0; e < 8; e++) {
-                if (e < left) {
-                    to[e] = narrow<element>(ADD ? widen(to[e]) + value[e] : value[e]);
-                }
-            }
+            store_columns(to, value, ADD, slice.output.d - (column + k * GROUP + threadIdx.x % 4 * 8));
         }
     }
 

@@ -45,7 +45,8 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BL
 }
 
 // GROUPED: y may be written before the launch before has ended.
-template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER> __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
+template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, u32 DECODED = HELD == 1 ? 4 : 2>
+__device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
     __shared__ u64 arrived;
@@ -77,7 +78,7 @@ template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER> __
     bool any = tile.rows > 0;
     Rows rows(p, tile);
     Inputs inputs;
-    Pieces<ALIGNED, HELD> pieces;
+    Pieces<ALIGNED, HELD, DECODED> pieces;
     f32 scaling = fetch_scaling(p, tile);
     if (any) {
         if (!one_basis && begin < finish) {
@@ -110,7 +111,13 @@ template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER> __
         if (!p.x_early) {
             inputs.fetch<ALIGNED>(p, rows, begin, finish);
         }
-        u32 buffer = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
+        // Code that the way from x to y does not take is not fetched: a launch finds little of it in the caches.
+        u32 buffer;
+        if (ALIGNED && HELD == 1 && one_basis && each <= STAGE) {
+            buffer = shrink<ALIGNED, true>(p, tile, rows, inputs, space, begin, finish);
+        } else {
+            buffer = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
+        }
         send_sums(parts_in(space, buffer), received, &arrived, rank);
         if (!p.x_early) {
             pieces.fetch_y(p, tile, space, buffer ^ 1);
@@ -123,26 +130,36 @@ template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER> __
             pieces.wait(tile);
         }
         apply_core(p, tile, space, h, scaling);
-        pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
-            if (p.x_early) {
-                if (!GROUPED || !p.y_early) {
-                    grid_wait();
+        if (ALIGNED && HELD == 1 && !p.x_early && pieces.all_decoded(tile)) {
+            pieces.finish(p, tile, space, buffer ^ 1);
+        } else {
+            pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
+                if (p.x_early) {
+                    if (!GROUPED || !p.y_early) {
+                        grid_wait();
+                    }
+                    pieces.fetch_y(p, tile, space, buffer ^ 1);
                 }
-                pieces.fetch_y(p, tile, space, buffer ^ 1);
-            }
-        });
+            });
+        }
         if (GROUPED && p.y_early) {
             grid_wait();
         }
     }
     cp_async_wait<0>();
-    if (!p.accumulate && first < end) {
+    if (!p.accumulate && first < end && tile.bare) {
         clear_rows(p, tile, index, u64(first) * GROUP, u64(end) * GROUP < p.output.d ? u64(end) * GROUP : p.output.d);
     }
 }
 
 // Two blocks a multiprocessor, so that a launch has room beside the one before.
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true, 1>(p); }
+
+#if RANK == 16 && WIDTH >= 1 && WIDTH <= 7
+// For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them a multiprocessor:
+// each decodes all that it needs of 16 adapters before it waits.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_ahead(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, 8>(p); }
+#endif
 
 // For more than one group of columns a warp.
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_wide(const TileParams p) { codebook_gemm<true, 2>(p); }

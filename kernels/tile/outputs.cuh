@@ -2,15 +2,13 @@
 #pragma once
 
 #include "tile/activation.cuh"
+#include "tile/columns.cuh"
 #include "tile/gemm_params.cuh"
 
 // 16 bytes that move in one instruction.
 struct alignas(16) u32x4 {
     u32 word[4];
 };
-
-__device__ __forceinline__ f32 low_half(u32 both) { return widen(element{u16(both)}); }
-__device__ __forceinline__ f32 high_half(u32 both) { return widen(element{u16(both >> 16)}); }
 
 // Where tile number `index` lies, in tiles. Neighbours in time are neighbours in a band of BAND rows, so that what they share
 // is still in the second-level cache.
