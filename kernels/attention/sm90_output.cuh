@@ -46,10 +46,11 @@ __device__ __forceinline__ void write_lse(const AttentionParams &p, const Block 
 constexpr u32 LANES = HEAD_DIM > 64 ? 16 : 8, TOGETHER_ROWS = 32 / LANES;
 
 // Each warp's 16 rows by way of `room`, where its rows of Q lay, so that they are written whole; nothing where rows do not lie on multiples
-// of 16 bytes. Of every eight rows the chunks of 16 bytes lie in another order, as TMA has them: no two lanes meet in a bank.
+// of 16 bytes, and for the shortest heads, whose three groups have no registers for it. Chunks of 16 bytes lie in another order in each of eight
+// rows, as TMA has them: no two lanes meet in a bank.
 __device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
     element *head = p.o + block.batch * p.o_batch + block.head * p.o_head;
-    if (((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
+    if (HEAD_DIM < 64 || ((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
         return false;
     }
     u32 lane = threadIdx.x % 32, row = lane / 4;

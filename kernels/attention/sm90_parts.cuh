@@ -255,13 +255,13 @@ struct Parts {
         return true;
     }
 
-    __device__ __forceinline__ void put(const Stage &, const Block &block, u32 work, Rows &rows, Output &o, u32 group, char *room) const {
+    __device__ __forceinline__ void put(const Stage &, const Block &block, u32 work, Rows &rows, Output &o, u32 group, char *) const {
         if (planned()) {
             Place at = place(work);
             if (at.part.count > 1 && !join(at, rows, o, group)) {
                 return;
             }
         }
-        finish_output(p.common, block, rows, o, room);
+        write_output(p.common, block, rows, o);
     }
 };
