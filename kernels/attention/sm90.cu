@@ -193,11 +193,17 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
             count++;
         }
+        if (Order::IN_PARTS) {
+            // Their output does not go by way of Q.
+            leave(&shared.q_empty[place]);
+        }
         order.put(stage, block, work, rows, o, group, stage.q + place * Q_BYTES + (group * 64 + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
-        // What the warp has written there comes before Q of the tile after the next.
-        fence_proxy_async();
-        __syncwarp();
-        leave(&shared.q_empty[place]);
+        if (!Order::IN_PARTS) {
+            // What the warp has written there comes before Q of the tile after the next.
+            fence_proxy_async();
+            __syncwarp();
+            leave(&shared.q_empty[place]);
+        }
     }
 }
 
