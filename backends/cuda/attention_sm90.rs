@@ -60,7 +60,7 @@ const SHARED_STEPS: u64 = 16;
 /// Bytes of keys and values that stay in the second-level cache, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
 /// Bytes for the barriers.
-const BARRIERS: u64 = 256;
+const BARRIERS: u64 = 512;
 /// Elements of a copied row: 128 bytes, as wide as the swizzle.
 const PANEL: u64 = 64;
 /// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
@@ -109,6 +109,9 @@ impl Tile {
         headers.extend(lists::headers());
         headers.push(("attention/sm90.cuh", include_str!("../../kernels/attention/sm90.cuh").into()));
         headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
+        headers.push(("attention/sm90_output.cuh", include_str!("../../kernels/attention/sm90_output.cuh").into()));
+        headers.push(("attention/sm90_orders.cuh", include_str!("../../kernels/attention/sm90_orders.cuh").into()));
+        headers.push(("attention/sm90_producer.cuh", include_str!("../../kernels/attention/sm90_producer.cuh").into()));
         headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
         defines.extend([("CONSUMERS", self.consumers.to_string()), ("TMA_SHARED_BYTES", self.shared_bytes().to_string())]);
@@ -125,9 +128,10 @@ impl Tile {
 }
 
 const ENTRIES: [&str; 6] = ["attention_sm90", "attention_sm90_neighbours", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const LISTED_ENTRIES: [&str; 8] = [
+const LISTED_ENTRIES: [&str; 9] = [
     "attention_sm90",
     "attention_sm90_neighbours",
+    "attention_sm90_halves",
     "attention_sm90_blocks",
     "attention_sm90_pairs",
     "attention_sm80_narrow",
@@ -229,6 +233,12 @@ fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
     all_seen && paired && op.head_dim > NARROW && op.kv_len.div_ceil(KEYS) >= SHARED_STEPS && cluster(op, units) == 1
 }
 
+/// Whether a tile is 64 rows from a head's end and 64 from its beginning, so that of causal sequences with one tile a block none takes longest.
+fn in_halves(op: &Attention, tile: Tile, units: u32) -> bool {
+    let one_tile_each = op.q_len > ROWS && work(op, ROWS) <= units.into() && cluster(op, units) == 1;
+    matches!(op.form, Form::Dense) && op.causal && op.window.is_none() && tile.rows() == ROWS && one_tile_each
+}
+
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
@@ -253,6 +263,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let entry = match op.form {
         Form::Blocks(_) if params.pairs != 0 => "attention_sm90_pairs",
         Form::Blocks(_) => "attention_sm90_blocks",
+        _ if in_halves(op, tile, plan.target.units) => "attention_sm90_halves",
         _ => "attention_sm90",
     };
     let grid = blocks(resident * cluster);
@@ -299,7 +310,7 @@ pub(crate) unsafe fn ready(
     let box_keys = if pairs.is_some() || shares_keys(op, tile, plan.target.units) { KEYS / 2 } else { KEYS };
     let map = |rows: &Rows, box_rows, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows).layout(op.dtype).encode_at(start) };
     Ok(Some(TmaParams {
-        q: map(&q, tile.rows(), starts[0])?,
+        q: map(&q, GROUP, starts[0])?,
         k: map(&k, box_keys, starts[1])?,
         v: map(&v, box_keys, starts[2])?,
         common,
@@ -352,6 +363,14 @@ mod tests {
         assert!(!of(&op(1024, 1024, 128)) && !of(&op(4096, 4096, 64)) && !of(&op(384, 4096, 128)), "few steps, narrow heads, three tiles");
         assert!(!of(&Attention { causal: true, ..op(4096, 4096, 128) }) && !of(&Attention { window: Some(3000), ..op(4096, 4096, 128) }));
         assert!(!of(&Attention { heads: 2, kv_heads: 2, ..op(4096, 4096, 128) }), "a cluster shares one tile");
+    }
+
+    #[test]
+    fn causal_tiles_are_halves_where_each_block_has_one() {
+        let op = |heads, tokens| Attention { causal: true, ..Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], 128) };
+        let of = |op: &Attention| in_halves(op, Tile::of(op, TARGET.units), TARGET.units);
+        assert!(of(&op(32, 512)) && of(&op(16, 1000)) && !of(&op(34, 500)) && !of(&op(32, 128)) && !of(&op(2, 4096)), "second tiles, one, clusters");
+        assert!(!of(&Attention { causal: false, ..op(32, 512) }) && !of(&Attention { window: Some(99), ..op(32, 512) }));
     }
 
     #[test]

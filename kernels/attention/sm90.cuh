@@ -1,9 +1,7 @@
-// What a block of `sm90.cu` works on, and what its consumers do with a step: the products, the softmax, the output.
+// What a block of `sm90.cu` works on, and what its consumers do with a step: the products and the softmax.
 #pragma once
 
-#include "attention/columns.cuh"
 #include "attention/pairs.cuh"
-#include "attention/partial.cuh"
 #include "attention/sm80.cuh"
 #include "attention/repack.cuh"
 #include "attention/tma_params.cuh"
@@ -15,6 +13,7 @@ constexpr int BLOCK_ROWS = CONSUMERS * 64;
 constexpr int BLOCK_KEYS = 128;
 constexpr int STAGES = 2;
 constexpr int Q_STAGES = 2;                               // tiles whose rows of Q are there, or under way
+constexpr int TURN_AT = BLOCK_KEYS / 16;                  // products of P·V under way when the other group may begin
 constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;
 constexpr int PANELS = (HEAD_DIM + 63) / 64;              // a copied row has 64 elements: 128 bytes, swizzled
 constexpr u32 ROW_BYTES = 128;
@@ -23,7 +22,7 @@ constexpr u32 KV_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
 constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
 
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128, "whole steps of the product, and O in registers");
-constexpr u32 SHARED_TAIL = 256;                          // for barriers
+constexpr u32 SHARED_TAIL = 512;                          // for barriers
 
 static_assert(Q_STAGES * Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
 
@@ -61,13 +60,21 @@ struct GroupKeys {
     i32 first[2], kind[2];
 };
 
+// A tile as the producer tells the consumers of it.
+struct Told {
+    u32 batch, head;
+    i32 first_row, first, last;   // of its rows, and of its steps
+};
+
 // What a block shares besides its tiles.
 struct Shared {
-    u64 q_full[Q_STAGES], q_empty[Q_STAGES];
+    u64 q_full[Q_STAGES][CONSUMERS], q_empty[Q_STAGES];
     Ring k_ring, v_ring;
+    u64 k_rest[STAGES];   // the second panel of K
     Keys keys[STAGES];
     PairKeys pairs[STAGES];
     u32 work[Q_STAGES];   // the tile whose Q is there
+    Told told[Q_STAGES];
 };
 
 static_assert(sizeof(Shared) <= SHARED_TAIL, "what the host sets aside");
@@ -166,13 +173,20 @@ __device__ __forceinline__ PairKeys pair_keys(const TilePairs &pairs, i32 step) 
 __device__ __forceinline__ Block place_of(const AttentionParams &p, u32 work) {
     // In bands of heads whose keys fit the second-level cache together. Late queries of causal sequences have the most to do, and
     // come first in each band.
-    u32 heads = u32(p.batch * p.heads), band = work / (p.tiles * p.band), first = band * p.band;
+    u32 heads = u32(p.batch * p.heads), band = 0;
+    if (work >= p.tiles * p.band) {
+        band = work / (p.tiles * p.band);
+    }
+    u32 first = band * p.band;
     u32 inside = work - first * p.tiles, width = heads - first < p.band ? heads - first : p.band;
-    u32 head = first + inside % width;
+    u32 late = inside / width, head = first + (inside - late * width);
     Block block;
-    block.batch = head / u32(p.heads);
-    block.head = head % u32(p.heads);
-    block.first_row = i32(p.tiles - 1 - inside / width) * BLOCK_ROWS;
+    block.batch = 0;
+    if (head >= u32(p.heads)) {
+        block.batch = head / u32(p.heads);
+    }
+    block.head = head - block.batch * u32(p.heads);
+    block.first_row = i32(p.tiles - 1 - late) * BLOCK_ROWS;
     block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
     block.steps = {};
     return block;
@@ -202,9 +216,15 @@ typedef f32 Output[HEAD_DIM / 2];
 typedef u32 Weights[BLOCK_KEYS / 16][4];
 
 // Starts S = Q·Kᵀ for the warp group whose rows of Q `q` describes.
-__device__ __forceinline__ void start_scores(Scores &s, u64 q, u64 k) {
+//
+// Where HALVED, K's second panel comes behind a barrier of its own.
+template <bool HALVED> __device__ __forceinline__ void start_scores(Scores &s, u64 q, u64 k, u64 *rest, u32 parity) {
 #pragma unroll
     for (int e = 0; e < HEAD_DIM / 16; e++) {
+        if (HALVED && e == 4) {
+            await(rest, parity);
+            wgmma_fence();
+        }
         u32 within = e % 4 * 32, panel = e / 4;
         u64 left = wgmma_moved(q, panel * BLOCK_ROWS * ROW_BYTES + within), right = wgmma_moved(k, panel * BLOCK_KEYS * ROW_BYTES + within);
         wgmma_ss<element, BLOCK_KEYS>(s, left, right, e != 0);
@@ -212,11 +232,14 @@ __device__ __forceinline__ void start_scores(Scores &s, u64 q, u64 k) {
     wgmma_commit();
 }
 
-// Starts O += P·V.
-__device__ __forceinline__ void start_output(Output &o, const Weights &weights, u64 v) {
+// Starts O += P·V, and hands the turn to the other group once TURN_AT of the products are under way.
+template <class Hand> __device__ __forceinline__ void start_output(Output &o, const Weights &weights, u64 v, Hand hand) {
 #pragma unroll
     for (int j = 0; j < BLOCK_KEYS / 16; j++) {
         wgmma_rs<element, HEAD_DIM, 1>(o, weights[j], wgmma_moved(v, j * 16 * ROW_BYTES), true);
+        if (j + 1 == TURN_AT) {
+            hand();
+        }
     }
     wgmma_commit();
 }
@@ -302,6 +325,7 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
     }
 }
 
+
 __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) {
 #pragma unroll
     for (int j = 0; j < BLOCK_KEYS / 16; j++) {
@@ -329,120 +353,5 @@ __device__ __forceinline__ void shrink_output(Output &o, const Rows &rows) {
 __device__ __forceinline__ void leave(u64 *empty) {
     if (threadIdx.x % 32 == 0) {
         mbarrier_arrive(empty);
-    }
-}
-
-// 32 columns of row `r` of O from tile `first`: eight of them for each of the four lanes that hold the row.
-__device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int r, f32 share) {
-    u32 own[4];
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        int place = first + n < HEAD_DIM / 8 ? 4 * (first + n) + 2 * r : 0;
-        own[n] = first + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
-    }
-    return gather_eight(own);
-}
-
-// A row that starts `over` elements past a multiple of 16 bytes: each lane writes from as far before its columns, what it has behind
-// the last of the lane before. Of four lanes the first one gets that of a turn ago.
-__device__ __forceinline__ void write_across(element *to, const Output &o, int r, f32 share, i32 count) {
-    u32 over = u32(u64(to) & 15) / 2, lane = threadIdx.x % 32, before = (lane & ~3u) | (lane + 3 & 3);
-    uint4 kept = {};
-#pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8 + 1; i += 4) {
-        uint4 mine = gather_columns(o, i, r, share), given = lane % 4 == 3 ? kept : mine;
-        kept = mine;
-        uint4 low = {shuffle_from(given.x, before), shuffle_from(given.y, before), shuffle_from(given.z, before), shuffle_from(given.w, before)};
-        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), count, true);
-    }
-}
-
-// Of short rows there is little to gain by writing 16 bytes where they start anywhere, and the code has to be fetched too.
-constexpr bool ACROSS = HEAD_DIM > 64;
-
-__device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        f32 sum = rows.total[r];
-        sum += shuffle_xor(sum, 1);
-        sum += shuffle_xor(sum, 2);
-        bool there = rows.row[r] < i32(p.q_len);
-        f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
-        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
-        i32 count = there ? p.head_dim : 0;
-        bool aligned = (u64(to) & 15) == 0;
-        if (ACROSS && any_lane(!aligned)) {
-            write_across(to, o, r, share, count);
-        } else {
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 8; i += 4) {
-                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count, ACROSS || aligned);
-            }
-        }
-        if (p.lse && there && threadIdx.x % 4 == 0) {
-            f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
-            p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum > 0.0f ? natural : -infinity();
-        }
-    }
-}
-
-// ---- a tile whose keys the blocks of a cluster share ----
-
-constexpr int KEPT_PITCH = HEAD_DIM + 8;                 // of a row of O, where the ring was
-constexpr int KEPT_SUMS = BLOCK_ROWS * KEPT_PITCH;       // then the maximum and the sum of each row
-
-static_assert((KEPT_SUMS + BLOCK_ROWS * 2) * 4 <= 2 * STAGES * KV_BYTES, "the ring has room for O");
-
-__device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const Output &o, u32 group) {
-    // All groups are done with the ring.
-    named_barrier_sync(CONSUMERS + 1, CONSUMERS * 128);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        f32 sum = rows.total[r];
-        sum += shuffle_xor(sum, 1);
-        sum += shuffle_xor(sum, 2);
-        u32 row = group * 64 + threadIdx.x % 128 / 32 * 16 + r * 8 + threadIdx.x % 32 / 4;
-        if (threadIdx.x % 4 == 0) {
-            kept[KEPT_SUMS + row * 2] = rows.most[r];
-            kept[KEPT_SUMS + row * 2 + 1] = sum;
-        }
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i++) {
-            *(float2 *)(kept + row * KEPT_PITCH + i * 8 + threadIdx.x % 4 * 2) = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
-        }
-    }
-}
-
-// Each block writes some of the rows, joined in the order of the blocks: that of the keys.
-__device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept) {
-    u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
-    Block block = place_of(p, blockIdx.x / size);
-    Sequence s = sequence_of(p, block.batch);
-    // Several places at a time, so that their loads are under way together.
-    constexpr u32 PLACES = 4, READERS = CONSUMERS * 128;
-    for (u32 at = threadIdx.x % READERS; at < share * (HEAD_DIM / 4); at += READERS * PLACES) {
-        Partial all[PLACES] = {no_keys(), no_keys(), no_keys(), no_keys()};
-        for (u32 other = 0; other < size; other++) {
-            u32 from = cluster_address(own, other);
-            Partial more[PLACES];
-#pragma unroll
-            for (u32 i = 0; i < PLACES; i++) {
-                // Past the end the first place again.
-                u32 place = at + i * READERS < share * (HEAD_DIM / 4) ? at + i * READERS : at;
-                u32 row = rank * share + place / (HEAD_DIM / 4), column = place % (HEAD_DIM / 4) * 4, sums = from + (KEPT_SUMS + row * 2) * 4;
-                more[i] = {cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)};
-            }
-#pragma unroll
-            for (u32 i = 0; i < PLACES; i++) {
-                all[i].join(more[i]);
-            }
-        }
-#pragma unroll
-        for (u32 i = 0; i < PLACES; i++) {
-            u32 place = at + i * READERS, query = block.first_row + rank * share + place / (HEAD_DIM / 4);
-            if (place < share * (HEAD_DIM / 4) && query < u32(p.q_len)) {
-                finish(p, s, block.head, query, i32(place % (HEAD_DIM / 4) * 4), all[i]);
-            }
-        }
     }
 }

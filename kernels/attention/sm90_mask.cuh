@@ -9,6 +9,22 @@ template <Lists LISTED> __device__ __forceinline__ void hide_scores(const Attent
     if (keys.kind == -1 && begin >= rows.all_first && begin + BLOCK_KEYS <= rows.all_end) {
         return;
     }
+    if (!LISTED && begin >= rows.all_first) {
+        // All see the first key: what they see ends somewhere.
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            i32 high = mask.end(rows.row[r]) - begin - i32(threadIdx.x % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < BLOCK_KEYS / 8; i++) {
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    f32 &score = s[4 * i + 2 * r + c];
+                    score = i * 8 + c < high ? score : -infinity();
+                }
+            }
+        }
+        return;
+    }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         i32 query = rows.row[r], low = mask.first(query) - begin, high = mask.end(query) - begin;

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "attention/part_params.cuh"
-#include "attention/sm90.cuh"
+#include "attention/sm90_output.cuh"
 
 constexpr u32 RUN = BLOCK_THREADS / 32;    // warps of a block; and what a lane adds up of the threads of a block
 constexpr u32 KINDS = RUN - 1;             // of lengths, told apart no closer than that: a warp for each, and one for the slots
@@ -255,7 +255,7 @@ struct Parts {
         return true;
     }
 
-    __device__ __forceinline__ void put(const Stage &, const Block &block, u32 work, Rows &rows, Output &o, u32 group) const {
+    __device__ __forceinline__ void put(const Stage &, const Block &block, u32 work, Rows &rows, Output &o, u32 group, char *) const {
         if (planned()) {
             Place at = place(work);
             if (at.part.count > 1 && !join(at, rows, o, group)) {

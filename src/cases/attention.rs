@@ -123,6 +123,10 @@ fn masks() -> Vec<Case> {
         cases.push(case("window16", Attention { window: Some(16), ..dense(dtype, [2, 1], [77, 77], 32) }));
         cases.push(case("window16_causal", Attention { window: Some(16), ..causal(dense(dtype, [2, 1], [77, 101], 32)) }));
     }
+    // Several tiles of a head: each group of a tile may have rows from another end of it, and queries before the first key fill one.
+    cases.push(case("causal_tiles_d128", causal(dense(DType::F16, [3, 1], [330, 330], 128))));
+    cases.push(case("causal_tiles_q_shorter_d96", causal(dense(DType::BF16, [2, 2], [150, 290], 96))));
+    cases.push(case("causal_tiles_q_longer_d64", causal(dense(DType::F16, [2, 1], [400, 210], 64))));
     cases.push(case("window0_causal", Attention { window: Some(0), ..causal(dense(DType::F16, [1, 1], [40, 40], 32)) }));
     cases.push(case("window_wider_than_all", Attention { window: Some(u64::MAX), ..dense(DType::F16, [1, 1], [40, 55], 32) }));
     cases.push(case("window200_long", Attention { window: Some(200), ..causal(dense(DType::F16, [1, 1], [257, 511], 32)) }));

@@ -1,0 +1,181 @@
+// What the consumers of `sm90.cu` do with a tile that is done: O and the LSE to device memory, or joined in a cluster.
+#pragma once
+
+#include "attention/columns.cuh"
+#include "attention/partial.cuh"
+#include "attention/repack.cuh"
+#include "attention/sm90.cuh"
+
+// 32 columns of row `r` of O from tile `first`: eight of them for each of the four lanes that hold the row.
+__device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int r, f32 share) {
+    u32 own[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int place = first + n < HEAD_DIM / 8 ? 4 * (first + n) + 2 * r : 0;
+        own[n] = first + n < HEAD_DIM / 8 ? narrow2<element>(o[place] * share, o[place + 1] * share) : 0;
+    }
+    return gather_eight(own);
+}
+
+// A row that starts `over` elements past a multiple of 16 bytes: each lane writes from as far before its columns, what it has behind
+// the last of the lane before. Of four lanes the first one gets that of a turn ago.
+__device__ __forceinline__ void write_across(element *to, const Output &o, int r, f32 share, i32 count) {
+    u32 over = u32(u64(to) & 15) / 2, lane = threadIdx.x % 32, before = (lane & ~3u) | (lane + 3 & 3);
+    uint4 kept = {};
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8 + 1; i += 4) {
+        uint4 mine = gather_columns(o, i, r, share), given = lane % 4 == 3 ? kept : mine;
+        kept = mine;
+        uint4 low = {shuffle_from(given.x, before), shuffle_from(given.y, before), shuffle_from(given.z, before), shuffle_from(given.w, before)};
+        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), count, true);
+    }
+}
+
+// Of short rows there is little to gain by writing 16 bytes where they start anywhere, and the code has to be fetched too.
+constexpr bool ACROSS = HEAD_DIM > 64;
+
+// The LSE of this thread's row `r`, whose weights add up to `sum`.
+__device__ __forceinline__ void write_lse(const AttentionParams &p, const Block &block, const Rows &rows, int r, f32 sum) {
+    if (p.lse && rows.row[r] < i32(p.q_len) && threadIdx.x % 4 == 0) {
+        f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
+        p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum > 0.0f ? natural : -infinity();
+    }
+}
+
+// Lanes that write a row, 16 bytes each, and rows that a warp writes at once.
+constexpr u32 LANES = HEAD_DIM > 64 ? 16 : 8, TOGETHER_ROWS = 32 / LANES;
+
+// Each warp's 16 rows by way of `room`, where its rows of Q lay, so that they are written whole; nothing where rows do not lie on multiples
+// of 16 bytes, and for the shortest heads, whose three groups have no registers for it. Chunks of 16 bytes lie in another order in each of eight
+// rows, as TMA has them: no two lanes meet in a bank.
+__device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
+    element *head = p.o + block.batch * p.o_batch + block.head * p.o_head;
+    if (HEAD_DIM < 64 || ((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
+        return false;
+    }
+    u32 lane = threadIdx.x % 32, row = lane / 4;
+    f32 share[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 sum = rows.total[r];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        share[r] = sum > 0.0f ? reciprocal_fast(sum) : 0.0f;
+        write_lse(p, block, rows, r, sum);
+    }
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++) {
+        char *at = room + i / 8 * BLOCK_ROWS * ROW_BYTES + row * ROW_BYTES + (i % 8 ^ row) * 16 + lane % 4 * 4;
+        *(u32 *)at = narrow2<element>(o[4 * i] * share[0], o[4 * i + 1] * share[0]);
+        *(u32 *)(at + 8 * ROW_BYTES) = narrow2<element>(o[4 * i + 2] * share[1], o[4 * i + 3] * share[1]);
+    }
+    __syncwarp();
+    u32 chunk = lane % LANES, own = lane / LANES;
+    i32 query = rows.row[0] - i32(row) + i32(own);
+    element *to = head + u64(query) * p.o_token + chunk * 8;
+    uint4 all[16 / TOGETHER_ROWS];
+#pragma unroll
+    for (u32 i = 0; i < 16 / TOGETHER_ROWS; i++) {
+        u32 from = i * TOGETHER_ROWS + own;
+        all[i] = *(const uint4 *)(room + chunk / 8 * BLOCK_ROWS * ROW_BYTES + from * ROW_BYTES + (chunk % 8 ^ from % 8) * 16);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 16 / TOGETHER_ROWS; i++) {
+        if (query + i32(i * TOGETHER_ROWS) < i32(p.q_len) && i32(chunk * 8) < p.head_dim) {
+            store_16(to + u64(i * TOGETHER_ROWS) * p.o_token, all[i]);
+        }
+    }
+    return true;
+}
+
+__device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 sum = rows.total[r];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        bool there = rows.row[r] < i32(p.q_len);
+        f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
+        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
+        i32 count = there ? p.head_dim : 0;
+        bool aligned = (u64(to) & 15) == 0;
+        if (ACROSS && any_lane(!aligned)) {
+            write_across(to, o, r, share, count);
+        } else {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 8; i += 4) {
+                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count, ACROSS || aligned);
+            }
+        }
+        write_lse(p, block, rows, r, sum);
+    }
+}
+
+// O and the LSE of a tile that is done. `room`: where the warp's 16 rows of Q lay, its own now.
+__device__ __forceinline__ void finish_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
+    if (write_rows(p, block, rows, o, room)) {
+        return;
+    }
+    write_output(p, block, rows, o);
+}
+
+// ---- a tile whose keys the blocks of a cluster share ----
+
+constexpr int KEPT_PITCH = HEAD_DIM + 8;                 // of a row of O, where the ring was
+constexpr int KEPT_SUMS = BLOCK_ROWS * KEPT_PITCH;       // then the maximum and the sum of each row
+
+static_assert((KEPT_SUMS + BLOCK_ROWS * 2) * 4 <= 2 * STAGES * KV_BYTES, "the ring has room for O");
+
+__device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const Output &o, u32 group) {
+    // All groups are done with the ring.
+    named_barrier_sync(CONSUMERS + 1, CONSUMERS * 128);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 sum = rows.total[r];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        u32 row = group * 64 + threadIdx.x % 128 / 32 * 16 + r * 8 + threadIdx.x % 32 / 4;
+        if (threadIdx.x % 4 == 0) {
+            kept[KEPT_SUMS + row * 2] = rows.most[r];
+            kept[KEPT_SUMS + row * 2 + 1] = sum;
+        }
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) {
+            *(float2 *)(kept + row * KEPT_PITCH + i * 8 + threadIdx.x % 4 * 2) = {o[4 * i + 2 * r], o[4 * i + 2 * r + 1]};
+        }
+    }
+}
+
+// Each block writes some of the rows, joined in the order of the blocks: that of the keys.
+__device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept) {
+    u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
+    Block block = place_of(p, blockIdx.x / size);
+    Sequence s = sequence_of(p, block.batch);
+    // Several places at a time, so that their loads are under way together.
+    constexpr u32 PLACES = 4, READERS = CONSUMERS * 128;
+    for (u32 at = threadIdx.x % READERS; at < share * (HEAD_DIM / 4); at += READERS * PLACES) {
+        Partial all[PLACES] = {no_keys(), no_keys(), no_keys(), no_keys()};
+        for (u32 other = 0; other < size; other++) {
+            u32 from = cluster_address(own, other);
+            Partial more[PLACES];
+#pragma unroll
+            for (u32 i = 0; i < PLACES; i++) {
+                // Past the end the first place again.
+                u32 place = at + i * READERS < share * (HEAD_DIM / 4) ? at + i * READERS : at;
+                u32 row = rank * share + place / (HEAD_DIM / 4), column = place % (HEAD_DIM / 4) * 4, sums = from + (KEPT_SUMS + row * 2) * 4;
+                more[i] = {cluster_load(sums), cluster_load(sums + 4), cluster_load_16(from + (row * KEPT_PITCH + column) * 4)};
+            }
+#pragma unroll
+            for (u32 i = 0; i < PLACES; i++) {
+                all[i].join(more[i]);
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < PLACES; i++) {
+            u32 place = at + i * READERS, query = block.first_row + rank * share + place / (HEAD_DIM / 4);
+            if (place < share * (HEAD_DIM / 4) && query < u32(p.q_len)) {
+                finish(p, s, block.head, query, i32(place % (HEAD_DIM / 4) * 4), all[i]);
+            }
+        }
+    }
+}
