@@ -3,7 +3,7 @@
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_tensor::{product, repacked_bytes, strides};
+use super::linear_tensor::{product, repacked_bytes, shape, strides};
 use super::params::params;
 use super::repack::{REPACK, repack_header};
 use super::stream::StreamTile;
@@ -18,10 +18,16 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     label: "linear/sm90_stream",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
-    unit: |op, target| unit(op.dtype, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(op.activation)),
+    covers: |op, target| {
+        covers(op, target)?;
+        match shape(op).tiles_beat_stream(target) {
+            true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
+            false => Ok(()),
+        }
+    },
+    unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
+        let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [(tile, false), (tile, true), (tile.quartered(), true)]);
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
@@ -36,6 +42,12 @@ params! {
         tile_rows: u32,
         unused: u32,
     }
+}
+
+/// The stages, and the blocks of a cluster.
+fn tile(op: &Linear, target: &Target) -> StreamTile {
+    let tile = StreamTile::choose(op.tokens);
+    if StreamTile::quarters(op.d_out, op.d_in, target.units) { tile.quartered() } else { tile }
 }
 
 /// Whether K is split.
@@ -58,11 +70,23 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90_stream {dtype}, {} rows, {}{}", tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
+        name: format!(
+            "linear/sm90_stream {dtype}, {} rows, {}{}",
+            tile.tokens(),
+            activation.name(),
+            match (split, tile.cluster()) {
+                (false, _) => "",
+                (true, 2) => ", K split",
+                _ => ", K in quarters",
+            }
+        ),
         source: source!("linear/sm90_stream.cu"),
         headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda()), repack_header()],
         defines,
-        entries: &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
+        entries: match split {
+            true => &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
+            false => &[REPACK, "linear_stream", "linear_stream_groups", "linear_mma_4", "linear_mma_2"],
+        },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
@@ -72,17 +96,22 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
-    let tile = StreamTile::choose(op.tokens);
+    let tile = tile(op, &plan.target);
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         if !product.aligned() {
             return product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]);
         }
-        let (split, room) = (splits(op, &plan.target), StreamTile::clusters(plan.target.units));
+        let split = splits(op, &plan.target);
+        let room = match tile.cluster() {
+            4 => plan.resident_clusters("linear_stream", &tile.launch(u64::from(plan.target.units) / 4))?.max(StreamTile::quarter_clusters(plan.target.units)),
+            _ => StreamTile::clusters(plan.target.units),
+        };
         let tile_rows = StreamTile::tile_rows(op.d_out, room, split);
         let clusters = StreamTile::clusters_of(op.d_out, tile_rows, split).min(room);
         let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, unused: 0 };
-        plan.launch(queue, "linear_stream", &Launch { overlap, ..tile.launch(clusters) }, &params)
+        let entry = if !split && StreamTile::by_groups(op.d_out, room) { "linear_stream_groups" } else { "linear_stream" };
+        plan.launch(queue, entry, &Launch { overlap, ..tile.launch(clusters) }, &params)
     }
 }
