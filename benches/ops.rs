@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,30 +19,40 @@ use trifuse::bench::suite::{Extent, points};
 use trifuse::bench::work::{Made, Measure, Work, with_point};
 use trifuse::ops::{Cost, Op};
 use trifuse::session::Session;
-use trifuse::{DType, Result};
+use trifuse::{DType, Error, Result};
 
-fn main() {
+fn main() -> ExitCode {
     let mut criterion = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(3)).configure_from_args();
+    let mut right = true;
     for name in NAMES {
-        if let Err(error) = Choice::Named(name, 0).open(All(&mut criterion)) {
-            eprintln!("{name}: not measured: {error}");
+        match Choice::Named(name, 0).open(All(&mut criterion)) {
+            Ok(sound) => right &= sound,
+            Err(error @ Error::NoBackend { .. }) => eprintln!("{name}: not measured: {error}"),
+            Err(error) => {
+                eprintln!("{name}: FAILED: {error}");
+                right = false;
+            }
         }
     }
     criterion.final_summary();
+    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 struct All<'a>(&'a mut Criterion);
 
 impl Visit for All<'_> {
-    type Out = ();
+    /// Whether no answer is wrong.
+    type Out = bool;
 
-    fn visit<B: Backend>(self, backend: B) -> Result<()> {
+    fn visit<B: Backend>(self, backend: B) -> Result<bool> {
+        let mut right = true;
         let mut session = Session::new(Arc::new(backend))?;
         let extent = Extent { kind: session.caps().kind, quick: true };
         // A sweep is for one look at many sizes; `trifuse bench align` takes it.
         let suites = Suite::ALL.into_iter().filter(|suite| *suite != Suite::Align);
         for (suite, dtype) in suites.flat_map(|suite| DType::ALL.map(|dtype| (suite, dtype))) {
-            for point in points(suite, dtype, extent) {
+            // A copy is no operation of the crate.
+            for point in points(suite, dtype, extent).into_iter().filter(|point| !matches!(point.shape, Shape::Copy { .. })) {
                 let timed = Timed { criterion: self.0, point: &point };
                 let made = match point.shape {
                     Shape::Layer { .. } => with_layer(&mut session, &point, |session, ready| {
@@ -52,13 +63,16 @@ impl Visit for All<'_> {
                 };
                 let why = match made {
                     Made::Measured(()) => continue,
-                    Made::Wrong(why) => format!("WRONG: {why}"),
+                    Made::Wrong(why) => {
+                        right = false;
+                        format!("WRONG: {why}")
+                    }
                     Made::Unsupported(why) => why,
                 };
                 eprintln!("{} {} {dtype}: not measured: {why}", B::NAME, point.name());
             }
         }
-        Ok(())
+        Ok(right)
     }
 }
 

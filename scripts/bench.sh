@@ -9,9 +9,9 @@
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
 # SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then; SECONDS_ALL shares so long among
 # all of them. The exit status is 75 where nothing was wrong but the time.
-# DTYPES (f16 bf16) and ALIGN_OPTIONS (--step 16) narrow the sweep, EVERY (4) the peers' share of it. MARKDOWN names a file whose
-# measured tables are replaced (docs/performance.md), PICTURES a folder for SVG files of all reports in OUT. Without PyTorch the
-# tables have our side alone.
+# DTYPES (f16 bf16) and ALIGN_OPTIONS (--step 16) narrow the sweep, EVERY (5) the peers' share of it: odd, so that every remainder by 8
+# has its turn. MARKDOWN names a file whose measured tables are replaced (docs/performance.md), PICTURES a folder for SVG files of
+# all reports in OUT. Without PyTorch the tables have our side alone.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -114,7 +114,7 @@ case ${suites[0]} in
     for dtype in "${dtypes[@]}"; do
       # shellcheck disable=SC2086 # several options
       if measure "align-$dtype" align --dtype "$dtype" ${ALIGN_OPTIONS:-}; then
-        beside "align-$dtype" --every "${EVERY:-4}"
+        beside "align-$dtype" --every "${EVERY:-5}"
         reports+=("$out/align-$dtype.json")
       fi
     done

@@ -10,8 +10,8 @@
 #   scripts/gpu.sh home     tables and pictures in docs/ from what lies in .gpu/out, or from the folders and archives that are named;
 #                           it says what is missing, and leaves that as it was
 #
-# `right`, `speed` and `sweeps` take names of steps: `scripts/gpu.sh right conformance` runs those that begin so. They need .gpu/ and
-# this tree, and no Rust: where the GPU is on another machine, copy both there, and the archives back.
+# `right`, `speed` and `sweeps` take names of steps, or how they begin: `scripts/gpu.sh right conformance-cuda golden`. They need .gpu/
+# and this tree, and no Rust: where the GPU is on another machine, copy both there, and the archives back.
 #
 # BUDGET      seconds for a stage; its steps share them, by their limits and the first ones first. None: each step has its limit
 # ARCHIVES    a folder that gets STAGE.tar.gz, written again after every step, so that a machine that goes away leaves what it did

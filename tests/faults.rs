@@ -1,16 +1,23 @@
-//! The runner against a device that is wrong on purpose: each fault has to be found, and a right device has to pass.
+//! The runner and the benchmarks against a device that is wrong on purpose: each fault has to be found, and a right device has to pass.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use trifuse::backend::Kernel;
+use trifuse::bench::align::Sweep;
+use trifuse::bench::layer::Choice;
+use trifuse::bench::report::{Flag, Outcome as Measurement};
+use trifuse::bench::shape::Suite;
+use trifuse::bench::timing::Schedule;
+use trifuse::bench::{Options, run};
 use trifuse::cases::{Case, OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case};
 use trifuse::device::{Caps, Clock, Device, Kind, Slice};
 use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 use trifuse::session::Session;
-use trifuse::{Error, Result};
+use trifuse::{DType, Error, Result};
 
 /// What is wrong with the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +34,8 @@ enum Fault {
     ChangesInTheTenthRun,
     ReplaysNothing,
     RefusesItsOwnVariant,
+    ItsClockStandsStill,
+    ItsQueueIsSlow,
 }
 
 /// Memory of the host behind a queue that works at once; `linear` is all it knows.
@@ -88,11 +97,16 @@ impl Device for Faulty {
     }
 
     fn seconds_between(&self, _: &mut Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64> {
-        Ok((*later - *earlier).as_secs_f64())
+        Ok(match self.fault {
+            Fault::ItsClockStandsStill => 1e-12,
+            // What the host takes to put work into the queue is then the longer time.
+            Fault::ItsQueueIsSlow => 1e-5,
+            _ => (*later - *earlier).as_secs_f64(),
+        })
     }
 
     fn clock(&self) -> Clock {
-        Clock::Host
+        if self.fault == Fault::ItsQueueIsSlow { Clock::Device } else { Clock::Host }
     }
 
     fn wait(&self, _: &mut Queue) -> Result<()> {
@@ -292,6 +306,56 @@ fn what_a_device_does_not_do_is_said_in_its_own_words() {
         match run_case(&mut session(Fault::None), &Subject::from(case), None, Mode::Direct).unwrap() {
             Outcome::Unsupported { reason } => assert!(reason.contains("linear alone"), "{reason}"),
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What `trifuse bench linear --quick` says of its one shape.
+fn measurement(fault: Fault) -> Measurement {
+    let options = Options {
+        suite: Suite::Linear,
+        dtype: DType::F16,
+        quick: true,
+        shape: None,
+        variant: None,
+        schedule: Schedule { warmup: 0, iterations: 1, limit_seconds: 0.01 },
+        sweep: Sweep::default(),
+        adapters: None,
+        layers: Choice::default(),
+    };
+    let mut report = run(&mut session(fault), &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    assert_eq!(report.results.len(), 1);
+    report.results.remove(0).outcome
+}
+
+#[test]
+fn what_is_wrong_is_not_timed() {
+    for (fault, words) in [
+        (Fault::LeavesTheLastElement, "was not written, or is not finite"),
+        (Fault::TransposesTheWeight, "max |error|"),
+        (Fault::GivesZeros, "max |error|"),
+        (Fault::IsOffByAThousandth, "relative L2"),
+    ] {
+        match measurement(fault) {
+            Measurement::Wrong { why } => assert!(why.contains(words), "{fault:?}: {why}"),
+            other => panic!("{fault:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_time_that_cannot_be_true_is_refused_and_a_doubtful_one_is_flagged() {
+    match measurement(Fault::ItsClockStandsStill) {
+        Measurement::Refused { why } => assert!(why.contains("operations a second"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    for (fault, launch_bound) in [(Fault::None, false), (Fault::ItsQueueIsSlow, true)] {
+        match measurement(fault) {
+            Measurement::Measured(measured) => {
+                assert_eq!(measured.flags.contains(&Flag::LaunchBound), launch_bound, "{fault:?}: {:?}", measured.flags);
+                assert_eq!(measured.flags.contains(&Flag::HostClock), !launch_bound, "{fault:?}: {:?}", measured.flags);
+            }
+            other => panic!("{fault:?}: {other:?}"),
         }
     }
 }

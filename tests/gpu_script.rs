@@ -8,13 +8,18 @@ use std::time::Instant;
 
 /// The table, whether the status is 0, and the seconds, of a stage that plans so.
 fn stage(name: &str, plan: &str, budget: Option<u32>) -> (String, bool, u64) {
+    chosen(name, &[], plan, budget)
+}
+
+/// The same of the steps that `words` name.
+fn chosen(name: &str, words: &[&str], plan: &str, budget: Option<u32>) -> (String, bool, u64) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let script = folder.join("stage.sh");
     std::fs::write(&script, format!("set -uo pipefail\nsource scripts/gpu/steps.sh\n{plan}\ncarry_out\n")).unwrap();
     let mut command = Command::new("bash");
-    command.arg(&script).current_dir(root).env("OUT", folder.join("out")).env("ARCHIVES", folder.join("archives")).env_remove("BUDGET");
+    command.arg(&script).args(words).current_dir(root).env("OUT", folder.join("out")).env("ARCHIVES", folder.join("archives")).env_remove("BUDGET");
     if let Some(budget) = budget {
         command.env("BUDGET", budget.to_string());
     }
@@ -63,6 +68,23 @@ fn the_first_steps_have_the_time() {
     assert!(told(&table, "quick", "passed") && told(&table, "long", "cut short"), "{table}");
     assert!(told(&table, "beyond", "not reached") && !success, "{table}");
     assert!(seconds < 20, "{seconds} s");
+}
+
+#[test]
+fn words_name_one_step_or_those_that_begin_so() {
+    let plan = "plan attention 20 echo passed
+        plan attention-sm80 20 echo passed
+        plan golden-f16 20 echo passed
+        beside golden-f32 20 echo passed
+        skipped embed 'no weights'
+        skipped embed-peers 'no weights'";
+    let (table, success, _) = chosen("chosen", &["attention", "golden"], plan, None);
+    for (name, runs) in [("attention", true), ("attention-sm80", false), ("golden-f16", true), ("golden-f32", true), ("embed", false)] {
+        assert_eq!(table.contains(&format!("{name:22} ")), runs, "{name}: {table}");
+    }
+    assert!(success && table.contains("3 passed, 0 failed, 0 cut short, 0 not reached, 0 skipped"), "{table}");
+    let (table, ..) = chosen("chosen-skipped", &["embed", "attention-"], plan, None);
+    assert!(table.contains("1 passed, 0 failed, 0 cut short, 0 not reached, 1 skipped"), "{table}");
 }
 
 #[test]

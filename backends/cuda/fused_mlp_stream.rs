@@ -19,10 +19,11 @@ pub(super) const STREAM: Variant<FusedMlp> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers,
-    unit: |op, target| unit(op.dtype, op.gated, &StreamTile::choose(op.tokens), splits(op, target), ActivationForm::of(Some(op.activation))),
+    unit: |op, target| unit(op.dtype, op.gated, &tile(op, target), splits(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
-        let forms = each_form(StreamTile::ALL);
-        let forms = forms.flat_map(|(dtype, gated, tile)| [false, true].map(|split| (dtype, gated, tile, split)));
+        let tiles = StreamTile::all_fitted(false).into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
+        let forms = tiles.flat_map(|(tile, split)| each_form([(tile, split)]));
+        let forms = forms.map(|(dtype, gated, (tile, split))| (dtype, gated, tile, split));
         forms.flat_map(|(dtype, gated, tile, split)| ActivationForm::ALL.map(|form| unit(dtype, gated, &tile, split, form))).collect()
     },
     workspace,
@@ -41,6 +42,13 @@ params! {
     }
 }
 
+/// The shape of a block's stages, for tiles of both products. Those of one that is split along K are never the larger ones.
+fn tile(op: &FusedMlp, target: &Target) -> StreamTile {
+    let rows = |columns: u64| StreamTile::tile_rows(columns, StreamTile::clusters(target.units), false);
+    let down = if splits(op, target) { 0 } else { rows(op.d_out) };
+    StreamTile::choose(op.tokens).fitted(rows(op.d_ff).max(down), false)
+}
+
 fn splits(op: &FusedMlp, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
@@ -52,7 +60,7 @@ fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     }
     StreamTile::covers(op.dtype, [op.tokens, op.d_ff, op.d_model], up_strides(op))?;
     StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_ff], [op.w2_stride; 2])?;
-    fits(StreamTile::choose(op.tokens).shared_bytes(), target)
+    fits(tile(op, target).shared_bytes(), target)
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
@@ -62,7 +70,7 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
     let mut defines = [tile.defines(split), INSTEAD.defines()].concat();
     defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
     Unit {
-        name: format!("fused_mlp/sm90_stream {dtype}, {}, {} rows, {}{}", form(gated), tile.tokens(), activation.name(), if split { ", K split" } else { "" }),
+        name: format!("fused_mlp/sm90_stream {dtype}, {}, {}, {}{}", form(gated), tile.name(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("fused_mlp/sm90_stream.cu"),
         headers: vec![gemm_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda()), repack_header()],
         defines,
@@ -76,21 +84,21 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    let tile = StreamTile::choose(plan.op.tokens);
+    let tile = tile(&plan.op, &plan.target);
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and aligned rows start where TMA can read
         // them.
         unsafe {
             bring(queue, plan, workspace, &mut up)?;
             let (split, resident) = (splits(&plan.op, &plan.target), StreamTile::resident(plan, "mlp_stream", |clusters| tile.launch(clusters))?);
-            let fits = !split || StreamTile::splits(down.columns, resident);
+            let (up_rows, down_rows) = (StreamTile::tile_rows(up.columns, resident, false), StreamTile::tile_rows(down.columns, resident, split));
+            let fits = (!split || StreamTile::splits(down.columns, resident)) && u64::from(up_rows.max(down_rows)) <= tile.weight_rows();
             if !(up.aligned() && down.aligned() && fits) {
                 for product in [up, down] {
                     product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?;
                 }
                 continue;
             }
-            let (up_rows, down_rows) = (StreamTile::tile_rows(up.columns, resident, false), StreamTile::tile_rows(down.columns, resident, split));
             let used = StreamTile::clusters_of(up.columns, up_rows, false).max(StreamTile::clusters_of(down.columns, down_rows, split));
             let (up, down) = (tile.params(&up, up_rows)?, tile.params(&down, down_rows)?);
             let params = MlpStreamParams { up, down, up_rows, down_rows, ready: queue.counters()? };

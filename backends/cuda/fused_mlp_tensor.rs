@@ -288,28 +288,26 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let [up_tile, down_tile] = wgmma_tiles(&plan.op, &plan.target);
-    let mut overlap = false;
     for mut product in chunks(plan, workspace, args)?.into_iter().flatten() {
         let up = product.activation.is_some();
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and aligned rows start where
-        // TMA can read them. Only kernels that wait for the one before are started early.
+        // TMA can read them. Kernels that are started early wait for the one before.
         unsafe {
             if up {
                 bring(queue, plan, workspace, &mut product)?;
             }
             match (product.aligned(), up) {
                 (true, true) if product.writes_whole() => {
-                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", cut: None, overlap };
+                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", cut: None, overlap: true };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
                 (true, false) => {
-                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", cut: None, overlap };
+                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", cut: None, overlap: true };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
                 _ => product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?,
             }
         }
-        overlap = true;
     }
     Ok(())
 }

@@ -23,8 +23,8 @@ impl Table for Linear {
 
 const VARIANTS: [Variant<Linear>; 8] = [
     super::linear_norm::NORM,
-    super::linear_stream::STREAM,
     super::linear_stream_adapted::ADAPTED,
+    super::linear_stream::STREAM,
     super::linear_stationary::STATIONARY,
     super::linear_tensor::SM90,
     super::linear_rows::ROWS,
@@ -143,6 +143,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::super::kernel::Target;
     use super::*;
+    use crate::ops::CodeWidth;
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
     const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
@@ -151,6 +152,17 @@ mod tests {
     fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
         let fits = |variant: &&Variant<Linear>| variant.runs_on.accept(target.arch).is_ok() && (variant.covers)(op, target).is_ok();
         VARIANTS.iter().find(fits).map(|variant| (variant.name, (variant.workspace)(op, target)))
+    }
+
+    #[test]
+    fn few_rows_take_their_adapters_along() {
+        let adapted = |tokens: u64, d_in: u64| {
+            let delta = CodebookGemm::s2lc(DType::F16, tokens, [d_in, 4096, 16], 16, CodeWidth::FourThree);
+            taken(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, 4096, d_in]) }, &H200)
+        };
+        assert_eq!(adapted(16, 4096), Some(("sm90_stream_adapted", 0)));
+        assert_eq!(adapted(33, 4096), Some(("sm90_stream", 0)));
+        assert_eq!(adapted(16, 4092).map(|(name, _)| name), Some("sm80_rows"));
     }
 
     #[test]

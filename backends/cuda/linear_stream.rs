@@ -27,7 +27,9 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     },
     unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let tiles = || StreamTile::ALL.into_iter().flat_map(|tile| [(tile, false), (tile, true), (tile.quartered(), true)]);
+        let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::all_fitted(split).into_iter().map(move |tile| (tile, split)));
+        let quartered = || StreamTile::all_fitted(true).into_iter().map(|tile| (tile.quartered(), true));
+        let tiles = || fitted().chain(quartered());
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
@@ -44,9 +46,10 @@ params! {
     }
 }
 
-/// The stages, and the blocks of a cluster.
+/// The shape of a block's stages, and the blocks of a cluster.
 fn tile(op: &Linear, target: &Target) -> StreamTile {
-    let tile = StreamTile::choose(op.tokens);
+    let split = splits(op, target);
+    let tile = StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split), split);
     if StreamTile::quarters(op.d_out, op.d_in, target.units) { tile.quartered() } else { tile }
 }
 
@@ -59,7 +62,7 @@ pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), St
     half(op.dtype)?;
     op.no_norm()?;
     StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
-    fits(StreamTile::choose(op.tokens).shared_bytes(), target)
+    fits(tile(op, target).shared_bytes(), target)
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
@@ -71,8 +74,8 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
         name: format!(
-            "linear/sm90_stream {dtype}, {} rows, {}{}",
-            tile.tokens(),
+            "linear/sm90_stream {dtype}, {}, {}{}",
+            tile.name(),
             activation.name(),
             match (split, tile.cluster()) {
                 (false, _) => "",

@@ -30,6 +30,8 @@ impl StreamTile {
     /// The same where K is split.
     const SPLIT_ROWS: u64 = 64;
     const DEPTH: u64 = 128;
+    /// Tokens from which on stages are no larger than a tile wants.
+    const FITTED_ROWS: u64 = 128;
     /// Stages where other things share the memory.
     const LEAST_STAGES: u64 = 3;
     const MOST_STAGES: u64 = 8;
@@ -83,6 +85,24 @@ impl StreamTile {
         Self::ALL.into_iter().find(|tile| rows <= tile.tokens).unwrap_or(Self::ALL[3])
     }
 
+    /// The same with no more room for W than tiles of so many rows want, and more stages in its place: where tokens take half of a stage,
+    /// little of W is under way.
+    pub(super) fn fitted(self, tile_rows: u32, split: bool) -> Self {
+        if self.tokens < Self::FITTED_ROWS {
+            return self;
+        }
+        Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split)).unwrap_or(self)
+    }
+
+    /// Every one that `fitted` makes for tiles of a product that is split along K, or not.
+    pub(super) fn all_fitted(split: bool) -> Vec<Self> {
+        let rows = Self::WEIGHT_ROWS_FOR.into_iter().filter(|(_, of)| *of == split).map(|(rows, _)| rows as u32);
+        let mut all: Vec<_> = rows.flat_map(|rows| Self::ALL.map(|tile| tile.fitted(rows, split))).collect();
+        all.sort_by_key(|tile| (tile.tokens, tile.weight_rows));
+        all.dedup();
+        all
+    }
+
     /// Why it is not for that product, if so.
     /// `strides`: elements from row to row of X and of W.
     pub(super) fn covers(dtype: DType, [rows, columns, depth]: [u64; 3], strides: [u64; 2]) -> std::result::Result<(), String> {
@@ -108,8 +128,9 @@ impl StreamTile {
     }
 
     /// For the names of units.
-    pub(super) const fn tokens(&self) -> u64 {
-        self.tokens
+    pub(super) fn name(&self) -> String {
+        let Self { tokens, weight_rows, .. } = self;
+        if *weight_rows == Self::WEIGHT_ROWS { format!("{tokens} rows") } else { format!("{tokens} rows, {weight_rows} of W") }
     }
 
     /// As above.
@@ -187,6 +208,17 @@ mod tests {
     fn stages_fit_and_take_every_count_of_rows() {
         for tile in StreamTile::ALL {
             assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}: {}", tile.shared_bytes());
+        }
+        for (split, count) in [(true, 4), (false, 5)] {
+            let fitted = StreamTile::all_fitted(split);
+            assert_eq!(fitted.len(), count, "{fitted:?}");
+            assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= StreamTile::LEAST_STAGES), "{fitted:?}");
+        }
+        // 4096 and 11,008 outputs of 132 multiprocessors, and more.
+        for (rows, split, stages) in [(64, true, 4), (84, false, 4), (108, false, 3)] {
+            let tile = StreamTile::choose(128).fitted(rows, split);
+            assert_eq!(tile.stages, stages, "{rows}");
+            assert!(tile.weight_rows >= rows.into() && StreamTile::all_fitted(split).contains(&tile));
         }
         for rows in 0..=StreamTile::MOST_ROWS {
             assert!(StreamTile::choose(rows).tokens >= rows);

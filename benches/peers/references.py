@@ -1,14 +1,16 @@
 """What four published suites say, beside what we measure: python3 benches/peers/references.py DIR --markdown docs/references.md
 
 DIR holds the reports of `trifuse bench` (SUITE.json, as scripts/bench.sh leaves them). Each row names its shape, so that a
-figure of ours is only ever one that a stored report holds. A100 and RTX 3090 have estimates: the least time that their memory
-and tensor cores allow for what our report says was computed and moved."""
+figure of ours is only ever one that a stored report holds; a row that DIR lacks stays as the page has it, and is named. A100 and
+RTX 3090 have estimates: the least time that their memory and tensor cores allow for what our report says was computed and moved."""
 
 import argparse
 import json
 import pathlib
+import sys
+from collections.abc import Callable
 
-from table import insert, seconds
+from table import insert, parts, seconds
 
 # fp16 operations a second with sums in f32, and bytes a second: the makers' figures.
 CHIPS = {"A100": (312e12, 2.039e12), "RTX 3090": (71e12, 0.936e12)}
@@ -17,11 +19,18 @@ HEAD = ["case", "published", "ours, H200", "rate", "no faster on A100", "on RTX 
 STYLEFORGE = {512: (0.67, 0.82, 1.49), 1024: (2.01, 1.52, 3.53), 2048: (7.12, 2.97, 11.09), 4096: (26.18, 5.78, 31.96)}
 # Milliseconds and "effective" TFLOP/s by blocks; the graph that the suite calls that many.
 SPARSE = {204: (0.039, None, 3968), 800: (0.460, 18.2, 8064), 1600: (1.411, 11.89, 11392), 3200: (2.020, 16.61, 16128)}
+# Microseconds a sequence of its kernel in Triton, by tokens, sequences, and heads of 64.
+FLASHCORE = {(128, 32, 8): "0.74 µs a sequence", (512, 8, 8): "4.34 µs a sequence", (2048, 16, 16): "2.908 ms, 94.5 TFLOP/s"}
 # Milliseconds of PyTorch's attention on an A100 and an H100, by the width of a head.
-HEADS = {64: (0.826, 0.489), 96: (1.140, 0.674), 107: (2.147, 1.332), 112: (1.545, 0.955), 120: (1.603, 1.023), 128: (1.485, 0.882)}
+HEADS = {
+    64: (0.826, 0.489), 65: (1.642, 0.967), 72: (1.206, 0.701), 80: (1.201, 0.689), 88: (1.282, 0.749), 95: (1.666, 0.980),
+    96: (1.140, 0.674), 97: (2.101, 1.315), 104: (1.551, 0.975), 107: (2.147, 1.332), 111: (2.157, 1.337), 112: (1.545, 0.955),
+    113: (2.219, 1.372), 120: (1.603, 1.023), 121: (2.143, 1.243), 127: (2.163, 1.257), 128: (1.485, 0.882), 129: (2.820, 1.670),
+    136: (2.098, 1.266), 144: (2.029, 1.226), 152: (2.149, 1.312), 153: (2.732, 1.600), 160: (1.933, 1.156),
+}  # fmt: skip
 
 
-def styleforge() -> list[tuple[str, str, str]]:
+def styleforge() -> list[tuple]:
     rows = []
     for tokens, (attention, mlp, layer) in STYLEFORGE.items():
         rows.append((f"attention, {tokens} tokens", f"{attention} ms", f"prefill b1 h32 d128 s{tokens}"))
@@ -30,35 +39,53 @@ def styleforge() -> list[tuple[str, str, str]]:
     return rows
 
 
-def sparse() -> list[tuple[str, str, str]]:
+def sparse() -> list[tuple]:
     rows = []
     for blocks, (milliseconds, effective, tokens) in SPARSE.items():
         told = f"{milliseconds} ms" + (f', {effective} "effective" TFLOP/s' if effective else ", the first product alone")
         rows.append((f"{blocks} blocks, one head of 64", told, f"{blocks} blocks of 128 b1 h1 d64 s{tokens}"))
     rows.append(("100,000 tokens, a fifth of all pairs", "called 800 blocks", "122305 blocks of 128 b1 h1 d64 s100096"))
+    for (tokens, sequences, heads), told in FLASHCORE.items():
+        rows.append((f"attention, {sequences} of {tokens} tokens, {heads} heads", told, f"prefill b{sequences} h{heads} d64 s{tokens}"))
     rows.append(("product of 4096³", "0.157 ms", "m4096 n4096 k4096"))
-    rows.append(("product of 8192²", "599 TFLOP/s, with K 237,568", "m8192 n8192 k8192"))
+    rows.append(("product, M and N 8192", "599 TFLOP/s, with K 237,568", "m8192 n8192 k8192"))
     return rows
 
 
-def adapters() -> list[tuple[str, str, str]]:
+def held(entry: dict) -> str:
+    memory = entry["memory"]
+    return f"{memory['device_bytes'] / 1e6:.0f} MB, {memory['lora_f16_ratio']:.1f} times less"
+
+
+def fit(entry: dict) -> str:
+    return f"{entry['memory']['registered']['fit_80_gb']:,}"
+
+
+def adapters() -> list[tuple]:
     one = "128 x 4096 r16 tokens16 adapters100"
     return [
+        ("bytes of 100 adapters, 7 bits", "316 MB, 10.1 times less than f16", f"chained {one}, graph", held),
+        ("adapters that 80 GB hold, 7 bits", "320, of f16 110", "registered 2000 of 7 bits, 128 x 4096 r16 tokens16", fit),
+        ("adapters that 80 GB hold, 3 bits", "320, of f16 110", "registered 20000 of 3 bits, 128 x 4096 r16 tokens16", fit),
         ("128 projections, 16 tokens, graph", "3.59 ms (A100)", f"chained {one}, graph"),
         ("the same, launch by launch", "–", f"chained {one}, no graph"),
         ("the same, adapters on the host", "–", f"from host, {one}, no graph"),
+        ("the same, copied in at once", "–", f"from host at once, {one}, graph"),
         ("16 tokens, one adapter", "3.59 ms (A100)", "chained 128 x 4096 r16 tokens16 adapters1"),
     ]
 
 
-def sizes() -> list[tuple[str, str, str]]:
-    rows = [(f"attention, head of {d}", f"{a100} ms (A100), {h100} (H100)", f"prefill b4 h32 d{d} s2048") for d, (a100, h100) in HEADS.items()]
+def sizes() -> list[tuple]:
+    rows = [(f"attention, head of {d}", f"{a100:.3f} ms (A100), {h100:.3f} (H100)", f"prefill b4 h32 d{d} s2048") for d, (a100, h100) in HEADS.items()]
     rows += [
-        ("product, K 4096", "H100, 512 rows: 344 TFLOP/s", "m2048 n4096 k4096"),
-        ("product, K 4095", "104 TFLOP/s", "m2048 n4096 k4095"),
-        ("product, N 4095", "101 TFLOP/s", "m2048 n4095 k4096"),
-        ("one row, K 4096", "45.4 µs (H100)", "m1 n4096 k4096"),
-        ("one row, odd K", "36.1 µs (H100): launch-bound", "m1 n4096 k3991"),
+        ("product of 8192³", "1.59 to 1.66 ms (H100)", "m8192 n8192 k8192"),
+        ("512 rows, K and N 4096", "167 TFLOP/s (A100), 344 (H100)", "m512 n4096 k4096"),
+        ("2048 rows, K and N 4096", "–", "m2048 n4096 k4096"),
+        ("2048 rows, K 4095", "512 rows, odd K: 56 TFLOP/s (A100), 104 (H100)", "m2048 n4096 k4095"),
+        ("2048 rows, N 4095", "512 rows, odd N: 56 TFLOP/s (A100), 101 (H100)", "m2048 n4095 k4096"),
+        ("one row, K and N 4096", "36.1 µs (A100), 45.4 (H100)", "m1 n4096 k4096"),
+        ("one row, odd K", "40.3 µs (A100), 36.1 (H100): launch-bound", "m1 n4096 k3991"),
+        ("one row, odd N", "37.4 µs (A100), 36.7 (H100): launch-bound", "m1 n3991 k4096"),
     ]
     return rows
 
@@ -94,28 +121,42 @@ def floor(cost: dict, chip: str) -> str:
     return seconds(max(cost["executed_flops"] / flops, cost["bytes"] / moved))
 
 
-def row(case: str, published: str, entry: dict | None) -> list[str]:
-    if entry is None:
-        return [case, published, "not measured", "–", "–", "–"]
-    return [case, published, seconds(entry["cold"]["median"]), rate(entry), *(floor(entry["cost"], chip) for chip in CHIPS)]
+def row(case: str, published: str, entry: dict, figure: Callable[[dict], str] | None) -> str:
+    """A shape's time, rate and estimates; or another figure of it, which is the same on every GPU."""
+    if figure:
+        return line([case, published, figure(entry), "–", "–", "–"])
+    return line([case, published, seconds(entry["cold"]["median"]), rate(entry), *(floor(entry["cost"], chip) for chip in CHIPS)])
+
+
+def line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(title: str, rows: list[tuple], measured: dict[str, dict], before: str) -> str:
+    """Rows that were not measured are those of the table `before`."""
+    kept = {old.split("|")[1].strip(): old for old in before.splitlines() if old.startswith("| ")}
+    lines = []
+    for case, published, name, *figure in rows:
+        if name in measured:
+            lines.append(row(case, published, measured[name], *figure or [None]))
+        else:
+            lines.append(kept.get(case, line([case, published, "not measured", "–", "–", "–"])))
+    return f"### {title}\n\n" + "\n".join([line(HEAD), line(["---"] * 2 + ["---:"] * 4), *lines])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path, metavar="DIR")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE")
-    parser.add_argument("--whole", action="store_true", help="name the rows that DIR lacks, and change nothing then")
     arguments = parser.parse_args()
     measured = reports(arguments.folder)
-    absent = [name for rows in TABLES.values() for _, _, name in rows() if name not in measured]
-    if arguments.whole and absent:
-        raise SystemExit("not measured: " + "; ".join(absent))
-    page = []
-    for title, rows in TABLES.items():
-        lines = [HEAD, ["---"] * 2 + ["---:"] * 4, *(row(case, published, measured.get(name)) for case, published, name in rows())]
-        page.append(f"### {title}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
-    text = "\n\n".join(page)
+    old = parts(arguments.markdown.read_text(encoding="utf-8")) if arguments.markdown else {}
+    before = {title: text for (title, _), text in old.items()}
+    text = "\n\n".join(table(title, rows(), measured, before.get(title, "")) for title, rows in TABLES.items())
     print(text)
+    absent = [name for rows in TABLES.values() for _, _, name, *_ in rows() if name not in measured]
+    if absent:
+        print("not in these reports: " + "; ".join(absent), file=sys.stderr)
     if arguments.markdown:
         insert(arguments.markdown, "references", text)
 

@@ -57,16 +57,16 @@ def ceilings(timer: Timer, dtype: str) -> dict:
 
 
 def aligned(shape: dict) -> bool:
-    """Whether all sizes of a product or a head are multiples of 64, one row aside."""
-    sizes = [shape.get(name, 0) for name in ("tokens", "d_out", "d_in", "head_dim")]
-    return all(size % 64 == 0 for size in sizes if size != 1)
+    """Whether a head is a multiple of 8, or all sizes of a product are of 64, one row aside."""
+    sizes = [shape.get(name, 0) for name in ("tokens", "d_out", "d_in")]
+    return shape.get("head_dim", 0) % 8 == 0 and all(size % 64 == 0 for size in sizes if size != 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ours", help="a report of trifuse bench --json")
     parser.add_argument("-o", "--output", required=True, help="where the peers' report goes")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="of a sweep, only every N-th size and those that are multiples of 64")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of a sweep, only every N-th size, and heads of multiples of 8, products of 64")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further shape after so long")
     arguments = parser.parse_args()
     with open(arguments.ours, encoding="utf-8") as file:

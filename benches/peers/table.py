@@ -103,7 +103,7 @@ def heading(ours: dict, theirs: dict | None) -> list[str]:
     product = ceilings["product_flops_per_second"]
     clocks = f" at {ours['clocks']['multiprocessors_hz'] / 1e6:.0f} MHz" if ours.get("clocks") else ""
     lines = [
-        f"{device['name']}{clocks}, {device['driver']}, NVRTC {here['nvrtc']}; trifuse {here['version']}, revision {here['revision']}{build}; "
+        f"{device['name']}{clocks}, {device['driver']}, NVRTC {here['nvrtc']}; trifuse {here['version']}, revision {here['revision'][:7]}{build}; "
         f"{ours['results'][0]['dtype']}; medians of {timing['iterations']} after {timing['warmup']}, clock of the {timing['clock']}.",
         f"Ceilings: copy {ceilings['copy_bytes_per_second'] / 1e12:.2f} TB/s"
         + (f", our best product {product / 1e12:.0f} TFLOP/s ({ceilings['product']})" if product else "")

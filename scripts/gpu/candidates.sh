@@ -2,7 +2,8 @@
 # Variants that may become the first choice: each against what is taken today, in one run, by `trifuse bench compare`.
 #
 # A row of the list is NAME|SUITE OPTIONS|SHAPE|BEFORE|AFTER: BEFORE and AFTER are options or VARIABLE=VALUE, SHAPE a part of the shapes'
-# names. OUT is the folder for NAME.before.json and NAME.after.json. docs/kernels-*.md say what follows from each.
+# names; the last that was decided stays until another comes. OUT is the folder for NAME.before.json and NAME.after.json.
+# docs/kernels-*.md say what follows from each.
 set -uo pipefail
 
 candidates=(

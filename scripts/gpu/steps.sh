@@ -12,45 +12,59 @@
 stage=$(basename "$0" .sh)
 out=$OUT/$stage
 chosen=("$@")
-names=() limits=() commands=() turns=() running=()
+names=() limits=() commands=() turns=() reasons=() running=()
 # The turn that is being planned, and the longest limit of each: of what runs at the same time only that counts.
 turn=0 spans=()
 mkdir -p "$out"
 rm -f "$out"/*.row "$out/table.txt"
 
-# Whether a step is to run: all are, unless some were named.
+plan() {
+  turn=$((turn + 1))
+  beside "$@"
+}
+
+beside() {
+  names+=("$1") limits+=("$2") turns+=("$turn") reasons+=('')
+  commands+=("$(printf '%q ' "${@:3}")")
+}
+
+skipped() {
+  plan "$1" 0 true
+  reasons[${#names[@]} - 1]=$2
+}
+
+# Whether a step is to run: all are, unless some were chosen, by their names, or by how names begin where no step has just that one.
 wanted() {
-  local prefix
+  local word
   [ ${#chosen[@]} -gt 0 ] || return 0
-  for prefix in "${chosen[@]}"; do
-    if [[ $1 == "$prefix"* ]]; then return 0; fi
+  for word in "${chosen[@]}"; do
+    if [[ $1 = "$word" || ($1 = "$word"* && " ${planned[*]} " != *" $word "*) ]]; then return 0; fi
   done
   return 1
 }
 
-add() {
-  wanted "$1" || return 0
-  names+=("$1") limits+=("$2") turns+=("$turn")
-  commands+=("$(printf '%q ' "${@:3}")")
-  [ "$2" -le "${spans[turn]:-0}" ] || spans[turn]=$2
+# Leaves in the plan what is to run.
+choose() {
+  local planned=("${names[@]}") word place
+  for word in ${chosen[@]+"${chosen[@]}"}; do
+    if [[ " ${planned[*]}" != *" $word"* ]]; then
+      echo "error: expected steps of: ${planned[*]}; found: $word" >&2
+      exit 2
+    fi
+  done
+  for place in "${!names[@]}"; do
+    if ! wanted "${names[place]}"; then
+      unset "names[place]"
+    elif [ -n "${reasons[place]}" ]; then
+      row "$place" "${names[place]}" skipped 0 "${reasons[place]}"
+    elif [ "${limits[place]}" -gt "${spans[turns[place]]:-0}" ]; then
+      spans[turns[place]]=${limits[place]}
+    fi
+  done
 }
-
-plan() {
-  turn=$((turn + 1))
-  add "$@"
-}
-
-beside() { add "$@"; }
 
 # row PLACE NAME WORD SECONDS SAID: one line of the table, whatever runs beside it.
 row() { printf '%-22s %-12s %5s s  %s\n' "$2" "$3" "$4" "${5:0:120}" >"$(printf '%s/%03d.row' "$out" "$1")"; }
-
-skipped() {
-  turn=$((turn + 1))
-  wanted "$1" || return 0
-  add "$1" 0 true
-  row $((${#names[@]} - 1)) "$1" skipped 0 "$2"
-}
 
 # The line of a log that tells most.
 telling() {
@@ -107,6 +121,7 @@ finish() {
 
 carry_out() {
   local now later place rest left allowed
+  choose
   trap 'kill "${running[@]}" 2>/dev/null; wait; finish; exit 130' INT TERM
   for ((now = 1; now <= turn; now++)); do
     [ "${spans[now]:-0}" -gt 0 ] || continue

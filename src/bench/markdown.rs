@@ -1,7 +1,5 @@
 //! A stored report as a page of Markdown.
 
-use std::fmt::Write;
-
 use super::density;
 use super::stored::{Entry, Measured, Peers, Stored};
 use super::sweep;
@@ -47,16 +45,14 @@ pub fn page(report: &Stored, peers: &[Peers]) -> String {
     let rule = (0..head.len()).map(|column| if column < 2 { "---" } else { "---:" }.to_owned()).collect();
     let line = |cells: &Vec<String>| format!("| {} |", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
     let lines: Vec<String> = [head, rule].iter().chain(&rows).map(line).collect();
-    let dtype = report.results.first().map_or("", |entry| &entry.dtype);
+    let dtype = report.dtype();
     let title = if dtype == "f16" || dtype.is_empty() { report.suite.clone() } else { format!("{}, {dtype}", report.suite) };
     let mut page = format!("### {title}\n\n{}\n\n{}\n", heading(report), lines.join("\n"));
     if let Some(parts) = parts_table(report) {
-        // Writing to a string does not fail.
-        let _ = writeln!(page, "\n{parts}");
+        page += &format!("\n{parts}\n");
     }
     for note in notes(report) {
-        // Writing to a string does not fail.
-        let _ = write!(page, "\n- {note}");
+        page += &format!("\n- {note}");
     }
     page.trim_end().to_owned() + "\n"
 }
@@ -70,19 +66,21 @@ pub fn heading(report: &Stored) -> String {
         (true, None | Some("release")) => String::new(),
         (true, Some(profile)) => format!(", built as {profile}"),
     };
-    let dtype = report.results.first().map_or("", |entry| &entry.dtype);
+    // A run that was interrupted early has no shape, and so no type.
+    let dtype = if report.dtype().is_empty() { String::new() } else { format!(" {};", report.dtype()) };
+    // So many digits tell one revision from another, as git shows them.
+    let revision = here.revision.get(..7).unwrap_or(&here.revision);
     let clocks = report.clocks.map_or_else(String::new, |clocks| format!(" at {} MHz", clocks.multiprocessors_hz / 1_000_000));
     let product = match (ceilings.product_flops_per_second, &ceilings.product) {
         (Some(rate), Some(name)) => format!(", our best product {} ({name})", flops(rate)),
         _ => String::new(),
     };
     format!(
-        "{}{clocks} ({}), {}{nvrtc}; trifuse {}, revision {}{build}, {}; {dtype}; medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
+        "{}{clocks} ({}), {}{nvrtc}; trifuse {}, revision {revision}{build}, {};{dtype} medians of {} after {}, clock of the {}.\nCeilings: copy {}{product}.",
         device.name,
         report.backend,
         device.driver,
         here.version,
-        here.revision,
         here.platform,
         timing.iterations,
         timing.warmup,
@@ -127,12 +125,12 @@ fn registered(entry: &Entry) -> Option<String> {
     let memory = entry.measured.as_ref()?.memory?;
     let of = memory.registered?;
     Some(format!(
-        "{}: {} adapters on {} of {} projections, {:.1} GB, registered in {}; {} bytes an adapter, so that 80 GB hold {} and 141 GB {}",
+        "{}: {} adapters on {} of {} projections, {}, registered in {}; {} bytes an adapter, so that 80 GB hold {} and 141 GB {}",
         entry.name,
         of.adapters,
         of.projections,
         of.projections_asked,
-        memory.device_bytes as f64 / 1e9,
+        amount(memory.device_bytes),
         seconds(of.seconds),
         of.adapter_bytes,
         of.fit_80_gb,
@@ -207,7 +205,7 @@ fn forward_pass(_: &Entry, measured: &Measured) -> Vec<String> {
         None => vec!["–".into(); 3],
         Some(memory) => {
             let ratio = memory.lora_f16_ratio.map_or_else(|| "on the host".into(), |ratio| format!("{ratio:.1}"));
-            vec![megabytes(memory.device_bytes), megabytes(memory.lora_f16_bytes), ratio]
+            vec![amount(memory.device_bytes), amount(memory.lora_f16_bytes), ratio]
         }
     };
     [spread(measured), vec![seconds(measured.launch_seconds)], held].concat()
@@ -237,8 +235,9 @@ pub fn bytes(rate: f64) -> String {
     scaled(rate, "B/s")
 }
 
-fn megabytes(count: u64) -> String {
-    format!("{:.1} MB", count as f64 / 1e6)
+/// Bytes in the unit that reads best, powers of 1000.
+fn amount(count: u64) -> String {
+    scaled(count as f64, "B")
 }
 
 fn scaled(value: f64, unit: &str) -> String {

@@ -1,19 +1,15 @@
 //! The shapes of Llama-2's layers by the model's name: their products, their attention, their MLP.
 
-use super::layer::Choice;
+use super::layer::{self, Choice, LENGTHS};
 use super::shape::{Padding, Point, Shape, Suite};
 use super::suite::Extent;
 use crate::device::Kind;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
-use crate::ops::layer::{Model, Sizes};
+use crate::ops::layer::{Model, Sizes, Style};
 
 /// Rows of the products, from a token to a long prompt.
 const ROWS: [u64; 14] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-/// Lengths of the reference's table.
-const LENGTHS: [u64; 4] = [512, 1024, 2048, 4096];
-/// What stands for a model where a processor runs the work and none is named.
-const SMALL: Sizes = Sizes { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, intermediate: 688 };
 
 /// Whether a suite has shapes by the model's name.
 pub fn known(suite: Suite) -> bool {
@@ -40,7 +36,7 @@ pub fn points(suite: Suite, choice: &Choice, dtype: DType, extent: Extent) -> Re
     };
     let lengths = if choice.tokens.is_empty() { usual } else { &choice.tokens };
     let sizes: Vec<Sizes> = match (choice.models.as_slice(), small, extent.quick) {
-        ([], true, _) => vec![SMALL],
+        ([], true, _) => vec![layer::small(Style::Llama)],
         ([], false, true) => vec![Model::Llama2With7B.sizes()],
         ([], false, false) => Model::ALL.map(Model::sizes).to_vec(),
         (models, ..) => models.iter().map(|model| model.sizes()).collect(),
@@ -121,6 +117,6 @@ mod tests {
         assert!(refused(Suite::Linear, &choice(None)) && refused(Suite::Mlp, &choice(Some(false))));
         assert!(refused(Suite::Mlp, &Choice { tokens: vec![0], ..Choice::default() }));
         assert!(refused(Suite::Mlp, &Choice { tokens: vec![u64::MAX], batch: Some(2), ..Choice::default() }));
-        assert!(refused(Suite::Attention, &Choice { styles: crate::ops::layer::Style::ALL.to_vec(), ..Choice::default() }));
+        assert!(refused(Suite::Attention, &Choice { styles: Style::ALL.to_vec(), ..Choice::default() }));
     }
 }

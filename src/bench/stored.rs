@@ -15,7 +15,8 @@ pub use crate::device::Clocks;
 use crate::error::{Error, Result};
 pub use crate::ops::Cost;
 
-/// The schema that this reads; the command line writes it into every object.
+/// The schema that this reads. The command line writes it into every object, and raises it when a field changes its meaning or goes; new
+/// fields do not raise it.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// A suite on one device, as far as it is needed again. Fields as in [`SuiteReport`].
@@ -186,6 +187,11 @@ impl Stored {
         Ok(())
     }
 
+    /// The type of its operands; empty where no shape was reached.
+    pub fn dtype(&self) -> &str {
+        self.results.first().map_or("", |entry| &entry.dtype)
+    }
+
     /// What a report of this run would be read as.
     ///
     /// # Errors
@@ -253,9 +259,7 @@ impl Peers {
         }
         Ok(peers)
     }
-}
 
-impl Peers {
     /// The peers of a shape of `report`; none where these are of another suite or type.
     pub fn of<'a>(&'a self, report: &Stored, entry: &Entry) -> &'a [Peer] {
         let fits = self.suite == report.suite && self.dtype.as_ref().is_none_or(|dtype| *dtype == entry.dtype);

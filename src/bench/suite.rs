@@ -204,6 +204,8 @@ fn attention() -> Vec<Entry> {
     all.push((sparse(1, 64, 8192), true));
     all.push((sparse(8, 64, 8192), false));
     all.push((sparse(32, 128, 8192), false));
+    // Dense attention of many short sequences, as the reference's kernel in Triton was measured.
+    all.extend([(32, 8, 128), (8, 8, 512), (16, 16, 2048)].map(|(batch, heads, length)| (prefill(batch, [heads; 2], 64, length, false), false)));
     all
 }
 

@@ -16,6 +16,8 @@ pub const HEAD: [&str; 10] = ["sweep", "class", "sizes", "cold", "over aligned",
 pub struct Panel<'a> {
     /// The sizes that stay, in words.
     pub title: String,
+    /// What the size that rises is called.
+    pub axis: &'static str,
     /// Rising.
     pub points: Vec<Swept<'a>>,
 }
@@ -44,28 +46,29 @@ pub fn class(size: u64) -> usize {
 pub fn panels(report: &Stored) -> Vec<Panel<'_>> {
     let mut panels: BTreeMap<(usize, String), Vec<Swept<'_>>> = BTreeMap::new();
     for (entry, measured) in report.results.iter().filter_map(|entry| Some((entry, entry.measured.as_ref()?))) {
-        for (number, (field, letter)) in FIELDS.into_iter().enumerate() {
+        for (number, (field, _)) in FIELDS.into_iter().enumerate() {
             // A product of one row is of the sweeps of one row.
             if let Some(size) = entry.size(field).filter(|size| (field, *size) != ("tokens", 1)) {
-                panels.entry((number, title(entry, field, letter))).or_default().push(Swept { size, entry, measured });
+                panels.entry((number, title(entry, field))).or_default().push(Swept { size, entry, measured });
             }
         }
     }
     // A shape that another size's sweep went through stands alone here.
-    let mut panels: Vec<Panel<'_>> = panels.into_iter().map(|((_, title), points)| Panel { title, points }).filter(|panel| panel.points.len() >= 3).collect();
+    let panels = panels.into_iter().map(|((number, title), points)| Panel { title, axis: FIELDS[number].1, points });
+    let mut panels: Vec<Panel<'_>> = panels.filter(|panel| panel.points.len() >= 3).collect();
     panels.iter_mut().for_each(|panel| panel.points.sort_by_key(|point| point.size));
     panels
 }
 
-fn title(entry: &Entry, swept: &str, letter: &str) -> String {
+fn title(entry: &Entry, swept: &str) -> String {
     if entry.op == "attention" {
         let size = |field| entry.size(field).unwrap_or_default();
-        return format!("attention b{} h{} s{}: {letter}", size("batch"), size("heads"), size("kv_len"));
+        return format!("attention b{} h{} s{}", size("batch"), size("heads"), size("kv_len"));
     }
     let others = FIELDS.iter().filter(|(field, _)| *field != swept).filter_map(|(field, letter)| Some(format!("{letter} {}", entry.size(field)?)));
     // A packed size that is aligned stands for both forms; it is in the sweep of the one that names none.
     let form = if entry.more.contains_key("padding") { ", w padded" } else { "" };
-    format!("product, {}{form}: {letter}", others.collect::<Vec<_>>().join(", "))
+    format!("product, {}{form}", others.collect::<Vec<_>>().join(", "))
 }
 
 /// The peer that took least on a shape, and its time.
@@ -94,7 +97,7 @@ pub fn summary(report: &Stored, peers: &[Peers]) -> Vec<Vec<String>> {
             let at = |value: f64, size: u64| format!("{value:.2} at {size}");
             if let Some(cold) = middle(points.iter().map(|point| point.measured.cold.median)) {
                 rows.push(vec![
-                    panel.title.clone(),
+                    format!("{}: {}", panel.title, panel.axis),
                     name.into(),
                     points.len().to_string(),
                     seconds(cold),

@@ -91,6 +91,6 @@ impl Report for Decompressed<'_> {
         let rows = self.adapters.iter().map(|adapter| vec![adapter.name.clone(), adapter.folder.display().to_string(), bytes(adapter.bytes)]);
         let rows: Vec<_> = rows.collect();
         page.table(&["adapter", "folder", "tensors"], &[2], rows)?;
-        page.line(format_args!("{} adapters in {}; `trifuse inspect {}` says what they kept", self.adapters.len(), self.dtype, self.bundle.display()))
+        page.line(format_args!("factors in {}; `trifuse inspect {}` says what they kept", self.dtype, self.bundle.display()))
     }
 }

@@ -3,12 +3,10 @@
 use std::fmt::{self, Display, Write as _};
 use std::io::{ErrorKind, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, Table, TableComponent, presets};
+use comfy_table::{Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets};
 use serde::Serialize;
+use trifuse::bench::stored::SCHEMA_VERSION;
 use trifuse::{Error, Result};
-
-/// Raised when a field of a JSON object changes its meaning or goes; new fields do not raise it.
-pub const SCHEMA_VERSION: u32 = 1;
 
 /// When to colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -50,6 +48,8 @@ pub enum Tone {
 }
 
 impl Tone {
+    const ALL: [Self; 5] = [Self::Good, Self::Warning, Self::Bad, Self::Faint, Self::Strong];
+
     fn code(self) -> &'static str {
         match self {
             Self::Good => "32",
@@ -59,6 +59,27 @@ impl Tone {
             Self::Strong => "1",
         }
     }
+
+    /// The text between the codes that [`Page::tone`] puts around it.
+    fn stripped(self, text: &str) -> Option<&str> {
+        text.strip_prefix("\x1b[")?.strip_prefix(self.code())?.strip_prefix('m')?.strip_suffix("\x1b[0m")
+    }
+
+    fn cell(self, text: &str) -> Cell {
+        let cell = Cell::new(text);
+        match self {
+            Self::Good => cell.fg(comfy_table::Color::DarkGreen),
+            Self::Warning => cell.fg(comfy_table::Color::DarkYellow),
+            Self::Bad => cell.fg(comfy_table::Color::DarkRed),
+            Self::Faint => cell.add_attribute(Attribute::Dim),
+            Self::Strong => cell.add_attribute(Attribute::Bold),
+        }
+    }
+}
+
+/// A cell of a table, in the colour of its text. The table measures what it shows: codes among the letters would count as letters.
+fn cell(text: &str) -> Cell {
+    Tone::ALL.into_iter().find_map(|tone| Some(tone.cell(tone.stripped(text)?))).unwrap_or_else(|| Cell::new(text))
 }
 
 /// A command's result: serialised for programs, written out for people.
@@ -179,19 +200,28 @@ impl Page {
         if self.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text.to_string() }
     }
 
-    /// Adds a table. The columns named in `numbers` are set to the right.
+    /// Adds a table. The columns named in `numbers` are set to the right, and stay on one line however narrow the terminal is; texts
+    /// are broken where there is no room for them.
     pub fn table(&mut self, head: &[&str], numbers: &[usize], rows: impl IntoIterator<Item = Vec<String>>) -> fmt::Result {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        if self.color {
+            table.enforce_styling().style_text_only();
+        }
         // One line, below the head: rows stand close enough to be compared.
         for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
             table.set_style(line, '─');
         }
-        table.set_header(head.iter().map(|name| self.tone(Tone::Strong, name)));
-        table.add_rows(rows);
-        for column in numbers {
-            if let Some(column) = table.column_mut(*column) {
-                column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        table.set_header(head.iter().map(|name| cell(&self.tone(Tone::Strong, name))));
+        table.add_rows(rows.into_iter().map(|row| row.iter().map(|text| cell(text)).collect::<Vec<_>>()));
+        let widths = table.column_max_content_widths();
+        for (number, (column, width)) in table.column_iter_mut().zip(widths).enumerate() {
+            if numbers.contains(&number) {
+                column.set_cell_alignment(CellAlignment::Right);
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            } else {
+                let padding = column.padding_width();
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width.min(LEAST_WIDTH) + padding)));
             }
         }
         for line in table.lines() {
@@ -200,6 +230,9 @@ impl Page {
         Ok(())
     }
 }
+
+/// Letters of a text in a table that stay together.
+const LEAST_WIDTH: u16 = 24;
 
 /// Bytes in the unit that reads best, powers of 1024.
 pub fn bytes(count: u64) -> String {
@@ -214,6 +247,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -224,6 +258,24 @@ mod tests {
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(5 << 40), "5.0 TiB");
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn colours_take_no_room_in_a_table() {
+        let lines = |color: bool| {
+            let mut page = Page { text: String::new(), color };
+            let rows = [vec![page.tone(Tone::Good, "short"), "1".into()], vec!["much longer".into(), page.tone(Tone::Bad, "22")]];
+            page.table(&["name", "number"], &[1], rows).unwrap();
+            page.text
+        };
+        let mut plain = lines(true);
+        assert!(plain.contains("\x1b["), "{plain:?}");
+        while let Some(at) = plain.find("\x1b[") {
+            let end = at + plain[at..].find('m').unwrap();
+            plain.replace_range(at..=end, "");
+        }
+        let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+        assert_eq!(trimmed(&plain), trimmed(&lines(false)));
     }
 
     #[test]

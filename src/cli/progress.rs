@@ -1,10 +1,11 @@
 //! A bar for whatever takes over a second, on standard error, and none where that is not a terminal.
 
+use std::fmt::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::output::Output;
 
@@ -25,9 +26,9 @@ impl Progress {
         let bar = if steps == 0 { ProgressBar::no_length() } else { ProgressBar::new(steps) };
         let bar = bar.with_prefix(what);
         bar.set_draw_target(ProgressDrawTarget::hidden());
-        let template = if steps == 0 { "{prefix} {spinner} {elapsed} {msg}" } else { "{prefix} {wide_bar} {pos}/{len} {eta} {msg}" };
+        let template = if steps == 0 { "{prefix} {spinner} {elapsed} {msg}" } else { "{prefix} {wide_bar} {pos}/{len}{left} {msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("left", left));
         }
         if !output.shows_progress() {
             return Self { bar, running: None, waiter: None };
@@ -51,6 +52,14 @@ impl Progress {
     /// Names what is being worked on.
     pub fn now(&self, what: impl Into<String>) {
         self.bar.set_message(what.into());
+    }
+}
+
+/// The time that the rest will take; nothing before a step is done, since nothing tells then.
+fn left(state: &ProgressState, out: &mut dyn Write) {
+    if state.pos() > 0 {
+        // A bar that cannot be written is no fault of the work.
+        let _ = write!(out, " {:#} left", HumanDuration(state.eta()));
     }
 }
 

@@ -64,11 +64,11 @@ pub enum Verdict {
     Broken,
     /// Slower by no chance, but it may be by less than the threshold.
     Slower,
-    /// It may be the same.
+    /// It may be the same, and is slower by no more than the threshold.
     Same,
     /// Faster by no chance.
     Faster,
-    /// Too few runs to say anything at this level.
+    /// Too few runs, or too far apart, to tell a time that stayed from one that rose by more than the threshold.
     Undecided,
     /// It was measured before, and is not in the second report.
     Missing,
@@ -156,6 +156,7 @@ fn row(name: String, before: &Times, after: &Times, threshold: f64, pairs: usize
         Some([low, _]) if low > 1.0 + threshold => Verdict::Regression,
         Some([low, _]) if low > 1.0 => Verdict::Slower,
         Some([_, high]) if high < 1.0 => Verdict::Faster,
+        Some([_, high]) if high > 1.0 + threshold => Verdict::Undecided,
         Some(_) => Verdict::Same,
     };
     Row { name, seconds: [Some(before.median), Some(after.median)], ratio: Some(after.median / before.median), ratio_interval, host: false, verdict }

@@ -64,6 +64,11 @@ fn a_verdict_needs_a_difference_and_runs_enough() {
     assert_eq!(verdict(1e-3, 1e-3, 50), Verdict::Same);
     assert_eq!(verdict(1e-3, 0.9e-3, 50), Verdict::Faster);
     assert_eq!(verdict(1e-3, 2e-3, 5), Verdict::Undecided);
+    // Runs so far apart that neither can be excluded.
+    let spread: Vec<f64> = (0..50).map(|run| 1e-3 * (1.0 + f64::from(run) / 25.0)).collect();
+    let [first, second] = [(); 2].map(|()| stored(report(vec![entry("wide", &spread)])));
+    assert_eq!(compare(&first, &second, 0.05, false).unwrap().shapes[0].verdict, Verdict::Undecided);
+    assert_eq!(compare(&first, &second, 1.0, false).unwrap().shapes[0].verdict, Verdict::Same);
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod points;
 use serde::{Deserialize, Serialize};
 
 pub use points::Choice;
-pub(super) use points::points;
+pub(super) use points::{LENGTHS, points, small};
 
 use super::Judge;
 use super::operand::Values;

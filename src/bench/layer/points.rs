@@ -8,7 +8,7 @@ use crate::error::{Result, ensure};
 use crate::ops::layer::{Layer, Model, Sizes, Style};
 
 /// Lengths of the reference's table.
-const LENGTHS: [u64; 4] = [512, 1024, 2048, 4096];
+pub const LENGTHS: [u64; 4] = [512, 1024, 2048, 4096];
 /// Of the quick list.
 const QUICK: [u64; 2] = [512, 2048];
 /// What a processor gets where no model is named, by style.
@@ -29,8 +29,8 @@ pub struct Choice {
     pub causal: Option<bool>,
 }
 
-/// A tenth of the narrowest model. Llama's has two heads of q on one of k and v.
-fn small(style: Style) -> Sizes {
+/// What stands for a model where a processor runs the work and none is named: a tenth of the narrowest one. Llama's has two heads of q on one of k and v.
+pub fn small(style: Style) -> Sizes {
     Sizes { hidden: 256, heads: 4, kv_heads: if style == Style::Llama { 2 } else { 4 }, head_dim: 64, intermediate: 688 }
 }
 

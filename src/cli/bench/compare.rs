@@ -44,7 +44,7 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
 impl Report for Told {
     fn page(&self, page: &mut Page) -> std::fmt::Result {
         let told = &self.0;
-        let [before, after] = &told.revisions;
+        let [before, after] = &told.revisions.each_ref().map(|revision| revision.get(..7).unwrap_or(revision));
         page.line(format!("{} on {}: revision {before}, then {after}", told.suite, told.device))?;
         let rows: Vec<Vec<String>> = told.shapes.iter().map(|row| cells(page, row)).collect();
         page.table(&["shape", "before", "after", "ratio", "interval", "verdict"], &[1, 2, 3, 4], rows)?;
@@ -54,8 +54,12 @@ impl Report for Told {
             page.line("*: the times hold the host's part; another host, or one that others use, moves them too")?;
         }
         told.warnings.iter().try_for_each(|warning| page.line(page.tone(Tone::Warning, format!("warning: {warning}"))))?;
+        let undecided = told.shapes.iter().filter(|row| row.verdict == Verdict::Undecided).count();
+        if undecided > 0 {
+            page.line(page.tone(Tone::Warning, format!("{undecided} undecided: too few runs, or too far apart; --iterations measures more")))?;
+        }
         match told.regressions.len() {
-            0 => page.line(format!("no shape is slower by more than {:.1} %, other than by chance", told.threshold * 100.0)),
+            0 => page.line(format!("no shape is known to be slower by more than {:.1} %", told.threshold * 100.0)),
             count => page.line(page.tone(Tone::Bad, format!("{count} regressed: {}", told.regressions.join("; ")))),
         }
     }
@@ -71,7 +75,7 @@ fn cells(page: &Page, row: &Row) -> Vec<String> {
         Verdict::Slower => (Tone::Warning, "slower"),
         Verdict::Same => (Tone::Good, "same"),
         Verdict::Faster => (Tone::Good, "faster"),
-        Verdict::Undecided => (Tone::Warning, "too few runs"),
+        Verdict::Undecided => (Tone::Warning, "undecided"),
         Verdict::Missing => (Tone::Warning, "missing"),
         Verdict::New => (Tone::Faint, "new"),
     };

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
@@ -31,8 +32,8 @@ use super::pages::{prepare, write_all};
 #[group(id = "suite_options")]
 pub struct Args {
     /// Which suite; a processor gets smaller shapes than a GPU
-    #[arg(value_enum, value_name = "SUITE", required = true)]
-    pub suite: Option<SuiteName>,
+    #[arg(value_name = "SUITE", required = true, value_parser = one_of(&Suite::ALL, Suite::name, about_suite))]
+    pub suite: Option<Suite>,
     /// Only a few shapes that stand for the rest
     #[arg(long)]
     pub quick: bool,
@@ -64,8 +65,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub pictures: Option<PathBuf>,
     /// What `align` sweeps, and nothing else; may be given more than once
-    #[arg(long, value_enum, value_name = "AXIS")]
-    pub axis: Vec<AxisName>,
+    #[arg(long, value_name = "AXIS", value_parser = one_of(&Axis::ALL, Axis::name, about_axis))]
+    pub axis: Vec<Axis>,
     /// The first size that `align` sweeps on its --axis
     #[arg(long, value_name = "SIZE", requires = "axis")]
     pub from: Option<u64>,
@@ -86,8 +87,8 @@ pub struct Layers {
     #[arg(long, value_name = "MODEL")]
     pub model: Vec<Model>,
     /// How that `layer` is built; may be given more than once [default: both]
-    #[arg(long, value_enum, value_name = "STYLE")]
-    pub style: Vec<StyleName>,
+    #[arg(long, value_name = "STYLE", value_parser = one_of(&Style::ALL, Style::name, about_style))]
+    pub style: Vec<Style>,
     /// Tokens of a sequence, or rows of `projections`; may be given more than once [default: 512, 1024, 2048, 4096; rows 1 to 8192]
     #[arg(long, value_name = "TOKENS")]
     pub seq: Vec<u64>,
@@ -99,103 +100,46 @@ pub struct Layers {
     pub causal: Option<bool>,
 }
 
-/// The styles of a layer by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum StyleName {
-    /// LayerNorm, GELU, biases
-    Reference,
-    /// RMSNorm, rotary positions, SwiGLU
-    Llama,
-}
-
-impl From<StyleName> for Style {
-    fn from(name: StyleName) -> Self {
-        match name {
-            StyleName::Reference => Self::Reference,
-            StyleName::Llama => Self::Llama,
-        }
+fn about_suite(suite: Suite) -> &'static str {
+    match suite {
+        Suite::Attention => "Prefill, decode, block-sparse",
+        Suite::Mlp => "The fused MLP of Llama-2-7B, 1 to 8192 tokens",
+        Suite::Layer => "A transformer layer as one graph, and its operations one by one: Llama-2-7B, 13B and 70B",
+        Suite::Linear => "Matrix products: square, few rows, odd sizes",
+        Suite::Projections => "The products of Llama-2's layers, 7B, 13B and 70B, from 1 row to 8192",
+        Suite::Adapters => "Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch",
+        Suite::Prefix => "Attention over a prefix that sequences share: its keys and values in factors, and as plain tensors",
+        Suite::Sparse => "Block-sparse attention of 204 to 122,305 blocks, 100 runs each",
+        Suite::ForwardPass => "The adapters of 32 layers of four projections, a hundred resident: captured, launch by launch, held by the host",
+        Suite::Align => "Products, products of one row and attention at sizes that rise one by one",
+        Suite::Micro => "Copies, large products, launches and nodes of a graph",
     }
 }
 
-/// The suites by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum SuiteName {
-    /// Prefill, decode, block-sparse
-    Attention,
-    /// The fused MLP of Llama-2-7B, 1 to 8192 tokens
-    Mlp,
-    /// A transformer layer as one graph, and its operations one by one: Llama-2-7B, 13B and 70B
-    Layer,
-    /// Matrix products: square, few rows, odd sizes
-    Linear,
-    /// The products of Llama-2's layers, 7B, 13B and 70B, from 1 row to 8192
-    Projections,
-    /// Codebook GEMMs: 128 projections in a chain, several on one input, and in one launch
-    Adapters,
-    /// Attention over a prefix that sequences share: its keys and values in factors, and as plain tensors
-    Prefix,
-    /// Block-sparse attention of 204 to 122,305 blocks, 100 runs each
-    Sparse,
-    /// The adapters of 32 layers of four projections, a hundred resident: captured, launch by launch, held by the host
-    ForwardPass,
-    /// Products, products of one row and attention at sizes that rise one by one
-    Align,
-    /// Copies, large products, launches and nodes of a graph
-    Micro,
-}
-
-impl From<SuiteName> for Suite {
-    fn from(name: SuiteName) -> Self {
-        match name {
-            SuiteName::Attention => Self::Attention,
-            SuiteName::Mlp => Self::Mlp,
-            SuiteName::Layer => Self::Layer,
-            SuiteName::Linear => Self::Linear,
-            SuiteName::Projections => Self::Projections,
-            SuiteName::Adapters => Self::Adapters,
-            SuiteName::Prefix => Self::Prefix,
-            SuiteName::Sparse => Self::Sparse,
-            SuiteName::ForwardPass => Self::ForwardPass,
-            SuiteName::Align => Self::Align,
-            SuiteName::Micro => Self::Micro,
-        }
+fn about_axis(axis: Axis) -> &'static str {
+    match axis {
+        Axis::M => "Rows of x",
+        Axis::N => "Columns of y",
+        Axis::K => "Columns of x",
+        Axis::KPadded => "Columns of x where weights are packed at load",
+        Axis::GemvN => "Columns of y where x has one row",
+        Axis::GemvK => "Columns of x where x has one row",
+        Axis::GemvKPadded => "The same where weights are packed at load",
+        Axis::HeadDim => "Elements of a head",
     }
 }
 
-/// What `align` sweeps, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum AxisName {
-    /// Rows of x
-    M,
-    /// Columns of y
-    N,
-    /// Columns of x
-    K,
-    /// Columns of y where x has one row
-    GemvN,
-    /// Columns of x where weights are packed at load
-    KPadded,
-    /// Columns of x where x has one row
-    GemvK,
-    /// The same where weights are packed at load
-    GemvKPadded,
-    /// Elements of a head
-    HeadDim,
+fn about_style(style: Style) -> &'static str {
+    match style {
+        Style::Reference => "LayerNorm, GELU, biases",
+        Style::Llama => "RMSNorm, rotary positions, SwiGLU",
+    }
 }
 
-impl From<AxisName> for Axis {
-    fn from(name: AxisName) -> Self {
-        match name {
-            AxisName::M => Self::M,
-            AxisName::N => Self::N,
-            AxisName::K => Self::K,
-            AxisName::GemvN => Self::GemvN,
-            AxisName::GemvK => Self::GemvK,
-            AxisName::KPadded => Self::KPadded,
-            AxisName::GemvKPadded => Self::GemvKPadded,
-            AxisName::HeadDim => Self::HeadDim,
-        }
-    }
+/// Reads one of `all` by its name; the help lists them.
+fn one_of<T: Copy + Send + Sync + 'static>(all: &'static [T], name: fn(T) -> &'static str, about: fn(T) -> &'static str) -> impl TypedValueParser<Value = T> {
+    let values = all.iter().map(|&value| PossibleValue::new(name(value)).help(about(value)));
+    PossibleValuesParser::new(values).try_map(move |text| all.iter().copied().find(|&value| name(value) == text).ok_or("it is not in the list"))
 }
 
 /// The result: the suite's report as it is, and as it is read again.
@@ -212,8 +156,8 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     if !(args.limit > 0.0 && args.limit.is_finite()) {
         return Err(Error::invalid("--limit", "seconds above 0", args.limit));
     }
-    let suite: Suite = args.suite.ok_or_else(|| Error::invalid("SUITE", "one", "none"))?.into();
-    let sweep = Sweep { axes: args.axis.iter().map(|&name| name.into()).collect(), from: args.from, to: args.to, step: args.step };
+    let suite: Suite = args.suite.ok_or_else(|| Error::invalid("SUITE", "one", "none"))?;
+    let sweep = Sweep { axes: args.axis.clone(), from: args.from, to: args.to, step: args.step };
     if suite != Suite::Align && sweep != Sweep::default() {
         return Err(Error::invalid("--axis, --from, --to, --step", "the suite align", suite.name()));
     }
@@ -221,8 +165,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         return Err(Error::invalid("--adapters", "the suite forward-pass", suite.name()));
     }
     let Layers { model, style, seq, batch, causal } = &args.layers;
-    let styles = style.iter().map(|&name| name.into()).collect();
-    let layers = LayerChoice { models: model.clone(), styles, tokens: seq.clone(), batch: *batch, causal: *causal };
+    let layers = LayerChoice { models: model.clone(), styles: style.clone(), tokens: seq.clone(), batch: *batch, causal: *causal };
     if suite != Suite::Layer && !known(suite) && layers != LayerChoice::default() {
         return Err(Error::invalid("--model, --style, --seq, --batch, --causal", "the suites attention, mlp, layer and projections", suite.name()));
     }
@@ -282,16 +225,33 @@ impl Visit for Work<'_> {
     }
 }
 
+/// Columns that do not say themselves what they are.
+const MEANINGS: [(&str, &str); 10] = [
+    ("cold", "cold, warm: medians with other data in the caches, and with its own; all else is of the cold ones"),
+    ("p50", "p50 to p99: with other data in the caches"),
+    ("± 95 %", "± 95 %: half the interval that holds the median with 95 %, as a share of it"),
+    ("parts, cold", "parts: its launches together, each timed by itself"),
+    ("a projection", "a projection: p50 over the number of launches. device: what adapters take there; f16 LoRA: as many uncompressed"),
+    ("executed", "executed: operations of blocks that are computed"),
+    ("useful", "useful: those that the result depends on. dense-equivalent: with no mask and no sparsity, the rate of no device"),
+    ("over aligned", "over aligned: the time over that of the neighbour, the next multiple of 8"),
+    ("ceiling", "ceiling: the least time that the ceilings allow over the time"),
+    ("error", "error: the greatest, as a share of what is allowed"),
+];
+
 impl Report for Bench {
     fn page(&self, page: &mut Page) -> std::fmt::Result {
         let report = &self.stored;
         page.line(page.tone(Tone::Strong, format!("{} on {}", report.suite, report.backend)))?;
         page.line(heading(report))?;
         let (head, rows) = table(report);
-        let rows: Vec<Vec<String>> = rows.into_iter().zip(&report.results).map(|(row, entry)| coloured(page, row, entry)).collect();
-        page.table(&head, &(2..head.len()).collect::<Vec<_>>(), rows)?;
-        page.line("cold, warm: medians with other data in the caches, and with its own; all else is of the cold ones. executed: operations of blocks that are computed")?;
-        page.line("ceiling: the least time that the ceilings allow over the time. error: the greatest, as a share of what is allowed")?;
+        if !rows.is_empty() {
+            let rows: Vec<Vec<String>> = rows.into_iter().zip(&report.results).map(|(row, entry)| coloured(page, row, entry)).collect();
+            page.table(&head, &(2..head.len()).collect::<Vec<_>>(), rows)?;
+            for (_, meaning) in MEANINGS.iter().filter(|(column, _)| head.contains(column)) {
+                page.line(meaning)?;
+            }
+        }
         notes(report).into_iter().try_for_each(|note| page.line(format!("note: {note}")))
     }
 }

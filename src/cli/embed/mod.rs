@@ -141,6 +141,7 @@ impl Visit for Job<'_> {
             }
             written?;
         }
+        counts.refusals.iter().for_each(|refusal| output.note(refusal));
         let seconds = started.elapsed().as_secs_f64();
         let report = Embedded {
             output: &args.output,
@@ -169,7 +170,12 @@ struct Counts {
     lines: usize,
     refused: usize,
     tokens: usize,
+    /// The first lines that were refused, and why.
+    refusals: Vec<String>,
 }
+
+/// Refusals that are told by themselves: arrays have no place for the reason.
+const TOLD: usize = 10;
 
 fn embed_all<B: Backend>(worker: &mut Worker<'_, B>, mut lines: Lines, window: usize, sink: &mut Sink<'_>, output: &Output, counts: &mut Counts) -> Result<()> {
     let progress = Progress::new(output, "embedding", 0);
@@ -186,7 +192,12 @@ fn embed_all<B: Backend>(worker: &mut Worker<'_, B>, mut lines: Lines, window: u
         })?;
         for row in &rows {
             counts.lines += 1;
-            counts.refused += usize::from(row.result.is_err());
+            if let Err(why) = &row.result {
+                counts.refused += 1;
+                if counts.refusals.len() < TOLD {
+                    counts.refusals.push(format!("line {} is refused: {why}", counts.lines));
+                }
+            }
             counts.tokens += row.tokens;
             sink.put(row)?;
         }

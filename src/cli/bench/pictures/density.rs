@@ -5,7 +5,7 @@ use trifuse::Result;
 use trifuse::bench::density::{Shares, shares};
 use trifuse::bench::stored::Stored;
 
-use super::{Area, Drawn, GREY, GRID, colour, device, prefix, sheet, short, time_unit};
+use super::{Area, Drawn, GREY, GRID, colour, device, legend, prefix, sheet, short, time_unit};
 
 pub fn picture(report: &Stored) -> Result<Option<String>> {
     let shares = if report.suite == "sparse" { shares(report) } else { Vec::new() };
@@ -65,13 +65,7 @@ fn by_share(area: &Area, shares: &Shares) -> Drawn {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
         chart.draw_series(points.iter().map(|point| Circle::new(at(point), 3, colour.filled())))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.9))
-        .border_style(GREY.mix(0.3))
-        .label_font(("sans-serif", 12))
-        .draw()
+    legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
 fn by_length(area: &Area, points: &[(u64, f64)]) -> Drawn {

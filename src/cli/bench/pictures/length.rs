@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Entry, Peers, Stored};
 
-use super::{Drawn, GRID, colour, device, prefix, sheet, short};
+use super::{Drawn, GRID, colour, device, legend, prefix, sheet, short};
 
 /// Lengths and rates by what draws one line.
 type Lines = BTreeMap<String, Vec<(u64, f64)>>;
@@ -79,11 +79,5 @@ fn draw(area: &super::Area, own: &Lines, other: &Lines) -> Drawn {
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 8, y)], colour.stroke_width(2)));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.9))
-        .border_style(GRID)
-        .label_font(("sans-serif", 13))
-        .draw()
+    legend(&mut chart, SeriesLabelPosition::LowerRight)
 }

@@ -8,7 +8,7 @@ mod roofline;
 
 use std::path::PathBuf;
 
-use plotters::coord::Shift;
+use plotters::coord::{CoordTranslate, Shift};
 use plotters::prelude::*;
 use trifuse::bench::stored::{Peers, Stored};
 use trifuse::{Error, Result};
@@ -47,7 +47,7 @@ pub fn all(reports: &[Stored], peers: &[Peers]) -> Result<Vec<(PathBuf, String)>
     pictures.extend(roofline::picture(reports)?.map(|text| ("roofline.svg".into(), text)));
     pictures.extend(length::picture(reports, peers)?.map(|text| ("attention-length.svg".into(), text)));
     for report in reports {
-        pictures.extend(align::picture(report, peers)?.map(|text| (format!("align-{}.svg", dtype(report)).into(), text)));
+        pictures.extend(align::picture(report, peers)?.map(|text| (format!("align-{}.svg", report.dtype()).into(), text)));
         pictures.extend(density::picture(report)?.map(|text| (format!("{}-density.svg", report.suite).into(), text)));
         pictures.extend(latency::picture(report)?.map(|text| (format!("{}-latency.svg", report.suite).into(), text)));
     }
@@ -62,13 +62,9 @@ pub fn all(reports: &[Stored], peers: &[Peers]) -> Result<Vec<(PathBuf, String)>
     Ok(pictures)
 }
 
-fn dtype(report: &Stored) -> &str {
-    report.results.first().map_or("", |entry| &entry.dtype)
-}
-
 /// Who measured, for the line below a title.
 fn device(report: &Stored) -> String {
-    format!("{} ({}), trifuse {}, {}", report.device.name, report.backend, report.environment.version, dtype(report))
+    format!("{} ({}), trifuse {}, {}", report.device.name, report.backend, report.environment.version, report.dtype())
 }
 
 /// Draws on a white sheet with a title.
@@ -88,6 +84,12 @@ fn sheet(size: (u32, u32), title: &str, below: &str, draw: impl FnOnce(&Area) ->
 
 fn drawn_or_told(draw: impl FnOnce() -> Drawn) -> Result<()> {
     draw().map_err(|error| Error::invalid("picture", "one that can be drawn", error))
+}
+
+/// Names what was drawn, in a corner of the chart.
+fn legend<'a, 'b: 'a, C: CoordTranslate>(chart: &mut ChartContext<'a, SVGBackend<'b>, C>, corner: SeriesLabelPosition) -> Drawn {
+    let labels = &mut chart.configure_series_labels();
+    labels.position(corner).background_style(WHITE.mix(0.9)).border_style(GRID).label_font(("sans-serif", 13)).draw()
 }
 
 /// The unit for values up to `most`: its factor and its prefix.

@@ -4,21 +4,33 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Ceilings, Measured, Stored};
 
-use super::{COLOURS, Drawn, GREY, GRID, colour, device, dtype, prefix, sheet, short};
+use super::{COLOURS, Drawn, GREY, GRID, colour, device, legend, prefix, sheet, short};
 
 /// A point: operations a byte, operations a second.
 type Point = (f64, f64);
 
 pub fn picture(reports: &[Stored]) -> Result<Option<String>> {
     let groups: Vec<(String, Vec<Point>)> = reports.iter().map(|report| (named(report), points(report))).filter(|(_, points)| !points.is_empty()).collect();
-    let Some(first) = reports.first().filter(|_| !groups.is_empty()) else { return Ok(None) };
+    let Some((ceilings, first)) = roofs(reports).zip(reports.first()).filter(|_| !groups.is_empty()) else { return Ok(None) };
     let title = "Roofline: executed operations, cold caches";
-    sheet((960, 620), title, &device(first), |area| draw(area, &first.ceilings, &groups)).map(Some)
+    sheet((960, 620), title, &device(first), |area| draw(area, &ceilings, &groups)).map(Some)
+}
+
+/// Each report has measured its own: what the device can do is the best of them.
+fn roofs(reports: &[Stored]) -> Option<Ceilings> {
+    let more = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).max_by(f64::total_cmp);
+    reports.iter().map(|report| report.ceilings.clone()).reduce(|best, other| Ceilings {
+        copy_bytes_per_second: best.copy_bytes_per_second.max(other.copy_bytes_per_second),
+        product_flops_per_second: more(best.product_flops_per_second, other.product_flops_per_second),
+        product: None,
+        peak_flops_per_second: more(best.peak_flops_per_second, other.peak_flops_per_second),
+        peak_bytes_per_second: more(best.peak_bytes_per_second, other.peak_bytes_per_second),
+    })
 }
 
 /// The suite, and its type where that is not the usual one.
 fn named(report: &Stored) -> String {
-    match dtype(report) {
+    match report.dtype() {
         "f16" | "" => report.suite.clone(),
         dtype => format!("{}, {dtype}", report.suite),
     }
@@ -80,11 +92,5 @@ fn draw(area: &super::Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]
             .label(suite)
             .legend(move |(x, y)| Circle::new((x + 10, y), 5, style));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.9))
-        .border_style(GRID)
-        .label_font(("sans-serif", 13))
-        .draw()
+    legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
