@@ -29,7 +29,7 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     units: |_: Arch| {
         let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::all_fitted(split).into_iter().map(move |tile| (tile, split)));
         let quartered = || StreamTile::all_fitted(true).into_iter().map(|tile| (tile.quartered(), true));
-        let tiles = || fitted().chain(quartered());
+        let tiles = || fitted().chain(quartered()).chain(StreamTile::all_grouped().map(|tile| (tile, false)));
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
@@ -48,9 +48,13 @@ params! {
 
 /// The shape of a block's stages, and the blocks of a cluster.
 fn tile(op: &Linear, target: &Target) -> StreamTile {
-    let split = splits(op, target);
-    let tile = StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split), split);
-    if StreamTile::quarters(op.d_out, op.d_in, target.units) { tile.quartered() } else { tile }
+    let (split, room) = (splits(op, target), StreamTile::clusters(target.units));
+    let tile = StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, room, split), split);
+    match (split, StreamTile::by_groups(op.d_out, room)) {
+        (true, _) if StreamTile::quarters(op.d_out, op.d_in, target.units) => tile.quartered(),
+        (false, true) => tile.grouped(),
+        _ => tile,
+    }
 }
 
 /// Whether K is split.

@@ -94,6 +94,20 @@ impl StreamTile {
         Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split)).unwrap_or(self)
     }
 
+    /// For tiles of at most 64 rows that both warp groups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
+    /// of a stage to W as it is, and 128 have no more stages so.
+    pub(super) fn grouped(self) -> Self {
+        match self.tokens {
+            32 | 64 => Self::within(227 << 10, self.tokens, Self::SPLIT_ROWS).unwrap_or(self),
+            _ => self,
+        }
+    }
+
+    /// Every one that `grouped` makes anew.
+    pub(super) fn all_grouped() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|tile| tile.grouped() != *tile).map(Self::grouped)
+    }
+
     /// Every one that `fitted` makes for tiles of a product that is split along K, or not.
     pub(super) fn all_fitted(split: bool) -> Vec<Self> {
         let rows = Self::WEIGHT_ROWS_FOR.into_iter().filter(|(_, of)| *of == split).map(|(rows, _)| rows as u32);

@@ -32,8 +32,9 @@ mod cost {
     /// Blocks that share a tile's K wait for each other, and move their sums twice.
     pub(super) const MEET: f64 = 2.0;
     pub(super) const SUMS: f64 = 6e6;
-    /// A stage of `sm90_stream`, by rows of X (32, 64, 128): where two warp groups share its K, and where each has rows of its own.
-    pub(super) const STAGE: [[f64; 2]; 3] = [[0.25, 0.45], [0.28, 0.55], [0.46, 0.2]];
+    /// A stage of `sm90_stream`, by rows of X (32, 64, 128): where two blocks share K, where two warp groups share a stage's K, and where
+    /// each of those has rows of W of its own.
+    pub(super) const STAGE: [[f64; 3]; 3] = [[0.22, 0.37, 0.45], [0.28, 0.43, 0.55], [0.5, 0.62, 0.2]];
     /// More for every row of W, of 128 rows of X.
     pub(super) const STAGE_ROW: f64 = 0.008;
 }
@@ -81,9 +82,13 @@ impl Shape {
             33..=64 => 1,
             _ => 2,
         };
-        let halves = split || StreamTile::by_groups(self.outputs, room);
-        let more = if by_rows == 2 && !halves { cost::STAGE_ROW * f64::from(tile_rows) } else { 0.0 };
-        let stage = cost::STAGE[by_rows][usize::from(!halves)] + more;
+        let way = match (split, StreamTile::by_groups(self.outputs, room)) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        let more = if by_rows == 2 && way == 2 { cost::STAGE_ROW * f64::from(tile_rows) } else { 0.0 };
+        let stage = cost::STAGE[by_rows][way] + more;
         let parts = match split {
             true if StreamTile::quarters(self.outputs, self.depth, target.units) => 4,
             true => 2,
@@ -155,10 +160,10 @@ mod tests {
     #[test]
     fn few_rows_of_a_wide_product_are_tiles_and_of_a_narrow_one_a_stream() {
         let beats = |rows, outputs, depth| Shape { rows, outputs, depth }.tiles_beat_stream(&H200);
-        for (rows, outputs, depth) in [(128, 10240, 8192), (128, 11008, 4096), (128, 13824, 5120), (128, 15360, 5120)] {
+        for (rows, outputs, depth) in [(128, 5120, 5120), (128, 5120, 13824), (128, 10240, 8192), (128, 11008, 4096), (128, 13824, 5120), (128, 15360, 5120)] {
             assert!(beats(rows, outputs, depth) && chosen(rows, outputs, depth).1, "{rows} × {outputs} × {depth}");
         }
-        for (rows, outputs, depth) in [(64, 10240, 8192), (128, 28672, 8192), (128, 1536, 384), (16, 4096, 4096)] {
+        for (rows, outputs, depth) in [(64, 10240, 8192), (128, 1024, 8192), (128, 28672, 8192), (128, 1536, 384), (16, 4096, 4096)] {
             assert!(!beats(rows, outputs, depth), "{rows} × {outputs} × {depth}");
         }
     }
