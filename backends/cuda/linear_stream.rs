@@ -3,7 +3,7 @@
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_tensor::{product, repacked_bytes, strides};
+use super::linear_tensor::{product, repacked_bytes, shape, strides};
 use super::params::params;
 use super::repack::{REPACK, repack_header};
 use super::stream::StreamTile;
@@ -18,10 +18,18 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     label: "linear/sm90_stream",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    covers: |op, target| {
+        covers(op, target)?;
+        match shape(op).tiles_beat_stream(target) {
+            true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
+            false => Ok(()),
+        }
+    },
     unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let tiles = || [false, true].into_iter().flat_map(|split| StreamTile::all_fitted(split).into_iter().map(move |tile| (tile, split)));
+        let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::all_fitted(split).into_iter().map(move |tile| (tile, split)));
+        let quartered = || StreamTile::all_fitted(true).into_iter().map(|tile| (tile.quartered(), true));
+        let tiles = || fitted().chain(quartered()).chain(StreamTile::all_grouped().map(|tile| (tile, false)));
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
     },
@@ -38,10 +46,15 @@ params! {
     }
 }
 
-/// The shape of a block's stages.
+/// The shape of a block's stages, and the blocks of a cluster.
 fn tile(op: &Linear, target: &Target) -> StreamTile {
-    let split = splits(op, target);
-    StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split), split)
+    let (split, room) = (splits(op, target), StreamTile::clusters(target.units));
+    let tile = StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, room, split), split);
+    match (split, StreamTile::by_groups(op.d_out, room)) {
+        (true, _) if StreamTile::quarters(op.d_out, op.d_in, target.units) => tile.quartered(),
+        (false, true) => tile.grouped(),
+        _ => tile,
+    }
 }
 
 /// Whether K is split.
@@ -64,11 +77,23 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90_stream {dtype}, {}, {}{}", tile.name(), activation.name(), if split { ", K split" } else { "" }),
+        name: format!(
+            "linear/sm90_stream {dtype}, {}, {}{}",
+            tile.name(),
+            activation.name(),
+            match (split, tile.cluster()) {
+                (false, _) => "",
+                (true, 2) => ", K split",
+                _ => ", K in quarters",
+            }
+        ),
         source: source!("linear/sm90_stream.cu"),
         headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda()), repack_header()],
         defines,
-        entries: &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
+        entries: match split {
+            true => &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
+            false => &[REPACK, "linear_stream", "linear_stream_groups", "linear_mma_4", "linear_mma_2"],
+        },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
 }
@@ -85,10 +110,15 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         if !product.aligned() {
             return product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]);
         }
-        let (split, room) = (splits(op, &plan.target), StreamTile::clusters(plan.target.units));
+        let split = splits(op, &plan.target);
+        let room = match tile.cluster() {
+            4 => plan.resident_clusters("linear_stream", &tile.launch(u64::from(plan.target.units) / 4))?.max(StreamTile::quarter_clusters(plan.target.units)),
+            _ => StreamTile::clusters(plan.target.units),
+        };
         let tile_rows = StreamTile::tile_rows(op.d_out, room, split);
         let clusters = StreamTile::clusters_of(op.d_out, tile_rows, split).min(room);
         let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, unused: 0 };
-        plan.launch(queue, "linear_stream", &Launch { overlap, ..tile.launch(clusters) }, &params)
+        let entry = if !split && StreamTile::by_groups(op.d_out, room) { "linear_stream_groups" } else { "linear_stream" };
+        plan.launch(queue, entry, &Launch { overlap, ..tile.launch(clusters) }, &params)
     }
 }

@@ -7,6 +7,7 @@ use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, range};
 use super::queue::starts_early;
 use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{Cut, WgmmaLaunch, WgmmaTile};
+use super::wgmma_choice::Shape;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -62,12 +63,16 @@ fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
     MmaTile::choose(op.tokens, op.d_out, false, target)
 }
 
+/// What the choice of tiles goes by.
+pub(super) fn shape(op: &Linear) -> Shape {
+    Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in) }
+}
+
 /// And into how many parts K is cut.
 fn wgmma_tile(op: &Linear, target: &Target) -> (WgmmaTile, u64) {
-    let product = (op.tokens, op.d_out, padded(op.d_in), false);
     match basis_tile(op, target) {
         Some(tile) => (tile, 1),
-        None => WgmmaTile::choose_cut(product, target),
+        None => shape(op).choose(target),
     }
 }
 
@@ -104,16 +109,17 @@ fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
 const INSTEAD: MmaTile = MmaTile::MIDDLE;
 
 fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(), INSTEAD.defines()].concat();
+    let mut defines = [tile.defines(), tile.linear_defines().into(), INSTEAD.defines()].concat();
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90 {dtype}, {} columns, {}", tile.columns_name(), activation.name()),
+        name: format!("linear/sm90 {dtype}, {} columns{}, {}", tile.columns_name(), if tile.across { " across" } else { "" }, activation.name()),
         source: source!("linear/sm90.cu"),
         headers: [vec![gemm_header(), repack_header()], adapted_headers()].concat(),
         defines,
         entries: match (tile.cuts(), tile.takes_basis()) {
-            (true, _) => &[REPACK, "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (true, false) => &[REPACK, "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
+            (true, true) => &[REPACK, "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
             (false, true) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
             (false, false) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },

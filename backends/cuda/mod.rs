@@ -46,6 +46,7 @@ mod resources;
 mod stream;
 pub mod tma;
 mod wgmma;
+mod wgmma_choice;
 
 use std::collections::HashMap;
 use std::ffi::CStr;

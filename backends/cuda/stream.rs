@@ -14,6 +14,7 @@ pub(super) struct StreamTile {
     tokens: u64,
     weight_rows: u64,
     stages: u64,
+    cluster: u64,
 }
 
 impl StreamTile {
@@ -36,7 +37,7 @@ impl StreamTile {
     const MOST_STAGES: u64 = 8;
 
     const fn new(tokens: u64, stages: u64) -> Self {
-        Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages }
+        Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages, cluster: Self::CLUSTER }
     }
 
     /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warp groups that take different
@@ -54,9 +55,29 @@ impl StreamTile {
 
     /// With room for `weight_rows` of W, and as many stages as `room` bytes hold, as long as enough of W is under way.
     pub(super) fn within(room: u64, tokens: u64, weight_rows: u64) -> Option<Self> {
-        let tile = Self { tokens, weight_rows, stages: 0 };
+        let tile = Self { tokens, weight_rows, stages: 0, cluster: Self::CLUSTER };
         let stages = (room.checked_sub(tile.shared_bytes().into())? / tile.stage_bytes()).min(Self::MOST_STAGES);
         (stages >= Self::LEAST_STAGES).then_some(Self { stages, ..tile })
+    }
+
+    /// Clusters of four, where they split K: half of the stages for each block.
+    pub(super) const fn quartered(self) -> Self {
+        Self { cluster: 4, ..self }
+    }
+
+    /// Whether so few columns, and so long a K, are worth clusters of four, of which not every multiprocessor finds a place in one.
+    pub(super) const fn quarters(columns: u64, depth: u64, units: u32) -> bool {
+        depth > 4096 && columns <= Self::quarter_clusters(units) * Self::SPLIT_ROWS
+    }
+
+    /// Clusters of four that surely fit: 30 of 33 do on an H200.
+    pub(super) const fn quarter_clusters(units: u32) -> u64 {
+        units as u64 / 4 * 7 / 8
+    }
+
+    /// Blocks of a cluster.
+    pub(super) const fn cluster(&self) -> u64 {
+        self.cluster
     }
 
     /// The smallest for that many rows of X.
@@ -71,6 +92,20 @@ impl StreamTile {
             return self;
         }
         Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split)).unwrap_or(self)
+    }
+
+    /// For tiles of at most 64 rows that both warp groups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
+    /// of a stage to W as it is, and 128 have no more stages so.
+    pub(super) fn grouped(self) -> Self {
+        match self.tokens {
+            32 | 64 => Self::within(227 << 10, self.tokens, Self::SPLIT_ROWS).unwrap_or(self),
+            _ => self,
+        }
+    }
+
+    /// Every one that `grouped` makes anew.
+    pub(super) fn all_grouped() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|tile| tile.grouped() != *tile).map(Self::grouped)
     }
 
     /// Every one that `fitted` makes for tiles of a product that is split along K, or not.
@@ -102,7 +137,7 @@ impl StreamTile {
     }
 
     pub(super) fn defines(&self, split: bool) -> Vec<(&'static str, String)> {
-        let values = [("TOKENS", self.tokens), ("STREAM_ROWS", self.weight_rows), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", Self::CLUSTER)];
+        let values = [("TOKENS", self.tokens), ("STREAM_ROWS", self.weight_rows), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", self.cluster)];
         values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("STREAM_SPLIT", split.to_string())]).collect()
     }
 
@@ -126,6 +161,11 @@ impl StreamTile {
     /// Whether a last product of that many columns is split along K: narrow tiles would each read the same X for few rows of W.
     pub(super) const fn splits(columns: u64, clusters: u64) -> bool {
         columns <= clusters * Self::SPLIT_ROWS
+    }
+
+    /// Whether blocks have one tile of so few rows that a warp group alone would multiply it: then both take them, half of a stage each.
+    pub(super) const fn by_groups(columns: u64, clusters: u64) -> bool {
+        columns <= clusters * Self::CLUSTER * Self::SPLIT_ROWS
     }
 
     /// Rows of a tile of W, where `columns` of them are dealt out to `clusters`.
@@ -153,7 +193,7 @@ impl StreamTile {
         };
         let parts = if product.gate.is_some() { 1 } else { 2 };
         let mut params = product.params();
-        params.x_map = map(&product.x, product.rows, product.x_stride, (self.tokens * parts / Self::CLUSTER).max(8))?;
+        params.x_map = map(&product.x, product.rows, product.x_stride, (self.tokens * parts / self.cluster).max(8))?;
         params.w_map = map(&product.w, product.columns, product.w_stride, u64::from(tile_rows))?;
         if let Some(gate) = &product.gate {
             params.gate_map = map(gate, product.columns, product.w_stride, u64::from(tile_rows))?;
@@ -163,8 +203,8 @@ impl StreamTile {
 
     /// How the kernels are started on that many clusters.
     pub(super) fn launch(&self, clusters: u64) -> Launch {
-        let grid = (clusters * Self::CLUSTER) as u32;
-        Launch { shared_bytes: self.shared_bytes(), cluster: [Self::CLUSTER as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
+        let grid = (clusters * self.cluster) as u32;
+        Launch { shared_bytes: self.shared_bytes(), cluster: [self.cluster as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
     }
 
     /// Clusters of `entry` that the device runs at once, at most as many as fill it, where `launch` starts that many.

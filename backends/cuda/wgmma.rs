@@ -13,26 +13,38 @@ use crate::ops::Op;
 /// A block's tile in `kernels/tile/wgmma_gemm.cuh`: 128 rows, 64 elements of K a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WgmmaTile {
-    columns: u64,
+    pub(super) columns: u64,
     stages: u64,
-    cluster: u64,
+    pub(super) cluster: u64,
+    /// The blocks of a cluster lie beside each other and share X's tile, not one below the other: for a single tile of rows.
+    pub(super) across: bool,
 }
 
 impl WgmmaTile {
-    const WIDE: Self = Self { columns: 256, stages: 4, cluster: 2 };
+    pub(super) const WIDE: Self = Self::new(256, 4);
     /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
-    const NARROW: Self = Self { columns: 128, stages: 6, cluster: 2 };
+    pub(super) const NARROW: Self = Self::new(128, 6);
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
-    const MIDDLE: Self = Self { columns: 192, stages: 5, cluster: 2 };
+    const MIDDLE: Self = Self::new(192, 5);
     /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them.
-    const FITTED: Self = Self { columns: 168, stages: 6, cluster: 2 };
-    /// Those of `linear`.
-    pub(super) const ALL: [Self; 3] = [Self::WIDE, Self::MIDDLE, Self::NARROW];
+    const FITTED: Self = Self::new(168, 6);
+    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
+    pub(super) const ALL: [Self; 9] = [
+        Self::WIDE,
+        Self::new(224, 4),
+        Self::MIDDLE,
+        Self::new(168, 5),
+        Self::new(160, 5),
+        Self::NARROW,
+        Self::beside(160, 5),
+        Self::beside(128, 6),
+        Self::beside(96, 7),
+    ];
     /// Those of `fused_mlp`: of its first product, which leaves the second what it likes best, and of the second.
     pub(super) const OF_UP: [Self; 3] = [Self::WIDE, Self::FITTED, Self::NARROW];
     pub(super) const OF_DOWN: [Self; 2] = [Self::WIDE, Self::NARROW];
-    const ROWS: u64 = 128;
-    const DEPTH: u64 = 64;
+    pub(super) const ROWS: u64 = 128;
+    pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
     /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
     const RUN: u64 = 32;
@@ -43,8 +55,16 @@ impl WgmmaTile {
     /// The least K, and the fewest outputs, of a product whose K may be cut: so long a K takes the time, and what is added up at the
     /// end is little beside it. An encoder has no such product, so that the sums of a sentence do not depend on the rows of its
     /// batch (see `model`).
-    const CUT_DEPTH: u64 = 4096;
-    const CUT_OUTPUTS: u64 = 1025;
+    pub(super) const CUT_DEPTH: u64 = 4096;
+    pub(super) const CUT_OUTPUTS: u64 = 1025;
+
+    const fn new(columns: u64, stages: u64) -> Self {
+        Self { columns, stages, cluster: 2, across: false }
+    }
+
+    const fn beside(columns: u64, stages: u64) -> Self {
+        Self { across: true, ..Self::new(columns, stages) }
+    }
 
     /// The tile of `tiles` that takes the least time for a product (rows, outputs, depth, gated) of `fused_mlp`.
     pub(super) fn choose<const N: usize>(tiles: [Self; N], product: (u64, u64, u64, bool), target: &Target) -> Self {
@@ -53,16 +73,6 @@ impl WgmmaTile {
             .filter(|tile| tile.gates() || !product.3)
             .min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
             .unwrap_or(Self::WIDE)
-    }
-
-    /// The tile of `linear`, and into how many parts its K is cut: where tiles are few, blocks of their own take each part.
-    pub(super) fn choose_cut(product: (u64, u64, u64, bool), target: &Target) -> (Self, u64) {
-        let (_, outputs, depth, gated) = product;
-        let long = !gated && depth >= Self::CUT_DEPTH && outputs >= Self::CUT_OUTPUTS;
-        let cuts = Self::ALL.into_iter().flat_map(|tile| [1, 2, 4].map(|parts| (tile, parts)));
-        let fits = |tile: &Self, parts: u64| parts == 1 || (long && tile.cuts() && tile.blocks(product).saturating_mul(parts) <= u64::from(target.units));
-        let time = |(tile, parts): &(Self, u64)| tile.time_of_parts(product, *parts, target);
-        cuts.filter(|(tile, parts)| fits(tile, *parts)).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or((Self::WIDE, 1))
     }
 
     /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
@@ -76,7 +86,7 @@ impl WgmmaTile {
 
     /// Whether there is a kernel with a basis.
     pub(super) fn takes_basis(&self) -> bool {
-        *self != Self::WIDE
+        [Self::MIDDLE, Self::NARROW].contains(self)
     }
 
     /// Whether it is for gated products too: half of its columns, of each weight, are whole in runs of 32.
@@ -86,16 +96,12 @@ impl WgmmaTile {
 
     /// Whether kernels for parts of K are compiled: a wide tile has twice the sums to exchange.
     pub(super) fn cuts(&self) -> bool {
-        *self == Self::NARROW
+        self.columns.is_multiple_of(32) && self.columns <= 160
     }
 
     /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
     pub(super) fn time(&self, product: (u64, u64, u64, bool), target: &Target) -> f64 {
-        self.time_of_parts(product, 1, target)
-    }
-
-    fn time_of_parts(&self, product: (u64, u64, u64, bool), parts: u64, target: &Target) -> f64 {
-        let rounds = self.blocks(product).saturating_mul(parts).div_ceil(u64::from(target.units));
+        let rounds = self.blocks(product).div_ceil(u64::from(target.units));
         // A narrow tile reads as much X for half the products.
         let price = match self.columns {
             256 => 1.0,
@@ -103,9 +109,8 @@ impl WgmmaTile {
             168 => 1.09,
             _ => 1.15,
         };
-        // What it takes to begin and to end, and to exchange sums.
-        let rest = if parts == 1 { 256 } else { 556 };
-        price * rounds as f64 * self.columns as f64 * (product.2 / parts + rest) as f64
+        // What it takes to begin and to end.
+        price * rounds as f64 * self.columns as f64 * (product.2 + 256) as f64
     }
 
     /// Tiles of a product (rows, outputs, depth, gated), whole clusters of them.
@@ -126,9 +131,10 @@ impl WgmmaTile {
     }
 
     /// Whole clusters of tiles.
-    fn tiles(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
+    pub(super) fn tiles(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
         let width = if gated { self.columns / 2 } else { self.columns };
-        rows.div_ceil(Self::ROWS * self.cluster).saturating_mul(self.cluster).saturating_mul(outputs.div_ceil(width))
+        let (down, across) = if self.across { (1, self.cluster) } else { (self.cluster, 1) };
+        rows.div_ceil(Self::ROWS * down).saturating_mul(self.cluster).saturating_mul(outputs.div_ceil(width * across))
     }
 
     /// Of shared memory, for outputs that go straight to Y.
@@ -159,6 +165,11 @@ impl WgmmaTile {
 
     pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
         vec![("WGMMA_COLUMNS", self.columns.to_string()), ("WGMMA_STAGES", self.stages.to_string()), ("CLUSTER", self.cluster.to_string())]
+    }
+
+    /// What there is of `linear` with this tile.
+    pub(super) fn linear_defines(&self) -> [(&'static str, String); 3] {
+        [("WGMMA_ACROSS", self.across.to_string()), ("WGMMA_CUTS", self.cuts().to_string()), ("WGMMA_BASIS", self.takes_basis().to_string())]
     }
 
     /// The same of the first product of `fused_mlp`, beside those of the second.
@@ -223,9 +234,11 @@ impl Product<'_> {
             let (dims, box_dims) = ([self.depth, 2, eights, 4], [WgmmaTile::DEPTH as u32, 2, count, 4]);
             Layout { dtype: self.dtype, dims: &dims, strides: &[stride, 8 * stride, 2 * stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
         };
-        params.x_map = rows(&self.x, self.rows, self.x_stride, WgmmaTile::ROWS)?;
+        params.x_map = rows(&self.x, self.rows, self.x_stride, if tile.across { WgmmaTile::ROWS / 2 } else { WgmmaTile::ROWS })?;
         if params.vector == 0 {
-            params.w_map = rows(&self.w, self.columns, stride, tile.columns / 2)?;
+            // Blocks bring half of W's tile each, where that is whole in eights.
+            let halves = !tile.across && (tile.columns / 2).is_multiple_of(8);
+            params.w_map = rows(&self.w, self.columns, stride, if halves { tile.columns / 2 } else { tile.columns })?;
             return Ok(params);
         }
         params.w_map = runs(&self.w, 4)?;
@@ -313,9 +326,13 @@ mod tests {
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
+    fn choose((rows, outputs, depth, _): (u64, u64, u64, bool)) -> (WgmmaTile, u64) {
+        super::super::wgmma_choice::Shape { rows, outputs, depth }.choose(&H200)
+    }
+
     #[test]
     fn a_tile_is_as_small_as_the_work_asks_for() {
-        let linear = |product| WgmmaTile::choose_cut(product, &H200).0;
+        let linear = |product| choose(product).0;
         assert_eq!(linear((4096, 4096, 4096, false)), WgmmaTile::WIDE);
         assert_eq!(linear((512, 4096, 4096, false)), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
         for tile in WgmmaTile::ALL {
@@ -336,11 +353,11 @@ mod tests {
 
     #[test]
     fn a_long_k_is_cut_where_tiles_are_few_and_the_sums_fit() {
-        for product in [(4096, 4096, 4096, false), (256, 1024, 4096, false), (256, 4096, 1024, false), (256, 4096, 4096, true)] {
-            assert_eq!(WgmmaTile::choose_cut(product, &H200).1, 1, "{product:?}");
+        for product in [(4096, 4096, 4096, false), (256, 1024, 4096, false), (256, 4096, 1024, false)] {
+            assert_eq!(choose(product).1, 1, "{product:?}");
         }
         for (rows, outputs, depth) in [(129, 4096, 4096), (256, 4096, 4096), (256, 4096, 11008), (65, 2048, 8192)] {
-            let (tile, parts) = WgmmaTile::choose_cut((rows, outputs, depth, false), &H200);
+            let (tile, parts) = choose((rows, outputs, depth, false));
             assert!(parts > 1 && tile.tiles(rows, outputs, false) * parts <= 132, "{rows} × {outputs} × {depth}: {parts} of {tile:?}");
             assert!(tile.cut_bytes(rows, outputs, parts) <= 32 << 20);
         }

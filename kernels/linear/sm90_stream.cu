@@ -6,22 +6,34 @@
 #include "linear/mma.cuh"
 #include "tile/repack_operands.cuh"
 
-extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) linear_stream(const __grid_constant__ LinearStreamParams p) {
-    extern __shared__ __align__(1024) char shared[];
+template <u32 CUT> __device__ __forceinline__ void stream(const LinearStreamParams &p, char *shared) {
     StreamRing ring(shared);
     f32 sum[1][TOKENS / 2];
     if (threadIdx.x < 256) {
         registers_take<232>();
-        stream_products<false, STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, sum);
-        stream_end<STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, true, sum[0]);
+        stream_products<false, CUT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, sum);
+        stream_end<CUT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, true, sum[0]);
     } else {
         registers_give<40>();
         if (threadIdx.x == 256) {
-            stream_weights<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring);
+            stream_weights<false, CUT>(p.gemm, p.tile_rows, ring);
         } else if (threadIdx.x == 288) {
-            stream_tokens<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring);
+            stream_tokens<false, CUT>(p.gemm, p.tile_rows, ring);
         }
         __syncwarp();
-        stream_end<STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, false, sum[0]);
+        stream_end<CUT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, false, sum[0]);
     }
 }
+
+extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) linear_stream(const __grid_constant__ LinearStreamParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    stream<STREAM_SPLIT ? BY_BLOCKS : WHOLE>(p, shared);
+}
+
+// Where a block has one tile, of at most 64 rows of W: a warp group alone would multiply it.
+#if !STREAM_SPLIT
+extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) linear_stream_groups(const __grid_constant__ LinearStreamParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    stream<BY_GROUPS>(p, shared);
+}
+#endif

@@ -63,10 +63,12 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 #define NAMES_64 NAMES_32 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_84 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83"
 #define NAMES_96 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_104 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define NAMES_112 NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
 #define NAMES_128 NAMES_96 ", " "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
@@ -91,7 +93,8 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 144 || N == 168 || N == 192 || N == 208 || N == 256, "a width that there is");
+    static_assert(N == 16 || N == 32 || N == 64 || N == 96 || N == 128 || N == 144 || N == 160 || N == 168 || N == 192 || N == 208 || N == 224 || N == 256,
+                  "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
@@ -110,6 +113,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
         } else {
             WGMMA_SS(64, "bf16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
         }
+    } else if constexpr (N == 96) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(96, "f16", NAMES_48, "%48", "%49", "%50", "%51", "%52", D32(0), D8(32), D8(40));
+        } else {
+            WGMMA_SS(96, "bf16", NAMES_48, "%48", "%49", "%50", "%51", "%52", D32(0), D8(32), D8(40));
+        }
     } else if constexpr (N == 128) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(128, "f16", NAMES_64, "%64", "%65", "%66", "%67", "%68", D32(0), D32(32));
@@ -121,6 +130,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(144, "f16", NAMES_72, "%72", "%73", "%74", "%75", "%76", D32(0), D32(32), D8(64));
         } else {
             WGMMA_SS(144, "bf16", NAMES_72, "%72", "%73", "%74", "%75", "%76", D32(0), D32(32), D8(64));
+        }
+    } else if constexpr (N == 160) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(160, "f16", NAMES_80, "%80", "%81", "%82", "%83", "%84", D32(0), D32(32), D8(64), D8(72));
+        } else {
+            WGMMA_SS(160, "bf16", NAMES_80, "%80", "%81", "%82", "%83", "%84", D32(0), D32(32), D8(64), D8(72));
         }
     } else if constexpr (N == 168) {
         if constexpr (is_f16<T>) {
@@ -139,6 +154,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(208, "f16", NAMES_104, "%104", "%105", "%106", "%107", "%108", D32(0), D32(32), D32(64), D8(96));
         } else {
             WGMMA_SS(208, "bf16", NAMES_104, "%104", "%105", "%106", "%107", "%108", D32(0), D32(32), D32(64), D8(96));
+        }
+    } else if constexpr (N == 224) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(224, "f16", NAMES_112, "%112", "%113", "%114", "%115", "%116", D32(0), D32(32), D32(64), D8(96), D8(104));
+        } else {
+            WGMMA_SS(224, "bf16", NAMES_112, "%112", "%113", "%114", "%115", "%116", D32(0), D32(32), D32(64), D8(96), D8(104));
         }
     } else if constexpr (N == 256) {
         if constexpr (is_f16<T>) {

@@ -3,8 +3,9 @@
 //
 // The host cuts W into tiles of `tile_rows` rows (at most 128, even), so that the blocks are evenly loaded. The blocks of a cluster
 // either take neighbouring tiles and share what they read of X, each bringing a part of it to all; or, where the tiles would be
-// narrow (SPLIT), all take one tile of at most 64 rows, each a part of K, and add up through each other's shared memory, always in the
-// same order. Results are bitwise the same from run to run.
+// narrow (BY_BLOCKS), all take one tile of at most 64 rows, each a part of K, and add up through each other's shared memory, always in the
+// same order. Between the two (BY_GROUPS) blocks have a tile of at most 64 rows each, and their two warp groups half of every stage's K.
+// Results are bitwise the same from run to run.
 //
 // The host defines TOKENS (16, 32, 64, 128: at least the rows of X), STREAM_ROWS (of W in a stage: 128; 64 do where K is split, 96 for tiles
 // of no more),
@@ -60,8 +61,12 @@ struct StreamRing {
     __device__ __forceinline__ char *x(u32 part) const { return tiles + stage * STREAM_STAGE + 2 * W_PART + part * X_PART; }
 };
 
+// How K is split: not at all, over the blocks of a cluster and their warp groups, or over the warp groups of each block alone.
+enum StreamCut : u32 { WHOLE, BY_BLOCKS, BY_GROUPS };
+
 // What a block takes of a product.
-template <bool GATED, bool SPLIT> struct StreamWork {
+template <bool GATED, u32 CUT> struct StreamWork {
+    static constexpr bool SPLIT = CUT == BY_BLOCKS;
     static constexpr u32 DEPTH = GATED ? 64 : 128;
     u64 first, next, columns;
     u32 begin, end, rank;
@@ -85,8 +90,8 @@ template <bool GATED, bool SPLIT> struct StreamWork {
 };
 
 // Of one thread: brings W, as far ahead as there are stages.
-template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_weights(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
-    StreamWork<GATED, SPLIT> work(p, tile_rows);
+template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_weights(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
+    StreamWork<GATED, CUT> work(p, tile_rows);
     work.each([&](u64 row) {
         for (u32 step = work.begin; step < work.end; step++) {
             mbarrier_wait(&ring.empty_w[ring.stage], ring.phase ^ 1);
@@ -101,11 +106,11 @@ template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_weights
 }
 
 // Of one thread: brings X.
-template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_tokens(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
+template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_tokens(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
     // A block's share of the parts, and whole patterns of the swizzle.
     constexpr u32 PARTS = GATED ? 1 : 2, SHARE = TOKENS * PARTS / STREAM_CLUSTER < 8 ? 8 : TOKENS * PARTS / STREAM_CLUSTER;
     static_assert(TOKENS % SHARE == 0, "a share lies in one part");
-    StreamWork<GATED, SPLIT> work(p, tile_rows);
+    StreamWork<GATED, CUT> work(p, tile_rows);
     work.each([&](u64) {
         for (u32 step = work.begin; step < work.end; step++) {
             mbarrier_wait(&ring.empty_x[ring.stage], ring.phase ^ 1);
@@ -115,7 +120,7 @@ template <bool GATED, bool SPLIT> __device__ __forceinline__ void stream_tokens(
 #pragma unroll
             for (u32 piece = 0; piece < PARTS * TOKENS / SHARE; piece++) {
                 u32 part = piece * SHARE / TOKENS, token = piece * SHARE % TOKENS;
-                if constexpr (SPLIT) {
+                if constexpr (CUT == BY_BLOCKS) {
                     tma_load_2d(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token);
                 } else if (piece == work.rank) {
                     tma_load_2d_multicast(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token, (1 << STREAM_CLUSTER) - 1);
@@ -198,11 +203,12 @@ __device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u
 
 // Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
-template <bool GATED, bool SPLIT, u32 FORM, class Sums = NoSums>
+template <bool GATED, u32 CUT, u32 FORM, class Sums = NoSums>
 __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_rows, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
                                                 Sums sums = Sums()) {
+    constexpr bool SPLIT = CUT != WHOLE;
     static_assert(SPLIT || (128 - STREAM_ROWS) * LINE <= 2 * X_PART, "both warp groups read within the stage");
-    StreamWork<GATED, SPLIT> work(p, tile_rows);
+    StreamWork<GATED, CUT> work(p, tile_rows);
     u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
     // Where K is split, the warp groups take the same rows, each half of every part's K.
     constexpr u32 FRAGMENTS = SPLIT ? 2 : 4;
@@ -216,7 +222,7 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
             mbarrier_arrive(&ring.empty_w[which]);
         }
         if (thread < STREAM_CLUSTER) {
-            mbarrier_arrive_remote_relaxed(&ring.empty_x[which], SPLIT ? work.rank : thread);
+            mbarrier_arrive_remote_relaxed(&ring.empty_x[which], work.SPLIT ? work.rank : thread);
         }
     };
     auto load = [&](u32 part) {
@@ -291,19 +297,19 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
 
 // The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
 // outputs. `multiplies`: of the warp groups whose sums these are.
-template <bool SPLIT, u32 FORM, class Sums = NoSums>
+template <u32 CUT, u32 FORM, class Sums = NoSums>
 __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
                                            Sums sums = Sums()) {
     // Parts of K, and blocks of tokens that one warp group adds up.
-    constexpr u32 PARTS = 2 * STREAM_CLUSTER, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
+    constexpr u32 PARTS = CUT == BY_BLOCKS ? 2 * STREAM_CLUSTER : 2, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
     static_assert(2 * PARTS * BLOCKS * 2048 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
     // Nothing is under way to any block's stages any more, and nobody reads them.
     cluster_arrive();
     cluster_wait();
-    if constexpr (SPLIT) {
-        StreamWork<false, true> work(p, tile_rows);
+    if constexpr (CUT != WHOLE) {
+        StreamWork<false, CUT> work(p, tile_rows);
         bool empty = work.begin == work.end;
-        u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, own = work.rank * 2 + group;
+        u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, own = (work.SPLIT ? work.rank * 2 : 0) + group;
         // The sums of one part of K for one block of tokens of a warp group.
         auto place = [&](u32 to, u32 from, u32 index) { return (f32 *)ring.tiles + ((to % 2 * PARTS + from) * BLOCKS + index) * 512 + thread * 4; };
         if (multiplies) {
@@ -311,13 +317,13 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
             for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
                 u32 to = block % PARTS;
                 float4 four = {sum[block * 4], sum[block * 4 + 1], sum[block * 4 + 2], sum[block * 4 + 3]};
-                cluster_write(cluster_address(shared_address(place(to, own, block / PARTS)), to / 2), empty ? float4{0.0f, 0.0f, 0.0f, 0.0f} : four);
+                cluster_write(cluster_address(shared_address(place(to, own, block / PARTS)), work.SPLIT ? to / 2 : work.rank), empty ? float4{0.0f, 0.0f, 0.0f, 0.0f} : four);
             }
         }
         cluster_arrive();
         cluster_wait();
         if (multiplies) {
-            u64 row = work.first, last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
+            u64 row = work.first + (work.SPLIT ? 0 : work.rank * tile_rows), last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
 #pragma unroll
             for (u32 index = 0; index < BLOCKS; index++) {
                 u32 block = index * PARTS + own;

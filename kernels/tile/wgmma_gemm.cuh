@@ -37,12 +37,17 @@ struct WgmmaItem {
     __device__ __forceinline__ u32 end(u32 steps) const { return steps * (cut.part + 1) / cut.parts; }
 };
 
-// Brings W's rows of one stage, elements `k` and on, from row `first` on. The blocks of a cluster each bring half of them to both.
-template <u32 COLUMNS, bool GATED, bool ODD>
+// Brings W's rows of one stage, elements `k` and on, from row `first` on. The blocks of a cluster each bring half of them to both, or
+// where they lie beside each other (ACROSS), all of their own.
+template <u32 COLUMNS, bool GATED, bool ODD, bool ACROSS>
 __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile, u64 *full, u32 rank, i32 k, i32 first) {
     constexpr u32 SETS = GATED ? 2 : 1, OUTPUTS = COLUMNS / SETS, RUNS = OUTPUTS / 32;
     static_assert(!GATED || OUTPUTS % 32 == 0, "whole runs of both weights");
-    if constexpr (ODD) {
+    constexpr bool ALONE = CLUSTER == 1 || ACROSS;
+    if constexpr (ODD && (ACROSS || COLUMNS / 2 % 8 != 0)) {
+        // A half that is not whole in eights would start in the middle of the swizzle's pattern.
+        tma_load_2d(w_tile, &p.w_map, full, k, first);
+    } else if constexpr (ODD) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             char *to = w_tile + half * (COLUMNS / 2) * PANEL;
@@ -62,7 +67,7 @@ __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile,
 #pragma unroll
             for (u32 run = 0; run < RUNS + (OUTPUTS % 32 ? 1 : 0); run++) {
                 const tensor_map *map = run == RUNS ? &p.rest_map : set ? &p.gate_map : &p.w_map;
-                if constexpr (CLUSTER == 1) {
+                if constexpr (ALONE) {
                     tma_load_4d(to + run * 32 * PANEL, map, full, k, 0, first / 8 + i32(run) * 4, 0);
                 } else if ((GATED ? set : run / ((RUNS + 1) / 2)) == rank) {
                     tma_load_4d_multicast(to + run * 32 * PANEL, map, full, k, 0, first / 8 + i32(run) * 4, 0, 3);
@@ -74,7 +79,8 @@ __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile,
 
 // Has the residual's part under a block's tile brought to the second-level cache. By a warp.
 template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const GemmParams &p, u64 y, u64 first) {
-    u64 width = p.columns - first < OUTPUTS ? p.columns - first : OUTPUTS;
+    // The second of two blocks side by side may have none.
+    u64 there = first < p.columns ? p.columns - first : 0, width = there < OUTPUTS ? there : OUTPUTS;
     for (u64 row = y + threadIdx.x % 32; row < y + WGMMA_ROWS && row < p.rows; row += 32) {
         const element *from = p.residual + row * p.y_stride + first;
         for (u64 column = 0; column < width; column += 64) {
@@ -84,9 +90,11 @@ template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const G
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
-// CUT: K may be cut into parts.
-template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
-    constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
+// CUT: K may be cut into parts. ACROSS: where there is one tile of rows, two blocks of a cluster lie beside each other and share that of X.
+template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD, bool ACROSS = false>
+__device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
+    constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS, DOWN = ACROSS ? 1 : CLUSTER, BESIDE = ACROSS ? CLUSTER : 1;
+    static_assert(!ACROSS || CLUSTER == 2, "each brings half of X's tile");
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
     WgmmaRing<COLUMNS, RING, CUT> ring(shared);
@@ -111,7 +119,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
         grid_wait();
     }
     // Places fit into 32 bits (the host sees to it), and so does the count of tiles of anything that fits into a memory.
-    u32 down = u32((p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER)), across = u32((p.columns + OUTPUTS - 1) / OUTPUTS);
+    u32 down = u32((p.rows + WGMMA_ROWS * DOWN - 1) / (WGMMA_ROWS * DOWN)), across = u32((p.columns + OUTPUTS * BESIDE - 1) / (OUTPUTS * BESIDE));
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
     u32 stage = 0, phase = 0, parts = CUT ? p.parts : 1, items = down * across;
     if (parts > 1) {
@@ -124,16 +132,24 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
             u32 lane = threadIdx.x % 32;
             for (u32 index = blockIdx.x / CLUSTER; index < items; index += gridDim.x / CLUSTER) {
                 WgmmaItem item(p, index, down, across, parts);
-                i32 y = i32((item.row * CLUSTER + rank) * WGMMA_ROWS), first = i32(item.column * OUTPUTS);
+                i32 y = i32((item.row * DOWN + (ACROSS ? 0 : rank)) * WGMMA_ROWS), first = i32((item.column * BESIDE + (ACROSS ? rank : 0)) * OUTPUTS);
                 u32 begin = item.begin(steps), end = item.end(steps);
                 for (u32 step = begin; step < end; step++) {
                     ring.wait_free(stage, phase);
                     if (lane == 0) {
                         char *x_tile = ring.x_tile(stage);
                         i32 k = i32(step * WGMMA_DEPTH);
-                        u64 *full = ring.expect(stage);
-                        tma_load_2d(x_tile, &p.x_map, full, k, y);
-                        bring_weights<COLUMNS, GATED, ODD>(p, x_tile + WGMMA_X_BYTES, full, rank, k, first);
+                        // A half of X's tile in which there is no row takes as long as any other: it is left as it is.
+                        constexpr u32 HALF = WGMMA_ROWS / 2;
+                        u64 *full = ring.expect(stage, ring.STAGE - (ACROSS && y + HALF >= p.rows ? HALF * PANEL : 0));
+                        if constexpr (ACROSS) {
+                            if (y + rank * HALF < p.rows) {
+                                tma_load_2d_multicast(x_tile + rank * HALF * PANEL, &p.x_map, full, k, y + i32(rank * HALF), 3);
+                            }
+                        } else {
+                            tma_load_2d(x_tile, &p.x_map, full, k, y);
+                        }
+                        bring_weights<COLUMNS, GATED, ODD, ACROSS>(p, x_tile + WGMMA_X_BYTES, full, rank, k, first);
                     }
                     __syncwarp();
                     if (!GATED && p.residual && step == begin) {
@@ -150,7 +166,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool CUT, bool ODD> __dev
         for (u32 index = blockIdx.x / CLUSTER; index < items; index += gridDim.x / CLUSTER) {
             WgmmaItem item(p, index, down, across, parts);
             u32 last = ring.multiply(stage, phase, group, item.begin(steps), item.end(steps), d);
-            u64 row = u64(item.row * CLUSTER + rank) * WGMMA_ROWS, column = u64(item.column) * OUTPUTS;
+            u64 row = u64(item.row * DOWN + (ACROSS ? 0 : rank)) * WGMMA_ROWS, column = u64(item.column * BESIDE + (ACROSS ? rank : 0)) * OUTPUTS;
             Ahead ahead;
             if constexpr (!GATED) {
                 if (!ODD && p.residual && item.cut.parts == 1) {

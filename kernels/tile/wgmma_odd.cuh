@@ -13,7 +13,7 @@ constexpr u32 ODD_ROWS = 8;   // of a warp, at a time: as the lower and the uppe
 // The rows of one warp from Y's row `row` and output `column` on, and their room in shared memory.
 template <class P> struct OddRows {
     // A row's whole words, and one for what it is moved by: rows are then four banks from each other. Lanes of a row, and steps of a warp.
-    static constexpr u32 WORDS = P::PIECES * 4, LINE = (WORDS + 1) * 8, LANES = WORDS > 16 ? 32 : 16, STEPS = ODD_ROWS * LANES / 32;
+    static constexpr u32 WORDS = P::PIECES * 4 + P::REST / 8, LINE = (WORDS + 1) * 8, LANES = WORDS > 16 ? 32 : 16, STEPS = ODD_ROWS * LANES / 32;
 
     const GemmParams &p;
     element *lines;

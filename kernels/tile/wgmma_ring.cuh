@@ -57,8 +57,8 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct
     __device__ __forceinline__ void wait_free(u32 stage, u32 phase) const { mbarrier_wait(&empty[stage], phase ^ 1); }
 
     // The barrier that is told when the stage is full, and now of how many bytes. By one thread.
-    __device__ __forceinline__ u64 *expect(u32 stage) const {
-        mbarrier_arrive_expect(&full[stage], STAGE);
+    __device__ __forceinline__ u64 *expect(u32 stage, u32 bytes = STAGE) const {
+        mbarrier_arrive_expect(&full[stage], bytes);
         return &full[stage];
     }
 
