@@ -26,9 +26,11 @@ def flash_attention_4():
             site.addsitedir(folder)
     if not there("flash_attn.cute"):
         return None
-    from flash_attn.cute import flash_attn_func
 
     def attention(q, k, v, causal):
+        # Here, so that what it lacks is told as its own.
+        from flash_attn.cute import flash_attn_func
+
         out = flash_attn_func(q, k, v, causal=causal)
         return out[0] if isinstance(out, tuple) else out
 

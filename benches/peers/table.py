@@ -33,7 +33,7 @@ def row(entry: dict, peers: list[dict]) -> list[str]:
     """A shape: ours, and the peer whose time with cold caches is least."""
     told = [peer for peer in peers if "cold" in peer]
     best = min(told, key=lambda peer: peer["cold"]["median"], default=None)
-    peer = [best["peer"], seconds(best["cold"]["median"])] if best else ["–", "–"]
+    peer = [best["peer"], seconds(best["cold"]["median"]) + (" †" if best["cold"].get("waited") else "")] if best else ["–", "–"]
     if entry["status"] != "measured":
         return [entry["name"], entry["status"], "–", "–", "–", "–", *peer, "–", "–"]
     cold, warm = entry["cold"]["median"], entry["warm"]["median"]
@@ -89,8 +89,15 @@ def grid(results: list[dict], peers: dict[str, list[dict]]) -> tuple[list[str], 
 def notes(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
     """Why there is no time, ours or a peer's."""
     own = [f"{entry['name']}: {entry['status']}: {entry['why']}" for entry in results if entry["status"] != "measured"]
-    other = [f"{name}: {peer['peer']}: {peer['why']}" for name, all_of in peers.items() for peer in all_of if "why" in peer]
-    if any("launch_bound" in entry.get("flags", []) for entry in results):
+    reasons = {}
+    for name, all_of in peers.items():
+        for peer in all_of:
+            if "why" in peer:
+                reasons.setdefault(f"{peer['peer']}: {peer['why']}", []).append(name)
+    # What a peer lacks on most shapes is said once.
+    other = [f"{', '.join(names) if len(names) < 4 else f'{len(names)} shapes'}: {reason}" for reason, names in reasons.items()]
+    waited = any(peer.get("cold", {}).get("waited") for all_of in peers.values() for peer in all_of)
+    if waited or any("launch_bound" in entry.get("flags", []) for entry in results):
         own.append("†: the device may have waited for the host")
     return own + other
 

@@ -33,7 +33,8 @@ class Timer:
         return first.elapsed_time(last) * 1e-3
 
     def time(self, work, warm: bool) -> dict:
-        """Seconds of one call of `work` in the middle of all, and their number."""
+        """Seconds of one call of `work` in the middle of all, and their number: of those that the device did not have to wait
+        for, and `waited` where it had to for each."""
         host = float("inf")
         for _ in range(max(self.warmup, 2)):
             torch.cuda.synchronize()
@@ -43,7 +44,7 @@ class Timer:
         torch.cuda.synchronize()
         # Enough work ahead that the host is done before the device begins.
         flushes = max(1, min(MOST_FLUSHES, -int(-2 * (host + 20e-6) // self.flush_seconds)))
-        times, marks = [], []
+        free, held, marks = [], [], []
         deadline = time.perf_counter() + self.limit
         for number in range(1, self.iterations + 1):
             for _ in range(flushes):
@@ -54,14 +55,17 @@ class Timer:
             pair[0].record()
             work()
             pair[1].record()
-            marks.append(pair)
+            # The device is past the first mark before the host is done: what lies between may hold a wait for the host.
+            marks.append((pair, held if pair[0].query() else free))
             if len(marks) == TOGETHER or number == self.iterations:
                 torch.cuda.synchronize()
-                times += [first.elapsed_time(last) * 1e-3 for first, last in marks]
+                for (first, last), times in marks:
+                    times.append(first.elapsed_time(last) * 1e-3)
                 marks = []
                 if time.perf_counter() > deadline:
                     break
-        return {"median": statistics.median(times), "min": min(times), "count": len(times)}
+        times = free or held
+        return {"median": statistics.median(times), "min": min(times), "count": len(times)} | ({} if free else {"waited": True})
 
 
 def captured(work):
