@@ -41,6 +41,11 @@ __device__ __forceinline__ u64 wgmma_moved(u64 descriptor, u32 bytes) {
     return (descriptor & 0xffffffff00000000ull) | (u32(descriptor) + (bytes >> 4));
 }
 
+// The same place in another pattern.
+__device__ __forceinline__ u64 wgmma_patterned(u64 descriptor, u32 stride, Swizzle swizzle) {
+    return (wgmma_descriptor(0, 0, stride, swizzle) & 0xffffffff00000000ull) | u32(descriptor);
+}
+
 // A descriptor that is the same in all lanes, said so that the compiler knows: what is added to it then happens in uniform
 // registers, where the instruction reads it, and not in every lane with a move for each.
 __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
@@ -65,10 +70,12 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 #define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_84 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83"
+#define NAMES_88 NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define NAMES_96 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_104 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
 #define NAMES_112 NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_120 NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define NAMES_128 NAMES_96 ", " "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
@@ -93,8 +100,7 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 96 || N == 128 || N == 144 || N == 160 || N == 168 || N == 192 || N == 208 || N == 224 || N == 256,
-                  "a width that there is");
+    static_assert(N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 176 && N != 240), "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
@@ -113,11 +119,23 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
         } else {
             WGMMA_SS(64, "bf16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
         }
+    } else if constexpr (N == 80) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(80, "f16", NAMES_40, "%40", "%41", "%42", "%43", "%44", D32(0), D8(32));
+        } else {
+            WGMMA_SS(80, "bf16", NAMES_40, "%40", "%41", "%42", "%43", "%44", D32(0), D8(32));
+        }
     } else if constexpr (N == 96) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(96, "f16", NAMES_48, "%48", "%49", "%50", "%51", "%52", D32(0), D8(32), D8(40));
         } else {
             WGMMA_SS(96, "bf16", NAMES_48, "%48", "%49", "%50", "%51", "%52", D32(0), D8(32), D8(40));
+        }
+    } else if constexpr (N == 112) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(112, "f16", NAMES_56, "%56", "%57", "%58", "%59", "%60", D32(0), D8(32), D8(40), D8(48));
+        } else {
+            WGMMA_SS(112, "bf16", NAMES_56, "%56", "%57", "%58", "%59", "%60", D32(0), D8(32), D8(40), D8(48));
         }
     } else if constexpr (N == 128) {
         if constexpr (is_f16<T>) {
@@ -172,7 +190,7 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
 
 template <class T, int N, int B_MN = 0>
 __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 192 || N == 256, "a width that there is");
+    static_assert(N % 16 == 0 && N <= 256 && N != 48, "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_RS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14", D8(0));
@@ -215,11 +233,47 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
         } else {
             WGMMA_RS(128, "bf16", NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", D32(0), D32(32));
         }
+    } else if constexpr (N == 144) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(144, "f16", NAMES_72, "%72", "%73", "%74", "%75", "%76", "%77", "%78", D32(0), D32(32), D8(64));
+        } else {
+            WGMMA_RS(144, "bf16", NAMES_72, "%72", "%73", "%74", "%75", "%76", "%77", "%78", D32(0), D32(32), D8(64));
+        }
+    } else if constexpr (N == 160) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(160, "f16", NAMES_80, "%80", "%81", "%82", "%83", "%84", "%85", "%86", D32(0), D32(32), D8(64), D8(72));
+        } else {
+            WGMMA_RS(160, "bf16", NAMES_80, "%80", "%81", "%82", "%83", "%84", "%85", "%86", D32(0), D32(32), D8(64), D8(72));
+        }
+    } else if constexpr (N == 176) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(176, "f16", NAMES_88, "%88", "%89", "%90", "%91", "%92", "%93", "%94", D32(0), D32(32), D8(64), D8(72), D8(80));
+        } else {
+            WGMMA_RS(176, "bf16", NAMES_88, "%88", "%89", "%90", "%91", "%92", "%93", "%94", D32(0), D32(32), D8(64), D8(72), D8(80));
+        }
     } else if constexpr (N == 192) {
         if constexpr (is_f16<T>) {
             WGMMA_RS(192, "f16", NAMES_96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", D32(0), D32(32), D32(64));
         } else {
             WGMMA_RS(192, "bf16", NAMES_96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", D32(0), D32(32), D32(64));
+        }
+    } else if constexpr (N == 208) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(208, "f16", NAMES_104, "%104", "%105", "%106", "%107", "%108", "%109", "%110", D32(0), D32(32), D32(64), D8(96));
+        } else {
+            WGMMA_RS(208, "bf16", NAMES_104, "%104", "%105", "%106", "%107", "%108", "%109", "%110", D32(0), D32(32), D32(64), D8(96));
+        }
+    } else if constexpr (N == 224) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(224, "f16", NAMES_112, "%112", "%113", "%114", "%115", "%116", "%117", "%118", D32(0), D32(32), D32(64), D8(96), D8(104));
+        } else {
+            WGMMA_RS(224, "bf16", NAMES_112, "%112", "%113", "%114", "%115", "%116", "%117", "%118", D32(0), D32(32), D32(64), D8(96), D8(104));
+        }
+    } else if constexpr (N == 240) {
+        if constexpr (is_f16<T>) {
+            WGMMA_RS(240, "f16", NAMES_120, "%120", "%121", "%122", "%123", "%124", "%125", "%126", D32(0), D32(32), D32(64), D8(96), D8(104), D8(112));
+        } else {
+            WGMMA_RS(240, "bf16", NAMES_120, "%120", "%121", "%122", "%123", "%124", "%125", "%126", D32(0), D32(32), D32(64), D8(96), D8(104), D8(112));
         }
     } else if constexpr (N == 256) {
         if constexpr (is_f16<T>) {
@@ -243,7 +297,11 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef NAMES_56
 #undef NAMES_64
 #undef NAMES_72
+#undef NAMES_80
 #undef NAMES_84
+#undef NAMES_88
 #undef NAMES_96
 #undef NAMES_104
+#undef NAMES_112
+#undef NAMES_120
 #undef NAMES_128

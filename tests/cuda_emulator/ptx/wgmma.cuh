@@ -18,18 +18,21 @@ inline u64 wgmma_descriptor(u32 address, u32 leading, u32 stride, Swizzle swizzl
 
 inline u64 wgmma_moved(u64 descriptor, u32 bytes) { return (descriptor & 0xffffffff00000000ull) | (u32(descriptor) + (bytes >> 4)); }
 
+inline u64 wgmma_patterned(u64 descriptor, u32 stride, Swizzle swizzle) {
+    return (wgmma_descriptor(0, 0, stride, swizzle) & 0xffffffff00000000ull) | u32(descriptor);
+}
+
 inline u64 wgmma_uniform(u64 descriptor) { return (descriptor & 0xffffffff00000000ull) | __shfl_sync(0xffffffffu, u32(descriptor), 0); }
 
 template <class T> constexpr bool is_f16 = false;
 template <> constexpr bool is_f16<f16> = true;
 
 template <class T, int N, int A_MN = 0, int B_MN = 0> void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 96 || N == 128 || N == 144 || N == 160 || N == 168 || N == 192 || N == 208 || N == 224 || N == 256,
-                  "a width that there is");
+    static_assert(N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 176 && N != 240), "a width that there is");
     emulated_wgmma({d, nullptr, a, b, N, A_MN, B_MN, accumulate, !is_f16<T>});
 }
 
 template <class T, int N, int B_MN = 0> void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate) {
-    static_assert(N == 16 || N == 32 || N == 64 || N == 80 || N == 96 || N == 112 || N == 128 || N == 192 || N == 256, "a width that there is");
+    static_assert(N % 16 == 0 && N <= 256 && N != 48, "a width that there is");
     emulated_wgmma({d, a, 0, b, N, false, B_MN, accumulate, !is_f16<T>});
 }
