@@ -1,13 +1,12 @@
 //! `attention` on Hopper: TMA, warp specialisation, wgmma.
 
-use super::attention::{AttentionParams, headers, parameters};
+use super::attention::parameters;
 use super::attention_lists as lists;
-use super::attention_pairs::{self as pairs, Pairs};
-use super::attention_repack::{self as repack, Repack, Rows};
+use super::attention_pairs::Pairs;
+use super::attention_repack::{Repack, Rows};
 use super::attention_sm80 as sm80;
-use super::jit::{Arch, Unit, source};
+use super::attention_sm90_tile::{GROUP, LISTED, NARROW, PANEL, ROWS, Tile, TmaParams, WIDEST, held, keys, units, work};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
-use super::params::params;
 use super::tma::{Layout, Swizzle, TensorMap};
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -28,123 +27,12 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-params! {
-    /// Descriptions of q, k and v, and what every variant takes.
-    TmaParams {
-        q: map,
-        k: map,
-        v: map,
-        common: AttentionParams,
-        /// Where blocks ask for their next tile: zero between launches. Null where each has one.
-        queue: [u32],
-        /// The plan of blocks of 64, where there is one.
-        pairs: [i32],
-        /// Tiles.
-        work: u32,
-        /// Columns that a pattern has room for in the plan.
-        region: u32,
-    }
-}
-
-/// Rows of a tile but for the larger one, keys of a step, and stages of Q and of the ring in `kernels/attention/sm90.cu`.
-pub(crate) const ROWS: u64 = 128;
-const KEYS: u64 = 128;
-const Q_STAGES: u64 = 2;
-const STAGES: u64 = 2;
-/// Rows of a warp group.
-const GROUP: u64 = 64;
-/// Up to this many elements of a head the registers hold a third warp group.
-const NARROW: u64 = 64;
 /// Steps from which on two tiles share them.
 const SHARED_STEPS: u64 = 16;
 /// Bytes of keys and values that stay in the second-level cache, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
-/// Bytes for the barriers.
-const BARRIERS: u64 = 512;
-/// Elements of a copied row: 128 bytes, as wide as the swizzle.
-const PANEL: u64 = 64;
 /// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
 const COPIES_AT: u64 = 256;
-/// Head dimensions that a kernel is compiled for: of a head between two, products go as far as the next.
-pub(crate) const HELD: [u64; 6] = [32, 64, 80, 96, 112, 128];
-const LONGEST: u64 = HELD[HELD.len() - 1];
-
-pub(crate) fn held(head_dim: u64) -> u64 {
-    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(LONGEST)
-}
-
-/// What a kernel is compiled for: elements of a head, and warp groups that multiply, 64 rows of a tile each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tile {
-    pub(crate) held: u64,
-    pub(crate) consumers: u64,
-}
-
-impl Tile {
-    /// Three groups where that takes less time: the softmax of narrow heads takes longer than their products, and more warps hide more
-    /// of it. A tile of 192 rows was measured to take 6/5 of the time of one of 128; where tiles are few the last ones decide.
-    pub(crate) fn of(op: &Attention, units: u32) -> Self {
-        let waves = |rows| work(op, rows).div_ceil(u64::from(units.max(1)));
-        let three = op.head_dim <= NARROW && matches!(op.form, Form::Dense) && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
-        Self { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
-    }
-
-    const fn rows(self) -> u64 {
-        self.consumers * GROUP
-    }
-
-    /// Of a block: a warp group copies.
-    pub(crate) const fn threads(self) -> u32 {
-        (self.consumers as u32 + 1) * 128
-    }
-
-    pub(crate) fn shared_bytes(self) -> u32 {
-        ((Q_STAGES * self.rows() + 2 * STAGES * KEYS) * self.held.next_multiple_of(PANEL) * 2 + BARRIERS) as u32
-    }
-
-    pub(crate) fn unit(self, dtype: DType) -> Unit {
-        let mut headers = headers();
-        headers.extend(repack::headers());
-        headers.extend(pairs::headers());
-        headers.extend(lists::headers());
-        headers.push(("attention/sm90.cuh", include_str!("../../kernels/attention/sm90.cuh").into()));
-        headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
-        headers.push(("attention/sm90_output.cuh", include_str!("../../kernels/attention/sm90_output.cuh").into()));
-        headers.push(("attention/sm90_orders.cuh", include_str!("../../kernels/attention/sm90_orders.cuh").into()));
-        headers.push(("attention/sm90_producer.cuh", include_str!("../../kernels/attention/sm90_producer.cuh").into()));
-        headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
-        let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
-        defines.extend([("CONSUMERS", self.consumers.to_string()), ("TMA_SHARED_BYTES", self.shared_bytes().to_string())]);
-        Unit {
-            name: format!("attention/sm90 {dtype} head_dim {} rows {}", self.held, self.rows()),
-            source: source!("attention/sm90.cu"),
-            headers,
-            defines,
-            // Blocks of a list are 128 long.
-            entries: if self.rows() == ROWS { &LISTED_ENTRIES } else { &ENTRIES },
-            shared_bytes: self.shared_bytes(),
-        }
-    }
-}
-
-const ENTRIES: [&str; 6] = ["attention_sm90", "attention_sm90_neighbours", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const LISTED_ENTRIES: [&str; 9] = [
-    "attention_sm90",
-    "attention_sm90_neighbours",
-    "attention_sm90_halves",
-    "attention_sm90_blocks",
-    "attention_sm90_pairs",
-    "attention_sm80_narrow",
-    repack::ENTRY,
-    pairs::ENTRY,
-    lists::ENTRY,
-];
-
-fn units(_: Arch) -> Vec<Unit> {
-    let two = HELD.map(|held| Tile { held, consumers: 2 });
-    let three = HELD.into_iter().filter(|&held| held <= NARROW).map(|held| Tile { held, consumers: 3 });
-    two.into_iter().chain(three).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
-}
 
 /// The operands that TMA cannot read where they are, and that are copied first: strides are multiples of 16 bytes to it, and so is
 /// the place along a row at which a box starts.
@@ -165,20 +53,21 @@ struct Described {
 }
 
 impl Described {
-    /// Boxes have that many rows of a panel.
-    fn new(head_dim: u64, rows: &Rows, box_rows: u64) -> Self {
+    /// Boxes have that many rows of a panel of `width` elements.
+    fn new(head_dim: u64, rows: &Rows, box_rows: u64, width: u64) -> Self {
         // The stride of an axis with one index is never used, but has to be legal.
         let legal = |count, stride| if count == 1 { 8 } else { stride };
         let Strides { batch, token, head } = rows.strides;
         Self {
             dims: [head_dim, rows.tokens, rows.heads, rows.batch],
             strides: [legal(rows.tokens, token), legal(rows.heads, head), legal(rows.batch, batch)],
-            box_dims: [PANEL as u32, box_rows as u32, 1, 1],
+            box_dims: [width as u32, box_rows as u32, 1, 1],
         }
     }
 
     fn layout(&self, dtype: DType) -> Layout<'_> {
-        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle: Swizzle::B128 }
+        let swizzle = if self.box_dims[0] == PANEL as u32 { Swizzle::B128 } else { Swizzle::B64 };
+        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle }
     }
 }
 
@@ -190,8 +79,11 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
         Form::Blocks(_) => Pairs::of(op, ROWS).map_or(Ok(()), Pairs::validate)?,
         _ => return Err("it runs the dense and the block-sparse form".into()),
     }
-    if op.head_dim > LONGEST {
-        return Err(format!("head_dim {} > {LONGEST}: O does not fit in its registers", op.head_dim));
+    if op.head_dim > WIDEST {
+        return Err(format!("head_dim {} > {WIDEST}: O does not fit in its registers", op.head_dim));
+    }
+    if op.form.is_sparse() && op.head_dim > LISTED {
+        return Err(format!("head_dim {} > {LISTED}: shared memory has no room for steps as long as blocks are", op.head_dim));
     }
     if op.scale_value() <= 0.0 {
         return Err("the scale is not positive".into());
@@ -199,13 +91,8 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
     if op.q_len < ROWS / 2 || op.batch == 0 || op.kv_len == 0 {
         return Err(format!("q_len {}: a tile has {ROWS} rows", op.q_len));
     }
-    let legal = |rows: &Rows| Described::new(op.head_dim, rows, ROWS).layout(op.dtype).validate();
+    let legal = |rows: &Rows| Described::new(op.head_dim, rows, ROWS, PANEL).layout(op.dtype).validate();
     Rows::of(&copies(op).reads(op)).iter().try_for_each(legal).map_err(|error: Error| error.to_string())
-}
-
-/// Tiles of all heads and sequences.
-fn work(op: &Attention, rows: u64) -> u64 {
-    op.batch * op.heads * op.q_len.div_ceil(rows)
 }
 
 /// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
@@ -219,7 +106,7 @@ pub(crate) fn band(op: &Attention) -> u64 {
 pub(crate) fn cluster(op: &Attention, units: u32) -> u64 {
     let steps = match op.form {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
-        _ => op.kv_len.div_ceil(KEYS),
+        _ => op.kv_len.div_ceil(keys(held(op.head_dim))),
     };
     [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
@@ -230,7 +117,7 @@ fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
     let (all_seen, tiles) = (matches!(op.form, Form::Dense) && !op.causal && op.window.is_none(), op.q_len.div_ceil(tile.rows()));
     // Of an odd number of tiles the last pair has one.
     let paired = tiles > 1 && (tiles.is_multiple_of(2) || tiles >= 32);
-    all_seen && paired && op.head_dim > NARROW && op.kv_len.div_ceil(KEYS) >= SHARED_STEPS && cluster(op, units) == 1
+    all_seen && paired && op.head_dim > NARROW && op.kv_len.div_ceil(tile.keys()) >= SHARED_STEPS && cluster(op, units) == 1
 }
 
 /// Whether a tile is 64 rows from a head's end and 64 from its beginning, so that of causal sequences with one tile a block none takes longest.
@@ -307,34 +194,43 @@ pub(crate) unsafe fn ready(
         unsafe { pairs.launch(queue, plan, room, common.index)? };
     }
     let [q, k, v] = Rows::of(op);
-    let box_keys = if pairs.is_some() || shares_keys(op, tile, plan.target.units) { KEYS / 2 } else { KEYS };
-    let map = |rows: &Rows, box_rows, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows).layout(op.dtype).encode_at(start) };
+    let box_keys = if pairs.is_some() || shares_keys(op, tile, plan.target.units) { tile.keys() / 2 } else { tile.keys() };
+    let map =
+        |rows: &Rows, box_rows, width, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows, width).layout(op.dtype).encode_at(start) };
     Ok(Some(TmaParams {
-        q: map(&q, GROUP, starts[0])?,
-        k: map(&k, box_keys, starts[1])?,
-        v: map(&v, box_keys, starts[2])?,
+        q: map(&q, GROUP, PANEL, starts[0])?,
+        k: map(&k, box_keys, PANEL, starts[1])?,
+        v: map(&v, box_keys, PANEL, starts[2])?,
         common,
         queue: 0,
         pairs: planned.as_ref().map_or(0, |(_, room)| address(room)),
         work: work(op, tile.rows()) as u32,
         region: pairs.map_or(0, Pairs::region) as u32,
+        k_tail: map(&k, box_keys, tile.tail(), starts[1])?,
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::cuda::jit::Arch;
+    use crate::ops::index::BlockShape;
 
     const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
     #[test]
     fn every_head_that_registers_hold_is_covered() {
         let op = |head_dim| Attention::dense(DType::F16, 2, [32, 8], [4096, 4096], head_dim);
-        for head_dim in 1..=128 {
+        for head_dim in 1..=256 {
             assert_eq!(covers(&op(head_dim), &TARGET), Ok(()));
             assert!(held(head_dim) >= head_dim);
         }
-        assert!(covers(&op(129), &TARGET).is_err());
+        let listed = |head_dim| {
+            let shape = BlockShape { block: 128, q_blocks: 32, kv_blocks: 32, patterns: 1, capacity: 300, masks: 0 };
+            Attention { form: Form::Blocks(shape), ..op(head_dim) }
+        };
+        assert_eq!(covers(&listed(128), &TARGET), Ok(()));
+        assert!(covers(&listed(129), &TARGET).is_err());
     }
 
     #[test]
@@ -388,10 +284,5 @@ mod tests {
             let tile = Tile::of(&op(3, tokens, 64), TARGET.units);
             assert!(tile.consumers == 2 || cluster(&op(3, tokens, 64), TARGET.units) == 1);
         }
-    }
-
-    #[test]
-    fn stages_fit() {
-        assert!(HELD.iter().all(|&held| Tile { held, consumers: if held <= NARROW { 3 } else { 2 } }.shared_bytes() <= 227 << 10));
     }
 }

@@ -2,7 +2,8 @@
 //! very different length.
 
 use super::attention_lists as lists;
-use super::attention_sm90::{self as sm90, ROWS, Tile, TmaParams};
+use super::attention_sm90 as sm90;
+use super::attention_sm90_tile::{HELD, ROWS, Tile, TmaParams, held};
 use super::jit::{Arch, Unit};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
 use super::params::params;
@@ -97,7 +98,7 @@ impl Cut {
         let steps = |blocks: u64| ((blocks + (together - 1) * rows) / together).min(rows * longest);
         // Patterns may share their lists.
         let (likely, most) = (steps(listed), steps(patterns.saturating_mul(shape.capacity.into())));
-        let kept = copies * slot_bytes(sm90::held(op.head_dim));
+        let kept = copies * slot_bytes(held(op.head_dim));
         let room = most.div_ceil(PLAN_PARTS - rows).max((2 * most * kept).div_ceil(MOST_BYTES));
         let band = taken_together((sm90::band(op) / patterns.max(1)).max(1), copies);
         let length = part_length([rows, copies, band], likely, u64::from(units.max(1))).max(room);
@@ -111,7 +112,7 @@ impl Cut {
     }
 
     fn parts_bytes(self, op: &Attention) -> u64 {
-        self.copies * self.slots * slot_bytes(sm90::held(op.head_dim))
+        self.copies * self.slots * slot_bytes(held(op.head_dim))
     }
 }
 
@@ -160,7 +161,7 @@ const ENTRIES: [&str; 6] = [
 ];
 
 fn units(_: Arch) -> Vec<Unit> {
-    sm90::HELD.into_iter().flat_map(|held| [DType::F16, DType::BF16].map(|dtype| unit(Tile { held, consumers: 2 }, dtype))).collect()
+    HELD.into_iter().flat_map(|held| [DType::F16, DType::BF16].map(|dtype| unit(Tile { held, consumers: 2 }, dtype))).collect()
 }
 
 fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {

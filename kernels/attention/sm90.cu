@@ -74,7 +74,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         u32 place = turn % Q_STAGES;
         await(&shared.q_full[place][group], turn / Q_STAGES % 2);
         // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
-        u32 work = __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.work[place] : 0, 0);
+        u32 work = __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.work[turn % TOLD_TILES] : 0, 0);
         if (work == ~0u) {
             return;
         }
@@ -82,7 +82,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         if constexpr (!Order::IN_PARTS) {
             Told told = {};
             if (threadIdx.x % 32 == 0) {
-                told = shared.told[place];
+                told = shared.told[turn % TOLD_TILES];
             }
             block.batch = shuffle_from(told.batch, 0);
             block.head = shuffle_from(told.head, 0);
@@ -93,6 +93,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             block = order.template block<LISTED>(work);
             block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
         }
+        u64 *q_empty = &shared.q_empty[place][Q_PARTS > 1 ? group : 0];
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         Rows rows;
         // Steps after the first that both groups multiply, in turn.
@@ -130,7 +131,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             {
                 Scores s;
                 wgmma_fence();
-                start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, count % STAGES * KV_BYTES), &shared.k_rest[count % STAGES], count / STAGES % 2);
+                start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, count % STAGES * K_BYTES), &shared.k_rest[count % STAGES], count / STAGES % 2);
                 if (in_line && group < CONSUMERS - 1) {
                     named_barrier_arrive(5 + group, 256);
                 }
@@ -159,10 +160,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                     named_barrier_sync(1 + group, 256);
                 }
                 wgmma_fence();
-                start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, next % STAGES * KV_BYTES), &shared.k_rest[next % STAGES], next / STAGES % 2);
+                start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, next % STAGES * K_BYTES), &shared.k_rest[next % STAGES], next / STAGES % 2);
                 await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
                 wgmma_fence();
-                start_output(o, weights, wgmma_moved(v, count % STAGES * KV_BYTES), [&] {
+                start_output(o, weights, wgmma_moved(v, count % STAGES * V_BYTES), [&] {
                     if (in_turn && (group < CONSUMERS - 1 || step != block.steps.first)) {
                         named_barrier_arrive(group < CONSUMERS - 1 ? 2 + group : 1, 256);
                     }
@@ -184,25 +185,30 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 shrink_output(o, rows);
                 count = next;
             }
+            if (!BY_WAY_OF_Q) {
+                leave(q_empty);
+            }
             await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
             wgmma_fence();
-            start_output(o, weights, wgmma_moved(v, count % STAGES * KV_BYTES), [] {});
+            start_output(o, weights, wgmma_moved(v, count % STAGES * V_BYTES), [] {});
             wgmma_wait<0>();
             wgmma_hold(o);
             hold(weights);
             leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
             count++;
+        } else if (!BY_WAY_OF_Q) {
+            leave(q_empty);
         }
         if (Order::IN_PARTS) {
             // Their output does not go by way of Q.
-            leave(&shared.q_empty[place]);
+            leave(q_empty);
         }
         order.put(stage, block, work, rows, o, group, stage.q + place * Q_BYTES + (group * 64 + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
-        if (!Order::IN_PARTS) {
+        if (!Order::IN_PARTS && BY_WAY_OF_Q) {
             // What the warp has written there comes before Q of the tile after the next.
             fence_proxy_async();
             __syncwarp();
-            leave(&shared.q_empty[place]);
+            leave(q_empty);
         }
     }
 }
@@ -212,19 +218,24 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     Stage stage;
     stage.q = tiles;
     stage.k = stage.q + Q_STAGES * Q_BYTES;
-    stage.v = stage.k + STAGES * KV_BYTES;
-    stage.shared = (Shared *)(stage.v + STAGES * KV_BYTES);
+    stage.v = stage.k + STAGES * K_BYTES;
+    stage.shared = (Shared *)(stage.v + STAGES * V_BYTES);
     Shared &shared = *stage.shared;
     if (threadIdx.x == 0) {
         tma_prefetch_map(&order.p.q);
         tma_prefetch_map(&order.p.k);
+        if (K_TAIL) {
+            tma_prefetch_map(&order.p.k_tail);
+        }
         tma_prefetch_map(&order.p.v);
         for (int i = 0; i < Q_STAGES; i++) {
             for (int g = 0; g < CONSUMERS; g++) {
                 mbarrier_init(&shared.q_full[i][g], 1);
             }
-            // A lane of each consumer warp.
-            mbarrier_init(&shared.q_empty[i], CONSUMERS * 4);
+            for (int part = 0; part < Q_PARTS; part++) {
+                // A lane of each consumer warp.
+                mbarrier_init(&shared.q_empty[i][part], CONSUMERS * 4 / Q_PARTS);
+            }
         }
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.k_ring.full[i], 1);
@@ -317,7 +328,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_ha
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Halves{p}, tiles);
 }
+#endif
 
+#if CONSUMERS == 2 && HEAD_DIM <= 128
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];

@@ -8,23 +8,31 @@
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
 
-// CONSUMERS, from the host: warp groups that multiply.
+// From the host: CONSUMERS, warp groups that multiply; BLOCK_KEYS of a step; TAIL_BYTES of a row of K's last panel; Q_STAGES, tiles whose
+// rows of Q are there, or under way.
 constexpr int BLOCK_ROWS = CONSUMERS * 64;
-constexpr int BLOCK_KEYS = 128;
 constexpr int STAGES = 2;
-constexpr int Q_STAGES = 2;                               // tiles whose rows of Q are there, or under way
+constexpr int TOLD_TILES = 2;                             // tiles that the consumers may be at
 constexpr int TURN_AT = BLOCK_KEYS / 16;                  // products of P·V under way when the other group may begin
 constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;
 constexpr int PANELS = (HEAD_DIM + 63) / 64;              // a copied row has 64 elements: 128 bytes, swizzled
 constexpr u32 ROW_BYTES = 128;
+constexpr bool K_TAIL = TAIL_BYTES < ROW_BYTES;           // K's last panel has rows of its own width
 constexpr u32 Q_BYTES = BLOCK_ROWS * PANELS * ROW_BYTES;
-constexpr u32 KV_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
+constexpr u32 V_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
+constexpr u32 K_BYTES = BLOCK_KEYS * ((PANELS - 1) * ROW_BYTES + TAIL_BYTES);
+constexpr u32 RING_BYTES = STAGES * (K_BYTES + V_BYTES);
 constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
 
-static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 128, "whole steps of the product, and O in registers");
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "whole steps of the product, and O in registers");
 constexpr u32 SHARED_TAIL = 512;                          // for barriers
 
-static_assert(Q_STAGES * Q_BYTES + 2 * STAGES * KV_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
+// Whether O goes out by way of Q's rows. Where there is room for one tile of Q, the next one is to come while O goes out; each group's rows
+// then come as soon as that group has multiplied its own for the last time.
+constexpr bool BY_WAY_OF_Q = Q_STAGES > 1;
+constexpr int Q_PARTS = Q_STAGES > 1 ? 1 : CONSUMERS;     // parts of a tile of Q that are left one by one
+
+static_assert(Q_STAGES * Q_BYTES + RING_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
 
 // mbarrier_wait, whose trap costs the consumers the registers that setmaxnreg gives them: a debug build gives up by going on, and
 // wrong output shows the fault.
@@ -68,13 +76,13 @@ struct Told {
 
 // What a block shares besides its tiles.
 struct Shared {
-    u64 q_full[Q_STAGES][CONSUMERS], q_empty[Q_STAGES];
+    u64 q_full[Q_STAGES][CONSUMERS], q_empty[Q_STAGES][Q_PARTS];
     Ring k_ring, v_ring;
-    u64 k_rest[STAGES];   // the second panel of K
+    u64 k_rest[STAGES];   // the panels of K behind the first
     Keys keys[STAGES];
     PairKeys pairs[STAGES];
-    u32 work[Q_STAGES];   // the tile whose Q is there
-    Told told[Q_STAGES];
+    u32 work[TOLD_TILES];   // the tile whose Q is there
+    Told told[TOLD_TILES];
 };
 
 static_assert(sizeof(Shared) <= SHARED_TAIL, "what the host sets aside");
@@ -217,7 +225,7 @@ typedef u32 Weights[BLOCK_KEYS / 16][4];
 
 // Starts S = Q·Kᵀ for the warp group whose rows of Q `q` describes.
 //
-// Where HALVED, K's second panel comes behind a barrier of its own.
+// Where HALVED, K's panels behind the first come behind a barrier of their own.
 template <bool HALVED> __device__ __forceinline__ void start_scores(Scores &s, u64 q, u64 k, u64 *rest, u32 parity) {
 #pragma unroll
     for (int e = 0; e < HEAD_DIM / 16; e++) {
@@ -227,6 +235,9 @@ template <bool HALVED> __device__ __forceinline__ void start_scores(Scores &s, u
         }
         u32 within = e % 4 * 32, panel = e / 4;
         u64 left = wgmma_moved(q, panel * BLOCK_ROWS * ROW_BYTES + within), right = wgmma_moved(k, panel * BLOCK_KEYS * ROW_BYTES + within);
+        if (K_TAIL && panel == PANELS - 1) {
+            right = wgmma_patterned(right, 8 * TAIL_BYTES, SWIZZLE_64);
+        }
         wgmma_ss<element, BLOCK_KEYS>(s, left, right, e != 0);
     }
     wgmma_commit();

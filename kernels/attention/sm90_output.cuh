@@ -113,7 +113,7 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
 
 // O and the LSE of a tile that is done. `room`: where the warp's 16 rows of Q lay, its own now.
 __device__ __forceinline__ void finish_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
-    if (write_rows(p, block, rows, o, room)) {
+    if (BY_WAY_OF_Q && write_rows(p, block, rows, o, room)) {
         return;
     }
     write_output(p, block, rows, o);
@@ -124,7 +124,7 @@ __device__ __forceinline__ void finish_output(const AttentionParams &p, const Bl
 constexpr int KEPT_PITCH = HEAD_DIM + 8;                 // of a row of O, where the ring was
 constexpr int KEPT_SUMS = BLOCK_ROWS * KEPT_PITCH;       // then the maximum and the sum of each row
 
-static_assert((KEPT_SUMS + BLOCK_ROWS * 2) * 4 <= 2 * STAGES * KV_BYTES, "the ring has room for O");
+static_assert((KEPT_SUMS + BLOCK_ROWS * 2) * 4 <= RING_BYTES, "the ring has room for O");
 
 __device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const Output &o, u32 group) {
     // All groups are done with the ring.

@@ -37,7 +37,7 @@ struct PartPlan {
 typedef u16 PartCells[KINDS + 1][BLOCK_THREADS];
 
 static_assert(sizeof(PartPlan) <= PLAN_BYTES && TMA_SHARED_BYTES % alignof(PartPlan) == 0, "what the host sets aside");
-static_assert(sizeof(PartCells) <= 2 * STAGES * KV_BYTES, "the ring has room to count in");
+static_assert(sizeof(PartCells) <= RING_BYTES, "the ring has room to count in");
 
 // The order of the parts.
 struct Parts {

@@ -3,8 +3,8 @@
 
 #include "attention/sm90_orders.cuh"
 
-// Whether the two panels of K come behind barriers of their own, so that the product starts when the first is there.
-template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS == 2;
+// Whether K's first panel and the rest come behind barriers of their own, so that the product starts when the first is there.
+template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1;
 
 // Starts copying a step's keys, or this block's half of them for both blocks of a cluster.
 template <class Order> __device__ __forceinline__ void fetch_keys(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
@@ -19,11 +19,11 @@ template <class Order> __device__ __forceinline__ void fetch_keys(const tensor_m
     }
 }
 
-// One panel.
+// One panel of K.
 template <class Order> __device__ __forceinline__ void fetch_part(int panel, const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
     if constexpr (Order::SHARED_KEYS) {
-        i32 half = i32(cluster_rank()) * (BLOCK_KEYS / 2);
-        tma_load_4d_multicast(to + (panel * BLOCK_KEYS + half) * ROW_BYTES, &map, full, panel * 64, row + half, head, batch, 3);
+        i32 half = i32(cluster_rank()) * (BLOCK_KEYS / 2), row_bytes = panel == PANELS - 1 ? TAIL_BYTES : ROW_BYTES;
+        tma_load_4d_multicast(to + panel * BLOCK_KEYS * ROW_BYTES + half * row_bytes, &map, full, panel * 64, row + half, head, batch, 3);
     } else {
         tma_load_4d(to + panel * BLOCK_KEYS * ROW_BYTES, &map, full, panel * 64, row, head, batch);
     }
@@ -61,24 +61,26 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         if (p.common.heads != p.common.kv_heads) {
             kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
         }
-        u32 place = turn % Q_STAGES;
-        await(&shared.q_empty[place], turn / Q_STAGES % 2 ^ 1);
-        shared.work[place] = work;
-        if constexpr (!Order::IN_PARTS) {
-            shared.told[place] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
-        }
-        char *q = stage.q + place * Q_BYTES;
-        for (u32 group = 0; group < (HALVED_KEYS<LISTED> ? 1 : CONSUMERS); group++) {
-            fetch_queries<Order>(p, q, &shared.q_full[place][group], block, group);
-        }
-        // The other groups' rows come behind the first keys, with which the first group starts.
-        bool others = HALVED_KEYS<LISTED>;
-        auto fetch_others = [&] {
-            for (u32 group = 1; others && group < CONSUMERS; group++) {
-                fetch_queries<Order>(p, q, &shared.q_full[place][group], block, group);
+        u32 place = turn % Q_STAGES, brought = 0;
+        auto bring_queries = [&](u32 groups) {
+            for (; brought < groups; brought++) {
+                if (brought < Q_PARTS) {
+                    await(&shared.q_empty[place][brought], turn / Q_STAGES % 2 ^ 1);
+                }
+                if (brought == 0) {
+                    shared.work[turn % TOLD_TILES] = work;
+                    if constexpr (!Order::IN_PARTS) {
+                        shared.told[turn % TOLD_TILES] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
+                    }
+                }
+                fetch_queries<Order>(p, stage.q + place * Q_BYTES, &shared.q_full[place][brought], block, brought);
             }
-            others = false;
         };
+        // The other groups' rows come behind the first keys, with which the first group starts. Where Q has to wait for the tile before, keys that
+        // need not wait come before it.
+        bool behind_keys = Q_STAGES == 1 && turn > 0;
+        i32 queries_at = behind_keys ? block.steps.last - 1 : block.steps.last;
+        bring_queries(behind_keys ? 0 : HALVED_KEYS<LISTED> ? 1 : CONSUMERS);
         TilePairs pairs = {};
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
@@ -92,14 +94,14 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
                 PairKeys keys = pair_keys(pairs, step);
                 await(&shared.k_ring.empty[at], round);
                 shared.pairs[at] = keys;
-                mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
-                fetch_pair(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], keys.first, kv_head, block.batch);
+                mbarrier_arrive_expect(&shared.k_ring.full[at], K_BYTES);
+                fetch_pair(p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], keys.first, kv_head, block.batch);
                 if (Order::IN_PARTS && step == asking) {
                     next = next_work<Order>(p, total);
                 }
                 await(&shared.v_ring.empty[at], round);
-                mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
-                fetch_pair(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], keys.first, kv_head, block.batch);
+                mbarrier_arrive_expect(&shared.v_ring.full[at], V_BYTES);
+                fetch_pair(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], keys.first, kv_head, block.batch);
                 continue;
             }
             i32 key = LISTED ? block_columns(p.common)[step] * BLOCK_KEYS : step * BLOCK_KEYS;
@@ -109,30 +111,40 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
                 shared.keys[at] = {key, kind};
             }
             if constexpr (HALVED_KEYS<LISTED>) {
-                mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES / PANELS);
-                fetch_part<Order>(0, p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
-                mbarrier_arrive_expect(&shared.k_rest[at], KV_BYTES / PANELS);
-                fetch_part<Order>(1, p.k, stage.k + at * KV_BYTES, &shared.k_rest[at], key, kv_head, block.batch);
+                mbarrier_arrive_expect(&shared.k_ring.full[at], BLOCK_KEYS * ROW_BYTES);
+                fetch_part<Order>(0, p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
+                mbarrier_arrive_expect(&shared.k_rest[at], K_BYTES - BLOCK_KEYS * ROW_BYTES);
+#pragma unroll
+                for (int panel = 1; panel < PANELS; panel++) {
+                    const tensor_map &map = K_TAIL && panel == PANELS - 1 ? p.k_tail : p.k;
+                    fetch_part<Order>(panel, map, stage.k + at * K_BYTES, &shared.k_rest[at], key, kv_head, block.batch);
+                }
             } else {
-                mbarrier_arrive_expect(&shared.k_ring.full[at], KV_BYTES);
-                fetch_keys<Order>(p.k, stage.k + at * KV_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
+                mbarrier_arrive_expect(&shared.k_ring.full[at], K_BYTES);
+                fetch_keys<Order>(p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
             }
-            fetch_others();
+            if (step <= queries_at) {
+                bring_queries(CONSUMERS);
+            }
             if (Order::IN_PARTS && step == asking) {
                 next = next_work<Order>(p, total);
             }
             await(&shared.v_ring.empty[at], round);
-            mbarrier_arrive_expect(&shared.v_ring.full[at], KV_BYTES);
-            fetch_keys<Order>(p.v, stage.v + at * KV_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
+            mbarrier_arrive_expect(&shared.v_ring.full[at], V_BYTES);
+            fetch_keys<Order>(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
         }
-        fetch_others();
+        bring_queries(CONSUMERS);
         // Asked for late: a block with a long tile must not keep the next one from others.
         work = Order::SHARED_KEYS ? work + gridDim.x / 2 : Order::IN_PARTS ? next : next_work<Order>(p, total);
     }
     // Nothing is left.
-    await(&shared.q_empty[turn % Q_STAGES], turn / Q_STAGES % 2 ^ 1);
-    shared.work[turn % Q_STAGES] = ~0u;
     for (u32 group = 0; group < CONSUMERS; group++) {
+        if (group < Q_PARTS) {
+            await(&shared.q_empty[turn % Q_STAGES][group], turn / Q_STAGES % 2 ^ 1);
+        }
+        if (group == 0) {
+            shared.work[turn % TOLD_TILES] = ~0u;
+        }
         mbarrier_arrive(&shared.q_full[turn % Q_STAGES][group]);
     }
 }

@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = few_queries();
     cases.extend(ragged());
     cases.extend(tiles());
+    cases.extend(wide_tiles());
     cases.extend(uneven_rows());
     cases
 }
@@ -84,6 +85,27 @@ fn tiles() -> Vec<Case> {
     cases.push(case("pairs_of_tiles", Attention::dense(DType::F16, 1, [34, 2], [130, 1925], 80)));
     let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
     cases.push(block_case("blocks128_window_causal", windowed, Blocks { lengths: [500, 500], block: 128, patterns: 1, kinds: FULL }));
+    cases
+}
+
+/// The same of heads of more than 128 elements: few tiles and many keys, a tile a block, several a block, and neighbours that share keys.
+fn wide_tiles() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let causal = |op: Attention| Attention { causal: true, ..op };
+    let windowed = |op: Attention| Attention { window: Some(100), ..op };
+    for dtype in [DType::F16, DType::BF16] {
+        cases.push(case("q130_kv900_d256", Attention::dense(dtype, 1, [2, 1], [130, 900], 256)));
+        cases.push(case("q130_kv900_causal_d192", causal(Attention::dense(dtype, 1, [1, 1], [130, 900], 192))));
+        cases.push(case("causal_tiles_d256", causal(Attention::dense(dtype, 1, [3, 1], [330, 330], 256))));
+        cases.push(case("causal_tiles_q_longer_d160", causal(Attention::dense(dtype, 2, [2, 2], [300, 190], 160))));
+    }
+    cases.push(case("many_heads_d144", Attention::dense(DType::F16, 2, [70, 70], [65, 130], 144)));
+    cases.push(case("many_heads_causal_d192", causal(Attention::dense(DType::BF16, 1, [68, 4], [140, 150], 192))));
+    cases.push(case("many_heads_causal_q_longer_d256", causal(Attention::dense(DType::F16, 1, [50, 50], [300, 65], 256))));
+    cases.push(case("many_heads_window_d240", windowed(Attention::dense(DType::BF16, 1, [68, 34], [130, 150], 240))));
+    cases.push(case("many_heads_window_causal_d176", windowed(causal(Attention::dense(DType::F16, 1, [68, 34], [140, 180], 176)))));
+    cases.push(case("pairs_of_tiles_d208", Attention::dense(DType::F16, 1, [34, 2], [130, 1205], 208)));
+    cases.push(case("pairs_of_tiles_d256", Attention::dense(DType::BF16, 1, [34, 2], [130, 1205], 256)));
     cases
 }
 

@@ -51,7 +51,9 @@ pub(super) fn cases() -> Vec<Case> {
 /// Every width that a kernel may be compiled for, and one in between.
 fn widths() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (n, head_dim) in [1, 8, 31, 32, 48, 63, 72, 80, 81, 96, 104, 112, 113, 120].into_iter().enumerate() {
+    let to_128 = [1, 8, 31, 32, 48, 63, 72, 80, 81, 96, 104, 112, 113, 120];
+    let to_256 = [129, 136, 144, 160, 170, 176, 185, 192, 200, 208, 224, 240, 255, 256];
+    for (n, head_dim) in to_128.into_iter().chain(to_256).enumerate() {
         let op = |n: usize| Attention::dense([DType::F16, DType::BF16][n % 2], 1, [2, 2], [70, 150], head_dim);
         cases.push(case(format!("many_queries_d{head_dim}"), op(n)));
         cases.push(case(format!("many_queries_d{head_dim}_causal"), causal(op(n + 1))));
