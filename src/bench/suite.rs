@@ -197,6 +197,7 @@ fn attention() -> Vec<Entry> {
     all.extend([4096, 16384].map(|length| (prefill(1, [32, 32], 64, length, false), false)));
     // The heads of the reference's sweep, one of them odd.
     all.extend([64, 96, 107, 112, 120, 128].map(|head_dim| (prefill(4, [32, 32], head_dim, 2048, false), false)));
+    all.extend([(192, false), (192, true), (256, false), (256, true)].map(|(head_dim, causal)| (prefill(4, [32, 32], head_dim, 2048, causal), false)));
     all.push((decode(1, [32, 32], 128, 4096), true));
     all.push((decode(16, [32, 32], 128, 4096), false));
     all.push((decode(16, [32, 8], 128, 4096), false));
