@@ -42,7 +42,8 @@ params! {
     LinearStreamParams {
         gemm: GemmParams,
         tile_rows: u32,
-        unused: u32,
+        /// Whether the second-level cache keeps W.
+        keeps: u32,
     }
 }
 
@@ -55,6 +56,12 @@ fn tile(op: &Linear, target: &Target) -> StreamTile {
         (false, true) => tile.grouped(),
         _ => tile,
     }
+}
+
+/// Whether W is so small that the second-level cache (50 MB on an H200) still has it at the next launch, if it is let stay. With many rows of X
+/// what that costs others is more.
+fn keeps(op: &Linear) -> bool {
+    op.tokens <= 64 && op.d_out.saturating_mul(op.w_stride).saturating_mul(op.dtype.size()) <= 36 << 20
 }
 
 /// Whether K is split.
@@ -117,7 +124,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         };
         let tile_rows = StreamTile::tile_rows(op.d_out, room, split);
         let clusters = StreamTile::clusters_of(op.d_out, tile_rows, split).min(room);
-        let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, unused: 0 };
+        let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, keeps: u32::from(keeps(op)) };
         let entry = if !split && StreamTile::by_groups(op.d_out, room) { "linear_stream_groups" } else { "linear_stream" };
         plan.launch(queue, entry, &Launch { overlap, ..tile.launch(clusters) }, &params)
     }

@@ -7,7 +7,8 @@
 #include "tile/repack_operands.cuh"
 
 template <u32 CUT> __device__ __forceinline__ void stream(const LinearStreamParams &p, char *shared) {
-    StreamRing ring(shared);
+    u64 policy = cache_policy(p.keeps);
+    StreamRing ring(shared, 2, [&](const StreamRing &ring) { stream_early<false, CUT>(p.gemm, p.tile_rows, ring, policy); });
     f32 sum[1][TOKENS / 2];
     if (threadIdx.x < 256) {
         registers_take<232>();
@@ -15,10 +16,10 @@ template <u32 CUT> __device__ __forceinline__ void stream(const LinearStreamPara
         stream_end<CUT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, true, sum[0]);
     } else {
         registers_give<40>();
-        if (threadIdx.x == 256) {
-            stream_weights<false, CUT>(p.gemm, p.tile_rows, ring);
+        if (threadIdx.x == STREAM_LOADER) {
+            stream_weights<false, CUT>(p.gemm, p.tile_rows, ring, policy, true);
         } else if (threadIdx.x == 288) {
-            stream_tokens<false, CUT>(p.gemm, p.tile_rows, ring);
+            stream_tokens<false, CUT>(p.gemm, p.tile_rows, ring, true);
         }
         __syncwarp();
         stream_end<CUT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, false, sum[0]);

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS + ADAPTER_THREADS, 1
     AdapterSpace &space = adapter_space(shared);
     // On its way while the cluster meets.
     i32 adapter = threadIdx.x < ADAPTER_FIRST ? -1 : adapter_of_lane(p);
-    StreamRing ring(shared, 2 + PROJECT_WARPS);
+    StreamRing ring(shared, 2 + PROJECT_WARPS, [](const StreamRing &) {});
     f32 sum[1][TOKENS / 2];
     StreamSums adapters{space};
     if (threadIdx.x < 256) {
@@ -17,8 +17,8 @@ extern "C" __global__ void __launch_bounds__(STREAM_THREADS + ADAPTER_THREADS, 1
         stream_end<STREAM_SPLIT, ACTIVATION_FORM>(p.gemm, p.tile_rows, ring, true, sum[0], adapters);
     } else if (threadIdx.x < STREAM_THREADS) {
         registers_give<72>();
-        if (threadIdx.x == 256) {
-            stream_weights<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring);
+        if (threadIdx.x == STREAM_LOADER) {
+            stream_weights<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring, cache_policy(false));
         } else if (threadIdx.x == 288) {
             stream_tokens<false, STREAM_SPLIT>(p.gemm, p.tile_rows, ring);
         } else if (threadIdx.x >= PROJECT_FIRST) {

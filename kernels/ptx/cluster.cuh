@@ -33,6 +33,9 @@ __device__ __forceinline__ u32 cluster_size() {
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 
+// Orders nothing but what is fenced itself, as mbarriers by fence_mbarrier_init: a release is a fence of all memory.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // Where the same place of shared memory lies in block `rank` of the cluster.

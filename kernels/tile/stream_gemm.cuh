@@ -18,7 +18,7 @@
 #include "ptx/wgmma.cuh"
 #include "tile/outputs.cuh"
 
-constexpr int STREAM_THREADS = 384, TOKEN_BLOCKS = TOKENS / 8;
+constexpr int STREAM_THREADS = 384, STREAM_LOADER = 256, TOKEN_BLOCKS = TOKENS / 8;
 constexpr u32 LINE = 128;   // bytes of a row of a stage: the width of the swizzle
 constexpr u32 W_PART = STREAM_ROWS * LINE, X_PART = TOKENS * LINE;
 // Two parts of either: 128 elements of K, or 64 of both weights of a gated product.
@@ -31,12 +31,13 @@ struct StreamRing {
     u32 stage = 0, phase = 0;
 
     // `x_readers`: of a block, warps or warp groups that read X and let go of it.
-    __device__ __forceinline__ explicit StreamRing(char *shared, u32 x_readers = 2) {
+    // `early`: what the thread that brings W does before the blocks of the cluster have met.
+    template <class Early> __device__ __forceinline__ StreamRing(char *shared, u32 x_readers, const Early &early) {
         tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
         full = (u64 *)(tiles + STREAM_STAGES * STREAM_STAGE);
         empty_w = full + STREAM_STAGES;
         empty_x = empty_w + STREAM_STAGES;
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == STREAM_LOADER) {
             for (u32 stage = 0; stage < STREAM_STAGES; stage++) {
                 // The one that brings W and the one that brings X.
                 mbarrier_init(&full[stage], 2);
@@ -46,7 +47,11 @@ struct StreamRing {
             }
             fence_mbarrier_init();
         }
-        cluster_arrive();
+        cluster_arrive_relaxed();
+        if (threadIdx.x == STREAM_LOADER) {
+            early(*this);
+        }
+        __syncwarp();
         cluster_wait();
     }
 
@@ -81,50 +86,91 @@ template <bool GATED, u32 CUT> struct StreamWork {
         end = SPLIT ? steps * (rank + 1) / STREAM_CLUSTER : steps;
     }
 
+    // Steps of the first tile that `stream_early` asks for.
+    __device__ __forceinline__ u32 early() const {
+        u32 steps = first < columns ? end - begin : 0;
+        return steps < STREAM_STAGES ? steps : STREAM_STAGES;
+    }
+
     // Calls with the first row of W of each tile of this block. Blocks of a cluster go together, if need be past the last row.
     template <class Each> __device__ __forceinline__ void each(const Each &each) const {
         for (u64 start = first; start < columns; start += next) {
-            each(SPLIT ? start : start + rank * tile_rows);
+            // The rank anew: held over a gated product's sums it takes a register that is not there.
+            each(SPLIT ? start : start + cluster_rank() * tile_rows);
         }
     }
+
+    // Of the first of them.
+    __device__ __forceinline__ u64 row() const { return SPLIT ? first : first + rank * tile_rows; }
 };
 
-// Of one thread: brings W, as far ahead as there are stages.
-template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_weights(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
+// What a stage holds of W.
+template <bool GATED> __device__ __forceinline__ void stream_weights_step(const GemmParams &p, u32 tile_rows, const StreamRing &ring, u64 policy, i32 k, i32 row) {
+    u64 *full = &ring.full[ring.stage];
+    mbarrier_arrive_expect(full, 2 * tile_rows * LINE);
+    tma_load_2d_by(policy, ring.w(0), &p.w_map, full, k, row);
+    tma_load_2d_by(policy, ring.w(1), GATED ? &p.gate_map : &p.w_map, full, GATED ? k : k + 64, row);
+}
+
+// What a stage holds of X. `alone`: all of it for this block; otherwise this block's part of it for each block of the cluster.
+template <bool GATED> __device__ __forceinline__ void stream_tokens_step(const GemmParams &p, const StreamRing &ring, bool alone, i32 k) {
+    // A block's share of the parts, and whole patterns of the swizzle.
+    constexpr u32 PARTS = GATED ? 1 : 2, SHARE = TOKENS * PARTS / STREAM_CLUSTER < 8 ? 8 : TOKENS * PARTS / STREAM_CLUSTER;
+    static_assert(TOKENS % SHARE == 0, "a share lies in one part");
+    u64 *full = &ring.full[ring.stage];
+    mbarrier_arrive_expect(full, PARTS * X_PART);
+#pragma unroll
+    for (u32 piece = 0; piece < PARTS * TOKENS / SHARE; piece++) {
+        u32 part = piece * SHARE / TOKENS, token = piece * SHARE % TOKENS;
+        if (alone) {
+            tma_load_2d(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token);
+        } else if (piece == cluster_rank()) {
+            tma_load_2d_multicast(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token, (1 << STREAM_CLUSTER) - 1);
+        }
+    }
+}
+
+// Of one thread, before the blocks have met: the first stages, W and X, of this block alone.
+template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_early(const GemmParams &p, u32 tile_rows, StreamRing ring, u64 policy) {
     StreamWork<GATED, CUT> work(p, tile_rows);
+    u32 early = work.early();
+    for (u32 step = work.begin; step < work.begin + early; step++) {
+        i32 k = i32(step * work.DEPTH);
+        stream_weights_step<GATED>(p, tile_rows, ring, policy, k, i32(work.row()));
+        stream_tokens_step<GATED>(p, ring, true, k);
+        ring.advance();
+    }
+}
+
+// Of one thread: brings W, as far ahead as there are stages. `early`: the first stages are on their way.
+template <bool GATED, u32 CUT>
+__device__ __forceinline__ void stream_weights(const GemmParams &p, u32 tile_rows, StreamRing &ring, u64 policy, bool early = false) {
+    StreamWork<GATED, CUT> work(p, tile_rows);
+    u32 left = early ? work.early() : 0;
     work.each([&](u64 row) {
         for (u32 step = work.begin; step < work.end; step++) {
-            mbarrier_wait(&ring.empty_w[ring.stage], ring.phase ^ 1);
-            u64 *full = &ring.full[ring.stage];
-            mbarrier_arrive_expect(full, 2 * tile_rows * LINE);
-            i32 k = i32(step * work.DEPTH);
-            tma_load_2d_once(ring.w(0), &p.w_map, full, k, i32(row));
-            tma_load_2d_once(ring.w(1), GATED ? &p.gate_map : &p.w_map, full, GATED ? k : k + 64, i32(row));
+            if (left > 0) {
+                left--;
+            } else {
+                mbarrier_wait(&ring.empty_w[ring.stage], ring.phase ^ 1);
+                stream_weights_step<GATED>(p, tile_rows, ring, policy, i32(step * work.DEPTH), i32(row));
+            }
             ring.advance();
         }
     });
 }
 
-// Of one thread: brings X.
-template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_tokens(const GemmParams &p, u32 tile_rows, StreamRing &ring) {
-    // A block's share of the parts, and whole patterns of the swizzle.
-    constexpr u32 PARTS = GATED ? 1 : 2, SHARE = TOKENS * PARTS / STREAM_CLUSTER < 8 ? 8 : TOKENS * PARTS / STREAM_CLUSTER;
-    static_assert(TOKENS % SHARE == 0, "a share lies in one part");
+// Of one thread: brings X. `early` as above.
+template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_tokens(const GemmParams &p, u32 tile_rows, StreamRing &ring, bool early = false) {
     StreamWork<GATED, CUT> work(p, tile_rows);
+    u32 left = early ? work.early() : 0;
     work.each([&](u64) {
         for (u32 step = work.begin; step < work.end; step++) {
-            mbarrier_wait(&ring.empty_x[ring.stage], ring.phase ^ 1);
-            u64 *full = &ring.full[ring.stage];
-            mbarrier_arrive_expect(full, PARTS * X_PART);
-            i32 k = i32(step * work.DEPTH);
-#pragma unroll
-            for (u32 piece = 0; piece < PARTS * TOKENS / SHARE; piece++) {
-                u32 part = piece * SHARE / TOKENS, token = piece * SHARE % TOKENS;
-                if constexpr (CUT == BY_BLOCKS) {
-                    tma_load_2d(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token);
-                } else if (piece == work.rank) {
-                    tma_load_2d_multicast(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token, (1 << STREAM_CLUSTER) - 1);
-                }
+            if (left > 0) {
+                left--;
+            } else {
+                mbarrier_wait(&ring.empty_x[ring.stage], ring.phase ^ 1);
+                stream_tokens_step<GATED>(p, ring, CUT == BY_BLOCKS, i32(step * work.DEPTH));
             }
             ring.advance();
         }
@@ -152,31 +198,52 @@ struct NoSums {
     __device__ __forceinline__ void add(u32, u32, f32 (&)[4]) const {}
 };
 
+// Of a thread's two outputs of a warp's 16 rows of W from `first` on, before `last`. Asked for early: a load behind stores waits for
+// memory once for every eight tokens.
+__device__ __forceinline__ void stream_bias(const GemmParams &p, u64 first, u64 last, f32 (&bias)[2]) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        u64 output = first + half * 8 + threadIdx.x % 32 / 4;
+        bias[half] = p.bias && output < last ? widen(p.bias[output]) : 0.0f;
+    }
+}
+
 // Outputs of a warp's 16 rows of W, from `first` on and before `last`, for eight tokens: from a thread's four sums of the up (or
 // only) weight and of the gate.
 template <bool GATED, u32 FORM>
-__device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u64 last, u32 block, const f32 (&up)[4], const f32 (&gate)[4]) {
+__device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u64 last, u32 block, const f32 (&up)[4], const f32 (&gate)[4],
+                                               const f32 (&bias)[2]) {
     u32 lane = threadIdx.x % 32, high = lane / 4, low = lane % 4 * 2;
     if (block * 8 >= p.rows || first >= last) {
         return;
     }
+    f32 value[2][2];
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+            f32 sum = up[half * 2 + e] + bias[half];
+            value[half][e] = GATED ? activate_form<FORM>(p, gate[half * 2 + e]) * sum : activate_form<FORM>(p, sum);
+        }
+    }
+    if (p.residual) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+            for (u32 e = 0; e < 2; e++) {
+                u64 output = first + half * 8 + high;
+                u32 token = block * 8 + low + e;
+                if (output < last && token < p.rows) {
+                    value[half][e] += widen(p.residual[token * p.y_stride + output]);
+                }
+            }
+        }
+    }
+    // Two tokens of an output become two outputs of a token.
     u32 packed[2];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-        u64 output = first + half * 8 + high;
-        bool there = output < last;
-        f32 bias = p.bias && there ? widen(p.bias[output]) : 0.0f, value[2];
-#pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-            u32 token = block * 8 + low + e;
-            f32 sum = up[half * 2 + e] + bias;
-            value[e] = GATED ? activate_form<FORM>(p, gate[half * 2 + e]) * sum : activate_form<FORM>(p, sum);
-            if (p.residual && there && token < p.rows) {
-                value[e] += widen(p.residual[token * p.y_stride + output]);
-            }
-        }
-        // Two tokens of an output become two outputs of a token.
-        packed[half] = transpose_8x8(narrow2<element>(value[0], value[1]));
+        packed[half] = transpose_8x8(narrow2<element>(value[half][0], value[half][1]));
     }
     u32 token = block * 8 + high;
     if (token >= p.rows) {
@@ -243,6 +310,11 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
         wgmma_commit();
     };
     work.each([&](u64 row) {
+        f32 bias[2];
+        // Sums of two weights leave no registers for it.
+        if (!SPLIT && !GATED) {
+            stream_bias(p, row + inside, row + tile_rows < p.columns ? row + tile_rows : p.columns, bias);
+        }
         if (work.begin < work.end) {
             mbarrier_wait(&ring.full[ring.stage], ring.phase);
         }
@@ -269,6 +341,9 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
         }
         if constexpr (!SPLIT) {
             u64 last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
+            if (GATED) {
+                stream_bias(p, row + inside, last, bias);
+            }
             if (p.adds) {
                 grid_wait();
 #pragma unroll
@@ -288,7 +363,7 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
                 if (Sums::ADDS && inside < tile_rows) {
                     sums.add(inside, block, four[0]);
                 }
-                stream_outputs<GATED, FORM>(p, row + inside, last, block, four[0], four[GATED ? 1 : 0]);
+                stream_outputs<GATED, FORM>(p, row + inside, last, block, four[0], four[GATED ? 1 : 0], bias);
             }
             sums.end();
         }
@@ -303,11 +378,16 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
     // Parts of K, and blocks of tokens that one warp group adds up.
     constexpr u32 PARTS = CUT == BY_BLOCKS ? 2 * STREAM_CLUSTER : 2, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
     static_assert(2 * PARTS * BLOCKS * 2048 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
+    StreamWork<false, CUT> work(p, tile_rows);
+    u64 row = work.row(), last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
+    f32 bias[2];
+    if (CUT != WHOLE && multiplies) {
+        stream_bias(p, row + threadIdx.x % 128 / 32 * 16, last, bias);
+    }
     // Nothing is under way to any block's stages any more, and nobody reads them.
-    cluster_arrive();
+    cluster_arrive_relaxed();
     cluster_wait();
     if constexpr (CUT != WHOLE) {
-        StreamWork<false, CUT> work(p, tile_rows);
         bool empty = work.begin == work.end;
         u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, own = (work.SPLIT ? work.rank * 2 : 0) + group;
         // The sums of one part of K for one block of tokens of a warp group.
@@ -323,7 +403,6 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
         cluster_arrive();
         cluster_wait();
         if (multiplies) {
-            u64 row = work.first + (work.SPLIT ? 0 : work.rank * tile_rows), last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
 #pragma unroll
             for (u32 index = 0; index < BLOCKS; index++) {
                 u32 block = index * PARTS + own;
@@ -345,7 +424,7 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
                         sums.begin();
                         sums.add(thread / 32 * 16, block, four);
                     }
-                    stream_outputs<false, FORM>(p, row + thread / 32 * 16, last, block, four, four);
+                    stream_outputs<false, FORM>(p, row + thread / 32 * 16, last, block, four, four, bias);
                 }
             }
         }

@@ -53,6 +53,7 @@ __device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
         for (u32 i = 0; i < PROJECT_WARPS * BASIS_STAGES; i++) {
             mbarrier_init(&space.basis[0][0] + i, 1);
         }
+        fence_mbarrier_init();
         mbarrier_arrive_expect(&space.projected, sizeof(space.h));
     }
     return space;

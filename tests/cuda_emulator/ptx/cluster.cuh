@@ -9,6 +9,7 @@ inline u32 block_count_anew() { return gridDim.x; }
 inline u32 cluster_rank() { return emulated_place()->rank; }
 inline u32 cluster_size() { return emulated_place()->cluster; }
 inline void cluster_arrive() { emulated_cluster_arrive(); }
+inline void cluster_arrive_relaxed() { cluster_arrive(); }
 inline void cluster_wait() { emulated_cluster_wait(); }
 
 inline u32 cluster_address(u32 address, u32 rank) { return emulated_remote(address, rank); }
