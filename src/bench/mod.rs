@@ -22,6 +22,7 @@ pub mod pattern;
 pub mod pool;
 mod population;
 mod prefix;
+mod published;
 mod registered;
 pub mod report;
 pub mod sample;
