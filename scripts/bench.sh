@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Our speed and PyTorch's on the same shapes, suite by suite in turn, in one table.
 #
-#   scripts/bench.sh [SUITE...]   attention, linear, projections, mlp, layer and adapters where none is named
+#   scripts/bench.sh [SUITE...]   attention, linear, projections, mlp, layer, adapters and published where none is named
 #   scripts/bench.sh reports      micro, sparse and forward-pass, our side alone, each with its own columns
 #   scripts/bench.sh sweep        align in f16 and bf16, every size, and PyTorch on every EVERY-th: a table, and a picture of both
 #
@@ -19,7 +19,7 @@ trifuse=${TRIFUSE:-target/release/trifuse}
 out=${OUT:-target/bench}
 python=${PYTHON:-python3}
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(attention linear projections mlp layer adapters)
+[ ${#suites[@]} -gt 0 ] || suites=(attention linear projections mlp layer adapters published)
 mkdir -p "$out"
 failed=0 cut=0
 # Parts of the time that a suite has, to one of its peers; and all parts that are ahead.

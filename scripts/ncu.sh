@@ -4,7 +4,7 @@
 #   scripts/ncu.sh ['SUITE|SHAPE|KERNEL|SKIP'...]   SHAPE as `trifuse bench SUITE --shape`, KERNEL a part of the kernel's name, SKIP how
 #                                             many of its launches come before: the ceilings of a report are eight of linear_wgmma
 #
-# With no argument the three shapes of attention that are furthest behind. TRIFUSE names the binary (target/release/trifuse), OUT the
+# With no argument the shapes of attention that are furthest behind. TRIFUSE names the binary (target/release/trifuse), OUT the
 # folder that gets the counters as CSV (target/ncu), MARKDOWN a file whose section "counters" is replaced. It needs ncu on the PATH,
 # allowed to read the counters. Clocks are left as they are; caches are emptied before each pass.
 set -uo pipefail
@@ -14,10 +14,14 @@ trifuse=${TRIFUSE:-target/release/trifuse}
 out=${OUT:-target/ncu}
 shapes=("$@")
 [ ${#shapes[@]} -gt 0 ] || shapes=(
-  'attention|prefill b1 h32 d64 s4096|attention_sm90|0'
+  'attention|prefill b8 h8 d64 s512|attention_sm90|0'
   'attention|decode b16 h32/32 d128 s4096|attention_split|0'
-  'attention|prefill b1 h32 d128 s512 causal|attention_sm90|0'
+  'sparse|800 blocks of 128 b1 h1 d64 s8064|attention_sm90|0'
+  'attention|decode b64 h32/8 d128 s8192|attention_split|0'
 )
+# What the table tells and no more: each counter that there is no room for beside the others is another run of the kernel.
+counters=$(printf '%s,' gpu__time_duration.sum {sm__pipe_tensor_cycles_active,sm__inst_issued,sm__inst_executed_pipe_{alu,xu}}.avg.pct_of_peak_sustained_elapsed \
+  sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active {lts__throughput,gpu__dram_throughput}.avg.pct_of_peak_sustained_elapsed)
 command -v ncu >/dev/null || { echo "error: ncu is not on the PATH" >&2; exit 1; }
 mkdir -p "$out"
 failed=0 files=()
@@ -25,8 +29,7 @@ for shape in "${shapes[@]}"; do
   IFS='|' read -r suite name kernel skip <<<"$shape"
   file="$out/$(tr -c 'A-Za-z0-9\n' _ <<<"$name").csv"
   timeout "${SECONDS_EACH:-60}" ncu --csv --page raw --clock-control none --kernel-name "regex:$kernel" --launch-skip "${skip:-0}" --launch-count 1 \
-    --section SpeedOfLight --section ComputeWorkloadAnalysis --section SchedulerStats --section WarpStateStats --section Occupancy \
-    --metrics breakdown:sm__throughput.avg.pct_of_peak_sustained_elapsed --log-file "$file" \
+    --section WarpStateStats --metrics "${counters%,}" --log-file "$file" \
     "$trifuse" bench "$suite" --backend cuda --shape "$name" --warmup 0 --iterations 1 --json >"$file.log" 2>&1
   status=$?
   if [ $status = 0 ] && grep -q "$kernel" "$file"; then

@@ -5,6 +5,7 @@ is timed; what is wrong is told and not timed."""
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -14,6 +15,8 @@ from peers import OPS, TYPES
 from timing import Timer, captured, relative_l2
 
 ALLOWED = {"f16": 1e-3, "bf16": 8e-3, "f32": 1e-5}
+# Seconds after which what was measured is written again: a run that is ended from outside leaves that.
+KEPT = 5.0
 
 
 def measure(timer: Timer, shape: dict, name: str, work, check) -> dict:
@@ -40,6 +43,9 @@ def peers_of(timer: Timer, shape: dict) -> list[dict]:
     # A sweep's sizes are beside each other: what one gives back, the next one takes.
     if shape["suite"] != "align":
         torch.cuda.empty_cache()
+    # One function that was compiled for eight shapes is not compiled for a ninth, and runs eager without a word.
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     return measured
 
 
@@ -60,6 +66,13 @@ def aligned(shape: dict) -> bool:
     """Whether a head is a multiple of 8, or all sizes of a product are of 64, one row aside."""
     sizes = [shape.get(name, 0) for name in ("tokens", "d_out", "d_in")]
     return shape.get("head_dim", 0) % 8 == 0 and all(size % 64 == 0 for size in sizes if size != 1)
+
+
+def write(report: dict, path: str) -> None:
+    """Whole or not at all."""
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+    os.replace(path + ".part", path)
 
 
 def main() -> None:
@@ -84,7 +97,7 @@ def main() -> None:
         "ceilings": ceilings(timer, ours["results"][0]["dtype"]),
         "results": [],
     }
-    start = time.perf_counter()
+    start = kept = time.perf_counter()
     for number, shape in enumerate(ours["results"]):
         if number % arguments.every and not aligned(shape):
             continue
@@ -96,8 +109,10 @@ def main() -> None:
         # Of a sweep of a thousand sizes only what takes long.
         if (took := time.perf_counter() - began) > 1 or len(ours["results"]) < 200:
             print(f"{shape['name']}: {took:.1f} s", file=sys.stderr, flush=True)
-    with open(arguments.output, "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
+        if time.perf_counter() - kept > KEPT:
+            write(report, arguments.output)
+            kept = time.perf_counter()
+    write(report, arguments.output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pathlib
 import re
 import statistics
 
-SUITES = ["attention", "linear", "projections", "mlp", "layer", "adapters"]
+SUITES = ["attention", "linear", "projections", "mlp", "layer", "adapters", "published"]
 HEAD = ["shape", "variant", "cold", "warm", "rate", "of ceiling", "best peer", "peer, cold", "ratio", "ratio, warm"]
 # Of a layer also its launches one by one, added up.
 PARTS = "parts, cold"

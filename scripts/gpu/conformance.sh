@@ -3,7 +3,8 @@
 # synccheck, initcheck. Parts whose time does not come are counted, and the status is then 75.
 #
 # PROCESSES run at once (half the processors, all of them under a tool), REPEATS (100) runs of each case where there is no tool,
-# RACECHECK_FLOPS (1e6): no larger case under racecheck, where a launch of a cluster takes seconds.
+# TRIFUSE_MATCH: only the cases that it names (tests/conformance.rs). RACECHECK_FLOPS (1e6): no larger case under racecheck, where a
+# launch of a cluster takes seconds.
 set -uo pipefail
 
 export TRIFUSE_BACKEND=${1:?a backend}
@@ -25,6 +26,9 @@ else
     program+=(--skip '(simt, aligned)')
   fi
 fi
+
+# Of few cases a part more is but a start more of the tool.
+[ -z "${TRIFUSE_MATCH:-}" ] || parts=$((2 * processes))
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT

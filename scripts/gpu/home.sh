@@ -66,7 +66,7 @@ pages() {
 page() { [ ${#reports[@]} = 0 ] || made "$1" pages "$1"; }
 
 reports=()
-suites=(attention linear projections mlp adapters layer)
+suites=(attention linear projections mlp adapters layer published)
 there "${suites[@]}"
 [ ${#reports[@]} = 0 ] || made 'measured' "$python" benches/peers/table.py "$all" "${suites[@]}" --markdown "$docs/performance.md"
 reports=()
@@ -96,6 +96,8 @@ rows=$(grep -a '^not in these reports: ' "$all/logs/home.log") && missing+=("ref
 reports=()
 for file in "$all"/*.json; do
   case $file in
+    # Of a processor: for the references alone.
+    *-cpu.json) ;;
     *.peers.json) reports+=(--peers "$file") ;;
     *) reports+=("$file") ;;
   esac

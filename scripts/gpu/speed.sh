@@ -22,14 +22,14 @@ if [ -e "$MODEL/model.safetensors" ]; then
 else
   skipped embed "$MODEL holds no weights; scripts/get_minilm.sh fetches them"
 fi
-# Compiled PyTorch takes half a minute a shape to be compiled.
-suite layer 180 TORCH_COMPILE_DISABLE=1
+suite layer 240
 suite projections 180
+suite published 60
 suite prefix 60
 # The kernels of older GPUs, whose peer on any GPU is FlashAttention-2.
 plan attention-sm80 150 env OUT="$out/sm80" BENCH_OPTIONS="${BENCH_OPTIONS:-} --variant sm80" scripts/bench.sh attention
 if command -v ncu >/dev/null; then
-  plan counters 120 env OUT="$out/ncu" SECONDS_EACH=30 scripts/ncu.sh
+  plan counters 60 env OUT="$out/ncu" SECONDS_EACH=20 scripts/ncu.sh
 else
   skipped counters 'ncu is not on the PATH'
 fi

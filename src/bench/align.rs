@@ -66,7 +66,7 @@ impl Axis {
     fn range(self, kind: Kind) -> (u64, u64, u64) {
         match (self, kind) {
             (Self::HeadDim, Kind::Cpu) => (64, 56, 72),
-            (Self::HeadDim, _) => (128, 64, 160),
+            (Self::HeadDim, _) => (128, 64, MOST_HEAD),
             (_, Kind::Cpu) => (256, 248, 264),
             _ => (4096, 3968, 4224),
         }
@@ -215,7 +215,7 @@ mod tests {
     fn every_size_is_there_with_its_neighbour() {
         let all = names(&Sweep::default(), Kind::Discrete, false);
         // Three sweeps share the middle.
-        assert_eq!(all.len(), 3 * 257 - 2 + 2 * 257 - 1 + 2 * (257 - 33) + 97);
+        assert_eq!(all.len(), 3 * 257 - 2 + 2 * 257 - 1 + 2 * (257 - 33) + 193);
         let sweep = Sweep { axes: vec![Axis::K], from: Some(4001), to: Some(4031), step: 10 };
         let sizes = [4001, 4008, 4011, 4016, 4021, 4024, 4031, 4032];
         assert_eq!(names(&sweep, Kind::Discrete, true), sizes.map(|k| format!("m4096 n4096 k{k}")));

@@ -22,6 +22,7 @@ pub mod pattern;
 pub mod pool;
 mod population;
 mod prefix;
+mod published;
 mod registered;
 pub mod report;
 pub mod sample;
@@ -110,10 +111,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         clock: session.clock(),
         flush_bytes: flush.bytes(),
         flush_seconds: flush.seconds(),
-        seed: match options.suite {
-            Suite::Align => "SHA-256 of the operand's name and type",
-            _ => "SHA-256 of the shape's name and type",
-        },
+        seed: if Pool::<D>::shares(options.suite) { "SHA-256 of the operand's name and type" } else { "SHA-256 of the shape's name and type" },
     };
     let environment = Environment::here(D::NAME);
     let device = session.caps().clone();

@@ -51,6 +51,8 @@ pub fn points(suite: Suite, choice: &Choice, dtype: DType, extent: Extent) -> Re
             }
         }
     }
+    // A run that is cut short has every product at the rows that it reached.
+    points.sort_by_key(|point| if let Shape::Linear { tokens, .. } = point.shape { tokens } else { 0 });
     Ok(points)
 }
 

@@ -1,4 +1,4 @@
-//! Where the operands of a shape come from: drawn for it alone, or shared by all shapes of a sweep, which differ by a few elements.
+//! Where the operands of a shape come from: drawn for it alone, or shared by all shapes of a sweep or a list of products.
 
 use super::operand::Values;
 use super::shape::{Point, Suite};
@@ -38,10 +38,15 @@ pub struct Source<'a, D: Device> {
 }
 
 impl<D: Device> Pool<D> {
-    /// Where the operands of `point` come from. A sweep's shapes share theirs: numbers repeat with a prime period, so rows
-    /// differ at every size, and drawing a thousand shapes anew would take longer than timing them.
+    /// Whether the shapes of `suite` have their operands in common.
+    pub fn shares(suite: Suite) -> bool {
+        matches!(suite, Suite::Align | Suite::Projections)
+    }
+
+    /// Where the operands of `point` come from. Shapes of a sweep, and products of one list of models, share theirs: numbers repeat
+    /// with a prime period, so rows differ at every size, and drawing a thousand shapes anew would take longer than timing them.
     pub fn source(&mut self, point: &Point) -> Source<'_, D> {
-        let shared = point.suite == Suite::Align;
+        let shared = Self::shares(point.suite);
         if !shared {
             *self = Self::default();
         }
@@ -65,7 +70,7 @@ impl<D: Device> Source<'_, D> {
         let bytes = count * dtype.size();
         let fits = |held: &Held<D>| (held.role, held.dtype, held.deviation) == (role, dtype, deviation) && held.slice.len >= bytes;
         if !self.pool.held.iter().any(fits) {
-            self.pool.held.retain(|held| held.role != role);
+            self.pool.held.retain(|held| (held.role, held.deviation) != (role, deviation));
             // Room for the sizes that come next.
             let values = Values::normal(&mut Draw::seeded(&format!("{role} {dtype}")), dtype, count + count / 8, deviation);
             let slice = values.upload(session)?;

@@ -53,6 +53,8 @@ pub struct Environment {
     pub platform: String,
     /// The version of the compiler of the CUDA kernels, where this is the CUDA backend.
     pub nvrtc: Option<String>,
+    /// The release of NVIDIA's driver, where its kernel module tells it; the device names the version of CUDA that it offers.
+    pub driver_release: Option<String>,
 }
 
 /// How often a suite ran, by the field names of the reference harness.
@@ -262,8 +264,15 @@ impl Environment {
             profile: option_env!("TRIFUSE_PROFILE"),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             nvrtc: nvrtc(backend),
+            driver_release: std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| driver_release(&text)),
         }
     }
+}
+
+/// The first word of the module's first line that is a version: numbers with dots between them.
+fn driver_release(text: &str) -> Option<String> {
+    let version = |word: &&str| word.contains('.') && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    text.lines().next()?.split_whitespace().find(version).map(str::to_owned)
 }
 
 #[cfg(feature = "cuda")]
@@ -292,4 +301,16 @@ fn source_revision() -> Option<String> {
         text.lines().find_map(|line| line.strip_suffix(name)?.strip_suffix(' ').map(str::to_owned))
     };
     read(&common.join(name)).or_else(packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_tells_its_release() {
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: gcc version 12.2.0\n";
+        assert_eq!(driver_release(text).as_deref(), Some("580.159.04"));
+        assert_eq!(driver_release("NVRM version: x86.64 unknown\n"), None);
+    }
 }

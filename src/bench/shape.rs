@@ -66,13 +66,15 @@ pub enum Suite {
     ForwardPass,
     /// Products and attention at sizes that rise one by one, against the next size that is aligned.
     Align,
+    /// Sizes that published suites measured and that no other list has.
+    Published,
     /// What everything else is made of: copies, large products, launches, nodes of a graph.
     Micro,
 }
 
 impl Suite {
     /// Every suite.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Attention,
         Self::Mlp,
         Self::Layer,
@@ -83,6 +85,7 @@ impl Suite {
         Self::Sparse,
         Self::ForwardPass,
         Self::Align,
+        Self::Published,
         Self::Micro,
     ];
 
@@ -99,6 +102,7 @@ impl Suite {
             Self::Sparse => "sparse",
             Self::ForwardPass => "forward-pass",
             Self::Align => "align",
+            Self::Published => "published",
             Self::Micro => "micro",
         }
     }
@@ -322,10 +326,8 @@ impl Shape {
             }
             Self::FusedMlp { tokens, d_model, d_ff } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu"),
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks } => {
-                let mut name = if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
-                if let Some(blocks) = blocks {
-                    name = blocks.name();
-                }
+                let dense = || if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
+                let mut name = blocks.map_or_else(dense, |blocks| blocks.name());
                 name += &format!(" b{batch} h{heads}");
                 if heads != kv_heads || q_len != kv_len {
                     name += &format!("/{kv_heads}");

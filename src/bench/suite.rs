@@ -6,6 +6,7 @@ use super::layer;
 use super::layout::Layout;
 use super::models;
 use super::pattern::Blocks;
+use super::published;
 use super::shape::{Delta, Held, Padding, Point, Shape, Suite};
 use crate::device::Kind;
 use crate::dtype::DType;
@@ -31,6 +32,7 @@ pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
         (Suite::Mlp, _) => [1, 16, 128, 512, 1024, 2048, 4096, 8192].map(|tokens| (mlp(tokens, 4096, 11008), [16, 4096].contains(&tokens))).to_vec(),
         (Suite::Linear, _) => linear(),
         (Suite::Adapters, _) => adapters(),
+        (Suite::Published, kind) => published::shapes(kind),
         (Suite::Prefix, Kind::Cpu) => prefix(&[1, 16], [4, 2], 32, 256, &[16]),
         // Grouped heads of Llama's width.
         (Suite::Prefix, _) => prefix(&[1, 4, 16, 64], [32, 8], 128, 4096, &[64, 128]),
@@ -105,9 +107,9 @@ pub(super) fn ceilings(dtype: DType, kind: Kind) -> Vec<Point> {
 }
 
 /// A shape, and whether it is in the quick list.
-type Entry = (Shape, bool);
+pub(super) type Entry = (Shape, bool);
 
-fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
+pub(super) fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
     Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None }
 }
 
@@ -119,11 +121,11 @@ fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
     forms.map(|padding| (Shape::Linear { tokens, d_out, d_in, delta: None, padding }, false)).collect()
 }
 
-fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
+pub(super) fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
     Shape::FusedMlp { tokens, d_model, d_ff }
 }
 
-fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, causal: bool) -> Shape {
+pub(super) fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, causal: bool) -> Shape {
     Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None }
 }
 

@@ -218,10 +218,10 @@ fn shape(unit: &Unit) -> String {
 /// The units of an entry that are compiled for `arch` where nothing asks for all, and how many are left out.
 ///
 /// Of units that differ by the type of elements alone one is compiled: of one shape this type, of the next shape another, and
-/// `TRIFUSE_KERNELS_TURN`, a number that `./check` draws for each revision, turns them round. So is the family of activations of the
-/// kernels that stream weights. sm_86 and sm_89, which have the registers and instructions of sm_80, take a quarter of the
-/// shapes each, and the assembler gives both the same code (a trial below holds it to that); sm_90a takes half of those that sm_80
-/// has too, and all that are its own.
+/// `TRIFUSE_KERNELS_TURN`, a number that `./check` draws for each revision, turns them round. So is the family of activations, of which
+/// Hopper's kernels for products have three: one for each tile. sm_86 and sm_89, which have the registers and instructions of
+/// sm_80, take a quarter of the shapes each, and the assembler gives both the same code (a trial below holds it to that); sm_90a
+/// takes half of those that sm_80 has too, and all that are its own.
 fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
     let mut shapes: Vec<(String, Vec<Unit>)> = Vec::new();
     for unit in entry.units(arch) {
@@ -234,11 +234,12 @@ fn covered(entry: &Entry, arch: Arch) -> (Vec<Unit>, usize) {
     let all = std::env::var_os("TRIFUSE_ALL_KERNELS").is_some();
     let turn = std::env::var("TRIFUSE_KERNELS_TURN").ok().and_then(|turn| turn.parse().ok()).unwrap_or(0usize);
     let (count, number_of_shapes) = (shapes.iter().map(|(_, units)| units.len()).sum::<usize>(), shapes.len());
+    let families = matches!(entry.op, "linear" | "fused_mlp") && entry.variant.starts_with("sm90") && number_of_shapes.is_multiple_of(3);
     let taken = |number: usize| match arch {
         _ if all => true,
         Arch(86) => number.is_multiple_of(4),
         Arch(89) => number % 4 == 2 || number_of_shapes <= 2,
-        Arch(90) if entry.variant.starts_with("sm90_stream") => (number + number / 3 + turn).is_multiple_of(3),
+        Arch(90) if families => (number + number / 3 + turn).is_multiple_of(3),
         Arch(90) if entry.runs_on.accept(Arch(80)).is_ok() => number.is_multiple_of(2),
         _ => true,
     };

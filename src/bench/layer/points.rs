@@ -56,9 +56,10 @@ pub fn points(choice: &Choice, dtype: DType, extent: Extent) -> Result<Vec<Point
         (_, false) => or(&choice.tokens, &LENGTHS),
     };
     let mut points: Vec<Point> = Vec::new();
-    for &style in styles {
-        for &model in &models {
-            for &tokens in &lengths {
+    // A run that is cut short has every model in both styles at the lengths that it reached.
+    for &tokens in &lengths {
+        for &style in styles {
+            for &model in &models {
                 let (batch, causal) = (choice.batch.unwrap_or(1), choice.causal.unwrap_or(style == Style::Llama));
                 ensure(batch > 0 && tokens > 0, "--batch, --seq", "at least 1", format!("{batch}, {tokens}"))?;
                 let sizes = model.map_or_else(|| small(style), Model::sizes);

@@ -112,6 +112,7 @@ fn about_suite(suite: Suite) -> &'static str {
         Suite::Sparse => "Block-sparse attention of 204 to 122,305 blocks, 100 runs each",
         Suite::ForwardPass => "The adapters of 32 layers of four projections, a hundred resident: captured, launch by launch, held by the host",
         Suite::Align => "Products, products of one row and attention at sizes that rise one by one",
+        Suite::Published => "Sizes that published suites measured and that no other list has: wide heads, products near 8192, a short K",
         Suite::Micro => "Copies, large products, launches and nodes of a graph",
     }
 }
