@@ -1,7 +1,7 @@
 //! A transformer layer on a device, made of this crate's operations alone; see [`crate::ops::layer`] for what it computes.
 //!
 //! A [`TransformerLayer`] holds plans and the memory between its launches, once for all layers of a model: weights and states
-//! are named by each run. Six launches (seven with rotary positions) follow each other with nothing between them, so that a
+//! are named by each run. Six launches (seven with rotary positions, or where the MLP is two products) follow each other with nothing between them, so that a
 //! run can be captured and replayed as one graph, and each can begin, where the backend can do that, while the one before ends.
 //! q, k and v stay in the rows in which one product left them: rotary positions turn q and k where they lie, and attention
 //! reads all three as slices with the strides of those rows. Both residuals ride in the epilogues of products.
@@ -64,10 +64,10 @@ pub struct TransformerLayer<D: Backend> {
     rope: Option<Plan<Pointwise, D>>,
     attention: Plan<Attention, D>,
     output: Plan<Linear, D>,
-    mlp: Plan<FusedMlp, D>,
+    mlp: Mlp<D>,
     /// `[rows, hidden]`: what both norms give.
     normed: Slice<D>,
-    /// Rows `[q | k | v]`.
+    /// Rows `[q | k | v]`; behind attention, the intermediate of an MLP of two products.
     rows: Slice<D>,
     /// `[rows, heads · head_dim]`.
     attended: Slice<D>,
@@ -75,9 +75,15 @@ pub struct TransformerLayer<D: Backend> {
     middle: Slice<D>,
 }
 
+/// See [`Layer::mlp_products`].
+enum Mlp<D: Backend> {
+    Fused(Plan<FusedMlp, D>),
+    Products([Plan<Linear, D>; 2]),
+}
+
 /// One launch of a layer, by what it does there.
 pub struct Step<'a, D: Backend> {
-    /// `attention_norm`, `qkv`, `rope`, `attention`, `output`, `mlp_norm` or `mlp`.
+    /// `attention_norm`, `qkv`, `rope`, `attention`, `output`, `mlp_norm` and `mlp`, or `up` and `down`.
     pub name: &'static str,
     /// The launch.
     pub launch: Launch<'a, D>,
@@ -107,7 +113,10 @@ impl<D: Backend> TransformerLayer<D> {
             rope: rope.map(|rope| session.plan(rope)).transpose()?,
             attention: session.plan(attention)?,
             output: session.plan(output)?,
-            mlp: session.plan(mlp)?,
+            mlp: match layer.mlp_products()? {
+                Some([up, down]) => Mlp::Products([session.plan(up)?, session.plan(down)?]),
+                None => Mlp::Fused(session.plan(mlp)?),
+            },
             normed: room(sizes.hidden)?,
             rows: room(sizes.qkv())?,
             attended: room(sizes.query())?,
@@ -148,15 +157,28 @@ impl<D: Backend> TransformerLayer<D> {
             y: y.clone(),
         };
         let attention = AttentionArgs { q: from(0)?, k: from(query)?, v: from(query + key)?, index: AttentionIndex::None, o: self.attended.clone(), lse: None };
-        let mlp = FusedMlpArgs {
-            x: self.normed.clone(),
-            w1: weights.up.weight.clone(),
-            wg: weights.gate.clone(),
-            b1: weights.up.bias.clone(),
-            w2: weights.down.weight.clone(),
-            b2: weights.down.bias.clone(),
-            residual: Some(self.middle.clone()),
-            y: states.y.clone(),
+        let mlp = match &self.mlp {
+            Mlp::Fused(plan) => {
+                let args = FusedMlpArgs {
+                    x: self.normed.clone(),
+                    w1: weights.up.weight.clone(),
+                    wg: weights.gate.clone(),
+                    b1: weights.up.bias.clone(),
+                    w2: weights.down.weight.clone(),
+                    b2: weights.down.bias.clone(),
+                    residual: Some(self.middle.clone()),
+                    y: states.y.clone(),
+                };
+                [Some(("mlp", Launch::FusedMlp(plan, args))), None]
+            }
+            Mlp::Products([up, down]) => {
+                ensure(weights.gate.is_none(), "layer: gate", "none: its MLP has one weight in its first product", "one")?;
+                let elements = up.op().tokens * up.op().d_out;
+                let inner = self.rows.part(0, elements * size).ok_or_else(|| Error::invalid("layer: intermediate", "a part of the rows", elements))?;
+                let first = product(&weights.up, &self.normed, None, &inner);
+                let second = product(&weights.down, &inner, Some(&self.middle), &states.y);
+                [Some(("up", Launch::Linear(up, first))), Some(("down", Launch::Linear(down, second)))]
+            }
         };
         let rope = self.rope.as_ref().zip(states.positions.clone());
         let steps = [
@@ -166,9 +188,8 @@ impl<D: Backend> TransformerLayer<D> {
             Some(("attention", Launch::Attention(&self.attention, attention))),
             Some(("output", Launch::Linear(&self.output, product(&weights.output, &self.attended, Some(&states.x), &self.middle)))),
             Some(("mlp_norm", normed(&weights.mlp_norm, &self.middle))),
-            Some(("mlp", Launch::FusedMlp(&self.mlp, mlp))),
         ];
-        Ok(steps.into_iter().flatten().map(|(name, launch)| Step { name, launch }).collect())
+        Ok(steps.into_iter().chain(mlp).flatten().map(|(name, launch)| Step { name, launch }).collect())
     }
 
     /// Puts a run into the queue. Does not block.

@@ -19,6 +19,8 @@ use trifuse::{DType, Error, Result};
 
 /// Sizes of no tile, and sizes of whole ones.
 const UNEVEN: Sizes = Sizes { hidden: 42, heads: 4, kv_heads: 2, head_dim: 10, intermediate: 71 };
+/// An intermediate that fits into the rows of q, k and v, and of 8,400 tokens not into the workspace of the fused MLP.
+const PRODUCTS: Sizes = Sizes { hidden: 4, heads: 11, kv_heads: 11, head_dim: 32, intermediate: 1000 };
 const EVEN: Sizes = Sizes { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, intermediate: 384 };
 
 /// A layer with its operands, and what it should give.
@@ -132,15 +134,21 @@ fn cases() -> Vec<Arc<Case>> {
         }
         cases.push(Case::new("even", Layer::new(DType::F16, [2, 70], EVEN, style, style == Style::Reference)));
     }
+    cases.push(Case::new("two products", Layer::new(DType::F32, [8400, 1], PRODUCTS, Style::Reference, false)));
     cases.into_iter().map(Arc::new).collect()
 }
 
 fn main() {
     let arguments = Arguments::from_args();
     let cases = cases();
+    let two_products = cases.iter().any(|case| case.layer.mlp_products().unwrap().is_some());
     let mut trials = vec![
         Trial::test("another position, style or mask is another answer", || {
             differs();
+            Ok(())
+        }),
+        Trial::test("one case has an MLP of two products", move || {
+            assert!(two_products);
             Ok(())
         }),
         Trial::test("operands that do not belong are refused", || {

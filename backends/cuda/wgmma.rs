@@ -40,9 +40,9 @@ impl WgmmaTile {
         Self::beside(128, 6),
         Self::beside(96, 7),
     ];
-    /// Those of `fused_mlp`: of its first product, which leaves the second what it likes best, and of the second.
-    pub(super) const OF_UP: [Self; 3] = [Self::WIDE, Self::FITTED, Self::NARROW];
-    pub(super) const OF_DOWN: [Self; 2] = [Self::WIDE, Self::NARROW];
+    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second.
+    pub(super) const OF_UP: [Self; 5] = [Self::WIDE, Self::new(224, 5), Self::MIDDLE, Self::FITTED, Self::NARROW];
+    pub(super) const OF_DOWN: [Self; 5] = [Self::WIDE, Self::new(224, 4), Self::MIDDLE, Self::new(160, 5), Self::NARROW];
     pub(super) const ROWS: u64 = 128;
     pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -105,8 +105,9 @@ impl WgmmaTile {
         // A narrow tile reads as much X for half the products.
         let price = match self.columns {
             256 => 1.0,
+            224 => 1.04,
             192 => 1.07,
-            168 => 1.09,
+            160 | 168 => 1.09,
             _ => 1.15,
         };
         // What it takes to begin and to end.
@@ -349,6 +350,18 @@ mod tests {
         assert_eq!([256, 512, 1024].map(|rows| up(rows, false)), [WgmmaTile::FITTED; 3]);
         assert_ne!(up(512, true), WgmmaTile::FITTED, "half of its columns are not whole in eights");
         assert_eq!(WgmmaTile::FITTED.time((512, 11008, 4096, false), &H200), 1.09 * 2.0 * 168.0 * 4352.0, "two rounds");
+    }
+
+    #[test]
+    fn both_products_of_an_mlp_fill_whole_rounds() {
+        let widths = |rows, [up, down]: [(u64, u64); 2]| {
+            let choose = |tiles, (outputs, depth)| WgmmaTile::choose(tiles, (rows, outputs, depth, false), &H200).columns;
+            [choose(WgmmaTile::OF_UP, up), choose(WgmmaTile::OF_DOWN, down)]
+        };
+        // Llama-2's: 7B, 13B, 70B.
+        assert_eq!(widths(512, [(11008, 4096), (4096, 11008)]), [168, 128]);
+        assert_eq!([512, 1024].map(|rows| widths(rows, [(13824, 5120), (5120, 13824)])), [[224, 160]; 2]);
+        assert_eq!(widths(512, [(28672, 8192), (8192, 28672)]), [224, 256]);
     }
 
     #[test]

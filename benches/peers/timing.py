@@ -7,6 +7,14 @@ import torch
 
 MOST_FLUSHES = 16
 TOGETHER = 10
+# Seconds of work before the device rests for as long, and of a rest at most: see src/bench/timing.rs.
+STRETCH, LONGEST_REST = 4e-3, 0.05
+
+
+def rest(seconds: float) -> None:
+    """Lets a device that was at work for so long be idle for as long, where that is long enough to count."""
+    if seconds * TOGETHER > STRETCH:
+        time.sleep(min(seconds, LONGEST_REST))
 
 
 class Timer:
@@ -38,12 +46,19 @@ class Timer:
         host = float("inf")
         for _ in range(max(self.warmup, 2)):
             torch.cuda.synchronize()
+            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            pair[0].record()
             began = time.perf_counter()
             work()
             host = min(host, time.perf_counter() - began)
-        torch.cuda.synchronize()
+            pair[1].record()
+            torch.cuda.synchronize()
+            run = pair[0].elapsed_time(pair[1]) * 1e-3
+            rest(run)
         # Enough work ahead that the host is done before the device begins.
         flushes = max(1, min(MOST_FLUSHES, -int(-2 * (host + 20e-6) // self.flush_seconds)))
+        turn = self.flush_seconds * flushes + (2 if warm else 1) * run
+        together = max(1, min(TOGETHER, int(STRETCH / turn)))
         free, held, marks = [], [], []
         deadline = time.perf_counter() + self.limit
         for number in range(1, self.iterations + 1):
@@ -57,8 +72,9 @@ class Timer:
             pair[1].record()
             # The device is past the first mark before the host is done: what lies between may hold a wait for the host.
             marks.append((pair, held if pair[0].query() else free))
-            if len(marks) == TOGETHER or number == self.iterations:
+            if len(marks) == together or number == self.iterations:
                 torch.cuda.synchronize()
+                rest(turn * len(marks))
                 for (first, last), times in marks:
                     times.append(first.elapsed_time(last) * 1e-3)
                 marks = []

@@ -26,6 +26,12 @@ pub const LEAST: usize = 5;
 const TOGETHER: usize = 10;
 /// Flushes before one run at most.
 const MOST_FLUSHES: usize = 16;
+/// Seconds that a device with a clock of its own is at work before it rests for as long. Matrix products draw more power than a large GPU
+/// may take for long: at work without rests it lowers its clocks after some tens of milliseconds, by a tenth and more, and what a time then
+/// tells is how much was asked of the device before.
+const STRETCH: f64 = 4e-3;
+/// Seconds of a rest at most: what takes longer leaves the device waiting itself.
+const LONGEST_REST: f64 = 0.05;
 
 impl Default for Schedule {
     /// As the reference harness: 10 to warm up, 50 timed.
@@ -71,6 +77,13 @@ pub struct Times {
 /// The moment so many seconds from now, or a day: what is longer than a clock holds is as long as one waits.
 fn after(seconds: f64) -> Instant {
     Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+}
+
+/// Lets a device that was at work for so long be idle for as long, where that is long enough to count and its clock does not see it.
+fn rest<D: Device>(session: &Session<D>, seconds: f64) {
+    if session.clock() == Clock::Device && seconds * TOGETHER as f64 > STRETCH {
+        std::thread::sleep(Duration::from_secs_f64(seconds.min(LONGEST_REST)));
+    }
 }
 
 impl<D: Device> Flush<D> {
@@ -127,12 +140,13 @@ impl<D: Device> Flush<D> {
     /// Times `enqueue`, which puts the work into the queue once.
     ///
     /// On a device with a clock of its own every timed run has enough copies before it that the host is done putting
-    /// it into the queue before the device begins it. With warm caches the work itself runs between, not timed.
+    /// it into the queue before the device begins it, and the device rests after every [`STRETCH`]. With warm caches the work itself runs
+    /// between, not timed.
     ///
     /// # Errors
     /// What the device reports.
     pub fn time(&self, session: &mut Session<D>, schedule: Schedule, caches: Caches, mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>) -> Result<Times> {
-        let mut host = f64::INFINITY;
+        let (mut host, mut run) = (f64::INFINITY, 0.0);
         let half = after(schedule.limit_seconds / 2.0);
         for number in 0..schedule.warmup.max(2) {
             if number >= 2 && Instant::now() > half {
@@ -142,7 +156,8 @@ impl<D: Device> Flush<D> {
             let began = Instant::now();
             let marks = (session.mark()?, enqueue(session)?, session.mark()?);
             host = host.min(began.elapsed().as_secs_f64());
-            drop(marks);
+            run = session.seconds_between(&marks.0, &marks.2)?;
+            rest(session, run);
         }
         session.wait()?;
         let flushes = match (session.clock(), caches) {
@@ -150,6 +165,9 @@ impl<D: Device> Flush<D> {
             (Clock::Host, Caches::Cold) => 1,
             (Clock::Host, Caches::Warm) => 0,
         };
+        let turn = self.seconds * flushes as f64 + if caches == Caches::Warm { 2.0 * run } else { run };
+        // A slow run is read at once, so that the limit holds.
+        let together = ((STRETCH / turn) as usize).clamp(1, TOGETHER);
         let (mut times, mut hosts, mut open) = (Vec::new(), Vec::new(), Vec::new());
         let deadline = after(schedule.limit_seconds);
         for number in 1..=schedule.iterations as usize {
@@ -165,12 +183,12 @@ impl<D: Device> Flush<D> {
             let last = session.mark()?;
             hosts.push(began.elapsed().as_secs_f64());
             open.push((first, last));
-            // A slow run is read at once, so that the limit holds.
-            let slow = self.seconds.max(host) * TOGETHER as f64 > 0.1;
-            if open.len() == TOGETHER || number == schedule.iterations as usize || slow {
+            if open.len() == together || number == schedule.iterations as usize {
+                let count = open.len();
                 for (first, last) in open.drain(..) {
                     times.push(session.seconds_between(&first, &last)?);
                 }
+                rest(session, turn * count as f64);
                 if times.len() >= LEAST && Instant::now() > deadline {
                     break;
                 }

@@ -83,6 +83,15 @@ pub(super) fn cases() -> Vec<Case> {
         let fitted = FusedMlp { bias1: true, residual: true, activation, ..op(dtype, 300, [72, d_ff, 41]) };
         cases.push(case(format!("fitted_tiles{d_ff}"), fitted).large());
     }
+    // Products that fill multiprocessors best in other widths: the first one's, gated too, and the second one's, written whole and not.
+    for (n, [d_model, d_ff, d_out]) in
+        [[72, 6008, 24], [72, 7000, 24], [24, 72, 5000], [24, 72, 5003], [24, 72, 6000], [24, 72, 6003], [24, 72, 7000], [24, 72, 7001]].into_iter().enumerate()
+    {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 300, [d_model, d_ff, d_out]) };
+        cases.push(case(format!("widths{}", d_ff.max(d_out)), wide).large());
+    }
+    cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])).large());
     // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.
     cases.push(case("few_tokens_wide", op(DType::BF16, 5, [40, 128, 5003])));
     cases.push(case("few_tokens_wider", op(DType::F16, 3, [40, 48, 17_001])));

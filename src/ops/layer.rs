@@ -8,9 +8,11 @@
 //! y = mlp(norm(h)) + h   the residual in the epilogue of the second product
 //! ```
 //!
-//! Six launches, seven with rotary positions. Nothing is copied or transposed between them, and no residual is a launch.
+//! Six launches, seven with rotary positions. Nothing is copied or transposed between them, and no residual is a launch. Of many tokens the
+//! MLP may be its two products ([`Layer::mlp_products`]).
 
 use super::attention::Strides;
+use super::fused_mlp::MAX_WORKSPACE;
 use super::pointwise::Kind;
 use super::{Activation, Attention, Cost, FusedMlp, Linear, Op, Pointwise};
 use crate::dtype::DType;
@@ -198,6 +200,20 @@ impl Layer {
         Ok(parts)
     }
 
+    /// The MLP as two products, the second of which adds the residual: where [`FusedMlp`] would go through the tokens in chunks, for its
+    /// workspace holds no more of the intermediate, and all of it fits where q, k and v were, which nothing reads any more. Each weight is
+    /// then read once, and tiles fill the device better than a chunk's. Not of a gated MLP, whose first product has two weights.
+    ///
+    /// # Errors
+    /// As [`parts`](Self::parts).
+    pub fn mlp_products(&self) -> Result<Option<[Linear; 2]>> {
+        let FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation, gated, bias1, bias2, residual, .. } = self.parts()?.mlp;
+        let fits = d_ff <= self.sizes.qkv() && tokens.saturating_mul(d_ff).saturating_mul(dtype.size()) > MAX_WORKSPACE;
+        let up = Linear { bias: bias1, activation: Some(activation), ..Linear::new(dtype, [tokens, d_ff, d_model]) }.with_padded_weights();
+        let down = Linear { bias: bias2, residual, ..Linear::new(dtype, [tokens, d_out, d_ff]) }.with_padded_weights();
+        Ok((fits && !gated).then_some([up, down]))
+    }
+
     /// The work of all operations together; the bytes are what no layer can do without: its weights, the states that come
     /// in and those that go out.
     ///
@@ -253,6 +269,18 @@ mod tests {
         assert_eq!(cost.bytes, 2.0 * (8.0 * 60.0 + 16.0 + 2.0 * 24.0));
         let reference = Layer { style: Style::Reference, ..llama };
         assert_eq!(reference.cost().unwrap().bytes, 2.0 * (8.0 * 48.0 + 32.0 + 16.0 + 8.0 + 12.0 + 8.0 + 48.0));
+    }
+
+    #[test]
+    fn an_mlp_is_two_products_where_its_intermediate_fits_nowhere_else() {
+        let products = |model: Model, tokens, style| {
+            let layer = Layer::new(DType::F16, [1, tokens], model.sizes(), style, false);
+            layer.mlp_products().unwrap().map(|products| products.map(|product| [product.tokens, product.d_out, product.d_in]))
+        };
+        assert_eq!(products(Model::Llama2With7B, 1024, Style::Reference), None, "one chunk");
+        assert_eq!(products(Model::Llama2With7B, 2048, Style::Reference), Some([[2048, 11008, 4096], [2048, 4096, 11008]]));
+        assert_eq!(products(Model::Llama2With7B, 2048, Style::Llama), None, "gated");
+        assert_eq!(products(Model::Llama2With70B, 2048, Style::Reference), None, "wider than the rows of q, k and v");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub fn steps<D: Backend>(session: &mut Session<D>, layer: &Layer, operands: &Ope
                 let by = |first: &'static str| if *name == first { &operands.attention_norm } else { &operands.mlp_norm };
                 match launch {
                     Launch::Pointwise(plan, args) => vec![normed(session, plan.op(), args, by("attention_norm"), &mut draw)?],
-                    Launch::Linear(plan, args) => product(session, plan.op(), args, if *name == "qkv" { &operands.qkv } else { &operands.output }, &mut draw)?,
+                    Launch::Linear(plan, args) => product(session, plan.op(), args, operands.of(name), &mut draw)?,
                     Launch::Attention(plan, args) => attended(session, plan.op(), args, &mut draw)?,
                     Launch::FusedMlp(plan, args) => transformed(session, plan.op(), args, operands, &mut draw)?,
                 }

@@ -108,6 +108,16 @@ impl Operands {
         Self { attention_norm, qkv, output, mlp_norm, gate, up, down, x, positions }
     }
 
+    /// Of the product that a step of that name is.
+    fn of(&self, step: &str) -> &Numbers {
+        match step {
+            "qkv" => &self.qkv,
+            "output" => &self.output,
+            "up" => &self.up,
+            _ => &self.down,
+        }
+    }
+
     fn upload<D: Device>(&self, layer: &Layer, session: &mut Session<D>) -> Result<(Weights<D>, States<D>)> {
         let parts = layer.parts()?;
         let [qkv, output] = [&parts.qkv, &parts.output].map(|product| [product.d_in, product.w_stride]);
