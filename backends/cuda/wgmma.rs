@@ -392,13 +392,6 @@ mod tests {
     }
 
     #[test]
-    fn a_long_k_is_split_where_tiles_are_few() {
-        for product in [(4096, 4096, 4096, false), (256, 1024, 4096, false), (256, 4096, 1024, false)] {
-            assert_eq!(choose(product).parts(), 1, "{product:?}");
-        }
-    }
-
-    #[test]
     fn what_tma_cannot_read_is_refused() {
         assert!(WgmmaTile::reads(DType::F16, 100, 4096, 4096).is_ok());
         assert!(WgmmaTile::reads(DType::F16, 100, 4095, 4095).is_err());

@@ -30,7 +30,8 @@ template <class P> struct OddRows {
 
     __device__ __forceinline__ OddRows(const GemmParams &p, element *lines, u64 row, u64 column, i32 width)
         : p(p), lines(lines), start((row * p.y_stride + column) * 2), stride(p.y_stride * 2),
-          rows(row >= p.rows ? 0 : p.rows - row < 2 * ODD_ROWS ? i32(p.rows - row) : i32(2 * ODD_ROWS)), width(width), lane(threadIdx.x % 32), word(threadIdx.x % LANES) {}
+          rows(row >= p.rows ? 0 : p.rows - row < 2 * ODD_ROWS ? i32(p.rows - row) : i32(2 * ODD_ROWS)), width(width), lane(threadIdx.x % 32),
+          word(threadIdx.x % LANES) {}
 
     __device__ __forceinline__ bool there(u32 r) const { return i32(r) < rows; }
 
