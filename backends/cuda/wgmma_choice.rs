@@ -16,10 +16,11 @@ pub(super) struct Shape {
 mod cost {
     /// From a launch to its first products, and from the last outputs to the next launch.
     pub(super) const LAUNCH: f64 = 5.5;
-    /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs.
+    /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs; and, of several rounds, what the widest gain on others.
     pub(super) const STEP: f64 = 0.026;
     pub(super) const COLUMN: f64 = 0.0028;
     pub(super) const OUTPUTS: f64 = 1.2;
+    pub(super) const NARROWER: f64 = 1.03;
     /// Bytes a microsecond from memory; of that, the part that is lost with no multiprocessor at work.
     pub(super) const MEMORY: f64 = 3.7e6;
     pub(super) const IDLE: f64 = 0.3;
@@ -52,7 +53,8 @@ impl Shape {
         let idle = 1.0 - blocks.min(room) as f64 / room as f64;
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(parts) as f64;
         let rows = self.rows.min(WgmmaTile::ROWS) as f64;
-        let products = rounds * (steps * (cost::STEP + cost::COLUMN * tile.columns as f64) + cost::OUTPUTS);
+        let price = if rounds > 1.0 && *tile != WgmmaTile::WIDE { cost::NARROWER } else { 1.0 };
+        let products = price * rounds * (steps * (cost::STEP + cost::COLUMN * tile.columns as f64) + cost::OUTPUTS);
         // Of what the blocks of a cluster share each brings its part.
         let (x, w) = match tile.shares {
             Shares::W => (rows, 0.5 * tile.columns as f64),
