@@ -182,7 +182,7 @@ fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: Acti
     let mut defines = [down.defines(), INSTEAD.defines(), up.up_defines().into()].concat();
     defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
     Unit {
-        name: format!("fused_mlp/sm90 {dtype}, {}, {} and {} columns, {}", form(gated), up.columns_name(), down.columns_name(), activation.name()),
+        name: format!("fused_mlp/sm90 {dtype}, {}, {} and {} columns, {}", form(gated), up.columns, down.columns, activation.name()),
         source: source!("fused_mlp/sm90.cu"),
         headers: vec![gemm_header(), adapter_header(), repack_header()],
         defines,
@@ -298,11 +298,11 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
             }
             match (product.aligned(), up) {
                 (true, true) if product.writes_whole() => {
-                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", cut: None, overlap: true };
+                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", overlap: true };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
                 (true, false) => {
-                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", cut: None, overlap: true };
+                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", overlap: true };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
                 _ => product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?,

@@ -43,12 +43,6 @@ params! {
         adds: u32,
         /// Whether bias, residual and y can be moved 16 bytes at a time.
         vector: u32,
-        /// Parts of K that blocks of their own take, and where those leave and count their sums: see `wgmma.rs`.
-        parts: u32,
-        /// Tiles, of whole clusters, that are not cut and come before those that are.
-        whole: u32,
-        partial: [f32],
-        arrived: [u32],
     }
 }
 
@@ -188,10 +182,6 @@ impl Product<'_> {
             sigmoid_b,
             adds: u32::from(self.adds),
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
-            parts: 1,
-            whole: 0,
-            partial: 0,
-            arrived: 0,
         }
     }
 

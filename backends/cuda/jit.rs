@@ -44,6 +44,7 @@ headers! {
     "tile/wgmma_odd.cuh",
     "tile/wgmma_outputs.cuh",
     "tile/wgmma_ring.cuh",
+    "tile/wgmma_single.cuh",
     "tile/rows_gemm.cuh",
     "tile/stream_gemm.cuh",
     "tile/stream_sums.cuh",

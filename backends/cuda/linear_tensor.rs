@@ -6,7 +6,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, range};
 use super::queue::starts_early;
 use super::repack::{Copies, REPACK, padded, repack_header};
-use super::wgmma::{Cut, WgmmaLaunch, WgmmaTile};
+use super::wgmma::{WgmmaLaunch, WgmmaTile};
 use super::wgmma_choice::Shape;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -32,15 +32,12 @@ pub(super) const SM90: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers: covers_sm90,
-    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target).0, ActivationForm::of(op.activation)),
+    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || WgmmaTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
     },
-    workspace: |op, target| {
-        let (tile, parts) = wgmma_tile(op, target);
-        repacked_bytes(op) + tile.cut_bytes(op.tokens, op.d_out, parts)
-    },
+    workspace: |op, _| repacked_bytes(op),
     launch: launch_sm90,
 };
 
@@ -68,12 +65,8 @@ pub(super) fn shape(op: &Linear) -> Shape {
     Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in) }
 }
 
-/// And into how many parts K is cut.
-fn wgmma_tile(op: &Linear, target: &Target) -> (WgmmaTile, u64) {
-    match basis_tile(op, target) {
-        Some(tile) => (tile, 1),
-        None => shape(op).choose(target),
-    }
+fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
+    basis_tile(op, target).unwrap_or_else(|| shape(op).choose(target))
 }
 
 /// The tile of a product that makes h of the adapters' basis itself.
@@ -89,7 +82,7 @@ fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> 
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    fits(wgmma_tile(op, target).0.most_shared_bytes(), target)
+    fits(wgmma_tile(op, target).most_shared_bytes(), target)
 }
 
 fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
@@ -113,15 +106,13 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90 {dtype}, {} columns{}, {}", tile.columns_name(), if tile.across { " across" } else { "" }, activation.name()),
+        name: format!("linear/sm90 {dtype}, {}, {}", tile.name(), activation.name()),
         source: source!("linear/sm90.cu"),
         headers: [vec![gemm_header(), repack_header()], adapted_headers()].concat(),
         defines,
-        entries: match (tile.cuts(), tile.takes_basis()) {
-            (true, false) => &[REPACK, "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
-            (true, true) => &[REPACK, "linear_wgmma", "linear_wgmma_cut", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, true) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, false) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
+        entries: match tile.takes_basis() {
+            true => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            false => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },
         shared_bytes: tile.most_shared_bytes().max(INSTEAD.shared_bytes()),
     }
@@ -208,15 +199,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
-        let (tile, parts) = wgmma_tile(&plan.op, &plan.target);
-        let rest = repacked_bytes(&plan.op);
-        let rest = workspace.part(rest, workspace.len - rest);
         match product.aligned() {
             true => {
-                let cut = rest.filter(|_| parts > 1).map(|workspace| Cut { entry: "linear_wgmma_cut", parts, workspace });
+                let tile = wgmma_tile(&plan.op, &plan.target);
                 // With no adapters' part the kernel waits before it reads anything.
-                let overlap = overlap || (!product.adds && cut.is_none());
-                product.launch_wgmma(queue, plan, &WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", cut, overlap })
+                let overlap = overlap || !product.adds;
+                product.launch_wgmma(queue, plan, &WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap })
             }
             false => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
         }

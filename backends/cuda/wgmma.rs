@@ -1,4 +1,4 @@
-//! Products on the tensor cores of Hopper: tiles, cuts and launches of `kernels/tile/wgmma_gemm.cuh`.
+//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh` and `wgmma_single.cuh`.
 
 use super::adapter_basis::{AdaptedParams, AdapterSums};
 use super::gemm::{GemmParams, Product};
@@ -10,14 +10,23 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;
 
-/// A block's tile in `kernels/tile/wgmma_gemm.cuh`: 128 rows, 64 elements of K a stage.
+/// What the blocks of a cluster have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// Two, one below the other: W's tile, of which each brings half. Blocks take tile after tile.
+    W,
+    /// Two beside each other: X's tile. A block has one tile, as with the next.
+    X,
+    /// So many: the tile of outputs, each with a part of K.
+    Tile(u64),
+}
+
+/// A block's tile: 128 rows, 64 elements of K a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WgmmaTile {
     pub(super) columns: u64,
     stages: u64,
-    pub(super) cluster: u64,
-    /// The blocks of a cluster lie beside each other and share X's tile, not one below the other: for a single tile of rows.
-    pub(super) across: bool,
+    pub(super) shares: Shares,
 }
 
 impl WgmmaTile {
@@ -29,16 +38,30 @@ impl WgmmaTile {
     /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them.
     const FITTED: Self = Self::new(168, 6);
     /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 23] = [
         Self::WIDE,
         Self::new(224, 4),
         Self::MIDDLE,
         Self::new(168, 5),
         Self::new(160, 5),
         Self::NARROW,
-        Self::beside(160, 5),
-        Self::beside(128, 6),
-        Self::beside(96, 7),
+        Self::new(96, 7),
+        Self::new(80, 8),
+        Self::new(64, 9),
+        Self::beside(64),
+        Self::beside(80),
+        Self::beside(88),
+        Self::beside(96),
+        Self::beside(112),
+        Self::beside(128),
+        Self::beside(224),
+        Self::beside(256),
+        Self::split(64, 2),
+        Self::split(80, 2),
+        Self::split(96, 2),
+        Self::split(128, 2),
+        Self::split(40, 4),
+        Self::split(96, 4),
     ];
     /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second.
     pub(super) const OF_UP: [Self; 5] = [Self::WIDE, Self::new(224, 5), Self::MIDDLE, Self::FITTED, Self::NARROW];
@@ -46,24 +69,62 @@ impl WgmmaTile {
     pub(super) const ROWS: u64 = 128;
     pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
+    /// Of a block on Hopper; and what it may take to start on a multiple of 1,024.
+    const SHARED_BYTES: u64 = 227 << 10;
+    const START: u64 = 1024;
     /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
     const RUN: u64 = 32;
     const BASIS_ROWS: u64 = 16;
     /// The width that is worth its rows: with fewer the time goes into reading W, which needs no wgmma.
     const LEAST_ROWS: u64 = 65;
 
-    /// The least K, and the fewest outputs, of a product whose K may be cut: so long a K takes the time, and what is added up at the
+    /// The least K, and the fewest outputs, of a product whose K may be split: so long a K takes the time, and what is added up at the
     /// end is little beside it. An encoder has no such product, so that the sums of a sentence do not depend on the rows of its
     /// batch (see `model`).
     pub(super) const CUT_DEPTH: u64 = 4096;
     pub(super) const CUT_OUTPUTS: u64 = 1025;
 
     const fn new(columns: u64, stages: u64) -> Self {
-        Self { columns, stages, cluster: 2, across: false }
+        Self { columns, stages, shares: Shares::W }
     }
 
-    const fn beside(columns: u64, stages: u64) -> Self {
-        Self { across: true, ..Self::new(columns, stages) }
+    const fn beside(columns: u64) -> Self {
+        Self::single(columns, Shares::X)
+    }
+
+    const fn split(columns: u64, parts: u64) -> Self {
+        Self::single(columns, Shares::Tile(parts))
+    }
+
+    /// With as many stages as there is room for: outputs leave through it.
+    const fn single(columns: u64, shares: Shares) -> Self {
+        Self { columns, stages: (Self::SHARED_BYTES - Self::START) / Self::stage_bytes(columns), shares }
+    }
+
+    /// Of a stage, with its two barriers.
+    const fn stage_bytes(columns: u64) -> u64 {
+        (Self::ROWS + columns) * Self::DEPTH * 2 + 16
+    }
+
+    /// Whether every block has one tile.
+    const fn is_single(&self) -> bool {
+        !matches!(self.shares, Shares::W)
+    }
+
+    /// Blocks of a cluster.
+    pub(super) const fn cluster(&self) -> u64 {
+        match self.shares {
+            Shares::Tile(parts) => parts,
+            _ => 2,
+        }
+    }
+
+    /// Parts of K.
+    pub(super) const fn parts(&self) -> u64 {
+        match self.shares {
+            Shares::Tile(parts) => parts,
+            _ => 1,
+        }
     }
 
     /// The tile of `tiles` that takes the least time for a product (rows, outputs, depth, gated) of `fused_mlp`.
@@ -94,14 +155,10 @@ impl WgmmaTile {
         self.columns.is_multiple_of(64)
     }
 
-    /// Whether kernels for parts of K are compiled: a wide tile has twice the sums to exchange.
-    pub(super) fn cuts(&self) -> bool {
-        self.columns.is_multiple_of(32) && self.columns <= 160
-    }
-
     /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
     pub(super) fn time(&self, product: (u64, u64, u64, bool), target: &Target) -> f64 {
-        let rounds = self.blocks(product).div_ceil(u64::from(target.units));
+        let (rows, outputs, _, gated) = product;
+        let rounds = self.blocks(rows, outputs, gated).div_ceil(u64::from(target.units));
         // A narrow tile reads as much X for half the products.
         let price = match self.columns {
             256 => 1.0,
@@ -114,31 +171,40 @@ impl WgmmaTile {
         price * rounds as f64 * self.columns as f64 * (product.2 + 256) as f64
     }
 
-    /// Tiles of a product (rows, outputs, depth, gated), whole clusters of them.
-    fn blocks(&self, (rows, outputs, _, gated): (u64, u64, u64, bool)) -> u64 {
-        self.tiles(rows, outputs, gated)
-    }
-
-    /// Two counters for each of a tile's warp groups, in bytes.
-    fn counter_bytes(tiles: u64) -> u64 {
-        (tiles * 2 * 2 * 4).next_multiple_of(128)
-    }
-
-    /// Bytes of workspace for the sums of `parts` parts of K, and the counters by which their blocks find each other: zero when a
-    /// launch starts, and when it ends.
-    pub(super) fn cut_bytes(&self, rows: u64, outputs: u64, parts: u64) -> u64 {
-        let tiles = self.tiles(rows, outputs, false);
-        if parts == 1 { 0 } else { Self::counter_bytes(tiles) + tiles * parts * Self::ROWS * self.columns * 4 }
-    }
-
-    /// Whole clusters of tiles.
-    pub(super) fn tiles(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
+    /// Blocks that there is work for, whole clusters of them.
+    pub(super) fn blocks(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
         let width = if gated { self.columns / 2 } else { self.columns };
-        let (down, across) = if self.across { (1, self.cluster) } else { (self.cluster, 1) };
-        rows.div_ceil(Self::ROWS * down).saturating_mul(self.cluster).saturating_mul(outputs.div_ceil(width * across))
+        let (down, across) = match self.shares {
+            Shares::W => (2, 1),
+            Shares::X => (1, 2),
+            Shares::Tile(_) => (1, 1),
+        };
+        rows.div_ceil(Self::ROWS * down).saturating_mul(self.cluster()).saturating_mul(outputs.div_ceil(width * across))
     }
 
-    /// Of shared memory, for outputs that go straight to Y.
+    /// Rows of X that a block brings at a time. A single tile brings no more than there are, in whole patterns of the swizzle.
+    fn x_rows(&self, rows: u64) -> u64 {
+        let sharers = if self.shares == Shares::X { 2 } else { 1 };
+        let there = if self.is_single() { rows.min(Self::ROWS).next_multiple_of(8 * sharers) } else { Self::ROWS };
+        there / sharers
+    }
+
+    /// Blocks that are surely at work at once: of an H200's multiprocessors, 132, clusters of four find place for 30 of 33, and of eight for 14 of 16.
+    pub(super) fn room(&self, target: &Target) -> u64 {
+        let cluster = self.cluster();
+        let clusters = u64::from(target.units) / cluster;
+        let placed = if cluster > 2 { clusters * 7 / 8 } else { clusters };
+        placed.max(1) * cluster
+    }
+
+    /// Clusters for all of that, or as many as are at work at once and take one tile after the other.
+    fn launch(&self, rows: u64, outputs: u64, gated: bool, target: &Target) -> Launch {
+        let blocks = self.blocks(rows, outputs, gated);
+        let blocks = if self.is_single() { blocks } else { blocks.min(self.room(target)) };
+        Launch { cluster: [self.cluster() as u32, 1, 1], ..Launch::new(blocks as u32, Self::THREADS) }
+    }
+
+    /// Of shared memory, for outputs that go straight to Y, or over the stages of a single tile.
     pub(super) fn shared_bytes(&self) -> u32 {
         self.bytes(0)
     }
@@ -149,14 +215,13 @@ impl WgmmaTile {
     }
 
     fn bytes(&self, basis: u64) -> u32 {
-        // The stages, two barriers each, and what it takes to start on a multiple of 1,024.
-        (self.stages * ((Self::ROWS + self.columns + basis) * Self::DEPTH * 2 + 16) + 1024) as u32
+        (self.stages * Self::stage_bytes(self.columns + basis) + Self::START) as u32
     }
 
     /// The same for outputs that go through shared memory (`kernels/tile/wgmma_odd.cuh`): eight rows a warp more,
     /// of a tile's columns and eight.
     pub(super) fn odd_shared_bytes(&self) -> u32 {
-        self.shared_bytes() + (8 * 8 * (self.columns + 8) * 2) as u32
+        self.shared_bytes() + if self.is_single() { 0 } else { (8 * 8 * (self.columns + 8) * 2) as u32 }
     }
 
     /// The most that a kernel of `linear` takes.
@@ -165,12 +230,12 @@ impl WgmmaTile {
     }
 
     pub(super) fn defines(&self) -> Vec<(&'static str, String)> {
-        vec![("WGMMA_COLUMNS", self.columns.to_string()), ("WGMMA_STAGES", self.stages.to_string()), ("CLUSTER", self.cluster.to_string())]
+        vec![("WGMMA_COLUMNS", self.columns.to_string()), ("WGMMA_STAGES", self.stages.to_string()), ("CLUSTER", self.cluster().to_string())]
     }
 
     /// What there is of `linear` with this tile.
     pub(super) fn linear_defines(&self) -> [(&'static str, String); 3] {
-        [("WGMMA_ACROSS", self.across.to_string()), ("WGMMA_CUTS", self.cuts().to_string()), ("WGMMA_BASIS", self.takes_basis().to_string())]
+        [("WGMMA_SINGLE", self.is_single().to_string()), ("WGMMA_PARTS", self.parts().to_string()), ("WGMMA_BASIS", self.takes_basis().to_string())]
     }
 
     /// The same of the first product of `fused_mlp`, beside those of the second.
@@ -178,9 +243,14 @@ impl WgmmaTile {
         [("UP_COLUMNS", self.columns.to_string()), ("UP_STAGES", self.stages.to_string())]
     }
 
-    /// For the names of units.
-    pub(super) const fn columns_name(&self) -> u64 {
-        self.columns
+    /// In the names of units.
+    pub(super) fn name(&self) -> String {
+        let columns = self.columns;
+        match self.shares {
+            Shares::W => format!("{columns} columns"),
+            Shares::X => format!("{columns} columns across"),
+            Shares::Tile(parts) => format!("{columns} columns, K in {parts} parts"),
+        }
     }
 
     fn layout<'a>(dtype: DType, dims: &'a [u64; 2], strides: &'a [u64; 1], box_dims: &'a [u32; 2]) -> Layout<'a> {
@@ -207,19 +277,8 @@ pub(super) struct WgmmaLaunch {
     /// The kernel, and that for outputs that cannot be moved 16 bytes at a time.
     pub entry: &'static str,
     pub odd_entry: &'static str,
-    /// K is cut into parts.
-    pub cut: Option<Cut>,
     /// It may start while the kernel before still runs.
     pub overlap: bool,
-}
-
-/// How K is cut.
-pub(super) struct Cut {
-    /// The kernel for it. That for odd outputs takes a cut as well.
-    pub entry: &'static str,
-    pub parts: u64,
-    /// Of [`WgmmaTile::cut_bytes`].
-    pub workspace: Slice<Cuda>,
 }
 
 impl Product<'_> {
@@ -235,10 +294,10 @@ impl Product<'_> {
             let (dims, box_dims) = ([self.depth, 2, eights, 4], [WgmmaTile::DEPTH as u32, 2, count, 4]);
             Layout { dtype: self.dtype, dims: &dims, strides: &[stride, 8 * stride, 2 * stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
         };
-        params.x_map = rows(&self.x, self.rows, self.x_stride, if tile.across { WgmmaTile::ROWS / 2 } else { WgmmaTile::ROWS })?;
-        if params.vector == 0 {
-            // Blocks bring half of W's tile each, where that is whole in eights.
-            let halves = !tile.across && (tile.columns / 2).is_multiple_of(8);
+        params.x_map = rows(&self.x, self.rows, self.x_stride, tile.x_rows(self.rows))?;
+        if params.vector == 0 || tile.is_single() {
+            // Blocks that share W's tile bring half of it each, where that is whole in eights.
+            let halves = !tile.is_single() && (tile.columns / 2).is_multiple_of(8);
             params.w_map = rows(&self.w, self.columns, stride, if halves { tile.columns / 2 } else { tile.columns })?;
             return Ok(params);
         }
@@ -260,31 +319,15 @@ impl Product<'_> {
             return Ok(());
         }
         let tile = &how.tile;
-        let mut params = self.wgmma_params(tile)?;
+        let params = self.wgmma_params(tile)?;
         let odd = params.vector == 0;
-        let tiles = tile.tiles(self.rows, self.columns, self.gate.is_some());
-        let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
-        let cluster = [tile.cluster as u32, 1, 1];
-        let one = Launch {
+        let launch = Launch {
             shared_bytes: if odd { tile.odd_shared_bytes() } else { tile.shared_bytes() },
-            cluster,
             overlap: how.overlap,
-            ..Launch::new(tiles.min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
+            ..tile.launch(self.rows, self.columns, self.gate.is_some(), &plan.target)
         };
-        if let Some(Cut { entry, parts, workspace }) = &how.cut {
-            // Blocks that share a tile wait for each other: all are on the device at once.
-            let cut = Launch { grid: [(tiles * parts) as u32, 1, 1], overlap: false, cooperative: true, ..one };
-            let entry = if odd { how.odd_entry } else { entry };
-            if plan.resident_clusters(entry, &cut)? * tile.cluster >= tiles * parts {
-                params.parts = *parts as u32;
-                params.arrived = address(workspace);
-                params.partial = params.arrived + WgmmaTile::counter_bytes(tiles);
-                // SAFETY: the caller's promise; the workspace is as large as the cut wants it.
-                return unsafe { plan.launch(queue, entry, &cut, &params) };
-            }
-        }
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, if odd { how.odd_entry } else { how.entry }, &one, &params) }
+        unsafe { plan.launch(queue, if odd { how.odd_entry } else { how.entry }, &launch, &params) }
     }
 
     /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.
@@ -307,13 +350,11 @@ impl Product<'_> {
             adds: 0,
             ..self.params()
         };
-        let room = u64::from(plan.target.units) / tile.cluster * tile.cluster;
         let launch = Launch {
             shared_bytes: tile.basis_shared_bytes(),
-            cluster: [tile.cluster as u32, 1, 1],
             // The kernel waits before it reads anything.
             overlap: true,
-            ..Launch::new(tile.tiles(self.rows, self.columns, false).min(room.max(tile.cluster)) as u32, WgmmaTile::THREADS)
+            ..tile.launch(self.rows, self.columns, false, &plan.target)
         };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &launch, &AdaptedParams { gemm, sums }) }
@@ -327,15 +368,14 @@ mod tests {
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
-    fn choose((rows, outputs, depth, _): (u64, u64, u64, bool)) -> (WgmmaTile, u64) {
+    fn choose((rows, outputs, depth, _): (u64, u64, u64, bool)) -> WgmmaTile {
         super::super::wgmma_choice::Shape { rows, outputs, depth }.choose(&H200)
     }
 
     #[test]
     fn a_tile_is_as_small_as_the_work_asks_for() {
-        let linear = |product| choose(product).0;
-        assert_eq!(linear((4096, 4096, 4096, false)), WgmmaTile::WIDE);
-        assert_eq!(linear((512, 4096, 4096, false)), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
+        assert_eq!(choose((4096, 4096, 4096, false)), WgmmaTile::WIDE);
+        assert_eq!(choose((512, 4096, 4096, false)), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
         for tile in WgmmaTile::ALL {
             assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
         }
@@ -350,30 +390,6 @@ mod tests {
         assert_eq!([256, 512, 1024].map(|rows| up(rows, false)), [WgmmaTile::FITTED; 3]);
         assert_ne!(up(512, true), WgmmaTile::FITTED, "half of its columns are not whole in eights");
         assert_eq!(WgmmaTile::FITTED.time((512, 11008, 4096, false), &H200), 1.09 * 2.0 * 168.0 * 4352.0, "two rounds");
-    }
-
-    #[test]
-    fn both_products_of_an_mlp_fill_whole_rounds() {
-        let widths = |rows, [up, down]: [(u64, u64); 2]| {
-            let choose = |tiles, (outputs, depth)| WgmmaTile::choose(tiles, (rows, outputs, depth, false), &H200).columns;
-            [choose(WgmmaTile::OF_UP, up), choose(WgmmaTile::OF_DOWN, down)]
-        };
-        // Llama-2's: 7B, 13B, 70B.
-        assert_eq!(widths(512, [(11008, 4096), (4096, 11008)]), [168, 128]);
-        assert_eq!([512, 1024].map(|rows| widths(rows, [(13824, 5120), (5120, 13824)])), [[224, 160]; 2]);
-        assert_eq!(widths(512, [(28672, 8192), (8192, 28672)]), [224, 256]);
-    }
-
-    #[test]
-    fn a_long_k_is_cut_where_tiles_are_few_and_the_sums_fit() {
-        for product in [(4096, 4096, 4096, false), (256, 1024, 4096, false), (256, 4096, 1024, false)] {
-            assert_eq!(choose(product).1, 1, "{product:?}");
-        }
-        for (rows, outputs, depth) in [(129, 4096, 4096), (256, 4096, 4096), (256, 4096, 11008), (65, 2048, 8192)] {
-            let (tile, parts) = choose((rows, outputs, depth, false));
-            assert!(parts > 1 && tile.tiles(rows, outputs, false) * parts <= 132, "{rows} × {outputs} × {depth}: {parts} of {tile:?}");
-            assert!(tile.cut_bytes(rows, outputs, parts) <= 32 << 20);
-        }
     }
 
     #[test]

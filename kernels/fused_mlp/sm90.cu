@@ -7,16 +7,16 @@
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_up_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<UP_COLUMNS, UP_STAGES, MLP_GATED, ACTIVATION_FORM, false, false>(p, shared);
+    wgmma_gemm<UP_COLUMNS, UP_STAGES, MLP_GATED, ACTIVATION_FORM, false>(p, shared);
 }
 
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_down_wgmma(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, FLOOR, false, false>(p, shared);
+    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, FLOOR, false>(p, shared);
 }
 
 // For outputs that cannot be moved 16 bytes at a time.
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) mlp_down_wgmma_odd(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, FLOOR, false, true>(p, shared);
+    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, FLOOR, true>(p, shared);
 }

@@ -65,6 +65,8 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 #define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_56 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES_20 NAMES_16 ", %16, %17, %18, %19"
+#define NAMES_44 NAMES_40 ", %40, %41, %42, %43"
 #define NAMES_64 NAMES_32 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
@@ -100,7 +102,9 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 176 && N != 240), "a width that there is");
+    static_assert(N == 16 || N == 32 || N == 40 || N == 64 || N == 80 || N == 88 || N == 96 || N == 112 || N == 128 || N == 144 || N == 160 || N == 168 ||
+                      N == 192 || N == 208 || N == 224 || N == 256,
+                  "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
@@ -113,6 +117,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
         } else {
             WGMMA_SS(32, "bf16", NAMES_16, "%16", "%17", "%18", "%19", "%20", D8(0), D8(8));
         }
+    } else if constexpr (N == 40) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(40, "f16", NAMES_20, "%20", "%21", "%22", "%23", "%24", D8(0), D8(8), D4(16));
+        } else {
+            WGMMA_SS(40, "bf16", NAMES_20, "%20", "%21", "%22", "%23", "%24", D8(0), D8(8), D4(16));
+        }
     } else if constexpr (N == 64) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(64, "f16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
@@ -124,6 +134,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(80, "f16", NAMES_40, "%40", "%41", "%42", "%43", "%44", D32(0), D8(32));
         } else {
             WGMMA_SS(80, "bf16", NAMES_40, "%40", "%41", "%42", "%43", "%44", D32(0), D8(32));
+        }
+    } else if constexpr (N == 88) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(88, "f16", NAMES_44, "%44", "%45", "%46", "%47", "%48", D32(0), D8(32), D4(40));
+        } else {
+            WGMMA_SS(88, "bf16", NAMES_44, "%44", "%45", "%46", "%47", "%48", D32(0), D8(32), D4(40));
         }
     } else if constexpr (N == 96) {
         if constexpr (is_f16<T>) {
@@ -291,7 +307,11 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef D32
 #undef NAMES_8
 #undef NAMES_16
+#undef NAMES_20
 #undef NAMES_32
+#undef NAMES_40
+#undef NAMES_44
+#undef NAMES_48
 #undef NAMES_40
 #undef NAMES_48
 #undef NAMES_56

@@ -19,7 +19,7 @@ template <class P> struct OddRows {
     element *lines;
     u64 start, stride;   // of the first row's place `column`, and of the next row's from there, in bytes
     i32 rows;            // that there are
-    i32 first, last;     // outputs of the tile: from one, before the other
+    i32 width;           // outputs of the tile that there are
     u32 lane, word;      // this lane, and which of a row's words it moves
 
     // The word that a row's place `column` lies in, and elements from its start to there.
@@ -28,10 +28,10 @@ template <class P> struct OddRows {
         i32 shift;
     };
 
-    __device__ __forceinline__ OddRows(const GemmParams &p, element *lines, u64 row, u64 column, i32 first, i32 last)
+    __device__ __forceinline__ OddRows(const GemmParams &p, element *lines, u64 row, u64 column, i32 width)
         : p(p), lines(lines), start((row * p.y_stride + column) * 2), stride(p.y_stride * 2),
-          rows(row >= p.rows ? 0 : p.rows - row < 2 * ODD_ROWS ? i32(p.rows - row) : i32(2 * ODD_ROWS)), first(first), last(last),
-          lane(threadIdx.x % 32), word(threadIdx.x % LANES) {}
+          rows(row >= p.rows ? 0 : p.rows - row < 2 * ODD_ROWS ? i32(p.rows - row) : i32(2 * ODD_ROWS)), width(width), lane(threadIdx.x % 32),
+          word(threadIdx.x % LANES) {}
 
     __device__ __forceinline__ bool there(u32 r) const { return i32(r) < rows; }
 
@@ -45,7 +45,7 @@ template <class P> struct OddRows {
 
     // Whether all of this lane's word of a row is there, and is this tile's.
     __device__ __forceinline__ bool whole(u32 r, i32 shift) const {
-        return there(r) & (i32(word * 8) >= shift + first) & (i32(word * 8 + 8) <= shift + last);
+        return there(r) & (i32(word * 8) >= shift) & (i32(word * 8 + 8) <= shift + width);
     }
 
     // Where this thread's outputs of its lower or upper row lie: two of each eight.
@@ -59,7 +59,7 @@ template <class P> struct OddRows {
         u32 r = lane % ODD_ROWS;
         bool high = lane >= ODD_ROWS;
         Place at = place(of, upper * ODD_ROWS + r);
-        i32 begin = at.shift + first, end = at.shift + last, lowest = begin / 8 * 8, from = high ? end / 8 * 8 : lowest;
+        i32 begin = at.shift, end = at.shift + width, lowest = begin / 8 * 8, from = high ? end / 8 * 8 : lowest;
         // A row that ends in the word where it begins has one end, and a word that is whole has gone.
         bool some = lane < 2 * ODD_ROWS && there(upper * ODD_ROWS + r) && (high ? from > lowest : begin > lowest || end < lowest + 8);
         element *far = at.start + from, *near = lines + r * LINE + from - at.shift % 2;
@@ -154,12 +154,12 @@ template <class P> struct OddRows {
 
 // As write_tile, with W's rows in the order of the outputs. `room`: of shared memory, 8 · ODD_ROWS lines, from a multiple of 16 on.
 template <class P, u32 FORM, u32 SUMS>
-__device__ __forceinline__ void write_odd_tile(const GemmParams &p, u64 row, u64 column, Cut cut, f32 (&d)[SUMS], char *room) {
+__device__ __forceinline__ void write_odd_tile(const GemmParams &p, u64 row, u64 column, f32 (&d)[SUMS], char *room) {
     // Said so that the compiler knows that all lanes have one.
     u32 warp = shuffle_from(threadIdx.x / 32, 0);
-    i32 width = tile_width<P>(p, column), end = i32(cut.end(P::PIECES) * 32);
+    i32 width = tile_width<P>(p, column);
     element *lines = (element *)room + warp * ODD_ROWS * OddRows<P>::LINE;
-    OddRows<P> rows(p, lines, row + warp * 16, column, i32(cut.begin(P::PIECES) * 32), end < width ? end : width);
+    OddRows<P> rows(p, lines, row + warp * 16, column, width);
     if (p.adds) {
         rows.add(p.y, d);
     }

@@ -1,4 +1,4 @@
-// From the sums of `wgmma_gemm.cuh` to outputs: which sum is of which output, the exchange where K is cut, and the way to Y.
+// From the sums of `wgmma_gemm.cuh` to outputs: which sum is of which output, and the way to Y.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -8,10 +8,10 @@
 // Where a tile's outputs lie among a thread's sums. Rows of W lie in shared memory in another order than the outputs, so that eight
 // neighbouring outputs, a piece, are a thread's own: they are moved 16 bytes at a time, and never between threads. A thread has PIECES
 // pieces of each of two rows. Place 8i + 2q + e of W's rows (see D in ptx/wgmma.cuh) has, of each 32 outputs, output 8q + 2i + e. Of a
-// tile that is not whole in 32 the last eight outputs lie in order: each thread has two.
+// tile that is not whole in 32 each of the last eights lies in order: each thread has two of it.
 template <u32 OUTPUTS> struct Places {
     static constexpr u32 PIECES = OUTPUTS / 32, REST = OUTPUTS % 32;
-    static_assert(REST == 0 || REST == 8, "whole pieces, and at most one block");
+    static_assert(REST % 8 == 0, "whole pieces, and whole eights");
 
     // The sum of output `k` of a piece, for the lower or upper of the two rows.
     static __device__ __forceinline__ constexpr u32 sum(u32 piece, u32 upper, u32 k) { return (piece * 4 + k / 2) * 4 + upper * 2 + k % 2; }
@@ -22,83 +22,6 @@ template <u32 OUTPUTS> struct Places {
     // This thread's lower or upper row in the block's tile.
     static __device__ __forceinline__ u32 row(u32 upper) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + upper * 8; }
 };
-
-// Which part of K a block has, of how many.
-struct Cut {
-    static constexpr u32 MOST = 4;
-    u32 part, parts;
-
-    // Whether it finishes piece `piece` of `pieces`: two and two, as they lie beside each other.
-    __device__ __forceinline__ bool owns(u32 piece, u32 pieces) const { return piece / 2 * parts / ((pieces + 1) / 2) == part; }
-
-    // The first of those, and the first behind them.
-    __device__ __forceinline__ u32 begin(u32 pieces) const { return (part * ((pieces + 1) / 2) + parts - 1) / parts * 2; }
-    __device__ __forceinline__ u32 end(u32 pieces) const { return Cut{part + 1, parts}.begin(pieces); }
-};
-
-// Brings the sums of one warp group's rows over all parts of K to where they are finished: of what d holds, the pieces that the cut
-// owns. `rows` counts warp groups over all tiles that are cut.
-template <class P, u32 SUMS> __device__ __forceinline__ void exchange_sums(const GemmParams &p, u64 rows, Cut cut, f32 (&d)[SUMS]) {
-    u32 thread = threadIdx.x % 128, barrier = 1 + threadIdx.x / 128;
-    float4 *sums = (float4 *)p.partial + rows * cut.parts * P::PIECES * 4 * 128 + thread;
-    auto place = [&](u32 from, u32 piece, u32 i) { return sums + ((from * P::PIECES + piece) * 4 + i) * 128; };
-    // Four sums of a piece: half of a row's.
-    auto own = [&](u32 piece, u32 i) {
-        return float4{d[P::sum(piece, i / 2, i % 2 * 4)], d[P::sum(piece, i / 2, i % 2 * 4 + 1)], d[P::sum(piece, i / 2, i % 2 * 4 + 2)],
-                      d[P::sum(piece, i / 2, i % 2 * 4 + 3)]};
-    };
-#pragma unroll
-    for (u32 piece = 0; piece < P::PIECES; piece++) {
-        if (!cut.owns(piece, P::PIECES)) {
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                *place(cut.part, piece, i) = own(piece, i);
-            }
-        }
-    }
-    named_barrier_sync(barrier, 128);
-    if (thread == 0) {
-        u32 *arrived = p.arrived + rows * 2, *left = arrived + 1;
-        count_up(arrived);
-        wait_for_count(arrived, cut.parts);
-        // The last one readies both for the next launch.
-        if (count_up(left) == cut.parts - 1) {
-            *arrived = 0;
-            *left = 0;
-        }
-    }
-    named_barrier_sync(barrier, 128);
-#pragma unroll
-    for (u32 piece = 0; piece < P::PIECES; piece++) {
-        if (cut.owns(piece, P::PIECES)) {
-            float4 found[Cut::MOST][4];
-#pragma unroll
-            for (u32 from = 0; from < Cut::MOST; from++) {
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    found[from][i] = from == cut.part || from >= cut.parts ? own(piece, i) : *place(from, piece, i);
-                }
-            }
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                float4 sum = found[0][i];
-#pragma unroll
-                for (u32 from = 1; from < Cut::MOST; from++) {
-                    if (from < cut.parts) {
-                        sum.x += found[from][i].x;
-                        sum.y += found[from][i].y;
-                        sum.z += found[from][i].z;
-                        sum.w += found[from][i].w;
-                    }
-                }
-                d[P::sum(piece, i / 2, i % 2 * 4)] = sum.x;
-                d[P::sum(piece, i / 2, i % 2 * 4 + 1)] = sum.y;
-                d[P::sum(piece, i / 2, i % 2 * 4 + 2)] = sum.z;
-                d[P::sum(piece, i / 2, i % 2 * 4 + 3)] = sum.w;
-            }
-        }
-    }
-}
 
 __device__ __forceinline__ void widen_piece(uint4 piece, f32 (&values)[8]) {
     u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
@@ -149,13 +72,13 @@ template <class P> __device__ __forceinline__ void read_ahead(const GemmParams &
     }
 }
 
-// Writes the two outputs of a row that a thread has beside its pieces.
+// Writes the two outputs of a row that a thread has of an eight beside its pieces.
 template <class P, u32 FORM, u32 SUMS>
-__device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P> &own, u64 column, i32 width, u32 upper, const f32 (&d)[SUMS]) {
-    i32 at = i32(P::PIECES * 32 + threadIdx.x % 4 * 2), from_first = at - i32(P::column(0));
+__device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P> &own, u64 column, i32 width, u32 eight, u32 upper, const f32 (&d)[SUMS]) {
+    i32 at = i32(P::PIECES * 32 + eight * 8 + threadIdx.x % 4 * 2), from_first = at - i32(P::column(0));
     bool there = from_first < own.left;
     u64 place = own.start + i64(from_first);
-    u32 bias = p.bias && at < width ? *(const u32 *)(p.bias + column + at) : 0, sum = P::PIECES * 16 + upper * 2;
+    u32 bias = p.bias && at < width ? *(const u32 *)(p.bias + column + at) : 0, sum = P::PIECES * 16 + eight * 4 + upper * 2;
     u32 found = p.adds && there ? *(const u32 *)(p.y + place) : 0, more = p.residual && there ? *(const u32 *)(p.residual + place) : 0;
     f32 low = d[sum] + low_half(found) + low_half(bias), high = d[sum + 1] + high_half(found) + high_half(bias);
     u32 two = narrow2<element>(activate_form<FORM>(p, low) + low_half(more), activate_form<FORM>(p, high) + high_half(more));
@@ -164,23 +87,21 @@ __device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P>
     }
 }
 
-// work(piece, upper) for every piece that the cut finishes, of lower rows first, as they are read ahead.
-template <class P, class Work> __device__ __forceinline__ void each_piece(Cut cut, Work work) {
+// work(piece, upper) for every piece, of lower rows first, as they are read ahead.
+template <class P, class Work> __device__ __forceinline__ void each_piece(Work work) {
 #pragma unroll
     for (u32 number = 0; number < 2 * P::PIECES; number++) {
-        if (cut.owns(number % P::PIECES, P::PIECES)) {
-            work(number % P::PIECES, number / P::PIECES);
-        }
+        work(number % P::PIECES, number / P::PIECES);
     }
 }
 
 // Whether there is an activation: most products have none, and need no operation for it.
 template <u32 FORM> __device__ __forceinline__ bool activates(const GemmParams &p) { return FORM != FLOOR || p.floor > -infinity(); }
 
-// Writes the outputs of this thread's rows of the block's tile that the cut finishes, from the sums of the up (or only) weight and
-// of the gate. Without a cut the residual was read ahead. Each part goes over all sums by itself, so that nothing is asked at every piece.
+// Writes the outputs of this thread's rows of the block's tile, from the sums of the up (or only) weight and
+// of the gate. The residual was read ahead. Each part goes over all sums by itself, so that nothing is asked at every piece.
 template <class P, bool GATED, u32 FORM, u32 SUMS>
-__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, Cut cut, f32 (&d)[SUMS], Ahead &ahead) {
+__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, f32 (&d)[SUMS], Ahead &ahead) {
     i32 width = tile_width<P>(p, column);
     TileRow<P> rows[2] = {{p, row, column, 0}, {p, row, column, 1}};
     auto add = [&](u32 piece, u32 upper, uint4 found) {
@@ -192,21 +113,19 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
         }
     };
     if (!GATED && p.adds) {
-        each_piece<P>(cut, [&](u32 piece, u32 upper) { add(piece, upper, read_above<P>(p.y, rows[upper], piece)); });
+        each_piece<P>([&](u32 piece, u32 upper) { add(piece, upper, read_above<P>(p.y, rows[upper], piece)); });
     }
     if (p.bias) {
         i32 outputs = width - i32(P::column(0));
 #pragma unroll
         for (u32 piece = 0; piece < P::PIECES; piece++) {
-            if (cut.owns(piece, P::PIECES)) {
-                uint4 bias = i32(piece * 32) < outputs ? *(const uint4 *)(p.bias + column + P::column(0) + piece * 32) : uint4{0, 0, 0, 0};
-                add(piece, 0, bias);
-                add(piece, 1, bias);
-            }
+            uint4 bias = i32(piece * 32) < outputs ? *(const uint4 *)(p.bias + column + P::column(0) + piece * 32) : uint4{0, 0, 0, 0};
+            add(piece, 0, bias);
+            add(piece, 1, bias);
         }
     }
     if (GATED || activates<FORM>(p)) {
-        each_piece<P>(cut, [&](u32 piece, u32 upper) {
+        each_piece<P>([&](u32 piece, u32 upper) {
 #pragma unroll
             for (u32 k = 0; k < 8; k++) {
                 u32 sum = P::sum(piece, upper, k);
@@ -219,20 +138,16 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
         });
     }
     if (!GATED && p.residual) {
-        if (cut.parts > 1) {
-            each_piece<P>(cut, [&](u32 piece, u32 upper) { add(piece, upper, read_above<P>(p.residual, rows[upper], piece)); });
-        } else {
-            each_piece<P>(cut, [&](u32 piece, u32 upper) {
-                u32 number = upper * P::PIECES + piece, next = number + Ahead::DEPTH;
-                uint4 &slot = ahead.pieces[number % Ahead::DEPTH];
-                add(piece, upper, slot);
-                if (next < 2 * P::PIECES) {
-                    slot = read_above<P>(p.residual, rows[next / P::PIECES], next % P::PIECES);
-                }
-            });
-        }
+        each_piece<P>([&](u32 piece, u32 upper) {
+            u32 number = upper * P::PIECES + piece, next = number + Ahead::DEPTH;
+            uint4 &slot = ahead.pieces[number % Ahead::DEPTH];
+            add(piece, upper, slot);
+            if (next < 2 * P::PIECES) {
+                slot = read_above<P>(p.residual, rows[next / P::PIECES], next % P::PIECES);
+            }
+        });
     }
-    each_piece<P>(cut, [&](u32 piece, u32 upper) {
+    each_piece<P>([&](u32 piece, u32 upper) {
         auto two = [&](u32 k) { return narrow2<element>(d[P::sum(piece, upper, k)], d[P::sum(piece, upper, k + 1)]); };
         uint4 packed = {two(0), two(2), two(4), two(6)};
         if (rows[upper].has(piece)) {
@@ -241,8 +156,8 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
     });
     if constexpr (P::REST != 0) {
 #pragma unroll
-        for (u32 upper = 0; upper < 2 && cut.part + 1 == cut.parts; upper++) {
-            write_rest<P, FORM>(p, rows[upper], column, width, upper, d);
+        for (u32 number = 0; number < P::REST / 4; number++) {
+            write_rest<P, FORM>(p, rows[number % 2], column, width, number / 2, number % 2, d);
         }
     }
 }

@@ -1,8 +1,7 @@
 // The main loop of a product on the tensor cores of Hopper: stages that one warp fills by TMA, a ring of them in shared memory, and two
 // warp groups that multiply what is in them with wgmma, 64 rows each.
 //
-// The host defines the tiles: 128 rows, 64 elements of K a stage. CLUSTER (1 or 2) blocks one below the other share the tile of W: each
-// brings half of it to all of them.
+// The host defines the tiles: 128 rows, 64 elements of K a stage; and CLUSTER, the blocks that share something of them.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -11,13 +10,13 @@
 
 constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
 constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
-constexpr u32 GROUPS_BARRIER = 3;        // the named barrier of both warp groups; each has one of its own in front of it
+constexpr u32 GROUPS_BARRIER = 1, SUMS_BARRIER = 2;   // named barriers of both warp groups
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
-// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. HELD: its address is kept in registers. SHARERS: blocks that read what
+// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. SHARERS: blocks that read what
 // one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
 // order the loop's instructions in another way.
-template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct WgmmaRing {
+template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
     static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
     // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
     // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
@@ -28,9 +27,6 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct
     u64 *full, *empty;   // a barrier a stage each
 
     __device__ __forceinline__ explicit WgmmaRing(char *shared) : tiles(shared + (1024 - shared_address(shared) % 1024) % 1024) {
-        if constexpr (HELD) {
-            hold_address(tiles);
-        }
         full = (u64 *)(tiles + COUNT * STAGE);
         empty = full + COUNT;
     }
@@ -77,12 +73,13 @@ template <u32 WIDTH, u32 COUNT, bool HELD = false, u32 SHARERS = CLUSTER> struct
     }
 
     // d = the products of steps `begin` to `end` of K, of warp group `group`, the same in all lanes. The last of them are still under way:
-    // wait, then release the stage whose number this gives.
+    // wait, then release the stage whose number this gives. APART: the second warp group ends behind the first.
+    template <bool APART = true>
     __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[WIDTH / 2]) const {
         u64 x_tiles = wgmma_descriptor(shared_address(tiles) + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
         u64 w_tiles = wgmma_descriptor(shared_address(tiles) + WGMMA_X_BYTES, 16, 8 * PANEL, SWIZZLE_128);
         // With fewer steps the first could come by a second time before the other has.
-        bool apart = BEHIND > 0 && end - begin > COUNT;
+        bool apart = APART && end - begin > COUNT;
         u32 before = 0;
         for (u32 step = begin; step < end; step++) {
             if (apart && group == 1 && step == end - BEHIND) {

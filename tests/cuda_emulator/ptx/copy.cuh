@@ -45,11 +45,13 @@ inline void bulk_load(void *to, const void *from, u32 bytes, u64 *barrier) {
 template <u32 AXES> void emulated_box(void *to, const tensor_map *map, u64 *barrier, const i32 (&place)[AXES], u32 blocks = 0) {
     emulated_tensor_load(shared_address(to), map, shared_address(barrier), AXES, place, blocks);
 }
+enum CacheHint : u64 { EVICT_NORMAL, EVICT_FIRST };
 inline void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) { emulated_box(to, map, barrier, {x, y}); }
 inline u64 cache_policy(bool) { return 0; }
 inline void tma_load_2d_by(u64, void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) { emulated_box(to, map, barrier, {x, y}); }
 inline void tma_load_3d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z) { emulated_box(to, map, barrier, {x, y, z}); }
 inline void tma_load_4d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) { emulated_box(to, map, barrier, {x, y, z, w}); }
+inline void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, CacheHint) { emulated_box(to, map, barrier, {x, y}); }
 inline void tma_load_5d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v) {
     emulated_box(to, map, barrier, {x, y, z, w, v});
 }
@@ -57,6 +59,9 @@ inline void tma_load_2d_multicast(void *to, const tensor_map *map, u64 *barrier,
     emulated_box(to, map, barrier, {x, y}, blocks);
 }
 inline void tma_load_4d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, u16 blocks) {
+    emulated_box(to, map, barrier, {x, y, z, w}, blocks);
+}
+inline void tma_load_4d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, u16 blocks, CacheHint) {
     emulated_box(to, map, barrier, {x, y, z, w}, blocks);
 }
 inline void tma_load_5d_multicast(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v, u16 blocks) {
