@@ -88,6 +88,7 @@ impl Tile {
         let mut headers = headers();
         headers.extend(repack::headers());
         headers.extend(lists::headers());
+        headers.push(("attention/sm80_wide.cuh", include_str!("../../kernels/attention/sm80_wide.cuh").into()));
         Unit {
             name: format!("attention/sm80 {dtype} head_dim {}", self.0),
             source: source!("attention/sm80.cu"),

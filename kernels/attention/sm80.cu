@@ -3,6 +3,7 @@
 #include "attention/repack.cuh"
 #include "attention/lists.cuh"
 #include "attention/narrow.cuh"
+#include "attention/sm80_wide.cuh"
 
 // Every row of Q, K and V starts on a multiple of 16 bytes.
 extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80(const AttentionParams p) {
@@ -16,5 +17,5 @@ extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_s
 extern "C" __global__ void __launch_bounds__(WARP_THREADS, 2) attention_sm80_wide(const AttentionParams p) {
     extern __shared__ __align__(16) element shared[];
     grid_wait();
-    attend<true, false, WIDE>(p, shared);
+    attend_wide<WIDE>(p, shared);
 }

@@ -121,8 +121,14 @@ __device__ __forceinline__ void load_queries(const AttentionParams &p, const ele
     }
 }
 
+// What stands after each group of products, of 16 columns of a head: nothing.
+struct Nothing {
+    __device__ __forceinline__ void operator()(int) const {}
+};
+
 // Scores of a warp's rows: S = Q·Kᵀ.
-template <int HIGH, int N> __device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][N][4]) {
+template <int HIGH, int N, class Between = Nothing>
+__device__ __forceinline__ void score(u32 q_at, u32 k_at, f32 (&s)[HIGH][N][4], Between between = {}) {
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
 #pragma unroll
@@ -148,6 +154,24 @@ template <int HIGH, int N> __device__ __forceinline__ void score(u32 q_at, u32 k
                 mma_m16n8k16<element>(s[i][n / 8 + 1], q[i], high);
             }
         }
+        between(e / 16);
+    }
+}
+
+// O += P·V for 16 keys.
+template <int HIGH, class Between = Nothing>
+__device__ __forceinline__ void weigh_keys(u32 v_at, const u32 (&weights)[HIGH][4], f32 (&o)[HIGH][TILES][4], Between between = {}) {
+#pragma unroll
+    for (int e = 0; e < HEAD_DIM; e += 16) {
+        u32 v[4];
+        ldmatrix_x4_transposed(v, v_at + e * 2);
+        u32 low[2] = {v[0], v[1]}, high[2] = {v[2], v[3]};
+#pragma unroll
+        for (int i = 0; i < HIGH; i++) {
+            mma_m16n8k16<element>(o[i][e / 8], weights[i], low);
+            mma_m16n8k16<element>(o[i][e / 8 + 1], weights[i], high);
+        }
+        between(e / 16);
     }
 }
 
@@ -164,17 +188,7 @@ template <int HIGH, int N> __device__ __forceinline__ void weigh(u32 v_at, const
             weights[i][2] = narrow2<element>(right[0], right[1]);
             weights[i][3] = narrow2<element>(right[2], right[3]);
         }
-#pragma unroll
-        for (int e = 0; e < HEAD_DIM; e += 16) {
-            u32 v[4];
-            ldmatrix_x4_transposed(v, v_at + (j * PITCH + e) * 2);
-            u32 low[2] = {v[0], v[1]}, high[2] = {v[2], v[3]};
-#pragma unroll
-            for (int i = 0; i < HIGH; i++) {
-                mma_m16n8k16<element>(o[i][e / 8], weights[i], low);
-                mma_m16n8k16<element>(o[i][e / 8 + 1], weights[i], high);
-            }
-        }
+weigh_keys(v_at + j * PITCH * 2, weights, o);
     }
 }
 

@@ -42,7 +42,13 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void *from, u32 bytes 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// As above, 128 bytes at a time from device memory, for long runs that are read once: they are the first to leave the second-level
+// 16 bytes where `on` holds: among other instructions, without a branch.
+__device__ __forceinline__ void cp_async_16_where(bool on, u32 to, const void *from) {
+    asm volatile("{\n.reg .pred on;\nsetp.ne.u32 on, %0, 0;\n@on cp.async.cg.shared.global [%1], [%2], 16;\n}" ::"r"(u32(on)), "r"(to), "l"(from)
+                 : "memory");
+}
+
+// As the first, 128 bytes at a time from device memory, for long runs that are read once: they are the first to leave the second-level
 // cache, so that the rest of it need not be written back first.
 __device__ __forceinline__ void cp_async_16_stream(u32 to, const void *from) {
     asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"

@@ -18,6 +18,11 @@ inline float4 shared_load_16_bytes(u32 address) { return *(const float4 *)emulat
 // ---- cp.async ----
 
 inline void cp_async_16(u32 to, const void *from, u32 bytes = 16) { emulated_copy(to, from, bytes, 16); }
+inline void cp_async_16_where(bool on, u32 to, const void *from) {
+    if (on) {
+        cp_async_16(to, from);
+    }
+}
 inline void cp_async_16_stream(u32 to, const void *from) { emulated_copy(to, from, 16, 16); }
 inline void cp_async_4(u32 to, const void *from, u32 bytes = 4) { emulated_copy(to, from, bytes, 4); }
 inline void cp_async_commit() { emulated_copy_commit(); }
