@@ -11,6 +11,7 @@ mod attention_sm80;
 mod attention_sm90;
 mod attention_sm90_parts;
 mod attention_split;
+mod attention_split_boxes;
 mod cache;
 mod catalogue;
 mod clocks;
