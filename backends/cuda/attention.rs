@@ -3,7 +3,9 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_sm90_parts, attention_split};
+use super::{
+    Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_sm90_parts, attention_split, attention_split_boxes,
+};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,11 +17,12 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 6] = [
+const VARIANTS: [Variant<Attention>; 7] = [
     // The block-sparse form alone.
     attention_sm90_parts::VARIANT,
     attention_sm90::VARIANT,
     attention_short::VARIANT,
+    attention_split_boxes::VARIANT,
     attention_split::VARIANT,
     attention_sm80::VARIANT,
     SIMT,

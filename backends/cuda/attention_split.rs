@@ -91,6 +91,7 @@ impl Tile {
 
     fn unit(self, dtype: DType) -> Unit {
         let mut headers = headers();
+        headers.push(("attention/split_line.cuh", include_str!("../../kernels/attention/split_line.cuh").into()));
         headers.push(("attention/split.cuh", include_str!("../../kernels/attention/split.cuh").into()));
         headers.push(("attention/split_params.cuh", SplitParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(80));

@@ -12,6 +12,7 @@ mod attention_sm90;
 mod attention_sm90_parts;
 mod attention_sm90_tile;
 mod attention_split;
+mod attention_split_boxes;
 mod cache;
 mod catalogue;
 mod clocks;

@@ -28,7 +28,8 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Blocks side by side take the tiles of the same keys, so that only one of them reads device memory.
     u32 line = blockIdx.x % p.tiles, block = blockIdx.x / p.tiles;
-    Stretch stretch = stretch_of(p, block, gridDim.x / p.tiles);
+    Line steps = line_of(p);
+    Stretch stretch = stretch_of(p, steps, block, gridDim.x / p.tiles);
     if (stretch.begin >= stretch.end) {
         return;
     }
@@ -48,7 +49,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
         if (next < stretch.end) {
             bool fresh = next == ahead.start + ahead.steps;
             if (fresh) {
-                to_next_item(p, ahead);
+                to_next_item(p, steps, ahead);
             }
             if (fresh || next == stretch.begin) {
                 source = source_of(p, ahead);
@@ -66,7 +67,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
     }
 
     u32 stage = 0, tile = 0;
-    for (Item item = stretch.item; item.start < stretch.end; to_next_item(p, item)) {
+    for (Item item = stretch.item; item.start < stretch.end; to_next_item(p, steps, item)) {
         u32 at = item.start > stretch.begin ? item.start : stretch.begin;
         u32 stop = item.start + item.steps < stretch.end ? item.start + item.steps : stretch.end;
         Sequence s = sequence_of(p, item.batch);

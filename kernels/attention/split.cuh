@@ -1,14 +1,13 @@
 // Few queries over a long cache: the keys are split over blocks, and the parts joined in the same launch.
 //
-// All steps of all sequences and heads lie on one line, and each block takes an equal stretch of it (stream-K, Osama et al.,
-// 2023, arXiv 2301.03598), whatever the lengths, which are read here. Inside a block each warp has keys of its own, copied into
-// a ring of its own, so that no barrier stands between a copy and its use. A stretch that ends inside a sequence leaves its part
+// Each block takes an equal stretch of the line of all steps. Inside a block each warp has keys of its own, copied into a ring
+// of its own, so that no barrier stands between a copy and its use. A stretch that ends inside a sequence leaves its part
 // in device memory; the block that comes last to a sequence joins the parts in the order of the keys (flash decoding, Dao et
 // al., 2023), so that the answer is bitwise the same from run to run.
 #pragma once
 
 #include "attention/partial.cuh"
-#include "attention/sm80.cuh"
+#include "attention/split_line.cuh"
 #include "attention/split_params.cuh"
 
 constexpr int SPLIT_ROWS = 16;                              // of a tile: heads that share keys, times queries
@@ -17,101 +16,11 @@ constexpr int SPLIT_THREADS = SPLIT_WARPS * 32;
 constexpr int STAGE = 2 * SPLIT_KEYS * PITCH;               // elements of a warp's stage: K, then V
 constexpr int ROW_TILES = SPLIT_STAGES + 1;                 // items that the copies may be in, and the products
 constexpr int PART = SPLIT_ROWS * (HEAD_DIM + 2);           // numbers of a part: O, then maximum and sum of each row
-constexpr u32 LEAST_STEPS = 4;                              // of a stretch: shorter ones cost more to join than they save
 
 static_assert((SPLIT_WARPS * SPLIT_STAGES * STAGE + ROW_TILES * SPLIT_ROWS * PITCH) * 2 == SPLIT_SHARED_BYTES, "what the host sets aside");
 static_assert(STAGE * 2 >= SPLIT_ROWS * PITCH * 4 && SPLIT_KEYS % 16 == 0, "a stage holds a warp's rows of O, and whole products");
 
-// One sequence and the heads that share keys, on the line of all steps.
-struct Item {
-    u32 batch, group;
-    u32 start, steps;
-};
-
-// The keys that the rows of a sequence see.
-struct Span {
-    i32 first, end;
-};
-
-__device__ __forceinline__ Span span_of(const AttentionParams &p, const Sequence &s) {
-    ShortMask mask = mask_of(p, i32(s.q_len), i32(s.kv_len));
-    return {mask.first(0), mask.end(i32(s.q_len) - 1)};
-}
-
-// A sequence without keys has one step too: its rows are to be written.
-__device__ __forceinline__ u32 steps_of(const AttentionParams &p, u32 batch) {
-    Span span = span_of(p, sequence_of(p, batch));
-    return span.end > span.first ? u32(span.end - span.first + SPLIT_STEP - 1) / SPLIT_STEP : 1;
-}
-
-__device__ __forceinline__ bool ragged(const AttentionParams &p) { return p.form == VARLEN || p.form == PAGED; }
-
-__device__ __forceinline__ void to_next_item(const AttentionParams &p, Item &item) {
-    item.start += item.steps;
-    if (++item.group == u32(p.kv_heads)) {
-        item.group = 0;
-        if (++item.batch < u32(p.batch) && ragged(p)) {
-            item.steps = steps_of(p, item.batch);
-        }
-    }
-}
-
-// A block's stretch of the line, and the item it starts in.
-struct Stretch {
-    u32 begin, end, each;
-    Item item;
-};
-
-__device__ __forceinline__ Stretch cut(u32 block, u32 blocks, u32 total) {
-    u32 each = (total + blocks - 1) / blocks;
-    each = each > LEAST_STEPS ? each : LEAST_STEPS;
-    u32 begin = block * each, end = begin + each < total ? begin + each : total;
-    return {begin, end, each, {}};
-}
-
-// Every warp works it out for itself, a run of sequences a lane.
-__device__ __forceinline__ Stretch ragged_stretch(const AttentionParams &p, u32 block, u32 blocks) {
-    u32 lane = threadIdx.x % 32, groups = u32(p.kv_heads), batch = u32(p.batch), run = (batch + 31) / 32, first = lane * run, mine = 0;
-#pragma unroll 4
-    for (u32 i = 0; i < run; i++) {
-        mine += first + i < batch ? groups * steps_of(p, first + i) : 0;
-    }
-    u32 up_to = mine;
-#pragma unroll
-    for (u32 far = 1; far < 32; far *= 2) {
-        u32 below = shuffle_up(up_to, far);
-        up_to += lane >= far ? below : 0;
-    }
-    Stretch stretch = cut(block, blocks, shuffle_from(up_to, 31));
-    if (stretch.begin >= stretch.end) {
-        return stretch;
-    }
-    u32 start = up_to - mine, at = first;
-    bool here = stretch.begin >= start && stretch.begin < up_to;
-    if (here) {
-        for (u32 all = groups * steps_of(p, at); start + all <= stretch.begin; all = groups * steps_of(p, at)) {
-            start += all;
-            at++;
-        }
-    }
-    u32 owner = first_lane(here);
-    start = shuffle_from(start, owner);
-    at = shuffle_from(at, owner);
-    u32 steps = steps_of(p, at), group = (stretch.begin - start) / steps;
-    stretch.item = {at, group, start + group * steps, steps};
-    return stretch;
-}
-
-__device__ __forceinline__ Stretch stretch_of(const AttentionParams &p, u32 block, u32 blocks) {
-    if (ragged(p)) {
-        return ragged_stretch(p, block, blocks);
-    }
-    u32 groups = u32(p.kv_heads), steps = steps_of(p, 0);
-    Stretch stretch = cut(block, blocks, u32(p.batch) * groups * steps);
-    u32 index = stretch.begin / steps;
-    stretch.item = {index / groups, index % groups, index * steps, steps};
-    return stretch;
-}
+__device__ __forceinline__ Line line_of(const AttentionParams &p) { return {u32(p.kv_heads), SPLIT_STEP}; }
 
 // Where the keys of an item lie.
 struct Source {

@@ -1,0 +1,210 @@
+// Few queries over a long cache on Hopper: one thread copies boxes of keys by TMA, eight warps multiply.
+//
+// A box is 128 rows of 64 elements: 128 tokens of a head, or of `heads` heads as many fewer as one page holds. In a block each warp
+// has 16 of these rows. The line of all steps, and the parts of what is cut, are `split`'s.
+#pragma once
+
+#include "ptx/cluster.cuh"
+#include "attention/partial.cuh"
+#include "attention/split_boxes_params.cuh"
+#include "attention/split_line.cuh"
+
+constexpr u32 BOX_WARPS = 8;                       // that multiply; one more copies
+constexpr u32 BOX_JOINED = BOX_WARPS * 32;         // threads of these
+constexpr u32 BOX_KEYS = 16;                       // of a step of a warp
+constexpr u32 BOX_ROW = 128;                       // bytes: 64 elements, as wide as the swizzle
+constexpr u32 BOX_BYTES = BOX_WARPS * BOX_KEYS * BOX_ROW, BOX_COUNT = (HEAD_DIM + 63) / 64;
+constexpr u32 SLOT_BYTES = BOX_COUNT * BOX_BYTES;  // K or V of a step, or Q
+constexpr u32 HEAD_BYTES = HEAD_DIM * 2;
+constexpr u32 PART_ROW = HEAD_DIM + 4;             // numbers of a row of a part: O, maximum, sum
+
+static_assert(BOX_SLOTS * SLOT_BYTES + BOX_WARPS * BOX_MOST_ROWS * PART_ROW * 4 == BOX_SHARED_BYTES, "what the host sets aside");
+
+// A ring of slots, as one of its users goes round it: Q of an item, then K and V of each step.
+struct BoxRing {
+    u32 slot = 0, phase = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++slot == BOX_SLOTS) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+struct BoxBarriers {
+    u64 full[BOX_SLOTS], empty[BOX_SLOTS];
+};
+
+// Of one thread: copies all of a stretch, as far ahead as there are slots.
+__device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers) {
+    const AttentionParams &p = params.common;
+    BoxRing ring;
+    auto claim = [&](u32 bytes) {
+        mbarrier_wait(&barriers.empty[ring.slot], ring.phase ^ 1);
+        mbarrier_arrive_expect(&barriers.full[ring.slot], bytes);
+    };
+    u32 step = stretch.begin;
+    for (Item item = stretch.item; step < stretch.end; to_next_item(p, line, item)) {
+        Sequence s = sequence_of(p, item.batch);
+        Span span = span_of(p, s);
+        bool any = span.first < span.end;
+        u32 stop = item.start + item.steps < stretch.end ? item.start + item.steps : stretch.end, head = item.group * params.heads;
+        auto token_at = [&](u32 at) { return span.first + i32((at - item.start) * line.keys); };
+        auto page_at = [&](u32 at) { return p.form == PAGED && any ? s.pages[u32(token_at(at)) / u32(p.page)] : 0; };
+        i32 page = page_at(step);
+
+        // Q comes as the keys do: an ordinary load would wait for all that the multiprocessor has asked for before.
+        u32 bytes = params.heads * p.pack * HEAD_BYTES;
+        claim(u32(s.q_len) * bytes);
+        for (u32 query = 0; query < u32(s.q_len); query++) {
+            bulk_load(slots + ring.slot * SLOT_BYTES + query * bytes, s.q + query * p.q_token + head * p.pack * p.q_head, bytes, &barriers.full[ring.slot]);
+        }
+        ring.advance();
+        for (; step < stop; step++) {
+            i32 token = token_at(step), batch = i32(item.batch);
+            if (p.form == VARLEN) {
+                token += p.index[p.batch + 1 + item.batch];
+                batch = 0;
+            } else if (p.form == PAGED) {
+                token %= i32(p.page);
+                batch = page;
+                // Looked up a step ahead: the answer takes as long as a copy.
+                page = step + 1 < stop ? page_at(step + 1) : 0;
+            }
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                claim(any ? SLOT_BYTES : 0);
+#pragma unroll
+                for (u32 box = 0; any && box < BOX_COUNT; box++) {
+                    tma_load_4d_once(slots + ring.slot * SLOT_BYTES + box * BOX_BYTES, half ? &params.v : &params.k, &barriers.full[ring.slot], i32(box * 64),
+                                     token, i32(head), batch);
+                }
+                ring.advance();
+            }
+        }
+    }
+}
+
+// Q of a head as the first operand of the products; zeros past its last row.
+struct HeldQueries {
+    u32 q[HEAD_DIM / 16][4];
+
+    // From a slot, where the rows of each query lie as in device memory.
+    __device__ __forceinline__ void load(const AttentionParams &p, const char *slot, u32 rows, u32 head, u32 heads) {
+        u32 lane = threadIdx.x % 32;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            u32 row = r * 8 + lane / 4;
+            bool inside = row < rows;
+            const char *from = slot + ((row / p.pack * heads + head) * p.pack + row % p.pack) * HEAD_BYTES + lane % 4 * 4;
+#pragma unroll
+            for (int e = 0; e < HEAD_DIM / 16; e++) {
+                q[e][r] = inside ? *(const u32 *)(from + e * 32) : 0;
+                q[e][2 + r] = inside ? *(const u32 *)(from + e * 32 + 16) : 0;
+            }
+        }
+    }
+
+    // A negative scale turns Q over, so that the factor of the softmax is positive; a scale of 0 clears Q.
+    __device__ __forceinline__ void turn(f32 scale) {
+        if (scale > 0.0f) {
+            return;
+        }
+#pragma unroll
+        for (int e = 0; e < HEAD_DIM / 16; e++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                q[e][i] = scale < 0.0f ? q[e][i] ^ 0x80008000u : 0;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void score(u32 k_at, f32 (&s)[1][2][4]) const {
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            s[0][n][0] = s[0][n][1] = s[0][n][2] = s[0][n][3] = 0.0f;
+        }
+#pragma unroll
+        for (int e = 0; e < HEAD_DIM; e += 16) {
+            u32 k[4];
+            ldmatrix_x4(k, (k_at ^ (e % 64 * 2)) + e / 64 * BOX_BYTES);
+            u32 low[2] = {k[0], k[1]}, high[2] = {k[2], k[3]};
+            mma_m16n8k16<element>(s[0][0], q[e / 16], low);
+            mma_m16n8k16<element>(s[0][1], q[e / 16], high);
+        }
+    }
+};
+
+// Scores that a row does not see become -infinity.
+__device__ __forceinline__ void hide_box(const ShortMask &mask, u32 pack, i32 first, f32 (&s)[1][2][4]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        i32 query = i32((r * 8 + threadIdx.x % 32 / 4) / pack);
+        i32 low = mask.first(query) - first, high = mask.end(query) - first;
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                i32 key = n * 8 + i32(threadIdx.x % 4 * 2) + c;
+                s[0][n][2 * r + c] = key >= low && key < high ? s[0][n][2 * r + c] : -infinity();
+            }
+        }
+    }
+}
+
+// What lies past the last key may be no number, and a weight of zero times that is none: rows of V from `count` on become zero.
+__device__ __forceinline__ void clear_rows(char *rows, i32 count) {
+    for (u32 at = threadIdx.x % 32; at < BOX_COUNT * BOX_KEYS * 8; at += 32) {
+        u32 row = at / 8 % BOX_KEYS;
+        if (i32(row) >= count) {
+            *(uint4 *)(rows + at / (8 * BOX_KEYS) * BOX_BYTES + row * BOX_ROW + at % 8 * 16) = {0, 0, 0, 0};
+        }
+    }
+    fence_proxy_async();
+    __syncwarp();
+}
+
+// O += P·V, P rounded to the operands' type.
+__device__ __forceinline__ void weigh_box(u32 v_at, const f32 (&s)[1][2][4], f32 (&o)[1][TILES][4]) {
+    const f32(&left)[4] = s[0][0], (&right)[4] = s[0][1];
+    u32 weights[4] = {narrow2<element>(left[0], left[1]), narrow2<element>(left[2], left[3]), narrow2<element>(right[0], right[1]),
+                      narrow2<element>(right[2], right[3])};
+#pragma unroll
+    for (int e = 0; e < HEAD_DIM; e += 16) {
+        u32 v[4];
+        ldmatrix_x4_transposed(v, (v_at ^ (e % 64 * 2)) + e / 64 * BOX_BYTES);
+        u32 low[2] = {v[0], v[1]}, high[2] = {v[2], v[3]};
+        mma_m16n8k16<element>(o[0][e / 8], weights, low);
+        mma_m16n8k16<element>(o[0][e / 8 + 1], weights, high);
+    }
+}
+
+// Leaves a warp's rows: O, maximum and sum of each.
+__device__ __forceinline__ void leave_rows(f32 *part, u32 rows, const f32 (&most)[1][2], const f32 (&total)[1][2], const f32 (&o)[1][TILES][4]) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 sum = total[0][r];
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        u32 row = r * 8 + lane / 4;
+        if (row < rows) {
+            f32 *to = part + row * PART_ROW;
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                *(float2 *)(to + n * 8 + lane % 4 * 2) = {o[0][n][2 * r], o[0][n][2 * r + 1]};
+            }
+            if (lane % 4 == 0) {
+                *(float2 *)(to + HEAD_DIM) = {most[0][r], sum};
+            }
+        }
+    }
+}
+
+// Four columns of a row of a part.
+__device__ __forceinline__ Partial partial_at(const f32 *part, u32 row, u32 column) {
+    const f32 *from = part + row * PART_ROW;
+    float2 sums = *(const float2 *)(from + HEAD_DIM);
+    return {sums.x, sums.y, *(const float4 *)(from + column)};
+}
