@@ -232,7 +232,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::attention::PageShape;
+    use crate::ops::index::PageShape;
 
     const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 

@@ -168,6 +168,12 @@ fn ahead(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
     slices.len() == 1 && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
 }
 
+/// Whether a launch on x that another writes has one adapter and so few blocks that one a multiprocessor is enough: registers are then left to go the
+/// way from x to y once before the wait.
+fn rehearsed(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
+    slices.len() == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
+}
+
 /// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
 pub(super) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
@@ -288,8 +294,13 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
             overlap: early,
             ..Launch::new(1, THREADS)
         };
+        let usual = match (ahead, early && !x_early && rehearsed(op, group, units)) {
+            (true, _) => "codebook_gemm_sm90_ahead",
+            (false, true) => "codebook_gemm_sm90_rehearsed",
+            (false, false) => "codebook_gemm_sm90",
+        };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0], ahead), grouped], &launch)? };
+        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0], usual), grouped], &launch)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
@@ -297,11 +308,11 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
     })
 }
 
-fn sm90_entry(params: &TileParams, ahead: bool) -> &'static str {
+/// The kernel of one slice: `usual`, where rows are whole and a warp has one group of columns.
+fn sm90_entry(params: &TileParams, usual: &'static str) -> &'static str {
     let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
     match (whole(params), groups > u64::from(THREADS / 32)) {
-        (true, false) if ahead => "codebook_gemm_sm90_ahead",
-        (true, false) => "codebook_gemm_sm90",
+        (true, false) => usual,
         (true, true) => "codebook_gemm_sm90_wide",
         (false, _) => "codebook_gemm_sm90_any",
     }

@@ -2,9 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::codebook_gemm_launch::{
-    GROUP, GROUPED, ROWS, Slices, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest,
-};
+use super::codebook_gemm_launch::{GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest};
 use super::codebook_gemm_runs::{LEAST_TOKENS, overlaps};
 use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, headers, rank_of, width_of};
 use super::jit::{Arch, Unit, source};
@@ -40,10 +38,6 @@ params! {
         shares: u32,
         /// Segments that there may be.
         segments: u32,
-        /// Groups of columns of a block.
-        groups: u32,
-        /// The first kernel has the second's codes brought to the second-level cache.
-        prefetch: u32,
     }
 }
 
@@ -63,19 +57,17 @@ params! {
     }
 }
 
-/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens: 64 took longer by segments, 100 less. Of more than 512, a batch uses
-/// few: most blocks would find no segment.
+/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens. More than 512 are more than a block's threads read at once.
 const ADAPTERS: RangeInclusive<u32> = 96..=512;
-/// From so many tokens on, *project* keeps the device busy for long enough to have codes brought to the second-level cache meanwhile.
-const PREFETCHED: u64 = 512;
-/// As in `kernels/codebook_gemm/segments.cu`.
+/// As in `kernels/codebook_gemm/segments_parts.cuh`.
 const MOST: u64 = 64;
-/// Warps of a block.
-const WARPS: u64 = THREADS as u64 / 32;
+const PARTS: u64 = 2;
+/// Blocks of the second kernel that a multiprocessor holds at once.
+const RESIDENT: u64 = 2;
+/// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
+const CODES_BYTES: u64 = 48 << 10;
 /// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
 const SHARES: u64 = 8;
-/// Blocks that a multiprocessor holds at once.
-const RESIDENT: u64 = 2;
 
 /// How d_in is split: whole 32s, so that only the last share has a rest.
 struct Shares {
@@ -97,11 +89,11 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
     }
     covers_tiles(op, target, false)?;
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
-    let blocks = units_of(op).saturating_mul(groups.div_ceil(WARPS));
-    if blocks >= 1 << 31 {
-        return Err(format!("{blocks} parts of y, 2^31 or more"));
+    let pairs = most_units(op).saturating_mul(groups);
+    if pairs >= 1 << 31 {
+        return Err(format!("{pairs} pairs of tokens and columns, 2^31 or more"));
     }
-    let shared = [project_bytes(rank_of(op), true), expand_bytes(rank_of(op), width_of(op), most_groups(rank_of(op)))];
+    let shared = [project_bytes(rank_of(op), true), expand_bytes(rank_of(op), width_of(op), most_groups(rank_of(op), width_of(op)))];
     if let Some(shared) = shared.into_iter().find(|&shared| shared > target.shared_bytes) {
         return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
     }
@@ -113,24 +105,27 @@ fn most_segments(op: &CodebookGemm) -> u64 {
     op.tokens.min(u64::from(op.adapters))
 }
 
-/// What the second kernel's blocks take, columns apart.
-fn units_of(op: &CodebookGemm) -> u64 {
-    most_segments(op) + op.tokens.div_ceil(MOST)
+/// Units that there may be: up to `MOST` tokens of one adapter.
+fn most_units(op: &CodebookGemm) -> u64 {
+    most_segments(op) + op.tokens / MOST
 }
 
-/// Groups of columns that a block decodes, at most.
-const fn most_groups(rank: u64) -> u64 {
-    WARPS * (8 / (rank / 16))
+/// Blocks of the second kernel for each slice, and groups of columns of one, at most: all multiprocessors are to have as many.
+fn blocks_of(op: &CodebookGemm, widest: u64, slices: u64, units: u64) -> (u64, u64) {
+    let groups = widest.div_ceil(GROUP);
+    let (all, most) = (most_units(op) * groups, groups.min(most_groups(rank_of(op), width_of(op))).max(1));
+    let blocks = (all * slices).div_ceil(most).next_multiple_of(RESIDENT * units).div_ceil(slices.max(1));
+    (blocks, all.div_ceil(blocks.max(1)))
 }
 
-/// Groups of columns of a block: few while all blocks are on the device at once.
-fn groups_of(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> u64 {
-    let (groups, segments) = (widest(slices).div_ceil(GROUP), most_segments(op) * slices.len() as u64);
-    let (mut each, most) = (WARPS, most_groups(rank_of(op)));
-    while each < most && segments * groups.div_ceil(each) > RESIDENT * units {
-        each *= 2;
-    }
-    each
+/// Words of a group of columns of codes, for one rank, at most.
+const fn words_of(width: u32) -> u64 {
+    if width == 0 { 16 } else { width as u64 }
+}
+
+/// Groups of columns of a block, at most.
+const fn most_groups(rank: u64, width: u32) -> u64 {
+    CODES_BYTES / (4 * rank * words_of(width))
 }
 
 /// Shared memory of the first kernel: two buffers of V, or the sums in the place of the second.
@@ -143,14 +138,18 @@ fn project_bytes(rank: u64, both: bool) -> u32 {
 
 /// What the second kernel holds beside codes.
 fn held_bytes(rank: u64, width: u32) -> u32 {
-    let table = if width >= 7 { 256 } else { 512 };
-    (table + ROWS * (rank + 8) * 2 + ROWS * rank * 4).next_multiple_of(128) as u32
+    let table = match width {
+        7 | 16 => 128 * 128,
+        8.. => 256,
+        _ => 512,
+    };
+    (PARTS * (table + ROWS * (rank + 8) * 2 + ROWS * rank * 4)).next_multiple_of(128) as u32
 }
 
 /// Shared memory of the second kernel.
 fn expand_bytes(rank: u64, width: u32, groups: u64) -> u32 {
-    let (head, words) = if width == 0 { (4, 16) } else { (0, u64::from(width)) };
-    let pitch = (head + groups * words).next_multiple_of(16) + 4;
+    let head = if width == 0 { 4 } else { 0 };
+    let pitch = (PARTS * head + groups * words_of(width) + 9).next_multiple_of(16) + 4;
     held_bytes(rank, width) + (pitch * rank * 4) as u32
 }
 
@@ -161,6 +160,8 @@ fn units() -> Vec<Unit> {
 
 fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
     let mut headers = headers();
+    headers.push(("codebook_gemm/segments_parts.cuh", include_str!("../../kernels/codebook_gemm/segments_parts.cuh").into()));
+    headers.push(("codebook_gemm/segments_expand.cuh", include_str!("../../kernels/codebook_gemm/segments_expand.cuh").into()));
     headers.push(("codebook_gemm/segments_params.cuh", [SegmentsPlan::cuda(), SegmentsParams::cuda(), SegmentsGroup::cuda()].concat()));
     Unit {
         name: format!("codebook_gemm/segments_sm80 {dtype} rank {rank} {}", if width == 0 { "any width".into() } else { format!("{width} bits") }),
@@ -184,7 +185,7 @@ fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
             "codebook_gemm_segments_expand_any",
             "codebook_gemm_segments_expand_grouped",
         ],
-        shared_bytes: project_bytes(rank, true).max(expand_bytes(rank, width, most_groups(rank))),
+        shared_bytes: project_bytes(rank, true).max(expand_bytes(rank, width, most_groups(rank, width))),
     }
 }
 
@@ -196,9 +197,14 @@ unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams
     let [single, any, grouped] = entries;
     match slices {
         [] => Ok(()),
-        // SAFETY: the caller's promise.
-        [tile] => unsafe { plan.launch(queue, if whole(tile) { single } else { any }, launch, &SegmentsParams { tile: *tile, plan: own }) },
+        [tile] => {
+            let entry = if whole(tile) { single } else { any };
+            plan.most_shared(entry)?;
+            // SAFETY: the caller's promise.
+            unsafe { plan.launch(queue, entry, launch, &SegmentsParams { tile: *tile, plan: own }) }
+        }
         [first, ..] => {
+            plan.most_shared(grouped)?;
             let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
             // SAFETY: as above; the grid has as many rows as there are slices.
             unsafe { plan.launch(queue, grouped, &launch, &SegmentsGroup { group: tile_group(first, slices), plan: own }) }
@@ -215,23 +221,17 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         let mut reads: Vec<_> = group.iter().flat_map(|(_, of)| read_early(args, of)).collect();
         reads.extend(group.iter().filter_map(|(_, of)| of.core.as_ref()).map(range));
         let early = overlaps(plan) && starts_early(&open, &reads);
-        let groups = groups_of(op, group, u64::from(plan.target.units));
-        let blocks = widest(group).div_ceil(GROUP).div_ceil(groups);
+        let units = u64::from(plan.target.units);
+        let (blocks, groups) = blocks_of(op, widest(group), group.len() as u64, units);
         let params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
-        let own = SegmentsPlan {
-            projected: address(workspace),
-            each: shares.each,
-            shares: shares.count as u32,
-            segments: most_segments(op) as u32,
-            groups: groups as u32,
-            prefetch: u32::from(op.tokens >= PREFETCHED),
-        };
+        let own = SegmentsPlan { projected: address(workspace), each: shares.each, shares: shares.count as u32, segments: most_segments(op) as u32 };
         let one_basis = group.iter().all(|(slice, _)| matches!(slice.input, Factor::Dense { bases: 1 }));
-        let once = one_stage && one_basis;
-        let project =
-            Launch { shared_bytes: project_bytes(rank, !once), overlap: early, ..Launch::new((op.tokens.div_ceil(ROWS) * shares.count) as u32, THREADS) };
-        let expand =
-            Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new((units_of(op) * blocks) as u32, THREADS) };
+        let once = one_stage && one_basis && group.len() == 1 && params.iter().all(whole);
+        let tiles = op.tokens.div_ceil(ROWS);
+        // A block that keeps its share takes tiles in turn; one a multiprocessor.
+        let lanes = if once { tiles.min((units / shares.count).max(1)) } else { tiles };
+        let project = Launch { shared_bytes: project_bytes(rank, !once), overlap: early, ..Launch::new((lanes * shares.count) as u32, THREADS) };
+        let expand = Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new(blocks as u32, THREADS) };
         let entry = if once { "codebook_gemm_segments_project" } else { "codebook_gemm_segments_project_long" };
         let projects = [entry, "codebook_gemm_segments_project_any", "codebook_gemm_segments_project_grouped"];
         let expands = ["codebook_gemm_segments_expand", "codebook_gemm_segments_expand_any", "codebook_gemm_segments_expand_grouped"];

@@ -142,19 +142,26 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: match (clusters, decodes_ahead(rank, width)) {
-            (false, _) => &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"],
-            (true, false) => {
-                &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"]
-            }
-            (true, true) => &[
+        entries: match (clusters, rank, decodes_ahead(rank, width)) {
+            (false, ..) => &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"],
+            (true, 16, true) => &[
                 "codebook_gemm_sm90",
                 "codebook_gemm_sm90_ahead",
+                "codebook_gemm_sm90_rehearsed",
                 "codebook_gemm_sm90_wide",
                 "codebook_gemm_sm90_any",
                 "codebook_gemm_sm90_grouped",
                 "codebook_gemm_sm90_many",
             ],
+            (true, 16, false) => &[
+                "codebook_gemm_sm90",
+                "codebook_gemm_sm90_rehearsed",
+                "codebook_gemm_sm90_wide",
+                "codebook_gemm_sm90_any",
+                "codebook_gemm_sm90_grouped",
+                "codebook_gemm_sm90_many",
+            ],
+            (true, ..) => &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"],
         },
         shared_bytes,
     }

@@ -168,6 +168,12 @@ impl<O: Op> Plan<O> {
 }
 
 impl<O: Op> Plan<O> {
+    /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
+    pub fn most_shared(&self, entry: &str) -> Result<()> {
+        let share = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT; // SAFETY: the function is loaded.
+        ok(unsafe { sys::cuFuncSetAttribute(self.module.function(entry)?, share, 100) }, "dividing the memory of multiprocessors")
+    }
+
     /// Clusters of kernel `entry` that the device runs at once where nothing else does.
     pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
         let function = self.module.function(entry)?;

@@ -187,33 +187,41 @@ __device__ __forceinline__ u32 codes_place(u32 bases, u64 inputs) {
 __device__ __forceinline__ u32 rank_step(u32 n) { return n / 4 * 16 + n / 2 % 2 * 8 + n % 2; }
 __device__ __forceinline__ u32 first_rank() { return threadIdx.x % 4 * 2; }
 
-// Of the window's `slot`th adapter and `group`th group.
-template <class Held>
-__device__ __forceinline__ void decode(const Tile &tile, const Held &space, const Window &window, u32 slot, u32 group, u32 (&b)[DEPTHS][4][2]) {
+// Where a lane finds the values of fields: in an adapter's table, of which `table` is the address.
+struct Packed {
+    u32 table;
+
+    // Of the field at bit `place`.
+    __device__ __forceinline__ u32 value(u32 fields, u32 place, u32 bits) const {
+        return shared_load_16(and_or(place == 0 ? fields << 1 : fields >> (place - 1), (2u << bits) - 2, table | table_start(bits)));
+    }
+};
+
+// Four columns a lane of a group of 32, as fragments of mma. `rows`: one of words for each rank, `pitch` apart; the first group's start `skew` words
+// behind their heads.
+template <class Values>
+__device__ __forceinline__ void decode_group(const u32 *rows, u32 pitch, u32 skew, u32 group, const Values &values, u32 (&b)[DEPTHS][4][2]) {
     u32 field = threadIdx.x % 32 / 4 * 4;
-    const u32 *rows = reinterpret_cast<const u32 *>(&space) + tile.codes + (slot * RANK + first_rank()) * tile.pitch;
-    u32 table = shared_address(space.table[window.first_segment + slot]);
+    rows += first_rank() * pitch;
 #pragma unroll
     for (u32 pair = 0; pair < 2 * DEPTHS; pair++) {
         u32 value[2][4];
 #pragma unroll
         for (u32 one = 0; one < 2; one++) {
-            const u32 *row = rows + rank_step(2 * pair + one) * tile.pitch;
+            const u32 *row = rows + rank_step(2 * pair + one) * pitch;
             u32 bits = WIDTH ? WIDTH : row[0];
-            const u32 *words = row + HEAD + window.skew + group * bits + field * bits / 32;
-            u32 low = words[0], high = words[1], fields = __funnelshift_r(low, high, field * bits), step = bits ? bits : 1, mask = (2u << bits) - 2;
+            const u32 *words = row + HEAD + skew + group * bits + field * bits / 32;
+            u32 low = words[0], high = words[1], fields = __funnelshift_r(low, high, field * bits), step = bits ? bits : 1;
             if (bits == 16) {
                 // A byte a stage, of which four and three bits are in use: made one byte.
                 low = (low | low >> 4) & 0x007f007f;
                 high = (high | high >> 4) & 0x007f007f;
                 fields = ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
                 step = 8;
-                mask = 0xfe;
             }
-            u32 start = table | table_start(bits);
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                value[one][i] = shared_load_16(and_or(i == 0 ? fields << 1 : fields >> (i * step - 1), mask, start));
+                value[one][i] = values.value(fields, i * step, bits == 16 ? 7 : bits);
             }
         }
 #pragma unroll
@@ -221,4 +229,11 @@ __device__ __forceinline__ void decode(const Tile &tile, const Held &space, cons
             b[pair / 2][i][pair % 2] = value[0][i] | value[1][i] << 16;
         }
     }
+}
+
+// Of the window's `slot`th adapter and `group`th group.
+template <class Held>
+__device__ __forceinline__ void decode(const Tile &tile, const Held &space, const Window &window, u32 slot, u32 group, u32 (&b)[DEPTHS][4][2]) {
+    const u32 *rows = reinterpret_cast<const u32 *>(&space) + tile.codes + slot * RANK * tile.pitch;
+    decode_group(rows, tile.pitch, window.skew, group, Packed{shared_address(space.table[window.first_segment + slot])}, b);
 }

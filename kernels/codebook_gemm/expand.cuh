@@ -200,6 +200,13 @@ template <bool ALIGNED, u32 HELD, u32 DECODED = HELD == 1 ? 4 : 2> struct Pieces
         return window.segments == tile.segments && window.first_group + window.groups >= tile.end_group && total <= AHEAD;
     }
 
+    // The same of every warp.
+    __device__ __forceinline__ bool all_decoded_everywhere(const Tile &tile) const {
+        u32 shift = window.groups <= 1 ? 0 : window.groups <= 2 ? 1 : window.groups <= 4 ? 2 : 3;
+        u32 each = (tile.segments + (WARPS >> shift) - 1) >> (3 - shift);
+        return window.segments == tile.segments && window.first_group + window.groups >= tile.end_group && each * HELD <= AHEAD;
+    }
+
     // What is left then, after apply_core.
     __device__ __forceinline__ void finish(const TileParams &p, const Tile &tile, Space &space, u32 free) {
         fetch_g(space);

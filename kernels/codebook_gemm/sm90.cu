@@ -25,7 +25,7 @@ template <u32 BLOCKS> struct ClusterSpace {
 // The sum over the block's warps to every block of the cluster, 16 bytes a thread. Where there are more threads than that takes,
 // they share the receivers.
 template <u32 BLOCKS>
-__device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BLOCKS][ROWS][RANK], u64 *arrived, u32 rank) {
+__device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BLOCKS][ROWS][RANK], u64 *arrived, u32 rank, u32 receivers = BLOCKS) {
     constexpr u32 PIECES = ROWS * RANK / 4, SENDERS = THREADS / PIECES;
     u32 place = threadIdx.x % PIECES * 4;
     float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -40,12 +40,15 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BL
     u32 own = shared_address(&received[rank][0][0] + place), barrier = shared_address(arrived);
 #pragma unroll
     for (u32 to = threadIdx.x / PIECES; to < BLOCKS; to += SENDERS) {
-        cluster_store(cluster_address(own, to), all, cluster_address(barrier, to));
+        if (to < receivers) {
+            cluster_store(cluster_address(own, to), all, cluster_address(barrier, to));
+        }
     }
 }
 
-// GROUPED: y may be written before the launch before has ended.
-template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, u32 DECODED = HELD == 1 ? 4 : 2>
+// GROUPED: y may be written before the launch before has ended. REHEARSED: where all is decoded before the wait, the way from x to y is gone once
+// before it too.
+template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, u32 DECODED = HELD == 1 ? 4 : 2, bool REHEARSED = false>
 __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
@@ -103,11 +106,38 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     }
     // The others' barriers are ready.
     cluster_wait();
+    // Not where a core is read: what launches still under way write may not be read before the wait, whatever becomes of it.
+    bool rehearsed = REHEARSED && any && !p.x_early && !p.core && one_basis && each <= STAGE && pieces.all_decoded_everywhere(tile);
+    if (rehearsed) {
+        // On no rows and alone at first, so that the instructions are there afterwards: to fetch them takes longer than to carry them out.
+        u32 rows_mine = pieces.rows;
+        pieces.rows = 0;
+        inputs = {};
+#pragma unroll 1
+        for (u32 pass = 0; pass < 2; pass++) {
+            if (pass > 0) {
+                pieces.rows = rows_mine;
+                pieces.next = 0;
+                grid_wait();
+                inputs.fetch<ALIGNED>(p, rows, begin, finish);
+            }
+            u32 buffer = shrink<ALIGNED, true>(p, tile, rows, inputs, space, begin, finish);
+            send_sums(parts_in(space, buffer), received, &arrived, rank, pass > 0 ? BLOCKS : 0);
+            pieces.fetch_y(p, tile, space, buffer ^ 1);
+            if (pass > 0) {
+                cluster_barrier_wait(&arrived, 0);
+            }
+            f32 h[DEPTHS];
+            sum_parts<BLOCKS>(received, h);
+            apply_core(p, tile, space, h, scaling);
+            pieces.finish(p, tile, space, buffer ^ 1);
+        }
+    }
     // Every block waits: the launch after this one takes its end for the end of all before it.
-    if (!p.x_early || !any) {
+    if (!rehearsed && (!p.x_early || !any)) {
         grid_wait();
     }
-    if (any) {
+    if (any && !rehearsed) {
         if (!p.x_early) {
             inputs.fetch<ALIGNED>(p, rows, begin, finish);
         }
@@ -159,6 +189,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 // For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them a multiprocessor:
 // each decodes all that it needs of 16 adapters before it waits.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_ahead(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, 8>(p); }
+#endif
+
+#if RANK == 16
+// For one tile of tokens of one adapter, in so few blocks that one a multiprocessor is enough.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_rehearsed(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, 4, true>(p); }
 #endif
 
 // For more than one group of columns a warp.

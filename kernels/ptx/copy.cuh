@@ -147,23 +147,22 @@ __device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64
                  : "memory");
 }
 
+// How long the second-level cache keeps what is read: all of it is the first to leave, or every second line of it.
+__device__ __forceinline__ u64 cache_policy(bool keep) {
+    u64 all, half;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(all));
+    asm volatile("createpolicy.fractional.L2::evict_first.L2::evict_unchanged.b64 %0, 0.5;" : "=l"(half));
+    return keep ? half : all;
+}
+
 // How long what TMA reads is kept in the second-level cache, as createpolicy gives it for all of it: as anything else, or the first to leave.
 enum CacheHint : u64 { EVICT_NORMAL = 0x1000000000000000, EVICT_FIRST = 0x12f0000000000000 };
 
-// As tma_load_2d, kept so long.
-__device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, CacheHint hint) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(
-                     shared_address(to)),
-                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "l"(u64(hint))
-                 : "memory");
-}
-
-// As tma_load_2d, for what no block reads again soon: it is the first to leave the second-level cache.
-__device__ __forceinline__ void tma_load_2d_once(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
-    asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-                 "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+// As tma_load_2d, by a policy of the cache.
+__device__ __forceinline__ void tma_load_2d_by(u64 policy, void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "l"(policy)
                  : "memory");
 }
 

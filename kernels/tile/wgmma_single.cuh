@@ -147,7 +147,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
                     i32 k = i32(step * WGMMA_DEPTH);
                     char *x_tile = ring.x_tile(stage);
                     u64 *full = ring.expect(stage, bytes);
-                    tma_load_2d(x_tile + WGMMA_X_BYTES, &p.w_map, full, k, i32(first), hint);
+                    tma_load_2d_by(hint, x_tile + WGMMA_X_BYTES, &p.w_map, full, k, i32(first));
                     if constexpr (BESIDE == 1) {
                         tma_load_2d(x_tile, &p.x_map, full, k, i32(y));
                     } else {

@@ -146,7 +146,8 @@ Status cuModuleGetFunction(Function **function, void *module, const char *name) 
     return SUCCESS;
 }
 Status cuFuncSetAttribute(Function *function, int which, int value) {
-    require(which == 8, "an attribute that is not emulated");
-    return function->shared_bytes = value, SUCCESS;
+    // How a multiprocessor divides its memory, which is 9, changes nothing here.
+    require(which == 8 || which == 9, "an attribute that is not emulated");
+    return function->shared_bytes = which == 8 ? value : function->shared_bytes, SUCCESS;
 }
 }

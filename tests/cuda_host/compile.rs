@@ -159,7 +159,7 @@ const HOPPER: &str = r#"
             mbarrier_arrive_expect(&barrier, 4096);
             bulk_load(tile, to, 64, &barrier);
             tma_load_2d(tile, &map, &barrier, 0, 0);
-            tma_load_2d_once(tile, &map, &barrier, 0, 0);
+            tma_load_2d_by(EVICT_FIRST, tile, &map, &barrier, 0, 0);
             tma_load_3d(tile, &map, &barrier, 0, 0, 0);
             tma_load_4d(tile, &map, &barrier, 0, 0, 0, 0);
             tma_load_5d(tile, &map, &barrier, 0, 0, 0, 0, 0);
