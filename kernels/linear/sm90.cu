@@ -1,12 +1,12 @@
 // Y = act(X·Wᵀ + bias) + residual on the tensor cores of Hopper, f16 and bf16. TMA wants every row on a multiple of 16 bytes,
 // so rows of an odd length are copied first. Where an operand itself starts at an odd place, the kernels for Ampere take over.
 
+#include "tile/wgmma_single.cuh"
 #include "linear/mma.cuh"
 #include "tile/repack_operands.cuh"
-#include "tile/wgmma_single.cuh"
 #if WGMMA_BASIS
-#include "linear/adapted_params.cuh"
 #include "tile/wgmma_basis.cuh"
+#include "linear/adapted_params.cuh"
 #endif
 
 // ODD: for outputs that cannot be moved 16 bytes at a time.
