@@ -65,7 +65,7 @@ const PARTS: u64 = 2;
 /// Blocks of the second kernel that a multiprocessor holds at once.
 const RESIDENT: u64 = 2;
 /// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
-const CODES_BYTES: u64 = 48 << 10;
+const CODES_BYTES: u64 = 47 << 10;
 /// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
 const SHARES: u64 = 8;
 

@@ -352,4 +352,16 @@ mod tests {
         assert!(!takes(&op(300, 4096, 11007).with_padded_weights()).0, "an odd intermediate");
         assert!(workspace(&op(100_000, 4095, 11008).with_padded_weights(), &H200) <= MAX_WORKSPACE);
     }
+
+    #[test]
+    fn both_products_of_an_mlp_fill_whole_rounds() {
+        let widths = |rows, [up, down]: [(u64, u64); 2]| {
+            let choose = |tiles, (outputs, depth)| WgmmaTile::choose(tiles, (rows, outputs, depth, false), &H200).columns;
+            [choose(WgmmaTile::OF_UP, up), choose(WgmmaTile::OF_DOWN, down)]
+        };
+        // Llama-2's: 7B, 13B, 70B.
+        assert_eq!(widths(512, [(11008, 4096), (4096, 11008)]), [168, 128]);
+        assert_eq!([512, 1024].map(|rows| widths(rows, [(13824, 5120), (5120, 13824)])), [[224, 160]; 2]);
+        assert_eq!(widths(512, [(28672, 8192), (8192, 28672)]), [224, 256]);
+    }
 }

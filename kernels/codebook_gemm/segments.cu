@@ -169,8 +169,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebo
     project<true, false>(slice_of(p.group, blockIdx.y), p.plan, blockIdx.y);
 }
 
-// So few registers, as if blocks were larger, that beside two blocks of this kernel one of the first has room.
-constexpr u32 BOUND = RANK == 16 ? 320 : THREADS;
+// So few registers, as if blocks were larger, that beside two blocks of this kernel one of the first has room; codes of any width need more.
+constexpr u32 BOUND = RANK == 16 && WIDTH != 0 ? 320 : THREADS;
 constexpr int EXPAND_BLOCKS = RANK == 16 ? 2 : 1;
 
 extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_segments_expand(const __grid_constant__ SegmentsParams p) {

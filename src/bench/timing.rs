@@ -140,7 +140,7 @@ impl<D: Device> Flush<D> {
     /// Times `enqueue`, which puts the work into the queue once.
     ///
     /// On a device with a clock of its own every timed run has enough copies before it that the host is done putting
-    /// it into the queue before the device begins it, and the device rests after every [`STRETCH`]. With warm caches the work itself runs
+    /// it into the queue before the device begins it, and the device rests after every stretch of 4 ms. With warm caches the work itself runs
     /// between, not timed.
     ///
     /// # Errors
