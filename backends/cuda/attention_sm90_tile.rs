@@ -141,7 +141,8 @@ impl Tile {
 }
 
 const ENTRIES: [&str; 6] = ["attention_sm90", "attention_sm90_neighbours", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const WIDE_ENTRIES: [&str; 5] = ["attention_sm90", "attention_sm90_neighbours", "attention_sm90_halves", "attention_sm80_narrow", repack::ENTRY];
+const WIDE_ENTRIES: [&str; 7] =
+    ["attention_sm90", "attention_sm90_neighbours", "attention_sm90_halves", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
 const LISTED_ENTRIES: [&str; 9] = [
     "attention_sm90",
     "attention_sm90_neighbours",
