@@ -14,6 +14,9 @@ use crate::error::Result;
 use crate::ops::{Cost, Op};
 use crate::session::Session;
 
+/// The share of a ceiling above which the ceiling is not to be believed: more than those of two runs on a quiet machine differ by.
+pub(super) const DISTURBED: f64 = 1.1;
+
 /// The rates that a time is held against.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {

@@ -111,6 +111,7 @@ pub fn notes(report: &Stored) -> Vec<String> {
     let flags = [
         ("host_clock", "timed by the host's clock: putting work into the queue is counted"),
         ("cut", "some shapes were timed fewer times than asked for (--limit)"),
+        ("above_ceiling", "some shapes are faster than the ceilings of this run: other work disturbed those, or a cache held what is counted as moved"),
         ("not_optimised", "this program was built without optimisation"),
     ];
     let flagged = |name: &str| report.results.iter().flat_map(|entry| &entry.measured).any(|measured| measured.flags.iter().any(|own| own == name));

@@ -201,15 +201,16 @@ impl<D: Backend> Judge<'_, D> {
             let [low, high] = times.seconds.median_interval95;
             times.seconds.count > LEAST && high - low > 0.1 * times.seconds.median
         };
+        let rates = Rates::of(cost, cold.seconds.median, self.ceilings);
         let flags = [
             (Flag::HostClock, host_clock),
             (Flag::LaunchBound, !host_clock && either(&|times| times.host_seconds > times.ahead_seconds)),
             (Flag::Noisy, either(&noisy)),
             (Flag::Cut, either(&|times| times.seconds.count < self.schedule.iterations as usize)),
+            (Flag::AboveCeiling, rates.share_of_ceiling > ceiling::DISTURBED),
             (Flag::NotOptimised, cfg!(debug_assertions)),
         ];
         let flags = flags.into_iter().filter_map(|(flag, set)| set.then_some(flag)).collect();
-        let rates = Rates::of(cost, cold.seconds.median, self.ceilings);
         let milliseconds = Milliseconds::of(&cold.seconds);
         let launch_seconds = cold.seconds.median / launches.max(1) as f64;
         let launch_host_seconds = cold.host_seconds / launches.max(1) as f64;

@@ -220,6 +220,8 @@ pub enum Flag {
     Noisy,
     /// Fewer runs than were asked for: the time ran out.
     Cut,
+    /// More than a tenth above the ceilings of its own run: other work disturbed those, or a cache held what was counted as moved.
+    AboveCeiling,
     /// The program was built without optimisation: host work is slow, and all of the `cpu` backend.
     NotOptimised,
 }

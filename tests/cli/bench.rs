@@ -62,7 +62,9 @@ fn every_suite_checks_times_and_counts() {
             for (amount, rate) in [("executed_flops", "executed_flops"), ("dense_flops", "dense_equivalent_flops"), ("bytes", "bytes")] {
                 assert!((number(&cost[amount]) / median / number(&rates[rate]) - 1.0).abs() < 1e-9, "{result}");
             }
-            assert!(result["flags"].as_array().unwrap().contains(&"host_clock".into()), "the processor's clock is the host's");
+            let flagged = |flag: &str| result["flags"].as_array().unwrap().contains(&flag.into());
+            assert!(flagged("host_clock"), "the processor's clock is the host's");
+            assert_eq!(flagged("above_ceiling"), number(&rates["share_of_ceiling"]) > 1.1, "{result}");
         }
     }
 }

@@ -120,6 +120,20 @@ fn a_suite_writes_its_own_table() {
     assert!(markdown.starts_with("### mlp\n") && markdown.contains(report["results"][0]["name"].as_str().unwrap()), "{markdown}");
 }
 
+#[test]
+fn a_rate_above_the_ceilings_of_its_run_is_told() {
+    let folder = scratch();
+    let page = text(&folder.path().join("page.md")).to_owned();
+    let mut report = measured("linear", &[]);
+    let mut told = |flags: &[&str]| {
+        report["results"][0]["flags"] = flags.into();
+        let path = stored(folder.path(), "linear.json", &report);
+        assert_eq!(run(&["bench", "report", &path, "--markdown", &page]).status.code(), Some(0));
+        std::fs::read_to_string(&page).unwrap().contains("faster than the ceilings of this run")
+    };
+    assert!(told(&["host_clock", "above_ceiling"]) && !told(&["host_clock"]));
+}
+
 /// A place that cannot be written is told before anything is measured.
 #[test]
 fn an_unwritable_place_costs_no_measurement() {
