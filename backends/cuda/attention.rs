@@ -1,5 +1,6 @@
 //! `attention` on CUDA.
 
+use super::attention_simt_tile::{self as simt_tile, HELD, ROWS, THREADS, held, numbers};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
@@ -92,23 +93,14 @@ params! {
     }
 }
 
-/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
-const HELD: [u64; 4] = [32, 64, 128, 256];
-/// Rows, and keys, of a tile in `kernels/attention/simt.cu`.
-const ROWS: u64 = 16;
-const KEYS: u64 = 32;
-
-fn held(head_dim: u64) -> u64 {
-    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
-}
-
 fn shared_bytes(held: u64) -> u32 {
-    (((ROWS + KEYS) * (held + 1) + ROWS * (KEYS + 1)) * 4) as u32
+    (numbers(held) * 4) as u32
 }
 
 fn unit(dtype: DType, held: u64) -> Unit {
     let mut headers = headers();
     headers.extend(lists::headers());
+    headers.push(simt_tile::header());
     Unit {
         name: format!("attention/simt {dtype} head_dim {held}"),
         source: source!("attention/simt.cu"),
@@ -214,20 +206,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let pack = pack(op);
     let work = op.batch * (op.heads / pack) * (op.q_len * pack).div_ceil(ROWS);
-    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), 128) };
+    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), THREADS) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, "attention_simt", &launch, &parameters(op, args, pack)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_head_dim_has_a_kernel() {
-        for head_dim in 1..=256 {
-            assert!(held(head_dim) >= head_dim && HELD.contains(&held(head_dim)));
-        }
-        assert_eq!((held(64), held(65), held(107)), (64, 128, 128));
-    }
 }

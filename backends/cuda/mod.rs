@@ -7,6 +7,7 @@ mod attention_lists;
 mod attention_pairs;
 mod attention_repack;
 mod attention_short;
+mod attention_simt_tile;
 mod attention_sm80;
 mod attention_sm90;
 mod attention_sm90_parts;

@@ -1,5 +1,6 @@
 //! `prefix_attention` on CUDA: the keys split over blocks, their parts joined by a second launch.
 
+use super::attention_simt_tile::{self as simt_tile, HELD, KEYS, ROWS, THREADS, held, numbers};
 use super::codebook_gemm::{FactorParams, factor, factor_header};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, Target, TensorCores, Variant, address, blocks, names};
@@ -67,21 +68,13 @@ params! {
     }
 }
 
-/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
-const HELD: [u64; 4] = [32, 64, 128, 256];
-/// Rows, keys and columns of the factors of a tile in `kernels/attention/prefix_simt.cu`.
-const ROWS: u64 = 16;
-const KEYS: u64 = 32;
+/// Columns of the factors of a tile in `kernels/attention/prefix_simt.cu`.
 const RANKS: u64 = 32;
 /// Splits at most: every row reads the parts of all.
 const MOST_SPLITS: u64 = 64;
 
-fn held(head_dim: u64) -> u64 {
-    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
-}
-
 fn shared_bytes(held: u64) -> u32 {
-    (((ROWS + KEYS) * (held + 1) + ROWS * (KEYS + 1) + (KEYS + held) * (RANKS + 1)) * 4) as u32
+    ((numbers(held) + (KEYS + held) * (RANKS + 1)) * 4) as u32
 }
 
 /// What the kernels of this operation share.
@@ -94,7 +87,7 @@ fn unit(dtype: DType, held: u64) -> Unit {
     Unit {
         name: format!("prefix_attention/simt {dtype} head_dim {held}"),
         source: source!("attention/prefix_simt.cu"),
-        headers: headers(),
+        headers: [headers(), vec![simt_tile::header()]].concat(),
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
         entries: &["prefix_attention_simt", "prefix_attention_join"],
         shared_bytes: shared_bytes(held),
@@ -199,7 +192,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<PrefixAttention>, workspace: &Sl
     let op = &plan.op;
     let Target { units, .. } = plan.target;
     let grid = Grid::of(op, ROWS, KEYS, units.into());
-    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(grid.blocks(op)), 128) };
+    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(grid.blocks(op)), THREADS) };
     // SAFETY: the caller's promise; the workspace is that of this grid.
     unsafe { launch_grid(queue, plan, ("prefix_attention_simt", launch), grid, workspace, args) }
 }

@@ -4,17 +4,12 @@
 // shared memory from RANKS columns of the factors at a time. Eight threads share a row.
 
 #include "attention/prefix_rows.cuh"
+#include "attention/simt_tile.cuh"
 
-constexpr int ROWS = 16;
-constexpr int KEYS = 32;
 constexpr int RANKS = 32;
-constexpr int SHARE = 8;                     // threads of a row
-constexpr int THREADS = ROWS * SHARE;
-constexpr int PITCH = HEAD_DIM_MAX + 1;      // odd, so that a column of a tile is spread over the banks
-constexpr int HELD = HEAD_DIM_MAX / SHARE;   // elements of O that a thread holds
 constexpr int RANK_PITCH = RANKS + 1;
 
-static_assert((ROWS * PITCH + KEYS * PITCH + ROWS * (KEYS + 1) + (KEYS + HEAD_DIM_MAX) * RANK_PITCH) * sizeof(f32) == SHARED_BYTES, "what the host sets aside");
+static_assert((ROWS * PITCH + KEYS * PITCH + ROWS * SCORES + (KEYS + HEAD_DIM_MAX) * RANK_PITCH) * sizeof(f32) == SHARED_BYTES, "what the host sets aside");
 
 // `rows` rows of a factor from row `first`, columns `rank` to `rank` + RANKS; zeros from row `end` and past the last column.
 __device__ __forceinline__ void load_factor(const FactorParams &factor, u64 first, u64 end, int rows, u32 rank, f32 *tile) {
@@ -48,7 +43,7 @@ __device__ __forceinline__ void rebuild(const FactorParams &coefficients, const 
 extern "C" __global__ void __launch_bounds__(THREADS) prefix_attention_simt(const PrefixParams p) {
     extern __shared__ f32 shared[];
     f32 *q_tile = shared, *kv_tile = q_tile + ROWS * PITCH, *scores = kv_tile + KEYS * PITCH;
-    f32 *left = scores + ROWS * (KEYS + 1), *right = left + KEYS * RANK_PITCH;
+    f32 *left = scores + ROWS * SCORES, *right = left + KEYS * RANK_PITCH;
     grid_wait();
 
     u32 row = threadIdx.x / SHARE, part = threadIdx.x % SHARE;
@@ -64,11 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prefix_attention_simt(cons
             q_tile[at / HEAD_DIM_MAX * PITCH + column] = inside ? widen(p.q[from]) : 0.0f;
         }
 
-        f32 most = -infinity(), total = 0.0f, out[HELD];
-#pragma unroll
-        for (int n = 0; n < HELD; n++) {
-            out[n] = 0.0f;
-        }
+        OnlineRow online;
         for (u64 first = begin; first < end; first += KEYS) {
             rebuild(p.key_coefficients, p.key_basis, kv_head, p.head_dim, first, end, kv_tile, left, right);
             for (int c = part; c < KEYS; c += SHARE) {
@@ -76,32 +67,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) prefix_attention_simt(cons
                 for (int e = 0; e < p.head_dim; e++) {
                     dot += q_tile[row * PITCH + e] * kv_tile[c * PITCH + e];
                 }
-                scores[row * (KEYS + 1) + c] = first + c < end ? dot * p.scale : -infinity();
+                scores[row * SCORES + c] = first + c < end ? dot * p.scale : -infinity();
             }
             // The tile of keys has been read.
             __syncthreads();
             rebuild(p.value_coefficients, p.value_basis, kv_head, p.head_dim, first, end, kv_tile, left, right);
-            f32 above = most;
-            for (int c = 0; c < KEYS; c++) {
-                above = fmaxf(above, scores[row * (KEYS + 1) + c]);
-            }
+            f32 above = online.above(scores + row * SCORES);
             if (above > -infinity()) {
-                // Of a row that had seen nothing yet this is 0.
-                f32 shrink = expf(most - above);
-                most = above;
-                total *= shrink;
-#pragma unroll
-                for (int n = 0; n < HELD; n++) {
-                    out[n] *= shrink;
-                }
-                for (int c = 0; c < KEYS; c++) {
-                    f32 weight = expf(scores[row * (KEYS + 1) + c] - most);
-                    total += weight;
-#pragma unroll
-                    for (int n = 0; n < HELD; n++) {
-                        out[n] += weight * kv_tile[c * PITCH + part + n * SHARE];
-                    }
-                }
+                online.add(above, scores + row * SCORES, kv_tile, part);
             }
             // The next tile overwrites this one and its scores.
             __syncthreads();
@@ -110,17 +83,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) prefix_attention_simt(cons
             continue;
         }
         u64 number = row_number(p, prefix_row(p, kv_head, first_row + row));
-        f32 share = total > 0.0f ? 1.0f / total : 0.0f;
+        f32 share = online.share();
         f32 *to = part_values(p, split, number);
 #pragma unroll
         for (int n = 0; n < HELD; n++) {
             int column = part + n * SHARE;
             if (column < p.head_dim) {
-                to[column] = out[n] * share;
+                to[column] = online.out[n] * share;
             }
         }
         if (part == 0) {
-            part_lse(p, split, number) = total > 0.0f ? most + logf(total) : -infinity();
+            part_lse(p, split, number) = online.lse();
         }
     }
 }

@@ -7,16 +7,9 @@
 #include "tile/attention_mask.cuh"
 #include "attention/lists.cuh"
 #include "attention/sequence.cuh"
+#include "attention/simt_tile.cuh"
 
-constexpr int ROWS = 16;
-constexpr int KEYS = 32;
-constexpr int SHARE = 8;                     // threads of a row
-constexpr int THREADS = ROWS * SHARE;
-constexpr int PITCH = HEAD_DIM_MAX + 1;      // odd, so that a column of a tile is spread over the banks
-constexpr int HELD = HEAD_DIM_MAX / SHARE;   // elements of O that a thread holds
-
-static_assert(HEAD_DIM_MAX % SHARE == 0 && KEYS % SHARE == 0, "shared out evenly");
-static_assert((ROWS * PITCH + KEYS * PITCH + ROWS * (KEYS + 1)) * sizeof(f32) == SHARED_BYTES, "what the host sets aside");
+static_assert((ROWS * PITCH + KEYS * PITCH + ROWS * SCORES) * sizeof(f32) == SHARED_BYTES, "what the host sets aside");
 
 // KEYS rows of K or V, from key `first`, widened; zeros past `end` and past the head.
 __device__ __forceinline__ void load_keys(const AttentionParams &p, const Sequence &s, const element *base, u64 page_stride, u64 token_stride,
@@ -61,11 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
         i64 last_row = first_row + ROWS < rows ? first_row + ROWS - 1 : rows - 1;
         i64 seen_first = mask.first(first_row / p.pack), seen_end = mask.end(last_row / p.pack);
 
-        f32 most = -infinity(), total = 0.0f, out[HELD];
-#pragma unroll
-        for (int n = 0; n < HELD; n++) {
-            out[n] = 0.0f;
-        }
+        OnlineRow online;
 
         // One run of keys, or one run a listed block.
         BlockRow listed = {nullptr, nullptr, nullptr, 0, 1};
@@ -102,35 +91,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
                         u32 word = listed.bits[(u64(kind) * p.block + i) * (p.block / 32) + j / 32];
                         seen = seen && (word >> (j % 32) & 1);
                     }
-                    scores[row * (KEYS + 1) + c] = seen ? dot * p.scale : -infinity();
+                    scores[row * SCORES + c] = seen ? dot * p.scale : -infinity();
                 }
                 __syncthreads();
                 load_keys(p, s, v, p.v_batch, p.v_token, first, end, kv_tile);
-                f32 above = most;
-                for (int c = 0; c < KEYS; c++) {
-                    above = fmaxf(above, scores[row * (KEYS + 1) + c]);
-                }
+                f32 above = online.above(scores + row * SCORES);
                 // V is in place, and every score has been read.
                 __syncthreads();
                 if (above == -infinity()) {
                     continue;   // the same for all threads of the row; only they use its scores
                 }
-                // Of a row that had seen nothing yet this is 0.
-                f32 shrink = expf(most - above);
-                most = above;
-                total *= shrink;
-#pragma unroll
-                for (int n = 0; n < HELD; n++) {
-                    out[n] *= shrink;
-                }
-                for (int c = 0; c < KEYS; c++) {
-                    f32 weight = expf(scores[row * (KEYS + 1) + c] - most);
-                    total += weight;
-#pragma unroll
-                    for (int n = 0; n < HELD; n++) {
-                        out[n] += weight * kv_tile[c * PITCH + part + n * SHARE];
-                    }
-                }
+                online.add(above, scores + row * SCORES, kv_tile, part);
             }
         }
         // The next piece of work overwrites the tiles.
@@ -138,18 +109,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
         if (first_row + row >= rows) {
             continue;
         }
-        f32 share = total > 0.0f ? 1.0f / total : 0.0f;
+        f32 share = online.share();
         element *o = s.o + u64(query) * p.o_token + head * p.o_head;
 #pragma unroll
         for (int n = 0; n < HELD; n++) {
             int column = part + n * SHARE;
             if (column < p.head_dim) {
-                o[column] = narrow<element>(out[n] * share);
+                o[column] = narrow<element>(online.out[n] * share);
             }
         }
         if (p.lse && part == 0) {
             // Varlen: [heads, total_q]; else [batch, heads, q_len].
-            p.lse[s.lse + head * p.lse_head + u64(query)] = total > 0.0f ? most + logf(total) : -infinity();
+            p.lse[s.lse + head * p.lse_head + u64(query)] = online.lse();
         }
     }
 }

@@ -1,0 +1,37 @@
+//! The tile of `kernels/attention/simt_tile.cuh`, which attention and attention over a prefix share on the ordinary cores.
+
+/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+pub(super) const HELD: [u64; 4] = [32, 64, 128, 256];
+/// Rows of a tile.
+pub(super) const ROWS: u64 = 16;
+/// Keys of a tile.
+pub(super) const KEYS: u64 = 32;
+/// Threads of a block: eight share a row.
+pub(super) const THREADS: u32 = 128;
+
+/// The least of `HELD` that has room for a head.
+pub(super) fn held(head_dim: u64) -> u64 {
+    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
+}
+
+/// Numbers of f32 that a tile keeps in shared memory: Q, K or V, and the scores, in rows of odd length.
+pub(super) fn numbers(held: u64) -> u64 {
+    (ROWS + KEYS) * (held + 1) + ROWS * (KEYS + 1)
+}
+
+pub(super) fn header() -> (&'static str, String) {
+    ("attention/simt_tile.cuh", include_str!("../../kernels/attention/simt_tile.cuh").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_has_room() {
+        for head_dim in 1..=256 {
+            assert!(held(head_dim) >= head_dim && HELD.contains(&held(head_dim)));
+        }
+        assert_eq!((held(64), held(65), held(107)), (64, 128, 128));
+    }
+}
