@@ -118,12 +118,14 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
     headers
 }
 
-const SHARED: [(&str, &str); 6] = [
+const SHARED: [(&str, &str); 8] = [
     ("attention/sequence.cuh", include_str!("../../kernels/attention/sequence.cuh")),
     ("attention/partial.cuh", include_str!("../../kernels/attention/partial.cuh")),
     ("attention/columns.cuh", include_str!("../../kernels/attention/columns.cuh")),
     ("attention/narrow.cuh", include_str!("../../kernels/attention/narrow.cuh")),
     ("attention/walk.cuh", include_str!("../../kernels/attention/walk.cuh")),
+    ("attention/sm80_copies.cuh", include_str!("../../kernels/attention/sm80_copies.cuh")),
+    ("attention/sm80_products.cuh", include_str!("../../kernels/attention/sm80_products.cuh")),
     ("attention/sm80.cuh", include_str!("../../kernels/attention/sm80.cuh")),
 ];
 

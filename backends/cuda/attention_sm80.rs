@@ -26,19 +26,34 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 /// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
 pub(crate) const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
-/// Keys of a step, warps, and rows of a matrix instruction in `kernels/attention/sm80.cuh`.
+/// Keys of a step, warps, and rows of a matrix instruction in `kernels/attention/sm80_copies.cuh`.
 const KEYS: u64 = 64;
 const WARPS: u64 = 4;
 const STEP: u64 = 16;
-/// Elements after a row in shared memory, so that a column is spread over the banks.
-const PADDING: u64 = 8;
+/// Elements of which a row in shared memory has whole multiples: 128 bytes.
+const LINE: u64 = 64;
 /// Rows of a block of threads.
 const ROWS: u64 = WARPS * STEP;
+/// Head dimensions up to which a warp of the wide kernel has registers for twice the rows. Above, two warps share them, and hand
+/// each other their weights and a number of each row.
+const TWICE: u64 = 128;
+const HANDED_BYTES: u32 = (2 * ROWS * KEYS + WARPS * 2 * STEP * 4) as u32;
 
 /// The head dimension that a kernel for heads of `head_dim` elements is compiled for.
 pub(crate) fn held(head_dim: u64) -> u64 {
     HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
 }
+
+/// Shared memory of a block on the smallest chips.
+const SMALLEST: u32 = 99 << 10;
+
+/// The kernels for many queries.
+const WIDE: [(&str, &str); 4] = [
+    ("attention/sm80_softmax.cuh", include_str!("../../kernels/attention/sm80_softmax.cuh")),
+    ("attention/sm80_held.cuh", include_str!("../../kernels/attention/sm80_held.cuh")),
+    ("attention/sm80_wide.cuh", include_str!("../../kernels/attention/sm80_wide.cuh")),
+    ("attention/sm80_halves.cuh", include_str!("../../kernels/attention/sm80_halves.cuh")),
+];
 
 /// What a kernel is compiled for: a head, padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,41 +69,42 @@ impl Tile {
         Self(held)
     }
 
-    /// Times 16 rows of a warp of the wide kernel: twice, where its registers hold them. With 128 elements a head they just do,
-    /// but not as the assembler schedules for the small chips of Ampere and Ada.
-    fn wide(self, arch: Arch) -> u64 {
-        let limit = if matches!(arch, Arch(86..=89)) { 112 } else { 128 };
-        if self.0 <= limit { 2 } else { 1 }
+    /// Rows of a block of threads of the wide kernel.
+    fn wide_rows(self) -> u64 {
+        if self.0 <= TWICE { 2 * ROWS } else { ROWS }
     }
 
-    /// Rows of a block of threads of the wide kernel.
-    fn wide_rows(self, arch: Arch) -> u64 {
-        self.wide(arch) * ROWS
+    /// Shared memory of a block of the general kernel, and of the wide one.
+    fn general_bytes(self) -> u32 {
+        self.tile_bytes(ROWS)
+    }
+
+    fn wide_bytes(self) -> u32 {
+        self.tile_bytes(self.wide_rows()) + if self.0 <= TWICE { 0 } else { HANDED_BYTES }
+    }
+
+    fn tile_bytes(self, rows: u64) -> u32 {
+        ((rows + 2 * KEYS) * self.0.next_multiple_of(LINE) * 2) as u32
+    }
+
+    /// Whether a block of the wide kernel fits a multiprocessor: but for 256 elements on the small chips of Ampere and Ada.
+    fn has_wide(self, arch: Arch) -> bool {
+        self.wide_bytes() <= arch.shared_bytes().unwrap_or(SMALLEST)
     }
 
     pub(crate) fn shared_bytes(self, arch: Arch) -> u32 {
-        self.shared_bytes_of(self.wide_rows(arch))
-    }
-
-    /// Shared memory of a block of that many rows.
-    fn shared_bytes_of(self, rows: u64) -> u32 {
-        ((rows + 2 * KEYS) * (self.0 + PADDING) * 2) as u32
+        if self.has_wide(arch) { self.wide_bytes() } else { self.general_bytes() }
     }
 
     pub(crate) fn defines(self, dtype: DType, arch: Arch) -> Vec<(&'static str, String)> {
-        vec![
-            ("ELEMENT", dtype.name().into()),
-            ("HEAD_DIM", self.0.to_string()),
-            ("WIDE", self.wide(arch).to_string()),
-            ("SHARED_BYTES", self.shared_bytes(arch).to_string()),
-        ]
+        vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string()), ("SHARED_BYTES", self.shared_bytes(arch).to_string())]
     }
 
     fn unit(self, dtype: DType, arch: Arch) -> Unit {
         let mut headers = headers();
         headers.extend(repack::headers());
         headers.extend(lists::headers());
-        headers.push(("attention/sm80_wide.cuh", include_str!("../../kernels/attention/sm80_wide.cuh").into()));
+        headers.extend(WIDE.map(|(name, text)| (name, text.to_owned())));
         Unit {
             name: format!("attention/sm80 {dtype} head_dim {}", self.0),
             source: source!("attention/sm80.cu"),
@@ -121,7 +137,7 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
     if work > 1 << 30 {
         return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
     }
-    let shared = Tile::of(op).shared_bytes(target.arch);
+    let shared = Tile::of(op).general_bytes();
     if shared > target.shared_bytes {
         return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
     }
@@ -142,6 +158,11 @@ fn pack(op: &Attention) -> u64 {
 /// Blocks of threads that a head, or a group of packed ones, needs.
 fn tiles(op: &Attention, rows: u64) -> u64 {
     (op.q_len * pack(op)).div_ceil(rows)
+}
+
+/// Heads whose tiles are taken together, late queries first: of causal sequences they have the most to do.
+fn band(op: &Attention) -> u64 {
+    if op.causal { op.batch * (op.heads / pack(op)) } else { 1 }
 }
 
 /// Blocks of threads.
@@ -190,14 +211,14 @@ pub(crate) unsafe fn launch_tile(
     let mut params = parameters(op, args, pack(op));
     [params.q, params.k, params.v] = starts;
     let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
-    let many = op.q_len > ROWS && work(op, tile.wide_rows(plan.target.arch)) >= u64::from(plan.target.units);
-    let (entry, rows) = match aligned(op, &params) {
-        true if many && !lists => ("attention_sm80_wide", tile.wide_rows(plan.target.arch)),
-        true => ("attention_sm80", ROWS),
-        false => ("attention_sm80_narrow", ROWS),
+    let many = op.q_len > ROWS && tile.has_wide(plan.target.arch) && work(op, tile.wide_rows()) >= u64::from(plan.target.units);
+    let (entry, rows, shared_bytes) = match aligned(op, &params) {
+        true if many && !lists => ("attention_sm80_wide", tile.wide_rows(), tile.wide_bytes()),
+        true => ("attention_sm80", ROWS, tile.general_bytes()),
+        false => ("attention_sm80_narrow", ROWS, tile.general_bytes()),
     };
     params.tiles = tiles(op, rows) as u32;
-    let shared_bytes = tile.shared_bytes_of(rows);
+    params.band = band(op) as u32;
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes, overlap, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };

@@ -5,7 +5,7 @@
 #include "ptx/grid.cuh"
 
 extern "C" __global__ void __launch_bounds__(WARP_THREADS, TOGETHER) attention_sm80_narrow(const AttentionParams p) {
-    extern __shared__ __align__(16) element shared[];
+    extern __shared__ __align__(128) element shared[];
     grid_wait();
-    attend<false, true, 1>(p, shared);
+    attend<false>(p, shared);
 }

@@ -24,18 +24,15 @@ struct Step {
     __device__ __forceinline__ bool more() const { return first < end; }
 };
 
-// LISTED: the form may have lists.
-template <bool LISTED> struct Walk {
+struct Walk {
     const AttentionParams &p;
     i32 seen_first, seen_end;   // what any row sees
     i32 list_end = 0;
 
     // The step that starts at `first` in listed block `place`, or the next that some row sees.
     __device__ __forceinline__ Step settle(i32 place, i32 first) const {
-        if constexpr (LISTED) {
-            if (p.form == BLOCKS) {
-                return settle_listed(place, first);
-            }
+        if (p.form == BLOCKS) {
+            return settle_listed(place, first);
         }
         return {first, first + STEP_KEYS < seen_end ? first + STEP_KEYS : seen_end, -1, 0};
     }
@@ -57,7 +54,7 @@ template <bool LISTED> struct Walk {
     }
 
     __device__ __forceinline__ Step begin(u32 batch, u32 head, i32 query) {
-        if (!LISTED || p.form != BLOCKS) {
+        if (p.form != BLOCKS) {
             return settle(0, seen_first);
         }
         u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? head : batch * u32(p.heads) + head;
