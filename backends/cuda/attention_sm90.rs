@@ -1,11 +1,12 @@
 //! `attention` on Hopper: TMA, warp specialisation, wgmma.
 
-use super::attention::parameters;
+use super::attention::{AttentionParams, parameters};
 use super::attention_lists as lists;
 use super::attention_pairs::Pairs;
 use super::attention_repack::{Repack, Rows};
 use super::attention_sm80 as sm80;
-use super::attention_sm90_tile::{GROUP, LISTED, NARROW, PANEL, ROWS, Tile, TmaParams, WIDEST, held, keys, units, work};
+use super::attention_sm90_order::{OneTile, band, by_steps, cluster, shares_keys};
+use super::attention_sm90_tile::{GROUP, LISTED, PANEL, ROWS, Tile, TmaParams, WIDEST, units, work};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
 use super::tma::{Layout, Swizzle, TensorMap};
 use super::{Cuda, Queue};
@@ -27,10 +28,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-/// Steps from which on two tiles share them.
-const SHARED_STEPS: u64 = 16;
-/// Bytes of keys and values that stay in the second-level cache, of 50 MB.
-const CACHED_BYTES: u64 = 24 << 20;
+/// Rows that a warp writes together.
+const WARP_ROWS: u64 = 16;
 /// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
 const COPIES_AT: u64 = 256;
 
@@ -95,35 +94,10 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
     Rows::of(&copies(op).reads(op)).iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
-/// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
-pub(crate) fn band(op: &Attention) -> u64 {
-    let keys = 2 * op.kv_len * op.head_dim * op.dtype.size();
-    let together = (CACHED_BYTES / keys.max(1)).max(1) * (op.heads / op.kv_heads);
-    together.min(op.batch * op.heads).max(1)
-}
-
-/// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has four steps.
-pub(crate) fn cluster(op: &Attention, units: u32) -> u64 {
-    let steps = match op.form {
-        Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
-        _ => op.kv_len.div_ceil(keys(held(op.head_dim))),
-    };
-    [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
-}
-
-/// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of the second-level
-/// cache. It pays where there are many steps, and where all of a pair's are wanted by both; heads that [`Tile::of`] has three groups for ask for less.
-fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
-    let (all_seen, tiles) = (matches!(op.form, Form::Dense) && !op.causal && op.window.is_none(), op.q_len.div_ceil(tile.rows()));
-    // Of an odd number of tiles the last pair has one.
-    let paired = tiles > 1 && (tiles.is_multiple_of(2) || tiles >= 32);
-    all_seen && paired && op.head_dim > NARROW && op.kv_len.div_ceil(tile.keys()) >= SHARED_STEPS && cluster(op, units) == 1
-}
-
-/// Whether a tile is 64 rows from a head's end and 64 from its beginning, so that of causal sequences with one tile a block none takes longest.
-fn in_halves(op: &Attention, tile: Tile, units: u32) -> bool {
-    let one_tile_each = op.q_len > ROWS && work(op, ROWS) <= units.into() && cluster(op, units) == 1;
-    matches!(op.form, Form::Dense) && op.causal && op.window.is_none() && tile.rows() == ROWS && one_tile_each
+/// Whether every row of the output starts on a multiple of 16 bytes.
+fn writes_16_bytes(params: &AttentionParams) -> bool {
+    let strides = [params.o_batch, params.o_token, params.o_head, params.head_dim as u64].map(|elements| elements * 2);
+    params.o.is_multiple_of(16) && strides.iter().all(|bytes| bytes.is_multiple_of(16))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -144,13 +118,24 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
         // SAFETY: the caller's promise.
         return unsafe { plan.launch(queue, "attention_sm90_neighbours", &launch, &params) };
     }
+    let alone = if by_steps(op, plan.target.units) {
+        let entry = if op.form.is_sparse() { "attention_sm90_blocks_by_steps" } else { "attention_sm90_by_steps" };
+        Some((entry, [op.q_len.div_ceil(GROUP) as u32, op.heads as u32, op.batch as u32]))
+    } else {
+        let order = OneTile::of(op, tile, plan.target.units).filter(|_| writes_16_bytes(&params.common));
+        order.map(|order| (order.entry(), order.grid(op, params.common.tiles)))
+    };
+    if let Some((entry, grid)) = alone {
+        let launch = Launch { grid, shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(1, tile.threads()) };
+        // SAFETY: the caller's promise.
+        return unsafe { plan.launch(queue, entry, &launch, &params) };
+    }
     let (work, cluster) = (u64::from(params.work), cluster(op, plan.target.units));
     let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
     params.queue = if work > resident { address(workspace) } else { 0 };
     let entry = match op.form {
         Form::Blocks(_) if params.pairs != 0 => "attention_sm90_pairs",
         Form::Blocks(_) => "attention_sm90_blocks",
-        _ if in_halves(op, tile, plan.target.units) => "attention_sm90_halves",
         _ => "attention_sm90",
     };
     let grid = blocks(resident * cluster);
@@ -197,8 +182,10 @@ pub(crate) unsafe fn ready(
     let box_keys = if pairs.is_some() || shares_keys(op, tile, plan.target.units) { tile.keys() / 2 } else { tile.keys() };
     let map =
         |rows: &Rows, box_rows, width, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows, width).layout(op.dtype).encode_at(start) };
+    let q_map = map(&q, GROUP, PANEL, starts[0])?;
+    let o = Rows { strides: op.o, ..q };
     Ok(Some(TmaParams {
-        q: map(&q, GROUP, PANEL, starts[0])?,
+        q: q_map,
         k: map(&k, box_keys, PANEL, starts[1])?,
         v: map(&v, box_keys, PANEL, starts[2])?,
         common,
@@ -207,12 +194,15 @@ pub(crate) unsafe fn ready(
         work: work(op, tile.rows()) as u32,
         region: pairs.map_or(0, Pairs::region) as u32,
         k_tail: map(&k, box_keys, tile.tail(), starts[1])?,
+        // Where rows of o are not what TMA can write nothing uses it.
+        o: if writes_16_bytes(&common) { map(&o, WARP_ROWS, PANEL, common.o)? } else { q_map },
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::cuda::attention_sm90_tile::held;
     use crate::backends::cuda::jit::Arch;
     use crate::ops::index::BlockShape;
 
@@ -242,37 +232,6 @@ mod tests {
         let spaced = Attention { q: rows(32), k: rows(2), ..packed(107) };
         assert_eq!(copies(&spaced).bytes(), 4 * 2048 * 2 * 112 * 2, "only v");
         assert_eq!(covers(&spaced, &TARGET), Ok(()));
-    }
-
-    #[test]
-    fn few_tiles_are_shared_by_clusters() {
-        let op = |heads, queries, keys| Attention::dense(DType::F16, 1, [heads, heads], [queries, keys], 64);
-        let of = |heads, queries, keys| cluster(&op(heads, queries, keys), TARGET.units);
-        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(8, 512, 512)), (1, 2, 8, 1));
-    }
-
-    #[test]
-    fn long_rows_of_keys_are_shared_by_two_tiles() {
-        let op = |queries, keys, head_dim| Attention::dense(DType::F16, 1, [32, 8], [queries, keys], head_dim);
-        let of = |op: &Attention| shares_keys(op, Tile::of(op, TARGET.units), TARGET.units);
-        assert!(of(&op(2048, 2048, 128)) && of(&op(512, 4096, 65)) && of(&op(8064, 8064, 128)));
-        assert!(!of(&op(1024, 1024, 128)) && !of(&op(4096, 4096, 64)) && !of(&op(384, 4096, 128)), "few steps, narrow heads, three tiles");
-        assert!(!of(&Attention { causal: true, ..op(4096, 4096, 128) }) && !of(&Attention { window: Some(3000), ..op(4096, 4096, 128) }));
-        assert!(!of(&Attention { heads: 2, kv_heads: 2, ..op(4096, 4096, 128) }), "a cluster shares one tile");
-    }
-
-    #[test]
-    fn causal_tiles_are_halves_where_each_block_has_one() {
-        let op = |heads, tokens| Attention { causal: true, ..Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], 128) };
-        let of = |op: &Attention| in_halves(op, Tile::of(op, TARGET.units), TARGET.units);
-        assert!(of(&op(32, 512)) && of(&op(16, 1000)) && !of(&op(34, 500)) && !of(&op(32, 128)) && !of(&op(2, 4096)), "second tiles, one, clusters");
-        assert!(!of(&Attention { causal: false, ..op(32, 512) }) && !of(&Attention { window: Some(99), ..op(32, 512) }));
-    }
-
-    #[test]
-    fn heads_are_taken_together_while_their_keys_are_cached() {
-        let op = |heads, keys| Attention::dense(DType::F16, 2, heads, [keys, keys], 128);
-        assert_eq!([band(&op([32, 32], 16384)), band(&op([32, 8], 16384)), band(&op([32, 32], 512))], [3, 12, 64]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::attention_lists as lists;
 use super::attention_sm90 as sm90;
+use super::attention_sm90_order as order;
 use super::attention_sm90_tile::{HELD, ROWS, Tile, TmaParams, held};
 use super::jit::{Arch, Unit};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
@@ -100,7 +101,7 @@ impl Cut {
         let (likely, most) = (steps(listed), steps(patterns.saturating_mul(shape.capacity.into())));
         let kept = copies * slot_bytes(held(op.head_dim));
         let room = most.div_ceil(PLAN_PARTS - rows).max((2 * most * kept).div_ceil(MOST_BYTES));
-        let band = taken_together((sm90::band(op) / patterns.max(1)).max(1), copies);
+        let band = taken_together((order::band(op) / patterns.max(1)).max(1), copies);
         let length = part_length([rows, copies, band], likely, u64::from(units.max(1))).max(room);
         let whole = length >= longest;
         Ok(Self { rows, copies, band, length, parts: rows + if whole { 0 } else { most / length }, slots: if whole { 0 } else { 2 * most / length } })
@@ -168,9 +169,9 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm90::covers(op, target)?;
     Cut::of(op, target.units)?;
     let listed = lists::listed(op);
-    let (Form::Blocks(shape), band) = (listed.form, sm90::band(op)) else { return Ok(()) };
-    if sm90::cluster(&listed, target.units) > 1 {
-        return Err("tiles are so few that the blocks of a cluster share one".into());
+    let (Form::Blocks(shape), band) = (listed.form, order::band(op)) else { return Ok(()) };
+    if order::cluster(&listed, target.units) > 1 || order::by_steps(&listed, target.units) {
+        return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());
     }
     // Rows are in the order of their lengths, whatever the head.
     if 2 * band < u64::from(shape.patterns) {

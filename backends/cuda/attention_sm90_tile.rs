@@ -28,12 +28,13 @@ params! {
         region: u32,
         /// Of the last panel of k.
         k_tail: map,
+        /// Of o, where blocks have one tile each.
+        o: map,
     }
 }
 
-/// Rows of a tile but for the larger one, and stages of the ring in `kernels/attention/sm90.cu`.
+/// Rows of a tile but for the larger one.
 pub(crate) const ROWS: u64 = 128;
-const STAGES: u64 = 2;
 /// Rows of a warp group.
 pub(crate) const GROUP: u64 = 64;
 /// Up to this many elements of a head the registers hold a third warp group.
@@ -90,6 +91,11 @@ impl Tile {
         if self.held <= LISTED { 2 } else { 1 }
     }
 
+    /// Steps in the ring of keys. Of narrow heads two groups may take every second step each, and have to have the next one under way.
+    const fn stages(self) -> u64 {
+        if self.held <= NARROW && self.consumers == 2 { 4 } else { 2 }
+    }
+
     /// Of a block: a warp group copies.
     pub(crate) const fn threads(self) -> u32 {
         (self.consumers as u32 + 1) * 128
@@ -97,7 +103,7 @@ impl Tile {
 
     pub(crate) fn shared_bytes(self) -> u32 {
         let (row, k_row) = (self.held.next_multiple_of(PANEL), self.held.next_multiple_of(PANEL) - PANEL + self.tail());
-        ((self.q_stages() * self.rows() * row + STAGES * self.keys() * (k_row + row)) * 2 + BARRIERS) as u32
+        ((self.q_stages() * self.rows() * row + self.stages() * self.keys() * (k_row + row)) * 2 + BARRIERS) as u32
     }
 
     /// Elements of a row of the last panel of K: of wide heads half a panel where that is enough, which leaves room for more keys.
@@ -119,6 +125,7 @@ impl Tile {
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
         defines.extend([
             ("CONSUMERS", self.consumers.to_string()),
+            ("RING_STAGES", self.stages().to_string()),
             ("BLOCK_KEYS", self.keys().to_string()),
             ("TAIL_BYTES", (self.tail() * 2).to_string()),
             ("Q_STAGES", self.q_stages().to_string()),
@@ -131,6 +138,7 @@ impl Tile {
             defines,
             // Blocks of a list are 128 long, and so are the steps of the heads that may have one.
             entries: match self.consumers {
+                2 if self.held <= NARROW => &NARROW_ENTRIES,
                 2 if self.held <= LISTED => &LISTED_ENTRIES,
                 2 => &WIDE_ENTRIES,
                 _ => &ENTRIES,
@@ -140,14 +148,36 @@ impl Tile {
     }
 }
 
-const ENTRIES: [&str; 6] = ["attention_sm90", "attention_sm90_neighbours", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const WIDE_ENTRIES: [&str; 7] =
-    ["attention_sm90", "attention_sm90_neighbours", "attention_sm90_halves", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const LISTED_ENTRIES: [&str; 9] = [
+const ENTRIES: [&str; 5] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+const WIDE_ENTRIES: [&str; 8] = [
     "attention_sm90",
     "attention_sm90_neighbours",
+    "attention_sm90_plain",
+    "attention_sm90_halves",
+    "attention_sm80_narrow",
+    repack::ENTRY,
+    pairs::ENTRY,
+    lists::ENTRY,
+];
+const LISTED_ENTRIES: [&str; 10] = [
+    "attention_sm90",
+    "attention_sm90_neighbours",
+    "attention_sm90_plain",
     "attention_sm90_halves",
     "attention_sm90_blocks",
+    "attention_sm90_pairs",
+    "attention_sm80_narrow",
+    repack::ENTRY,
+    pairs::ENTRY,
+    lists::ENTRY,
+];
+const NARROW_ENTRIES: [&str; 11] = [
+    "attention_sm90",
+    "attention_sm90_plain",
+    "attention_sm90_halves",
+    "attention_sm90_by_steps",
+    "attention_sm90_blocks",
+    "attention_sm90_blocks_by_steps",
     "attention_sm90_pairs",
     "attention_sm80_narrow",
     repack::ENTRY,

@@ -10,6 +10,7 @@ mod attention_short;
 mod attention_simt_tile;
 mod attention_sm80;
 mod attention_sm90;
+mod attention_sm90_order;
 mod attention_sm90_parts;
 mod attention_sm90_tile;
 mod attention_split;

@@ -6,7 +6,8 @@
 // the products of the other (named barriers 1 and 2). Keys are walked from the last to the first, so that masks come early.
 //
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
-// under the products of its neighbours. Where tiles are few, the blocks of a cluster share the keys of one (`join_output`).
+// under the products of its neighbours. Where tiles are few each block has one (`Plain`, `Halves`), in a quarter of the code. Where there are
+// fewer than multiprocessors, the groups of a block share the keys of one (`BySteps`), or the blocks of a cluster do (`join_output`).
 
 #include "attention/lists.cuh"
 #include "attention/narrow.cuh"
@@ -64,22 +65,27 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
     const AttentionParams &p = order.p.common;
     Shared &shared = *stage.shared;
     f32 factor = p.scale * 1.4426950409f;
-    u64 q_tiles = wgmma_descriptor(shared_address(stage.q) + group * 64 * ROW_BYTES, 16, PATTERN, SWIZZLE_128);
+    // Where the group's rows begin in a tile, and from one of its steps to the next.
+    u32 own_rows = BY_STEPS<Order> ? 0 : group * 64;
+    constexpr i32 STRIDE = BY_STEPS<Order> ? CONSUMERS : 1;
+    u64 q_tiles = wgmma_descriptor(shared_address(stage.q) + own_rows * ROW_BYTES, 16, PATTERN, SWIZZLE_128);
     u64 k_tiles = wgmma_descriptor(shared_address(stage.k), 16, PATTERN, SWIZZLE_128);
     u64 v_tiles = wgmma_descriptor(shared_address(stage.v), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128);
-    u32 count = 0;
+    u32 count = BY_STEPS<Order> ? group : 0;
 
 #pragma unroll 1
     for (u32 turn = 0;; turn++) {
         u32 place = turn % Q_STAGES;
-        await(&shared.q_full[place][group], turn / Q_STAGES % 2);
+        await(&shared.q_full[place][own_rows / 64], turn / Q_STAGES % 2);
         // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
-        u32 work = __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? shared.work[turn % TOLD_TILES] : 0, 0);
+        u32 work = ONE_TILE<Order> ? 0 : shuffle_from(threadIdx.x % 32 == 0 ? shared.work[turn % TOLD_TILES] : 0, 0);
         if (work == ~0u) {
             return;
         }
         Block block;
-        if constexpr (!Order::IN_PARTS) {
+        if constexpr (ONE_TILE<Order>) {
+            block = order.template block<LISTED>(0);
+        } else if constexpr (!Order::IN_PARTS) {
             Told told = {};
             if (threadIdx.x % 32 == 0) {
                 told = shared.told[turn % TOLD_TILES];
@@ -97,9 +103,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         Rows rows;
         // Steps after the first that both groups multiply, in turn.
-        i32 turns = block.steps.last - block.steps.first, first = block.first_row + i32(group * 64);
+        i32 turns = BY_STEPS<Order> ? 0 : block.steps.last - block.steps.first, first = block.first_row + i32(own_rows);
+        block.steps.last -= BY_STEPS<Order> ? i32(group) : 0;
         if constexpr (IN_HALVES<Order>) {
-            i32 early = Halves::early_row(p, block.first_row), own = Halves::last_step(p, block.mask, early);
+            i32 early = Halves::early_row(p, block.first_row), own = Plain::last_step(p, block.mask, early + 64);
             first = group > 0 ? early : block.first_row;
             turns = own < turns ? own : turns;
             for (; group > 0 && block.steps.last > own; block.steps.last--, count++) {
@@ -119,12 +126,12 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         for (int i = 0; i < HEAD_DIM / 2; i++) {
             o[i] = 0.0f;
         }
-        if (block.steps.last >= block.steps.first) {
+        if (HIDES_ONCE<Order> || block.steps.last >= block.steps.first) {
             Weights weights;
             await(&shared.k_ring.full[count % STAGES], count / STAGES % 2);
             // The first group's product comes first: its softmax then runs under that of the next. Without a second step nothing would keep
             // a group from being a tile ahead, and arriving twice.
-            bool in_line = HEAD_DIM > 64 && !IN_HALVES<Order> && block.steps.last > block.steps.first;
+            bool in_line = HEAD_DIM > 64 && TAKES_TURNS<Order> && block.steps.last > block.steps.first;
             if (in_line && group > 0) {
                 named_barrier_sync(4 + group, 256);
             }
@@ -146,16 +153,20 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                     __syncwarp();
                 }
                 leave_keys<Order>(&shared.k_ring.empty[count % STAGES]);
-                hide<LISTED>(p, s, rows, block.mask, keys);
+                if constexpr (!HIDES_ONCE<Order>) {
+                    hide<LISTED>(p, s, rows, block.mask, keys);
+                } else if (block.steps.last * BLOCK_KEYS + BLOCK_KEYS > rows.all_end) {
+                    hide_behind(s, rows, block.mask, block.steps.last * BLOCK_KEYS);
+                }
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
             }
-            for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
+            for (i32 step = block.steps.last - STRIDE; step >= block.steps.first; step -= STRIDE) {
                 Scores s;
-                u32 next = count + 1;
+                u32 next = count + STRIDE;
                 await(&shared.k_ring.full[next % STAGES], next / STAGES % 2);
                 // Where the other group is behind, or done, nobody waits for it.
-                bool in_turn = !IN_HALVES<Order> || step - block.steps.first < turns;
+                bool in_turn = TAKES_TURNS<Order> || step - block.steps.first < turns;
                 if (in_turn) {
                     named_barrier_sync(1 + group, 256);
                 }
@@ -175,7 +186,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                     __syncwarp();
                 }
                 leave_keys<Order>(&shared.k_ring.empty[next % STAGES]);
-                hide<LISTED>(p, s, rows, block.mask, keys);
+                if (!HIDES_ONCE<Order>) {
+                    hide<LISTED>(p, s, rows, block.mask, keys);
+                }
                 soften_scores(s, rows, factor);
                 wgmma_wait<0>();
                 wgmma_hold(o);
@@ -203,7 +216,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             // Their output does not go by way of Q.
             leave(q_empty);
         }
-        order.put(stage, block, work, rows, o, group, stage.q + place * Q_BYTES + (group * 64 + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
+        order.put(stage, block, work, rows, o, group, stage.q + place * Q_BYTES + (own_rows + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
+        if (ONE_TILE<Order>) {
+            return;
+        }
         if (!Order::IN_PARTS && BY_WAY_OF_Q) {
             // What the warp has written there comes before Q of the tile after the next.
             fence_proxy_async();
@@ -214,14 +230,16 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
 }
 
 template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
-    constexpr u32 READERS = CONSUMERS * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
+    constexpr u32 READERS = (BY_STEPS<Order> ? 1 : CONSUMERS) * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
     Stage stage;
     stage.q = tiles;
     stage.k = stage.q + Q_STAGES * Q_BYTES;
     stage.v = stage.k + STAGES * K_BYTES;
     stage.shared = (Shared *)(stage.v + STAGES * V_BYTES);
     Shared &shared = *stage.shared;
-    if (threadIdx.x == 0) {
+    // Of one lane for all, so that the compiler knows that no warp takes both branches.
+    u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
+    if (warp == 0 && elect_one()) {
         tma_prefetch_map(&order.p.q);
         tma_prefetch_map(&order.p.k);
         if (K_TAIL) {
@@ -256,22 +274,20 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         cluster_wait();
     } else {
         // Whoever copies waits for nobody.
-        if (threadIdx.x < 32) {
+        if (warp == 0) {
             __syncwarp();
             named_barrier_arrive(7, BLOCK_THREADS);
         } else {
             named_barrier_sync(7, BLOCK_THREADS);
         }
     }
-    // Of one lane for all, so that the compiler knows that no warp takes both branches.
-    u32 group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
         // Whoever reads a plan needs some more.
         registers_give<CONSUMERS == 3 ? 32 : 40>();
-        if (threadIdx.x == 0) {
+        if (warp == 0 && elect_one()) {
             produce<LISTED>(order, stage);
         }
-        if (!Order::IN_PARTS && !Order::SHARED_KEYS && cluster_size() > 1) {
+        if (JOINED<Order> && cluster_size() > 1) {
             __syncwarp();
             cluster_arrive();
             cluster_wait();
@@ -281,7 +297,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     } else {
         registers_take<CONSUMERS == 3 ? 160 : 232>();
         consume<LISTED>(order, stage, group - 1);
-        if (!Order::IN_PARTS && !Order::SHARED_KEYS && cluster_size() > 1) {
+        if (JOINED<Order> && cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
             cluster_arrive();
             cluster_wait();
@@ -316,31 +332,52 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
     attend_tma<EVERY>(Tiles{p}, tiles);
 }
 
+#if HEAD_DIM > 64
 // By clusters of two blocks, which share their keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_neighbours(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Neighbours{p}, tiles);
 }
+#endif
 
 #if CONSUMERS == 2
-// Causal sequences, a tile for each block of threads.
+// A tile for each block of threads.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_plain(const __grid_constant__ TmaParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Plain{p}, tiles);
+}
+
+// The same of causal sequences that have no more tiles than there are multiprocessors.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_halves(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Halves{p}, tiles);
 }
-#endif
 
-#if CONSUMERS == 2 && HEAD_DIM <= 128
+#if HEAD_DIM <= 128
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_128>(Tiles{p}, tiles);
 }
 
+#if HEAD_DIM <= 64
+// Few tiles of them.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks_by_steps(const __grid_constant__ TmaParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<BLOCKS_OF_128>(BySteps{p}, tiles);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_by_steps(const __grid_constant__ TmaParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(BySteps{p}, tiles);
+}
+#endif
+
 // Only the listed blocks of 64, by the plan of `attention_pairs`.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pairs(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_64>(Tiles{p}, tiles);
 }
+#endif
 #endif
 #endif

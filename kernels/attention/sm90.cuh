@@ -8,10 +8,10 @@
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
 
-// From the host: CONSUMERS, warp groups that multiply; BLOCK_KEYS of a step; TAIL_BYTES of a row of K's last panel; Q_STAGES, tiles whose
+// From the host: CONSUMERS, warp groups that multiply; RING_STAGES, steps whose keys are there, or under way; BLOCK_KEYS of a step; TAIL_BYTES of a row of K's last panel; Q_STAGES, tiles whose
 // rows of Q are there, or under way.
 constexpr int BLOCK_ROWS = CONSUMERS * 64;
-constexpr int STAGES = 2;
+constexpr int STAGES = RING_STAGES;
 constexpr int TOLD_TILES = 2;                             // tiles that the consumers may be at
 constexpr int TURN_AT = BLOCK_KEYS / 16;                  // products of P·V under way when the other group may begin
 constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;

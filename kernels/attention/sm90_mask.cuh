@@ -3,6 +3,22 @@
 
 #include "attention/sm90.cuh"
 
+// Where all rows see the first of a step's keys: those from a row's end on become -infinity.
+__device__ __forceinline__ void hide_behind(Scores &s, const Rows &rows, const ShortMask &mask, i32 begin) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        i32 high = mask.end(rows.row[r]) - begin - i32(threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < BLOCK_KEYS / 8; i++) {
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                f32 &score = s[4 * i + 2 * r + c];
+                score = i * 8 + c < high ? score : -infinity();
+            }
+        }
+    }
+}
+
 // Scores that a row does not see become -infinity, in steps where there are any.
 template <Lists LISTED> __device__ __forceinline__ void hide_scores(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
     i32 begin = keys.first;
@@ -10,19 +26,7 @@ template <Lists LISTED> __device__ __forceinline__ void hide_scores(const Attent
         return;
     }
     if (!LISTED && begin >= rows.all_first) {
-        // All see the first key: what they see ends somewhere.
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            i32 high = mask.end(rows.row[r]) - begin - i32(threadIdx.x % 4 * 2);
-#pragma unroll
-            for (int i = 0; i < BLOCK_KEYS / 8; i++) {
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    f32 &score = s[4 * i + 2 * r + c];
-                    score = i * 8 + c < high ? score : -infinity();
-                }
-            }
-        }
+        hide_behind(s, rows, mask, begin);
         return;
     }
 #pragma unroll

@@ -40,31 +40,122 @@ struct Neighbours {
     __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { finish_output(p.common, block, rows, o, room); }
 };
 
+// A tile for each block of threads, where only its last step has keys that some row does not see. Nothing is counted, told or read: a cold
+// launch waits for each piece of code that it comes to.
+struct Plain {
+    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
+    const TmaParams &p;
+
+    template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
+    __device__ __forceinline__ u32 total() const { return 1; }
+    // Of causal sequences late queries have the most to do, and come first: by heads, sequences and tiles. Else tiles of a head are neighbours.
+    template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
+        const AttentionParams &all = p.common;
+        u32 tile = all.causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x;
+        Block block = {all.causal ? blockIdx.y : blockIdx.z, all.causal ? blockIdx.x : blockIdx.y, i32(tile) * BLOCK_ROWS, mask_of(all, i32(all.q_len), i32(all.kv_len)), {}};
+        block.steps = {0, last_step(all, block.mask, block.first_row + BLOCK_ROWS)};
+        return block;
+    }
+    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { send_output(p, block, rows, o, room); }
+
+    // Of the rows before `end`.
+    static __device__ __forceinline__ i32 last_step(const AttentionParams &p, const ShortMask &mask, i32 end) {
+        return (mask.end((end < i32(p.q_len) ? end : i32(p.q_len)) - 1) - 1) / BLOCK_KEYS;
+    }
+};
+
 // Two blocks of 64 rows of a head, one from its end and one from its beginning, for the two groups: of causal sequences all tiles then take
 // about as long, since a group alone has the tensor cores for itself. Both walk over the keys of the late one; the other passes over those
-// that it does not see.
+// that it does not see. By tiles, heads and sequences.
 struct Halves {
     static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
     const TmaParams &p;
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
-    __device__ __forceinline__ u32 total() const { return p.work; }
-    template <Lists LISTED> __device__ __forceinline__ Block block(u32 work) const {
-        Block block = place_of(p.common, work);
+    __device__ __forceinline__ u32 total() const { return 1; }
+    template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
+        const AttentionParams &all = p.common;
         // The tile's number from the end on is that of the early block from the beginning on.
-        block.first_row = i32(p.common.tiles) * 64 + block.first_row / 2;
-        block.steps = {0, last_step(p.common, block.mask, block.first_row)};
+        Block block = {blockIdx.z, blockIdx.y, (2 * i32(all.tiles) - 1 - i32(blockIdx.x)) * 64, mask_of(all, i32(all.q_len), i32(all.kv_len)), {}};
+        block.steps = {0, Plain::last_step(all, block.mask, block.first_row + 64)};
         return block;
     }
-    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { finish_output(p.common, block, rows, o, room); }
+    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { send_output(p, block, rows, o, room); }
 
     static __device__ __forceinline__ i32 early_row(const AttentionParams &p, i32 late_row) { return (2 * i32(p.tiles) - 1) * 64 - late_row; }
-    // Of a group's rows; -1 where they see nothing.
-    static __device__ __forceinline__ i32 last_step(const AttentionParams &p, const ShortMask &mask, i32 row) {
-        i32 end = mask.end(row + 63 < i32(p.q_len) ? row + 63 : i32(p.q_len) - 1);
-        return end > 0 ? (end - 1) / BLOCK_KEYS : -1;
+};
+
+// 64 rows for both groups, which take every second step, where tiles are few: the second leaves its sums to the first. By tiles, heads and
+// sequences.
+struct BySteps {
+    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
+    const TmaParams &p;
+
+    template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {
+        u32 at = threadIdx.x * 32;
+        if (LISTED == BLOCKS_OF_128 && at < p.common.capacity) {
+            // What is read next, but for the longest of lists.
+            prefetch_line(block_columns(p.common) + at);
+            prefetch_line(block_kinds(p.common) + at);
+        }
+    }
+    __device__ __forceinline__ u32 total() const { return 1; }
+    template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
+        const AttentionParams &all = p.common;
+        Block block = {blockIdx.z, blockIdx.y, i32(blockIdx.x) * 64, mask_of(all, i32(all.q_len), i32(all.kv_len)), {}};
+        i32 last_row = block.first_row + 64 < i32(all.q_len) ? block.first_row + 63 : i32(all.q_len) - 1;
+        i32 first = block.mask.first(block.first_row), end = block.mask.end(last_row);
+        if constexpr (LISTED == BLOCKS_OF_128) {
+            block.steps = listed_steps(all, block, first, end);
+        } else {
+            block.steps = {first / BLOCK_KEYS, first < end ? (end - 1) / BLOCK_KEYS : first / BLOCK_KEYS - 1};
+        }
+        return block;
+    }
+    __device__ __forceinline__ void put(const Stage &stage, const Block &block, u32, Rows &rows, Output &o, u32 group, char *room) const {
+        // Behind the 64 rows of Q in its first panel, and where a second tile of Q would be; each lane finds its own there.
+        float4 *sums = (float4 *)(stage.q + 64 * ROW_BYTES) + threadIdx.x % 128, *kept = (float4 *)(stage.q + Q_BYTES) + threadIdx.x % 128;
+        if (group > 0) {
+            *sums = {rows.most[0], rows.most[1], rows.total[0], rows.total[1]};
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 8; i++) {
+                kept[i * 128] = {o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]};
+            }
+            named_barrier_arrive(1, 256);
+            return;
+        }
+        named_barrier_sync(1, 256);
+        float4 other = *sums;
+        f32 most[2] = {other.x, other.y}, total[2] = {other.z, other.w}, own[2], theirs[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            f32 above = fmaxf(rows.most[r], most[r]), base = above == -infinity() ? 0.0f : above;
+            own[r] = exp2_fast(rows.most[r] - base);
+            theirs[r] = exp2_fast(most[r] - base);
+            rows.most[r] = above;
+            rows.total[r] = rows.total[r] * own[r] + total[r] * theirs[r];
+        }
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) {
+            float4 four = kept[i * 128];
+            o[4 * i] = o[4 * i] * own[0] + four.x * theirs[0];
+            o[4 * i + 1] = o[4 * i + 1] * own[0] + four.y * theirs[0];
+            o[4 * i + 2] = o[4 * i + 2] * own[1] + four.z * theirs[1];
+            o[4 * i + 3] = o[4 * i + 3] * own[1] + four.w * theirs[1];
+        }
+        finish_output(p.common, block, rows, o, room);
     }
 };
 
 template <class Order> constexpr bool IN_HALVES = false;
 template <> constexpr bool IN_HALVES<Halves> = true;
+template <class Order> constexpr bool BY_STEPS = false;
+template <> constexpr bool BY_STEPS<BySteps> = true;
+// Whether only a group's first step, that of its last keys, has some that not every row sees.
+template <class Order> constexpr bool HIDES_ONCE = IN_HALVES<Order>;
+template <> constexpr bool HIDES_ONCE<Plain> = true;
+// Whether the groups always take turns at the tensor cores.
+template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order> && !BY_STEPS<Order>;
+template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order> || BY_STEPS<Order>;
+// Whether the blocks of a cluster may share the keys of a tile, and join it.
+template <class Order> constexpr bool JOINED = !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;

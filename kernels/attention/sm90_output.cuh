@@ -45,14 +45,9 @@ __device__ __forceinline__ void write_lse(const AttentionParams &p, const Block 
 // Lanes that write a row, 16 bytes each, and rows that a warp writes at once.
 constexpr u32 LANES = HEAD_DIM > 64 ? 16 : 8, TOGETHER_ROWS = 32 / LANES;
 
-// Each warp's 16 rows by way of `room`, where its rows of Q lay, so that they are written whole; nothing where rows do not lie on multiples
-// of 16 bytes, and for the shortest heads, whose three groups have no registers for it. Chunks of 16 bytes lie in another order in each of eight
-// rows, as TMA has them: no two lanes meet in a bank.
-__device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
-    element *head = p.o + block.batch * p.o_batch + block.head * p.o_head;
-    if (HEAD_DIM < 64 || ((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
-        return false;
-    }
+// Each warp's 16 rows to `room`, where its rows of Q lay, and the LSE. Chunks of 16 bytes lie in another order in each of eight rows, as TMA has
+// them: no two lanes meet in a bank.
+__device__ __forceinline__ void lay_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
     u32 lane = threadIdx.x % 32, row = lane / 4;
     f32 share[2];
 #pragma unroll
@@ -69,9 +64,35 @@ __device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block
         *(u32 *)at = narrow2<element>(o[4 * i] * share[0], o[4 * i + 1] * share[0]);
         *(u32 *)(at + 8 * ROW_BYTES) = narrow2<element>(o[4 * i + 2] * share[1], o[4 * i + 3] * share[1]);
     }
+}
+
+// O and the LSE of a tile that is done, by TMA, which leaves out what is past the last row and the last element.
+__device__ __forceinline__ void send_output(const TmaParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
+    lay_rows(p.common, block, rows, o, room);
+    fence_proxy_async();
     __syncwarp();
-    u32 chunk = lane % LANES, own = lane / LANES;
-    i32 query = rows.row[0] - i32(row) + i32(own);
+    if (elect_one()) {
+        i32 first = rows.row[0] - i32(threadIdx.x % 32 / 4);
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) {
+            tma_store_4d(&p.o, room + panel * BLOCK_ROWS * ROW_BYTES, panel * 64, first, block.head, block.batch);
+        }
+        tma_store_commit();
+        tma_store_wait_read<0>();
+    }
+}
+
+// By ordinary stores, so that rows are written whole; nothing where rows do not lie on multiples of 16 bytes, and for the shortest heads, whose
+// three groups have no registers for it.
+__device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
+    element *head = p.o + block.batch * p.o_batch + block.head * p.o_head;
+    if (HEAD_DIM < 64 || ((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
+        return false;
+    }
+    lay_rows(p, block, rows, o, room);
+    __syncwarp();
+    u32 lane = threadIdx.x % 32, chunk = lane % LANES, own = lane / LANES;
+    i32 query = rows.row[0] - i32(lane / 4) + i32(own);
     element *to = head + u64(query) * p.o_token + chunk * 8;
     uint4 all[16 / TOGETHER_ROWS];
 #pragma unroll

@@ -54,7 +54,8 @@ template <class Order> __device__ __forceinline__ u32 next_work(const TmaParams 
 template <Lists LISTED, class Order> __device__ __forceinline__ void produce(const Order &order, const Stage &stage) {
     const TmaParams &p = order.p;
     Shared &shared = *stage.shared;
-    u32 total = order.total(), count = 0, turn = 0, work = blockIdx.x / cluster_size();
+    constexpr u32 QUERIES = BY_STEPS<Order> ? 1 : CONSUMERS;   // groups that have rows of their own
+    u32 total = order.total(), count = 0, turn = 0, work = ONE_TILE<Order> ? 0 : blockIdx.x / cluster_size();
     for (; work < total; turn++) {
         Block block = order.template block<LISTED>(work);
         u32 kv_head = block.head;
@@ -64,10 +65,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         u32 place = turn % Q_STAGES, brought = 0;
         auto bring_queries = [&](u32 groups) {
             for (; brought < groups; brought++) {
-                if (brought < Q_PARTS) {
+                if (!ONE_TILE<Order> && brought < Q_PARTS) {
                     await(&shared.q_empty[place][brought], turn / Q_STAGES % 2 ^ 1);
                 }
-                if (brought == 0) {
+                if (!ONE_TILE<Order> && brought == 0) {
                     shared.work[turn % TOLD_TILES] = work;
                     if constexpr (!Order::IN_PARTS) {
                         shared.told[turn % TOLD_TILES] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
@@ -80,7 +81,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         // need not wait come before it.
         bool behind_keys = Q_STAGES == 1 && turn > 0;
         i32 queries_at = behind_keys ? block.steps.last - 1 : block.steps.last;
-        bring_queries(behind_keys ? 0 : HALVED_KEYS<LISTED> ? 1 : CONSUMERS);
+        bring_queries(behind_keys ? 0 : HALVED_KEYS<LISTED> ? 1 : QUERIES);
         TilePairs pairs = {};
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
@@ -124,7 +125,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
                 fetch_keys<Order>(p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
             }
             if (step <= queries_at) {
-                bring_queries(CONSUMERS);
+                bring_queries(QUERIES);
             }
             if (Order::IN_PARTS && step == asking) {
                 next = next_work<Order>(p, total);
@@ -132,6 +133,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
             await(&shared.v_ring.empty[at], round);
             mbarrier_arrive_expect(&shared.v_ring.full[at], V_BYTES);
             fetch_keys<Order>(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
+        }
+        if constexpr (ONE_TILE<Order>) {
+            return;
         }
         bring_queries(CONSUMERS);
         // Asked for late: a block with a long tile must not keep the next one from others.

@@ -94,6 +94,7 @@ fn tiles() -> Vec<Case> {
         cases.push(case("q130_kv2100_causal_d128", causal(Attention::dense(dtype, 1, [1, 1], [130, 2100], 128))));
         cases.push(case("many_heads", Attention::dense(dtype, 2, [70, 70], [65, 130], 16)));
         cases.push(case("many_heads_causal", causal(Attention::dense(dtype, 1, [150, 150], [130, 65], 16))));
+        cases.push(case("many_heads_causal_late_first", causal(Attention::dense(dtype, 1, [70, 35], [200, 1096], 16))));
         let long = |patterns, kinds| Blocks { lengths: [300, 2100], block: 128, patterns, kinds };
         cases.push(block_case("blocks128_long", base(dtype, [2, 2], 64), long(1, ALL)));
         cases.push(block_case("blocks128_long_d128", causal(base(dtype, [2, 1], 128)), long(2, FULL)));

@@ -42,17 +42,22 @@ static std::unique_ptr<Async> copy_to(unsigned to, unsigned barrier, unsigned bl
     return copy;
 }
 
-extern "C" void emulated_tensor_load(unsigned to, const void *map, unsigned barrier, unsigned axes, const int *place, unsigned blocks) {
+static TensorMap described(const void *map, unsigned shared, unsigned axes, const int *place) {
     TensorMap tensor;
     if (!TensorMap::read(map, tensor) || tensor.axes != axes) {
         emulated_fail("TMA of %u axes by something else than a map of as many", axes);
     }
-    if (to % 128) {
-        emulated_fail("TMA to %#x of shared memory, no multiple of 128", to);
+    if (shared % 128) {
+        emulated_fail("TMA at %#x of shared memory, no multiple of 128", shared);
     }
     if (place[0] * i64(tensor.element) % 16) {
-        emulated_fail("TMA from place %d of the contiguous axis, not on 16 bytes: an illegal instruction", place[0]);
+        emulated_fail("TMA at place %d of the contiguous axis, not on 16 bytes: an illegal instruction", place[0]);
     }
+    return tensor;
+}
+
+extern "C" void emulated_tensor_load(unsigned to, const void *map, unsigned barrier, unsigned axes, const int *place, unsigned blocks) {
+    TensorMap tensor = described(map, to, axes, place);
     auto copy = copy_to(to, barrier, blocks);
     copy->swizzle = tensor.swizzle;
     std::copy(place, place + axes, copy->place);
@@ -62,6 +67,20 @@ extern "C" void emulated_tensor_load(unsigned to, const void *map, unsigned barr
         emulated_fail("TMA reads memory that is not allocated");
     }
     ask(std::move(copy));
+}
+
+// At once: what a thread writes over before its store has been read goes unseen.
+extern "C" void emulated_tensor_store(const void *map, unsigned from, unsigned axes, const int *place) {
+    TensorMap tensor = described(map, from, axes, place);
+    Block &block = *self().block;
+    std::vector<char> box(tensor.box_bytes());
+    shared_at(block, from, unsigned(box.size()), 16);
+    for (unsigned i = 0; i < box.size(); i += 16) {
+        memcpy(&box[i], block.shared + swizzled(from + i, tensor.swizzle), 16);
+    }
+    if (!tensor.write_box(place, box.data())) {
+        emulated_fail("TMA writes memory that is not allocated");
+    }
 }
 
 extern "C" void emulated_bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {

@@ -63,6 +63,7 @@ void emulated_mbarrier_wait(unsigned barrier, unsigned parity);
 
 // Copies that count at a barrier. `blocks`: who gets the box, a bit for each block of the cluster; 0 for this one alone.
 void emulated_tensor_load(unsigned to, const void *map, unsigned barrier, unsigned axes, const int *place, unsigned blocks);
+void emulated_tensor_store(const void *map, unsigned from, unsigned axes, const int *place);
 void emulated_bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier);
 void emulated_cluster_store(unsigned to, const void *value, unsigned barrier);
 

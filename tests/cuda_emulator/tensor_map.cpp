@@ -18,29 +18,45 @@ unsigned TensorMap::box_bytes() const {
     return bytes;
 }
 
-bool TensorMap::read_box(const int *place, char *to, bool look) const {
+template <class Each> bool TensorMap::each_row(const int *place, Each each) const {
     unsigned row = box[0] * element, rows = box_bytes() / row;
     i64 first = place[0] < 0 ? -i64(place[0]) : 0, last = i64(dims[0]) - place[0] < box[0] ? i64(dims[0]) - place[0] : box[0];
-    memset(to, 0, size_t(rows) * row);
     for (unsigned number = 0; number < rows && first < last; number++) {
-        uint64_t from = start;
+        uint64_t at_row = start;
         unsigned rest = number;
         bool there = true;
         for (unsigned axis = 1; axis < axes; axis++) {
             i64 at = i64(place[axis]) + rest % box[axis];
             rest /= box[axis];
             there = there && at >= 0 && at < i64(dims[axis]);
-            from += uint64_t(at) * strides[axis - 1];
+            at_row += uint64_t(at) * strides[axis - 1];
         }
-        if (there) {
-            from += uint64_t(i64(place[0]) + first) * element;
-            if (look && !emulated_allocated(from, (last - first) * element)) {
-                return false;
-            }
-            memcpy(to + number * row + first * element, (const void *)from, (last - first) * element);
+        if (there && !each(number * row + first * element, at_row + uint64_t(i64(place[0]) + first) * element, size_t(last - first) * element)) {
+            return false;
         }
     }
     return true;
+}
+
+bool TensorMap::read_box(const int *place, char *to, bool look) const {
+    memset(to, 0, box_bytes());
+    return each_row(place, [&](size_t inside, uint64_t from, size_t bytes) {
+        if (look && !emulated_allocated(from, bytes)) {
+            return false;
+        }
+        memcpy(to + inside, (const void *)from, bytes);
+        return true;
+    });
+}
+
+bool TensorMap::write_box(const int *place, const char *from) const {
+    return each_row(place, [&](size_t inside, uint64_t to, size_t bytes) {
+        if (!emulated_allocated(to, bytes)) {
+            return false;
+        }
+        memcpy((void *)to, from + inside, bytes);
+        return true;
+    });
 }
 
 extern "C" int cuTensorMapEncodeTiled(void *map, int type, unsigned axes, void *start, const uint64_t *dims, const uint64_t *strides, const uint32_t *box,

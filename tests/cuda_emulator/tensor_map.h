@@ -13,7 +13,11 @@ struct TensorMap {
 
     static bool read(const void *opaque, TensorMap &to);
     unsigned box_bytes() const;
+    // The parts of the box's rows that lie inside the tensor: where each lies in the box, in memory, and its bytes. False as soon as `each` is.
+    template <class Each> bool each_row(const int *place, Each each) const;
     // The box from `place` on, zeros outside the tensor. False where it reads memory that is not allocated, if asked to look.
     bool read_box(const int *place, char *to, bool look) const;
+    // What of the box lies inside the tensor. False where that is not allocated.
+    bool write_box(const int *place, const char *from) const;
 };
 static_assert(sizeof(TensorMap) <= 128, "it takes the place of the driver's own");

@@ -75,6 +75,13 @@ inline void tma_load_5d_multicast(void *to, const tensor_map *map, u64 *barrier,
     emulated_box(to, map, barrier, {x, y, z, w, v}, blocks);
 }
 
+inline void tma_store_4d(const tensor_map *map, const void *from, i32 x, i32 y, i32 z, i32 w) {
+    const i32 place[] = {x, y, z, w};
+    emulated_tensor_store(map, shared_address(from), 4, place);
+}
+inline void tma_store_commit() {}
+template <int PENDING> void tma_store_wait_read() {}
+
 inline void fence_proxy_async() {}
 inline void fence_proxy_async_global() {}
 
