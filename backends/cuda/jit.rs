@@ -43,6 +43,7 @@ headers! {
     "tile/wgmma_gemm.cuh",
     "tile/wgmma_odd.cuh",
     "tile/wgmma_outputs.cuh",
+    "tile/wgmma_parts.cuh",
     "tile/wgmma_ring.cuh",
     "tile/wgmma_single.cuh",
     "tile/rows_gemm.cuh",

@@ -4,6 +4,7 @@ use super::adapter_basis::{adapted_headers, has_basis, with_basis};
 use super::gemm::{ActivationForm, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, range};
+use super::linear_parts::{self, parts_bytes, parts_header};
 use super::queue::starts_early;
 use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{WgmmaLaunch, WgmmaTile};
@@ -37,7 +38,7 @@ pub(super) const SM90: Variant<Linear> = Variant {
         let forms = || WgmmaTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
     },
-    workspace: |op, _| repacked_bytes(op),
+    workspace: |op, target| repacked_bytes(op) + parts_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
     launch: launch_sm90,
 };
 
@@ -108,7 +109,7 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
     Unit {
         name: format!("linear/sm90 {dtype}, {}, {}", tile.name(), activation.name()),
         source: source!("linear/sm90.cu"),
-        headers: [vec![gemm_header(), repack_header()], adapted_headers()].concat(),
+        headers: [vec![gemm_header(), repack_header(), parts_header()], adapted_headers()].concat(),
         defines,
         entries: match tile.takes_basis() {
             true => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
@@ -204,7 +205,11 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
                 let tile = wgmma_tile(&plan.op, &plan.target);
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || !product.adds;
-                product.launch_wgmma(queue, plan, &WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap })
+                let how = WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap };
+                match tile.meets_outside() {
+                    true => linear_parts::launch(queue, plan, workspace, &product, &how),
+                    false => product.launch_wgmma(queue, plan, &how),
+                }
             }
             false => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
         }

@@ -33,6 +33,7 @@ mod kernel;
 mod library;
 mod linear;
 mod linear_norm;
+mod linear_parts;
 mod linear_rows;
 mod linear_stationary;
 mod linear_stream;

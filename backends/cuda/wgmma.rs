@@ -1,4 +1,5 @@
-//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh` and `wgmma_single.cuh`.
+//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh`, `wgmma_parts.cuh`
+//! and `wgmma_single.cuh`.
 
 use super::adapter_basis::{AdaptedParams, AdapterSums};
 use super::gemm::{GemmParams, Product};
@@ -19,6 +20,8 @@ pub(super) enum Shares {
     X,
     /// So many: the tile of outputs, each with a part of K.
     Tile(u64),
+    /// Two, as with the first, W's tile; and so many of such pairs the tile of outputs, each with a part of K.
+    Both(u64),
 }
 
 /// A block's tile: 128 rows, 64 elements of K a stage.
@@ -34,11 +37,11 @@ impl WgmmaTile {
     /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
     pub(super) const NARROW: Self = Self::new(128, 6);
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
-    const MIDDLE: Self = Self::new(192, 5);
+    pub(super) const MIDDLE: Self = Self::new(192, 5);
     /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them.
     const FITTED: Self = Self::new(168, 6);
     /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
-    pub(super) const ALL: [Self; 23] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::WIDE,
         Self::new(224, 4),
         Self::MIDDLE,
@@ -62,6 +65,8 @@ impl WgmmaTile {
         Self::split(128, 2),
         Self::split(40, 4),
         Self::split(96, 4),
+        Self { shares: Shares::Both(2), ..Self::NARROW },
+        Self { shares: Shares::Both(4), ..Self::NARROW },
     ];
     /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second.
     pub(super) const OF_UP: [Self; 5] = [Self::WIDE, Self::new(224, 5), Self::MIDDLE, Self::FITTED, Self::NARROW];
@@ -73,7 +78,7 @@ impl WgmmaTile {
     const SHARED_BYTES: u64 = 227 << 10;
     const START: u64 = 1024;
     /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
-    const RUN: u64 = 32;
+    pub(super) const RUN: u64 = 32;
     const BASIS_ROWS: u64 = 16;
     /// The width that is worth its rows: with fewer the time goes into reading W, which needs no wgmma.
     const LEAST_ROWS: u64 = 65;
@@ -106,9 +111,14 @@ impl WgmmaTile {
         (Self::ROWS + columns) * Self::DEPTH * 2 + 16
     }
 
-    /// Whether every block has one tile.
+    /// Whether it is one of `wgmma_single.cuh`.
     const fn is_single(&self) -> bool {
-        !matches!(self.shares, Shares::W)
+        matches!(self.shares, Shares::X | Shares::Tile(_))
+    }
+
+    /// Whether the blocks that share a tile of outputs are of several clusters.
+    pub(super) const fn meets_outside(&self) -> bool {
+        matches!(self.shares, Shares::Both(_))
     }
 
     /// Blocks of a cluster.
@@ -122,27 +132,9 @@ impl WgmmaTile {
     /// Parts of K.
     pub(super) const fn parts(&self) -> u64 {
         match self.shares {
-            Shares::Tile(parts) => parts,
+            Shares::Tile(parts) | Shares::Both(parts) => parts,
             _ => 1,
         }
-    }
-
-    /// The tile of `tiles` that takes the least time for a product (rows, outputs, depth, gated) of `fused_mlp`.
-    pub(super) fn choose<const N: usize>(tiles: [Self; N], product: (u64, u64, u64, bool), target: &Target) -> Self {
-        tiles
-            .into_iter()
-            .filter(|tile| tile.gates() || !product.3)
-            .min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
-            .unwrap_or(Self::WIDE)
-    }
-
-    /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
-    /// row gets is the same from both.
-    pub(super) fn choose_with_basis(product: (u64, u64, u64, bool), target: &Target) -> Option<Self> {
-        let (_, outputs, depth, gated) = product;
-        let short = !gated && depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
-        let tiles = [Self::MIDDLE, Self::NARROW].into_iter().filter(|_| short);
-        tiles.min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
     }
 
     /// Whether there is a kernel with a basis.
@@ -155,31 +147,16 @@ impl WgmmaTile {
         self.columns.is_multiple_of(64)
     }
 
-    /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
-    pub(super) fn time(&self, product: (u64, u64, u64, bool), target: &Target) -> f64 {
-        let (rows, outputs, _, gated) = product;
-        let rounds = self.blocks(rows, outputs, gated).div_ceil(u64::from(target.units));
-        // A narrow tile reads as much X for half the products.
-        let price = match self.columns {
-            256 => 1.0,
-            224 => 1.04,
-            192 => 1.07,
-            160 | 168 => 1.09,
-            _ => 1.15,
-        };
-        // What it takes to begin and to end.
-        price * rounds as f64 * self.columns as f64 * (product.2 + 256) as f64
-    }
-
     /// Blocks that there is work for, whole clusters of them.
     pub(super) fn blocks(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
         let width = if gated { self.columns / 2 } else { self.columns };
         let (down, across) = match self.shares {
-            Shares::W => (2, 1),
+            Shares::W | Shares::Both(_) => (2, 1),
             Shares::X => (1, 2),
             Shares::Tile(_) => (1, 1),
         };
-        rows.div_ceil(Self::ROWS * down).saturating_mul(self.cluster()).saturating_mul(outputs.div_ceil(width * across))
+        let blocks = down * across * self.parts();
+        rows.div_ceil(Self::ROWS * down).saturating_mul(blocks).saturating_mul(outputs.div_ceil(width * across))
     }
 
     /// Rows of X that a block brings at a time. A single tile brings no more than there are, in whole patterns of the swizzle.
@@ -200,7 +177,7 @@ impl WgmmaTile {
     /// Clusters for all of that, or as many as are at work at once and take one tile after the other.
     fn launch(&self, rows: u64, outputs: u64, gated: bool, target: &Target) -> Launch {
         let blocks = self.blocks(rows, outputs, gated);
-        let blocks = if self.is_single() { blocks } else { blocks.min(self.room(target)) };
+        let blocks = if self.shares == Shares::W { blocks.min(self.room(target)) } else { blocks };
         Launch { cluster: [self.cluster() as u32, 1, 1], ..Launch::new(blocks as u32, Self::THREADS) }
     }
 
@@ -234,8 +211,10 @@ impl WgmmaTile {
     }
 
     /// What there is of `linear` with this tile.
-    pub(super) fn linear_defines(&self) -> [(&'static str, String); 3] {
-        [("WGMMA_SINGLE", self.is_single().to_string()), ("WGMMA_PARTS", self.parts().to_string()), ("WGMMA_BASIS", self.takes_basis().to_string())]
+    pub(super) fn linear_defines(&self) -> [(&'static str, String); 4] {
+        let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_BASIS", self.takes_basis())];
+        let [single, both, basis] = kinds.map(|(name, is)| (name, is.to_string()));
+        [single, both, basis, ("WGMMA_PARTS", self.parts().to_string())]
     }
 
     /// The same of the first product of `fused_mlp`, beside those of the second.
@@ -250,6 +229,7 @@ impl WgmmaTile {
             Shares::W => format!("{columns} columns"),
             Shares::X => format!("{columns} columns across"),
             Shares::Tile(parts) => format!("{columns} columns, K in {parts} parts"),
+            Shares::Both(parts) => format!("{columns} columns shared, K in {parts} parts"),
         }
     }
 
@@ -281,6 +261,13 @@ pub(super) struct WgmmaLaunch {
     pub overlap: bool,
 }
 
+impl WgmmaLaunch {
+    /// The kernel for a product's outputs.
+    pub(super) const fn entry_of(&self, params: &GemmParams) -> &'static str {
+        if params.vector == 0 { self.odd_entry } else { self.entry }
+    }
+}
+
 impl Product<'_> {
     /// The parameters of a kernel of `tile/wgmma_gemm.cuh`, with what it reads X and the weights by.
     fn wgmma_params(&self, tile: &WgmmaTile) -> Result<GemmParams> {
@@ -309,8 +296,15 @@ impl Product<'_> {
         Ok(params)
     }
 
-    /// Puts a kernel of `tile/wgmma_gemm.cuh` into the queue. Every row of X and of the weights starts on a multiple of 16 bytes; a
-    /// gated product's outputs can be moved 16 bytes at a time.
+    /// The parameters of a kernel of `tile/wgmma_gemm.cuh`, and how it is started. Every row of X and of the weights starts on a multiple of 16
+    /// bytes; a gated product's outputs can be moved 16 bytes at a time.
+    pub(super) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
+        let (tile, params) = (&how.tile, self.wgmma_params(&how.tile)?);
+        let shared_bytes = if params.vector == 0 { tile.odd_shared_bytes() } else { tile.shared_bytes() };
+        Ok((params, Launch { shared_bytes, overlap: how.overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
+    }
+
+    /// Puts it into the queue.
     ///
     /// # Safety
     /// As [`Plan::launch`].
@@ -318,16 +312,9 @@ impl Product<'_> {
         if self.rows == 0 {
             return Ok(());
         }
-        let tile = &how.tile;
-        let params = self.wgmma_params(tile)?;
-        let odd = params.vector == 0;
-        let launch = Launch {
-            shared_bytes: if odd { tile.odd_shared_bytes() } else { tile.shared_bytes() },
-            overlap: how.overlap,
-            ..tile.launch(self.rows, self.columns, self.gate.is_some(), &plan.target)
-        };
+        let (params, launch) = self.wgmma_start(how, &plan.target)?;
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, if odd { how.odd_entry } else { how.entry }, &launch, &params) }
+        unsafe { plan.launch(queue, how.entry_of(&params), &launch, &params) }
     }
 
     /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.

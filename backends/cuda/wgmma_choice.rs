@@ -1,5 +1,6 @@
-//! Which tile of `kernels/tile/wgmma_gemm.cuh`, or of `wgmma_single.cuh`, a product of `linear` takes: what the model below
+//! Which tile of `kernels/tile/wgmma_gemm.cuh`, `wgmma_parts.cuh` or `wgmma_single.cuh` a product of `linear` takes: what the model below
 //! says takes the least time. One model for every shape: tiles, rounds of multiprocessors, steps of K, bytes, and the exchange of sums.
+//! And which those of `fused_mlp`, and those with a basis, take.
 
 use super::kernel::Target;
 use super::wgmma::{Shares, WgmmaTile};
@@ -26,8 +27,9 @@ mod cost {
     pub(super) const IDLE: f64 = 0.3;
     /// Bytes a microsecond from the second-level cache to the multiprocessors.
     pub(super) const CACHE: f64 = 11e6;
-    /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them.
+    /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them: in a cluster, and among several.
     pub(super) const MEET: f64 = 2.0;
+    pub(super) const MEET_OUTSIDE: f64 = 1.9;
 }
 
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
@@ -57,12 +59,12 @@ impl Shape {
         let products = price * rounds * (steps * (cost::STEP + cost::COLUMN * tile.columns as f64) + cost::OUTPUTS);
         // Of what the blocks of a cluster share each brings its part.
         let (x, w) = match tile.shares {
-            Shares::W => (rows, 0.5 * tile.columns as f64),
+            Shares::W | Shares::Both(_) => (rows, 0.5 * tile.columns as f64),
             Shares::X => (0.5 * rows, tile.columns as f64),
             Shares::Tile(_) => (rows, tile.columns as f64),
         };
         let read = blocks as f64 * steps * (x + w) * 2.0 * WgmmaTile::DEPTH as f64;
-        let exchange = cost::MEET * (parts as f64).log2();
+        let exchange = if tile.meets_outside() { cost::MEET_OUTSIDE } else { cost::MEET } * (parts as f64).log2();
         let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds - 1.0) * cost::OUTPUTS;
         cost::LAUNCH + products.max(memory).max(read / cost::CACHE) + exchange
     }
@@ -73,7 +75,8 @@ impl Shape {
         let takes = |tile: &WgmmaTile| match tile.shares {
             Shares::W => self.rows > WgmmaTile::ROWS,
             Shares::X => self.rows <= WgmmaTile::ROWS,
-            Shares::Tile(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
+            Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
+            Shares::Tile(_) | Shares::Both(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
         };
         let timed = WgmmaTile::ALL.into_iter().filter(takes).map(|tile| (tile, self.time(&tile, target)));
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(WgmmaTile::WIDE, |(tile, _)| tile)
@@ -83,6 +86,42 @@ impl Shape {
     pub(super) fn tiles_beat_stream(&self, target: &Target) -> bool {
         let tile = self.choose(target);
         self.rows > TILE_ROWS && self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target)
+    }
+}
+
+impl WgmmaTile {
+    /// The tile of `tiles` that takes the least time for a product (rows, outputs, depth, gated) of `fused_mlp`.
+    pub(super) fn choose<const N: usize>(tiles: [Self; N], product: (u64, u64, u64, bool), target: &Target) -> Self {
+        tiles
+            .into_iter()
+            .filter(|tile| tile.gates() || !product.3)
+            .min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
+            .unwrap_or(Self::WIDE)
+    }
+
+    /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
+    /// row gets is the same from both.
+    pub(super) fn choose_with_basis(product: (u64, u64, u64, bool), target: &Target) -> Option<Self> {
+        let (_, outputs, depth, gated) = product;
+        let short = !gated && depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
+        let tiles = [Self::MIDDLE, Self::NARROW].into_iter().filter(|_| short);
+        tiles.min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
+    }
+
+    /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
+    pub(super) fn time(&self, product: (u64, u64, u64, bool), target: &Target) -> f64 {
+        let (rows, outputs, _, gated) = product;
+        let rounds = self.blocks(rows, outputs, gated).div_ceil(u64::from(target.units));
+        // A narrow tile reads as much X for half the products.
+        let price = match self.columns {
+            256 => 1.0,
+            224 => 1.04,
+            192 => 1.07,
+            160 | 168 => 1.09,
+            _ => 1.15,
+        };
+        // What it takes to begin and to end.
+        price * rounds as f64 * self.columns as f64 * (product.2 + 256) as f64
     }
 }
 
@@ -129,6 +168,9 @@ mod tests {
         {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Tile(parts)), "{rows} × {outputs} × {depth}");
         }
+        for (rows, outputs, depth, parts) in [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (256, 4096, 11008, 2), (129, 4096, 5000, 2), (129, 2001, 5000, 4)] {
+            assert_eq!(chosen(rows, outputs, depth), (128, Shares::Both(parts)), "{rows} × {outputs} × {depth}");
+        }
         for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {
             assert_eq!(chosen(128, outputs, depth), (columns, Shares::X), "{outputs} × {depth}");
         }
@@ -138,9 +180,9 @@ mod tests {
     fn an_encoder_has_no_product_whose_sums_depend_on_its_rows() {
         for rows in [65, 128, 129, 256, 4096] {
             for (outputs, depth) in [(384, 1536), (1024, 4096), (4096, 1024), (3072, 768)] {
-                assert!(!matches!(chosen(rows, outputs, depth).1, Shares::Tile(_)), "{rows} × {outputs} × {depth}");
+                assert_eq!(Shape { rows, outputs, depth }.choose(&H200).parts(), 1, "{rows} × {outputs} × {depth}");
             }
         }
-        assert!(matches!(chosen(512, 1024, 8192).1, Shares::Tile(_)), "32 tiles for 132 multiprocessors");
+        assert!(Shape { rows: 512, outputs: 1024, depth: 8192 }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
     }
 }

@@ -1,6 +1,7 @@
 // Y = act(X·Wᵀ + bias) + residual on the tensor cores of Hopper, f16 and bf16. TMA wants every row on a multiple of 16 bytes,
 // so rows of an odd length are copied first. Where an operand itself starts at an odd place, the kernels for Ampere take over.
 
+#include "tile/wgmma_parts.cuh"
 #include "tile/wgmma_single.cuh"
 #include "linear/mma.cuh"
 #include "tile/repack_operands.cuh"
@@ -9,21 +10,29 @@
 #include "linear/adapted_params.cuh"
 #endif
 
+#if WGMMA_BOTH
+typedef PartsParams TileParams;
+#else
+typedef GemmParams TileParams;
+#endif
+
 // ODD: for outputs that cannot be moved 16 bytes at a time.
-template <bool ODD> __device__ __forceinline__ void linear_tiles(const GemmParams &p, char *shared) {
-#if WGMMA_SINGLE
+template <bool ODD> __device__ __forceinline__ void linear_tiles(const TileParams &p, char *shared) {
+#if WGMMA_BOTH
+    wgmma_parts<WGMMA_COLUMNS, WGMMA_STAGES, WGMMA_PARTS, ACTIVATION_FORM, ODD>(p, shared);
+#elif WGMMA_SINGLE
     wgmma_single<WGMMA_COLUMNS, WGMMA_STAGES, WGMMA_PARTS, ACTIVATION_FORM, ODD>(p, shared);
 #else
     wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, ODD>(p, shared);
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(const __grid_constant__ TileParams p) {
     extern __shared__ __align__(1024) char shared[];
     linear_tiles<false>(p, shared);
 }
 
-extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_odd(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_odd(const __grid_constant__ TileParams p) {
     extern __shared__ __align__(1024) char shared[];
     linear_tiles<true>(p, shared);
 }

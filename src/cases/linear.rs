@@ -247,6 +247,12 @@ pub(super) fn cases() -> Vec<Case> {
     // So long a K that blocks of their own may take parts of it.
     let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
     cases.push(case("long_k", long).large());
+    // The same where they share rows of w too: a quarter of K each, of outputs that are whole in eights and that are not, and half.
+    for (dtype, tokens, d_out) in [(DType::F16, 130, 2000), (DType::BF16, 129, 2001), (DType::BF16, 129, 4096)] {
+        let op = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, [tokens, d_out, 5000]) };
+        cases.push(case(format!("long_k_n{d_out}"), op).large());
+    }
+    cases.push(with_delta("long_k_delta", Linear { bias: true, ..Linear::new(DType::BF16, [130, 2000, 5000]) }, CodeWidth::FourThree, 16).large());
     for (n, activation) in Activation::ALL.into_iter().enumerate() {
         let op = Linear { activation: Some(activation), ..Linear::new(dtype_in_turn(n), [9, 65, 33]) };
         cases.push(case(activation.name(), op.clone()));
