@@ -89,9 +89,11 @@ const HELD: u64 = 2;
 /// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
 pub(super) const CLUSTER: u64 = 8;
 /// From this many slices on, clusters have fewer blocks. What h is summed from depends on it, and so it may not on the batch.
-const MANY: usize = 17;
+pub(super) const MANY_SLICES: usize = 17;
 const FEW: u64 = 2;
 
+/// Of d_in, what one buffer of the basis takes of a block, of rank 16.
+const SHARE: u64 = 512;
 /// Blocks that decode all they need of a tile's 16 adapters before they wait, and groups of columns of each, at most.
 const AHEAD_BLOCKS: u64 = 32;
 const AHEAD_GROUPS: u64 = 4;
@@ -172,6 +174,12 @@ fn ahead(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
 /// way from x to y once before the wait.
 fn rehearsed(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
     slices.len() == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
+}
+
+/// Whether a launch on x that another writes shares out all pieces of its adapters among the warps, each of which decodes its first ones before it waits.
+fn in_line(op: &CodebookGemm, params: &TileParams) -> bool {
+    let one_share = params.input.basis_of == 0 && op.d_in <= CLUSTER * SHARE;
+    one_share && !op.accumulate && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op))
 }
 
 /// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
@@ -268,7 +276,7 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
         let cores = group.iter().filter_map(|(_, of)| of.core.as_ref());
         let x_early = !early || starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
         let (cluster, grouped) =
-            if op.slices.len() < MANY || group.len() == 1 { (CLUSTER, "codebook_gemm_sm90_grouped") } else { (FEW, "codebook_gemm_sm90_many") };
+            if op.slices.len() < MANY_SLICES || group.len() == 1 { (CLUSTER, "codebook_gemm_sm90_grouped") } else { (FEW, "codebook_gemm_sm90_many") };
         let units = u64::from(plan.target.units);
         let ahead = early && !x_early && ahead(op, group, units);
         let blocks = if ahead {
@@ -294,13 +302,15 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
             overlap: early,
             ..Launch::new(1, THREADS)
         };
-        let usual = match (ahead, early && !x_early && rehearsed(op, group, units)) {
+        let dependent = early && !x_early;
+        let usual = match (ahead, dependent && rehearsed(op, group, units)) {
             (true, _) => "codebook_gemm_sm90_ahead",
             (false, true) => "codebook_gemm_sm90_rehearsed",
             (false, false) => "codebook_gemm_sm90",
         };
+        let wide = if dependent && in_line(op, &params[0]) { "codebook_gemm_sm90_line" } else { "codebook_gemm_sm90_wide" };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0], usual), grouped], &launch)? };
+        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0], usual, wide), grouped], &launch)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
@@ -308,12 +318,12 @@ pub(super) unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<CodebookGemm>, _
     })
 }
 
-/// The kernel of one slice: `usual`, where rows are whole and a warp has one group of columns.
-fn sm90_entry(params: &TileParams, usual: &'static str) -> &'static str {
+/// The kernel of one slice whose rows are whole: `usual`, where a warp has one group of columns, else `wide`.
+fn sm90_entry(params: &TileParams, usual: &'static str, wide: &'static str) -> &'static str {
     let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
     match (whole(params), groups > u64::from(THREADS / 32)) {
         (true, false) => usual,
-        (true, true) => "codebook_gemm_sm90_wide",
+        (true, true) => wide,
         (false, _) => "codebook_gemm_sm90_any",
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::codebook_gemm_launch::{GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest};
+use super::codebook_gemm_launch::{
+    CLUSTER, GROUP, GROUPED, MANY_SLICES, ROWS, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest,
+};
 use super::codebook_gemm_runs::{LEAST_TOKENS, overlaps};
 use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, headers, rank_of, width_of};
 use super::jit::{Arch, Unit, source};
@@ -13,7 +15,7 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::Factor;
+use crate::ops::codebook_gemm::{Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(super) const SEGMENTS: Variant<CodebookGemm> = Variant {
@@ -57,8 +59,11 @@ params! {
     }
 }
 
-/// Fewer are decoded as often, and in one kernel, by tiles of 16 tokens. More than 512 are more than a block's threads read at once.
-const ADAPTERS: RangeInclusive<u32> = 96..=512;
+/// Fewer have many tokens each. More than 512 are more than a block's threads read at once.
+const ADAPTERS: RangeInclusive<u32> = 32..=512;
+/// Fewer are decoded about as often, and in one kernel, by clusters that have 16 tokens each, as long as there is a multiprocessor for each of their
+/// blocks.
+const MANY: u32 = 96;
 /// As in `kernels/codebook_gemm/segments_parts.cuh`.
 const MOST: u64 = 64;
 const PARTS: u64 = 2;
@@ -83,9 +88,16 @@ impl Shares {
 }
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    // The rule does not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
     if op.tokens < LEAST_TOKENS || !ADAPTERS.contains(&op.adapters) {
         return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
+    }
+    if op.adapters < MANY {
+        // Only here does the rule look at how many tokens there are: a row is to get the same whoever is beside it, and `sm90` sums in the order of this variant
+        // unless there are many slices.
+        let clusters = target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter;
+        if !clusters || op.tokens.div_ceil(ROWS) * CLUSTER <= u64::from(target.units) {
+            return Err(format!("{} tokens over {} adapters, fewer than {MANY}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
+        }
     }
     covers_tiles(op, target, false)?;
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);

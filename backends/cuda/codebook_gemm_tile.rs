@@ -107,7 +107,7 @@ fn units(clusters: bool) -> Vec<Unit> {
     all.flatten().collect()
 }
 
-/// Whether there is a kernel that decodes four groups of columns of 16 adapters before it waits: where its registers and the codes' room do.
+/// Whether there are kernels whose warps decode many groups of columns of a tile's adapters before they wait: where registers and the codes' room do.
 pub(super) const fn decodes_ahead(rank: u64, width: u32) -> bool {
     rank == 16 && width >= 1 && width <= 7
 }
@@ -121,6 +121,7 @@ pub(super) fn headers() -> Vec<(&'static str, String)> {
         ("codebook_gemm/tile.cuh", include_str!("../../kernels/codebook_gemm/tile.cuh").into()),
         ("codebook_gemm/decode.cuh", include_str!("../../kernels/codebook_gemm/decode.cuh").into()),
         ("codebook_gemm/expand.cuh", include_str!("../../kernels/codebook_gemm/expand.cuh").into()),
+        ("codebook_gemm/line.cuh", include_str!("../../kernels/codebook_gemm/line.cuh").into()),
     ]
 }
 
@@ -147,6 +148,7 @@ fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
             (true, 16, true) => &[
                 "codebook_gemm_sm90",
                 "codebook_gemm_sm90_ahead",
+                "codebook_gemm_sm90_line",
                 "codebook_gemm_sm90_rehearsed",
                 "codebook_gemm_sm90_wide",
                 "codebook_gemm_sm90_any",

@@ -10,6 +10,16 @@
 
 // ---- tables ----
 
+// How an adapter's values are held in 16 bits. f16 has few exponents, and the values of an adapter may be small: a power of two goes to the
+// segment's scale. An adapter whose values are not finite must not reach the sums of others: it holds zeros, and its scale is not a number.
+struct Holding {
+    u32 exponent;
+    bool finite;
+
+    __device__ __forceinline__ element hold(f32 value) const { return narrow<element>(finite ? value * inverse_power(exponent) : 0.0f); }
+    __device__ __forceinline__ f32 scale() const { return finite ? power(exponent) : __uint_as_float(0x7fc00000); }
+};
+
 // A lane's share of an adapter's values: sums of both stages, two residual centroids apart, and an entry of one stage.
 struct Record {
     f32 values[5];
@@ -38,42 +48,44 @@ struct Record {
             values[4] = record[lane];
         }
     }
-};
 
-// The table of each adapter in the tile: every value that a field can stand for, rounded once. f16 has few exponents, and the values
-// of an adapter may be small: a power of two goes to the segment's scale. An adapter whose values are not finite must not reach the
-// sums of others: its table is zero, and its scale not a number. `record` is that of the warp's first.
-template <class Held> __device__ __forceinline__ void fill_tables(const FactorParams &factor, Tile &tile, Held &space, Record record) {
-    u32 lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (u32 segment = threadIdx.x / 32; segment < tile.segments; segment += WARPS) {
-        Record next;
-        next.fetch(factor, tile, segment + WARPS);
+    // All of a warp's lanes: of the values that they have together.
+    __device__ __forceinline__ Holding holding() const {
         f32 greatest = 0.0f;
         bool finite = true;
 #pragma unroll
         for (u32 i = 0; i < 5; i++) {
-            greatest = fmaxf(greatest, fabsf(record.values[i]));
-            finite = finite && fabsf(record.values[i]) < infinity();
+            greatest = fmaxf(greatest, fabsf(values[i]));
+            finite = finite && fabsf(values[i]) < infinity();
         }
         finite = __all_sync(ALL_LANES, finite);
 #pragma unroll
         for (u32 distance = 16; distance > 0; distance /= 2) {
             greatest = fmaxf(greatest, __shfl_xor_sync(ALL_LANES, greatest, distance));
         }
-        u32 exponent = exponent_below(greatest);
-        f32 scale = inverse_power(exponent);
+        return {exponent_below(greatest), finite};
+    }
+};
+
+// The table of each adapter in the tile: every value that a field can stand for, rounded once. `record` is that of the warp's first.
+template <class Held> __device__ __forceinline__ void fill_tables(const FactorParams &factor, Tile &tile, Held &space, Record record) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (u32 segment = threadIdx.x / 32; segment < tile.segments; segment += WARPS) {
+        Record next;
+        next.fetch(factor, tile, segment + WARPS);
+        Holding holding = record.holding();
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            space.table[segment][lane + 32 * i] = narrow<element>(finite ? record.values[i] * scale : 0.0f);
+            space.table[segment][lane + 32 * i] = holding.hold(record.values[i]);
         }
         if (WIDTH < 7) {
             // The record has the narrow widths first; those of no bits read the zeros at the end.
             u32 place = lane < 4 ? 152 + lane : lane < 12 ? 140 + lane : lane < 28 ? 116 + lane : 128 + lane;
-            space.table[segment][place] = narrow<element>(finite ? record.values[4] * scale : 0.0f);
+            space.table[segment][place] = holding.hold(record.values[4]);
         }
         if (lane == 0) {
-            tile.segment_scale[segment] = finite ? power(exponent) : __uint_as_float(0x7fc00000);
+            tile.segment_scale[segment] = holding.scale();
         }
         record = next;
     }
@@ -89,6 +101,7 @@ struct Window {
     u32 first_segment, segments;
     u32 first_group, groups;   // of 32 columns
     u32 skew;                  // words of a row before the first that was asked for
+    u32 parity;                // of the bulk copies to come
 };
 
 // Rows start on 16 bytes, and of four that are two ranks apart, eight words lie in different banks.
@@ -176,6 +189,28 @@ template <class Held> __device__ __forceinline__ void stage_codes(const FactorPa
         }
     }
     cp_async_commit();
+}
+
+// The window that starts there. Its codes are on their way.
+template <class Held>
+__device__ __forceinline__ void open_window(const FactorParams &factor, Tile &tile, Held &space, Window &window, u32 first_group, u32 first_segment) {
+    u32 groups_left = first_group < tile.end_group ? tile.end_group - first_group : 0, segments_left = tile.segments - first_segment;
+    window.first_group = first_group;
+    window.first_segment = first_segment;
+    window.groups = groups_left < tile.groups_at_once ? groups_left : tile.groups_at_once;
+    window.segments = segments_left < tile.segments_at_once ? segments_left : tile.segments_at_once;
+    stage_codes(factor, tile, space, window);
+}
+
+// Until it is there, for all threads after the next barrier.
+__device__ __forceinline__ void wait_window(Tile &tile, Window &window) {
+    cp_async_wait<0>();
+#ifdef BULK
+    if (tile.in_bulk) {
+        mbarrier_wait(&tile.codes_arrived, window.parity);
+        window.parity ^= 1;
+    }
+#endif
 }
 
 // From which word on codes may lie: shrink fills the second buffer of V only if there is more than one to fill.

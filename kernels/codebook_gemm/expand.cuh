@@ -10,6 +10,7 @@
 // One warp's share of the block's work. Codes do not depend on x: the first pieces may be decoded before x is there. HELD: groups of
 // columns whose sums a warp has at once. DECODED: pieces that it decodes before it multiplies them, of rank 16.
 template <bool ALIGNED, u32 HELD, u32 DECODED = HELD == 1 ? 4 : 2> struct Pieces {
+    static constexpr bool DEPENDENT = false;
     static constexpr u32 AHEAD = DECODED > DEPTHS ? DECODED / DEPTHS : 1;
 
     Window window;
@@ -17,14 +18,13 @@ template <bool ALIGNED, u32 HELD, u32 DECODED = HELD == 1 ? 4 : 2> struct Pieces
     u32 rows;                    // bit i: the adapter of a lane's row i is the warp's in this window of groups
     u32 first, next, total;      // its first slot in the window; pieces, of which `next` is to be multiplied
     u32 segment[2];              // of a lane's two rows
-    u32 parity;                  // of the bulk copies to come
     u32 decoded[AHEAD][DEPTHS][4][2]; // AHEAD pieces from `next` on as mma's B: fragment i of the four for each 16 ranks
     f32 sum[HELD][4][4];
     u32 a[DEPTHS][4];
 
     // The block's columns from group `begin` on, for every adapter in the tile. Brings the first window. After the tile is read.
     __device__ __forceinline__ void start(const TileParams &p, Tile &tile, Space &space, u32 begin) {
-        parity = 0;
+        window.parity = 0;
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             segment[half] = tile.row_segment[threadIdx.x % 32 / 4 + 8 * half];
@@ -34,14 +34,9 @@ template <bool ALIGNED, u32 HELD, u32 DECODED = HELD == 1 ? 4 : 2> struct Pieces
 
     // The window that starts there. Its codes are on their way.
     __device__ __forceinline__ void open(const TileParams &p, Tile &tile, Space &space, u32 first_group, u32 first_segment) {
-        u32 segments = tile.segments, groups_left = first_group < tile.end_group ? tile.end_group - first_group : 0;
-        window.first_group = first_group;
-        window.first_segment = first_segment;
-        window.groups = groups_left < tile.groups_at_once ? groups_left : tile.groups_at_once;
-        window.segments = segments - first_segment < tile.segments_at_once ? segments - first_segment : tile.segments_at_once;
-        stage_codes(p.output, tile, space, window);
+        open_window(p.output, tile, space, window, first_group, first_segment);
         // Where there are fewer groups than warps, some warps share a group and split the adapters: rows of one adapter are one warp's.
-        u32 warp = threadIdx.x / 32, shift = window.groups <= 1 ? 0 : window.groups <= 2 ? 1 : window.groups <= 4 ? 2 : 3;
+        u32 warp = threadIdx.x / 32, segments = tile.segments, shift = window.groups <= 1 ? 0 : window.groups <= 2 ? 1 : window.groups <= 4 ? 2 : 3;
         u32 each = (segments + (WARPS >> shift) - 1) >> (3 - shift);
         group = warp & ((1u << shift) - 1);
         held = HELD == 2 && group + WARPS < window.groups ? 2 : group < window.groups ? 1 : 0;
@@ -59,15 +54,7 @@ template <bool ALIGNED, u32 HELD, u32 DECODED = HELD == 1 ? 4 : 2> struct Pieces
     }
 
     // Until the window is there, for all threads after the next barrier.
-    __device__ __forceinline__ void wait(Tile &tile) {
-        cp_async_wait<0>();
-#ifdef BULK
-        if (tile.in_bulk) {
-            mbarrier_wait(&tile.codes_arrived, parity);
-            parity ^= 1;
-        }
-#endif
-    }
+    __device__ __forceinline__ void wait(Tile &tile) { wait_window(tile, window); }
 
     // Which of the warp's groups piece `n` is of, and its slot.
     __device__ __forceinline__ u32 which(u32 n) const { return HELD == 2 && held == 2 ? n % 2 : 0; }

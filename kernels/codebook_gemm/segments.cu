@@ -113,28 +113,9 @@ __device__ __forceinline__ void project_in_turn(const TileParams &p, const Segme
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
             u32 row = step * STEP + warp * 32;
-            const u32 words[2][4] = {{now.x[step][0].x, now.x[step][0].y, now.x[step][0].z, now.x[step][0].w},
-                                     {now.x[step][1].x, now.x[step][1].y, now.x[step][1].z, now.x[step][1].w}};
-#pragma unroll
-            for (u32 s = 0; s < 2; s++) {
-                const u32 a[4] = {words[0][2 * s], words[1][2 * s], words[0][2 * s + 1], words[1][2 * s + 1]};
-#pragma unroll
-                for (u32 n = 0; n < RANK / 8; n += 2) {
-                    u32 both[4];
-                    ldmatrix_x4_transposed(both, shared_address(&space.v[0][row + s * 16 + lane % 16][n * 8 + lane / 16 * 8]));
-                    const u32 left[2] = {both[0], both[1]}, right[2] = {both[2], both[3]};
-                    mma_m16n8k16<element>(sum[n], a, left);
-                    mma_m16n8k16<element>(sum[n + 1], a, right);
-                }
-            }
+            multiply_v(now.x[step], &space.v[0][row], sum);
         }
-#pragma unroll
-        for (u32 n = 0; n < RANK / 8; n++) {
-#pragma unroll
-            for (u32 half = 0; half < 2; half++) {
-                *reinterpret_cast<float2 *>(&parts[warp][lane / 4 + 8 * half][n * 8 + lane % 4 * 2]) = make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
-            }
-        }
+        leave_part(parts[warp], sum);
         __syncthreads();
         f32 h[DEPTHS];
         sum_parts<WARPS>(parts, h);

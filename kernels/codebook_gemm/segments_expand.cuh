@@ -41,22 +41,9 @@ struct OneTable {
 // The table of a part's adapter: see fill_tables. Warps share it.
 __device__ __forceinline__ void fill_spread(Record record, Tile &tile, u8 *table) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    f32 greatest = 0.0f;
-    bool finite = true;
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        greatest = fmaxf(greatest, fabsf(record.values[i]));
-        finite = finite && fabsf(record.values[i]) < infinity();
-    }
-    finite = __all_sync(ALL_LANES, finite);
-#pragma unroll
-    for (u32 distance = 16; distance > 0; distance /= 2) {
-        greatest = fmaxf(greatest, __shfl_xor_sync(ALL_LANES, greatest, distance));
-    }
-    u32 exponent = exponent_below(greatest);
-    f32 scale = inverse_power(exponent), low = warp & 2 ? record.values[1] : record.values[0], high = warp & 2 ? record.values[3] : record.values[2];
-    f32 own = warp & 4 ? high : low;
-    u32 mine = finite ? narrow<element>(own * scale).bits : 0;
+    Holding holding = record.holding();
+    f32 low = warp & 2 ? record.values[1] : record.values[0], high = warp & 2 ? record.values[3] : record.values[2];
+    u32 mine = holding.hold(warp & 4 ? high : low).bits;
     // A warp has 16 values; of one, eight lanes write a copy for each lane.
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
@@ -64,7 +51,7 @@ __device__ __forceinline__ void fill_spread(Record record, Tile &tile, u8 *table
         *reinterpret_cast<uint4 *>(table + (warp / 2 * 32 + entry) * 128 + lane % 8 * 16) = make_uint4(value, value, value, value);
     }
     if (threadIdx.x == 0) {
-        tile.segment_scale[0] = finite ? power(exponent) : __uint_as_float(0x7fc00000);
+        tile.segment_scale[0] = holding.scale();
     }
 }
 
@@ -280,32 +267,32 @@ template <bool ALIGNED, u32 AHEAD = 6 / DEPTHS> __device__ __forceinline__ void 
             fetch_before(k, half);
         }
     };
-            auto multiply = [&](u32 k, const u32(&b)[DEPTHS][4][2]) {
-                f32 sum[4][4] = {};
+    auto multiply = [&](u32 k, const u32(&b)[DEPTHS][4][2]) {
+        f32 sum[4][4] = {};
 #pragma unroll
-                for (u32 depth = 0; depth < DEPTHS; depth++) {
+        for (u32 depth = 0; depth < DEPTHS; depth++) {
 #pragma unroll
-                    for (u32 i = 0; i < 4; i++) {
-                        mma_m16n8k16<element>(sum[i], a[depth], b[depth][i]);
-                    }
+            for (u32 i = 0; i < 4; i++) {
+                mma_m16n8k16<element>(sum[i], a[depth], b[depth][i]);
+            }
+        }
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            if (k < inside[half]) {
+                f32 value[8];
+#pragma unroll
+                for (u32 e = 0; e < 8; e++) {
+                    value[e] = scale[half] * sum[e % 4][2 * half + e / 4];
                 }
-#pragma unroll
-                for (u32 half = 0; half < 2; half++) {
-                    if (k < inside[half]) {
-                        f32 value[8];
-#pragma unroll
-                        for (u32 e = 0; e < 8; e++) {
-                            value[e] = scale[half] * sum[e % 4][2 * half + e / 4];
-                        }
-                        if constexpr (ALIGNED) {
-                            store_columns(to[half] + k * GROUP, value, p.accumulate, before[half]);
-                        } else {
-                            store_columns(to[half] + k * GROUP, value, p.accumulate, rest - k * GROUP);
-                        }
-                    }
-                    fetch_before(k + 1, half);
+                if constexpr (ALIGNED) {
+                    store_columns(to[half] + k * GROUP, value, p.accumulate, before[half]);
+                } else {
+                    store_columns(to[half] + k * GROUP, value, p.accumulate, rest - k * GROUP);
                 }
-            };
+            }
+            fetch_before(k + 1, half);
+        }
+    };
     if (most > 0) {
         turn(0, 0);
     }

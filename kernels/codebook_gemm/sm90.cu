@@ -10,7 +10,7 @@
 
 #define BULK
 
-#include "codebook_gemm/expand.cuh"
+#include "codebook_gemm/line.cuh"
 #include "ptx/cluster.cuh"
 
 // Blocks of a cluster where there are many slices.
@@ -46,9 +46,10 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BL
     }
 }
 
-// GROUPED: y may be written before the launch before has ended. REHEARSED: where all is decoded before the wait, the way from x to y is gone once
-// before it too.
-template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, u32 DECODED = HELD == 1 ? 4 : 2, bool REHEARSED = false>
+// GROUPED: y may be written before the launch before has ended. Work: how warps share what a block expands; what is DEPENDENT is for x that the
+// launch before writes, and one basis, of which a block's share fits into one buffer. REHEARSED: where all is decoded before the wait, the way from x
+// to y is gone once before it too.
+template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, class Work = Pieces<ALIGNED, HELD>, bool REHEARSED = false>
 __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
@@ -72,16 +73,20 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     u64 each = (p.input.d + 32 * BLOCKS - 1) / (32 * BLOCKS) * 32;
     u64 begin = rank * each, finish = begin + each < p.input.d ? begin + each : p.input.d;
     // The one basis that there may be is known before the tile is.
-    bool one_basis = !p.input.basis_of;
-    if (one_basis && begin < finish) {
+    bool one_basis = Work::DEPENDENT || !p.input.basis_of, x_early = !Work::DEPENDENT && p.x_early;
+    if (!Work::DEPENDENT && one_basis && begin < finish) {
         fetch_v<ALIGNED>(p, 0, begin, finish, space.v[0]);
     }
     read_tile(p, index, first, end, HELD, each, tile);
+    // Here all else waits for the index longest: the warps that do not read it ask for V meanwhile.
+    if (Work::DEPENDENT && begin < finish) {
+        fetch_v<ALIGNED>(p, 0, begin, finish, space.v[0]);
+    }
     __syncthreads();
     bool any = tile.rows > 0;
     Rows rows(p, tile);
     Inputs inputs;
-    Pieces<ALIGNED, HELD, DECODED> pieces;
+    Work pieces;
     f32 scaling = fetch_scaling(p, tile);
     if (any) {
         if (!one_basis && begin < finish) {
@@ -89,13 +94,13 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
         }
         Record record;
         record.fetch(p.output, tile, threadIdx.x / 32);
-        if (p.x_early) {
+        if (x_early) {
             inputs.fetch<ALIGNED>(p, rows, begin, finish);
         }
         pieces.start(p, tile, space, first);
         fill_tables(p.output, tile, space, record);
         // V alone is enough to begin with, where x is there: codes come meanwhile.
-        if (p.x_early) {
+        if (x_early) {
             cp_async_wait<1>();
             __syncthreads();
         } else {
@@ -106,65 +111,70 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     }
     // The others' barriers are ready.
     cluster_wait();
-    // Not where a core is read: what launches still under way write may not be read before the wait, whatever becomes of it.
-    bool rehearsed = REHEARSED && any && !p.x_early && !p.core && one_basis && each <= STAGE && pieces.all_decoded_everywhere(tile);
-    if (rehearsed) {
-        // On no rows and alone at first, so that the instructions are there afterwards: to fetch them takes longer than to carry them out.
-        u32 rows_mine = pieces.rows;
-        pieces.rows = 0;
-        inputs = {};
+    bool rehearsed = false;
+    if constexpr (REHEARSED) {
+        // Not where a core is read: what launches still under way write may not be read before the wait, whatever becomes of it.
+        rehearsed = any && !x_early && !p.core && one_basis && each <= STAGE && pieces.all_decoded_everywhere(tile);
+        if (rehearsed) {
+            // On no rows and alone at first, so that the instructions are there afterwards: to fetch them takes longer than to carry them out.
+            u32 rows_mine = pieces.rows;
+            pieces.rows = 0;
+            inputs = {};
 #pragma unroll 1
-        for (u32 pass = 0; pass < 2; pass++) {
-            if (pass > 0) {
-                pieces.rows = rows_mine;
-                pieces.next = 0;
-                grid_wait();
-                inputs.fetch<ALIGNED>(p, rows, begin, finish);
+            for (u32 pass = 0; pass < 2; pass++) {
+                if (pass > 0) {
+                    pieces.rows = rows_mine;
+                    pieces.next = 0;
+                    grid_wait();
+                    inputs.fetch<ALIGNED>(p, rows, begin, finish);
+                }
+                u32 buffer = shrink<ALIGNED, true>(p, tile, rows, inputs, space, begin, finish);
+                send_sums(parts_in(space, buffer), received, &arrived, rank, pass > 0 ? BLOCKS : 0);
+                pieces.fetch_y(p, tile, space, buffer ^ 1);
+                if (pass > 0) {
+                    cluster_barrier_wait(&arrived, 0);
+                }
+                f32 h[DEPTHS];
+                sum_parts<BLOCKS>(received, h);
+                apply_core(p, tile, space, h, scaling);
+                pieces.finish(p, tile, space, buffer ^ 1);
             }
-            u32 buffer = shrink<ALIGNED, true>(p, tile, rows, inputs, space, begin, finish);
-            send_sums(parts_in(space, buffer), received, &arrived, rank, pass > 0 ? BLOCKS : 0);
-            pieces.fetch_y(p, tile, space, buffer ^ 1);
-            if (pass > 0) {
-                cluster_barrier_wait(&arrived, 0);
-            }
-            f32 h[DEPTHS];
-            sum_parts<BLOCKS>(received, h);
-            apply_core(p, tile, space, h, scaling);
-            pieces.finish(p, tile, space, buffer ^ 1);
         }
     }
     // Every block waits: the launch after this one takes its end for the end of all before it.
-    if (!rehearsed && (!p.x_early || !any)) {
+    if (!rehearsed && (!x_early || !any)) {
         grid_wait();
     }
     if (any && !rehearsed) {
-        if (!p.x_early) {
+        if (!x_early) {
             inputs.fetch<ALIGNED>(p, rows, begin, finish);
         }
         // Code that the way from x to y does not take is not fetched: a launch finds little of it in the caches.
         u32 buffer;
-        if (ALIGNED && HELD == 1 && one_basis && each <= STAGE) {
+        if (Work::DEPENDENT || (ALIGNED && HELD == 1 && one_basis && each <= STAGE)) {
             buffer = shrink<ALIGNED, true>(p, tile, rows, inputs, space, begin, finish);
         } else {
             buffer = shrink<ALIGNED>(p, tile, rows, inputs, space, begin, finish);
         }
         send_sums(parts_in(space, buffer), received, &arrived, rank);
-        if (!p.x_early) {
+        if (!x_early) {
             pieces.fetch_y(p, tile, space, buffer ^ 1);
         }
         // Nothing is sent to a block that has ended: each waits for all that is sent to it.
         cluster_barrier_wait(&arrived, 0);
         f32 h[DEPTHS];
         sum_parts<BLOCKS>(received, h);
-        if (p.x_early) {
+        if (x_early) {
             pieces.wait(tile);
         }
         apply_core(p, tile, space, h, scaling);
-        if (ALIGNED && HELD == 1 && !p.x_early && pieces.all_decoded(tile)) {
+        if constexpr (Work::DEPENDENT) {
+            pieces.finish(p, tile, space, buffer ^ 1);
+        } else if (ALIGNED && HELD == 1 && !x_early && pieces.all_decoded(tile)) {
             pieces.finish(p, tile, space, buffer ^ 1);
         } else {
-            pieces.run(p, tile, space, buffer ^ 1, !p.x_early, [&] {
-                if (p.x_early) {
+            pieces.run(p, tile, space, buffer ^ 1, !x_early, [&] {
+                if (x_early) {
                     if (!GROUPED || !p.y_early) {
                         grid_wait();
                     }
@@ -188,12 +198,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 #if RANK == 16 && WIDTH >= 1 && WIDTH <= 7
 // For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them a multiprocessor:
 // each decodes all that it needs of 16 adapters before it waits.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_ahead(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, 8>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_ahead(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1, 8>>(p); }
+
+// For several tiles of them.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_sm90_line(const TileParams p) { codebook_gemm<true, 2, false, CLUSTER, Line<WIDTH == 7 ? 7 : 6>>(p); }
 #endif
 
 #if RANK == 16
 // For one tile of tokens of one adapter, in so few blocks that one a multiprocessor is enough.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_rehearsed(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, 4, true>(p); }
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_rehearsed(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1>, true>(p); }
 #endif
 
 // For more than one group of columns a warp.

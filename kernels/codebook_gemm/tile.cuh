@@ -245,6 +245,36 @@ struct Inputs {
     }
 };
 
+// sum += x·V over the warp's 32 rows of V from `v` on: a lane has eight elements of each of its two rows of x.
+__device__ __forceinline__ void multiply_v(const uint4 (&x)[2], const element (*v)[V_STRIDE], f32 (&sum)[RANK / 8][4]) {
+    u32 lane = threadIdx.x % 32;
+    const u32 words[2][4] = {{x[0].x, x[0].y, x[0].z, x[0].w}, {x[1].x, x[1].y, x[1].z, x[1].w}};
+#pragma unroll
+    for (u32 s = 0; s < 2; s++) {
+        const u32 a[4] = {words[0][2 * s], words[1][2 * s], words[0][2 * s + 1], words[1][2 * s + 1]};
+#pragma unroll
+        for (u32 n = 0; n < RANK / 8; n += 2) {
+            u32 both[4];
+            ldmatrix_x4_transposed(both, shared_address(&v[s * 16 + lane % 16][n * 8 + lane / 16 * 8]));
+            const u32 left[2] = {both[0], both[1]}, right[2] = {both[2], both[3]};
+            mma_m16n8k16<element>(sum[n], a, left);
+            mma_m16n8k16<element>(sum[n + 1], a, right);
+        }
+    }
+}
+
+// Where the warp's sums lie for all to read.
+__device__ __forceinline__ void leave_part(f32 (&part)[ROWS][RANK], const f32 (&sum)[RANK / 8][4]) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (u32 n = 0; n < RANK / 8; n++) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            *reinterpret_cast<float2 *>(&part[lane / 4 + 8 * half][n * 8 + lane % 4 * 2]) = make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
+        }
+    }
+}
+
 // Which buffer of V what each warp summed of x·V over [begin, end) lies in, for all to read; nobody reads the other one any more. The first buffer of V is filled, and `now` are this lane's inputs
 // to it. The rest of V and x comes while what is there is multiplied. ONCE: there is no rest, and one basis, which spares registers.
 template <bool ALIGNED, bool ONCE = false, class Held>
@@ -268,20 +298,7 @@ __device__ __forceinline__ u32 shrink(const TileParams &p, const Tile &tile, con
             if (start + place >= end) {
                 break;
             }
-            const u32 words[2][4] = {{now.x[step][0].x, now.x[step][0].y, now.x[step][0].z, now.x[step][0].w},
-                                     {now.x[step][1].x, now.x[step][1].y, now.x[step][1].z, now.x[step][1].w}};
-#pragma unroll
-            for (u32 s = 0; s < 2; s++) {
-                const u32 a[4] = {words[0][2 * s], words[1][2 * s], words[0][2 * s + 1], words[1][2 * s + 1]};
-#pragma unroll
-                for (u32 n = 0; n < RANK / 8; n += 2) {
-                    u32 both[4];
-                    ldmatrix_x4_transposed(both, shared_address(&space.v[buffer][place + s * 16 + lane % 16][n * 8 + lane / 16 * 8]));
-                    const u32 left[2] = {both[0], both[1]}, right[2] = {both[2], both[3]};
-                    mma_m16n8k16<element>(own[n], a, left);
-                    mma_m16n8k16<element>(own[n + 1], a, right);
-                }
-            }
+            multiply_v(now.x[step], &space.v[buffer][place], own);
         }
         if (next_base != base) {
             // A row belongs to one basis.
@@ -307,13 +324,7 @@ __device__ __forceinline__ u32 shrink(const TileParams &p, const Tile &tile, con
     }
     // In the buffer that nobody reads any more: of the last stage others may still read.
     Parts &parts = parts_in(space, buffer);
-#pragma unroll
-    for (u32 n = 0; n < RANK / 8; n++) {
-#pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            *reinterpret_cast<float2 *>(&parts[warp][lane / 4 + 8 * half][n * 8 + lane % 4 * 2]) = make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
-        }
-    }
+    leave_part(parts[warp], sum);
     __syncthreads();
     return buffer;
 }

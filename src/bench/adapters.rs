@@ -239,3 +239,44 @@ pub fn samples<D: Device>(
     };
     spread(&mut Draw::seeded("sample"), 8, tokens).into_iter().map(one).collect()
 }
+
+#[cfg(all(test, feature = "cpu"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::bench::sample::{check, poison_all};
+    use crate::device::Open;
+
+    /// Each link is judged by the x that it was given: of zeros it makes zeros, and so do all behind it.
+    #[test]
+    fn a_chain_of_which_a_link_is_zeroed_is_refused() {
+        let chain = Chain {
+            dtype: DType::F32,
+            tokens: 2,
+            adapters: 2,
+            projections: 6,
+            d: 64,
+            rank: 4,
+            width: CodeWidth::FourThree,
+            grouped: false,
+            share: 1,
+            held: Held::Device,
+        };
+        for zeroed in [None, Some(3)] {
+            let device = crate::backends::cpu::Cpu::open(0).unwrap();
+            let mut session = Session::new(Arc::new(device)).unwrap();
+            let Placed { launches, probes, .. } = chain.operands(&mut session, &mut Draw::seeded("chain")).unwrap();
+            let plan = session.plan(chain.op()).unwrap();
+            poison_all(&mut session, &probes).unwrap();
+            for (number, args) in launches.iter().enumerate() {
+                session.run(&plan, args).unwrap();
+                if zeroed == Some(number) {
+                    let y = &args.slices[0].y;
+                    session.write(y, &vec![0; y.len as usize]).unwrap();
+                }
+            }
+            let checked = check(&mut session, chain.dtype, &probes).unwrap();
+            assert_eq!(checked.is_ok(), zeroed.is_none(), "{checked:?}");
+        }
+    }
+}

@@ -135,6 +135,9 @@ pub fn check<D: Device>(session: &mut Session<D>, dtype: DType, probes: &[Probe<
     Ok(Ok(all))
 }
 
+/// What the greatest element of an output's samples is to reach: a chain that has become zeros, or nearly, is right whatever a kernel does.
+const ALIVE: f64 = 1.0 / 1024.0;
+
 /// Bytes of an output that the host reads at once: less than what makes an allocator ask the system for fresh pages each time.
 const PART: u64 = 16 << 20;
 
@@ -164,13 +167,18 @@ pub fn check_output<D: Device>(session: &mut Session<D>, dtype: DType, output: &
         }
     }
     let mut all = Checked { of: count, ..Checked::default() };
-    for (sample, metrics) in samples.iter().zip(compare(samples, &found)?) {
+    let mut greatest = 0f64;
+    for (sample, (metrics, expected)) in samples.iter().zip(compare(samples, &found)?) {
+        greatest = greatest.max(expected);
         let error_of_allowed = if metrics.max_abs == 0.0 { 0.0 } else { metrics.max_abs / metrics.tolerance.max_abs };
         all.add(&Checked { elements: sample.places.len() as u64, of: 0, error_of_allowed, relative_l2: metrics.relative_l2 });
         if !metrics.accepted() {
             let place = sample.places.get(metrics.worst).copied().unwrap_or_default();
             return Ok(Err(format!("element {place}: {metrics}")));
         }
+    }
+    if greatest < ALIVE {
+        return Ok(Err(format!("of what the device was given the oracle makes {greatest:e} at most, below {ALIVE:e}: too little to tell right from wrong")));
     }
     Ok(Ok(all))
 }
@@ -195,14 +203,16 @@ fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<usize> {
     Some(number * PIECE / size + piece.chunks_exact(size).position(bad)?)
 }
 
-/// The oracle takes a good part of a second for a row of a large MLP: samples are spread over the cores.
-fn compare(samples: &[Sample], found: &[Vec<f64>]) -> Result<Vec<Metrics>> {
+/// The errors of each sample, and the greatest magnitude that is expected of it. The oracle takes a good part of a second for a row of a large
+/// MLP: samples are spread over the cores.
+fn compare(samples: &[Sample], found: &[Vec<f64>]) -> Result<Vec<(Metrics, f64)>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     let share = samples.len().div_ceil(threads).max(1);
-    let one = |(sample, values): (&Sample, &Vec<f64>)| -> Result<Metrics> {
+    let one = |(sample, values): (&Sample, &Vec<f64>)| -> Result<(Metrics, f64)> {
         let expected = expect(&sample.problem)?;
         let expected = expected.first().ok_or_else(|| Error::invalid("sample", "one output", expected.len()))?;
-        expected.tolerance.compare(&expected.elements, values)
+        let greatest = expected.elements.iter().flatten().fold(0f64, |greatest, element| greatest.max(element.abs()));
+        Ok((expected.tolerance.compare(&expected.elements, values)?, greatest))
     };
     std::thread::scope(|scope| {
         let parts = samples.chunks(share).zip(found.chunks(share));
