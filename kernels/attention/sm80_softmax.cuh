@@ -7,7 +7,12 @@
 
 #include "attention/sm80.cuh"
 
-constexpr bool FULL = HEAD_DIM == 128;   // the registers, in the kernel of that size
+// Whether all registers are taken. For the small chips of Ampere and Ada the assembler schedules otherwise, and spills without the loop.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ % 100 == 0
+constexpr bool FULL = HEAD_DIM == 128;
+#else
+constexpr bool FULL = false;
+#endif
 
 struct Softmax {
     // Sums shrink only once a maximum has risen by a factor of 2^8: weights of up to that are as exact, and far from any limit.
