@@ -235,7 +235,7 @@ pub fn samples<D: Device>(
     let one = |row: u64| -> Result<Sample> {
         let own = x[(row * population.d) as usize..][..population.d as usize].to_vec();
         let posed = population.posed(projection, adapter_of(row), own, vec![0.0; population.d as usize])?;
-        Ok(Sample { problem: posed.into(), places: places(&[row], &columns, population.d) })
+        Ok(Sample::new(posed, places(&[row], &columns, population.d)))
     };
     spread(&mut Draw::seeded("sample"), 8, tokens).into_iter().map(one).collect()
 }

@@ -36,7 +36,7 @@ pub fn launches<D: Device>(session: &mut Session<D>, count: u64, dtype: DType, d
     }
     let samples = move |_: &mut Session<D>| {
         let problem = Posed { op: least(dtype), host: Host::new(values.all()) }.into();
-        Ok(vec![Sample { problem, places: (0..ELEMENTS).collect() }])
+        Ok(vec![Sample::new(problem, (0..ELEMENTS).collect())])
     };
     let probes = vec![super::sample::Probe { output: x, samples: Box::new(samples), before: None }];
     Ok(Placed { launches, probes, copies: Vec::new(), before: None, memory: None })

@@ -86,25 +86,27 @@ impl Mixture {
     }
 
     /// A few tokens of one projection. The last choice is added to what the earlier ones leave, which the oracle tells too, rounded
-    /// after each as the device does.
+    /// after each as the device does; what each of those may be off, the sum may be off too.
     fn samples<D: Device>(&self, population: &Population, projection: u64, (x, before): (&Slice<D>, &Values), session: &mut Session<D>) -> Result<Vec<Sample>> {
         let x = self.dtype.decode(&session.read(x)?);
         let columns: Vec<u64> = (0..self.d).collect();
         let one = |row: u64| -> Result<Sample> {
             let own = &x[(row * self.d) as usize..][..self.d as usize];
             let mut y = before.rows(&[row], self.d);
-            let mut last = None;
+            let (mut last, mut allowed) = (None, Vec::new());
             for choice in 0..self.top {
                 let posed = population.posed(projection, self.expert(row, choice), own.to_vec(), y)?;
                 let op = CodebookGemm { accumulate: true, scaled_by: ScaledBy::Token, ..posed.op };
                 let host = Host { scaling: vec![f64::from(self.gate(choice))], ..posed.host };
                 let problem = Posed { op, host }.into();
                 let found = expect(&problem)?.pop().ok_or_else(|| Error::invalid("sample", "one output", "none"))?;
+                allowed.push(found.tolerance.max_abs);
                 y = found.elements.iter().map(|element| self.dtype.round(element.unwrap_or_default())).collect();
                 last = Some(problem);
             }
             let problem = last.ok_or_else(|| Error::invalid("top", "at least 1", 0))?;
-            Ok(Sample { problem, places: places(&[row], &columns, self.d) })
+            let carried = allowed.iter().rev().skip(1).sum();
+            Ok(Sample { carried, ..Sample::new(problem, places(&[row], &columns, self.d)) })
         };
         spread(&mut Draw::seeded("sample"), 8, self.tokens).into_iter().map(one).collect()
     }

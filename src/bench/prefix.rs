@@ -108,7 +108,7 @@ impl Prefix {
                 basis: FactorHost::Dense { values: side.basis.rows(&rows, op.key.rank), basis_of: None },
             });
             let host = Host { q: q.rows(&[place], self.head_dim), key, value, before: None };
-            Sample { problem: Posed { op: small, host }.into(), places: places(&[place], &columns, self.head_dim) }
+            Sample::new(Posed { op: small, host }, places(&[place], &columns, self.head_dim))
         };
         spread(&mut Draw::seeded("sample"), 4, self.batch * heads).iter().map(sample).collect()
     }

@@ -102,13 +102,15 @@ fn a_model_chooses_the_sizes_of_other_suites() {
 
 #[test]
 fn a_mixture_adds_its_choices_to_what_is_there() {
-    let arguments = ["bench", "adapters", "--shape", "mixture", "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--json"];
-    let value = object(&run(&arguments), "bench");
-    assert_eq!(names(&value), ["mixture of 8 experts top2, 4 x 512 r16 tokens16"]);
-    let result = &results(&value)[0];
-    assert_eq!((&result["status"], &result["launches"]), (&"measured".into(), &8.into()), "{result}");
-    assert!(result["checked"]["error_of_allowed"].as_f64() > Some(0.0));
-    assert_eq!(result["memory"]["lora_f16_bytes"], 4 * 8 * 2 * 512 * 16 * 2);
+    for dtype in ["f16", "f32"] {
+        let arguments = ["bench", "adapters", "--shape", "mixture", "--dtype", dtype, "--backend", "cpu", "--warmup", "1", "--iterations", "5", "--json"];
+        let value = object(&run(&arguments), "bench");
+        assert_eq!(names(&value), ["mixture of 8 experts top2, 4 x 512 r16 tokens16"]);
+        let result = &results(&value)[0];
+        assert_eq!((&result["status"], &result["launches"]), (&"measured".into(), &8.into()), "{result}");
+        assert!(result["checked"]["error_of_allowed"].as_f64() > Some(0.0));
+        assert_eq!(result["memory"]["lora_f16_bytes"], 4 * 8 * 2 * 512 * 16 * 2);
+    }
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn normed<D: Device>(session: &mut Session<D>, op: &Pointwise, args: &PointwiseA
     let host = pointwise::Host { weight: Some(by.weight.all()), bias: by.bias.as_ref().map(Values::all), ..pointwise::Host::new(x) };
     let small = Pointwise { rows: rows.len() as u64, ..op.clone() };
     let places = places(&rows, &(0..op.columns).collect::<Vec<_>>(), op.columns);
-    Ok(Sample { problem: Posed { op: small, host }.into(), places })
+    Ok(Sample::new(Posed { op: small, host }, places))
 }
 
 /// A sample a row: one row has no gap behind it.
@@ -91,7 +91,7 @@ fn rotated<D: Device>(session: &mut Session<D>, op: &Pointwise, args: &Pointwise
         let x = rows_of(session, &args.y, op.dtype, &[row], [op.columns, op.stride()])?;
         let position = positions.get(row as usize).copied().ok_or_else(|| Error::invalid("sample", "a position for each row", row))?;
         let host = pointwise::Host { positions: Some(vec![position]), ..pointwise::Host::new(x) };
-        Ok(Sample { problem: Posed { op: Pointwise { rows: 1, ..op.clone() }, host }.into(), places: places(&[row], &columns, op.stride()) })
+        Ok(Sample::new(Posed { op: Pointwise { rows: 1, ..op.clone() }, host }, places(&[row], &columns, op.stride())))
     };
     spread(draw, ROWS, op.rows).into_iter().map(sample).collect()
 }
@@ -108,7 +108,7 @@ fn product<D: Device>(session: &mut Session<D>, op: &Linear, args: &LinearArgs<D
         let x = rows_of(session, &args.x, op.dtype, rows, [op.d_in; 2])?;
         let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
         let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None };
-        Ok(Sample { problem: Posed { op: small, host }.into(), places: places(rows, &columns, op.d_out) })
+        Ok(Sample::new(Posed { op: small, host }, places(rows, &columns, op.d_out)))
     };
     rows.chunks(4).map(sample).collect()
 }
@@ -137,7 +137,7 @@ fn attended<D: Device>(session: &mut Session<D>, op: &Attention, args: &Attentio
         };
         let small = Attention { scale: op.scale, ..Attention::dense(op.dtype, 1, [1, 1], [1, keys], op.head_dim) };
         let places = places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim);
-        Ok(Sample { problem: Posed { op: small, host }.into(), places })
+        Ok(Sample::new(Posed { op: small, host }, places))
     };
     spread(draw, QUERIES, op.batch * op.heads * op.q_len).into_iter().map(sample).collect()
 }
@@ -160,5 +160,5 @@ fn transformed<D: Device>(session: &mut Session<D>, op: &FusedMlp, args: &FusedM
     };
     // One sample: the weights of a wide model are a few gigabytes in float64.
     let small = FusedMlp { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
-    Ok(vec![Sample { problem: Posed { op: small, host }.into(), places: places(&rows, &columns, op.d_out) }])
+    Ok(vec![Sample::new(Posed { op: small, host }, places(&rows, &columns, op.d_out))])
 }
