@@ -35,7 +35,7 @@ pub fn launches<D: Device>(session: &mut Session<D>, count: u64, dtype: DType, d
         x = y;
     }
     let samples = move |_: &mut Session<D>| {
-        let problem = Posed { op: least(dtype), host: Host::new(values.all()) }.into();
+        let problem = Posed { op: least(dtype), host: Host::new(values.all()) };
         Ok(vec![Sample::new(problem, (0..ELEMENTS).collect())])
     };
     let probes = vec![super::sample::Probe { output: x, samples: Box::new(samples), before: None }];

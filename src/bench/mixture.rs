@@ -7,7 +7,7 @@ use super::adapters::bytes;
 use super::operand::{Values, spread};
 use super::population::{Population, op};
 use super::sample::{Memory, Placed, Probe, Sample, places};
-use crate::cases::{Draw, Posed};
+use crate::cases::{Draw, Posed, Problem};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -98,7 +98,7 @@ impl Mixture {
                 let posed = population.posed(projection, self.expert(row, choice), own.to_vec(), y)?;
                 let op = CodebookGemm { accumulate: true, scaled_by: ScaledBy::Token, ..posed.op };
                 let host = Host { scaling: vec![f64::from(self.gate(choice))], ..posed.host };
-                let problem = Posed { op, host }.into();
+                let problem: Problem = Posed { op, host }.into();
                 let found = expect(&problem)?.pop().ok_or_else(|| Error::invalid("sample", "one output", "none"))?;
                 allowed.push(found.tolerance.max_abs);
                 y = found.elements.iter().map(|element| self.dtype.round(element.unwrap_or_default())).collect();
