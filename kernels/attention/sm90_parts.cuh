@@ -26,11 +26,11 @@ struct alignas(8) Part {
 };
 
 // PLAN_PARTS, from the host: as many as the lists may have.
-struct PartPlan {
+struct alignas(16) PartPlan {
+    u32 wanted[RUN];         // what the rows say that each warp looked at; read 16 bytes at a time, in which nothing lies that changes meanwhile
     Part list[PLAN_PARTS];
     u32 totals[KINDS + 1];   // parts of each kind, longest first; then those that need a slot
     u32 total;               // none where there is no plan
-    u32 wanted[RUN];         // what the rows say that each warp looked at
 };
 
 // Of each kind, and of slots, the parts in the rows of each thread; then those in the rows before.
