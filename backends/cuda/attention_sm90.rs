@@ -8,7 +8,7 @@ use super::attention_sm80 as sm80;
 use super::attention_sm90_order::{OneTile, band, by_steps, cluster, shares_keys};
 use super::attention_sm90_tile::{GROUP, LISTED, PANEL, ROWS, Tile, TmaParams, WIDEST, units, work};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
-use super::tma::{Layout, Swizzle, TensorMap};
+use super::tma::{Layout, Promotion, Swizzle, TensorMap};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -66,7 +66,7 @@ impl Described {
 
     fn layout(&self, dtype: DType) -> Layout<'_> {
         let swizzle = if self.box_dims[0] == PANEL as u32 { Swizzle::B128 } else { Swizzle::B64 };
-        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle }
+        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle, promotion: Promotion::B256 }
     }
 }
 

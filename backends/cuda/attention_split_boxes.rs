@@ -6,7 +6,7 @@ use super::attention_sm80 as sm80;
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
 use super::params::params;
-use super::tma::{Layout, Swizzle};
+use super::tma::{Layout, Promotion, Swizzle};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -161,7 +161,7 @@ impl Described {
     }
 
     fn layout(&self, dtype: DType) -> Layout<'_> {
-        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle: Swizzle::B128 }
+        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle: Swizzle::B128, promotion: Promotion::B128 }
     }
 }
 

@@ -8,7 +8,7 @@ use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address,
 use super::linear_tensor::{product, unpacked};
 use super::params::params;
 use super::repack::padded;
-use super::tma::{Layout, Swizzle, TensorMap};
+use super::tma::{Layout, Promotion, Swizzle, TensorMap};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -142,7 +142,9 @@ fn unit(dtype: DType, groups: u64) -> Unit {
 /// With tensor maps: of W a block's part of a step in the order that the kernel tells, of the residual runs of 32 columns of 64 rows.
 fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weight, shift]: [u64; 2]) -> Result<NormParams> {
     let (rows, k, stride) = (product.rows, product.depth, product.w_stride);
-    let map = |dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle, start| Layout { dtype, dims, strides, box_dims, swizzle }.encode_at(start);
+    let map = |dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle, start| {
+        Layout { dtype, dims, strides, box_dims, swizzle, promotion: Promotion::B128 }.encode_at(start)
+    };
     let w_box = [STEP as u32, 2, 4, 4, (COLUMNS / RUN / CLUSTER) as u32];
     let residual_map = match product.residual {
         0 => TensorMap::NONE,

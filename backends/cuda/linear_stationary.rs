@@ -6,7 +6,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
 use super::linear_tensor::{early, product, takes_basis, unpacked};
 use super::repack::padded;
-use super::tma::{Layout, Swizzle};
+use super::tma::{Layout, Promotion, Swizzle};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -107,7 +107,14 @@ fn unit(dtype: DType, activation: ActivationForm) -> Unit {
 /// With tensor maps: of X half a tile a block, of W a step of the slab in the order that the kernel tells.
 fn gemm_params(product: &Product<'_>) -> Result<GemmParams> {
     let (dtype, k) = (product.dtype, product.depth);
-    let x = Layout { dtype, dims: &[k, product.rows], strides: &[product.x_stride], box_dims: &[STEP as u32, (TILE / CLUSTER) as u32], swizzle: Swizzle::B128 };
+    let x = Layout {
+        dtype,
+        dims: &[k, product.rows],
+        strides: &[product.x_stride],
+        box_dims: &[STEP as u32, (TILE / CLUSTER) as u32],
+        swizzle: Swizzle::B128,
+        promotion: Promotion::B128,
+    };
     let stride = product.w_stride;
     let w = Layout {
         dtype,
@@ -115,6 +122,7 @@ fn gemm_params(product: &Product<'_>) -> Result<GemmParams> {
         strides: &[stride, 8 * stride, 2 * stride, RUN * stride],
         box_dims: &[STEP as u32, 2, 4, 4, (SLAB / RUN) as u32],
         swizzle: Swizzle::B128,
+        promotion: Promotion::B128,
     };
     Ok(GemmParams { x_map: x.encode_at(address(&product.x))?, w_map: w.encode_at(address(&product.w))?, ..product.params() })
 }

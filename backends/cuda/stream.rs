@@ -2,7 +2,7 @@
 
 use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan};
-use super::tma::{Layout, Swizzle};
+use super::tma::{Layout, Promotion, Swizzle};
 use super::wgmma::WgmmaTile;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -189,7 +189,15 @@ impl StreamTile {
     pub(super) fn params(&self, product: &Product<'_>, tile_rows: u32) -> Result<GemmParams> {
         let map = |slice, rows: u64, stride: u64, box_rows: u64| {
             let box_dims = [64, box_rows as u32];
-            Layout { dtype: product.dtype, dims: &[product.depth, rows], strides: &[stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
+            Layout {
+                dtype: product.dtype,
+                dims: &[product.depth, rows],
+                strides: &[stride],
+                box_dims: &box_dims,
+                swizzle: Swizzle::B128,
+                promotion: Promotion::B128,
+            }
+            .encode(slice)
         };
         let parts = if product.gate.is_some() { 1 } else { 2 };
         let mut params = product.params();

@@ -55,6 +55,15 @@ impl Swizzle {
     }
 }
 
+/// How many bytes at a time a copy asks device memory for, once a line that it wants is not in the second-level cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promotion {
+    /// 128: for what is read once and at the memory's speed.
+    B128,
+    /// 256: for tiles, whose next step reads on where this one ends, so that each wait for memory brings two.
+    B256,
+}
+
 /// A tensor in device memory, and the box that one copy moves. The first axis is the contiguous one.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
@@ -68,6 +77,8 @@ pub struct Layout<'a> {
     pub box_dims: &'a [u32],
     /// How the box lies in shared memory.
     pub swizzle: Swizzle,
+    /// How it is brought from memory.
+    pub promotion: Promotion,
 }
 
 impl Layout<'_> {
@@ -116,6 +127,10 @@ impl Layout<'_> {
             Swizzle::B64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
             Swizzle::B128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
         };
+        let promotion = match self.promotion {
+            Promotion::B128 => sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            Promotion::B256 => sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        };
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: every array is as long as the count of axes says, as `validate` has seen; stores one description.
         let made = unsafe {
@@ -130,7 +145,7 @@ impl Layout<'_> {
                 steps.as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
-                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                promotion,
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
@@ -144,7 +159,7 @@ mod tests {
     use super::*;
 
     fn layout<'a>(dims: &'a [u64], strides: &'a [u64], box_dims: &'a [u32]) -> Layout<'a> {
-        Layout { dtype: DType::F16, dims, strides, box_dims, swizzle: Swizzle::B128 }
+        Layout { dtype: DType::F16, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Promotion::B128 }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::adapter_basis::{AdaptedParams, AdapterSums};
 use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan, Target, address};
-use super::tma::{Layout, Swizzle};
+use super::tma::{Layout, Promotion, Swizzle};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -234,7 +234,7 @@ impl WgmmaTile {
     }
 
     fn layout<'a>(dtype: DType, dims: &'a [u64; 2], strides: &'a [u64; 1], box_dims: &'a [u32; 2]) -> Layout<'a> {
-        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128 }
+        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Promotion::B256 }
     }
 
     /// Whether TMA can read [rows, depth] elements with that stride, wherever they start, or why not.
@@ -279,7 +279,15 @@ impl Product<'_> {
         let (stride, eights) = (self.w_stride, self.columns / 8);
         let runs = |slice: &Slice<Cuda>, count: u32| {
             let (dims, box_dims) = ([self.depth, 2, eights, 4], [WgmmaTile::DEPTH as u32, 2, count, 4]);
-            Layout { dtype: self.dtype, dims: &dims, strides: &[stride, 8 * stride, 2 * stride], box_dims: &box_dims, swizzle: Swizzle::B128 }.encode(slice)
+            Layout {
+                dtype: self.dtype,
+                dims: &dims,
+                strides: &[stride, 8 * stride, 2 * stride],
+                box_dims: &box_dims,
+                swizzle: Swizzle::B128,
+                promotion: Promotion::B256,
+            }
+            .encode(slice)
         };
         params.x_map = rows(&self.x, self.rows, self.x_stride, tile.x_rows(self.rows))?;
         if params.vector == 0 || tile.is_single() {
@@ -330,6 +338,7 @@ impl Product<'_> {
             strides: &[stride, 8 * stride, 2 * stride, run * stride],
             box_dims: &[WgmmaTile::DEPTH as u32, 2, 4, 4, (tile.columns / 2 / run) as u32],
             swizzle: Swizzle::B128,
+            promotion: Promotion::B256,
         };
         let gemm = GemmParams {
             x_map: WgmmaTile::layout(self.dtype, &[k, self.rows], &[self.x_stride], &x_box).encode(&self.x)?,
