@@ -31,7 +31,10 @@ template <u32 FORM> __device__ __forceinline__ f32 activate_form(const GemmParam
         // A NaN stays one.
         return max_or_nan(x, p.floor);
     } else if constexpr (FORM == SIGMOID) {
-        return __fdividef(x, 1.0f + __expf(-x * (p.sigmoid_a + p.sigmoid_b * x * x)));
+        // 2 to the power of this is e^(−x·(a + b·x²)), whose subnormal numbers are as good as zero.
+        constexpr f32 LOG2_E = 1.4426950408889634f;
+        f32 power = x * (-LOG2_E * p.sigmoid_a - LOG2_E * p.sigmoid_b * x * x);
+        return x * reciprocal_fast(1.0f + exp2_fast(power));
     } else {
         return activate(GELU_ERF, x);
     }
