@@ -9,6 +9,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
 use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{WgmmaLaunch, WgmmaTile};
+use super::wgmma_choice::Shape;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -72,7 +73,7 @@ fn token_bytes(op: &FusedMlp) -> u64 {
     intermediate_stride(op).saturating_add(copied_stride(op)).saturating_mul(op.dtype.size())
 }
 
-/// Tokens of a chunk: as many as leave the fewest multiprocessors idle in the last round of tiles of each product.
+/// Tokens of a chunk: as many as all chunks together take the least time with.
 pub(super) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
     let row = token_bytes(op);
     let most = MAX_WORKSPACE / row;
@@ -83,27 +84,24 @@ pub(super) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<
     if tokens <= most || most < TILE_ROWS {
         return Ok(tokens.min(most));
     }
-    let time = |rows: u64| {
-        let whole = (tokens / rows) as f64 * chunk_time(op, rows, target);
-        whole + if tokens.is_multiple_of(rows) { 0.0 } else { chunk_time(op, tokens % rows, target) }
-    };
-    let sizes = (1..=most / TILE_ROWS).rev().map(|tiles| tiles * TILE_ROWS);
+    let time = |rows| tiles(op, rows, target).into_iter().map(|(_, time)| time).sum::<f64>();
+    let sizes = (1..=most / TILE_ROWS).rev().map(|tiles| (tiles * TILE_ROWS, time(tiles * TILE_ROWS)));
     // The first of equals: the largest, which starts the fewest kernels.
-    Ok(sizes.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(TILE_ROWS))
+    Ok(sizes.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(TILE_ROWS, |(rows, _)| rows))
 }
 
-fn products(op: &FusedMlp, rows: u64) -> [(u64, u64, u64, bool); 2] {
-    [(rows, op.d_ff, op.d_model, op.gated), (rows, op.d_out, op.d_ff, false)]
-}
-
-fn chunk_time(op: &FusedMlp, rows: u64, target: &Target) -> f64 {
-    let products = products(op, rows);
-    tiles(products, target).into_iter().zip(products).map(|(tile, product)| tile.time(product, target)).sum()
-}
-
-/// The tile of each product.
-fn tiles([up, down]: [(u64, u64, u64, bool); 2], target: &Target) -> [WgmmaTile; 2] {
-    [WgmmaTile::choose(WgmmaTile::OF_UP, up, target), WgmmaTile::choose(WgmmaTile::OF_DOWN, down, target)]
+/// The tile of each product where chunks have that many rows, and how long it takes for all of them. The last chunk, which may be a shorter
+/// one, takes the same kernels.
+fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f64); 2] {
+    let tokens = op.tokens.max(1);
+    let chunks = [(rows, tokens / rows), (tokens % rows, 1)];
+    let product = |outputs, depth| chunks.map(|(rows, times)| (Shape { rows, outputs, depth }, times));
+    // The two weights of the gated form are one in a tile.
+    let (up, of_up) = (product(if op.gated { 2 * op.d_ff } else { op.d_ff }, op.d_model), WgmmaTile::OF_UP.into_iter());
+    [
+        WgmmaTile::least(of_up.filter(|tile| !op.gated || tile.gates()), &up, target),
+        WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter(), &product(op.d_out, op.d_ff), target),
+    ]
 }
 
 fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
@@ -112,7 +110,7 @@ fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
 }
 
 fn wgmma_tiles(op: &FusedMlp, target: &Target) -> [WgmmaTile; 2] {
-    tiles(products(op, chunk_rows(op, target).unwrap_or(op.tokens)), target)
+    tiles(op, chunk_rows(op, target).unwrap_or(op.tokens), target).map(|(tile, _)| tile)
 }
 
 pub(super) fn workspace(op: &FusedMlp, target: &Target) -> u64 {
@@ -182,7 +180,7 @@ fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: Acti
     let mut defines = [down.defines(), INSTEAD.defines(), up.up_defines().into()].concat();
     defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
     Unit {
-        name: format!("fused_mlp/sm90 {dtype}, {}, {} and {} columns, {}", form(gated), up.columns, down.columns, activation.name()),
+        name: format!("fused_mlp/sm90 {dtype}, {}, {}; {}; {}", form(gated), up.name(), down.name(), activation.name()),
         source: source!("fused_mlp/sm90.cu"),
         headers: vec![gemm_header(), adapter_header(), repack_header()],
         defines,
@@ -355,13 +353,19 @@ mod tests {
 
     #[test]
     fn both_products_of_an_mlp_fill_whole_rounds() {
-        let widths = |rows, [up, down]: [(u64, u64); 2]| {
-            let choose = |tiles, (outputs, depth)| WgmmaTile::choose(tiles, (rows, outputs, depth, false), &H200).columns;
-            [choose(WgmmaTile::OF_UP, up), choose(WgmmaTile::OF_DOWN, down)]
-        };
-        // Llama-2's: 7B, 13B, 70B.
-        assert_eq!(widths(512, [(11008, 4096), (4096, 11008)]), [168, 128]);
-        assert_eq!([512, 1024].map(|rows| widths(rows, [(13824, 5120), (5120, 13824)])), [[224, 160]; 2]);
-        assert_eq!(widths(512, [(28672, 8192), (8192, 28672)]), [224, 256]);
+        let widths = |tokens, d_model, d_ff| wgmma_tiles(&op(tokens, d_model, d_ff), &H200).map(|tile| (tile.columns, tile.last));
+        assert_eq!([256, 512].map(|tokens| widths(tokens, 4096, 11008)), [[(168, 168), (128, 128)]; 2]);
+        assert_eq!([1024, 4096].map(|tokens| widths(tokens, 4096, 11008)), [[(256, 160), (256, 256)]; 2]);
+        assert_eq!([512, 1024].map(|tokens| widths(tokens, 5120, 13824)), [[(256, 168), (160, 160)]; 2]);
+        let gated = FusedMlp { gated: true, ..op(2048, 4096, 11008) };
+        assert_eq!(wgmma_tiles(&gated, &H200), [WgmmaTile::MIDDLE, WgmmaTile::WIDE], "half of its columns are whole in runs of 32");
+    }
+
+    #[test]
+    fn the_last_chunk_takes_the_tiles_of_the_others() {
+        // 5,376 tokens are 126 tiles of 256 outputs of the second product, but what is left, 66, would be so too.
+        let op = op(8192, 768, 3072);
+        assert_eq!(chunk_rows(&op, &H200), Ok(4096));
+        assert_eq!(wgmma_tiles(&op, &H200), [WgmmaTile::WIDE, WgmmaTile::MIDDLE]);
     }
 }

@@ -43,6 +43,9 @@ params! {
         adds: u32,
         /// Whether bias, residual and y can be moved 16 bytes at a time.
         vector: u32,
+        /// Columns of wide tiles, where `tile/wgmma_widths.cuh` has tiles of two widths.
+        wide: u32,
+        unused: u32,
     }
 }
 
@@ -182,6 +185,8 @@ impl Product<'_> {
             sigmoid_b,
             adds: u32::from(self.adds),
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
+            wide: 0,
+            unused: 0,
         }
     }
 

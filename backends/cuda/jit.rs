@@ -46,6 +46,7 @@ headers! {
     "tile/wgmma_parts.cuh",
     "tile/wgmma_ring.cuh",
     "tile/wgmma_single.cuh",
+    "tile/wgmma_widths.cuh",
     "tile/rows_gemm.cuh",
     "tile/stream_gemm.cuh",
     "tile/stream_sums.cuh",

@@ -73,7 +73,7 @@ fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
 /// The tile of a product that makes h of the adapters' basis itself.
 fn basis_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
     let delta = op.delta.as_ref().filter(|delta| delta.slices.len() == 1 && has_basis(delta))?;
-    WgmmaTile::choose_with_basis((op.tokens, delta.slices[0].d_out, padded(op.d_in), false), target)
+    WgmmaTile::choose_with_basis(Shape { outputs: delta.slices[0].d_out, ..shape(op) }, target)
 }
 
 fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {

@@ -1,4 +1,4 @@
-//! Which tile of `kernels/tile/wgmma_gemm.cuh`, `wgmma_parts.cuh` or `wgmma_single.cuh` a product of `linear` takes: what the model below
+//! Which tile of `kernels/tile/wgmma_gemm.cuh`, `wgmma_widths.cuh`, `wgmma_parts.cuh` or `wgmma_single.cuh` a product of `linear` takes: what the model below
 //! says takes the least time. One model for every shape: tiles, rounds of multiprocessors, steps of K, bytes, and the exchange of sums.
 //! And which those of `fused_mlp`, and those with a basis, take.
 
@@ -17,7 +17,9 @@ pub(super) struct Shape {
 mod cost {
     /// From a launch to its first products, and from the last outputs to the next launch.
     pub(super) const LAUNCH: f64 = 5.5;
-    /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs; and, of several rounds, what the widest gain on others.
+    /// The same in `fused_mlp`, where the launch before is its own; and what chunks of fewer tokens lose.
+    pub(super) const NEXT: f64 = 4.0;
+    /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs; and what narrower ones lose behind wide ones.
     pub(super) const STEP: f64 = 0.026;
     pub(super) const COLUMN: f64 = 0.0028;
     pub(super) const OUTPUTS: f64 = 1.2;
@@ -31,6 +33,9 @@ mod cost {
     pub(super) const MEET: f64 = 2.0;
     pub(super) const MEET_OUTSIDE: f64 = 1.9;
 }
+
+/// Rounds of the last tiles, at most, that take the place of wide ones.
+const NARROW_ROUNDS: u64 = 3;
 
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
 const TILE_ROWS: u64 = 64;
@@ -46,17 +51,52 @@ impl Shape {
         self.depth >= WgmmaTile::CUT_DEPTH && (self.outputs >= WgmmaTile::CUT_OUTPUTS || self.depth > WgmmaTile::CUT_DEPTH)
     }
 
+    /// Of rounds of tiles of that width.
+    fn rounds(&self, tile: &WgmmaTile, columns: u64, rounds: u64) -> f64 {
+        let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
+        rounds as f64 * (steps * (cost::STEP + cost::COLUMN * columns as f64) + cost::OUTPUTS)
+    }
+
+    /// Of a tile of two widths, how many columns of tiles are wide, whole rounds of them or nearly; how many rounds there are in all, and their
+    /// time. None where outputs are not whole in eights, which kernels of one width are for.
+    fn widths(&self, tile: &WgmmaTile, target: &Target) -> Option<(u64, u64, f64)> {
+        let (clusters, down) = (tile.room(target) / tile.cluster(), self.rows.div_ceil(2 * WgmmaTile::ROWS).max(1));
+        let whole = (self.outputs / tile.columns).saturating_mul(down) / clusters;
+        let split = |round: u64| {
+            let wide = clusters * round / down;
+            let left = self.outputs.checked_sub(wide * tile.columns).filter(|&left| left > 0)?;
+            let (first, all) = ((wide * down).div_ceil(clusters), ((wide + left.div_ceil(tile.last)) * down).div_ceil(clusters));
+            let time = self.rounds(tile, tile.columns, first) + cost::NARROWER * self.rounds(tile, tile.last, all - first);
+            Some((wide, all, time))
+        };
+        let rounds = whole.saturating_sub(NARROW_ROUNDS)..=whole;
+        rounds.filter(|_| self.outputs.is_multiple_of(8)).filter_map(split).min_by(|a, b| a.2.total_cmp(&b.2))
+    }
+
+    /// Of a tile of two widths, the columns of tiles that are wide.
+    pub(super) fn wide(&self, tile: &WgmmaTile, target: &Target) -> u64 {
+        if tile.has_widths() { self.widths(tile, target).map_or(0, |(wide, ..)| wide) } else { 0 }
+    }
+
+    /// Whether a tile is one of two widths and of no use: none would be wide.
+    fn narrow_alone(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        tile.has_widths() && self.wide(tile, target) == 0
+    }
+
     /// Of a tile.
     fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
         let parts = tile.parts();
         let blocks = tile.blocks(self.rows, self.outputs, false);
         let room = tile.room(target);
-        let rounds = blocks.div_ceil(room) as f64;
         let idle = 1.0 - blocks.min(room) as f64 / room as f64;
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(parts) as f64;
         let rows = self.rows.min(WgmmaTile::ROWS) as f64;
-        let price = if rounds > 1.0 && *tile != WgmmaTile::WIDE { cost::NARROWER } else { 1.0 };
-        let products = price * rounds * (steps * (cost::STEP + cost::COLUMN * tile.columns as f64) + cost::OUTPUTS);
+        let (rounds, products) = if tile.has_widths() {
+            self.widths(tile, target).map_or((1, f64::INFINITY), |(_, rounds, time)| (rounds, time))
+        } else {
+            let rounds = blocks.div_ceil(room);
+            (rounds, self.rounds(tile, tile.columns, rounds))
+        };
         // Of what the blocks of a cluster share each brings its part.
         let (x, w) = match tile.shares {
             Shares::W | Shares::Both(_) => (rows, 0.5 * tile.columns as f64),
@@ -65,7 +105,7 @@ impl Shape {
         };
         let read = blocks as f64 * steps * (x + w) * 2.0 * WgmmaTile::DEPTH as f64;
         let exchange = if tile.meets_outside() { cost::MEET_OUTSIDE } else { cost::MEET } * (parts as f64).log2();
-        let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds - 1.0) * cost::OUTPUTS;
+        let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds as f64 - 1.0) * cost::OUTPUTS;
         cost::LAUNCH + products.max(memory).max(read / cost::CACHE) + exchange
     }
 
@@ -73,7 +113,7 @@ impl Shape {
     pub(super) fn choose(&self, target: &Target) -> WgmmaTile {
         // Of a single tile of rows there is none below: blocks beside each other share it.
         let takes = |tile: &WgmmaTile| match tile.shares {
-            Shares::W => self.rows > WgmmaTile::ROWS,
+            Shares::W => self.rows > WgmmaTile::ROWS && !self.narrow_alone(tile, target),
             Shares::X => self.rows <= WgmmaTile::ROWS,
             Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
             Shares::Tile(_) | Shares::Both(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
@@ -90,38 +130,21 @@ impl Shape {
 }
 
 impl WgmmaTile {
-    /// The tile of `tiles` that takes the least time for a product (rows, outputs, depth, gated) of `fused_mlp`.
-    pub(super) fn choose<const N: usize>(tiles: [Self; N], product: (u64, u64, u64, bool), target: &Target) -> Self {
-        tiles
-            .into_iter()
-            .filter(|tile| tile.gates() || !product.3)
-            .min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
-            .unwrap_or(Self::WIDE)
+    /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
+    pub(super) fn least(tiles: impl Iterator<Item = Self>, products: &[(Shape, u64)], target: &Target) -> (Self, f64) {
+        let takes = |tile: &Self| products.first().is_none_or(|(shape, _)| !shape.narrow_alone(tile, target));
+        let there = || products.iter().filter(|(shape, times)| shape.rows * times > 0);
+        let time = |tile: &Self| there().map(|(shape, times)| *times as f64 * (shape.time(tile, target) - cost::LAUNCH + cost::NEXT)).sum::<f64>();
+        let timed = tiles.filter(takes).map(|tile| (tile, time(&tile)));
+        timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((Self::WIDE, f64::INFINITY))
     }
 
     /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
     /// row gets is the same from both.
-    pub(super) fn choose_with_basis(product: (u64, u64, u64, bool), target: &Target) -> Option<Self> {
-        let (_, outputs, depth, gated) = product;
-        let short = !gated && depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
-        let tiles = [Self::MIDDLE, Self::NARROW].into_iter().filter(|_| short);
-        tiles.min_by(|a, b| a.time(product, target).total_cmp(&b.time(product, target)))
-    }
-
-    /// In columns × depth of a multiprocessor's work on 128 rows, whole rounds of tiles.
-    pub(super) fn time(&self, product: (u64, u64, u64, bool), target: &Target) -> f64 {
-        let (rows, outputs, _, gated) = product;
-        let rounds = self.blocks(rows, outputs, gated).div_ceil(u64::from(target.units));
-        // A narrow tile reads as much X for half the products.
-        let price = match self.columns {
-            256 => 1.0,
-            224 => 1.04,
-            192 => 1.07,
-            160 | 168 => 1.09,
-            _ => 1.15,
-        };
-        // What it takes to begin and to end.
-        price * rounds as f64 * self.columns as f64 * (product.2 + 256) as f64
+    pub(super) fn choose_with_basis(shape: Shape, target: &Target) -> Option<Self> {
+        let Shape { outputs, depth, .. } = shape;
+        let short = depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
+        short.then(|| Self::least([Self::MIDDLE, Self::NARROW].into_iter(), &[(shape, 1)], target).0)
     }
 }
 
@@ -139,16 +162,26 @@ mod tests {
 
     #[test]
     fn widths_fill_whole_rounds() {
-        for (rows, outputs, depth, columns) in [
-            (512, 5120, 5120, 160),
-            (1024, 5120, 13824, 160),
-            (512, 11008, 4096, 168),
-            (1024, 13824, 5120, 224),
-            (512, 28672, 8192, 224),
-            (8192, 8192, 8192, 256),
-        ] {
+        for (rows, outputs, depth, columns) in [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256)] {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::W), "{rows} × {outputs} × {depth}");
         }
+    }
+
+    #[test]
+    fn wide_tiles_fill_whole_rounds_and_narrower_ones_the_last() {
+        for (rows, outputs, depth, last, wide) in [
+            (512, 13824, 5120, 168, 33),
+            (1024, 11008, 4096, 160, 33),
+            (1024, 13824, 5120, 168, 33),
+            (2048, 13824, 5120, 160, 49),
+            (2048, 5120, 13824, 128, 16),
+        ] {
+            let shape = Shape { rows, outputs, depth };
+            let tile = shape.choose(&H200);
+            assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, last, wide), "{rows} × {outputs} × {depth}");
+        }
+        let odd = Shape { rows: 1024, outputs: 13823, depth: 5120 };
+        assert!(!odd.choose(&H200).has_widths(), "outputs that are not whole in eights");
     }
 
     #[test]

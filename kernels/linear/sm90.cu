@@ -3,6 +3,7 @@
 
 #include "tile/wgmma_parts.cuh"
 #include "tile/wgmma_single.cuh"
+#include "tile/wgmma_widths.cuh"
 #include "linear/mma.cuh"
 #include "tile/repack_operands.cuh"
 #if WGMMA_BASIS
@@ -23,7 +24,11 @@ template <bool ODD> __device__ __forceinline__ void linear_tiles(const TileParam
 #elif WGMMA_SINGLE
     wgmma_single<WGMMA_COLUMNS, WGMMA_STAGES, WGMMA_PARTS, ACTIVATION_FORM, ODD>(p, shared);
 #else
-    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, ODD>(p, shared);
+    if constexpr (ODD) {
+        wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, true>(p, shared);
+    } else {
+        wgmma_tiles<WGMMA_COLUMNS, WGMMA_LAST, WGMMA_STAGES, false, ACTIVATION_FORM>(p, shared);
+    }
 #endif
 }
 

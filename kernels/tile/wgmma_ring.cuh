@@ -73,9 +73,10 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
     }
 
     // d = the products of steps `begin` to `end` of K, of warp group `group`, the same in all lanes. The last of them are still under way:
-    // wait, then release the stage whose number this gives. APART: the second warp group ends behind the first.
-    template <bool APART = true>
-    __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[WIDTH / 2]) const {
+    // wait, then release the stage whose number this gives. APART: the second warp group ends behind the first. SUMS: columns of the tile, of which
+    // there may be fewer than the ring has room for.
+    template <bool APART = true, u32 SUMS = WIDTH>
+    __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[SUMS / 2]) const {
         u64 x_tiles = wgmma_descriptor(shared_address(tiles) + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
         u64 w_tiles = wgmma_descriptor(shared_address(tiles) + WGMMA_X_BYTES, 16, 8 * PANEL, SWIZZLE_128);
         // With fewer steps the first could come by a second time before the other has.
@@ -91,7 +92,7 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
 #pragma unroll
             for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
                 // 16 elements are 32 bytes; addresses in descriptors count 16.
-                wgmma_ss<element, WIDTH>(d, x + k * 2, w + k * 2, step > begin || k > 0);
+                wgmma_ss<element, SUMS>(d, x + k * 2, w + k * 2, step > begin || k > 0);
             }
             wgmma_commit();
             // All but this step's are done, and so is the stage before.

@@ -91,6 +91,12 @@ pub(super) fn cases() -> Vec<Case> {
         let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 300, [d_model, d_ff, d_out]) };
         cases.push(case(format!("widths{}", d_ff.max(d_out)), wide).large());
     }
+    // Tiles of two widths.
+    for (n, dims) in [[72, 27_000, 24], [72, 27_496, 24], [24, 72, 42_000]].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 130, dims) };
+        cases.push(case(format!("two_widths{}", dims[1].max(dims[2])), wide).large());
+    }
     cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])).large());
     // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.
     cases.push(case("few_tokens_wide", op(DType::BF16, 5, [40, 128, 5003])));

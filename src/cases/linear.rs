@@ -188,6 +188,12 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("tiles", Linear::new(dtype, [200, 391, 1000])));
         cases.push(with_delta("delta_rank16", Linear::new(dtype, [37, 72, 64]), CodeWidth::Bytes, 16));
     }
+    // Tiles of two widths on an H200: a round of wide ones or two, and one that narrower ones fill, of each width.
+    for (n, d_out) in [42_000, 27_000, 27_496, 31_000].into_iter().enumerate() {
+        let (dtype, activation) = (if n % 2 == 0 { DType::F16 } else { DType::BF16 }, Some(Activation::ALL[n % Activation::ALL.len()]));
+        let everything = Linear { bias: true, residual: true, activation, ..Linear::new(dtype, [130, d_out, 72]) };
+        cases.push(case(format!("two_widths{d_out}"), everything).large());
+    }
     cases.push(case("k4096", Linear::new(DType::F16, [2, 33, 4096])));
     cases.push(case("n4096", Linear::new(DType::BF16, [2, 4096, 32])));
     cases.push(case("tokens4096", Linear::new(DType::F16, [4096, 9, 8])));
