@@ -1,5 +1,5 @@
-//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh`, `wgmma_parts.cuh`
-//! and `wgmma_single.cuh`.
+//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh`, `wgmma_widths.cuh`,
+//! `wgmma_parts.cuh` and `wgmma_single.cuh`.
 
 use super::adapter_basis::{AdaptedParams, AdapterSums};
 use super::gemm::{GemmParams, Product};
@@ -379,26 +379,7 @@ impl Product<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jit::Arch;
     use super::*;
-
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
-
-    fn choose((rows, outputs, depth, _): (u64, u64, u64, bool)) -> WgmmaTile {
-        super::super::wgmma_choice::Shape { rows, outputs, depth }.choose(&H200)
-    }
-
-    #[test]
-    fn a_tile_is_as_small_as_the_work_asks_for() {
-        assert_eq!(choose((4096, 4096, 4096, false)), WgmmaTile::WIDE);
-        assert_eq!(choose((512, 4096, 4096, false)), WgmmaTile::NARROW, "64 wide tiles for 132 multiprocessors");
-        for tile in WgmmaTile::ALL {
-            assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
-        }
-        for tile in WgmmaTile::OF_UP {
-            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
-        }
-    }
 
     #[test]
     fn what_tma_cannot_read_is_refused() {

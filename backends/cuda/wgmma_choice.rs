@@ -161,6 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn a_tile_is_as_small_as_the_work_asks_for() {
+        assert_eq!(chosen(4096, 4096, 4096), (256, Shares::W));
+        assert_eq!(chosen(512, 4096, 4096), (128, Shares::W), "64 wide tiles for 132 multiprocessors");
+        for tile in WgmmaTile::ALL {
+            assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+        for tile in WgmmaTile::OF_UP {
+            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+    }
+
+    #[test]
     fn widths_fill_whole_rounds() {
         for (rows, outputs, depth, columns) in [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256)] {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::W), "{rows} × {outputs} × {depth}");
