@@ -166,6 +166,21 @@ fn rows_apart() -> Vec<Case> {
     let norm = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(DType::BF16, [130, 384, 77]) };
     cases.push(case("padded_norm", both(norm)));
     cases.push(case("padded_long_k", everything(DType::F16, [70, 1032, 4101]).with_padded_weights()).large());
+    // Many rows of x that start anywhere, while those of w do not: odd outputs, adapters, more than a band of rows, a stride that is odd of rows that
+    // are not.
+    cases.push(case("padded_w_odd_n", everything(DType::BF16, [520, 331, 137]).with_padded_weights()));
+    cases.push(case("padded_w_tokens513", everything(DType::BF16, [513, 72, 777]).with_padded_weights()));
+    cases.push(case("padded_w_bands", everything(DType::F16, [2310, 264, 777]).with_padded_weights()).large());
+    let op = Linear { x_stride: 523, ..everything(DType::F16, [600, 72, 520]) };
+    cases.push(case("strided_x_tokens600", op.clone()));
+    cases.push(with_delta("strided_x_tokens600_delta", op, CodeWidth::Four, 8));
+    // Few of them: tiles of w narrow and wide, more of them than blocks, K in quarters, in steps of which the last is nearly empty.
+    for (n, [tokens, d_out, d_in]) in
+        [[7, 17_001, 75], [30, 5001, 257], [64, 9003, 131], [50, 203, 4361], [100, 5001, 267], [16, 4097, 385]].into_iter().enumerate()
+    {
+        let dtype = [DType::F16, DType::BF16][n % 2];
+        cases.push(case(format!("padded_w_few_rows{tokens}_n{d_out}"), everything(dtype, [tokens, d_out, d_in]).with_padded_weights()));
+    }
     cases
 }
 
