@@ -38,7 +38,8 @@ params! {
         arrivals: [u32],
         /// Of a box.
         heads: u32,
-        unused: u32,
+        /// Whether k and v are the first to leave the second-level cache.
+        once: u32,
     }
 }
 
@@ -59,6 +60,9 @@ const LONGEST: u64 = 1 << 30;
 const LEAST_STEPS: u64 = 8;
 /// Multiprocessors that share an item, at most: its parts are joined by one.
 const MOST_PARTS: u64 = 4;
+/// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
+/// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
+const MOST_ONCE: u64 = 512 << 20;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +122,11 @@ impl Tile {
 /// Rows of a sequence and of the heads that share its keys.
 fn rows(op: &Attention) -> u64 {
     op.q_len.saturating_mul(op.heads / op.kv_heads)
+}
+
+/// Of k and v together, at most.
+fn kv_bytes(op: &Attention) -> u64 {
+    [op.batch, op.kv_heads, op.kv_len, op.head_dim].into_iter().fold(4, u64::saturating_mul)
 }
 
 /// Bytes of a row of a part: O, maximum and sum, on multiples of 16.
@@ -221,7 +230,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         parts,
         arrivals: parts + parts_bytes(op, &plan.target),
         heads: box_heads(op) as u32,
-        unused: 0,
+        once: (kv_bytes(op) < MOST_ONCE).into(),
     };
     // It waits for the launch before, and reads nothing until then.
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(plan.target.units, ((WARPS + 1) * 32) as u32) };

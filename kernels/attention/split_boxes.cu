@@ -5,7 +5,8 @@
 
 // The warps that multiply go over a stretch. `ended` takes what a warp has of an item, after its last step there.
 template <class Ended>
-__device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers, Ended ended) {
+__device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
+                                               BoxRing &ring, Ended ended) {
     const AttentionParams &p = params.common;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads, head = warp / shares, share = warp % shares;
     // Of a row's 128 bytes, 16 lie where its number says (swizzle).
@@ -13,7 +14,6 @@ __device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, c
     u32 k_at = rows_at + (lane % 8 + lane / 16 * 8) * BOX_ROW + (lane / 8 % 2 ^ lane % 8) * 16;
     u32 v_at = rows_at + lane % 16 * BOX_ROW + (lane / 16 ^ lane % 8) * 16;
     f32 factor = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950409f;
-    BoxRing ring;
     auto await = [&] { mbarrier_wait(&barriers.full[ring.slot], ring.phase); };
     auto release = [&] {
         __syncwarp();
@@ -73,10 +73,7 @@ __device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, c
 // An item that other blocks have keys of too.
 struct BoxCut {
     Item item;
-    u32 opening, closing;
-
-    BoxCut() = default;
-    __device__ __forceinline__ BoxCut(const Item &item, u32 each) : item(item), opening(item.start / each), closing((item.start + item.steps - 1) / each) {}
+    u32 opening, closing;   // blocks
 
     // A block's own place: for the item that starts before its stretch, or with it, and for the one that starts in it.
     __device__ __forceinline__ f32 *part(const SplitBoxesParams &p, u32 block, u32 each) const {
@@ -97,7 +94,8 @@ __device__ __forceinline__ void each_place(u32 rows, Joined joined, Use use) {
 extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split_boxes(const __grid_constant__ SplitBoxesParams params) {
     extern __shared__ __align__(1024) char slots[];
     __shared__ BoxBarriers barriers;
-    __shared__ u32 before[2];
+    __shared__ BoxCut cuts[2];   // items that others have keys of too
+    __shared__ u32 before[2];    // blocks that were counted for them before this one
     const AttentionParams &p = params.common;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < BOX_SLOTS; i++) {
@@ -112,13 +110,13 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split
     grid_wait();
     u32 warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads;
     Line line = {u32(p.kv_heads) / params.heads, shares * BOX_KEYS};
-    Stretch stretch = stretch_of(p, line, blockIdx.x, gridDim.x);
-    if (stretch.begin >= stretch.end) {
-        return;
-    }
+    Turns turns(p, line, blockIdx.x, gridDim.x);
+    BoxRing ring;
     if (warp == BOX_WARPS) {
         if (threadIdx.x % 32 == 0) {
-            bring_boxes(params, line, stretch, slots, barriers);
+            for (u32 turn = 0; turn <= turns.whole; turn++) {
+                bring_boxes(params, line, turns.of(line, turn, blockIdx.x, gridDim.x), slots, barriers, ring);
+            }
         }
         return;
     }
@@ -127,49 +125,12 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split
         finish(p, s, (item.group * params.heads + row / rows) * p.pack + of_head % p.pack, of_head / p.pack, i32(column), sum);
     };
     f32 *left = (f32 *)(slots + BOX_SLOTS * SLOT_BYTES);
-    BoxCut first, last;
-    u32 cuts = 0;
-    multiply_boxes(params, line, stretch, slots, barriers,
-                   [&](const Item &item, const Sequence &s, const f32(&most)[1][2], const f32(&total)[1][2], const f32(&o)[1][TILES][4]) {
-        BoxCut cut(item, stretch.each);
-        u32 rows = u32(s.q_len) * p.pack;
-        bool whole = cut.opening == cut.closing;
-        f32 *part = cut.part(params, blockIdx.x, stretch.each);
-        leave_rows(left + warp * rows * PART_ROW, rows, most, total, o);
-        named_barrier_sync(1, BOX_JOINED);
-        auto of_warps = [&](u32 row, u32 column) {
-            Partial sum = no_keys();
-            for (u32 share = 0; share < shares; share++) {
-                sum.join(partial_at(left, (row / rows * shares + share) * rows + row % rows, column));
-            }
-            return sum;
-        };
-        each_place(params.heads * rows, of_warps, [&](u32 row, u32 column, const Partial &sum) {
-            if (whole) {
-                write(item, s, row, column, sum);
-                return;
-            }
-            *(float4 *)(part + row * PART_ROW + column) = sum.o;
-            if (column == 0) {
-                *(float2 *)(part + row * PART_ROW + HEAD_DIM) = {sum.most, sum.total};
-            }
-        });
-        if (!whole) {
-            (cuts++ == 0 ? first : last) = cut;
-        }
-        named_barrier_sync(1, BOX_JOINED);
-    });
-
-    // Counted at the very end, both together: an answer takes microseconds while keys are under way. The block that counts last joins
-    // the parts in the order of the keys.
-    if (threadIdx.x < cuts) {
-        before[threadIdx.x] = count_arrival(params.arrivals + (threadIdx.x == 0 ? first : last).opening);
-    }
-    named_barrier_sync(1, BOX_JOINED);
-    auto join = [&](const BoxCut &cut, u32 which) {
-        if (which >= cuts || before[which] != cut.closing - cut.opening) {
+    u32 cut_items = 0, each = turns.first.each, arrived = 0;
+    auto join = [&](u32 which) {
+        if (which >= cut_items || before[which] != cuts[which].closing - cuts[which].opening) {
             return;
         }
+        BoxCut cut = cuts[which];
         constexpr u32 TOGETHER_PARTS = 8;   // so that their loads are under way together
         Sequence s = sequence_of(p, cut.item.batch);
         auto of_blocks = [&](u32 row, u32 column) {
@@ -178,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split
                 Partial some[TOGETHER_PARTS];
 #pragma unroll
                 for (u32 i = 0; i < TOGETHER_PARTS; i++) {
-                    some[i] = block + i <= cut.closing ? partial_at(cut.part(params, block + i, stretch.each), row, column) : no_keys();
+                    some[i] = block + i <= cut.closing ? partial_at(cut.part(params, block + i, each), row, column) : no_keys();
                 }
 #pragma unroll
                 for (u32 i = 0; i < TOGETHER_PARTS; i++) {
@@ -192,6 +153,54 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split
             params.arrivals[cut.opening] = 0;   // for the next launch
         }
     };
-    join(first, 0);
-    join(last, 1);
+    for (u32 turn = 0; turn <= turns.whole; turn++) {
+        Stretch stretch = turns.of(line, turn, blockIdx.x, gridDim.x);
+        multiply_boxes(params, line, stretch, slots, barriers, ring,
+                       [&](const Item &item, const Sequence &s, const f32(&most)[1][2], const f32(&total)[1][2], const f32(&o)[1][TILES][4]) {
+            BoxCut cut = {item, item.start / each, (item.start + item.steps - 1) / each};
+            u32 rows = u32(s.q_len) * p.pack;
+            bool whole = stretch.begin <= item.start && item.start + item.steps <= stretch.end;
+            f32 *part = cut.part(params, blockIdx.x, each);
+            leave_rows(left + warp * rows * PART_ROW, rows, most, total, o);
+            named_barrier_sync(1, BOX_JOINED);
+            auto of_warps = [&](u32 row, u32 column) {
+                Partial sum = no_keys();
+                for (u32 share = 0; share < shares; share++) {
+                    sum.join(partial_at(left, (row / rows * shares + share) * rows + row % rows, column));
+                }
+                return sum;
+            };
+            each_place(params.heads * rows, of_warps, [&](u32 row, u32 column, const Partial &sum) {
+                if (whole) {
+                    write(item, s, row, column, sum);
+                    return;
+                }
+                *(float4 *)(part + row * PART_ROW + column) = sum.o;
+                if (column == 0) {
+                    *(float2 *)(part + row * PART_ROW + HEAD_DIM) = {sum.most, sum.total};
+                }
+            });
+            if (!whole) {
+                if (threadIdx.x == 0) {
+                    cuts[cut_items] = cut;
+                }
+                cut_items++;
+            }
+            named_barrier_sync(1, BOX_JOINED);
+        });
+        // An answer takes microseconds while keys are under way, so that it is looked at a turn later, where there is one. The block that
+        // counts last joins the parts in the order of the keys.
+        if (turn == 0 && threadIdx.x < cut_items) {
+            arrived = count_arrival_early(params.arrivals + cuts[threadIdx.x].opening);
+        }
+        if (turn == (turns.whole > 0 ? 1 : 0)) {
+            if (threadIdx.x < cut_items) {
+                fence_device();
+                before[threadIdx.x] = arrived;
+            }
+            named_barrier_sync(1, BOX_JOINED);
+            join(0);
+            join(1);
+        }
+    }
 }

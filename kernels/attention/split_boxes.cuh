@@ -36,10 +36,43 @@ struct BoxBarriers {
     u64 full[BOX_SLOTS], empty[BOX_SLOTS];
 };
 
+// What a block does in turn: a stretch of the first items, which are cut among all blocks, then whole ones. Neighbours have neighbouring heads,
+// so that together they read long runs of device memory; and what was cut is joined long before the end.
+struct Turns {
+    Stretch first;
+    u32 cut_items, whole;   // of all blocks; of each
+
+    __device__ __forceinline__ Turns(const AttentionParams &p, const Line &line, u32 block, u32 blocks) {
+        if (ragged(p)) {
+            first = ragged_stretch(p, line, block, blocks);
+            cut_items = whole = 0;
+            return;
+        }
+        u32 items = u32(p.batch) * line.groups, steps = steps_of(p, line, 0);
+        whole = items / blocks;
+        cut_items = items % blocks;
+        first = cut(block, blocks, cut_items * steps);
+        first.item = at(line, first.begin / steps, steps);
+    }
+
+    __device__ __forceinline__ static Item at(const Line &line, u32 index, u32 steps) {
+        return {index / line.groups, index % line.groups, index * steps, steps};
+    }
+
+    __device__ __forceinline__ Stretch of(const Line &line, u32 turn, u32 block, u32 blocks) const {
+        if (turn == 0) {
+            return first;
+        }
+        Item item = at(line, cut_items + (turn - 1) * blocks + block, first.item.steps);
+        return {item.start, item.start + item.steps, first.each, item};
+    }
+};
+
 // Of one thread: copies all of a stretch, as far ahead as there are slots.
-__device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers) {
+__device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
+                                            BoxRing &ring) {
     const AttentionParams &p = params.common;
-    BoxRing ring;
+    CacheHint hint = params.once ? EVICT_FIRST : EVICT_NORMAL;
     auto claim = [&](u32 bytes) {
         mbarrier_wait(&barriers.empty[ring.slot], ring.phase ^ 1);
         mbarrier_arrive_expect(&barriers.full[ring.slot], bytes);
@@ -77,8 +110,8 @@ __device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, cons
                 claim(any ? SLOT_BYTES : 0);
 #pragma unroll
                 for (u32 box = 0; any && box < BOX_COUNT; box++) {
-                    tma_load_4d_once(slots + ring.slot * SLOT_BYTES + box * BOX_BYTES, half ? &params.v : &params.k, &barriers.full[ring.slot], i32(box * 64),
-                                     token, i32(head), batch);
+                    tma_load_4d_by(hint, slots + ring.slot * SLOT_BYTES + box * BOX_BYTES, half ? &params.v : &params.k, &barriers.full[ring.slot],
+                                   i32(box * 64), token, i32(head), batch);
                 }
                 ring.advance();
             }

@@ -181,12 +181,11 @@ __device__ __forceinline__ void tma_load_4d(void *to, const tensor_map *map, u64
         : "memory");
 }
 
-// As tma_load_4d, for what no block reads again soon: it is the first to leave the second-level cache.
-__device__ __forceinline__ void tma_load_4d_once(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) {
-    asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-                 "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+// As tma_load_4d, by a policy of the cache.
+__device__ __forceinline__ void tma_load_4d_by(u64 policy, void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
                  : "memory");
 }
 

@@ -60,7 +60,7 @@ fn many_steps() -> Vec<Case> {
         cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 264]));
         cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 290, 20]], |op| op.causal = true));
     }
-    cases.push(case("decode_boxes_large", Attention::dense(DType::F16, 3, [32, 16], [1, 2851], 64)));
+    cases.push(case("decode_boxes_large", Attention::dense(DType::F16, 9, [32, 16], [1, 1851], 64)));
     cases.push(paged_case("paged16_boxes_large", DType::BF16, 16, [16, 8], [1, 64], LARGE));
     cases
 }

@@ -56,7 +56,7 @@ inline u64 cache_policy(bool) { return 0; }
 inline void tma_load_2d_by(u64, void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y) { emulated_box(to, map, barrier, {x, y}); }
 inline void tma_load_3d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z) { emulated_box(to, map, barrier, {x, y, z}); }
 inline void tma_load_4d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) { emulated_box(to, map, barrier, {x, y, z, w}); }
-inline void tma_load_4d_once(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) {
+inline void tma_load_4d_by(u64, void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w) {
     emulated_box(to, map, barrier, {x, y, z, w});
 }
 inline void tma_load_5d(void *to, const tensor_map *map, u64 *barrier, i32 x, i32 y, i32 z, i32 w, i32 v) {
