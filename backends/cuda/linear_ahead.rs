@@ -34,9 +34,9 @@ pub(super) fn ahead_header() -> (&'static str, String) {
     ("linear/ahead_params.cuh", AheadParams::cuda())
 }
 
-/// Whether the product's launch copies X itself.
+/// Whether the product's launch copies X itself. Tiles of two widths have no form for it.
 pub(super) fn copies_ahead(op: &Linear, tile: &WgmmaTile) -> bool {
-    Copies::of(op) == Copies { x: true, w: false } && tile.shares == Shares::W && op.tokens >= LEAST_ROWS && op.d_in >= LEAST_DEPTH
+    Copies::of(op) == Copies { x: true, w: false } && tile.shares == Shares::W && !tile.has_widths() && op.tokens >= LEAST_ROWS && op.d_in >= LEAST_DEPTH
 }
 
 /// Bytes of the counts that it takes.
