@@ -234,6 +234,12 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
     }
 }
 
+// Registers of a thread of the group that copies, in which whoever reads a plan or mends rows needs some more, and of one that multiplies.
+constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : 40;
+constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : 232;
+
+static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
+
 template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
     constexpr u32 READERS = (BY_STEPS<Order> ? 1 : CONSUMERS) * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
     Stage stage;
@@ -301,8 +307,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         }
     }
     if (group == 0) {
-        // Whoever reads a plan needs some more.
-        registers_give<ROTATED ? 64 : CONSUMERS == 3 ? 32 : 40>();
+        registers_give<GIVEN>();
 #ifdef ROTATE_ROWS
         produce_in_warps(order, stage, warp);
 #else
@@ -318,7 +323,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             cluster_wait();
         }
     } else {
-        registers_take<ROTATED ? 224 : CONSUMERS == 3 ? 160 : 232>();
+        registers_take<TAKEN>();
         consume<LISTED>(order, stage, group - 1);
         if (JOINED<Order> && cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
