@@ -1,7 +1,9 @@
 //! `attention` on Hopper where heads do not start on multiples of 16 bytes, but the tokens of k and v lie such multiples apart: nothing is copied.
 
 use super::attention::parameters;
-use super::attention_repack::Rows;
+use super::attention_lists as lists;
+use super::attention_pairs as pairs;
+use super::attention_repack::{self as repack, Rows};
 use super::attention_sm90 as sm90;
 use super::attention_sm90_order::{band, by_steps, cluster, shares_keys};
 use super::attention_sm90_tile::{GROUP, HELD, NARROW, PANEL, Tile, TmaParams, WIDE, held, work};
@@ -83,11 +85,12 @@ fn unit(tile: Tile, dtype: DType) -> Unit {
     unit.shared_bytes = shared_bytes(tile);
     unit.defines.retain(|(name, _)| *name != "TMA_SHARED_BYTES");
     unit.defines.extend([("ROTATE_ROWS", "1".into()), ("TMA_SHARED_BYTES", unit.shared_bytes.to_string())]);
-    unit.entries = if tile.held > NARROW { &ENTRIES } else { &ENTRIES[..1] };
+    unit.entries = if tile.held > NARROW { &ENTRIES } else { &NARROW_ENTRIES };
     unit
 }
 
-const ENTRIES: [&str; 2] = ["attention_sm90_rotated", "attention_sm90_rotated_neighbours"];
+const ENTRIES: [&str; 5] = ["attention_sm90_rotated", "attention_sm90_rotated_neighbours", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+const NARROW_ENTRIES: [&str; 4] = ["attention_sm90_rotated", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
 
 fn units(_: Arch) -> Vec<Unit> {
     let all = HELD.into_iter().chain(WIDE.map(|(held, _)| held)).map(|held| Tile { held, consumers: 2 });
@@ -154,7 +157,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let (op, tile, units) = (&plan.op, tile(&plan.op), plan.target.units);
     let [q, k, v] = Rows::of(op);
-    let pairs = shares_keys(op, tile, units);
+    let paired = shares_keys(op, tile, units);
     let heads = |rows: &Rows, start: u64| {
         Heads::of(rows, op.head_dim, start % (CHUNK * op.dtype.size()) / op.dtype.size()).map_err(|reason| Error::unsupported("attention", reason))
     };
@@ -162,16 +165,16 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     // Ordinary loads bring a q that TMA cannot.
     let (q_boxes, k, v) = (heads(&q, common.q).ok(), heads(&k, common.k)?, heads(&v, common.v)?);
     // Pairs of tiles are all alike: each cluster takes as many, in turn.
-    let rows = if pairs { 2 * tile.rows() } else { tile.rows() };
+    let rows = if paired { 2 * tile.rows() } else { tile.rows() };
     (common.tiles, common.band) = (op.q_len.div_ceil(rows) as u32, band(op) as u32);
-    let (work, box_keys) = (work(op, rows), if pairs { tile.keys() / 2 } else { tile.keys() });
-    let resident = work.min(u64::from(if pairs { units / 2 } else { units }));
+    let (work, box_keys) = (work(op, rows), if paired { tile.keys() / 2 } else { tile.keys() });
+    let resident = work.min(u64::from(if paired { units / 2 } else { units }));
     let tiles = TmaParams {
         q: q_boxes.map_or(Ok(TensorMap::NONE), |q| q.map(op.dtype, GROUP, PANEL, common.q))?,
         k: k.map(op.dtype, box_keys, PANEL, common.k)?,
         v: v.map(op.dtype, box_keys, PANEL, common.v)?,
         common,
-        queue: if work > resident && !pairs { address(workspace) } else { 0 },
+        queue: if work > resident && !paired { address(workspace) } else { 0 },
         pairs: 0,
         work: work as u32,
         region: 0,
@@ -188,7 +191,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         q_end: common.q + q.span(op.head_dim) * op.dtype.size(),
         q_boxes: u32::from(q_boxes.is_some()),
     };
-    let (entry, cluster) = if pairs { ("attention_sm90_rotated_neighbours", 2) } else { ("attention_sm90_rotated", 1) };
+    let (entry, cluster) = if paired { ("attention_sm90_rotated_neighbours", 2) } else { ("attention_sm90_rotated", 1) };
     // It waits for the launch before, and reads nothing until then.
     let launch = Launch {
         shared_bytes: shared_bytes(tile),
