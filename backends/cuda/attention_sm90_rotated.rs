@@ -10,7 +10,7 @@ use super::attention_sm90_tile::{GROUP, HELD, NARROW, PANEL, Tile, TmaParams, WI
 use super::jit::{Arch, Unit};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
 use super::params::params;
-use super::tma::{Layout, Swizzle, TensorMap};
+use super::tma::{Layout, Promotion, Swizzle, TensorMap};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -57,10 +57,11 @@ params! {
 
 /// The counter that blocks take their next tile from.
 const QUEUE_BYTES: u64 = 256;
+/// Keys of a row, of causal ones in the middle, up to which it pays: each step waits for its rows to be mended, and a copy is made once.
+const MOST_KEYS: u64 = 2048;
 /// Elements in 16 bytes.
 const CHUNK: u64 = 8;
 
-/// Two groups of rows whatever the head: a third would leave no registers to those that bring and mend rows.
 fn tile(op: &Attention) -> Tile {
     Tile { held: held(op.head_dim), consumers: 2 }
 }
@@ -85,16 +86,15 @@ fn unit(tile: Tile, dtype: DType) -> Unit {
     unit.shared_bytes = shared_bytes(tile);
     unit.defines.retain(|(name, _)| *name != "TMA_SHARED_BYTES");
     unit.defines.extend([("ROTATE_ROWS", "1".into()), ("TMA_SHARED_BYTES", unit.shared_bytes.to_string())]);
-    unit.entries = if tile.held > NARROW { &ENTRIES } else { &NARROW_ENTRIES };
+    unit.entries = &ENTRIES;
     unit
 }
 
 const ENTRIES: [&str; 5] = ["attention_sm90_rotated", "attention_sm90_rotated_neighbours", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const NARROW_ENTRIES: [&str; 4] = ["attention_sm90_rotated", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
 
 fn units(_: Arch) -> Vec<Unit> {
-    let all = HELD.into_iter().chain(WIDE.map(|(held, _)| held)).map(|held| Tile { held, consumers: 2 });
-    all.flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
+    let all = HELD.into_iter().chain(WIDE.map(|(held, _)| held)).filter(|&held| held > NARROW);
+    all.map(|held| Tile { held, consumers: 2 }).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
 }
 
 /// The rows of k or v as TMA sees them, from the multiple of 16 bytes on that comes before their first element.
@@ -135,7 +135,8 @@ impl Heads {
             _ => Swizzle::B64,
         };
         let box_dims = [width as u32, box_rows as u32, 1, 1];
-        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &box_dims, swizzle }.encode_at(start - u64::from(self.params.over) * dtype.size())
+        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &box_dims, swizzle, promotion: Promotion::B256 }
+            .encode_at(start - u64::from(self.params.over) * dtype.size())
     }
 }
 
@@ -151,7 +152,19 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if cluster(op, target.units) > 1 || by_steps(op, target.units) {
         return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());
     }
-    rows[1..].iter().try_for_each(|rows| Heads::of(rows, op.head_dim, CHUNK - 1).map(|_| ()))
+    // Ordinary loads bring a q whose heads start elsewhere, and take longer than the copy: measured.
+    let [q, k, _] = rows.map(|rows| rows.strides.head % CHUNK);
+    if op.heads != op.kv_heads || q != k {
+        return Err("heads of q and k start at different places".into());
+    }
+    if op.head_dim <= NARROW {
+        return Err(format!("head_dim {} <= {NARROW}: not measured, and copies leave room for a third group", op.head_dim));
+    }
+    let keys = if op.causal { op.kv_len / 2 } else { op.kv_len };
+    if keys > MOST_KEYS {
+        return Err(format!("{keys} keys of a row > {MOST_KEYS}: copying takes less time"));
+    }
+    rows.iter().try_for_each(|rows| Heads::of(rows, op.head_dim, CHUNK - 1).map(|_| ()))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -216,12 +229,14 @@ mod tests {
     #[test]
     fn tokens_of_keys_lie_multiples_of_16_bytes_apart() {
         let takes = |op: &Attention| covers(op, &TARGET).is_ok();
-        assert!((1..=256).all(|head_dim| takes(&op([32, 32], head_dim)) != head_dim.is_multiple_of(8)));
-        assert!(takes(&op([32, 8], 107)) && takes(&op([6, 2], 108)) && !takes(&op([32, 4], 107)) && !takes(&op([31, 31], 107)));
+        assert!((65..=256).all(|head_dim| takes(&op([32, 32], head_dim)) != head_dim.is_multiple_of(8)));
+        assert!(takes(&op([6, 6], 108)) && !takes(&op([31, 31], 107)) && !takes(&op([32, 32], 63)), "tokens that start anywhere, narrow heads");
+        assert!(!takes(&op([32, 8], 107)), "heads of q start elsewhere than those of k");
         let heads_first = Strides::bhsd(2048, 32, 107);
-        assert!(!takes(&Attention { k: heads_first, ..op([32, 32], 107) }), "a head's tokens each start elsewhere");
-        assert!(takes(&Attention { q: heads_first, o: heads_first, ..op([32, 32], 107) }), "q is brought by ordinary loads");
-        assert!(!takes(&Attention { batch: 1, ..op([4, 4], 62) }), "the blocks of a cluster share a tile");
+        assert!(!takes(&Attention { k: heads_first, ..op([32, 32], 107) }) && !takes(&Attention { q: heads_first, ..op([32, 32], 107) }));
+        assert!(!takes(&Attention { batch: 1, ..op([4, 4], 70) }), "the blocks of a cluster share a tile");
+        let long = Attention { kv_len: 4096, ..op([32, 32], 107) };
+        assert!(!takes(&long) && takes(&Attention { causal: true, ..long }));
     }
 
     #[test]
