@@ -102,7 +102,7 @@ impl Rows {
     }
 
     /// Elements from the first to one past the last.
-    fn span(&self, head_dim: u64) -> u64 {
+    pub(crate) fn span(&self, head_dim: u64) -> u64 {
         let last = |count: u64, stride| count.saturating_sub(1) * stride;
         if self.count() == 0 {
             0

@@ -48,7 +48,7 @@ pub(crate) const HELD: [u64; 6] = [32, 64, 80, 96, 112, 128];
 /// Keys of a step; blocks of a list are as long.
 const KEYS: u64 = 128;
 /// Wider heads, and keys of their steps: what shared memory has room for beside one tile of Q.
-const WIDE: [(u64, u64); 8] = [(144, 128), (160, 128), (176, 112), (192, 112), (208, 80), (224, 80), (240, 80), (256, 80)];
+pub(crate) const WIDE: [(u64, u64); 8] = [(144, 128), (160, 128), (176, 112), (192, 112), (208, 80), (224, 80), (240, 80), (256, 80)];
 /// The longest head that blocks are listed for, and the longest of all.
 pub(crate) const LISTED: u64 = HELD[HELD.len() - 1];
 pub(crate) const WIDEST: u64 = WIDE[WIDE.len() - 1].0;

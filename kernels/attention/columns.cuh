@@ -21,17 +21,17 @@ __device__ __forceinline__ uint4 gather_eight(const u32 (&own)[4]) {
     return {mine[0], mine[1], mine[2], mine[3]};
 }
 
-// Columns `column` to `column` + 7 of a row that has `count` of them: those that there are. `aligned`: they start on a multiple of 16
-// bytes.
-__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 count, bool aligned) {
-    if (aligned && column >= 0 && column + 8 <= count) {
+// Columns `column` to `column` + 7 of a row that has those from `first` to `end`: those that there are. `aligned`: they start on a
+// multiple of 16 bytes.
+__device__ __forceinline__ void write_eight(element *to, uint4 eight, i32 column, i32 end, bool aligned, i32 first = 0) {
+    if (aligned && column >= first && column + 8 <= end) {
         store_16(to + column, eight);
         return;
     }
     u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        if (column + c >= 0 && column + c < count) {
+        if (column + c >= first && column + c < end) {
             to[column + c].bits = u16(words[c / 2] >> c % 2 * 16);
         }
     }

@@ -10,12 +10,17 @@
 // fewer than multiprocessors, the groups of a block share the keys of one (`BySteps`), or the blocks of a cluster do (`join_output`).
 
 #include "attention/lists.cuh"
+#ifndef ROTATE_ROWS
 #include "attention/narrow.cuh"
+#endif
 #include "attention/sm90_mask.cuh"
 #include "attention/sm90_orders.cuh"
 #include "attention/sm90_producer.cuh"
 #ifdef PLAN_PARTS
 #include "attention/sm90_parts.cuh"
+#endif
+#ifdef ROTATE_ROWS
+#include "attention/sm90_rotated.cuh"
 #endif
 
 // This warp is done with keys, which `empty` guards in every block that they were brought to.
@@ -51,12 +56,12 @@ __device__ __forceinline__ void hide(const AttentionParams &p, Scores &s, const 
 // Goes past a step whose keys this group does not see.
 template <Lists LISTED> __device__ __forceinline__ void pass_keys(Shared &shared, u32 count) {
     u32 at = count % STAGES, round = count / STAGES % 2;
-    await(&shared.k_ring.full[at], round);
+    await(shared.k_there(at), round);
     if (HALVED_KEYS<LISTED>) {
         await(&shared.k_rest[at], round);
     }
     leave(&shared.k_ring.empty[at]);
-    await(&shared.v_ring.full[at], round);
+    await(shared.v_there(at), round);
     leave(&shared.v_ring.empty[at]);
 }
 
@@ -128,7 +133,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         }
         if (HIDES_ONCE<Order> || block.steps.last >= block.steps.first) {
             Weights weights;
-            await(&shared.k_ring.full[count % STAGES], count / STAGES % 2);
+            await(shared.k_there(count % STAGES), count / STAGES % 2);
             // The first group's product comes first: its softmax then runs under that of the next. Without a second step nothing would keep
             // a group from being a tile ahead, and arriving twice.
             bool in_line = HEAD_DIM > 64 && TAKES_TURNS<Order> && block.steps.last > block.steps.first;
@@ -164,7 +169,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             for (i32 step = block.steps.last - STRIDE; step >= block.steps.first; step -= STRIDE) {
                 Scores s;
                 u32 next = count + STRIDE;
-                await(&shared.k_ring.full[next % STAGES], next / STAGES % 2);
+                await(shared.k_there(next % STAGES), next / STAGES % 2);
                 // Where the other group is behind, or done, nobody waits for it.
                 bool in_turn = TAKES_TURNS<Order> || step - block.steps.first < turns;
                 if (in_turn) {
@@ -172,7 +177,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 }
                 wgmma_fence();
                 start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, next % STAGES * K_BYTES), &shared.k_rest[next % STAGES], next / STAGES % 2);
-                await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
+                await(shared.v_there(count % STAGES), count / STAGES % 2);
                 wgmma_fence();
                 start_output(o, weights, wgmma_moved(v, count % STAGES * V_BYTES), [&] {
                     if (in_turn && (group < CONSUMERS - 1 || step != block.steps.first)) {
@@ -201,7 +206,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             if (!BY_WAY_OF_Q) {
                 leave(q_empty);
             }
-            await(&shared.v_ring.full[count % STAGES], count / STAGES % 2);
+            await(shared.v_there(count % STAGES), count / STAGES % 2);
             wgmma_fence();
             start_output(o, weights, wgmma_moved(v, count % STAGES * V_BYTES), [] {});
             wgmma_wait<0>();
@@ -229,6 +234,12 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
     }
 }
 
+// Registers of a thread of the group that copies, in which whoever reads a plan or mends rows needs some more, and of one that multiplies.
+constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : 40;
+constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : 232;
+
+static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
+
 template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
     constexpr u32 READERS = (BY_STEPS<Order> ? 1 : CONSUMERS) * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
     Stage stage;
@@ -240,7 +251,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
     if (warp == 0 && elect_one()) {
-        tma_prefetch_map(&order.p.q);
+        if (!ROTATED) {
+            tma_prefetch_map(&order.p.q);
+        }
         tma_prefetch_map(&order.p.k);
         if (K_TAIL) {
             tma_prefetch_map(&order.p.k_tail);
@@ -250,9 +263,17 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             for (int g = 0; g < CONSUMERS; g++) {
                 mbarrier_init(&shared.q_full[i][g], 1);
             }
+            if (ROTATED) {
+                mbarrier_init(&shared.q_asked[i], 1);
+            }
             for (int part = 0; part < Q_PARTS; part++) {
                 // A lane of each consumer warp.
                 mbarrier_init(&shared.q_empty[i][part], CONSUMERS * 4 / Q_PARTS);
+            }
+        }
+        if (ROTATED) {
+            for (int g = 0; g < CONSUMERS; g++) {
+                mbarrier_init(&shared.q_there[g], 1);
             }
         }
         for (int i = 0; i < STAGES; i++) {
@@ -261,6 +282,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             mbarrier_init(&shared.v_ring.full[i], 1);
             mbarrier_init(&shared.k_ring.empty[i], READERS);
             mbarrier_init(&shared.v_ring.empty[i], READERS);
+            if (ROTATED) {
+                mbarrier_init(&shared.k_ready[i], 1);
+                mbarrier_init(&shared.v_ready[i], 1);
+            }
         }
         fence_mbarrier_init();
     }
@@ -282,11 +307,14 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         }
     }
     if (group == 0) {
-        // Whoever reads a plan needs some more.
-        registers_give<CONSUMERS == 3 ? 32 : 40>();
+        registers_give<GIVEN>();
+#ifdef ROTATE_ROWS
+        produce_in_warps(order, stage, warp);
+#else
         if (warp == 0 && elect_one()) {
             produce<LISTED>(order, stage);
         }
+#endif
         if (JOINED<Order> && cluster_size() > 1) {
             __syncwarp();
             cluster_arrive();
@@ -295,7 +323,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             cluster_wait();
         }
     } else {
-        registers_take<CONSUMERS == 3 ? 160 : 232>();
+        registers_take<TAKEN>();
         consume<LISTED>(order, stage, group - 1);
         if (JOINED<Order> && cluster_size() > 1) {
             // What all have kept is there, and then stays until all have read it.
@@ -326,6 +354,18 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pa
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_64>(Parts(p, tiles), tiles);
 }
+#elif defined(ROTATE_ROWS)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_rotated(const __grid_constant__ RotatedParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Rotated<Tiles>{{p.tiles}, p}, tiles);
+}
+
+#if HEAD_DIM > 64
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_rotated_neighbours(const __grid_constant__ RotatedParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Rotated<Neighbours>{{p.tiles}, p}, tiles);
+}
+#endif
 #else
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];

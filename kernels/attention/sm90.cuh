@@ -23,16 +23,25 @@ constexpr u32 V_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
 constexpr u32 K_BYTES = BLOCK_KEYS * ((PANELS - 1) * ROW_BYTES + TAIL_BYTES);
 constexpr u32 RING_BYTES = STAGES * (K_BYTES + V_BYTES);
 constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
+#ifdef ROTATE_ROWS
+constexpr bool ROTATED = true;                            // rows do not start on multiples of 16 bytes (`sm90_rotated.cuh`)
+#else
+constexpr bool ROTATED = false;
+#endif
 
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "whole steps of the product, and O in registers");
 constexpr u32 SHARED_TAIL = 512;                          // for barriers
 
 // Whether O goes out by way of Q's rows. Where there is room for one tile of Q, the next one is to come while O goes out; each group's rows
 // then come as soon as that group has multiplied its own for the last time.
-constexpr bool BY_WAY_OF_Q = Q_STAGES > 1;
+constexpr bool BY_WAY_OF_Q = Q_STAGES > 1 && !ROTATED;
 constexpr int Q_PARTS = Q_STAGES > 1 ? 1 : CONSUMERS;     // parts of a tile of Q that are left one by one
 
-static_assert(Q_STAGES * Q_BYTES + RING_BYTES + SHARED_TAIL == TMA_SHARED_BYTES, "what the host sets aside");
+// What TMA brings of a row behind HEAD_DIM columns, where panels end with those.
+constexpr bool K_BEYOND = ROTATED && (PANELS - 1) * 64 + TAIL_BYTES / 2 == HEAD_DIM, V_BEYOND = ROTATED && PANELS * 64 == HEAD_DIM;
+constexpr u32 BEYOND_BYTES = BLOCK_KEYS * 16;
+
+static_assert(Q_STAGES * Q_BYTES + RING_BYTES + SHARED_TAIL + (K_BEYOND + V_BEYOND) * BEYOND_BYTES == TMA_SHARED_BYTES, "what the host sets aside");
 
 // mbarrier_wait, whose trap costs the consumers the registers that setmaxnreg gives them: a debug build gives up by going on, and
 // wrong output shows the fault.
@@ -74,6 +83,11 @@ struct Told {
     i32 first_row, first, last;   // of its rows, and of its steps
 };
 
+// Elements that the rows of K and V in a stage start too late.
+struct Shifts {
+    u32 k, v;
+};
+
 // What a block shares besides its tiles.
 struct Shared {
     u64 q_full[Q_STAGES][CONSUMERS], q_empty[Q_STAGES][Q_PARTS];
@@ -83,6 +97,12 @@ struct Shared {
     PairKeys pairs[STAGES];
     u32 work[TOLD_TILES];   // the tile whose Q is there
     Told told[TOLD_TILES];
+    // Of rotated rows alone: Q that is to be brought, and that has come; K and V that are as they should be.
+    u64 q_asked[Q_STAGES], q_there[CONSUMERS], k_ready[STAGES], v_ready[STAGES];
+    Shifts shifts[STAGES];
+
+    __device__ __forceinline__ u64 *k_there(u32 stage) { return ROTATED ? &k_ready[stage] : &k_ring.full[stage]; }
+    __device__ __forceinline__ u64 *v_there(u32 stage) { return ROTATED ? &v_ready[stage] : &v_ring.full[stage]; }
 };
 
 static_assert(sizeof(Shared) <= SHARED_TAIL, "what the host sets aside");

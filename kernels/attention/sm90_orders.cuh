@@ -158,4 +158,4 @@ template <> constexpr bool HIDES_ONCE<Plain> = true;
 template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order> && !BY_STEPS<Order>;
 template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order> || BY_STEPS<Order>;
 // Whether the blocks of a cluster may share the keys of a tile, and join it.
-template <class Order> constexpr bool JOINED = !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;
+template <class Order> constexpr bool JOINED = !ROTATED && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;

@@ -19,7 +19,7 @@ __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int 
 
 // A row that starts `over` elements past a multiple of 16 bytes: each lane writes from as far before its columns, what it has behind
 // the last of the lane before. Of four lanes the first one gets that of a turn ago.
-__device__ __forceinline__ void write_across(element *to, const Output &o, int r, f32 share, i32 count) {
+__device__ __forceinline__ void write_across(element *to, const Output &o, int r, f32 share, i32 end, i32 first) {
     u32 over = u32(u64(to) & 15) / 2, lane = threadIdx.x % 32, before = (lane & ~3u) | (lane + 3 & 3);
     uint4 kept = {};
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ void write_across(element *to, const Output &o, int r
         uint4 mine = gather_columns(o, i, r, share), given = lane % 4 == 3 ? kept : mine;
         kept = mine;
         uint4 low = {shuffle_from(given.x, before), shuffle_from(given.y, before), shuffle_from(given.z, before), shuffle_from(given.w, before)};
-        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), count, true);
+        write_eight(to, over ? eight_across(low, mine, 8 - over) : mine, i * 8 + i32(lane % 4 * 8) - i32(over), end, true, first);
     }
 }
 
@@ -109,7 +109,8 @@ __device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block
     return true;
 }
 
-__device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o) {
+// From registers. Element e of a row lies in column (e + `shift`) % HEAD_DIM of O.
+__device__ __forceinline__ void write_output(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, i32 shift = 0) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         f32 sum = rows.total[r];
@@ -117,15 +118,29 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         sum += shuffle_xor(sum, 2);
         bool there = rows.row[r] < i32(p.q_len);
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
-        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head;
-        i32 count = there ? p.head_dim : 0;
+        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head - shift;
+        i32 end = there ? shift + p.head_dim : 0, around = end - HEAD_DIM;
+        if (ROTATED && around > 0) {
+            end = HEAD_DIM;
+        }
         bool aligned = (u64(to) & 15) == 0;
         if (ACROSS && any_lane(!aligned)) {
-            write_across(to, o, r, share, count);
+            write_across(to, o, r, share, end, shift);
         } else {
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 8; i += 4) {
-                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), count, ACROSS || aligned);
+                write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), end, ACROSS || aligned, shift);
+            }
+        }
+        if (ROTATED) {
+            // The last elements lie in the first columns.
+            u32 two = narrow2<element>(o[2 * r] * share, o[2 * r + 1] * share);
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                i32 column = i32(threadIdx.x % 4 * 2) + c;
+                if (column < around) {
+                    to[HEAD_DIM + column].bits = u16(two >> c * 16);
+                }
             }
         }
         write_lse(p, block, rows, r, sum);

@@ -4,7 +4,7 @@
 #include "attention/sm90_orders.cuh"
 
 // Whether K's first panel and the rest come behind barriers of their own, so that the product starts when the first is there.
-template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1;
+template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1 && !ROTATED;
 
 // Starts copying a step's keys, or this block's half of them for both blocks of a cluster.
 template <class Order> __device__ __forceinline__ void fetch_keys(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {

@@ -17,6 +17,7 @@ fn causal(op: Attention) -> Attention {
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = widths();
+    cases.extend(odd_heads());
     for dtype in [DType::F16, DType::BF16] {
         // Tokens lie 8 · d elements apart, so that only heads start elsewhere; each at a remainder of its own.
         cases.push(case("many_queries_d107_h8", Attention::dense(dtype, 2, [8, 8], [130, 200], 107)));
@@ -58,5 +59,34 @@ fn widths() -> Vec<Case> {
         cases.push(case(format!("many_queries_d{head_dim}"), op(n)));
         cases.push(case(format!("many_queries_d{head_dim}_causal"), causal(op(n + 1))));
     }
+    cases
+}
+
+/// Tokens of keys and values lie multiples of 16 bytes apart, and their heads do not: of every width that a kernel is compiled for, with elements past
+/// its last column and without.
+fn odd_heads() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let dense = |n, heads, lengths, head_dim| Attention::dense([DType::F16, DType::BF16][n % 2], 1, heads, lengths, head_dim);
+    for (n, head_dim) in [7, 31, 35, 63, 75, 95, 97, 109, 127].into_iter().enumerate() {
+        // More tiles than a GPU has multiprocessors, so that groups do not share one.
+        cases.push(case(format!("odd_heads_d{head_dim}"), Attention { batch: 9, ..dense(n, [8, 8], [70, 150], head_dim) }));
+        cases.push(case(format!("odd_heads_d{head_dim}_causal"), causal(Attention { batch: 9, ..dense(n + 1, [8, 8], [130, 180], head_dim) })));
+    }
+    for (n, head_dim) in [129, 143, 159, 163, 175, 185, 191, 199, 207, 223, 239, 255].into_iter().enumerate() {
+        cases.push(case(format!("odd_heads_d{head_dim}"), dense(n, [8, 8], [70, 300], head_dim)));
+        cases.push(case(format!("odd_heads_d{head_dim}_causal"), causal(dense(n + 1, [8, 8], [270, 330], head_dim))));
+    }
+    // Two neighbours share their keys.
+    for (n, (head_dim, keys)) in [(75, 1925), (127, 1925), (205, 1205), (255, 1205)].into_iter().enumerate() {
+        cases.push(case(format!("odd_heads_pairs_of_tiles_d{head_dim}"), dense(n, [40, 40], [130, keys], head_dim)));
+    }
+    // Queries in another order than keys; keys and values with room of their own between heads, or whole heads apart.
+    let op = dense(0, [8, 8], [140, 290], 107);
+    let queries = Strides::bhsd(140, 8, 107);
+    cases.push(case("odd_heads_q_heads_first", causal(Attention { q: queries, o: queries, ..op.clone() })));
+    cases.push(case("odd_heads_k_padded", Attention { k: Strides { batch: 0, token: 896, head: 112 }, ..op.clone() }));
+    cases.push(case("odd_heads_v_spaced", Attention { v: Strides { batch: 0, token: 888, head: 110 }, ..op }));
+    let spaced = Strides { batch: 0, token: 800, head: 99 };
+    cases.push(case("odd_heads_d96", Attention { q: spaced, k: spaced, v: spaced, ..dense(1, [8, 8], [140, 290], 96) }));
     cases
 }
