@@ -37,7 +37,6 @@ headers! {
     "tile/outputs.cuh",
     "tile/ordered_outputs.cuh",
     "tile/repack.cuh",
-    "tile/repack_ahead.cuh",
     "tile/repack_operands.cuh",
     "tile/mma_gemm.cuh",
     "tile/wgmma_basis.cuh",

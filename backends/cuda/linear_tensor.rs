@@ -3,12 +3,11 @@
 use super::adapter_basis::{adapted_headers, has_basis, with_basis};
 use super::gemm::{ActivationForm, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, address, range};
-use super::linear_ahead::{self, ahead_header, copies_ahead, counts_bytes};
+use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, range};
 use super::linear_parts::{self, parts_bytes, parts_header};
 use super::queue::starts_early;
 use super::repack::{Copies, REPACK, padded, repack_header};
-use super::wgmma::{Shares, WgmmaLaunch, WgmmaTile};
+use super::wgmma::{WgmmaLaunch, WgmmaTile};
 use super::wgmma_choice::Shape;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -34,20 +33,12 @@ pub(super) const SM90: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     covers: covers_sm90,
-    unit: |op, target| {
-        let tile = wgmma_tile(op, target);
-        unit_sm90(op.dtype, &tile, ActivationForm::of(op.activation), copies_ahead(op, &tile))
-    },
+    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let kinds = |tile: &WgmmaTile| if tile.shares == Shares::W { vec![false, true] } else { vec![false] };
-        let tiles = || WgmmaTile::ALL.into_iter().flat_map(move |tile| kinds(&tile).into_iter().map(move |ahead| (tile, ahead)));
-        let forms = || tiles().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |((tile, ahead), form)| unit_sm90(dtype, &tile, form, ahead))).collect()
+        let forms = || WgmmaTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
     },
-    workspace: |op, target| {
-        let tile = wgmma_tile(op, target);
-        repacked_bytes(op) + parts_bytes(&tile, op).iter().sum::<u64>() + counts_bytes(op, &tile)
-    },
+    workspace: |op, target| repacked_bytes(op) + parts_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
     launch: launch_sm90,
 };
 
@@ -111,17 +102,16 @@ fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
 /// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
 const INSTEAD: MmaTile = MmaTile::MIDDLE;
 
-/// `ahead`: it copies X itself.
-fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm, ahead: bool) -> Unit {
-    let mut defines = [tile.defines(), tile.linear_defines(ahead).into(), INSTEAD.defines()].concat();
+fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
+    let mut defines = [tile.defines(), tile.linear_defines().into(), INSTEAD.defines()].concat();
     defines.push(("ELEMENT", dtype.name().into()));
     defines.push(("ACTIVATION_FORM", activation.name().into()));
     Unit {
-        name: format!("linear/sm90 {dtype}, {}, {}{}", tile.name(), activation.name(), if ahead { ", X copied" } else { "" }),
+        name: format!("linear/sm90 {dtype}, {}, {}", tile.name(), activation.name()),
         source: source!("linear/sm90.cu"),
-        headers: [vec![gemm_header(), repack_header(), parts_header(), ahead_header()], adapted_headers()].concat(),
+        headers: [vec![gemm_header(), repack_header(), parts_header()], adapted_headers()].concat(),
         defines,
-        entries: match tile.takes_basis() && !ahead {
+        entries: match tile.takes_basis() {
             true => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
             false => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },
@@ -207,25 +197,21 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
             }
         }
     }
-    let tile = wgmma_tile(&plan.op, &plan.target);
-    let how = |overlap| WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap };
-    let instead = ["", "", "linear_mma_4", "linear_mma_2"];
-    // SAFETY: the caller's promise; aligned rows start where TMA can read them. Where X is copied ahead only those of W have to.
+    // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
-        if copies_ahead(&plan.op, &tile) {
-            let product = adapted(queue, plan, workspace, args)?;
-            return match address(&product.w).is_multiple_of(16) {
-                true => linear_ahead::launch(queue, plan, workspace, product, &how(true)),
-                false => product.launch_mma(queue, plan, &INSTEAD, instead),
-            };
-        }
         let (product, overlap) = product(queue, plan, workspace, args)?;
-        // With no adapters' part the kernel waits before it reads anything.
-        let how = how(overlap || !product.adds);
         match product.aligned() {
-            true if tile.meets_outside() => linear_parts::launch(queue, plan, workspace, &product, &how),
-            true => product.launch_wgmma(queue, plan, &how),
-            false => product.launch_mma(queue, plan, &INSTEAD, instead),
+            true => {
+                let tile = wgmma_tile(&plan.op, &plan.target);
+                // With no adapters' part the kernel waits before it reads anything.
+                let overlap = overlap || !product.adds;
+                let how = WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap };
+                match tile.meets_outside() {
+                    true => linear_parts::launch(queue, plan, workspace, &product, &how),
+                    false => product.launch_wgmma(queue, plan, &how),
+                }
+            }
+            false => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
         }
     }
 }

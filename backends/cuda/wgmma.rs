@@ -228,12 +228,11 @@ impl WgmmaTile {
         columns.map(|(name, value)| (name, value.to_string())).into()
     }
 
-    /// What there is of `linear` with this tile. `ahead`: X is copied by the same launch.
-    pub(super) fn linear_defines(&self, ahead: bool) -> [(&'static str, String); 5] {
-        let basis = self.takes_basis() && !ahead;
-        let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_BASIS", basis), ("WGMMA_AHEAD", ahead)];
-        let [single, both, basis, ahead] = kinds.map(|(name, is)| (name, is.to_string()));
-        [single, both, basis, ahead, ("WGMMA_PARTS", self.parts().to_string())]
+    /// What there is of `linear` with this tile.
+    pub(super) fn linear_defines(&self) -> [(&'static str, String); 4] {
+        let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_BASIS", self.takes_basis())];
+        let [single, both, basis] = kinds.map(|(name, is)| (name, is.to_string()));
+        [single, both, basis, ("WGMMA_PARTS", self.parts().to_string())]
     }
 
     /// The same of the first product of `fused_mlp`, beside those of the second.

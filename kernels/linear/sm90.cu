@@ -1,6 +1,5 @@
 // Y = act(X·Wᵀ + bias) + residual on the tensor cores of Hopper, f16 and bf16. TMA wants every row on a multiple of 16 bytes,
-// so rows of an odd length are copied: those of X alone by the same launch (WGMMA_AHEAD), both operands' by one before it. Where an operand itself
-// starts at an odd place, the kernels for Ampere take over.
+// so rows of an odd length are copied first. Where an operand itself starts at an odd place, the kernels for Ampere take over.
 
 #include "tile/wgmma_parts.cuh"
 #include "tile/wgmma_single.cuh"
@@ -12,10 +11,7 @@
 #include "linear/adapted_params.cuh"
 #endif
 
-#if WGMMA_AHEAD
-#include "linear/ahead_params.cuh"
-typedef AheadParams TileParams;
-#elif WGMMA_BOTH
+#if WGMMA_BOTH
 typedef PartsParams TileParams;
 #else
 typedef GemmParams TileParams;
@@ -23,9 +19,7 @@ typedef GemmParams TileParams;
 
 // ODD: for outputs that cannot be moved 16 bytes at a time.
 template <bool ODD> __device__ __forceinline__ void linear_tiles(const TileParams &p, char *shared) {
-#if WGMMA_AHEAD
-    wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, ODD>(p.gemm, shared, RowsAhead{p.gemm, p.copies, p.copied});
-#elif WGMMA_BOTH
+#if WGMMA_BOTH
     wgmma_parts<WGMMA_COLUMNS, WGMMA_STAGES, WGMMA_PARTS, ACTIVATION_FORM, ODD>(p, shared);
 #elif WGMMA_SINGLE
     wgmma_single<WGMMA_COLUMNS, WGMMA_STAGES, WGMMA_PARTS, ACTIVATION_FORM, ODD>(p, shared);

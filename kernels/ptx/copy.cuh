@@ -269,13 +269,6 @@ __device__ __forceinline__ u32 count_up(u32 *counter) {
     return before;
 }
 
-// Whether `counter` has reached `count`; then this thread sees what those who counted have written.
-__device__ __forceinline__ bool count_reached(const u32 *counter, u32 count) {
-    u32 found;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
-    return found >= count;
-}
-
 // Waits until `counter` has reached `count`, and sees what those who counted have written. A debug build gives up.
 __device__ __forceinline__ void wait_for_count(const u32 *counter, u32 count) {
     u32 found = 0;

@@ -7,7 +7,6 @@
 
 #include "ptx/copy.cuh"
 #include "tile/activation.cuh"
-#include "tile/repack_ahead.cuh"
 #include "tile/wgmma_odd.cuh"
 #include "tile/wgmma_outputs.cuh"
 #include "tile/wgmma_ring.cuh"
@@ -60,9 +59,7 @@ __device__ __forceinline__ u32 tiles_down(const GemmParams &p) { return u32((p.r
 template <u32 OUTPUTS> __device__ __forceinline__ u32 tiles_across(const GemmParams &p) { return u32((p.columns + OUTPUTS - 1) / OUTPUTS); }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
-// `rows`: where X lies, or how it comes there.
-template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD, class Rows = RowsInPlace>
-__device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, Rows rows = Rows()) {
+template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
     static_assert(COLUMNS / CLUSTER == COLUMNS / 2, "each of two brings half of W's tile");
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
@@ -71,7 +68,7 @@ __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, Ro
     // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     if (threadIdx.x == 0) {
-        ring.init(Rows::COPIED ? 2 : 1);
+        ring.init();
     }
     if (threadIdx.x == 256) {
         tma_prefetch_map(&p.x_map);
@@ -81,7 +78,7 @@ __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, Ro
     cluster_wait();
     // Where the host lets this kernel start early, its operands are still being written; or Y alone, which is read last.
     grid_launch_next();
-    if (Rows::COPIED || !p.adds) {
+    if (!p.adds) {
         grid_wait();
     }
     // Places fit into 32 bits (the host sees to it), and so does the count of tiles of anything that fits into a memory.
@@ -89,47 +86,36 @@ __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared, Ro
     u32 stage = 0, phase = 0;
     auto advance = [&] { ring.advance(stage, phase); };
     if (group == 2) {
-        registers_give<Rows::COPIED ? 72 : 56>();
-        using Who = Bringers<Rows>;
-        u32 warp = shuffle_from(threadIdx.x / 32, 0);
-        if (Who::bring(warp)) {
+        registers_give<56>();
+        if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             // Uniform too: what TMA is told need not be found out for each lane.
             u32 own = shuffle_from(rank, 0);
             bool leads = elect_one();
-            Ready ready;
             u32 down = tiles_down(p), across = tiles_across<OUTPUTS>(p);
             for (u32 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {
                 u32 row, column;
                 tile_place<BAND>(index, down, across, row, column);
                 i32 y = i32((row * CLUSTER + own) * WGMMA_ROWS), first = i32(column * OUTPUTS);
                 for (u32 step = 0; step < steps; step++) {
-                    if (Who::x(warp)) {
-                        rows.wait(ready, u32(y), step);
-                    }
                     ring.wait_free(stage, phase);
                     if (leads) {
                         char *x_tile = ring.x_tile(stage);
                         i32 k = i32(step * WGMMA_DEPTH);
-                        u64 *full = ring.expect(stage, Who::bytes(warp, WGMMA_X_BYTES, ring.W_BYTES));
-                        if (Who::x(warp)) {
-                            tma_load_2d(x_tile, &p.x_map, full, k, y);
-                        }
-                        if (Who::w(warp)) {
-                            bring_weights<COLUMNS, GATED, ODD>(p, x_tile + WGMMA_X_BYTES, full, own, k, first, down == 1 ? EVICT_FIRST : EVICT_NORMAL);
-                        }
+                        u64 *full = ring.expect(stage);
+                        tma_load_2d(x_tile, &p.x_map, full, k, y);
+                        bring_weights<COLUMNS, GATED, ODD>(p, x_tile + WGMMA_X_BYTES, full, own, k, first, down == 1 ? EVICT_FIRST : EVICT_NORMAL);
                     }
                     __syncwarp();
-                    if (Who::w(warp) && !GATED && p.residual && step == 0) {
+                    if (!GATED && p.residual && step == 0) {
                         prefetch_residual<OUTPUTS>(p, y, WGMMA_ROWS, first);
                     }
                     advance();
                 }
             }
         }
-        Who::end(warp, rows);
         __syncwarp();
     } else {
-        registers_take<Rows::COPIED ? 216 : 224>();
+        registers_take<224>();
         f32 d[COLUMNS / 2];
         u32 down = tiles_down(p), across = tiles_across<OUTPUTS>(p);
         for (u32 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {

@@ -17,7 +17,7 @@ constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 // one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
 // order the loop's instructions in another way.
 template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
-    static constexpr u32 W_BYTES = WIDTH * PANEL, STAGE = WGMMA_X_BYTES + W_BYTES;
+    static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
     // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
     // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
     static constexpr u32 BEHIND = COUNT / 2 + 1;
@@ -31,10 +31,10 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
         empty = full + COUNT;
     }
 
-    // By one thread, before the blocks of the cluster meet. `bringers`: warps that fill a stage together.
-    __device__ __forceinline__ void init(u32 bringers = 1) const {
+    // By one thread, before the blocks of the cluster meet.
+    __device__ __forceinline__ void init() const {
         for (u32 i = 0; i < COUNT; i++) {
-            mbarrier_init(&full[i], bringers);
+            mbarrier_init(&full[i], 1);
             // Both warp groups of every block that reads what this one brings.
             mbarrier_init(&empty[i], 2 * SHARERS);
         }

@@ -186,7 +186,6 @@ const HOPPER: &str = r#"
         cluster_write(cluster_address(at, 1), float4{1.0f, 2.0f, 3.0f, 4.0f});
         if (count_up((u32 *)to + 512) == 1) {
             wait_for_count((u32 *)to + 512, 2);
-            to[513] = count_reached((u32 *)to + 512, 3);
             fence_proxy_async_global();
         }
         f32 sum = use<f16, 16>(at, more) + use<bf16, 16>(at, more) + use<f16, 32>(at, more) + use<bf16, 32>(at, more);

@@ -89,5 +89,3 @@ inline void fence_proxy_async_global() {}
 
 inline u32 count_up(u32 *counter) { return atomicAdd(counter, 1u); }
 inline void wait_for_count(const u32 *counter, u32 count) { emulated_wait_for_count(counter, count); }
-// As long as it takes: a block waits for no other that cannot run.
-inline bool count_reached(const u32 *counter, u32 count) { return wait_for_count(counter, count), true; }
