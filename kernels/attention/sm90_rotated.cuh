@@ -99,7 +99,12 @@ __device__ __forceinline__ void mend_steps(const RotatedParams &p, const Stage &
     for (u32 count = 0;; count++) {
         u32 at = count % STAGES, round = count / STAGES % 2;
         await(&shared.k_ring.full[at], round);
-        Shifts shifts = shared.shifts[at];
+        // By the lane that says when they may be written again, for all.
+        Shifts shifts = {};
+        if (threadIdx.x % 32 == 0) {
+            shifts = shared.shifts[at];
+        }
+        shifts = {shuffle_from(shifts.k, 0), shuffle_from(shifts.v, 0)};
         if (shifts.k == NO_STEP) {
             return;
         }
