@@ -108,6 +108,10 @@ fn no_package_registry_is_named() {
 fn links_resolve() {
     hold(text::links);
     assert_eq!(said(text::links, "README.md", "[a](docs/missing-page.md) [b](Cargo.toml#x) [c](https://example.org)"), 1);
+    let page = "# One `two`\n## Of a (third), 4\n## Of a (third), 4\n```\n# code\n```\n";
+    let said_of = |link: &str| said(text::links, "README.md", &format!("{page}[a]({link})"));
+    assert_eq!(["#one-two", "#of-a-third-4-1", "docs/kernels.md#the-cuda-kernels"].map(said_of), [0; 3]);
+    assert_eq!(["#code", "#of-a-third-4-2", "docs/kernels.md#no-such-heading"].map(said_of), [1; 3]);
 }
 
 #[test]

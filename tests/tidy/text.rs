@@ -41,7 +41,7 @@ pub fn registries(file: &File) -> Vec<String> {
     file.text.lines().enumerate().filter_map(|(number, line)| Some(file.fault(number + 1, format_args!("names {}", named(line)?)))).collect()
 }
 
-/// Relative links of Markdown pages that lead nowhere.
+/// Relative links of Markdown pages that lead nowhere: to no file, or to no heading of a page.
 pub fn links(file: &File) -> Vec<String> {
     if !file.path.ends_with(".md") {
         return Vec::new();
@@ -50,12 +50,45 @@ pub fn links(file: &File) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, line) in file.text.lines().enumerate() {
         for after in line.split("](").skip(1) {
-            let target = after.split([')', ' ', '#']).next().unwrap_or_default();
-            let outside = target.contains("://") || target.starts_with("mailto:");
-            if !target.is_empty() && !outside && !folder.join(target).exists() {
+            let (target, anchor) = split_link(after.split([')', ' ']).next().unwrap_or_default());
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let path = folder.join(target);
+            if !target.is_empty() && !path.exists() {
                 faults.push(file.fault(number + 1, format_args!("no {target} there")));
+            } else if let Some(anchor) = anchor.filter(|_| target.is_empty() || target.ends_with(".md")) {
+                let page = if target.is_empty() { file.text.clone() } else { std::fs::read_to_string(path).unwrap_or_default() };
+                if !anchors(&page).iter().any(|known| known == anchor) {
+                    faults.push(file.fault(number + 1, format_args!("no heading {anchor} in {target}")));
+                }
             }
         }
     }
     faults
+}
+
+/// A link's page and, behind `#`, its heading.
+fn split_link(link: &str) -> (&str, Option<&str>) {
+    link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)))
+}
+
+/// What a page's headings are called in links: small letters, hyphens for spaces, no other marks; those that come again are numbered.
+fn anchors(page: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut found = Vec::new();
+    let mut code = false;
+    for line in page.lines() {
+        code ^= line.starts_with("```");
+        let title = line.trim_start_matches('#');
+        if code || title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let kept = title.trim().chars().filter(|mark| mark.is_alphanumeric() || " -_".contains(*mark));
+        let name: String = kept.flat_map(char::to_lowercase).map(|mark| if mark == ' ' { '-' } else { mark }).collect();
+        let again = names.iter().filter(|known| **known == name).count();
+        found.push(if again == 0 { name.clone() } else { format!("{name}-{again}") });
+        names.push(name);
+    }
+    found
 }
