@@ -17,10 +17,10 @@ use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::Rung;
 use trifuse::adapters::engine::AdapterId;
 use trifuse::adapters::peft::LoraAdapter;
-use trifuse::adapters::safetensors_file::TensorFile;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::model::{Encoder, EncoderOptions, Row};
+use trifuse::safetensors_file::TensorFile;
 use trifuse::{DType, Error, Result};
 
 struct Check {

@@ -16,6 +16,7 @@ pub mod layer;
 pub mod model;
 pub mod ops;
 pub mod oracle;
+pub mod safetensors_file;
 pub mod session;
 pub mod tolerance;
 #[cfg(feature = "compress")]

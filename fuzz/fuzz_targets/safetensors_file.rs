@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trifuse::adapters::peft::inspect_bytes;
-use trifuse::adapters::safetensors_file::TensorFile;
+use trifuse::safetensors_file::TensorFile;
 
 const CONFIG: &[u8] = br#"{"peft_type":"LORA","r":2,"lora_alpha":4}"#;
 

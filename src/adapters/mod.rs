@@ -9,5 +9,4 @@ pub mod encoded;
 pub mod engine;
 pub mod peft;
 pub mod prefix;
-pub mod safetensors_file;
 pub mod whole;

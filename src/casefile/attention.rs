@@ -16,7 +16,7 @@ struct Params {
     block: u32,
 }
 
-pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
+pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
     let params: Params = tensors.params()?;
     let dtype = dtype_named(tensors, &params.dtype)?;
     let q_shape @ [batch, q_len, heads, head_dim] = tensors.shape::<4>("q")?;
@@ -75,7 +75,7 @@ pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option
     Ok((Posed { op, host }.into(), expected.into_iter().map(|values| values.into_iter().map(Some).collect()).collect()))
 }
 
-fn read_varlen(tensors: &mut Tensors<'_>) -> Result<(Form, HostForm)> {
+fn read_varlen(tensors: &mut Tensors) -> Result<(Form, HostForm)> {
     let [totals] = tensors.shape::<1>("cu_seqlens_q")?;
     let (cu_q, cu_kv) = (tensors.integers("cu_seqlens_q", &[totals])?, tensors.integers("cu_seqlens_k", &[totals])?);
     let longest = |cu: &[i32]| cu.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])).max().unwrap_or(0).max(0) as u64;
@@ -83,7 +83,7 @@ fn read_varlen(tensors: &mut Tensors<'_>) -> Result<(Form, HostForm)> {
     Ok((Form::Varlen(index.shape()), HostForm::Varlen(index)))
 }
 
-fn read_pages(tensors: &mut Tensors<'_>, batch: u64, &[pool_pages, page, ..]: &[u64; 4]) -> Result<(Form, HostForm)> {
+fn read_pages(tensors: &mut Tensors, batch: u64, &[pool_pages, page, ..]: &[u64; 4]) -> Result<(Form, HostForm)> {
     let [_, pages] = tensors.shape::<2>("page_table")?;
     let (table, kv_len) = (tensors.integers("page_table", &[batch, pages])?, tensors.integers("kv_len", &[batch])?);
     let shape = PageShape { batch, pages, page, pool_pages };
@@ -91,7 +91,7 @@ fn read_pages(tensors: &mut Tensors<'_>, batch: u64, &[pool_pages, page, ..]: &[
     Ok((Form::Paged(shape), HostForm::Paged(index)))
 }
 
-fn read_blocks(tensors: &mut Tensors<'_>, block: u32, lengths: [u64; 2]) -> Result<(Form, HostForm)> {
+fn read_blocks(tensors: &mut Tensors, block: u32, lengths: [u64; 2]) -> Result<(Form, HostForm)> {
     let [q_blocks, kv_blocks] = lengths.map(|length| length.div_ceil(u64::from(block)) as u32);
     let row = u64::from(q_blocks) + 1;
     // One pattern as a plain list, several as a matrix.

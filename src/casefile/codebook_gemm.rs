@@ -15,7 +15,7 @@ struct Params {
     scaling: Vec<f64>,
 }
 
-pub(super) fn read(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
+pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
     let params: Params = tensors.params()?;
     let dtype = dtype_named(tensors, &params.dtype)?;
     let [tokens, d_in] = tensors.shape("x")?;

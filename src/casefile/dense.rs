@@ -17,7 +17,7 @@ struct LinearParams {
     activation: String,
 }
 
-pub(super) fn read_linear(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
+pub(super) fn read_linear(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
     let params: LinearParams = tensors.params()?;
     let dtype = dtype_named(tensors, &params.dtype)?;
     let activation = if params.activation == "none" { None } else { Some(tensors.at("params", params.activation.parse::<Activation>())?) };
@@ -44,7 +44,7 @@ struct MlpParams {
     gated: bool,
 }
 
-pub(super) fn read_fused_mlp(tensors: &mut Tensors<'_>) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
+pub(super) fn read_fused_mlp(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64>>>)> {
     let params: MlpParams = tensors.params()?;
     let dtype = dtype_named(tensors, &params.dtype)?;
     let activation = tensors.at("params", params.activation.parse::<Activation>())?;

@@ -22,6 +22,7 @@ use crate::cases::Problem;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op};
+use crate::safetensors_file::TensorFile;
 use crate::tolerance::{Expected, expect_given};
 use tensors::Tensors;
 
@@ -42,7 +43,7 @@ pub struct CaseFile {
 /// # Errors
 /// `Io` where the file cannot be read, `Input` where it is not a case.
 pub fn read(path: &Path) -> Result<CaseFile> {
-    parse(path, &std::fs::read(path).map_err(Error::io(path, "read"))?)
+    case(TensorFile::open(path)?)
 }
 
 /// The same for a file that is already in memory; `path` is what errors name.
@@ -50,7 +51,12 @@ pub fn read(path: &Path) -> Result<CaseFile> {
 /// # Errors
 /// As [`read`].
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<CaseFile> {
-    let mut tensors = Tensors::parse(path, bytes)?;
+    case(TensorFile::from_bytes(path, bytes.to_vec())?)
+}
+
+fn case(file: TensorFile) -> Result<CaseFile> {
+    let path = file.path().to_path_buf();
+    let mut tensors = Tensors::new(file);
     let (problem, expected) = match tensors.op()? {
         CodebookGemm::NAME => codebook_gemm::read(&mut tensors)?,
         Attention::NAME => attention::read(&mut tensors)?,
@@ -60,7 +66,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<CaseFile> {
     };
     tensors.finish()?;
     // Whatever the shapes did not rule out, the operation's own rules must: nothing refuses a case later.
-    let expected = expect_given(&problem, expected).map_err(|error| Error::input(path, error.to_string()))?;
+    let expected = expect_given(&problem, expected).map_err(|error| Error::input(&path, error.to_string()))?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(CaseFile { name, problem, expected })
 }
@@ -70,6 +76,9 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<CaseFile> {
 /// # Errors
 /// `Io` where the folder cannot be read, `Input` where it holds no case.
 pub fn list(folder: &Path) -> Result<Vec<PathBuf>> {
+    if folder.is_file() {
+        return Err(Error::input(folder, "expected a folder of .safetensors files, found a file"));
+    }
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
         let path = entry.map_err(Error::io(folder, "read"))?.path();
@@ -82,6 +91,6 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The dtype of the operands, as in `params`.
-fn dtype_named(tensors: &Tensors<'_>, name: &str) -> Result<DType> {
+fn dtype_named(tensors: &Tensors, name: &str) -> Result<DType> {
     name.parse().map_err(|_| tensors.fault("params", format!("dtype: expected f16, bf16 or f32, found {name:?}")))
 }

@@ -1,31 +1,23 @@
-use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
-
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::BTreeSet;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::safetensors_file::{Dtype, TensorFile, TensorInfo};
 
 /// The tensors of one file, each taken by name; what is not taken is an error in the end.
-pub(super) struct Tensors<'a> {
-    path: &'a Path,
-    metadata: HashMap<String, String>,
-    tensors: SafeTensors<'a>,
+pub(super) struct Tensors {
+    file: TensorFile,
     left: BTreeSet<String>,
 }
 
-impl<'a> Tensors<'a> {
-    pub(super) fn parse(path: &'a Path, bytes: &'a [u8]) -> Result<Self> {
-        let refuse = |error| Error::input(path, format!("expected a safetensors file, found one that does not parse: {error}"));
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(refuse)?;
-        let tensors = SafeTensors::deserialize(bytes).map_err(refuse)?;
-        let left = tensors.names().into_iter().map(String::from).collect();
-        Ok(Self { path, metadata: header.metadata().clone().unwrap_or_default(), tensors, left })
+impl Tensors {
+    pub(super) fn new(file: TensorFile) -> Self {
+        Self { left: file.names().into_iter().collect(), file }
     }
 
     /// A fault in one tensor or key.
     pub(super) fn fault(&self, item: &str, problem: impl Into<String>) -> Error {
-        Error::input_item(self.path, item, problem)
+        Error::input_item(self.file.path(), item, problem)
     }
 
     /// `Err` with that problem unless `condition` holds.
@@ -39,8 +31,7 @@ impl<'a> Tensors<'a> {
     }
 
     fn key(&self, name: &str) -> Result<&str> {
-        let found = self.metadata.get(name).map(String::as_str);
-        found.ok_or_else(|| self.fault("__metadata__", format!("expected the key {name:?}, found {:?}", self.metadata.keys().collect::<BTreeSet<_>>())))
+        self.file.metadata(name).ok_or_else(|| self.fault("__metadata__", format!("expected the key {name:?}, found none of that name")))
     }
 
     /// The operation's name.
@@ -54,7 +45,7 @@ impl<'a> Tensors<'a> {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.tensors.tensor(name).is_ok()
+        self.file.info(name).is_some()
     }
 
     /// `Err` unless all of `names` are there, or none; whether they are.
@@ -64,27 +55,26 @@ impl<'a> Tensors<'a> {
         Ok(there > 0)
     }
 
-    fn take(&mut self, name: &str) -> Result<TensorView<'a>> {
-        let view = self.tensors.tensor(name).map_err(|_| {
-            let there = self.tensors.names().into_iter().collect::<BTreeSet<_>>();
-            self.fault(name, format!("expected a tensor of that name, found none (there are {there:?})"))
-        })?;
+    fn take(&mut self, name: &str) -> Result<TensorInfo> {
+        let info = self.file.info(name);
+        let info = info.ok_or_else(|| self.fault(name, format!("expected a tensor of that name, found none (there are {:?})", self.file.names())))?;
         self.left.remove(name);
-        Ok(view)
+        Ok(info)
     }
 
     /// The shape of a tensor with that many axes.
     pub(super) fn shape<const N: usize>(&mut self, name: &str) -> Result<[u64; N]> {
-        let shape: Vec<u64> = self.take(name)?.shape().iter().map(|&dim| dim as u64).collect();
+        let shape: Vec<u64> = self.take(name)?.shape.iter().map(|&dim| dim as u64).collect();
         <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.fault(name, format!("expected {N} axes, found the shape {shape:?}")))
     }
 
-    fn typed(&mut self, name: &str, dtype: Dtype, shape: &[u64]) -> Result<TensorView<'a>> {
-        let view = self.take(name)?;
-        self.ensure(view.dtype() == dtype, name, &format!("{dtype:?}"), format!("{:?}", view.dtype()))?;
-        let same = view.shape().iter().map(|&dim| dim as u64).eq(shape.iter().copied());
-        self.ensure(same, name, &format!("the shape {shape:?}"), format!("{:?}", view.shape()))?;
-        Ok(view)
+    /// The bytes of a tensor of that type and shape.
+    fn typed(&mut self, name: &str, dtype: Dtype, shape: &[u64]) -> Result<Vec<u8>> {
+        let info = self.take(name)?;
+        self.ensure(info.dtype == dtype, name, &format!("{dtype:?}"), format!("{:?}", info.dtype))?;
+        let same = info.shape.iter().map(|&dim| dim as u64).eq(shape.iter().copied());
+        self.ensure(same, name, &format!("the shape {shape:?}"), format!("{:?}", info.shape))?;
+        Ok(self.file.bytes(name)?.1)
     }
 
     /// An operand.
@@ -94,7 +84,7 @@ impl<'a> Tensors<'a> {
             DType::BF16 => Dtype::BF16,
             DType::F32 => Dtype::F32,
         };
-        Ok(dtype.decode(self.typed(name, stored, shape)?.data()))
+        Ok(dtype.decode(&self.typed(name, stored, shape)?))
     }
 
     /// An operand that may be absent.
@@ -104,22 +94,22 @@ impl<'a> Tensors<'a> {
 
     /// 32-bit indices.
     pub(super) fn integers(&mut self, name: &str, shape: &[u64]) -> Result<Vec<i32>> {
-        let data = self.typed(name, Dtype::I32, shape)?.data();
+        let data = self.typed(name, Dtype::I32, shape)?;
         Ok(data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
     /// Codes, each below `limit`.
     pub(super) fn codes(&mut self, name: &str, shape: &[u64], limit: u8) -> Result<Vec<u8>> {
-        let codes = self.typed(name, Dtype::U8, shape)?.data();
+        let codes = self.typed(name, Dtype::U8, shape)?;
         match codes.iter().position(|&code| code >= limit) {
             Some(at) => Err(self.fault(name, format!("expected codes below {limit}, found {} at element {at}", codes[at]))),
-            None => Ok(codes.to_vec()),
+            None => Ok(codes),
         }
     }
 
     /// An expected output.
     pub(super) fn expected(&mut self, name: &str, shape: &[u64]) -> Result<Vec<f64>> {
-        let data = self.typed(name, Dtype::F64, shape)?.data();
+        let data = self.typed(name, Dtype::F64, shape)?;
         let values: Vec<f64> = data.chunks_exact(8).map(|b| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])).collect();
         match values.iter().position(|value| value.is_nan()) {
             Some(at) => Err(self.fault(name, format!("expected numbers, found NaN at element {at}"))),

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use super::config::Config;
-use crate::adapters::safetensors_file::TensorFile;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
+use crate::safetensors_file::TensorFile;
 use crate::session::Session;
 
 /// What a prefix in front of every name may be: that of a bare encoder, and of one inside a larger model.

@@ -3,8 +3,6 @@
 
 use std::path::Path;
 
-use safetensors::{Dtype, SafeTensors};
-
 use super::Findings;
 use super::served::{apply, cosine};
 use crate::adapters::encode::prefix::{EncodedPrefix, KEY, PREFIX, VALUE, encode_prefix};
@@ -13,9 +11,10 @@ use crate::adapters::engine::{Engine, EngineOptions};
 use crate::adapters::prefix::DevicePrefix;
 use crate::backend::Backend;
 use crate::dtype::DType;
-use crate::error::{Error, Result, ensure};
+use crate::error::{Error, Result};
 use crate::ops::attention::AttentionIndex;
 use crate::ops::{Attention, AttentionArgs};
+use crate::safetensors_file::TensorFile;
 use crate::session::Session;
 
 const DTYPE: DType = DType::F16;
@@ -37,28 +36,21 @@ impl Prefix {
     /// # Errors
     /// Another shape, type or name; values that are not finite. `path` is named in them.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let file = SafeTensors::deserialize(bytes).map_err(|error| Error::input(path, format!("expected a safetensors file: {error}")))?;
-        let mut shape = None;
-        let mut read = |name: &str| -> Result<Vec<f64>> {
-            let tensor = file.tensor(name).map_err(|error| Error::input_item(path, name, error.to_string()))?;
-            let wrong =
-                |found: String| Error::input_item(path, name, format!("expected finite F16 [tokens, heads, head_dim], the same for all, found {found}"));
-            let &[tokens, heads, head_dim] = tensor.shape() else { return Err(wrong(format!("{:?}", tensor.shape()))) };
-            if tensor.dtype() != Dtype::F16 || *shape.get_or_insert([tokens, heads, head_dim]) != [tokens, heads, head_dim] {
-                return Err(wrong(format!("{:?} {:?}", tensor.dtype(), tensor.shape())));
-            }
-            let values = DTYPE.decode(tensor.data());
-            if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(wrong("NaN or an infinity".into())) }
+        let file = TensorFile::from_bytes(path, bytes.to_vec())?;
+        let read = |name: &str| match file.floats(name)? {
+            (DTYPE, shape, values) if shape.len() == 3 => Ok((shape, values.into_iter().map(f64::from).collect())),
+            (dtype, shape, _) => Err(Error::input_item(path, name, format!("expected f16 [tokens, heads, head_dim], found {dtype} {shape:?}"))),
         };
-        let (q, k, v) = (read("q")?, read("k")?, read("v")?);
-        let [tokens, heads, head_dim] = shape.unwrap_or_default();
+        let ((shape, q), (of_k, k), (of_v, v)) = (read("q")?, read("k")?, read("v")?);
+        let (&[tokens, heads, head_dim], true) = (shape.as_slice(), shape == of_k && shape == of_v) else {
+            return Err(Error::input(path, format!("expected q, k and v of one shape, found {shape:?}, {of_k:?} and {of_v:?}")));
+        };
         Ok(Self { tokens, heads, head_dim, q, k, v })
     }
 }
 
 pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result<Findings> {
     let width = prefix.heads * prefix.head_dim;
-    ensure(prefix.tokens > 0 && width > 0, "prefix", "tokens, heads and head_dim of at least 1", format!("{} × {width}", prefix.tokens))?;
     let matrix = |cache: &[f64]| Matrix { rows: prefix.tokens, cols: width, data: cache.iter().map(|v| *v as f32).collect() };
     let EncodedPrefix { population, bytes, plain_bytes, .. } = encode_prefix(&matrix(&prefix.k), &matrix(&prefix.v), 0.995)?;
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use trifuse::Error;
 use trifuse::adapters::bundle::{Bundle, to_bytes, write};
 use trifuse::adapters::encoded::{EncodedFactor, Matrix, Population, Rung};
-use trifuse::adapters::safetensors_file::TensorFile;
+use trifuse::safetensors_file::TensorFile;
 
 use crate::support::{forge, population};
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use trifuse::adapters::bundle::{Bundle, to_bytes};
 use trifuse::adapters::decompress::peft_files;
 use trifuse::adapters::peft::{Config, inspect_bytes};
-use trifuse::adapters::safetensors_file::TensorFile;
+use trifuse::safetensors_file::TensorFile;
 use trifuse::{DType, Error};
 
 use crate::support::{adapter_tensors, config, forge, mutate, population};

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
-use trifuse::adapters::safetensors_file::TensorFile;
+use trifuse::safetensors_file::TensorFile;
 
 use super::support::{Golden, model, root};
 

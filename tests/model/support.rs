@@ -6,9 +6,9 @@ use std::sync::Arc;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{Population, Rung};
 use trifuse::adapters::peft::LoraAdapter;
-use trifuse::adapters::safetensors_file::TensorFile;
 use trifuse::backend::Backend;
 use trifuse::model::{Encoder, EncoderOptions, Row};
+use trifuse::safetensors_file::TensorFile;
 use trifuse::{DType, Result};
 
 pub fn root() -> &'static Path {

@@ -7,7 +7,7 @@ use crate::source::File;
 
 /// Files outside `backends/` where `unsafe` may stand: the front door that vouches for every launch, and the memory
 /// map of files.
-const UNSAFE_FILES: &[&str] = &["src/session.rs", "src/adapters/safetensors_file.rs"];
+const UNSAFE_FILES: &[&str] = &["src/session.rs", "src/safetensors_file.rs"];
 
 /// Lines above an `unsafe` within which its reason must stand.
 const REASON_WITHIN: usize = 8;

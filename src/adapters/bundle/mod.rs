@@ -40,9 +40,9 @@ use half::f16;
 use sha2::{Digest, Sha256};
 
 use super::encoded::{EncodedAdapter, Matrix, Population, SharedProjection, SharedShape};
-use super::safetensors_file::{Dtype, TensorFile};
 use super::whole::check_name;
 use crate::error::{Error, Result};
+use crate::safetensors_file::{Dtype, TensorFile};
 use stored::Streams;
 
 /// An open bundle: the header is in memory, the rest is mapped and read when asked for.

@@ -8,12 +8,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use half::{bf16, f16};
-use safetensors::{Dtype, SafeTensors};
-
 use super::linalg::{Mat, mul, widen};
 use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
+use crate::safetensors_file::TensorFile;
 
 /// Rows below which a quarter held out would say nothing.
 const MIN_ROWS: usize = 8;
@@ -168,7 +166,7 @@ impl Calibration {
     /// # Errors
     /// A file that cannot be read, or a tensor of another shape or type, of fewer than 8 rows, or with NaN or infinities.
     pub fn load(path: &Path) -> Result<Self> {
-        Self::from_rows(read(path)?)
+        Self::from_rows(inputs_of(&TensorFile::open(path)?)?)
     }
 
     /// The same for a file that is already in memory; `path` is what errors name.
@@ -176,7 +174,7 @@ impl Calibration {
     /// # Errors
     /// As [`Self::load`].
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
-        Self::from_rows(parse(path, bytes)?)
+        Self::from_rows(inputs_of(&TensorFile::from_bytes(path, bytes.to_vec())?)?)
     }
 
     /// As [`Self::load`], with all rows of `design` for the encoding and all of `held_out` for the measure.
@@ -184,9 +182,9 @@ impl Calibration {
     /// # Errors
     /// As [`Self::load`]; a projection of one file that the other lacks, or with another width.
     pub fn load_pair(design: &Path, held_out: &Path) -> Result<Self> {
-        let mut measured = read(held_out)?;
+        let mut measured = inputs_of(&TensorFile::open(held_out)?)?;
         let mut inputs = BTreeMap::new();
-        for (name, design) in read(design)? {
+        for (name, design) in inputs_of(&TensorFile::open(design)?)? {
             let Some(rows) = measured.remove(&name) else {
                 return Err(Error::input_item(held_out, name, "a tensor of that name is in the calibration file: both files need it"));
             };
@@ -252,33 +250,16 @@ impl Calibration {
     }
 }
 
-fn read(path: &Path) -> Result<BTreeMap<String, Matrix>> {
-    parse(path, &std::fs::read(path).map_err(Error::io(path, "read"))?)
-}
-
-fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Matrix>> {
-    let file = SafeTensors::deserialize(bytes).map_err(|fault| Error::input(path, format!("not a safetensors file: {fault}")))?;
-    let mut out = BTreeMap::new();
-    for (name, tensor) in file.iter() {
-        let bad = |problem: String| Error::input_item(path, name, problem);
-        let &[rows, cols] = tensor.shape() else {
-            return Err(bad(format!("expected the shape [rows, d_in], found {:?}", tensor.shape())));
-        };
-        let data: Vec<f32> = match tensor.dtype() {
-            Dtype::F16 => tensor.data().chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            Dtype::BF16 => tensor.data().chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            Dtype::F32 => tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            other => return Err(bad(format!("expected f16, bf16 or f32, found {other:?}"))),
-        };
-        if rows < MIN_ROWS || cols == 0 {
-            return Err(bad(format!("expected at least {MIN_ROWS} rows of inputs, found [{rows}, {cols}]")));
+/// Every tensor of a file, `[rows, d_in]`.
+fn inputs_of(file: &TensorFile) -> Result<BTreeMap<String, Matrix>> {
+    let read = |name: String| {
+        let (_, shape, values) = file.floats(&name)?;
+        match *shape.as_slice() {
+            [rows, cols] if rows >= MIN_ROWS => Ok((name, Matrix::new(rows, cols, values)?)),
+            _ => Err(Error::input_item(file.path(), name, format!("expected [rows, d_in], at least {MIN_ROWS} rows, found {shape:?}"))),
         }
-        if !data.iter().all(|value| value.is_finite()) {
-            return Err(bad("expected finite values, found NaN or an infinity".into()));
-        }
-        out.insert(name.to_string(), Matrix::new(rows, cols, data)?);
-    }
-    Ok(out)
+    };
+    file.names().into_iter().map(read).collect()
 }
 
 #[cfg(test)]
@@ -330,7 +311,7 @@ mod tests {
         let path = folder.path().join("calibration.safetensors");
         let write = |shape: Vec<usize>, values: &[f32]| {
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            let view = safetensors::tensor::TensorView::new(Dtype::F32, shape, &bytes).unwrap();
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, &bytes).unwrap();
             std::fs::write(&path, safetensors::serialize([("q", view)], None).unwrap()).unwrap();
         };
         write(vec![10, 3], &rows(10, 3).data);
@@ -341,8 +322,10 @@ mod tests {
         assert!(Calibration::load(&path).is_err());
         write(vec![10, 1], &[f32::NAN; 10]);
         assert!(Calibration::load(&path).is_err());
-        std::fs::write(&path, b"not a file of tensors").unwrap();
-        assert!(Calibration::load(&path).is_err());
+        for bytes in [&b""[..], b"not a file of tensors"] {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(Calibration::load(&path).unwrap_err().to_string().contains("safetensors file"));
+        }
         assert!(Calibration::load(&folder.path().join("absent")).is_err());
     }
 }

@@ -10,7 +10,7 @@ use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::certificate::Certificate;
 use trifuse::adapters::encoded::{Matrix, Population};
 use trifuse::adapters::peft::LoraAdapter;
-use trifuse::adapters::safetensors_file::TensorFile;
+use trifuse::safetensors_file::TensorFile;
 use trifuse::{DType, Error, Result};
 
 use crate::cli::kept::mean;
