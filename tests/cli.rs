@@ -62,6 +62,14 @@ fn wrong_use_is_status_2_and_prints_nothing_to_standard_output() {
 }
 
 #[test]
+fn a_folder_is_refused_as_the_output_of_embed_before_the_model_is_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["embed", "--model", "no/such/model", "-o", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("expected the name of a file, found a folder"), "{}", err(&output));
+}
+
+#[test]
 fn devices_lists_every_backend_with_devices_or_a_reason() {
     let output = run(&["devices", "--json"]);
     let value = object(&output, "devices");

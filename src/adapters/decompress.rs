@@ -28,14 +28,16 @@ pub fn decompress(bundle: &Bundle, names: Option<&[String]>, folder: impl AsRef<
     for (module, _) in bundle.projections() {
         shared.insert(module.to_owned(), bundle.shared(module)?);
     }
-    write_folder(folder.as_ref(), |folder| {
+    let place = folder.as_ref();
+    write_folder(place, |temporary| {
         for name in &names {
             let files = peft_files(name, &bundle.adapter(name)?, &shared, dtype)?;
-            let folder = folder.join(name);
-            std::fs::create_dir(&folder).map_err(Error::io(&folder, "create"))?;
+            // Errors name what was asked for, and not the name it has until it is whole.
+            let (folder, asked) = (temporary.join(name), place.join(name));
+            std::fs::create_dir(&folder).map_err(Error::io(&asked, "create"))?;
             for (file, bytes) in [(CONFIG_FILE, files.config), (TENSOR_FILE, files.tensors)] {
                 let path = folder.join(file);
-                std::fs::write(&path, bytes).and_then(|()| std::fs::File::open(&path)?.sync_all()).map_err(Error::io(&path, "write"))?;
+                std::fs::write(&path, bytes).and_then(|()| std::fs::File::open(&path)?.sync_all()).map_err(Error::io(asked.join(file), "write"))?;
             }
         }
         Ok(())

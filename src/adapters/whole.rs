@@ -1,8 +1,10 @@
 //! Files and folders that appear whole or not at all, and the names that may become files.
 
 use std::fs::{File, Permissions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Component, Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result, ensure};
 
@@ -11,15 +13,28 @@ fn parent(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).into()
 }
 
-/// A temporary name in `folder`, with the permissions of an ordinary file or folder (`mode`, less the umask).
-fn temporary<T>(folder: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
+/// A temporary name beside `path`, with the permissions of an ordinary file or folder (`mode`, less the umask).
+fn temporary<T>(path: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".trifuse-");
     #[cfg(unix)]
     builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode));
     #[cfg(not(unix))]
     let _ = mode;
-    make(&builder, folder).map_err(Error::io(folder, "write into"))
+    let folder = parent(path);
+    make(&builder, &folder).map_err(|error| {
+        // Of what the system says the kind alone: the rest names the temporary file, which nobody asked for.
+        let told = match error.kind() {
+            kind @ (ErrorKind::NotFound | ErrorKind::NotADirectory) => std::io::Error::new(kind, format!("there is no folder {}", folder.display())),
+            kind => kind.into(),
+        };
+        Error::io(path, "write")(told)
+    })
+}
+
+/// A temporary file beside `path`.
+fn temporary_file(path: &Path) -> Result<NamedTempFile> {
+    temporary(path, 0o666, |builder, folder| builder.tempfile_in(folder))
 }
 
 /// Makes a rename survive a loss of power. Only Unix can open a folder for that.
@@ -44,9 +59,7 @@ pub fn check_file(path: &Path) -> Result<()> {
     if is_special(path) {
         return Ok(());
     }
-    // Of what the system says the kind alone: the rest names the temporary file.
-    let made = tempfile::Builder::new().prefix(".trifuse-").tempfile_in(parent(path));
-    made.map(drop).map_err(|error| Error::io(path, "write")(error.kind().into()))
+    temporary_file(path).map(drop)
 }
 
 /// Writes a file under a temporary name in its own folder, then renames it; what was there before is replaced.
@@ -63,11 +76,21 @@ pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Re
     if is_special(path) {
         return File::options().write(true).open(path).and_then(|file| fill(&file)).map_err(Error::io(path, "write"));
     }
-    let folder = parent(path);
-    let temporary = temporary(&folder, 0o666, |builder, folder| builder.tempfile_in(folder))?;
+    let temporary = temporary_file(path)?;
     fill(temporary.as_file()).and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
     temporary.persist(path).map_err(|error| Error::io(path, "write")(error.error))?;
-    sync_folder(&folder)
+    sync_folder(&parent(path))
+}
+
+/// Makes the folder `path`, and those above it, where they are not there yet.
+///
+/// # Errors
+/// A file of that name; what the system refuses.
+pub fn make_folder(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(|error| {
+        let file = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotADirectory);
+        Error::io(path, "create")(if file { std::io::Error::new(error.kind(), "a file is where a folder should be") } else { error })
+    })
 }
 
 /// Fills a folder under a temporary name beside `path`, then renames it.
@@ -77,20 +100,19 @@ pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Re
 /// left behind.
 pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let taken = match std::fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(_) => path.symlink_metadata().is_ok(),
+        Ok(mut entries) => entries.next().is_some().then_some("one that holds something"),
+        Err(_) => path.symlink_metadata().is_ok().then_some("something else of that name"),
     };
-    if taken {
-        return Err(Error::invalid(path.display().to_string(), "a folder that does not exist yet, or an empty one", "one that holds something"));
+    if let Some(found) = taken {
+        return Err(Error::invalid(path.display().to_string(), "a folder that does not exist yet, or an empty one", found));
     }
-    let parent = parent(path);
-    let temporary = temporary(&parent, 0o777, |builder, folder| builder.tempdir_in(folder))?;
+    let temporary = temporary(path, 0o777, |builder, folder| builder.tempdir_in(folder))?;
     fill(temporary.path())?;
     sync_folder(temporary.path())?;
     std::fs::rename(temporary.path(), path).map_err(Error::io(path, "write"))?;
     // It has its final name now, so there is nothing left to remove.
     let _ = temporary.keep();
-    sync_folder(&parent)
+    sync_folder(&parent(path))
 }
 
 /// Checks that `name` can be one folder below another on any system: bundles come from outside, and an adapter
@@ -143,7 +165,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         check_file(&folder.path().join("file")).unwrap();
         assert!(matches!(check_file(folder.path()), Err(Error::Invalid { .. })));
-        assert!(matches!(check_file(&folder.path().join("none/file")), Err(Error::Io { .. })));
+        for (place, missing) in [("none/file", "none"), ("file/inside", "file")] {
+            std::fs::write(folder.path().join("file"), b"").unwrap();
+            let error = check_file(&folder.path().join(place)).unwrap_err();
+            assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("there is no folder"), "{error}");
+            assert!(error.to_string().ends_with(missing) && !error.to_string().contains(".trifuse-"), "{error}");
+            std::fs::remove_file(folder.path().join("file")).unwrap();
+        }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
@@ -157,7 +185,21 @@ mod tests {
         write_folder(&path, fill).unwrap();
         assert_eq!(std::fs::read(path.join("x")).unwrap(), b"1");
         assert!(matches!(write_folder(&path, fill), Err(Error::Invalid { .. })));
+        assert!(write_folder(&path.join("x"), fill).unwrap_err().to_string().contains("something else"));
+        assert!(write_folder(&path.join("none/x"), fill).unwrap_err().to_string().contains("there is no folder"));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_is_not_made_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        make_folder(&folder.path().join("a/b")).unwrap();
+        make_folder(&folder.path().join("a/b")).unwrap();
+        std::fs::write(folder.path().join("file"), b"").unwrap();
+        for place in ["file", "file/below"] {
+            let error = make_folder(&folder.path().join(place)).unwrap_err();
+            assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("a file is where"), "{error}");
+        }
     }
 
     #[test]

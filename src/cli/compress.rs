@@ -39,19 +39,19 @@ pub struct Args {
     #[arg(long, value_name = "R", conflicts_with = "energy")]
     rank: Option<usize>,
     /// In place of a rank: the smallest basis that keeps this share of ‖ΔW‖²
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE")]
     energy: Option<f64>,
     /// Bytes of the file over bytes of the adapters, at most; 0.125 and 8 both say eight times smaller
-    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    #[arg(long, allow_negative_numbers = true, value_name = "RATIO", value_parser = ratio)]
     max_ratio: Option<f64>,
     /// Least cosine between ΔW and what it decodes to, in every projection of every adapter; climbs the ladder to meet it
-    #[arg(long, value_name = "COSINE")]
+    #[arg(long, allow_negative_numbers = true, value_name = "COSINE")]
     min_cosine: Option<f64>,
     /// Greatest relative error of any projection's output, on held-out activations, or on Gaussian inputs where there are none
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, allow_negative_numbers = true, value_name = "SHARE")]
     max_output_error: Option<f64>,
     /// Bits an element of the codes, on average, shared out over the columns by their energy; 4 where nothing is asked
-    #[arg(long, value_name = "BITS", conflicts_with = "width")]
+    #[arg(long, allow_negative_numbers = true, value_name = "BITS", conflicts_with = "width")]
     bits: Option<f64>,
     /// In place of bits on average: one width for every column, 2, 3, 4 or 7 bits
     #[arg(long, value_name = "BITS", value_parser = width)]

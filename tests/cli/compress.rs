@@ -136,6 +136,7 @@ fn a_full_disk_is_a_typed_error_and_leaves_nothing() {
     let whole = std::fs::read(&bundle).unwrap();
     let output = on_a_full_disk(64, &["decompress", text(&bundle), "-o", text(&decoded), "--json"]);
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert!(err(&output).contains("decoded/r4_rust/adapter_model.safetensors: cannot write"), "{}", err(&output));
     assert_eq!(files(folder.path()), ["c.s2lc"]);
     // A file that is to be replaced stays as it was.
     let output = on_a_full_disk(64, &["compress", &population("A"), "-o", text(&bundle), "--force"]);
@@ -190,8 +191,9 @@ fn a_file_is_replaced_only_by_force() {
 fn options_without_meaning_are_status_2() {
     let folder = scratch();
     let bundle = folder.path().join("c.s2lc");
-    let wrong: [&[&str]; 11] = [
+    let wrong: [&[&str]; 12] = [
         &["--min-cosine", "2"],
+        &["--min-cosine", "-1"],
         &["--min-cosine", "nan"],
         &["--energy", "0"],
         &["--rank", "0"],
@@ -208,6 +210,8 @@ fn options_without_meaning_are_status_2() {
         assert_eq!(output.status.code(), Some(2), "{options:?}: {}", err(&output));
         assert!(output.stdout.is_empty() && !output.stderr.is_empty());
     }
+    let negative = err(&run(&["compress", &population("C"), "-o", text(&bundle), "--max-output-error", "-1"]));
+    assert!(negative.contains("above 0 and below 1, found -1"), "{negative}");
     assert_eq!(run(&["compress", &population("C"), "-o", text(folder.path())]).status.code(), Some(2), "a folder is no file");
     assert_eq!(run(&["compress", "-o", text(&bundle)]).status.code(), Some(2), "no adapters");
     assert!(files(folder.path()).is_empty());
@@ -229,6 +233,7 @@ fn adapters_that_cannot_be_used_are_status_4() {
     assert!(dora.contains("\"use_dora\": true"));
     let bad = [
         (folder.path().join("absent").to_str().unwrap().to_owned(), "absent"),
+        (format!("{}/adapter_config.json", source.display()), "found a file"),
         (make("empty", &[]), "adapter_config.json"),
         (make("pickle", &[("adapter_config.json", &config), ("adapter_model.bin", b"\x80\x02}")]), "safe_serialization"),
         (make("cut", &[("adapter_config.json", &config), ("adapter_model.safetensors", &tensors[..tensors.len() - 9])]), "adapter_model.safetensors"),
@@ -245,7 +250,8 @@ fn adapters_that_cannot_be_used_are_status_4() {
     // Two of one name, a place that is not there, and calibration that is not.
     let twice = format!("{}/rust", population("A"));
     assert_eq!(run(&["compress", &twice, &population("B"), "-o", text(&bundle)]).status.code(), Some(4));
-    assert_eq!(run(&["compress", &population("C"), "-o", text(&folder.path().join("no/where.s2lc"))]).status.code(), Some(4));
+    let nowhere = run(&["compress", &population("C"), "-o", text(&folder.path().join("no/where.s2lc"))]);
+    assert!(nowhere.status.code() == Some(4) && err(&nowhere).contains("no/where.s2lc: cannot write: there is no folder"), "{}", err(&nowhere));
     assert_eq!(run(&["compress", &population("C"), "-o", text(&bundle), "--calibration", "absent.safetensors"]).status.code(), Some(4));
     assert_eq!(files(folder.path()), before);
 }
@@ -269,7 +275,10 @@ fn decompress_writes_whole_folders_or_none() {
     assert!(err(&unknown).contains("fortran") && err(&unknown).contains("sqlite"), "{}", err(&unknown));
     assert_eq!(run(&["decompress", text(&bundle), "-o", text(&at("one"))]).status.code(), Some(2), "it holds something");
     assert_eq!(run(&["decompress", text(&at("absent")), "-o", text(&at("two"))]).status.code(), Some(4));
-    assert_eq!(run(&["decompress", text(&bundle), "-o", text(&at("no/where"))]).status.code(), Some(4));
+    let nowhere = run(&["decompress", text(&bundle), "-o", text(&at("no/where"))]);
+    assert!(nowhere.status.code() == Some(4) && err(&nowhere).contains("no/where: cannot write: there is no folder"), "{}", err(&nowhere));
+    let taken = err(&run(&["decompress", text(&bundle), "-o", text(&bundle)]));
+    assert!(taken.contains("found something else of that name"), "{taken}");
 
     // A flipped bit anywhere: in the header, and in the last adapter, when others have been decoded already.
     let bytes = std::fs::read(&bundle).unwrap();

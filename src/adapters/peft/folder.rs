@@ -7,10 +7,10 @@ use super::config::{Config, MAX_CONFIG_BYTES, Reading};
 use super::tensor_name::{Side, TensorName};
 use super::{Finding, FindingKind, Inspection, Lora, LoraAdapter, MAX_RANK, Verdict};
 use crate::adapters::encoded::Matrix;
-use crate::adapters::safetensors_file::{TensorFile, TensorInfo};
 use crate::adapters::whole::check_name;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::safetensors_file::{TensorFile, TensorInfo};
 
 /// The configuration's file.
 pub const CONFIG_FILE: &str = "adapter_config.json";
@@ -75,6 +75,10 @@ pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     if is_adapter(path) {
         return Ok(vec![path.into()]);
     }
+    let expected = |found: &str| Error::input(path, format!("expected an adapter's folder with {CONFIG_FILE}, or a folder of such folders; found {found}"));
+    if path.is_file() {
+        return Err(expected("a file"));
+    }
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(path).map_err(Error::io(path, "read"))? {
         let folder = entry.map_err(Error::io(path, "read"))?.path();
@@ -83,10 +87,7 @@ pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         }
     }
     folders.sort();
-    match folders.is_empty() {
-        true => Err(Error::input(path, format!("expected an adapter's folder with {CONFIG_FILE}, or a folder of such folders; found neither"))),
-        false => Ok(folders),
-    }
+    if folders.is_empty() { Err(expected("neither")) } else { Ok(folders) }
 }
 
 fn name_of(folder: &Path) -> Result<String> {

@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(value_name = "AFTER.json")]
     pub after: PathBuf,
     /// The share by which a shape may become slower
-    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.05, value_name = "SHARE")]
     pub threshold: f64,
     /// Compare the times with warm caches rather than those with cold ones
     #[arg(long)]

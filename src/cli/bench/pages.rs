@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trifuse::adapters::whole::{check_file, write_file};
+use trifuse::adapters::whole::{check_file, make_folder, write_file};
 use trifuse::bench::markdown;
 use trifuse::bench::stored::{Peers, Stored};
 use trifuse::{Error, Result};
@@ -56,7 +56,7 @@ fn pages(reports: &[Stored], peers: &[Peers]) -> String {
 /// Sees that tables and pictures can go where they are to go, before what goes there takes its time.
 pub fn prepare(markdown: Option<&Path>, folder: Option<&Path>) -> Result<()> {
     markdown.map_or(Ok(()), check_file)?;
-    folder.map_or(Ok(()), |folder| std::fs::create_dir_all(folder).map_err(Error::io(folder, "create")))
+    folder.map_or(Ok(()), make_folder)
 }
 
 /// Writes tables and pictures where a place is given, and tells the files.
@@ -71,7 +71,7 @@ pub fn write_all(reports: &[Stored], peers: &[Peers], markdown: Option<&Path>, f
         put(path.into(), pages(reports, peers))?;
     }
     if let Some(folder) = folder {
-        std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+        make_folder(folder)?;
         for (name, picture) in pictures::all(reports, peers)? {
             put(folder.join(name), picture)?;
         }

@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: Option<u32>,
     /// Start no further timed run of a shape after this long
-    #[arg(long, default_value_t = Schedule::default().limit_seconds, value_name = "SECONDS")]
+    #[arg(long, allow_negative_numbers = true, default_value_t = Schedule::default().limit_seconds, value_name = "SECONDS")]
     pub limit: f64,
     /// Of `forward-pass`: register so many adapters, rather than 2000 and 20000 (on a processor 200 and 2000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]

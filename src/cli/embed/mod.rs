@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use trifuse::adapters::whole::write_file;
+use trifuse::adapters::whole::{check_file, write_file};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
@@ -82,6 +82,9 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let standard = args.output == Path::new("-");
     if standard && output.is_json() {
         return Err(Error::invalid("--json", "an output file (-o), as standard output is to hold one JSON object", "none"));
+    }
+    if !standard {
+        check_file(&args.output)?;
     }
     backend.open(Job { args, output })
 }

@@ -87,15 +87,12 @@ impl Adapter {
             page.table(&["verdict", "key or tensor", "value or shape", "why"], &[], rows)?;
         }
         let (used, ignored, refused) = (self.count(Verdict::Used), self.count(Verdict::Ignored), self.count(Verdict::Refused));
-        page.line(format_args!(
-            "{}: {}; {} modules of rank {} in {}, {}; {used} keys and tensors used, {ignored} ignored, {refused} refused",
-            self.folder.display(),
-            self.verdict(page),
-            self.modules,
-            Self::list(self.ranks.iter()),
-            Self::list(self.dtypes.iter()),
-            bytes(self.bytes),
-        ))
+        let modules = match self.modules {
+            0 => "no sound module".into(),
+            count => format!("{count} modules of rank {} in {}, {}", Self::list(self.ranks.iter()), Self::list(self.dtypes.iter()), bytes(self.bytes)),
+        };
+        let [folder, verdict] = [self.folder.display().to_string(), self.verdict(page)];
+        page.line(format_args!("{folder}: {verdict}; {modules}; {used} keys and tensors used, {ignored} ignored, {refused} refused"))
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use trifuse::adapters::whole::make_folder;
 use trifuse::backends::cuda::jit::{Arch, Unit, resources};
 use trifuse::backends::cuda::{CACHE_DIR, Cache, Entry, RunsOn, TensorCores, catalogue, nvrtc_version};
 use trifuse::{Error, Result};
@@ -40,7 +41,7 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
         return Err(Error::unsupported("compiling ahead", format!("no variant that was asked for runs on {}", args.arch.join(", "))));
     }
     if let Some(folder) = &folder {
-        std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+        make_folder(folder)?;
     }
     let compiled = compile_all(&work, &cache, &Progress::new(output, "compiling", work.len() as u64))?;
     let compiler = nvrtc_version().ok().map(|(major, minor)| format!("NVRTC {major}.{minor}"));
