@@ -5,9 +5,13 @@ use {
     super::encode::linalg::{Mat, dot, mul, solve_gram, widen},
     super::encoded::{EncodedFactor, EncodedProjection, Matrix, Rung, SharedProjection},
     super::peft::Lora,
-    crate::error::Result,
     half::f16,
 };
+
+use crate::error::{Result, ensure};
+
+/// More than any projection takes: the figures of a whole file can be added up without care.
+const MAX_BYTES: u64 = 1 << 40;
 
 /// The measures of one adapter in one projection. Shares and cosines are 1 where nothing was lost.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -39,11 +43,26 @@ pub struct Certificate {
     pub bytes_before: u64,
 }
 
+impl Certificate {
+    /// Checks that these are measures of something: files from outside may say anything.
+    ///
+    /// # Errors
+    /// A share or a cosine above 1, an error below 0, a number that is not finite, or 2^40 bytes.
+    pub fn validate(&self) -> Result<()> {
+        let cosines = [self.cos_factor, self.cos_delta].iter().all(|cosine| (-1.0..=1.0).contains(cosine));
+        let counted = [self.output_error_gaussian, self.output_error_held_out.unwrap_or_default(), self.bits_per_element];
+        let counted = counted.iter().all(|value| value.is_finite() && *value >= 0.0);
+        let sound = cosines && counted && (0.0..=1.0).contains(&self.basis_energy) && self.bytes.max(self.bytes_before) < MAX_BYTES;
+        ensure(sound, "certificate", "cosines and shares of at most 1, errors of at least 0, fewer than 2^40 bytes", format!("{self:?}"))
+    }
+}
+
 #[cfg(feature = "compress")]
 impl Certificate {
     /// Measures `encoded` against the `original`, in float64, from exactly what is held. `held_out` are inputs
-    /// `[rows, d_in]` that had no part in the encoding; whether others had is not to be seen, so `calibrated` is false. ΔW is never formed: every measure is a sum over products of the
-    /// factors' Gram matrices. An original of zeros is kept (cosine 1) where the encoding is zero too.
+    /// `[rows, d_in]` that had no part in the encoding; whether others had is not to be seen, so `calibrated` is false. ΔW is
+    /// never formed: every measure is a sum over products of the factors' Gram matrices. An original of zeros is kept (cosine 1)
+    /// where the encoding is zero too.
     ///
     /// # Errors
     /// An encoded projection that does not decode.

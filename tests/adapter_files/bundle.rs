@@ -128,7 +128,10 @@ fn forged_files_are_checked_for_sense() {
 #[test]
 fn what_does_not_fit_together_is_not_written() {
     type Spoil = fn(&mut Population);
-    let spoils: [(&str, Spoil); 5] = [
+    let spoils: [(&str, Spoil); 6] = [
+        ("more bytes than can be added up", |p| {
+            p.adapters.values_mut().flat_map(|adapter| adapter.projections.values_mut()).for_each(|projection| projection.certificate.bytes = u64::MAX);
+        }),
         ("a name that leaves the folder", |p| {
             let (_, adapter) = p.adapters.pop_first().unwrap();
             p.adapters.insert("../x".into(), adapter);

@@ -155,7 +155,7 @@ pub(super) fn decode(index: &[u8], streams: &Streams, shapes: &[(&str, SharedSha
         let (name, shape) = *shapes.get(record.0).ok_or_else(|| format!("expected a projection below {}, found {}", shapes.len(), record.0))?;
         let named = |problem: String| format!("{name}: {problem}");
         let projection = reader.projection(record, &shape).map_err(named)?;
-        projection.validate(&shape).map_err(|error| named(error.to_string()))?;
+        projection.validate(&shape).and_then(|()| projection.certificate.validate()).map_err(|error| named(error.to_string()))?;
         if projections.insert(name.to_owned(), projection).is_some() {
             return Err(named("expected it once, found it twice".into()));
         }

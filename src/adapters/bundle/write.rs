@@ -115,12 +115,7 @@ fn validate(name: &str, adapter: &EncodedAdapter, shapes: &BTreeMap<&str, Shared
             return Err(Error::invalid(subject, "a projection of the population", "one that it lacks"));
         };
         projection.validate(shape).map_err(|error| within(&subject, &error))?;
-        let c = &projection.certificate;
-        let held_out = c.output_error_held_out.unwrap_or_default();
-        let measures = [c.basis_energy, c.cos_factor, c.cos_delta, c.output_error_gaussian, held_out, c.bits_per_element];
-        if measures.iter().any(|measure| !measure.is_finite()) {
-            return Err(Error::invalid(subject, "a certificate of finite numbers", format!("{c:?}")));
-        }
+        projection.certificate.validate().map_err(|error| within(&subject, &error))?;
     }
     Ok(())
 }
