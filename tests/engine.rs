@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
-use trifuse::adapters::encoded::{Population, Rung};
+use trifuse::adapters::encoded::{EncodedFactor, Population, Rung};
 use trifuse::adapters::engine::{AdapterId, Batch, Engine, EngineOptions, Routing, Target};
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::backends::cpu::Cpu;
 use trifuse::cases::Draw;
 use trifuse::device::{Open, Slice};
+use trifuse::ops::CodeWidth;
 use trifuse::session::Session;
 use trifuse::{DType, Error};
 
@@ -178,6 +179,37 @@ fn an_adapter_that_does_not_fit_the_population_is_refused() {
     other_rank.projections.remove(KEY);
     assert!(matches!(engine.add(&mut session, "other rank", other_rank), Err(Error::Invalid { .. })));
     assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&whole, &MIXED));
+}
+
+#[test]
+fn an_adapter_that_could_not_be_copied_is_not_taken_for_resident() {
+    let (mut session, whole) = (session(), population(&on(Rung::SharedInput)));
+    let mut engine = open(&mut session, &whole, None);
+    let mut damaged = whole.adapters["rust"].clone();
+    let EncodedFactor::Coded(coded) = &mut damaged.projections.get_mut(QUERY).unwrap().output else { panic!("its form is coded") };
+    // Both bytes of every field name a centroid that no codebook has.
+    coded.columns[0] = (CodeWidth::Bytes, vec![u32::MAX; CodeWidth::Bytes.column_words(WIDTH as u64) as usize]);
+    let id = engine.add(&mut session, "damaged", damaged).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(engine.batch(&mut session, &[Some(id)]), Err(Error::Invalid { .. })));
+        assert!(!engine.is_resident(id));
+    }
+    assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&whole, &MIXED));
+}
+
+#[test]
+fn ranks_are_those_of_the_factors_whatever_a_certificate_says() {
+    let mut population = population(&on(Rung::SharedInput));
+    let shared = population.projections.get_mut(QUERY).unwrap();
+    shared.output_bases = shared.input_bases.clone();
+    population.adapters.retain(|name, _| name == "rust");
+    let adapter = population.adapters.get_mut("rust").unwrap();
+    let projection = adapter.projections.get_mut(QUERY).unwrap();
+    (projection.core, projection.output, projection.certificate.rank) = (None, EncodedFactor::Shared(0), 1 << 40);
+    let mut session = session();
+    let mut engine = open(&mut session, &population, None);
+    let served = answer(&mut session, &mut engine, &["rust"]);
+    assert_close(&served, &exact(&population, &["rust"]));
 }
 
 #[test]

@@ -117,9 +117,14 @@ impl<T: Copy> Matrix<T> {
     /// # Errors
     /// A length that is not `rows · cols`.
     pub fn new(rows: usize, cols: usize, data: Vec<T>) -> Result<Self> {
-        let fits = rows.checked_mul(cols) == Some(data.len());
-        ensure(fits, "matrix", &format!("{rows} × {cols} elements"), data.len())?;
-        Ok(Self { rows, cols, data })
+        let matrix = Self { rows, cols, data };
+        ensure(matrix.is_whole(), "matrix", &format!("{rows} × {cols} elements"), matrix.data.len())?;
+        Ok(matrix)
+    }
+
+    /// Whether it has as many elements as its sizes say.
+    pub(super) fn is_whole(&self) -> bool {
+        self.rows.checked_mul(self.cols) == Some(self.data.len())
     }
 
     /// The element of that row and column.
@@ -162,7 +167,7 @@ impl SharedProjection {
             ensure((1..=MAX_DIMENSION).contains(&d), name, &format!("1 to {MAX_DIMENSION} rows"), d)?;
             let rank = bases.first().map_or(0, |basis| basis.cols);
             for basis in bases {
-                let fits = basis.rows == d && basis.cols == rank && rank > 0 && d.checked_mul(rank) == Some(basis.data.len());
+                let fits = basis.rows == d && basis.cols == rank && rank > 0 && basis.is_whole();
                 ensure(fits, name, &format!("[{d}, {rank}], at least one column"), format!("[{}, {}]", basis.rows, basis.cols))?;
                 ensure(basis.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
             }
@@ -204,7 +209,7 @@ impl EncodedFactor {
                 coded.d
             }
             Self::Plain(values) => {
-                ensure(values.rows.checked_mul(values.cols) == Some(values.data.len()), name, "rows · columns elements", values.data.len())?;
+                ensure(values.is_whole(), name, "rows · columns elements", values.data.len())?;
                 ensure(values.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
                 values.rows
             }
@@ -247,7 +252,7 @@ impl EncodedProjection {
         let output = self.output.validate("output factor", shared.d_out, shared.output)?;
         ensure(input == output, "output factor", &format!("{input} columns, as the input factor"), output)?;
         if let Some(core) = &self.core {
-            let square = core.rows == input && core.cols == input && input.checked_mul(input) == Some(core.data.len());
+            let square = core.rows == input && core.cols == input && core.is_whole();
             ensure(square, "core", &format!("[{input}, {input}]"), format!("[{}, {}]", core.rows, core.cols))?;
             ensure(core.data.iter().all(|value| value.is_finite()), "core", "finite values", "NaN or an infinity")?;
         }

@@ -1,8 +1,10 @@
 //! The device memory of all adapters that have one form in one projection: an array with a slot for each.
 
+use std::collections::BTreeMap;
+
 use half::f16;
 
-use super::super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, SharedProjection};
+use super::super::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, SharedProjection};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -56,14 +58,10 @@ impl Side {
     }
 }
 
-/// The columns of a factor.
-fn rank_of(projection: &EncodedProjection) -> usize {
-    match (&projection.input, &projection.output, &projection.core) {
-        (_, EncodedFactor::Coded(coded), _) | (EncodedFactor::Coded(coded), _, _) => coded.columns.len(),
-        (EncodedFactor::Plain(plain), _, _) | (_, EncodedFactor::Plain(plain), _) => plain.cols,
-        (_, _, Some(core)) => core.cols,
-        (_, _, None) => projection.certificate.rank,
-    }
+/// The columns of the factors; 0 where the input is a basis that the population does not have.
+fn rank_of(projection: &EncodedProjection, shared: &SharedProjection) -> usize {
+    let bases = [shared.input_bases.len(), shared.input_bases.first().map_or(0, |basis| basis.cols)];
+    projection.input.rank(bases).unwrap_or(0)
 }
 
 fn rows_of(factor: &EncodedFactor) -> usize {
@@ -75,13 +73,13 @@ fn rows_of(factor: &EncodedFactor) -> usize {
 }
 
 impl Form {
-    /// The form of one adapter's projection.
-    pub fn of(path: &str, projection: &EncodedProjection) -> Self {
+    /// The form of one adapter's projection, which [`check`] let pass.
+    pub fn of(path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Self {
         let (input, output) = (Side::of(&projection.input), Side::of(&projection.output));
         let coded = |side| matches!(side, Side::Coded(_));
         let core = projection.core.is_some() || !(coded(input) || coded(output));
         let d = [rows_of(&projection.input), rows_of(&projection.output)];
-        Self { path: path.into(), rank: rank_of(projection), core, input, output, d }
+        Self { path: path.into(), rank: rank_of(projection, shared), core, input, output, d }
     }
 
     /// The module path.
@@ -106,31 +104,27 @@ impl Form {
     }
 }
 
-/// Checks an adapter from outside against what the population shares.
+/// Checks the sizes of an adapter against what the population shares. Codes are looked at when they go to the device.
 pub fn check(adapter: &str, path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Result<()> {
-    let rank = rank_of(projection);
+    let rank = rank_of(projection, shared);
     let sides = [("input", &projection.input, shared.d_in, &shared.input_bases), ("output", &projection.output, shared.d_out, &shared.output_bases)];
     for (side, factor, d, bases) in sides {
         let subject = format!("adapter {adapter}: {path}: {side} factor");
-        let (rows, cols) = match factor {
+        let (rows, cols, whole) = match factor {
             EncodedFactor::Shared(basis) => {
                 let found = bases.get(*basis).ok_or_else(|| Error::invalid(&subject, format!("a basis below {}", bases.len()), basis))?;
-                (found.rows, found.cols)
+                (found.rows, found.cols, true)
             }
-            EncodedFactor::Coded(coded) => (coded.d, coded.columns.len()),
-            EncodedFactor::Plain(plain) => (plain.rows, plain.cols),
+            EncodedFactor::Coded(coded) => (coded.d, coded.columns.len(), true),
+            EncodedFactor::Plain(plain) => (plain.rows, plain.cols, plain.is_whole()),
         };
-        ensure((rows, cols) == (d, rank), &subject, &format!("[{d}, {rank}]"), format!("[{rows}, {cols}]"))?;
+        ensure((rows, cols, whole) == (d, rank, true), &subject, &format!("[{d}, {rank}]"), format!("[{rows}, {cols}]"))?;
     }
-    match &projection.core {
-        Some(core) => ensure(
-            (core.rows, core.cols) == (rank, rank),
-            &format!("adapter {adapter}: {path}: core"),
-            &format!("[{rank}, {rank}]"),
-            format!("[{}, {}]", core.rows, core.cols),
-        ),
-        None => Ok(()),
+    if let Some(core) = &projection.core {
+        let fits = (core.rows, core.cols, core.is_whole()) == (rank, rank, true);
+        ensure(fits, &format!("adapter {adapter}: {path}: core"), &format!("[{rank}, {rank}]"), format!("[{}, {}]", core.rows, core.cols))?;
     }
+    Ok(())
 }
 
 /// One side's arrays.
@@ -199,6 +193,13 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
     /// Its slots.
     pub fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    /// What an adapter has in this projection, where it has this form there.
+    pub fn holds<'a>(&self, adapter: &'a EncodedAdapter, shared: &BTreeMap<String, SharedProjection>) -> Option<&'a EncodedProjection> {
+        let path = self.form.path();
+        let (projection, shared) = (adapter.projections.get(path)?, shared.get(path)?);
+        self.form.same_class(&Form::of(path, projection, shared)).then_some(projection)
     }
 
     /// Columns of x.

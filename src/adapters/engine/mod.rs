@@ -21,7 +21,7 @@ use prepared::Prepared;
 pub use source::Source;
 use source::unknown;
 
-use super::encoded::{EncodedAdapter, SharedProjection};
+use super::encoded::{EncodedAdapter, EncodedProjection, SharedProjection};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -94,11 +94,14 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// A pool too small for a single adapter; a source that cannot be read; no device memory.
     pub fn open(session: &mut Session<D>, source: Box<dyn Source>, options: EngineOptions) -> Result<Self> {
         let shared = source.projections()?;
+        for projection in shared.values() {
+            projection.shape()?;
+        }
         let names = source.names();
         let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
         for (index, name) in names.iter().enumerate() {
             for (path, projection) in &source.adapter(name)?.projections {
-                let form = Form::of(path, projection);
+                let form = form_of(&shared, name, path, projection)?;
                 match forms.keys().find(|known| known.same_class(&form)).cloned() {
                     Some(known) => {
                         let mut members = forms.remove(&known).unwrap_or_default();
@@ -119,7 +122,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let mut classes = Vec::new();
         for (form, members) in forms {
             let map = map_of(&members);
-            let projection = shared.get(form.path()).ok_or_else(|| Error::invalid("projection", "one that the population shares", form.path()))?;
+            let projection = &shared[form.path()];
             classes.push(Class::new(session, form, map, pool.capacity(map), projection, options.dtype)?);
         }
         let ids: BTreeMap<String, AdapterId> = names.into_iter().enumerate().map(|(index, name)| (name, AdapterId(index as u64))).collect();
@@ -171,13 +174,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// A name that is taken; a projection or basis that the population does not have; a pool with no room for it.
     pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
         ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format!("{name:?}"))?;
-        for (path, projection) in &adapter.projections {
-            let shared = self.shared.get(path).ok_or_else(|| Error::invalid(format!("adapter {name}"), "projections of the population", path.as_str()))?;
-            class::check(name, path, projection, shared)?;
-        }
+        let forms = adapter.projections.iter().map(|(path, projection)| form_of(&self.shared, name, path, projection)).collect::<Result<Vec<_>>>()?;
         let mut joined = Vec::new();
-        for (path, projection) in &adapter.projections {
-            let form = Form::of(path, projection);
+        for form in forms {
             joined.push(match self.classes.iter().position(|class| class.form().same_class(&form)) {
                 Some(at) => {
                     if self.classes[at].form().slot_bytes(self.dtype) < self.classes[at].form().widened(&form).slot_bytes(self.dtype) {
@@ -188,7 +187,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
                 }
                 None => {
                     let map = self.pool.add_map();
-                    let class = Class::new(session, form, map, self.pool.capacity(map), &self.shared[path], self.dtype)?;
+                    let projection = &self.shared[form.path()];
+                    let class = Class::new(session, form, map, self.pool.capacity(map), projection, self.dtype)?;
                     self.generation += 1;
                     self.classes.push(class);
                     self.classes.len() - 1
@@ -220,7 +220,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
         self.names.remove(&name);
         self.added.remove(&id);
-        self.pool.evict(id);
+        self.pool.forget(id);
         Ok(())
     }
 
@@ -332,16 +332,16 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         }
         for &id in wanted.iter().filter(|&&id| !self.pool.is_resident(id)).collect::<Vec<_>>() {
             let adapter = self.load(id)?;
-            let member = |class: &Class<D>| adapter.projections.get(class.form().path()).filter(|p| class.form().same_class(&Form::of(class.form().path(), p)));
-            let mut maps: Vec<usize> = self.classes.iter().filter(|class| member(class).is_some()).map(Class::map).collect();
+            let mut maps: Vec<usize> = self.classes.iter().filter(|class| class.holds(&adapter, &self.shared).is_some()).map(Class::map).collect();
             maps.sort_unstable();
             maps.dedup();
             let slots = self.pool.admit(id, &maps, &wanted)?;
             self.version += 1;
             for class in &mut self.classes {
                 if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
-                    let projection = adapter.projections.get(class.form().path()).filter(|p| class.form().same_class(&Form::of(class.form().path(), p)));
-                    class.put(session, slot, projection)?;
+                    let projection = class.holds(&adapter, &self.shared);
+                    // What is there in part must not be taken for the adapter by the next batch.
+                    class.put(session, slot, projection).inspect_err(|_| self.pool.evict(id))?;
                 }
             }
         }
@@ -383,4 +383,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.generation += 1;
         Ok(())
     }
+}
+
+/// The form of an adapter's projection, checked against what the population shares.
+fn form_of(shared: &BTreeMap<String, SharedProjection>, adapter: &str, path: &str, projection: &EncodedProjection) -> Result<Form> {
+    let shared = shared.get(path).ok_or_else(|| Error::invalid(format!("adapter {adapter}"), "projections of the population", path))?;
+    class::check(adapter, path, projection, shared)?;
+    Ok(Form::of(path, projection, shared))
 }

@@ -113,6 +113,12 @@ impl Pool {
         }
     }
 
+    /// Frees the slots of an adapter that will not be asked for again.
+    pub fn forget(&mut self, id: AdapterId) {
+        self.evict(id);
+        self.used.remove(&id);
+    }
+
     /// Frees every slot of a map whose memory was replaced: whoever was in it is no longer on the device.
     pub fn evict_map(&mut self, map: usize) {
         let held: Vec<AdapterId> = self.resident.iter().filter(|(_, slots)| slots.contains_key(&map)).map(|(id, _)| *id).collect();
