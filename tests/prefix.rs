@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use trifuse::adapters::encode::prefix::encode_prefix;
-use trifuse::adapters::encoded::Matrix;
+use trifuse::adapters::encoded::{EncodedFactor, Matrix};
 use trifuse::adapters::prefix::{DevicePrefix, KEY, PREFIX, VALUE};
 use trifuse::backends::cpu::Cpu;
 use trifuse::cases::{Draw, Posed, Problem, all};
@@ -108,6 +108,14 @@ fn what_is_no_prefix_is_refused() {
     let mut other = whole;
     other.key.rank = 0;
     assert!(other.validate().is_err());
+    let mut short = population.clone();
+    let projection = short.adapters.get_mut(PREFIX).unwrap().projections.get_mut(KEY).unwrap();
+    for factor in [&mut projection.input, &mut projection.output] {
+        if let EncodedFactor::Coded(coded) = factor {
+            coded.columns.iter_mut().for_each(|(_, words)| words.truncate(0));
+        }
+    }
+    assert!(matches!(DevicePrefix::new(&mut session, &short, DType::F16), Err(Error::Invalid { .. })), "columns without their words");
     population.adapters.clear();
     assert!(matches!(DevicePrefix::new(&mut session, &population, DType::F16), Err(Error::Invalid { .. })));
 }

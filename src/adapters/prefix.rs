@@ -34,12 +34,15 @@ impl<D: Device> DevicePrefix<D> {
     /// Copies what [`encode_prefix`](super::encode::prefix::encode_prefix) made to the device; dense values in `dtype`.
     ///
     /// # Errors
-    /// A population without the adapter [`PREFIX`], or whose keys and values are of different shapes; no device memory.
+    /// A population without the adapter [`PREFIX`], or in which it does not fit together; keys and values of different shapes; no device
+    /// memory.
     pub fn new(session: &mut Session<D>, population: &Population, dtype: DType) -> Result<Self> {
         let find = |path: &str| {
             let projection = population.adapters.get(PREFIX).and_then(|adapter| adapter.projections.get(path));
             let both = projection.zip(population.projections.get(path));
-            both.ok_or_else(|| Error::invalid("prefix", format!("adapter {PREFIX:?} with projection {path:?}"), "a population without"))
+            let both = both.ok_or_else(|| Error::invalid("prefix", format!("adapter {PREFIX:?} with projection {path:?}"), "a population without"))?;
+            both.0.validate(&both.1.shape()?)?;
+            Ok::<_, Error>(both)
         };
         let ((key, of_key), (value, of_value)) = (find(KEY)?, find(VALUE)?);
         let shape = |shared: &SharedProjection| [shared.d_in, shared.d_out];
