@@ -8,7 +8,7 @@
 use derive_where::derive_where;
 
 use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, Varlen, VarlenShape};
-use super::{Access, Cost, Op, Operand, expect_present, product};
+use super::{Access, Cost, Op, Operand, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
@@ -269,7 +269,7 @@ impl Op for Attention {
         )?;
         let scale = self.scale_value();
         ensure(scale.is_finite(), "attention: scale", "a finite number", scale)?;
-        product("attention: scores", &[self.batch.max(1), self.heads, self.q_len.max(1), self.kv_len.max(1)])?;
+        expect_size("attention: scores", &[self.batch, self.heads, self.q_len, self.kv_len])?;
         for (name, strides, extent, heads) in [
             ("q", self.q, self.q_extent(), self.heads),
             ("k", self.k, self.kv_extent(), self.kv_heads),

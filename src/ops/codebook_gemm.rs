@@ -18,7 +18,7 @@
 use derive_where::derive_where;
 
 use super::index::{BasisOf, Codes, CodesShape, Index, TokenAdapters};
-use super::{Access, CodeWidth, Cost, Op, Operand, expect_present, product};
+use super::{Access, CodeWidth, Cost, Op, Operand, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -150,9 +150,7 @@ impl CodebookGemm {
         };
         Self { dtype, tokens, d_in, x_stride: d_in, adapters, scaled_by: ScaledBy::Adapter, accumulate: true, slices: vec![slice] }
     }
-}
 
-impl CodebookGemm {
     /// Elements of the scaling.
     pub fn scalings(&self) -> u64 {
         match self.scaled_by {
@@ -175,13 +173,13 @@ impl Factor {
         match self {
             Self::Dense { bases } => {
                 ensure(bases > 0, name, "at least one basis", bases)?;
-                product(name, &[u64::from(bases), d, rank, size]).map(drop)
+                expect_size(name, &[u64::from(bases), d, rank, size])
             }
             Self::Coded { width, words_per_adapter } => {
                 ensure(d < 1 << 31 && rank < 1 << 31, name, "sizes below 2^31", format!("[{d}, {rank}]"))?;
                 let need = width.map_or(rank, |width| width.column_words(d).saturating_mul(rank));
                 ensure(u64::from(words_per_adapter) >= need, name, &format!("at least {need} words an adapter"), words_per_adapter)?;
-                product(name, &[u64::from(adapters), u64::from(words_per_adapter), 4]).map(drop)
+                expect_size(name, &[u64::from(adapters), u64::from(words_per_adapter), 4])
             }
         }
     }
@@ -248,13 +246,13 @@ impl Op for CodebookGemm {
         ensure(!self.slices.is_empty(), "codebook_gemm: slices", "at least one", 0)?;
         ensure(self.d_in > 0, "codebook_gemm: d_in", "at least 1", self.d_in)?;
         ensure(self.x_stride >= self.d_in, "codebook_gemm: x_stride", &format!("at least d_in, {}", self.d_in), self.x_stride)?;
-        product("codebook_gemm: x", &[self.tokens, self.x_stride, size])?;
+        expect_size("codebook_gemm: x", &[self.tokens, self.x_stride, size])?;
         for slice in &self.slices {
             ensure(slice.d_out > 0 && slice.rank > 0, "codebook_gemm: d_out and rank", "at least 1", format!("{} and {}", slice.d_out, slice.rank))?;
             ensure(slice.rank <= 1024, "codebook_gemm: rank", "at most 1024", slice.rank)?;
             ensure(slice.y_stride >= slice.d_out, "codebook_gemm: y_stride", &format!("at least d_out, {}", slice.d_out), slice.y_stride)?;
-            product("codebook_gemm: y", &[self.tokens, slice.y_stride, size])?;
-            product("codebook_gemm: core", &[u64::from(self.adapters), slice.rank, slice.rank, 4])?;
+            expect_size("codebook_gemm: y", &[self.tokens, slice.y_stride, size])?;
+            expect_size("codebook_gemm: core", &[u64::from(self.adapters), slice.rank, slice.rank, 4])?;
             slice.input.validate("codebook_gemm: input factor", self.adapters, self.d_in, slice.rank, size)?;
             slice.output.validate("codebook_gemm: output factor", self.adapters, slice.d_out, slice.rank, size)?;
         }

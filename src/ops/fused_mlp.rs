@@ -5,7 +5,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_stride, product};
+use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_size, expect_stride};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -94,7 +94,7 @@ impl Op for FusedMlp {
         expect_stride("fused_mlp: w1_stride", self.w1_stride, self.d_model)?;
         expect_stride("fused_mlp: w2_stride", self.w2_stride, self.d_ff)?;
         for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.d_ff, self.w1_stride], [self.d_out, self.w2_stride]] {
-            product("fused_mlp", &[rows, columns, size])?;
+            expect_size("fused_mlp", &[rows, columns, size])?;
         }
         Ok(())
     }

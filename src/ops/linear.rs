@@ -3,7 +3,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, expect_stride, product};
+use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, expect_size, expect_stride};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -106,7 +106,7 @@ impl Op for Linear {
         expect_stride("linear: x_stride", self.x_stride, self.d_in)?;
         expect_stride("linear: w_stride", self.w_stride, self.d_in)?;
         for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.d_out, self.w_stride]] {
-            product("linear", &[rows, columns, size])?;
+            expect_size("linear", &[rows, columns, size])?;
         }
         if let Some(delta) = &self.delta {
             delta.validate()?;

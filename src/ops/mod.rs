@@ -161,11 +161,10 @@ fn expect_stride(subject: &str, stride: u64, columns: u64) -> Result<()> {
     crate::error::ensure(stride >= columns, subject, &format!("at least {columns}, the elements of a row"), stride)
 }
 
-/// The product of `dims`, or an error naming `subject` where it passes 2⁶³.
-fn product(subject: &str, dims: &[u64]) -> Result<u64> {
-    dims.iter()
-        .try_fold(1u64, |all, &dim| all.checked_mul(dim).filter(|&bytes| bytes < 1 << 63))
-        .ok_or_else(|| Error::invalid(subject, "a size below 2^63", format!("{dims:?}")))
+/// `Err`, naming `subject`, where the product of `dims` passes 2⁶³. A 0 counts as 1: a row has to be addressable where there is none.
+fn expect_size(subject: &str, dims: &[u64]) -> Result<()> {
+    let size = dims.iter().try_fold(1u64, |all, &dim| all.checked_mul(dim.max(1)).filter(|&bytes| bytes < 1 << 63));
+    size.map(drop).ok_or_else(|| Error::invalid(subject, "a size below 2^63", format!("{dims:?}")))
 }
 
 /// How an activation bends its input.

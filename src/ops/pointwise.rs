@@ -3,7 +3,7 @@
 use derive_where::derive_where;
 
 use super::index::{Index, TokenAdapters, Varlen, VarlenShape};
-use super::{Access, Activation, Cost, Op, Operand, expect_present, product};
+use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -166,8 +166,8 @@ impl Op for Pointwise {
 
     fn validate(&self) -> Result<()> {
         ensure(self.columns > 0, "pointwise: columns", "at least 1", self.columns)?;
-        product("pointwise: x", &[self.x_rows(), self.columns, self.dtype.size()])?;
-        product("pointwise: y", &[self.rows, self.stride().max(self.columns), self.dtype.size()])?;
+        expect_size("pointwise: x", &[self.x_rows(), self.columns, self.dtype.size()])?;
+        expect_size("pointwise: y", &[self.rows, self.stride().max(self.columns), self.dtype.size()])?;
         ensure(self.stride() >= self.columns, "pointwise: stride", &format!("at least {} columns", self.columns), self.stride())?;
         match self.kind {
             Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } | Kind::EmbeddingNorm { eps, .. } => {

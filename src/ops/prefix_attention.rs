@@ -17,7 +17,7 @@ use derive_where::derive_where;
 
 use super::attention::{Form, Scale, Strides};
 use super::codebook_gemm::{Factor, FactorArgs, Held};
-use super::{Access, Attention, Cost, Op, Operand, product};
+use super::{Access, Attention, Cost, Op, Operand, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -167,7 +167,7 @@ impl Op for PrefixAttention {
 
     fn validate(&self) -> Result<()> {
         ensure(self.tokens > 0, "prefix_attention: tokens", "at least 1", self.tokens)?;
-        product("prefix_attention: heads", &[self.kv_heads, self.head_dim])?;
+        expect_size("prefix_attention: heads", &[self.kv_heads, self.head_dim])?;
         self.plain().validate()?;
         self.key.validate("key", self)?;
         self.value.validate("value", self)

@@ -123,3 +123,13 @@ fn flops_of_toy_shapes_are_those_counted_by_hand() {
     assert_eq!(adapted.cost().bytes, 2.0 * (2.0 * 32.0 + 32.0 * 4.0 + 2.0 * 2.0 * 64.0) + 2.0 * (64.0 * 4.0 / 2.0 + 52.0 * 4.0));
     assert_eq!(Linear::new(DType::F32, [2, 3, 4]).cost().bytes, 4.0 * (8.0 + 12.0 + 6.0));
 }
+
+#[test]
+fn a_row_is_bounded_where_there_is_none() {
+    let far = u64::MAX / 2;
+    assert!(Linear { x_stride: far, ..Linear::new(DType::F16, [0, 4, 4]) }.validate().is_err());
+    assert!(FusedMlp { x_stride: far, ..FusedMlp::new(DType::F16, [0, 4, 4, 4], Activation::Relu) }.validate().is_err());
+    assert!(CodebookGemm { x_stride: far, ..CodebookGemm::s2lc(DType::F16, 0, [4, 4, 2], 1, CodeWidth::Four) }.validate().is_err());
+    let kind = pointwise::Kind::RopeInPlace { head_dim: 4, base: 1e4f32.to_bits(), stride: far };
+    assert!(Pointwise { dtype: DType::F16, rows: 0, columns: 4, kind }.validate().is_err());
+}

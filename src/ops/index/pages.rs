@@ -32,6 +32,7 @@ impl PageTable {
     pub fn new(table: &[i32], kv_len: &[i32], shape: PageShape) -> Result<Self> {
         ensure(shape.page > 0, "page_table: page", "at least 1 token", shape.page)?;
         ensure(kv_len.len() as u64 == shape.batch, "kv_len", &format!("{} lengths", shape.batch), kv_len.len())?;
+        super::word("page_table", Self::capacity(&shape))?;
         let entries = shape.batch.saturating_mul(shape.pages);
         ensure(table.len() as u64 == entries, "page_table", &format!("{entries} entries"), table.len())?;
         let mut clean = vec![0; table.len()];
@@ -83,6 +84,6 @@ impl HostIndex for PageTable {
     }
 
     fn capacity(shape: &PageShape) -> u64 {
-        shape.batch * (1 + shape.pages)
+        shape.batch.saturating_mul(shape.pages.saturating_add(1))
     }
 }
