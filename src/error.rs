@@ -85,9 +85,9 @@ pub enum Error {
     },
 
     /// The device has no room; what was allocated before stays usable.
-    #[error("out of memory: {requested} bytes asked for {purpose}")]
+    #[error("out of memory{}{purpose}", if *requested == 0 { " for ".to_owned() } else { format!(": {requested} bytes asked for ") })]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes asked for; 0 where the driver does not tell.
         requested: u64,
         /// What they were for.
         purpose: String,

@@ -79,7 +79,11 @@ impl Cache {
         let Some(folder) = &self.folder else { return };
         let write = || -> std::io::Result<()> {
             std::fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            let mut builder = tempfile::Builder::new();
+            // As an ordinary file, less the umask: kernels compiled ahead are for whoever runs them.
+            #[cfg(unix)]
+            builder.permissions(<std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+            let mut file = builder.tempfile_in(folder)?;
             file.write_all(&encode(built))?;
             file.persist(folder.join(name(hash, compiler))).map_err(|error| error.error)?;
             Ok(())
@@ -143,6 +147,17 @@ mod tests {
         assert_eq!(cache.get("ab", Some((13, 0))), None);
         assert_eq!(cache.get("aa", None), Some(built()));
         assert!(!cache.is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_entry_is_for_whoever_may_read_other_files() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        std::fs::write(folder.path().join("plain"), b"").unwrap();
+        Cache::at(folder.path()).put("aa", (13, 0), &built());
+        assert_eq!(mode(&name("aa", (13, 0))), mode("plain"));
     }
 
     #[test]

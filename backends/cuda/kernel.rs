@@ -165,12 +165,11 @@ impl<O: Op> Plan<O> {
         // SAFETY: the caller's promise.
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
     }
-}
 
-impl<O: Op> Plan<O> {
     /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
     pub fn most_shared(&self, entry: &str) -> Result<()> {
-        let share = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT; // SAFETY: the function is loaded.
+        let share = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the function is loaded.
         ok(unsafe { sys::cuFuncSetAttribute(self.module.function(entry)?, share, 100) }, "dividing the memory of multiprocessors")
     }
 

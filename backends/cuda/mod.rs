@@ -206,7 +206,7 @@ impl Open for Cuda {
     fn open(index: usize) -> Result<Self> {
         let (driver, mut found) = find()?;
         if index >= found.len() {
-            return Err(absent(format!("there is no GPU {index}; the driver finds {}", found.len())));
+            return Err(Error::NoBackend { name: format!("cuda:{index}"), reason: format!("devices are numbered from 0 to {}", found.len() - 1) });
         }
         let Found { device, caps, arch } = found.swap_remove(index);
         let memory = Arc::new(Memory::new(Context::new(device)?)?);
