@@ -39,21 +39,23 @@ pub struct SuiteReport {
 }
 
 /// The program that measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Environment {
     /// The crate's version.
-    pub version: &'static str,
+    pub version: String,
     /// The git revision that was built, or `unknown`.
     pub revision: String,
     /// Built with optimisation.
     pub optimised: bool,
     /// The profile that it was built with, where the build told it.
-    pub profile: Option<&'static str>,
+    #[serde(default)]
+    pub profile: Option<String>,
     /// Operating system and processor.
     pub platform: String,
     /// The version of the compiler of the CUDA kernels, where this is the CUDA backend.
     pub nvrtc: Option<String>,
     /// The release of NVIDIA's driver, where its kernel module tells it; the device names the version of CUDA that it offers.
+    #[serde(default)]
     pub driver_release: Option<String>,
 }
 
@@ -260,10 +262,10 @@ impl Environment {
     /// Of this program, on the named backend.
     pub fn here(backend: &str) -> Self {
         Self {
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("TRIFUSE_REVISION").map_or_else(|| source_revision().unwrap_or_else(|| "unknown".into()), str::to_owned),
             optimised: !cfg!(debug_assertions),
-            profile: option_env!("TRIFUSE_PROFILE"),
+            profile: option_env!("TRIFUSE_PROFILE").map(str::to_owned),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             nvrtc: nvrtc(backend),
             driver_release: std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| driver_release(&text)),

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 pub use super::ceiling::Ceilings;
 pub use super::layer::{Part, Parts};
-pub use super::report::Rates;
 use super::report::SuiteReport;
+pub use super::report::{Environment, Rates};
 pub use super::sample::{Checked, Memory, Registered};
 pub use crate::device::Clocks;
 use crate::error::{Error, Result};
@@ -66,19 +66,6 @@ pub struct Device {
     pub kind: String,
     pub units: u32,
     pub clock_hz: Option<u64>,
-}
-
-/// With which program.
-#[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs, reason = "as in the report")]
-pub struct Environment {
-    pub version: String,
-    pub revision: String,
-    pub optimised: bool,
-    #[serde(default)]
-    pub profile: Option<String>,
-    pub platform: String,
-    pub nvrtc: Option<String>,
 }
 
 /// How.
