@@ -1,5 +1,52 @@
-//! Three fused GPU operations behind one trait, for serving and studying compressed language models.
+//! Three fused GPU operations behind one trait, for serving many compressed LoRA adapters at once: a
+//! [codebook GEMM](ops::CodebookGemm) that applies a mixed batch of adapters without decoding them to memory,
+//! [attention](ops::Attention) with online softmax and a [fused MLP](ops::FusedMlp); and what a transformer layer needs
+//! besides: [linear](ops::Linear), [pointwise](ops::Pointwise) and [attention over a shared prefix](ops::PrefixAttention).
+//! They run on processors, on any GPU with a Vulkan driver, and on NVIDIA GPUs through CUDA.
+//!
+//! An operation is a descriptor: sizes, types, strides. A [session](session::Session) plans it, which chooses a kernel and
+//! compiles it, and then runs the plan on slices of device memory, as often as wanted:
+//!
+//! ```
+//! # #[cfg(feature = "cpu")]
+//! # fn main() -> trifuse::Result<()> {
+//! use std::sync::Arc;
+//! use trifuse::{DType, backends::cpu::Cpu, device::Open, ops::{Linear, LinearArgs}, session::Session};
+//!
+//! let mut session = Session::new(Arc::new(Cpu::open(0)?))?;
+//! let plan = session.plan(Linear::new(DType::F32, [1, 2, 3]))?; // 1 token, d_out 2, d_in 3. Slow on a GPU: keep the plan.
+//! let x = session.upload(&[1f32, 2.0, 3.0])?;
+//! let w = session.upload(&[1f32, 0.0, 0.0, 0.0, 1.0, 1.0])?;
+//! let y = session.alloc(2 * 4)?;
+//! let args = LinearArgs { x, w, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+//! session.run(&plan, &args)?; // Checks every operand, puts the work into the queue and does not wait for it.
+//! assert_eq!(session.download::<f32>(&y)?, [1.0, 5.0]);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "cpu"))]
+//! # fn main() {}
+//! ```
+//!
+//! Everything above the [`Device`](device::Device) trait is generic over it, and written once;
+//! [`Choice`](backends::Choice) opens the best backend of a machine. Work goes into one in-order queue a session, and can be
+//! [captured](session::Session::capture) and replayed as a graph. Whatever can go wrong is an [`Error`], which says what was
+//! expected and what was found; nothing panics on input from outside.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`ops`] | the operations: what each computes, its operands, every shape rule, its cost |
+//! | [`session`], [`device`], [`backend`] | the front door; what a device gives; how an operation runs on one |
+//! | [`backends`] | `cpu`, `wgpu` and `cuda`, and how to find and open them |
+//! | [`layer`] | a transformer layer of these operations |
+//! | [`adapters`] | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
+//! | `model` | a sentence encoder with an adapter of its own on every line |
+//! | [`oracle`], [`cases`], [`tolerance`], [`conformance`], [`casefile`], `verify` | the float64 answer, what is tried, how far off it may be, and case files from outside |
+//! | [`bench`] | speed: answers checked first, rates against ceilings of the same run |
+//!
+//! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `compress` adds encoding, `model` sentence encoders,
+//! and `cli` (default), with both, the `trifuse` command. None changes a result.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
 pub mod adapters;

@@ -39,8 +39,8 @@ pub struct EncodeOptions {
     pub rungs: Option<Vec<Rung>>,
     /// Of k-means.
     pub seed: u64,
-    /// What the projections read; a projection without inputs is encoded as if there were none. It weights bases, codebooks and bits, unless a cosine is required: that is a measure
-    /// of the weights themselves, and then the inputs only measure the result.
+    /// What the projections read; a projection without inputs is encoded as if there were none. It weights bases, codebooks and
+    /// bits, unless a cosine is required: that is a measure of the weights themselves, and then the inputs only measure the result.
     pub calibration: Option<Calibration>,
 }
 
