@@ -40,14 +40,19 @@ struct Neighbours {
     __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { finish_output(p.common, block, rows, o, room); }
 };
 
-// A tile for each block of threads, where only its last step has keys that some row does not see. Nothing is counted, told or read: a cold
-// launch waits for each piece of code that it comes to.
-struct Plain {
+// One tile a block of threads, whose output leaves by TMA. Nothing is counted, told or read: a cold launch waits for each piece of code that
+// it comes to.
+struct Alone {
     static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
     const TmaParams &p;
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
     __device__ __forceinline__ u32 total() const { return 1; }
+    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { send_output(p, block, rows, o, room); }
+};
+
+// Of sequences where only a tile's last step has keys that some row does not see.
+struct Plain : Alone {
     // Of causal sequences late queries have the most to do, and come first: by heads, sequences and tiles. Else tiles of a head are neighbours.
     template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
         const AttentionParams &all = p.common;
@@ -56,7 +61,6 @@ struct Plain {
         block.steps = {0, last_step(all, block.mask, block.first_row + BLOCK_ROWS)};
         return block;
     }
-    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { send_output(p, block, rows, o, room); }
 
     // Of the rows before `end`.
     static __device__ __forceinline__ i32 last_step(const AttentionParams &p, const ShortMask &mask, i32 end) {
@@ -67,12 +71,7 @@ struct Plain {
 // Two blocks of 64 rows of a head, one from its end and one from its beginning, for the two groups: of causal sequences all tiles then take
 // about as long, since a group alone has the tensor cores for itself. Both walk over the keys of the late one; the other passes over those
 // that it does not see. By tiles, heads and sequences.
-struct Halves {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
-    const TmaParams &p;
-
-    template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
-    __device__ __forceinline__ u32 total() const { return 1; }
+struct Halves : Alone {
     template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
         const AttentionParams &all = p.common;
         // The tile's number from the end on is that of the early block from the beginning on.
@@ -80,7 +79,6 @@ struct Halves {
         block.steps = {0, Plain::last_step(all, block.mask, block.first_row + 64)};
         return block;
     }
-    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const { send_output(p, block, rows, o, room); }
 
     static __device__ __forceinline__ i32 early_row(const AttentionParams &p, i32 late_row) { return (2 * i32(p.tiles) - 1) * 64 - late_row; }
 };

@@ -58,6 +58,25 @@ template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const G
 __device__ __forceinline__ u32 tiles_down(const GemmParams &p) { return u32((p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER)); }
 template <u32 OUTPUTS> __device__ __forceinline__ u32 tiles_across(const GemmParams &p) { return u32((p.columns + OUTPUTS - 1) / OUTPUTS); }
 
+// How every kernel of this ring starts, before its cluster meets: the barriers by one thread, the maps on their way by another.
+template <class Ring> __device__ __forceinline__ void wgmma_open(const Ring &ring, const GemmParams &p) {
+    if (threadIdx.x == 0) {
+        ring.init();
+    }
+    if (threadIdx.x == 256) {
+        tma_prefetch_map(&p.x_map);
+        tma_prefetch_map(&p.w_map);
+    }
+}
+
+// And after: where the host lets a kernel start early, its operands are still being written; or Y alone, which is read last.
+__device__ __forceinline__ void wgmma_await(const GemmParams &p) {
+    grid_launch_next();
+    if (!p.adds) {
+        grid_wait();
+    }
+}
+
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
 template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
@@ -67,20 +86,10 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
-    if (threadIdx.x == 0) {
-        ring.init();
-    }
-    if (threadIdx.x == 256) {
-        tma_prefetch_map(&p.x_map);
-        tma_prefetch_map(&p.w_map);
-    }
+    wgmma_open(ring, p);
     cluster_arrive();
     cluster_wait();
-    // Where the host lets this kernel start early, its operands are still being written; or Y alone, which is read last.
-    grid_launch_next();
-    if (!p.adds) {
-        grid_wait();
-    }
+    wgmma_await(p);
     // Places fit into 32 bits (the host sees to it), and so does the count of tiles of anything that fits into a memory.
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
     u32 stage = 0, phase = 0;

@@ -82,19 +82,10 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = shuffle_from(cluster_rank(), 0);
-    if (threadIdx.x == 0) {
-        ring.init();
-    }
-    if (threadIdx.x == 256) {
-        tma_prefetch_map(&p.x_map);
-        tma_prefetch_map(&p.w_map);
-    }
+    wgmma_open(ring, p);
     cluster_arrive_relaxed();
     cluster_wait();
-    grid_launch_next();
-    if (!p.adds) {
-        grid_wait();
-    }
+    wgmma_await(p);
     u32 down = tiles_down(p), cluster = blockIdx.x / CLUSTER, part = cluster % PARTS, tile = cluster / PARTS;
     u32 y = (tile % down * CLUSTER + rank) * WGMMA_ROWS, first = tile / down * COLUMNS;
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), begin = steps * part / PARTS, end = steps * (part + 1) / PARTS;

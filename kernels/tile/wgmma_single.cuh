@@ -108,23 +108,14 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
     TileSums<COLUMNS> sums{(f32 *)ring.tiles};
     // Said so that the compiler knows that a warp has one.
     u32 warp = shuffle_from(threadIdx.x / 32, 0), rank = shuffle_from(cluster_rank(), 0);
-    if (threadIdx.x == 0) {
-        ring.init();
-    }
-    if (threadIdx.x == 256) {
-        tma_prefetch_map(&p.x_map);
-        tma_prefetch_map(&p.w_map);
-    }
+    wgmma_open(ring, p);
     if constexpr (BESIDE > 1) {
         cluster_arrive();
         cluster_wait();
     } else {
         __syncthreads();
     }
-    grid_launch_next();
-    if (!p.adds) {
-        grid_wait();
-    }
+    wgmma_await(p);
     // Clusters side by side take tiles one below the other: what these share of W is then in the second-level cache.
     u32 part = rank % PARTS, down = u32((p.rows + WGMMA_ROWS - 1) / WGMMA_ROWS), tile = blockIdx.x / CLUSTER;
     u32 y = tile % down * WGMMA_ROWS, first = (tile / down * BESIDE + rank / PARTS) * COLUMNS;

@@ -48,19 +48,10 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one, as in wgmma_gemm.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
-    if (threadIdx.x == 0) {
-        ring.init();
-    }
-    if (threadIdx.x == 256) {
-        tma_prefetch_map(&p.x_map);
-        tma_prefetch_map(&p.w_map);
-    }
+    wgmma_open(ring, p);
     cluster_arrive();
     cluster_wait();
-    grid_launch_next();
-    if (!p.adds) {
-        grid_wait();
-    }
+    wgmma_await(p);
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), stage = 0, phase = 0;
     if (group == 2) {
         registers_give<56>();
