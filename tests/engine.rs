@@ -198,6 +198,44 @@ fn an_adapter_that_could_not_be_copied_is_not_taken_for_resident() {
 }
 
 #[test]
+fn adapters_that_went_leave_their_room_to_those_that_come() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let mut engine = open(&mut session, &population, None);
+    let one = engine.add(&mut session, "0", population.adapters["rust"].clone()).unwrap();
+    let room = engine.device_bytes();
+    engine.remove(one).unwrap();
+    for name in 1..20 {
+        let id = engine.add(&mut session, &name.to_string(), population.adapters["rust"].clone()).unwrap();
+        assert_eq!(engine.device_bytes(), room);
+        engine.remove(id).unwrap();
+    }
+    assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&population, &MIXED));
+}
+
+#[test]
+fn an_adapter_that_there_is_no_room_for_leaves_the_others_as_they_were() {
+    let (mut session, whole) = (session(), population(&on(Rung::SharedInput)));
+    let mut part = whole.clone();
+    let late = part.adapters.remove("rust").unwrap();
+    let mut engine = open(&mut session, &part, None);
+    let before = answer(&mut session, &mut engine, &["sqlite", "bible_kjv"]);
+    let generation = engine.generation();
+    // All the memory that the device gives, to the last kibibyte; none of it is ever touched.
+    let mut hog = Vec::new();
+    for size in (10..40).rev().map(|bits| 1 << bits) {
+        while let Ok(slice) = session.alloc(size) {
+            hog.push(slice);
+        }
+    }
+    assert!(matches!(engine.add(&mut session, "rust", late.clone()), Err(Error::OutOfMemory { .. })));
+    drop(hog);
+    assert_eq!((engine.generation(), engine.adapter("rust").is_err()), (generation, true));
+    assert_eq!(answer(&mut session, &mut engine, &["sqlite", "bible_kjv"]), before);
+    engine.add(&mut session, "rust", late).unwrap();
+    assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&whole, &MIXED));
+}
+
+#[test]
 fn ranks_are_those_of_the_factors_whatever_a_certificate_says() {
     let mut population = population(&on(Rung::SharedInput));
     let shared = population.projections.get_mut(QUERY).unwrap();

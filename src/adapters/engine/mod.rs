@@ -11,7 +11,7 @@ mod pool;
 mod prepared;
 mod source;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use class::{Class, Form};
@@ -175,37 +175,37 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
         ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format!("{name:?}"))?;
         let forms = adapter.projections.iter().map(|(path, projection)| form_of(&self.shared, name, path, projection)).collect::<Result<Vec<_>>>()?;
-        let mut joined = Vec::new();
-        for form in forms {
-            joined.push(match self.classes.iter().position(|class| class.form().same_class(&form)) {
-                Some(at) => {
-                    if self.classes[at].form().slot_bytes(self.dtype) < self.classes[at].form().widened(&form).slot_bytes(self.dtype) {
-                        let widened = self.classes[at].form().widened(&form);
-                        self.replace(session, at, widened, self.pool.capacity(self.classes[at].map()))?;
-                    }
-                    at
-                }
-                None => {
-                    let map = self.pool.add_map();
-                    let projection = &self.shared[form.path()];
-                    let class = Class::new(session, form, map, self.pool.capacity(map), projection, self.dtype)?;
-                    self.generation += 1;
-                    self.classes.push(class);
-                    self.classes.len() - 1
-                }
-            });
-        }
-        let mut maps: Vec<usize> = joined.iter().map(|&at| self.classes[at].map()).collect();
-        maps.sort_unstable();
-        maps.dedup();
-        for map in maps {
-            if self.pool.join(map) {
-                for at in 0..self.classes.len() {
-                    if self.classes[at].map() == map {
-                        self.replace(session, at, self.classes[at].form().clone(), self.pool.capacity(map))?;
-                    }
-                }
+        let known: Vec<Option<usize>> = forms.iter().map(|form| self.classes.iter().position(|class| class.form().same_class(form))).collect();
+        let joined: BTreeSet<usize> = known.iter().flatten().map(|&at| self.classes[at].map()).collect();
+        // What can fail comes first: where there is no room for one more, those that are there stay as they are.
+        let (mut replaced, mut new) = (Vec::new(), Vec::new());
+        for (at, class) in self.classes.iter().enumerate().filter(|(_, class)| joined.contains(&class.map())) {
+            let own = forms.iter().zip(&known).find(|(_, known)| **known == Some(at)).map(|(form, _)| class.form().widened(form));
+            let (form, capacity) = (own.unwrap_or_else(|| class.form().clone()), self.pool.grown(class.map()));
+            if capacity > class.capacity() || form.slot_bytes(self.dtype) > class.slot_bytes() {
+                let shared = &self.shared[form.path()];
+                replaced.push((at, Class::new(session, form, class.map(), capacity, shared, self.dtype)?));
             }
+        }
+        for (form, _) in forms.into_iter().zip(&known).filter(|(_, known)| known.is_none()) {
+            let shared = &self.shared[form.path()];
+            new.push(Class::new(session, form, self.pool.maps() + new.len(), 1, shared, self.dtype)?);
+        }
+        self.generation += (replaced.len() + new.len()) as u64;
+        for map in joined {
+            self.pool.join(map);
+        }
+        for class in new {
+            let map = self.pool.add_map();
+            self.pool.join(map);
+            self.classes.push(class);
+        }
+        for (at, class) in replaced {
+            // Its adapters come back when they are next used.
+            self.pool.evict_map(class.map());
+            self.classes[at] = class;
+            self.plans.clear();
+            self.prepared.clear();
         }
         let id = AdapterId(self.next_id);
         self.next_id += 1;
@@ -218,6 +218,10 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     pub fn remove(&mut self, id: AdapterId) -> Result<()> {
         let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name.clone());
         let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
+        // One that can no longer be read keeps its room, and goes all the same.
+        if let Ok(adapter) = self.load(id) {
+            self.maps_of(&adapter).into_iter().for_each(|map| self.pool.leave(map));
+        }
         self.names.remove(&name);
         self.added.remove(&id);
         self.pool.forget(id);
@@ -332,10 +336,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         }
         for &id in wanted.iter().filter(|&&id| !self.pool.is_resident(id)).collect::<Vec<_>>() {
             let adapter = self.load(id)?;
-            let mut maps: Vec<usize> = self.classes.iter().filter(|class| class.holds(&adapter, &self.shared).is_some()).map(Class::map).collect();
-            maps.sort_unstable();
-            maps.dedup();
-            let slots = self.pool.admit(id, &maps, &wanted)?;
+            let slots = self.pool.admit(id, &self.maps_of(&adapter), &wanted)?;
             self.version += 1;
             for class in &mut self.classes {
                 if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
@@ -346,6 +347,12 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             }
         }
         Ok(())
+    }
+
+    /// The maps that an adapter has a slot in, where it is on the device.
+    fn maps_of(&self, adapter: &EncodedAdapter) -> Vec<usize> {
+        let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.shared).is_some()).map(Class::map).collect();
+        maps.into_iter().collect()
     }
 
     /// Each map's words for adapters that are resident.
@@ -371,17 +378,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let found = format!("generation {}", batch.generation);
         ensure(batch.generation == self.generation, "batch", &format!("one of generation {}: make it anew", self.generation), found)
     }
+}
 
-    /// Puts a larger class in the place of `classes[at]`; its adapters come back when they are next used.
-    fn replace(&mut self, session: &mut Session<D>, at: usize, form: Form, capacity: u32) -> Result<()> {
-        let map = self.classes[at].map();
-        let class = Class::new(session, form.clone(), map, capacity, &self.shared[form.path()], self.dtype)?;
-        self.classes[at] = class;
-        self.pool.evict_map(map);
-        self.plans.clear();
-        self.prepared.clear();
-        self.generation += 1;
-        Ok(())
+impl<D: Kernel<CodebookGemm>> std::fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "engine of {} adapters in {} projections, {} on {}", self.names.len(), self.shared.len(), self.dtype, D::NAME)
     }
 }
 

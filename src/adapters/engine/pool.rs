@@ -62,17 +62,23 @@ impl Pool {
         self.maps.len() - 1
     }
 
-    /// One more adapter knows `map`. Says whether the map grew, so that its memory must too.
-    pub fn join(&mut self, map: usize) -> bool {
-        let entry = &mut self.maps[map];
-        entry.members += 1;
-        let wanted = (entry.members.min(self.limit as usize) as u32).max(1);
-        if wanted <= entry.capacity {
-            return false;
-        }
-        // Doubling keeps a long row of additions from copying every time.
-        entry.capacity = wanted.next_power_of_two().min(self.limit);
-        true
+    /// Slots that a map has for one member more. Doubling keeps a long row of additions from copying every time.
+    pub fn grown(&self, map: usize) -> u32 {
+        let Map { capacity, members, .. } = self.maps[map];
+        let wanted = ((members + 1).min(self.limit as usize) as u32).max(1);
+        if wanted <= capacity { capacity } else { wanted.next_power_of_two().min(self.limit) }
+    }
+
+    /// One more adapter knows `map`. Where it has [`grown`](Self::grown), its memory is replaced: see [`evict_map`](Self::evict_map).
+    pub fn join(&mut self, map: usize) {
+        let capacity = self.grown(map);
+        self.maps[map].capacity = capacity;
+        self.maps[map].members += 1;
+    }
+
+    /// One adapter less knows `map`; its slots are there for the next.
+    pub fn leave(&mut self, map: usize) {
+        self.maps[map].members = self.maps[map].members.saturating_sub(1);
     }
 
     /// Whether the adapter is on the device.
@@ -166,9 +172,10 @@ mod tests {
     fn maps_grow_by_doubling_and_shrink_to_nothing_resident() {
         let mut pool = Pool::new(&[2], &[(0, 100)], None).unwrap();
         pool.admit(AdapterId(0), &[0], &[]).unwrap();
-        assert!(pool.join(0));
+        assert_eq!((pool.capacity(0), pool.grown(0)), (2, 4));
+        pool.join(0);
         assert_eq!(pool.capacity(0), 4);
         pool.evict_map(0);
-        assert!(!pool.is_resident(AdapterId(0)) && !pool.join(0));
+        assert!(!pool.is_resident(AdapterId(0)) && pool.grown(0) == 4);
     }
 }
