@@ -179,6 +179,8 @@ impl<D: Backend> Encoder<D> {
         let session = &mut self.session;
         match self.classes.get_mut(shape) {
             Some(class) => {
+                // Until all of the new batch is there, it holds neither that nor the one before.
+                class.loaded = 0;
                 session.update_index(&class.ids, ids)?;
                 session.update_index(&class.positions, positions)?;
                 session.update_index(&class.places, places)?;
@@ -275,5 +277,11 @@ impl<D: Backend> Encoder<D> {
         let bytes = batch.count as u64 * self.config.hidden * self.options.dtype.size();
         let out = class.buffers.out.part(0, bytes).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
         self.session.read(&out)
+    }
+}
+
+impl<D: Backend> std::fmt::Debug for Encoder<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "encoder of {} layers of {}, {} in {:?}", self.config.layers, self.config.hidden, self.options.dtype, self.session)
     }
 }

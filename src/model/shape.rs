@@ -4,7 +4,8 @@ use crate::error::{Error, Result, ensure};
 use crate::ops::index::{Varlen, VarlenShape};
 
 /// The fewest rows of a batch. With 128 or fewer, `cuda` chooses kernels that stream the weights once and sum in another order, and with
-/// fewer than 256 those that round what adapters add before they add it; see the module's text. From there on it cuts no K of up to 1,024 outputs, and none below 4,096: an encoder has no other products.
+/// fewer than 256 those that round what adapters add before they add it; see the module's text. From there on it cuts no K of up to
+/// 1,024 outputs, and none below 4,096: an encoder has no other products.
 pub const MIN_ROWS: usize = 256;
 /// Rows, and lengths, are multiples of this: a row tile of every backend that works on a part of one.
 const ROW_STEP: usize = 64;

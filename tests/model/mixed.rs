@@ -122,11 +122,16 @@ fn refusals<D: Backend>(device: &Arc<D>) {
     other[0].modules.retain(|_, _| false);
     other[0].modules.insert("encoder.layer.0.output.dense".into(), swapped);
     assert!(encoder.attach(Box::new(population(&other, &plain()).unwrap())).is_err());
+    encoder.attach(Box::new(population(&adapters(&["A/rust", "A/sqlite"]), &plain()).unwrap())).unwrap();
+    let gone = encoder.adapter("A/sqlite").unwrap();
     encoder.attach(Box::new(population(&adapters(&["A/rust"]), &plain()).unwrap())).unwrap();
     assert!(encoder.adapter("B/rust").unwrap_err().to_string().contains("A/rust"));
     let first = encoder.prepare(&row(&golden.ids[0])).unwrap();
     encoder.prepare(&row(&golden.ids[1])).unwrap();
     assert!(encoder.run(&first).is_err(), "its place was taken");
+    let first = encoder.prepare(&row(&golden.ids[0])).unwrap();
+    assert!(encoder.prepare(&[Row { ids: &golden.ids[1], adapter: Some(gone) }]).is_err());
+    assert!(encoder.run(&first).is_err(), "its tokens may be those of the batch that was refused");
     let off = encoder.embed(&row(&golden.ids[0])).unwrap().iter().zip(&before).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(off <= 1e-6, "the base model as before: off by {off}");
 }
