@@ -26,7 +26,7 @@ use rayon::prelude::*;
 use crate::adapters::bundle;
 use crate::adapters::encoded::{EncodedAdapter, Population, Rung, SharedProjection};
 use crate::adapters::peft::Lora;
-use crate::error::{Result, ensure};
+use crate::error::{Error, Result, ensure};
 use basis::basis_bytes;
 use draft::{Member, Setting};
 use ladder::{Encoded, climb, metric};
@@ -53,7 +53,7 @@ pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 /// # Errors
 /// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range,
 /// calibration inputs of another width or of none of the projections;
-/// [`Error::Missed`](crate::Error::Missed) where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
+/// [`Error::Missed`] where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
 pub fn encode(sources: &[Source<'_>], options: &EncodeOptions, progress: Progress<'_>) -> Result<Population> {
     options.validate()?;
     let by_path = gather(sources)?;
@@ -159,7 +159,10 @@ fn with_members<T>(path: &str, users: &Users<'_>, options: &EncodeOptions, work:
     let shared = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };
     let mut setting = Setting { options, metric: &metric, inputs, shared };
     let members = users.iter().map(|(name, lora)| member(lora, name, path, &setting)).collect::<Result<Vec<_>>>()?;
-    work(&members, &mut setting)
+    work(&members, &mut setting).map_err(|error| match error {
+        Error::Invalid { subject, expected, found } => Error::Invalid { subject: format!("projection {path:?}: {subject}"), expected, found },
+        other => other,
+    })
 }
 
 fn bytes_before(by_path: &[(&str, Users<'_>)]) -> u64 {
