@@ -272,6 +272,7 @@ impl Op for CodebookGemm {
             bytes += passes * tokens * slice.d_out as f64 * size;
             bytes += slice.input.bytes(used, self.d_in, slice.rank, size);
             bytes += slice.output.bytes(used, slice.d_out, slice.rank, size);
+            bytes += f64::from(used) * 4.0 * (core as f64).powi(2);
         }
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }

@@ -121,6 +121,9 @@ fn flops_of_toy_shapes_are_those_counted_by_hand() {
     // x, a basis, y read and written, and codes and codebooks of the two adapters that two tokens can be on.
     let adapted = CodebookGemm::s2lc(DType::F16, 2, [32, 64, 4], 1000, CodeWidth::Four);
     assert_eq!(adapted.cost().bytes, 2.0 * (2.0 * 32.0 + 32.0 * 4.0 + 2.0 * 2.0 * 64.0) + 2.0 * (64.0 * 4.0 / 2.0 + 52.0 * 4.0));
+    let mut cored = adapted.clone();
+    cored.slices[0].core = true;
+    assert_eq!(cored.cost().bytes - adapted.cost().bytes, 2.0 * 16.0 * 4.0);
     assert_eq!(Linear::new(DType::F32, [2, 3, 4]).cost().bytes, 4.0 * (8.0 + 12.0 + 6.0));
 }
 
