@@ -41,7 +41,8 @@
 //! | [`adapters`] | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
 //! | [`oracle`], [`cases`], [`tolerance`], [`conformance`], [`casefile`], `verify` | the float64 answer, what is tried, how far off it may be, and case files from outside |
-//! | [`bench`] | speed: answers checked first, rates against ceilings of the same run |
+//! | [`mod@bench`] | speed: answers checked first, rates against ceilings of the same run |
+//! | [`safetensors_file`] | the one reader of safetensors files, which come from outside and are not trusted |
 //!
 //! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `compress` adds encoding, `model` sentence encoders,
 //! and `cli` (default), with both, the `trifuse` command. None changes a result.

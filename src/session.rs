@@ -10,6 +10,11 @@ use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check};
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
+///
+/// # Errors
+/// Of every method: [`Invalid`](Error::Invalid) for what breaks a rule, as a call inside a [capture](Self::capture) that cannot be
+/// recorded; [`OutOfMemory`](Error::OutOfMemory) where the device has no room, and what was there stays usable;
+/// [`Device`](Error::Device) for what the driver reports, be it of work that an earlier call put into the queue.
 pub struct Session<D: Device> {
     id: u64,
     queue: D::Queue,
@@ -238,6 +243,9 @@ impl<D: Device> Session<D> {
     }
 
     /// Chooses the best variant for `op` and compiles it. Slow; keep the plan.
+    ///
+    /// # Errors
+    /// An `op` that breaks its own rules; [`Unsupported`](Error::Unsupported) with every variant's reason; [`Compile`](Error::Compile).
     pub fn plan<O: Op>(&self, op: O) -> Result<Plan<O, D>>
     where
         D: Kernel<O>,
@@ -261,6 +269,10 @@ impl<D: Device> Session<D> {
     }
 
     /// Puts `plan` to work on `args`. Does not block; inside [`capture`](Self::capture) it is recorded instead.
+    ///
+    /// # Errors
+    /// Operands that are too short, that start where their type cannot, that overlap what is written, or that the descriptor does not
+    /// ask for; a plan of another session.
     pub fn run<O: Op>(&mut self, plan: &Plan<O, D>, args: &O::Args<D>) -> Result<()>
     where
         D: Kernel<O>,
@@ -333,5 +345,29 @@ impl<D: Device> Session<D> {
 
     fn outside_capture(&self, what: &str) -> Result<()> {
         ensure(self.recording.is_none(), what, "a call outside capture (inside, only run)", "a call inside")
+    }
+}
+
+impl<D: Device> std::fmt::Debug for Session<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "session {} on {} ({})", self.id, D::NAME, self.caps().name)
+    }
+}
+
+impl<O: Op, D: Kernel<O>> std::fmt::Debug for Plan<O, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "plan of session {}: {} on {}, {:?}", self.session, self.variant(), D::NAME, self.op)
+    }
+}
+
+impl<D: Device> std::fmt::Debug for Graph<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "graph of session {}", self.session)
+    }
+}
+
+impl<D: Device> std::fmt::Debug for Mark<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "mark of session {}", self.session)
     }
 }

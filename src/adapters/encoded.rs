@@ -128,6 +128,9 @@ impl<T: Copy> Matrix<T> {
     }
 
     /// The element of that row and column.
+    ///
+    /// # Panics
+    /// One that there is not.
     pub fn at(&self, row: usize, col: usize) -> T {
         self.data[row * self.cols + col]
     }

@@ -121,6 +121,9 @@ pub fn pack(width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Vec<u32>> 
 }
 
 /// The field of element `e` in a packed column.
+///
+/// # Panics
+/// A column that ends before it.
 pub fn field(width: CodeWidth, column: &[u32], e: usize) -> u32 {
     let bits = width.bits() as usize;
     if bits == 0 {
@@ -149,6 +152,9 @@ pub fn validate_column(width: CodeWidth, column: &[u32], d: usize) -> Result<()>
 }
 
 /// Widens a packed column: `out[e] = stage1[i1] + stage2[i2]`, from one adapter's codebook record.
+///
+/// # Panics
+/// A column or a codebook record that is too short: see [`validate_column`].
 pub fn decode_column(width: CodeWidth, column: &[u32], codebook: &[f32], out: &mut [f32]) {
     let (stage1, stage2) = (&codebook[width.stage1()], &codebook[width.stage2()]);
     for (e, value) in out.iter_mut().enumerate() {

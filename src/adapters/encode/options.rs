@@ -45,6 +45,8 @@ pub struct EncodeOptions {
 }
 
 impl EncodeOptions {
+    /// Checks what is asked, by itself.
+    ///
     /// # Errors
     /// A value outside its range, or two that say different things.
     pub fn validate(&self) -> Result<()> {

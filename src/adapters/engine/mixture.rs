@@ -72,6 +72,9 @@ impl Routing {
     }
 
     /// Expert and gate of a token's choice.
+    ///
+    /// # Panics
+    /// A token or a choice that there is not.
     pub fn choice(&self, token: usize, choice: usize) -> (Option<AdapterId>, f32) {
         (self.experts[token * self.top + choice], self.gates[token * self.top + choice])
     }

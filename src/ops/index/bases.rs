@@ -20,6 +20,8 @@ pub struct BasisShape {
 }
 
 impl BasisOf {
+    /// The number of the basis of each adapter, below `bases`.
+    ///
     /// # Errors
     /// A basis outside `0..bases`.
     pub fn new(basis: &[i32], bases: u32) -> Result<Self> {

@@ -64,6 +64,9 @@ impl BlockMap {
     }
 
     /// The block of that row and column.
+    ///
+    /// # Panics
+    /// A block that there is not.
     pub fn block(&self, pattern: usize, row: usize, column: usize) -> Option<BlockKind> {
         let place = (pattern * self.shape.q_blocks as usize + row) * self.shape.kv_blocks as usize + column;
         Self::kind(self.bytes[place])

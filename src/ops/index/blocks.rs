@@ -59,6 +59,9 @@ impl BlockKind {
 impl BlockMask {
     /// `row_ptr[patterns, q_blocks + 1]` into `col_idx`, whose columns rise strictly in each row; `kinds` one a block,
     /// or empty for all full; `bits` the bit masks one after another.
+    ///
+    /// # Errors
+    /// Lists that do not fit the shape or each other, columns that do not rise or that there are not, a bit mask that is not there.
     pub fn new(row_ptr: &[i32], col_idx: &[i32], kinds: &[BlockKind], bits: &[u32], shape: BlockShape) -> Result<Self> {
         ensure(shape.block == 64 || shape.block == 128, "block", "64 or 128", shape.block)?;
         let rows = shape.q_blocks as usize + 1;
@@ -107,6 +110,9 @@ impl BlockMask {
     }
 
     /// The blocks of a row: `(column, kind)`.
+    ///
+    /// # Panics
+    /// A pattern or a row that there is not.
     pub fn row(&self, pattern: usize, row: usize) -> impl Iterator<Item = (usize, BlockKind)> + '_ {
         let at = pattern * (self.shape.q_blocks as usize + 1) + row;
         (self.row_ptr[at] as usize..self.row_ptr[at + 1] as usize).map(|place| {
@@ -120,6 +126,9 @@ impl BlockMask {
     }
 
     /// Whether bit mask `mask` lets query `i` of the block see key `j` of it.
+    ///
+    /// # Panics
+    /// A mask that there is not, or a place outside its block.
     pub fn sees(&self, mask: u32, i: usize, j: usize) -> bool {
         let word = mask as usize * Self::mask_words(&self.shape) + i * (self.shape.block as usize / 32) + j / 32;
         self.bits[word] >> (j % 32) & 1 == 1

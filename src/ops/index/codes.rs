@@ -43,6 +43,9 @@ pub struct AdapterCodes {
 
 impl AdapterCodes {
     /// From packed columns `(width, words)`, all of `d` elements. A `width` for all must be that of every column.
+    ///
+    /// # Errors
+    /// A column of another width or length, a code that its codebook does not have, padding that is not zero, 2^27 words.
     pub fn new(d: u32, width: Option<CodeWidth>, columns: &[(CodeWidth, Vec<u32>)]) -> Result<Self> {
         let header = if width.is_none() { columns.len() } else { 0 };
         let mut words = vec![0u32; header];
@@ -60,6 +63,9 @@ impl AdapterCodes {
     }
 
     /// From unpacked indices in row order, `codes1[o·rank + j]`, all of one width; `codes2` empty for one stage.
+    ///
+    /// # Errors
+    /// Another number of indices than `d · rank`, or one that the width's codebook does not have.
     pub fn from_indices(d: u32, rank: u32, width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Self> {
         let count = d as usize * rank as usize;
         ensure(
@@ -130,8 +136,10 @@ impl Codes {
         Ok(Self { shape, words: vec![0; Self::capacity(&shape) as usize] })
     }
 
+    /// The codes of as many adapters as the shape says, in the order of their slots.
+    ///
     /// # Errors
-    /// An adapter that does not fit the shape.
+    /// Another number of adapters, one that does not fit the shape, 2^31 words.
     pub fn new(shape: CodesShape, adapters: &[AdapterCodes]) -> Result<Self> {
         ensure(adapters.len() == shape.adapters as usize, "codes", &format!("{} adapters", shape.adapters), adapters.len())?;
         let mut codes = Self::empty(shape)?;

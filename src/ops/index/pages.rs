@@ -29,6 +29,9 @@ pub struct PageShape {
 
 impl PageTable {
     /// `table` holds `shape.batch · shape.pages` page numbers, `kv_len` the keys of each sequence.
+    ///
+    /// # Errors
+    /// Lists of another length, a sequence with more keys than its pages hold, a page that is read and that the pool does not have.
     pub fn new(table: &[i32], kv_len: &[i32], shape: PageShape) -> Result<Self> {
         ensure(shape.page > 0, "page_table: page", "at least 1 token", shape.page)?;
         ensure(kv_len.len() as u64 == shape.batch, "kv_len", &format!("{} lengths", shape.batch), kv_len.len())?;

@@ -27,6 +27,8 @@ pub struct TokenShape {
 }
 
 impl TokenAdapters {
+    /// The id of each token: an adapter below `adapters`, or −1 for none.
+    ///
     /// # Errors
     /// An id outside `-1..adapters`.
     pub fn new(ids: &[i32], adapters: u32) -> Result<Self> {

@@ -30,6 +30,9 @@ pub struct VarlenShape {
 
 impl Varlen {
     /// From running totals, `batch + 1` each; `max_q` and `max_kv` bound the lengths, so that a plan may rely on them.
+    ///
+    /// # Errors
+    /// Totals that do not start at 0, or that fall, a sequence longer than that, lists of different length.
     pub fn new(cu_q: &[i32], cu_kv: &[i32], max_q: u64, max_kv: u64) -> Result<Self> {
         let check = |name: &str, cu: &[i32], max: u64| -> Result<u64> {
             ensure(cu.len() >= 2, name, "batch + 1 running totals, two or more", format!("{} numbers", cu.len()))?;
