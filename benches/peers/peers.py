@@ -71,8 +71,9 @@ def fused_mlp(shape: dict):
 def attention(shape: dict):
     b, h, hk, d, dtype = shape["batch"], shape["heads"], shape["kv_heads"], shape["head_dim"], TYPES[shape["dtype"]]
     sq, sk, causal, pattern = shape["q_len"], shape["kv_len"], shape["causal"], shape["pattern"]
-    # [b, h, s, d], the order that these kernels are written for.
-    q, k, v = normal(b, h, sq, d, dtype=dtype), normal(b, hk, sk, d, dtype=dtype), normal(b, hk, sk, d, dtype=dtype)
+    # [b, h, s, d], the order that these kernels are written for; each layer has its own.
+    layers = [(normal(b, h, sq, d, dtype=dtype), normal(b, hk, sk, d, dtype=dtype), normal(b, hk, sk, d, dtype=dtype)) for _ in range(shape.get("layers", 1))]
+    q, k, v = layers[-1]
     listed = None
     if pattern is not None:
         blocks = len(pattern["row_ptr"]) - 1
@@ -99,7 +100,7 @@ def attention(shape: dict):
 
     def sdpa(backend):
         with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=h != hk)
+            return [F.scaled_dot_product_attention(*layer, is_causal=causal, enable_gqa=h != hk) for layer in layers][-1]
 
     if pattern is not None:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -123,8 +124,8 @@ def attention(shape: dict):
     yield "FlashAttention-2", lambda: sdpa(SDPBackend.FLASH_ATTENTION), check
     if flash_attention_4 := installed.flash_attention_4():
         # The order that it is written for.
-        turned = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v)]
-        yield "FlashAttention-4", lambda: flash_attention_4(*turned, causal), lambda o: check(o.transpose(1, 2))
+        turned = [[tensor.transpose(1, 2).contiguous() for tensor in layer] for layer in layers]
+        yield "FlashAttention-4", lambda: [flash_attention_4(*layer, causal) for layer in turned][-1], lambda o: check(o.transpose(1, 2))
 
 
 def codebook_gemm(shape: dict):

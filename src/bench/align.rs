@@ -88,7 +88,7 @@ impl Axis {
             Self::GemvKPadded => padded(1, others, size),
             Self::HeadDim => {
                 let (batch, heads, length) = if kind == Kind::Cpu { (1, 2, 64) } else { (4, 32, 2048) };
-                Shape::Attention { batch, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim: size, causal: false, blocks: None }
+                Shape::Attention { batch, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim: size, causal: false, blocks: None, layers: 1 }
             }
         }
     }

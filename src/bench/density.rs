@@ -20,7 +20,8 @@ const OTHERS: [Layout; 3] = [Layout::Banded, Layout::Clustered, Layout::PowerLaw
 pub(super) fn shapes(kind: Kind) -> Vec<Shape> {
     let small = kind == Kind::Cpu;
     let [heads, head_dim, usual] = if small { SMALL } else { SIZES };
-    let shape = |length, blocks| Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks };
+    let shape =
+        |length, blocks| Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks, layers: 1 };
     let listed = |size, percent, layout, length| shape(length, Some(Blocks { size, one_in: 1, count: None, percent: Some(percent), layout, map: false }));
     let dense = std::iter::once(shape(usual, None));
     if small {

@@ -85,7 +85,7 @@ fn shapes(suite: Suite, sizes: Sizes, batch: u64, lengths: &[u64], causal: bool)
         _ => {
             for &length in lengths {
                 rows(length)?;
-                shapes.push(Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None });
+                shapes.push(Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None, layers: 1 });
             }
         }
     }

@@ -66,10 +66,25 @@ pub struct Placed<O: Op, D: Device> {
 /// Puts copies from the host into the queue.
 pub type Copies<D> = dyn Fn(&mut Session<D>) -> Result<()>;
 
+impl<O: Op, D: Device> Default for Placed<O, D> {
+    /// No launch.
+    fn default() -> Self {
+        Self { launches: Vec::new(), probes: Vec::new(), copies: Vec::new(), before: None, memory: None }
+    }
+}
+
 impl<O: Op, D: Device> Placed<O, D> {
     /// One launch with one output.
     pub fn one(args: O::Args<D>, output: Slice<D>, samples: Box<Sampler<D>>) -> Self {
-        Self { launches: vec![args], probes: vec![Probe { output, samples, before: None }], copies: Vec::new(), before: None, memory: None }
+        let mut placed = Self::default();
+        placed.push(args, output, samples);
+        placed
+    }
+
+    /// One more launch, with an output of its own.
+    pub fn push(&mut self, args: O::Args<D>, output: Slice<D>, samples: Box<Sampler<D>>) {
+        self.launches.push(args);
+        self.probes.push(Probe { output, samples, before: None });
     }
 }
 

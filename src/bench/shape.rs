@@ -163,6 +163,9 @@ pub enum Shape {
         causal: bool,
         /// The blocks that are there, where not all are.
         blocks: Option<Blocks>,
+        /// How many times in a row, each over operands of its own: a model decodes one layer after another.
+        #[serde(skip_serializing_if = "is_one")]
+        layers: u64,
     },
     /// Queries of many sequences over a prefix that all share.
     Prefix {
@@ -325,7 +328,7 @@ impl Shape {
                 format!("m{tokens} n{d_out} k{d_in}{delta}{}", padding.suffix())
             }
             Self::FusedMlp { tokens, d_model, d_ff } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu"),
-            Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks } => {
+            Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks, layers } => {
                 let dense = || if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
                 let mut name = blocks.map_or_else(dense, |blocks| blocks.name());
                 name += &format!(" b{batch} h{heads}");
@@ -336,7 +339,10 @@ impl Shape {
                 if *q_len != 1 && q_len != kv_len {
                     name += &format!(" q{q_len}");
                 }
-                if *causal { name + " causal" } else { name }
+                if *causal {
+                    name += " causal";
+                }
+                if *layers == 1 { name } else { name + &format!(", {layers} layers") }
             }
             Self::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
                 let form = rank.map_or_else(|| "plain".to_owned(), |rank| format!("r{rank} of 4 bits"));
@@ -380,6 +386,12 @@ impl Shape {
         let Self::Attention { q_len, kv_len, blocks: Some(blocks), .. } = self else { return Ok(None) };
         Pattern::draw(*blocks, [*q_len, *kv_len], &mut Draw::seeded(&self.name())).map(Some)
     }
+}
+
+/// What a report leaves out.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_one(layers: &u64) -> bool {
+    *layers == 1
 }
 
 /// The fused MLP of a shape.

@@ -126,11 +126,19 @@ pub(super) fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
 }
 
 pub(super) fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, causal: bool) -> Shape {
-    Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None }
+    Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None, layers: 1 }
 }
 
 fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -> Shape {
-    Shape::Attention { batch, heads, kv_heads, q_len: 1, kv_len, head_dim, causal: false, blocks: None }
+    Shape::Attention { batch, heads, kv_heads, q_len: 1, kv_len, head_dim, causal: false, blocks: None, layers: 1 }
+}
+
+/// The same attention so many times in a row, each with keys of its own.
+fn in_layers(mut shape: Shape, count: u64) -> Shape {
+    if let Shape::Attention { layers, .. } = &mut shape {
+        *layers = count;
+    }
+    shape
 }
 
 /// One query of each sequence over a prefix that all share: plain, then in factors of these ranks.
@@ -142,13 +150,13 @@ fn prefix(batches: &[u64], [heads, kv_heads]: [u64; 2], head_dim: u64, tokens: u
 /// Blocks of 128, four in five left out.
 fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
     let blocks = Some(Blocks { size: 128, one_in: 5, count: None, percent: None, layout: Layout::Random, map: false });
-    Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks }
+    Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks, layers: 1 }
 }
 
 /// That many blocks of 128 over one sequence, as lists or as a map.
 fn counted(map: bool, (count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
     let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random, map });
-    let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks };
+    let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks, layers: 1 };
     (shape, heads == 1 && !map && [12, 800].contains(&count))
 }
 
@@ -204,6 +212,8 @@ fn attention() -> Vec<Entry> {
     all.push((decode(16, [32, 32], 128, 4096), false));
     all.push((decode(16, [32, 8], 128, 4096), false));
     all.push((decode(64, [32, 8], 128, 8192), false));
+    // As a model decodes: one layer after another, each with a cache of its own, in one graph.
+    all.extend([[32, 32], [32, 8]].map(|heads| (in_layers(decode(1, heads, 128, 4096), 16), false)));
     all.push((sparse(1, 64, 8192), true));
     all.push((sparse(8, 64, 8192), false));
     all.push((sparse(32, 128, 8192), false));
@@ -241,6 +251,7 @@ fn small_attention() -> Vec<Entry> {
         (prefill(1, [4, 4], 64, 256, true), false),
         (prefill(1, [8, 2], 64, 128, true), false),
         (decode(1, [8, 2], 64, 1024), false),
+        (in_layers(decode(1, [8, 2], 64, 1024), 3), false),
         (sparse(2, 64, 512), false),
     ]
 }

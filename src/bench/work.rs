@@ -190,7 +190,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
                 Ok(Placed::one(args, y, Box::new(samples)))
             })
         }
-        Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, .. } => {
+        Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
             let pattern = point.shape.pattern()?;
             let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
             let op = sparse(dense, pattern.as_ref());
@@ -199,17 +199,22 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let cost = pattern.as_ref().map(|pattern| Attention { form: Form::Blocks(pattern.mask.shape()), ..op.clone() }.cost());
             Making { cost, ..making }.run(op.clone(), |session| {
                 let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
-                let mut normal = |role, count| source.normal(session, role, dtype, count, 1.0);
-                let ((q, q_args), (k, k_args), (v, v_args)) = (normal("q", queries)?, normal("k", keys)?, normal("v", keys)?);
-                let index = match &pattern {
-                    Some(Pattern { map: Some(map), .. }) => AttentionIndex::BlockMap(session.index(map)?),
-                    Some(pattern) => AttentionIndex::Blocks(session.index(&pattern.mask)?),
-                    None => AttentionIndex::None,
-                };
-                let o = source.output(session, queries * dtype.size())?;
-                let args = AttentionArgs { q: q_args, k: k_args, v: v_args, index, o: o.clone(), lse: None };
-                let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut Draw::seeded("sample")));
-                Ok(Placed::one(args, o, Box::new(samples)))
+                let mut placed = Placed::default();
+                for _ in 0..layers {
+                    let mut normal = |role, count| source.normal(session, role, dtype, count, 1.0);
+                    let ((q, q_args), (k, k_args), (v, v_args)) = (normal("q", queries)?, normal("k", keys)?, normal("v", keys)?);
+                    let index = match &pattern {
+                        Some(Pattern { map: Some(map), .. }) => AttentionIndex::BlockMap(session.index(map)?),
+                        Some(pattern) => AttentionIndex::Blocks(session.index(&pattern.mask)?),
+                        None => AttentionIndex::None,
+                    };
+                    let o = source.output(session, queries * dtype.size())?;
+                    let args = AttentionArgs { q: q_args, k: k_args, v: v_args, index, o: o.clone(), lse: None };
+                    let (op, pattern) = (op.clone(), pattern.clone());
+                    let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut Draw::seeded("sample")));
+                    placed.push(args, o, Box::new(samples));
+                }
+                Ok(placed)
             })
         }
         Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
