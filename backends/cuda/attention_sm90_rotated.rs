@@ -14,7 +14,7 @@ use super::tma::{Layout, Promotion, Swizzle, TensorMap};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::attention::{Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
@@ -31,46 +31,58 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 };
 
 params! {
-    /// Where TMA finds the heads of k or v: elements that the first one starts behind a multiple of 16 bytes, and from there to the next, where
-    /// heads are no axis of the description.
-    HeadsParams {
-        over: u32,
-        inside: u32,
+    /// A head and every eighth one after it: all of them start equally late behind a multiple of 16 bytes, from where TMA sees them to their last element.
+    HeadMap {
+        map: map,
     }
 }
 
 params! {
-    /// What the kernels of `sm90` take, and what is behind the columns that they hold.
+    /// Where TMA finds the heads of q, k or v: elements that the first one starts behind a multiple of 16 bytes, and from there to the next.
+    HeadsParams {
+        over: u32,
+        inside: u32,
+        rows: [HeadMap; 8],
+    }
+}
+
+params! {
+    /// What the kernels of `sm90` take, and where the heads lie; those of k and v also in narrower boxes, for k's last panel and for what is behind the
+    /// columns that a kernel holds.
     RotatedParams {
         tiles: TmaParams,
-        k_beyond: map,
-        v_beyond: map,
+        q: HeadsParams,
         k: HeadsParams,
         v: HeadsParams,
-        q: HeadsParams,
+        k_tail: [HeadMap; 8],
+        k_beyond: [HeadMap; 8],
+        v_beyond: [HeadMap; 8],
         /// Past the last element of q.
         q_end: [const element],
-        /// Whether TMA may bring q.
-        q_boxes: u32,
     }
 }
 
 /// The counter that blocks take their next tile from.
 const QUEUE_BYTES: u64 = 256;
-/// Keys of a row, of causal ones in the middle, up to which it pays: each step waits for its rows to be mended, and a copy is made once.
-const MOST_KEYS: u64 = 2048;
 /// Elements in 16 bytes.
 const CHUNK: u64 = 8;
+/// Heads from one that starts as late behind a multiple of 16 bytes to the next, whatever lies between heads.
+const EIGHT: u64 = 8;
+const NONE: [HeadMap; EIGHT as usize] = [HeadMap { map: TensorMap::NONE }; EIGHT as usize];
 
 fn tile(op: &Attention) -> Tile {
     Tile { held: held(op.head_dim), consumers: 2 }
 }
 
-/// Bytes for 16 of each row of a step's k and v, where panels end with the columns that a kernel holds: `K_BEYOND` and `V_BEYOND` in
-/// `kernels/attention/sm90.cuh`.
-fn beyond_bytes(tile: Tile) -> u64 {
+/// Whether panels of k, and of v, end with the columns that a kernel holds, so that what is behind them needs boxes of its own: `K_BEYOND` and
+/// `V_BEYOND` in `kernels/attention/sm90.cuh`.
+fn beyond(tile: Tile) -> [bool; 2] {
     let whole = tile.held.next_multiple_of(PANEL);
-    [whole - PANEL + tile.tail(), whole].into_iter().filter(|&there| there == tile.held).count() as u64 * tile.keys() * CHUNK * 2
+    [whole - PANEL + tile.tail(), whole].map(|there| there == tile.held)
+}
+
+fn beyond_bytes(tile: Tile) -> u64 {
+    beyond(tile).into_iter().map(|needed| u64::from(needed) * tile.keys() * CHUNK * 2).sum()
 }
 
 fn shared_bytes(tile: Tile) -> u32 {
@@ -81,6 +93,7 @@ fn unit(tile: Tile, dtype: DType) -> Unit {
     let mut unit = tile.unit(dtype);
     unit.name = format!("attention/sm90_rotated {dtype} head_dim {}", tile.held);
     unit.headers.push(("attention/sm90_rotated.cuh", include_str!("../../kernels/attention/sm90_rotated.cuh").into()));
+    unit.headers.push(("attention/head_map.cuh", HeadMap::cuda()));
     unit.headers.push(("attention/heads_params.cuh", HeadsParams::cuda()));
     unit.headers.push(("attention/rotated_params.cuh", RotatedParams::cuda()));
     unit.shared_bytes = shared_bytes(tile);
@@ -97,47 +110,66 @@ fn units(_: Arch) -> Vec<Unit> {
     all.map(|held| Tile { held, consumers: 2 }).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
 }
 
-/// The rows of k or v as TMA sees them, from the multiple of 16 bytes on that comes before their first element.
-#[derive(Clone, Copy)]
+/// Rows whose first element has number `start`, counted from address zero.
 struct Heads {
-    params: HeadsParams,
+    rows: Rows,
+    head_dim: u64,
+    start: u64,
+}
+
+/// What a description says, from element `start` on.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    start: u64,
     dims: [u64; 4],
     strides: [u64; 3],
 }
 
 impl Heads {
-    /// Of rows that start `over` elements behind such a multiple; or why TMA cannot bring them.
-    fn of(rows: &Rows, head_dim: u64, over: u64) -> std::result::Result<Self, String> {
-        let Strides { batch, token, head } = rows.strides;
-        let free = |count: u64, stride: u64| count <= 1 || stride.is_multiple_of(CHUNK);
-        if !free(rows.tokens, token) || !free(rows.batch, batch) {
-            return Err(format!("tokens and sequences of k and v {token} and {batch} elements apart: not multiples of 16 bytes"));
-        }
+    /// Of rows at an address.
+    fn at(address: u64, rows: Rows, op: &Attention) -> Self {
+        Self { rows, head_dim: op.head_dim, start: address / op.dtype.size() }
+    }
+
+    /// Head `first` and every eighth one after it.
+    fn eighth(&self, first: u64) -> Seen {
+        let (Strides { batch, token, head }, at) = (self.rows.strides, self.start + first * self.rows.strides.head);
+        let dims = [at % CHUNK + self.head_dim, self.rows.tokens, (self.rows.heads - first).div_ceil(EIGHT), self.rows.batch];
         // The stride of an axis with one index is never used, but has to be legal.
-        let legal = |count, stride| if count == 1 { CHUNK } else { stride };
-        let (apart, across) = (free(rows.heads, head), rows.heads.saturating_sub(1).saturating_mul(head).saturating_add(head_dim + over));
-        if !apart && (across > token.saturating_add(over) || across > 1 << 30) {
-            return Err(format!("heads of k and v {head} elements apart, tokens {token}: a token's heads do not lie together"));
-        }
-        let (inside, width, heads) = if apart { (0, over + head_dim, rows.heads) } else { (head, across, 1) };
-        Ok(Self {
-            params: HeadsParams { over: over as u32, inside: inside as u32 },
-            dims: [width, rows.tokens, heads, rows.batch],
-            strides: [legal(rows.tokens, token), legal(heads, head), legal(rows.batch, batch)],
-        })
+        let legal = |axis: usize, stride| if dims[axis] == 1 { CHUNK } else { stride };
+        Seen { start: at - at % CHUNK, dims, strides: [legal(1, token), legal(2, EIGHT * head), legal(3, batch)] }
     }
 
     /// Boxes have that many rows of `width` elements.
-    fn map(&self, dtype: DType, box_rows: u64, width: u64, start: u64) -> Result<TensorMap> {
+    fn maps(&self, dtype: DType, box_rows: u64, width: u64) -> Result<[HeadMap; EIGHT as usize]> {
         let swizzle = match width {
             PANEL => Swizzle::B128,
             CHUNK => Swizzle::None,
             _ => Swizzle::B64,
         };
         let box_dims = [width as u32, box_rows as u32, 1, 1];
-        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &box_dims, swizzle, promotion: Promotion::B256 }
-            .encode_at(start - u64::from(self.params.over) * dtype.size())
+        let mut maps = NONE;
+        for (first, map) in (0..self.rows.heads).zip(&mut maps) {
+            let Seen { start, dims, strides } = self.eighth(first);
+            map.map =
+                Layout { dtype, dims: &dims, strides: &strides, box_dims: &box_dims, swizzle, promotion: Promotion::B256 }.encode_at(start * dtype.size())?;
+        }
+        Ok(maps)
     }
+
+    fn params(&self, dtype: DType, box_rows: u64) -> Result<HeadsParams> {
+        Ok(HeadsParams { over: (self.start % CHUNK) as u32, inside: self.rows.strides.head as u32, rows: self.maps(dtype, box_rows, PANEL)? })
+    }
+}
+
+/// Why TMA cannot bring rows.
+fn brought(rows: &Rows) -> std::result::Result<(), String> {
+    let Strides { batch, token, .. } = rows.strides;
+    let free = |count: u64, stride: u64| count <= 1 || stride.is_multiple_of(CHUNK);
+    if !free(rows.tokens, token) || !free(rows.batch, batch) {
+        return Err(format!("tokens and sequences {token} and {batch} elements apart: not multiples of 16 bytes"));
+    }
+    Ok(())
 }
 
 fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
@@ -152,57 +184,49 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if cluster(op, target.units) > 1 || by_steps(op, target.units) {
         return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());
     }
-    // Ordinary loads bring a q whose heads start elsewhere, and take longer than the copy: measured.
-    let [q, k, _] = rows.map(|rows| rows.strides.head % CHUNK);
-    if op.heads != op.kv_heads || q != k {
-        return Err("heads of q and k start at different places".into());
-    }
     if op.head_dim <= NARROW {
         return Err(format!("head_dim {} <= {NARROW}: not measured, and copies leave room for a third group", op.head_dim));
     }
-    let keys = if op.causal { op.kv_len / 2 } else { op.kv_len };
-    if keys > MOST_KEYS {
-        return Err(format!("{keys} keys of a row > {MOST_KEYS}: copying takes less time"));
+    // 16 bytes of O at a time: its rows start equally late too.
+    if op.q_len > 1 && !op.o.token.is_multiple_of(CHUNK) {
+        return Err(format!("tokens of o {} elements apart: not multiples of 16 bytes", op.o.token));
     }
-    rows.iter().try_for_each(|rows| Heads::of(rows, op.head_dim, CHUNK - 1).map(|_| ()))
+    rows.iter().try_for_each(brought)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let (op, tile, units) = (&plan.op, tile(&plan.op), plan.target.units);
     let [q, k, v] = Rows::of(op);
     let paired = shares_keys(op, tile, units);
-    let heads = |rows: &Rows, start: u64| {
-        Heads::of(rows, op.head_dim, start % (CHUNK * op.dtype.size()) / op.dtype.size()).map_err(|reason| Error::unsupported("attention", reason))
-    };
     let mut common = parameters(op, args, 1);
-    // Ordinary loads bring a q that TMA cannot.
-    let (q_boxes, k, v) = (heads(&q, common.q).ok(), heads(&k, common.k)?, heads(&v, common.v)?);
+    let [q, k, v] = [Heads::at(common.q, q, op), Heads::at(common.k, k, op), Heads::at(common.v, v, op)];
     // Pairs of tiles are all alike: each cluster takes as many, in turn.
     let rows = if paired { 2 * tile.rows() } else { tile.rows() };
     (common.tiles, common.band) = (op.q_len.div_ceil(rows) as u32, band(op) as u32);
     let (work, box_keys) = (work(op, rows), if paired { tile.keys() / 2 } else { tile.keys() });
     let resident = work.min(u64::from(if paired { units / 2 } else { units }));
     let tiles = TmaParams {
-        q: q_boxes.map_or(Ok(TensorMap::NONE), |q| q.map(op.dtype, GROUP, PANEL, common.q))?,
-        k: k.map(op.dtype, box_keys, PANEL, common.k)?,
-        v: v.map(op.dtype, box_keys, PANEL, common.v)?,
+        q: TensorMap::NONE,
+        k: TensorMap::NONE,
+        v: TensorMap::NONE,
         common,
         queue: if work > resident && !paired { address(workspace) } else { 0 },
         pairs: 0,
         work: work as u32,
         region: 0,
-        k_tail: k.map(op.dtype, box_keys, tile.tail(), common.k)?,
+        k_tail: TensorMap::NONE,
         o: TensorMap::NONE,
     };
+    let [k_beyond, v_beyond] = beyond(tile);
     let params = RotatedParams {
         tiles,
-        k_beyond: k.map(op.dtype, tile.keys(), CHUNK, common.k)?,
-        v_beyond: v.map(op.dtype, tile.keys(), CHUNK, common.v)?,
-        k: k.params,
-        v: v.params,
-        q: q_boxes.map_or(HeadsParams { over: 0, inside: 0 }, |q| q.params),
-        q_end: common.q + q.span(op.head_dim) * op.dtype.size(),
-        q_boxes: u32::from(q_boxes.is_some()),
+        q: q.params(op.dtype, GROUP)?,
+        k: k.params(op.dtype, box_keys)?,
+        v: v.params(op.dtype, box_keys)?,
+        k_tail: if tile.tail() < PANEL { k.maps(op.dtype, box_keys, tile.tail())? } else { NONE },
+        k_beyond: if k_beyond { k.maps(op.dtype, tile.keys(), CHUNK)? } else { NONE },
+        v_beyond: if v_beyond { v.maps(op.dtype, tile.keys(), CHUNK)? } else { NONE },
+        q_end: common.q + q.rows.span(op.head_dim) * op.dtype.size(),
     };
     let (entry, cluster) = if paired { ("attention_sm90_rotated_neighbours", 2) } else { ("attention_sm90_rotated", 1) };
     // It waits for the launch before, and reads nothing until then.
@@ -231,21 +255,23 @@ mod tests {
         let takes = |op: &Attention| covers(op, &TARGET).is_ok();
         assert!((65..=256).all(|head_dim| takes(&op([32, 32], head_dim)) != head_dim.is_multiple_of(8)));
         assert!(takes(&op([6, 6], 108)) && !takes(&op([31, 31], 107)) && !takes(&op([32, 32], 63)), "tokens that start anywhere, narrow heads");
-        assert!(!takes(&op([32, 8], 107)), "heads of q start elsewhere than those of k");
+        assert!(takes(&op([32, 8], 107)), "heads of q start elsewhere than those of k");
         let heads_first = Strides::bhsd(2048, 32, 107);
         assert!(!takes(&Attention { k: heads_first, ..op([32, 32], 107) }) && !takes(&Attention { q: heads_first, ..op([32, 32], 107) }));
         assert!(!takes(&Attention { batch: 1, ..op([4, 4], 70) }), "the blocks of a cluster share a tile");
-        let long = Attention { kv_len: 4096, ..op([32, 32], 107) };
-        assert!(!takes(&long) && takes(&Attention { causal: true, ..long }));
+        assert!(!takes(&Attention { o: heads_first, ..op([32, 32], 107) }), "rows of o start anywhere");
     }
 
     #[test]
-    fn rows_are_described_from_where_tma_may_start() {
-        let of = |op: &Attention, over| Heads::of(&Rows::of(op)[1], op.head_dim, over).map(|heads| (heads.params.inside, heads.dims, heads.strides));
-        assert_eq!(of(&op([32, 8], 107), 5), Ok((107, [5 + 8 * 107, 2048, 1, 4], [856, 8, 856 * 2048])));
-        assert_eq!(of(&op([32, 8], 112), 5), Ok((0, [117, 2048, 8, 4], [896, 112, 896 * 2048])));
-        let across = Strides { batch: 0, token: 856, head: 2048 * 856 + 1 };
-        assert!(of(&Attention { batch: 1, k: across, ..op([32, 8], 107) }, 0).is_err());
+    fn heads_are_described_from_where_tma_may_start() {
+        let heads = |heads, start| {
+            let op = op([32, heads], 107);
+            Heads { rows: Rows::of(&op)[1], head_dim: 107, start }
+        };
+        let token = |heads| heads * 107;
+        assert_eq!(heads(32, 800).eighth(0), Seen { start: 800, dims: [107, 2048, 4, 4], strides: [token(32), token(8), 2048 * token(32)] });
+        assert_eq!(heads(32, 805).eighth(3), Seen { start: 1120, dims: [113, 2048, 4, 4], strides: [token(32), token(8), 2048 * token(32)] });
+        assert_eq!(heads(8, 800).eighth(7), Seen { start: 1544, dims: [112, 2048, 1, 4], strides: [token(8), CHUNK, 2048 * token(8)] });
     }
 
     #[test]

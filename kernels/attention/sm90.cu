@@ -104,6 +104,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             block = order.template block<LISTED>(work);
             block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
         }
+        if constexpr (ROTATED) {
+            order.turn_queries(block, stage.q + place * Q_BYTES + (own_rows + threadIdx.x / 32 % 4 * 16) * ROW_BYTES, group);
+        }
         u64 *q_empty = &shared.q_empty[place][Q_PARTS > 1 ? group : 0];
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         Rows rows;
@@ -251,20 +254,19 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
     if (warp == 0 && elect_one()) {
-        if (!ROTATED) {
+        if constexpr (ROTATED) {
+            order.prefetch_maps(place_of(order.p.common, blockIdx.x / cluster_size()).head);
+        } else {
             tma_prefetch_map(&order.p.q);
+            tma_prefetch_map(&order.p.k);
+            if (K_TAIL) {
+                tma_prefetch_map(&order.p.k_tail);
+            }
+            tma_prefetch_map(&order.p.v);
         }
-        tma_prefetch_map(&order.p.k);
-        if (K_TAIL) {
-            tma_prefetch_map(&order.p.k_tail);
-        }
-        tma_prefetch_map(&order.p.v);
         for (int i = 0; i < Q_STAGES; i++) {
             for (int g = 0; g < CONSUMERS; g++) {
                 mbarrier_init(&shared.q_full[i][g], 1);
-            }
-            if (ROTATED) {
-                mbarrier_init(&shared.q_asked[i], 1);
             }
             for (int part = 0; part < Q_PARTS; part++) {
                 // A lane of each consumer warp.
@@ -274,6 +276,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         if (ROTATED) {
             for (int g = 0; g < CONSUMERS; g++) {
                 mbarrier_init(&shared.q_there[g], 1);
+            }
+            for (int i = 0; i < TOLD_TILES; i++) {
+                mbarrier_init(&shared.told_ring.full[i], 1);
+                mbarrier_init(&shared.told_ring.empty[i], 1);
             }
         }
         for (int i = 0; i < STAGES; i++) {

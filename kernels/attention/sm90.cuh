@@ -12,7 +12,6 @@
 // rows of Q are there, or under way.
 constexpr int BLOCK_ROWS = CONSUMERS * 64;
 constexpr int STAGES = RING_STAGES;
-constexpr int TOLD_TILES = 2;                             // tiles that the consumers may be at
 constexpr int TURN_AT = BLOCK_KEYS / 16;                  // products of P·V under way when the other group may begin
 constexpr int BLOCK_THREADS = (CONSUMERS + 1) * 128;
 constexpr int PANELS = (HEAD_DIM + 63) / 64;              // a copied row has 64 elements: 128 bytes, swizzled
@@ -29,12 +28,15 @@ constexpr bool ROTATED = true;                            // rows do not start o
 constexpr bool ROTATED = false;
 #endif
 
+constexpr int MENDED = ROTATED ? STAGES : 1;              // stages whose rows are mended
+constexpr int TOLD_TILES = ROTATED ? 4 : 2;               // tiles that the consumers are told of
+
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "whole steps of the product, and O in registers");
 constexpr u32 SHARED_TAIL = 512;                          // for barriers
 
 // Whether O goes out by way of Q's rows. Where there is room for one tile of Q, the next one is to come while O goes out; each group's rows
 // then come as soon as that group has multiplied its own for the last time.
-constexpr bool BY_WAY_OF_Q = Q_STAGES > 1 && !ROTATED;
+constexpr bool BY_WAY_OF_Q = Q_STAGES > 1;
 constexpr int Q_PARTS = Q_STAGES > 1 ? 1 : CONSUMERS;     // parts of a tile of Q that are left one by one
 
 // What TMA brings of a row behind HEAD_DIM columns, where panels end with those.
@@ -64,6 +66,10 @@ struct Keys {
     i32 first, kind;
 };
 
+struct ToldRing {
+    u64 full[TOLD_TILES], empty[TOLD_TILES];
+};
+
 // Which tiles a kernel walks over, and in which steps.
 enum Lists { EVERY = 0, BLOCKS_OF_128 = 1, BLOCKS_OF_64 = 2 };
 
@@ -85,7 +91,7 @@ struct Told {
 
 // Elements that the rows of K and V in a stage start too late.
 struct Shifts {
-    u32 k, v;
+    u32 k[MENDED], v[MENDED];
 };
 
 // What a block shares besides its tiles.
@@ -97,9 +103,10 @@ struct Shared {
     PairKeys pairs[STAGES];
     u32 work[TOLD_TILES];   // the tile whose Q is there
     Told told[TOLD_TILES];
-    // Of rotated rows alone: Q that is to be brought, and that has come; K and V that are as they should be.
-    u64 q_asked[Q_STAGES], q_there[CONSUMERS], k_ready[STAGES], v_ready[STAGES];
-    Shifts shifts[STAGES];
+    // Of rotated rows alone: tiles that the warp that brings Q is told of, Q that has come, K and V that are as they should be.
+    ToldRing told_ring;
+    u64 q_there[CONSUMERS], k_ready[MENDED], v_ready[MENDED];
+    Shifts shifts;
 
     __device__ __forceinline__ u64 *k_there(u32 stage) { return ROTATED ? &k_ready[stage] : &k_ring.full[stage]; }
     __device__ __forceinline__ u64 *v_there(u32 stage) { return ROTATED ? &v_ready[stage] : &v_ring.full[stage]; }
