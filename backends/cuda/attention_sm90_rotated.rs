@@ -268,7 +268,7 @@ mod tests {
             let op = op([32, heads], 107);
             Heads { rows: Rows::of(&op)[1], head_dim: 107, start }
         };
-        let token = |heads| heads * 107;
+        let token = |heads: u64| heads * 107;
         assert_eq!(heads(32, 800).eighth(0), Seen { start: 800, dims: [107, 2048, 4, 4], strides: [token(32), token(8), 2048 * token(32)] });
         assert_eq!(heads(32, 805).eighth(3), Seen { start: 1120, dims: [113, 2048, 4, 4], strides: [token(32), token(8), 2048 * token(32)] });
         assert_eq!(heads(8, 800).eighth(7), Seen { start: 1544, dims: [112, 2048, 1, 4], strides: [token(8), CHUNK, 2048 * token(8)] });
