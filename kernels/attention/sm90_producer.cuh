@@ -6,6 +6,10 @@
 // Whether K's first panel and the rest come behind barriers of their own, so that the product starts when the first is there.
 template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1 && !ROTATED;
 
+// Whether V of a step is asked for behind K of the next one: V's place is free half a step later than K's, which has longer to come then. Copies of
+// wide rows that lie on no multiple of 32 bytes take so long; of others none is waited for, and there is less code.
+template <Lists LISTED> constexpr bool LATE_VALUES = LISTED == EVERY && HEAD_DIM > 128;
+
 // Starts copying a step's keys, or this block's half of them for both blocks of a cluster.
 template <class Order> __device__ __forceinline__ void fetch_keys(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
     if constexpr (Order::SHARED_KEYS) {
@@ -51,11 +55,32 @@ template <class Order> __device__ __forceinline__ u32 next_work(const TmaParams 
     return gridDim.x + taken;
 }
 
+// V of a step that is to be brought.
+struct Values {
+    u32 count;
+    i32 key;
+    u32 head, batch;
+    bool waiting;
+};
+
 template <Lists LISTED, class Order> __device__ __forceinline__ void produce(const Order &order, const Stage &stage) {
     const TmaParams &p = order.p;
     Shared &shared = *stage.shared;
     constexpr u32 QUERIES = BY_STEPS<Order> ? 1 : CONSUMERS;   // groups that have rows of their own
     u32 total = order.total(), count = 0, turn = 0, work = ONE_TILE<Order> ? 0 : blockIdx.x / cluster_size();
+    Values late = {};
+    auto fetch_values = [&](const Values &values) {
+        u32 at = values.count % STAGES;
+        await(&shared.v_ring.empty[at], values.count / STAGES % 2 ^ 1);
+        mbarrier_arrive_expect(&shared.v_ring.full[at], V_BYTES);
+        fetch_keys<Order>(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], values.key, values.head, values.batch);
+    };
+    auto bring_late_values = [&] {
+        if (LATE_VALUES<LISTED> && late.waiting) {
+            fetch_values(late);
+            late.waiting = false;
+        }
+    };
     for (; work < total; turn++) {
         Block block = order.template block<LISTED>(work);
         u32 kv_head = block.head;
@@ -130,9 +155,16 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
             if (Order::IN_PARTS && step == asking) {
                 next = next_work<Order>(p, total);
             }
-            await(&shared.v_ring.empty[at], round);
-            mbarrier_arrive_expect(&shared.v_ring.full[at], V_BYTES);
-            fetch_keys<Order>(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], key, kv_head, block.batch);
+            if (LATE_VALUES<LISTED>) {
+                bring_late_values();
+                late = {count, key, kv_head, block.batch, true};
+                continue;
+            }
+            fetch_values({count, key, kv_head, block.batch});
+        }
+        if (ONE_TILE<Order> || block.steps.last < block.steps.first) {
+            // No step brings what the one before it waits for.
+            bring_late_values();
         }
         if constexpr (ONE_TILE<Order>) {
             return;
@@ -141,6 +173,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         // Asked for late: a block with a long tile must not keep the next one from others.
         work = Order::SHARED_KEYS ? work + gridDim.x / 2 : Order::IN_PARTS ? next : next_work<Order>(p, total);
     }
+    bring_late_values();
     // Nothing is left.
     for (u32 group = 0; group < CONSUMERS; group++) {
         if (group < Q_PARTS) {
