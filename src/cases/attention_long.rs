@@ -49,16 +49,16 @@ fn many_steps() -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in [DType::F16, DType::BF16] {
         let op = |heads, lengths, d| Attention::dense(dtype, 2, heads, lengths, d);
-        cases.push(case("decode_boxes", op([8, 8], [1, 300], 64)));
-        cases.push(case("decode_boxes_rows12", Attention { batch: 16, ..op([12, 1], [1, 150], 64) }));
-        cases.push(case("decode_boxes_q2_window", Attention { causal: true, window: Some(170), ..op([4, 4], [2, 390], 80) }));
-        cases.push(case("decode_boxes_scale_negative", Attention { scale: Scale::from(-0.1), ..op([6, 6], [1, 310], 96) }));
-        cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([6, 6], [1, 310], 64) }));
-        let heads_first = Strides::bhsd(333, 6, 112);
-        cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([6, 6], [1, 333], 112) }));
-        cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[100, 0, 1, 33, 16]));
-        cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 264]));
-        cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 290, 20]], |op| op.causal = true));
+        cases.push(case("decode_boxes", op([8, 8], [1, 400], 64)));
+        cases.push(case("decode_boxes_rows12", Attention { batch: 22, ..op([12, 1], [1, 260], 64) }));
+        cases.push(case("decode_boxes_q2_window", Attention { causal: true, window: Some(170), ..op([5, 5], [2, 850], 80) }));
+        cases.push(case("decode_boxes_scale_negative", Attention { scale: Scale::from(-0.1), ..op([16, 16], [1, 150], 96) }));
+        cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([11, 11], [1, 270], 64) }));
+        let heads_first = Strides::bhsd(135, 16, 112);
+        cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([16, 16], [1, 135], 112) }));
+        cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[190, 0, 1, 33, 16]));
+        cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 600]));
+        cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 400, 20]], |op| op.causal = true));
     }
     cases.push(case("decode_boxes_large", Attention::dense(DType::F16, 9, [32, 16], [1, 1851], 64)));
     cases.push(paged_case("paged16_boxes_large", DType::BF16, 16, [16, 8], [1, 64], LARGE));
