@@ -106,6 +106,16 @@ fn tiles() -> Vec<Case> {
         let many = Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
         cases.push(block_case("blocks128_many_heads", base(dtype, [50, 25], 16), many));
     }
+    // Heads of 64 in more tiles than four multiprocessors, then than a large GPU has.
+    for (n, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
+        let op = |heads, lengths, d| Attention::dense(dtype, 1, heads, lengths, d);
+        cases.push(case("quartet", op([5, 5], [65, 470 - n as u64], 64)));
+        cases.push(case("quartet_one_step", op([6, 3], [100, 100 + n as u64], 56)));
+        cases.push(case("quartet_causal", Attention { causal: true, ..Attention::dense(dtype, 3, [2, 1], [129, 300], 40) }));
+    }
+    cases.push(case("quartet_tall", Attention::dense(DType::BF16, 1, [6, 1], [65, 2100], 40)));
+    cases.push(case("quartet_large", Attention::dense(DType::F16, 1, [134, 67], [65, 270], 64)));
+    cases.push(case("quartet_causal_large", Attention { causal: true, ..Attention::dense(DType::BF16, 1, [67, 67], [130, 160], 64) }));
     // Enough steps and tiles that two neighbours share their keys.
     cases.push(case("pairs_of_tiles", Attention::dense(DType::F16, 1, [34, 2], [130, 1925], 80)));
     let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
