@@ -29,7 +29,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 };
 
 /// Rows that a warp writes together.
-const WARP_ROWS: u64 = 16;
+pub(crate) const WARP_ROWS: u64 = 16;
 /// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
 const COPIES_AT: u64 = 256;
 
@@ -45,7 +45,7 @@ pub(crate) fn own_bytes(op: &Attention) -> u64 {
 }
 
 /// The rows of one operand as TMA sees them: elements, tokens, heads, sequences.
-struct Described {
+pub(crate) struct Described {
     dims: [u64; 4],
     strides: [u64; 3],
     box_dims: [u32; 4],
@@ -53,7 +53,7 @@ struct Described {
 
 impl Described {
     /// Boxes have that many rows of a panel of `width` elements.
-    fn new(head_dim: u64, rows: &Rows, box_rows: u64, width: u64) -> Self {
+    pub(crate) fn new(head_dim: u64, rows: &Rows, box_rows: u64, width: u64) -> Self {
         // The stride of an axis with one index is never used, but has to be legal.
         let legal = |count, stride| if count == 1 { 8 } else { stride };
         let Strides { batch, token, head } = rows.strides;
@@ -64,7 +64,7 @@ impl Described {
         }
     }
 
-    fn layout(&self, dtype: DType) -> Layout<'_> {
+    pub(crate) fn layout(&self, dtype: DType) -> Layout<'_> {
         let swizzle = if self.box_dims[0] == PANEL as u32 { Swizzle::B128 } else { Swizzle::B64 };
         Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle, promotion: Promotion::B256 }
     }
@@ -95,7 +95,7 @@ pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(),
 }
 
 /// Whether every row of the output starts on a multiple of 16 bytes.
-fn writes_16_bytes(params: &AttentionParams) -> bool {
+pub(crate) fn writes_16_bytes(params: &AttentionParams) -> bool {
     let strides = [params.o_batch, params.o_token, params.o_head, params.head_dim as u64].map(|elements| elements * 2);
     params.o.is_multiple_of(16) && strides.iter().all(|bytes| bytes.is_multiple_of(16))
 }

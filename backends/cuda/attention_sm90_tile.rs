@@ -130,6 +130,7 @@ impl Tile {
             ("TAIL_BYTES", (self.tail() * 2).to_string()),
             ("Q_STAGES", self.q_stages().to_string()),
             ("TMA_SHARED_BYTES", self.shared_bytes().to_string()),
+            ("BARRIER_BYTES", BARRIERS.to_string()),
         ]);
         Unit {
             name: format!("attention/sm90 {dtype} head_dim {} rows {}", self.held, self.rows()),

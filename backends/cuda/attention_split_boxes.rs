@@ -57,7 +57,7 @@ const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
 /// Steps on the line of all steps, that it is counted in 32 bits.
 const LONGEST: u64 = 1 << 30;
 /// Steps of a multiprocessor from which on the rate decides, and not what is fixed in a launch.
-const LEAST_STEPS: u64 = 8;
+const LEAST_STEPS: u64 = 16;
 /// Multiprocessors that share an item, at most: its parts are joined by one.
 const MOST_PARTS: u64 = 4;
 /// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others

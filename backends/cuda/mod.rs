@@ -12,6 +12,7 @@ mod attention_sm80;
 mod attention_sm90;
 mod attention_sm90_order;
 mod attention_sm90_parts;
+mod attention_sm90_quartet;
 mod attention_sm90_rotated;
 mod attention_sm90_tile;
 mod attention_split;

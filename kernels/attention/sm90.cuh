@@ -9,7 +9,7 @@
 #include "ptx/wgmma.cuh"
 
 // From the host: CONSUMERS, warp groups that multiply; RING_STAGES, steps whose keys are there, or under way; BLOCK_KEYS of a step; TAIL_BYTES of a row of K's last panel; Q_STAGES, tiles whose
-// rows of Q are there, or under way.
+// rows of Q are there, or under way; BARRIER_BYTES behind them all.
 constexpr int BLOCK_ROWS = CONSUMERS * 64;
 constexpr int STAGES = RING_STAGES;
 constexpr int TURN_AT = BLOCK_KEYS / 16;                  // products of P·V under way when the other group may begin
@@ -32,7 +32,7 @@ constexpr int MENDED = ROTATED ? STAGES : 1;              // stages whose rows a
 constexpr int TOLD_TILES = ROTATED ? 4 : 2;               // tiles that the consumers are told of
 
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "whole steps of the product, and O in registers");
-constexpr u32 SHARED_TAIL = 512;                          // for barriers
+constexpr u32 SHARED_TAIL = BARRIER_BYTES;
 
 // Whether O goes out by way of Q's rows. Where there is room for one tile of Q, the next one is to come while O goes out; each group's rows
 // then come as soon as that group has multiplied its own for the last time.

@@ -49,16 +49,16 @@ fn many_steps() -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in [DType::F16, DType::BF16] {
         let op = |heads, lengths, d| Attention::dense(dtype, 2, heads, lengths, d);
-        cases.push(case("decode_boxes", op([8, 8], [1, 300], 64)));
-        cases.push(case("decode_boxes_rows12", Attention { batch: 16, ..op([12, 1], [1, 150], 64) }));
-        cases.push(case("decode_boxes_q2_window", Attention { causal: true, window: Some(170), ..op([4, 4], [2, 390], 80) }));
-        cases.push(case("decode_boxes_scale_negative", Attention { scale: Scale::from(-0.1), ..op([6, 6], [1, 310], 96) }));
-        cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([6, 6], [1, 310], 64) }));
-        let heads_first = Strides::bhsd(333, 6, 112);
-        cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([6, 6], [1, 333], 112) }));
-        cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[100, 0, 1, 33, 16]));
-        cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 264]));
-        cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 290, 20]], |op| op.causal = true));
+        cases.push(case("decode_boxes", op([8, 8], [1, 400], 64)));
+        cases.push(case("decode_boxes_rows12", Attention { batch: 22, ..op([12, 1], [1, 260], 64) }));
+        cases.push(case("decode_boxes_q2_window", Attention { causal: true, window: Some(170), ..op([5, 5], [2, 850], 80) }));
+        cases.push(case("decode_boxes_scale_negative", Attention { scale: Scale::from(-0.1), ..op([16, 16], [1, 150], 96) }));
+        cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([11, 11], [1, 270], 64) }));
+        let heads_first = Strides::bhsd(135, 16, 112);
+        cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([16, 16], [1, 135], 112) }));
+        cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[190, 0, 1, 33, 16]));
+        cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 600]));
+        cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 400, 20]], |op| op.causal = true));
     }
     cases.push(case("decode_boxes_large", Attention::dense(DType::F16, 9, [32, 16], [1, 1851], 64)));
     cases.push(paged_case("paged16_boxes_large", DType::BF16, 16, [16, 8], [1, 64], LARGE));
@@ -106,6 +106,16 @@ fn tiles() -> Vec<Case> {
         let many = Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
         cases.push(block_case("blocks128_many_heads", base(dtype, [50, 25], 16), many));
     }
+    // Heads of 64 in more tiles than four multiprocessors, then than a large GPU has.
+    for (n, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
+        let op = |heads, lengths, d| Attention::dense(dtype, 1, heads, lengths, d);
+        cases.push(case("quartet", op([5, 5], [65, 470 - n as u64], 64)));
+        cases.push(case("quartet_one_step", op([6, 3], [100, 100 + n as u64], 56)));
+        cases.push(case("quartet_causal", Attention { causal: true, ..Attention::dense(dtype, 3, [2, 1], [129, 300], 40) }));
+    }
+    cases.push(case("quartet_tall", Attention::dense(DType::BF16, 1, [6, 1], [65, 2100], 40)));
+    cases.push(case("quartet_large", Attention::dense(DType::F16, 1, [134, 67], [65, 270], 64)));
+    cases.push(case("quartet_causal_large", Attention { causal: true, ..Attention::dense(DType::BF16, 1, [67, 67], [130, 160], 64) }));
     // Enough steps and tiles that two neighbours share their keys.
     cases.push(case("pairs_of_tiles", Attention::dense(DType::F16, 1, [34, 2], [130, 1925], 80)));
     let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
