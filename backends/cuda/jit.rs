@@ -46,6 +46,8 @@ headers! {
     "tile/wgmma_parts.cuh",
     "tile/wgmma_ring.cuh",
     "tile/wgmma_single.cuh",
+    "tile/wgmma_tiles.cuh",
+    "tile/wgmma_turns.cuh",
     "tile/wgmma_widths.cuh",
     "tile/rows_gemm.cuh",
     "tile/stream_gemm.cuh",

@@ -109,13 +109,3 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
     }
     cluster_wait();
 }
-
-// Of one width or of two, for outputs that are moved 16 bytes at a time.
-template <u32 COLUMNS, u32 LAST, u32 RING, bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_tiles(const GemmParams &p, char *shared) {
-    static_assert(!GATED || LAST == COLUMNS, "a gated product has one");
-    if constexpr (LAST == COLUMNS) {
-        wgmma_gemm<COLUMNS, RING, GATED, FORM, false>(p, shared);
-    } else {
-        wgmma_widths<COLUMNS, LAST, RING, FORM>(p, shared);
-    }
-}
