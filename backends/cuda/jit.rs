@@ -45,6 +45,7 @@ headers! {
     "tile/wgmma_outputs.cuh",
     "tile/wgmma_parts.cuh",
     "tile/wgmma_ring.cuh",
+    "tile/wgmma_short.cuh",
     "tile/wgmma_single.cuh",
     "tile/wgmma_tiles.cuh",
     "tile/wgmma_turns.cuh",
