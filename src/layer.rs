@@ -67,7 +67,7 @@ pub struct TransformerLayer<D: Backend> {
     mlp: Mlp<D>,
     /// `[rows, hidden]`: what both norms give.
     normed: Slice<D>,
-    /// Rows `[q | k | v]`; behind attention, the intermediate of an MLP of two products.
+    /// Rows `[q | k | v]`; behind attention, the intermediate of an MLP of two products, whose rows may be the longer ones.
     rows: Slice<D>,
     /// `[rows, heads · head_dim]`.
     attended: Slice<D>,
@@ -107,18 +107,20 @@ impl<D: Backend> TransformerLayer<D> {
         let Parts { norm, qkv, rope, attention, output, mlp } = layer.parts()?;
         let (rows, sizes) = (layer.rows(), layer.sizes);
         let room = |columns: u64| session.alloc(rows * columns * layer.dtype.size());
+        let products = layer.mlp_products()?;
+        let intermediate = products.as_ref().map_or(0, |[up, _]| up.d_out);
         Ok(Self {
             norm: session.plan(norm)?,
             qkv: session.plan(qkv)?,
             rope: rope.map(|rope| session.plan(rope)).transpose()?,
             attention: session.plan(attention)?,
             output: session.plan(output)?,
-            mlp: match layer.mlp_products()? {
+            mlp: match products {
                 Some([up, down]) => Mlp::Products([session.plan(up)?, session.plan(down)?]),
                 None => Mlp::Fused(session.plan(mlp)?),
             },
             normed: room(sizes.hidden)?,
-            rows: room(sizes.qkv())?,
+            rows: room(sizes.qkv().max(intermediate))?,
             attended: room(sizes.query())?,
             middle: room(sizes.hidden)?,
             layer,

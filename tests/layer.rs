@@ -19,8 +19,8 @@ use trifuse::{DType, Error, Result};
 
 /// Sizes of no tile, and sizes of whole ones.
 const UNEVEN: Sizes = Sizes { hidden: 42, heads: 4, kv_heads: 2, head_dim: 10, intermediate: 71 };
-/// An intermediate that fits into the rows of q, k and v, and of 8,400 tokens not into the workspace of the fused MLP.
-const PRODUCTS: Sizes = Sizes { hidden: 4, heads: 11, kv_heads: 11, head_dim: 32, intermediate: 1000 };
+/// An intermediate that is wider than the rows of q, k and v, and of 8,400 tokens fits into no workspace of the fused MLP.
+const PRODUCTS: Sizes = Sizes { hidden: 4, heads: 11, kv_heads: 11, head_dim: 16, intermediate: 1000 };
 const EVEN: Sizes = Sizes { hidden: 256, heads: 4, kv_heads: 2, head_dim: 64, intermediate: 384 };
 
 /// A layer with its operands, and what it should give.

@@ -95,12 +95,13 @@ pub(super) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<
 fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f64); 2] {
     let tokens = op.tokens.max(1);
     let chunks = [(rows, tokens / rows), (tokens % rows, 1)];
-    let product = |outputs, depth| chunks.map(|(rows, times)| (Shape { rows, outputs, depth }, times));
+    let activated = ActivationForm::of(Some(op.activation)) != ActivationForm::Floor;
+    let product = |outputs, depth, activated| chunks.map(|(rows, times)| (Shape { rows, outputs, depth, activated }, times));
     // The two weights of the gated form are one in a tile.
-    let (up, of_up) = (product(if op.gated { 2 * op.d_ff } else { op.d_ff }, op.d_model), WgmmaTile::OF_UP.into_iter());
+    let (up, of_up) = (product(if op.gated { 2 * op.d_ff } else { op.d_ff }, op.d_model, activated), WgmmaTile::OF_UP.into_iter());
     [
         WgmmaTile::least(of_up.filter(|tile| !op.gated || tile.gates()), &up, target),
-        WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter(), &product(op.d_out, op.d_ff), target),
+        WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter(), &product(op.d_out, op.d_ff, false), target),
     ]
 }
 
@@ -366,6 +367,6 @@ mod tests {
         // 5,376 tokens are 126 tiles of 256 outputs of the second product, but what is left, 66, would be so too.
         let op = op(8192, 768, 3072);
         assert_eq!(chunk_rows(&op, &H200), Ok(4096));
-        assert_eq!(wgmma_tiles(&op, &H200), [WgmmaTile::WIDE, WgmmaTile::MIDDLE]);
+        assert_eq!(wgmma_tiles(&op, &H200), [WgmmaTile::IN_TURNS, WgmmaTile::MIDDLE]);
     }
 }

@@ -21,10 +21,11 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 8] = [
+const VARIANTS: [Variant<Linear>; 9] = [
     super::linear_norm::NORM,
     super::linear_stream_adapted::ADAPTED,
     super::linear_stream::STREAM,
+    super::linear_short::SHORT,
     super::linear_stationary::STATIONARY,
     super::linear_tensor::SM90,
     super::linear_rows::ROWS,

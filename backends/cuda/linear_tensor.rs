@@ -63,7 +63,8 @@ fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
 
 /// What the choice of tiles goes by.
 pub(super) fn shape(op: &Linear) -> Shape {
-    Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in) }
+    let activated = ActivationForm::of(op.activation) != ActivationForm::Floor;
+    Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in), activated }
 }
 
 fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
@@ -111,9 +112,10 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
         source: source!("linear/sm90.cu"),
         headers: [vec![gemm_header(), repack_header(), parts_header()], adapted_headers()].concat(),
         defines,
-        entries: match tile.takes_basis() {
-            true => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            false => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
+        entries: match (tile.takes_basis(), tile.takes_turns()) {
+            (true, _) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
+            (false, true) => &[REPACK, "linear_wgmma", "linear_mma_4", "linear_mma_2"],
+            (false, false) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },
         shared_bytes: tile.most_shared_bytes().max(INSTEAD.shared_bytes()),
     }
@@ -199,10 +201,9 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     }
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
-        let (product, overlap) = product(queue, plan, workspace, args)?;
-        match product.aligned() {
+        let ((product, overlap), tile) = (product(queue, plan, workspace, args)?, wgmma_tile(&plan.op, &plan.target));
+        match product.aligned() && (product.writes_whole() || !tile.takes_turns()) {
             true => {
-                let tile = wgmma_tile(&plan.op, &plan.target);
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || !product.adds;
                 let how = WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap };
@@ -211,7 +212,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
                     false => product.launch_wgmma(queue, plan, &how),
                 }
             }
-            false => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
+            false => product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]),
         }
     }
 }

@@ -37,6 +37,7 @@ mod linear;
 mod linear_norm;
 mod linear_parts;
 mod linear_rows;
+mod linear_short;
 mod linear_stationary;
 mod linear_stream;
 mod linear_stream_adapted;

@@ -1,4 +1,4 @@
-//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh`, `wgmma_widths.cuh`,
+//! Products on the tensor cores of Hopper: tiles and launches of `kernels/tile/wgmma_gemm.cuh`, `wgmma_widths.cuh`, `wgmma_turns.cuh`,
 //! `wgmma_parts.cuh` and `wgmma_single.cuh`.
 
 use super::adapter_basis::{AdaptedParams, AdapterSums};
@@ -25,9 +25,11 @@ pub(super) enum Shares {
     Both(u64),
 }
 
-/// A block's tile: 128 rows, 64 elements of K a stage.
+/// A block's tile: 64 elements of K a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WgmmaTile {
+    /// 128, of both warp groups; 64 where they take turns, each with a tile of its own (`tile/wgmma_turns.cuh`).
+    pub(super) rows: u64,
     pub(super) columns: u64,
     /// Those of a product's last tiles, where they are narrower so that they fill whole rounds of multiprocessors (`tile/wgmma_widths.cuh`).
     pub(super) last: u64,
@@ -42,42 +44,11 @@ impl WgmmaTile {
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
     pub(super) const MIDDLE: Self = Self::new(192, 5);
     /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them.
-    const FITTED: Self = Self::new(168, 6);
-    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
-    pub(super) const ALL: [Self; 29] = [
-        Self::WIDE,
-        Self::ending(224),
-        Self::ending(168),
-        Self::ending(160),
-        Self::ending(128),
-        Self::new(224, 4),
-        Self::MIDDLE,
-        Self::new(168, 5),
-        Self::new(160, 5),
-        Self::NARROW,
-        Self::new(96, 7),
-        Self::new(80, 8),
-        Self::new(64, 9),
-        Self::beside(64),
-        Self::beside(80),
-        Self::beside(88),
-        Self::beside(96),
-        Self::beside(112),
-        Self::beside(128),
-        Self::beside(224),
-        Self::beside(256),
-        Self::split(64, 2),
-        Self::split(80, 2),
-        Self::split(96, 2),
-        Self::split(128, 2),
-        Self::split(40, 4),
-        Self::split(96, 4),
-        Self { shares: Shares::Both(2), ..Self::NARROW },
-        Self { shares: Shares::Both(4), ..Self::NARROW },
-    ];
-    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second.
-    pub(super) const OF_UP: [Self; 6] = [Self::WIDE, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
-    pub(super) const OF_DOWN: [Self; 5] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160, 5), Self::NARROW];
+    pub(super) const FITTED: Self = Self::new(168, 6);
+    /// The narrowest of whole runs for a K of a step or two (`tile/wgmma_short.cuh`), of which few would leave multiprocessors idle.
+    pub(super) const SLIM: Self = Self::new(64, 9);
+    /// A K so short that outputs take a good part of the time.
+    pub(super) const IN_TURNS: Self = Self::turns(256, 5);
     pub(super) const ROWS: u64 = 128;
     pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -96,12 +67,21 @@ impl WgmmaTile {
     pub(super) const CUT_DEPTH: u64 = 4096;
     pub(super) const CUT_OUTPUTS: u64 = 1025;
 
-    const fn new(columns: u64, stages: u64) -> Self {
-        Self { columns, last: columns, stages, shares: Shares::W }
+    pub(super) const fn new(columns: u64, stages: u64) -> Self {
+        Self { rows: Self::ROWS, columns, last: columns, stages, shares: Shares::W }
+    }
+
+    /// Of warp groups that take turns.
+    pub(super) const fn turns(columns: u64, stages: u64) -> Self {
+        Self { rows: Self::ROWS / 2, ..Self::new(columns, stages) }
+    }
+
+    pub(super) const fn takes_turns(&self) -> bool {
+        self.rows < Self::ROWS
     }
 
     /// Wide ones, and last ones of so many columns.
-    const fn ending(last: u64) -> Self {
+    pub(super) const fn ending(last: u64) -> Self {
         Self { last, ..Self::WIDE }
     }
 
@@ -110,22 +90,26 @@ impl WgmmaTile {
         self.last != self.columns
     }
 
-    const fn beside(columns: u64) -> Self {
+    pub(super) const fn beside(columns: u64) -> Self {
         Self::single(columns, Shares::X)
     }
 
-    const fn split(columns: u64, parts: u64) -> Self {
+    pub(super) const fn split(columns: u64, parts: u64) -> Self {
         Self::single(columns, Shares::Tile(parts))
+    }
+
+    pub(super) const fn both(parts: u64) -> Self {
+        Self { shares: Shares::Both(parts), ..Self::NARROW }
     }
 
     /// With as many stages as there is room for: outputs leave through it.
     const fn single(columns: u64, shares: Shares) -> Self {
-        Self { columns, last: columns, stages: (Self::SHARED_BYTES - Self::START) / Self::stage_bytes(columns), shares }
+        Self { stages: (Self::SHARED_BYTES - Self::START) / Self::stage_bytes(Self::ROWS + columns), shares, ..Self::new(columns, 0) }
     }
 
-    /// Of a stage, with its two barriers.
-    const fn stage_bytes(columns: u64) -> u64 {
-        (Self::ROWS + columns) * Self::DEPTH * 2 + 16
+    /// Of a stage of so many rows of X and W, with its two barriers.
+    const fn stage_bytes(rows: u64) -> u64 {
+        rows * Self::DEPTH * 2 + 16
     }
 
     /// Whether it is one of `wgmma_single.cuh`.
@@ -161,7 +145,7 @@ impl WgmmaTile {
 
     /// Whether it is for gated products too: of one width, half of whose columns, of each weight, are whole in runs of 32.
     pub(super) const fn gates(&self) -> bool {
-        self.columns.is_multiple_of(64) && !self.has_widths()
+        self.columns.is_multiple_of(64) && !self.has_widths() && !self.takes_turns()
     }
 
     /// Blocks that there is work for, whole clusters of them.
@@ -173,13 +157,13 @@ impl WgmmaTile {
             Shares::Tile(_) => (1, 1),
         };
         let blocks = down * across * self.parts();
-        rows.div_ceil(Self::ROWS * down).saturating_mul(blocks).saturating_mul(outputs.div_ceil(width * across))
+        rows.div_ceil(self.rows * down).saturating_mul(blocks).saturating_mul(outputs.div_ceil(width * across))
     }
 
     /// Rows of X that a block brings at a time. A single tile brings no more than there are, in whole patterns of the swizzle.
     fn x_rows(&self, rows: u64) -> u64 {
         let sharers = if self.shares == Shares::X { 2 } else { 1 };
-        let there = if self.is_single() { rows.min(Self::ROWS).next_multiple_of(8 * sharers) } else { Self::ROWS };
+        let there = if self.is_single() { rows.min(Self::ROWS).next_multiple_of(8 * sharers) } else { self.rows };
         there / sharers
     }
 
@@ -209,13 +193,13 @@ impl WgmmaTile {
     }
 
     fn bytes(&self, basis: u64) -> u32 {
-        (self.stages * Self::stage_bytes(self.columns + basis) + Self::START) as u32
+        (self.stages * Self::stage_bytes(self.rows + self.columns + basis) + Self::START) as u32
     }
 
     /// The same for outputs that go through shared memory (`kernels/tile/wgmma_odd.cuh`): eight rows a warp more,
     /// of a tile's columns and eight.
     pub(super) fn odd_shared_bytes(&self) -> u32 {
-        self.shared_bytes() + if self.is_single() { 0 } else { (8 * 8 * (self.columns + 8) * 2) as u32 }
+        self.shared_bytes() + if self.is_single() || self.takes_turns() { 0 } else { (8 * 8 * (self.columns + 8) * 2) as u32 }
     }
 
     /// The most that a kernel of `linear` takes.
@@ -229,21 +213,24 @@ impl WgmmaTile {
     }
 
     /// What there is of `linear` with this tile.
-    pub(super) fn linear_defines(&self) -> [(&'static str, String); 4] {
+    pub(super) fn linear_defines(&self) -> [(&'static str, String); 5] {
         let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_BASIS", self.takes_basis())];
         let [single, both, basis] = kinds.map(|(name, is)| (name, is.to_string()));
-        [single, both, basis, ("WGMMA_PARTS", self.parts().to_string())]
+        [single, both, basis, ("WGMMA_IN_TURNS", self.takes_turns().to_string()), ("WGMMA_PARTS", self.parts().to_string())]
     }
 
     /// The same of the first product of `fused_mlp`, beside those of the second.
-    pub(super) fn up_defines(&self) -> [(&'static str, String); 3] {
-        [("UP_COLUMNS", self.columns), ("UP_LAST", self.last), ("UP_STAGES", self.stages)].map(|(name, value)| (name, value.to_string()))
+    pub(super) fn up_defines(&self) -> [(&'static str, String); 4] {
+        let [columns, last, stages] =
+            [("UP_COLUMNS", self.columns), ("UP_LAST", self.last), ("UP_STAGES", self.stages)].map(|(name, value)| (name, value.to_string()));
+        [columns, last, stages, ("UP_IN_TURNS", self.takes_turns().to_string())]
     }
 
     /// In the names of units.
     pub(super) fn name(&self) -> String {
         let columns = self.columns;
         match self.shares {
+            Shares::W if self.takes_turns() => format!("{columns} columns in turns"),
             Shares::W if self.has_widths() => format!("{columns} columns, at last {}", self.last),
             Shares::W => format!("{columns} columns"),
             Shares::X => format!("{columns} columns across"),
@@ -327,7 +314,7 @@ impl Product<'_> {
     /// bytes; a gated product's outputs can be moved 16 bytes at a time.
     pub(super) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
         let (tile, mut params) = (&how.tile, self.wgmma_params(&how.tile)?);
-        params.wide = Shape { rows: self.rows, outputs: self.columns, depth: self.depth }.wide(tile, target) as u32;
+        params.wide = Shape { rows: self.rows, outputs: self.columns, depth: self.depth, activated: false }.wide(tile, target) as u32;
         let shared_bytes = if params.vector == 0 { tile.odd_shared_bytes() } else { tile.shared_bytes() };
         Ok((params, Launch { shared_bytes, overlap: how.overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
     }

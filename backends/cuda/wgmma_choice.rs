@@ -1,16 +1,17 @@
-//! Which tile of `kernels/tile/wgmma_gemm.cuh`, `wgmma_widths.cuh`, `wgmma_parts.cuh` or `wgmma_single.cuh` a product of `linear` takes: what the model below
+//! Which tile of `kernels/tile/wgmma_gemm.cuh`, `wgmma_widths.cuh`, `wgmma_turns.cuh`, `wgmma_parts.cuh` or `wgmma_single.cuh` a product of `linear` takes: what the model below
 //! says takes the least time. One model for every shape: tiles, rounds of multiprocessors, steps of K, bytes, and the exchange of sums.
 //! And which those of `fused_mlp`, and those with a basis, take.
 
 use super::kernel::Target;
 use super::wgmma::{Shares, WgmmaTile};
 
-/// A product of `linear`: rows of X, outputs, K.
+/// A product of `linear`: rows of X, outputs, K, and whether outputs take the exponential of an activation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub rows: u64,
     pub outputs: u64,
     pub depth: u64,
+    pub activated: bool,
 }
 
 /// What an H200 takes, in microseconds, as measured at Llama-2's projections.
@@ -24,6 +25,10 @@ mod cost {
     pub(super) const COLUMN: f64 = 0.0028;
     pub(super) const OUTPUTS: f64 = 1.2;
     pub(super) const NARROWER: f64 = 1.03;
+    /// What an activation adds to a tile's outputs.
+    pub(super) const ACTIVATION: f64 = 1.1;
+    /// Of the time of a tile's products, that of the two that warp groups have in turn in its place: they read W twice.
+    pub(super) const TURN: f64 = 1.1;
     /// Bytes a microsecond from memory; of that, the part that is lost with no multiprocessor at work.
     pub(super) const MEMORY: f64 = 3.7e6;
     pub(super) const IDLE: f64 = 0.3;
@@ -36,6 +41,9 @@ mod cost {
 
 /// Rounds of the last tiles, at most, that take the place of wide ones.
 const NARROW_ROUNDS: u64 = 3;
+
+/// The rows from which on warp groups take turns: with fewer they were not timed.
+const TURN_ROWS: u64 = 1024;
 
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
 const TILE_ROWS: u64 = 64;
@@ -54,7 +62,12 @@ impl Shape {
     /// Of rounds of tiles of that width.
     fn rounds(&self, tile: &WgmmaTile, columns: u64, rounds: u64) -> f64 {
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
-        rounds as f64 * (steps * (cost::STEP + cost::COLUMN * columns as f64) + cost::OUTPUTS)
+        let products = steps * (cost::STEP + cost::COLUMN * columns as f64);
+        if tile.takes_turns() {
+            // Of half as many rows; outputs, but for the last, are written beside the products of the other warp group.
+            return rounds as f64 * products * 0.5 * cost::TURN + cost::OUTPUTS;
+        }
+        rounds as f64 * (products + cost::OUTPUTS)
     }
 
     /// Of a tile of two widths, how many columns of tiles are wide, whole rounds of them or nearly; how many rounds there are in all, and their
@@ -83,6 +96,16 @@ impl Shape {
         tile.has_widths() && self.wide(tile, target) == 0
     }
 
+    /// Of a tile that warp groups have in turn, whether both of them get one, and outputs are whole in eights, which its kernel is for.
+    fn turns(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        self.rows >= TURN_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
+    }
+
+    /// Whether a tile of those that share W is of use.
+    fn takes(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        !self.narrow_alone(tile, target) && (!tile.takes_turns() || self.turns(tile, target))
+    }
+
     /// Of a tile.
     fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
         let parts = tile.parts();
@@ -90,7 +113,7 @@ impl Shape {
         let room = tile.room(target);
         let idle = 1.0 - blocks.min(room) as f64 / room as f64;
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(parts) as f64;
-        let rows = self.rows.min(WgmmaTile::ROWS) as f64;
+        let rows = self.rows.min(tile.rows) as f64;
         let (rounds, products) = if tile.has_widths() {
             self.widths(tile, target).map_or((1, f64::INFINITY), |(_, rounds, time)| (rounds, time))
         } else {
@@ -106,14 +129,15 @@ impl Shape {
         let read = blocks as f64 * steps * (x + w) * 2.0 * WgmmaTile::DEPTH as f64;
         let exchange = if tile.meets_outside() { cost::MEET_OUTSIDE } else { cost::MEET } * (parts as f64).log2();
         let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds as f64 - 1.0) * cost::OUTPUTS;
-        cost::LAUNCH + products.max(memory).max(read / cost::CACHE) + exchange
+        let activation = if !self.activated { 0.0 } else { cost::ACTIVATION * if tile.takes_turns() { 1.0 } else { rounds as f64 } };
+        cost::LAUNCH + (products + activation).max(memory).max(read / cost::CACHE) + exchange
     }
 
     /// The tile.
     pub(super) fn choose(&self, target: &Target) -> WgmmaTile {
         // Of a single tile of rows there is none below: blocks beside each other share it.
         let takes = |tile: &WgmmaTile| match tile.shares {
-            Shares::W => self.rows > WgmmaTile::ROWS && !self.narrow_alone(tile, target),
+            Shares::W => self.rows > WgmmaTile::ROWS && self.takes(tile, target),
             Shares::X => self.rows <= WgmmaTile::ROWS,
             Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
             Shares::Tile(_) | Shares::Both(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
@@ -130,9 +154,46 @@ impl Shape {
 }
 
 impl WgmmaTile {
+    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
+    pub(super) const ALL: [Self; 30] = [
+        Self::WIDE,
+        Self::IN_TURNS,
+        Self::ending(224),
+        Self::ending(168),
+        Self::ending(160),
+        Self::ending(128),
+        Self::new(224, 4),
+        Self::MIDDLE,
+        Self::new(168, 5),
+        Self::new(160, 5),
+        Self::NARROW,
+        Self::new(96, 7),
+        Self::new(80, 8),
+        Self::SLIM,
+        Self::beside(64),
+        Self::beside(80),
+        Self::beside(88),
+        Self::beside(96),
+        Self::beside(112),
+        Self::beside(128),
+        Self::beside(224),
+        Self::beside(256),
+        Self::split(64, 2),
+        Self::split(80, 2),
+        Self::split(96, 2),
+        Self::split(128, 2),
+        Self::split(40, 4),
+        Self::split(96, 4),
+        Self::both(2),
+        Self::both(4),
+    ];
+    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second.
+    pub(super) const OF_UP: [Self; 7] = [Self::WIDE, Self::IN_TURNS, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
+    pub(super) const OF_DOWN: [Self; 5] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160, 5), Self::NARROW];
+
     /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
     pub(super) fn least(tiles: impl Iterator<Item = Self>, products: &[(Shape, u64)], target: &Target) -> (Self, f64) {
-        let takes = |tile: &Self| products.first().is_none_or(|(shape, _)| !shape.narrow_alone(tile, target));
+        let takes = |tile: &Self| products.first().is_none_or(|(shape, _)| shape.takes(tile, target));
         let there = || products.iter().filter(|(shape, times)| shape.rows * times > 0);
         let time = |tile: &Self| there().map(|(shape, times)| *times as f64 * (shape.time(tile, target) - cost::LAUNCH + cost::NEXT)).sum::<f64>();
         let timed = tiles.filter(takes).map(|tile| (tile, time(&tile)));
@@ -156,7 +217,7 @@ mod tests {
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
     fn chosen(rows: u64, outputs: u64, depth: u64) -> (u64, Shares) {
-        let tile = Shape { rows, outputs, depth }.choose(&H200);
+        let tile = Shape { rows, outputs, depth, activated: false }.choose(&H200);
         (tile.columns, tile.shares)
     }
 
@@ -188,17 +249,17 @@ mod tests {
             (2048, 13824, 5120, 160, 49),
             (2048, 5120, 13824, 128, 16),
         ] {
-            let shape = Shape { rows, outputs, depth };
+            let shape = Shape { rows, outputs, depth, activated: false };
             let tile = shape.choose(&H200);
             assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, last, wide), "{rows} × {outputs} × {depth}");
         }
-        let odd = Shape { rows: 1024, outputs: 13823, depth: 5120 };
+        let odd = Shape { rows: 1024, outputs: 13823, depth: 5120, activated: false };
         assert!(!odd.choose(&H200).has_widths(), "outputs that are not whole in eights");
     }
 
     #[test]
     fn a_long_k_of_more_than_64_rows_is_tiles_and_of_fewer_a_stream() {
-        let beats = |rows, outputs, depth| Shape { rows, outputs, depth }.tiles_beat_stream(&H200);
+        let beats = |rows, outputs, depth| Shape { rows, outputs, depth, activated: false }.tiles_beat_stream(&H200);
         for (outputs, depth) in [(5120, 5120), (8192, 8192), (5120, 13824), (10240, 8192), (11008, 4096), (28672, 8192), (8192, 28672), (1024, 8192)] {
             assert!(beats(128, outputs, depth) && chosen(128, outputs, depth).1 != Shares::W, "{outputs} × {depth}");
         }
@@ -222,12 +283,22 @@ mod tests {
     }
 
     #[test]
+    fn a_short_k_takes_turns() {
+        let turns = |rows, outputs, depth, activated| Shape { rows, outputs, depth, activated }.choose(&H200).takes_turns();
+        assert!(turns(8192, 2304, 768, false) && turns(4096, 3072, 768, true) && turns(4096, 4096, 1024, true), "as timed");
+        assert!(turns(1030, 3400, 392, true) && turns(1030, 3400, 136, true), "as the cases have it");
+        assert!(!turns(4096, 4096, 1024, false) && !turns(2048, 4096, 4096, true), "products hide their outputs");
+        assert!(!turns(8192, 2303, 768, true), "outputs that are not whole in eights");
+        assert!(!turns(1024, 768, 768, true), "one tile for both warp groups");
+    }
+
+    #[test]
     fn an_encoder_has_no_product_whose_sums_depend_on_its_rows() {
         for rows in [65, 128, 129, 256, 4096] {
             for (outputs, depth) in [(384, 1536), (1024, 4096), (4096, 1024), (3072, 768)] {
-                assert_eq!(Shape { rows, outputs, depth }.choose(&H200).parts(), 1, "{rows} × {outputs} × {depth}");
+                assert_eq!(Shape { rows, outputs, depth, activated: true }.choose(&H200).parts(), 1, "{rows} × {outputs} × {depth}");
             }
         }
-        assert!(Shape { rows: 512, outputs: 1024, depth: 8192 }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
+        assert!(Shape { rows: 512, outputs: 1024, depth: 8192, activated: false }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
     }
 }

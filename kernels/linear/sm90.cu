@@ -3,7 +3,7 @@
 
 #include "tile/wgmma_parts.cuh"
 #include "tile/wgmma_single.cuh"
-#include "tile/wgmma_widths.cuh"
+#include "tile/wgmma_tiles.cuh"
 #include "linear/mma.cuh"
 #include "tile/repack_operands.cuh"
 #if WGMMA_BASIS
@@ -27,7 +27,7 @@ template <bool ODD> __device__ __forceinline__ void linear_tiles(const TileParam
     if constexpr (ODD) {
         wgmma_gemm<WGMMA_COLUMNS, WGMMA_STAGES, false, ACTIVATION_FORM, true>(p, shared);
     } else {
-        wgmma_tiles<WGMMA_COLUMNS, WGMMA_LAST, WGMMA_STAGES, false, ACTIVATION_FORM>(p, shared);
+        wgmma_tiles<WGMMA_COLUMNS, WGMMA_LAST, WGMMA_STAGES, WGMMA_IN_TURNS, false, ACTIVATION_FORM>(p, shared);
     }
 #endif
 }
@@ -37,10 +37,12 @@ extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma(cons
     linear_tiles<false>(p, shared);
 }
 
+#if !WGMMA_IN_TURNS
 extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_wgmma_odd(const __grid_constant__ TileParams p) {
     extern __shared__ __align__(1024) char shared[];
     linear_tiles<true>(p, shared);
 }
+#endif
 
 // With what adapters add, their basis as further rows of W.
 #if WGMMA_BASIS

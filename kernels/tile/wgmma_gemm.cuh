@@ -141,6 +141,10 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
             wgmma_wait<0>();
             wgmma_hold(d);
             ring.release(last);
+            // Said before the last outputs are written, which would hold it up: this warp group no longer touches the other block's memory.
+            if (index + gridDim.x / CLUSTER >= down * across) {
+                cluster_arrive();
+            }
             if (!GATED && p.adds) {
                 grid_wait();
             }
@@ -152,6 +156,8 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
         }
     }
     // The other block may still write into this one, or arrive at its barriers.
-    cluster_arrive();
+    if (group == 2) {
+        cluster_arrive();
+    }
     cluster_wait();
 }

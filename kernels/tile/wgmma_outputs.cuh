@@ -72,6 +72,32 @@ template <class P> __device__ __forceinline__ void read_ahead(const GemmParams &
     }
 }
 
+// The bias under a thread's pieces, read where it is added.
+struct BiasBelow {
+    template <class P> __device__ __forceinline__ uint4 piece(const GemmParams &p, u64 column, i32 width, u32 number) const {
+        bool there = i32(number * 32) < width - i32(P::column(0));
+        return there ? *(const uint4 *)(p.bias + column + P::column(0) + number * 32) : uint4{0, 0, 0, 0};
+    }
+};
+
+// The same, asked for before a tile's products begin: each lane has eight of the tile's, in four registers, and a thread's pieces come from
+// those lanes that have them.
+struct BiasAhead {
+    uint4 own;
+
+    template <class P> __device__ __forceinline__ void read(const GemmParams &p, u64 column) {
+        u32 lane = threadIdx.x % 32;
+        bool there = p.bias && lane < P::PIECES * 4 && i32(lane * 8) < tile_width<P>(p, column);
+        own = there ? *(const uint4 *)(p.bias + column + lane * 8) : uint4{0, 0, 0, 0};
+    }
+
+    // By whole warps.
+    template <class P> __device__ __forceinline__ uint4 piece(const GemmParams &, u64, i32, u32 number) const {
+        u32 from = number * 4 + threadIdx.x % 4;
+        return {shuffle_from(own.x, from), shuffle_from(own.y, from), shuffle_from(own.z, from), shuffle_from(own.w, from)};
+    }
+};
+
 // Writes the two outputs of a row that a thread has of an eight beside its pieces.
 template <class P, u32 FORM, u32 SUMS>
 __device__ __forceinline__ void write_rest(const GemmParams &p, const TileRow<P> &own, u64 column, i32 width, u32 eight, u32 upper, const f32 (&d)[SUMS]) {
@@ -100,8 +126,8 @@ template <u32 FORM> __device__ __forceinline__ bool activates(const GemmParams &
 
 // Writes the outputs of this thread's rows of the block's tile, from the sums of the up (or only) weight and
 // of the gate. The residual was read ahead. Each part goes over all sums by itself, so that nothing is asked at every piece.
-template <class P, bool GATED, u32 FORM, u32 SUMS>
-__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, f32 (&d)[SUMS], Ahead &ahead) {
+template <class P, bool GATED, u32 FORM, u32 SUMS, class Bias = BiasBelow>
+__device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 column, f32 (&d)[SUMS], Ahead &ahead, const Bias &under = {}) {
     i32 width = tile_width<P>(p, column);
     TileRow<P> rows[2] = {{p, row, column, 0}, {p, row, column, 1}};
     auto add = [&](u32 piece, u32 upper, uint4 found) {
@@ -116,10 +142,9 @@ __device__ __forceinline__ void write_tile(const GemmParams &p, u64 row, u64 col
         each_piece<P>([&](u32 piece, u32 upper) { add(piece, upper, read_above<P>(p.y, rows[upper], piece)); });
     }
     if (p.bias) {
-        i32 outputs = width - i32(P::column(0));
 #pragma unroll
         for (u32 piece = 0; piece < P::PIECES; piece++) {
-            uint4 bias = i32(piece * 32) < outputs ? *(const uint4 *)(p.bias + column + P::column(0) + piece * 32) : uint4{0, 0, 0, 0};
+            uint4 bias = under.template piece<P>(p, column, width, piece);
             add(piece, 0, bias);
             add(piece, 1, bias);
         }

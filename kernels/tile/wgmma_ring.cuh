@@ -13,11 +13,11 @@ constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width
 constexpr u32 GROUPS_BARRIER = 1, SUMS_BARRIER = 2;   // named barriers of both warp groups
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
-// The ring: COUNT stages, each a tile of X, then WIDTH rows of W. SHARERS: blocks that read what
+// The ring: COUNT stages, each a tile of ROWS rows of X, then WIDTH rows of W. SHARERS: blocks that read what
 // one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
 // order the loop's instructions in another way.
-template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
-    static constexpr u32 STAGE = WGMMA_X_BYTES + WIDTH * PANEL;
+template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> struct WgmmaRing {
+    static constexpr u32 X_BYTES = ROWS * PANEL, STAGE = X_BYTES + WIDTH * PANEL;
     // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
     // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
     static constexpr u32 BEHIND = COUNT / 2 + 1;
@@ -35,8 +35,8 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
     __device__ __forceinline__ void init() const {
         for (u32 i = 0; i < COUNT; i++) {
             mbarrier_init(&full[i], 1);
-            // Both warp groups of every block that reads what this one brings.
-            mbarrier_init(&empty[i], 2 * SHARERS);
+            // The warp groups, of 64 rows each, of every block that reads what this one brings.
+            mbarrier_init(&empty[i], ROWS / 64 * SHARERS);
         }
         fence_mbarrier_init();
     }
@@ -78,7 +78,7 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER> struct WgmmaRing {
     template <bool APART = true, u32 SUMS = WIDTH>
     __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[SUMS / 2]) const {
         u64 x_tiles = wgmma_descriptor(shared_address(tiles) + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
-        u64 w_tiles = wgmma_descriptor(shared_address(tiles) + WGMMA_X_BYTES, 16, 8 * PANEL, SWIZZLE_128);
+        u64 w_tiles = wgmma_descriptor(shared_address(tiles) + X_BYTES, 16, 8 * PANEL, SWIZZLE_128);
         // With fewer steps the first could come by a second time before the other has.
         bool apart = APART && end - begin > COUNT;
         u32 before = 0;

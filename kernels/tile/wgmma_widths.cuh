@@ -25,7 +25,7 @@ template <u32 COLUMNS, u32 LAST> struct WidthsPlace {
 // A tile's products and outputs, by both warp groups.
 template <u32 WIDTH, u32 FORM, class Ring, u32 SUMS>
 __device__ __forceinline__ void widths_tile(const GemmParams &p, const Ring &ring, u32 &stage, u32 &phase, u32 group, u32 steps, u64 row, u64 column,
-                                            f32 (&sums)[SUMS]) {
+                                            bool last_tile, f32 (&sums)[SUMS]) {
     using P = Places<WIDTH>;
     f32(&d)[WIDTH / 2] = reinterpret_cast<f32(&)[WIDTH / 2]>(sums);
     u32 last = ring.template multiply<true, WIDTH>(stage, phase, group, 0, steps, d);
@@ -36,6 +36,10 @@ __device__ __forceinline__ void widths_tile(const GemmParams &p, const Ring &rin
     wgmma_wait<0>();
     wgmma_hold(d);
     ring.release(last);
+    // As in wgmma_gemm.
+    if (last_tile) {
+        cluster_arrive();
+    }
     if (p.adds) {
         grid_wait();
     }
@@ -91,24 +95,17 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
         for (u32 index = blockIdx.x / CLUSTER; index < Place::count(p); index += gridDim.x / CLUSTER) {
             Place place(p, index);
             u64 row = u64(place.row * CLUSTER + rank) * WGMMA_ROWS;
+            bool last = index + gridDim.x / CLUSTER >= Place::count(p);
             if (place.wide) {
-                widths_tile<COLUMNS, FORM>(p, ring, stage, phase, group, steps, row, place.first, d);
+                widths_tile<COLUMNS, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
             } else {
-                widths_tile<LAST, FORM>(p, ring, stage, phase, group, steps, row, place.first, d);
+                widths_tile<LAST, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
             }
         }
     }
     // The other block may still write into this one, or arrive at its barriers.
-    cluster_arrive();
-    cluster_wait();
-}
-
-// Of one width or of two, for outputs that are moved 16 bytes at a time.
-template <u32 COLUMNS, u32 LAST, u32 RING, bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_tiles(const GemmParams &p, char *shared) {
-    static_assert(!GATED || LAST == COLUMNS, "a gated product has one");
-    if constexpr (LAST == COLUMNS) {
-        wgmma_gemm<COLUMNS, RING, GATED, FORM, false>(p, shared);
-    } else {
-        wgmma_widths<COLUMNS, LAST, RING, FORM>(p, shared);
+    if (group == 2) {
+        cluster_arrive();
     }
+    cluster_wait();
 }

@@ -239,6 +239,16 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("short_k{d_in}"), Linear { bias: true, activation, ..Linear::new(dtype, [700, 352, d_in]) }));
     }
     cases.push(case("short_k_many_tiles", Linear { bias: true, ..Linear::new(DType::F16, [5000, 4192, 8]) }).large());
+    // A K that a block asks for at once: outputs that are not whole in tiles, a part of a step.
+    for (dtype, activation, sizes) in [(DType::F16, Activation::GeluErf, [200, 264, 128]), (DType::BF16, Activation::Silu, [129, 392, 72])] {
+        let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, sizes) };
+        cases.push(case(format!("short_k_at_once{}", sizes[2]), op));
+    }
+    // More tiles of 64 rows than multiprocessors, which warp groups take in turn; the last ones are narrow.
+    for (dtype, activation, d_in) in [(DType::F16, Activation::Silu, 392), (DType::BF16, Activation::GeluErf, 136)] {
+        let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [1030, 3400, d_in]) };
+        cases.push(case(format!("in_turns_k{d_in}"), op).large());
+    }
     let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
     cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
     for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {

@@ -201,17 +201,17 @@ impl Layer {
     }
 
     /// The MLP as two products, the second of which adds the residual: where [`FusedMlp`] would go through the tokens in chunks, for its
-    /// workspace holds no more of the intermediate, and all of it fits where q, k and v were, which nothing reads any more. Each weight is
+    /// workspace holds no more of the intermediate, all of it lies where q, k and v were, which nothing reads any more. Each weight is
     /// then read once, and tiles fill the device better than a chunk's. Not of a gated MLP, whose first product has two weights.
     ///
     /// # Errors
     /// As [`parts`](Self::parts).
     pub fn mlp_products(&self) -> Result<Option<[Linear; 2]>> {
         let FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation, gated, bias1, bias2, residual, .. } = self.parts()?.mlp;
-        let fits = d_ff <= self.sizes.qkv() && tokens.saturating_mul(d_ff).saturating_mul(dtype.size()) > MAX_WORKSPACE;
+        let chunks = tokens.saturating_mul(d_ff).saturating_mul(dtype.size()) > MAX_WORKSPACE;
         let up = Linear { bias: bias1, activation: Some(activation), ..Linear::new(dtype, [tokens, d_ff, d_model]) }.with_padded_weights();
         let down = Linear { bias: bias2, residual, ..Linear::new(dtype, [tokens, d_out, d_ff]) }.with_padded_weights();
-        Ok((fits && !gated).then_some([up, down]))
+        Ok((chunks && !gated).then_some([up, down]))
     }
 
     /// The work of all operations together; the bytes are what no layer can do without: its weights, the states that come
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mlp_is_two_products_where_its_intermediate_fits_nowhere_else() {
+    fn an_mlp_is_two_products_where_it_would_go_in_chunks() {
         let products = |model: Model, tokens, style| {
             let layer = Layer::new(DType::F16, [1, tokens], model.sizes(), style, false);
             layer.mlp_products().unwrap().map(|products| products.map(|product| [product.tokens, product.d_out, product.d_in]))
@@ -280,7 +280,8 @@ mod tests {
         assert_eq!(products(Model::Llama2With7B, 1024, Style::Reference), None, "one chunk");
         assert_eq!(products(Model::Llama2With7B, 2048, Style::Reference), Some([[2048, 11008, 4096], [2048, 4096, 11008]]));
         assert_eq!(products(Model::Llama2With7B, 2048, Style::Llama), None, "gated");
-        assert_eq!(products(Model::Llama2With70B, 2048, Style::Reference), None, "wider than the rows of q, k and v");
+        assert_eq!(products(Model::Llama2With70B, 512, Style::Reference), None, "one chunk");
+        assert_eq!(products(Model::Llama2With70B, 1024, Style::Reference), Some([[1024, 28672, 8192], [1024, 8192, 28672]]), "wider than q, k and v");
     }
 
     #[test]
