@@ -52,6 +52,7 @@ headers! {
     "tile/wgmma_widths.cuh",
     "tile/rows_gemm.cuh",
     "tile/stream_gemm.cuh",
+    "tile/stream_ring.cuh",
     "tile/stream_sums.cuh",
     "tile/stream_codes.cuh",
     "tile/stream_adapters.cuh",

@@ -8,6 +8,7 @@ use super::linear_stream::{self, INSTEAD, splits};
 use super::linear_tensor::{product, unpacked};
 use super::params::params;
 use super::stream::StreamTile;
+use super::tma::{Layout, Promotion, Swizzle};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -45,6 +46,8 @@ params! {
     /// Of `linear_stream_adapted`.
     LinearAdaptedParams {
         gemm: GemmParams,
+        /// Of the basis.
+        basis_map: map,
         /// The words of the token index.
         index: [const i32],
         scaling: [const f32],
@@ -58,9 +61,7 @@ params! {
 
 /// A warp group more than without adapters.
 const THREADS: u32 = 512;
-/// Of the basis, in each of the two warps that multiply by it: as far ahead as W is.
-const BASIS_STAGES: u64 = 8;
-/// Rows of the basis in a stage, of both warps.
+/// Rows of the basis in a stage.
 const BASIS_ROWS: u64 = 128;
 /// Values of an adapter in its table.
 const TABLE_ENTRIES: u64 = 160;
@@ -85,12 +86,9 @@ impl Adapted {
     /// The kernel for that many tokens, ranks and rows of W, where a block has room for the rows of U of as many adapters.
     fn new(tokens: u64, rank: u64, (rows, split): (u64, bool), shared_bytes: u32) -> Option<Self> {
         let parts = if split { 4 } else { 2 };
-        // U, g, the tables, a word a column of codes and four a token; the basis; h; and the rest.
-        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16)
-            + BASIS_STAGES * (BASIS_ROWS * rank * 2 + 16)
-            + parts * tokens * rank * 4
-            + 256;
-        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows)?;
+        // U, g, the tables, a word a column of codes and four a token; h; and the rest.
+        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16) + parts * tokens * rank * 4 + 256;
+        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows, BASIS_ROWS * rank * 2)?;
         Some(Self { tile, tokens, rank, split, own_bytes })
     }
 
@@ -129,11 +127,7 @@ impl Adapted {
     fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
         let mut defines = [self.tile.defines(self.split), INSTEAD.defines()].concat();
         defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
-        defines.extend([
-            ("BASIS_STAGES", BASIS_STAGES.to_string()),
-            ("TABLE_ENTRIES", TABLE_ENTRIES.to_string()),
-            ("ADAPTER_BYTES", self.own_bytes.to_string()),
-        ]);
+        defines.extend([("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
         let rows = if self.split { "K split".into() } else { format!("{} rows of W", self.tile.weight_rows()) };
         Unit {
             name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
@@ -154,7 +148,7 @@ impl Adapted {
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
         let op = &plan.op;
         let own = unpacked(op, args);
-        let (Some((slice, operands, of)), true) = (adapters(op, args), own.aligned()) else {
+        let (Some(Operands { slice, basis, operands, of }), true) = (Operands::of(op, args), own.aligned()) else {
             // SAFETY: the caller's promise. What is on multiples of 16 bytes is on multiples of 4 too.
             unsafe {
                 let (product, _) = product(queue, plan, workspace, args)?;
@@ -167,8 +161,18 @@ impl Adapted {
         let mut gemm = self.tile.params(&own, tile_rows)?;
         // Nothing is found in y.
         gemm.adds = 0;
+        let basis_map = Layout {
+            dtype: op.dtype,
+            dims: &[slice.rank, op.d_in],
+            strides: &[slice.rank],
+            box_dims: &[slice.rank as u32, BASIS_ROWS as u32],
+            swizzle: Swizzle::None,
+            promotion: Promotion::B128,
+        }
+        .encode(basis)?;
         let params = LinearAdaptedParams {
             gemm,
+            basis_map,
             index: address(of.token_adapter.slice()),
             scaling: address(&of.scaling),
             core: address_of(operands.core.as_ref()),
@@ -182,12 +186,22 @@ impl Adapted {
     }
 }
 
-/// The one slice, its operands and those of all, where the basis starts on a multiple of 16 bytes.
-fn adapters<'a>(op: &'a Linear, args: &'a LinearArgs<Cuda>) -> Option<(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>, &'a CodebookGemmArgs<Cuda>)> {
-    let (delta, of) = (op.delta.as_ref()?, args.delta.as_ref()?);
-    let (slice, operands) = (delta.slices.first()?, of.slices.first()?);
-    let FactorArgs::Dense { values, .. } = &operands.input else { return None };
-    address(values).is_multiple_of(16).then_some((slice, operands, of))
+/// What adapters have: the one slice, its operands and those of all.
+struct Operands<'a> {
+    slice: &'a CodebookSlice,
+    basis: &'a Slice<Cuda>,
+    operands: &'a CodebookSliceArgs<Cuda>,
+    of: &'a CodebookGemmArgs<Cuda>,
+}
+
+impl<'a> Operands<'a> {
+    /// Where the basis starts on a multiple of 16 bytes.
+    fn of(op: &'a Linear, args: &'a LinearArgs<Cuda>) -> Option<Self> {
+        let (delta, of) = (op.delta.as_ref()?, args.delta.as_ref()?);
+        let (slice, operands) = (delta.slices.first()?, of.slices.first()?);
+        let FactorArgs::Dense { values: basis, .. } = &operands.input else { return None };
+        address(basis).is_multiple_of(16).then_some(Self { slice, basis, operands, of })
+    }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
@@ -212,11 +226,13 @@ mod tests {
 
     #[test]
     fn blocks_have_room_for_the_adapters_of_a_batch() {
-        for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 32], [16, 11008, 16], [16, 17000, 16], [32, 4096, 16], [17, 1024, 8]] {
+        for sizes in
+            [[1, 4096, 8], [16, 4096, 16], [16, 4096, 32], [16, 11008, 16], [16, 17000, 16], [16, 11008, 32], [32, 11008, 16], [32, 4096, 16], [17, 1024, 8]]
+        {
             let adapted = of(sizes).map(|adapted| (adapted.shared_bytes() <= H200.shared_bytes, Adapted::all(H200.arch).contains(&adapted)));
             assert_eq!(adapted, Ok((true, true)), "{sizes:?}");
         }
-        for sizes in [[33, 4096, 16], [16, 11008, 32], [16, 4096, 40], [16, 4096, 9]] {
+        for sizes in [[33, 4096, 16], [16, 17000, 32], [32, 4096, 32], [16, 4096, 40], [16, 4096, 9]] {
             assert!(of(sizes).is_err(), "{sizes:?}");
         }
     }

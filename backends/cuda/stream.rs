@@ -1,4 +1,4 @@
-//! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/tile/stream_gemm.cuh`.
+//! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/tile/stream_gemm.cuh` and its ring.
 
 use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan};
@@ -15,6 +15,8 @@ pub(super) struct StreamTile {
     weight_rows: u64,
     stages: u64,
     cluster: u64,
+    /// Bytes of a stage for what comes beside X.
+    beside: u64,
 }
 
 impl StreamTile {
@@ -37,7 +39,7 @@ impl StreamTile {
     const MOST_STAGES: u64 = 8;
 
     const fn new(tokens: u64, stages: u64) -> Self {
-        Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages, cluster: Self::CLUSTER }
+        Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages, cluster: Self::CLUSTER, beside: 0 }
     }
 
     /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warp groups that take different
@@ -53,9 +55,10 @@ impl StreamTile {
     /// All that `weight_rows_for` gives, and whether K is split.
     pub(super) const WEIGHT_ROWS_FOR: [(u64, bool); 3] = [(Self::SPLIT_ROWS, true), (96, false), (Self::WEIGHT_ROWS, false)];
 
-    /// With room for `weight_rows` of W, and as many stages as `room` bytes hold, as long as enough of W is under way.
-    pub(super) fn within(room: u64, tokens: u64, weight_rows: u64) -> Option<Self> {
-        let tile = Self { tokens, weight_rows, stages: 0, cluster: Self::CLUSTER };
+    /// With room for `weight_rows` of W and for `beside` bytes of something else, and as many stages as `room` bytes hold, as long as enough of W
+    /// is under way.
+    pub(super) fn within(room: u64, tokens: u64, weight_rows: u64, beside: u64) -> Option<Self> {
+        let tile = Self { tokens, weight_rows, stages: 0, cluster: Self::CLUSTER, beside };
         let stages = (room.checked_sub(tile.shared_bytes().into())? / tile.stage_bytes()).min(Self::MOST_STAGES);
         (stages >= Self::LEAST_STAGES).then_some(Self { stages, ..tile })
     }
@@ -91,14 +94,14 @@ impl StreamTile {
         if self.tokens < Self::FITTED_ROWS {
             return self;
         }
-        Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split)).unwrap_or(self)
+        Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split), 0).unwrap_or(self)
     }
 
     /// For tiles of at most 64 rows that both warp groups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
     /// of a stage to W as it is, and 128 have no more stages so.
     pub(super) fn grouped(self) -> Self {
         match self.tokens {
-            32 | 64 => Self::within(227 << 10, self.tokens, Self::SPLIT_ROWS).unwrap_or(self),
+            32 | 64 => Self::within(227 << 10, self.tokens, Self::SPLIT_ROWS, 0).unwrap_or(self),
             _ => self,
         }
     }
@@ -128,7 +131,7 @@ impl StreamTile {
 
     const fn stage_bytes(&self) -> u64 {
         // Three barriers.
-        (self.weight_rows + self.tokens) * Self::DEPTH * 2 + 24
+        (self.weight_rows + self.tokens) * Self::DEPTH * 2 + self.beside + 24
     }
 
     pub(super) fn shared_bytes(&self) -> u32 {
@@ -137,7 +140,13 @@ impl StreamTile {
     }
 
     pub(super) fn defines(&self, split: bool) -> Vec<(&'static str, String)> {
-        let values = [("TOKENS", self.tokens), ("STREAM_ROWS", self.weight_rows), ("STREAM_STAGES", self.stages), ("STREAM_CLUSTER", self.cluster)];
+        let values = [
+            ("TOKENS", self.tokens),
+            ("STREAM_ROWS", self.weight_rows),
+            ("STREAM_STAGES", self.stages),
+            ("STREAM_CLUSTER", self.cluster),
+            ("STREAM_BESIDE", self.beside),
+        ];
         values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("STREAM_SPLIT", split.to_string())]).collect()
     }
 

@@ -70,6 +70,34 @@ __device__ __forceinline__ u32 four_fields(u32 low, u32 high, u32 shift, u32 bit
     return ((low | low >> 8) & 0xffff) | (high | high >> 8) << 16;
 }
 
+// Units of rows of U, an adapter's 16 ranks each, are dealt out to warps; where K is split, to those of all blocks of the cluster, which have the
+// same rows.
+constexpr u32 UNIT_BLOCKS = STREAM_SPLIT ? STREAM_CLUSTER : 1, UNIT_STRIDE = ADAPTER_WARPS * UNIT_BLOCKS;
+
+__device__ __forceinline__ u32 first_unit() { return (threadIdx.x - ADAPTER_FIRST) / 32 * UNIT_BLOCKS + (UNIT_BLOCKS > 1 ? cluster_rank() : 0); }
+
+// Of one thread: the units of all other blocks will be sent to this one.
+__device__ __forceinline__ void expect_rows(AdapterSpace &space, u32 count) {
+    u32 units = count * RANK_STEPS, own = (units + UNIT_BLOCKS - 1 - cluster_rank()) / UNIT_BLOCKS;
+    mbarrier_arrive_expect(&space.sent, (units - own) * sizeof(space.u[0]));
+}
+
+// Of a warp that has decoded a unit: to the others that have outputs.
+__device__ __forceinline__ void send_rows(AdapterSpace &space, u32 unit) {
+    __syncwarp();
+    float4 *pieces = reinterpret_cast<float4 *>(space.u[unit]);
+#pragma unroll
+    for (u32 to = 0; to < (FIRST_HAS_OUTPUTS ? 1 : UNIT_BLOCKS); to++) {
+        if (to != cluster_rank()) {
+#pragma unroll
+            for (u32 i = 0; i < sizeof(space.u[0]) / 512; i++) {
+                float4 *piece = pieces + i * 32 + threadIdx.x % 32;
+                cluster_store(cluster_address(shared_address(piece), to), *piece, cluster_address(shared_address(&space.sent), to));
+            }
+        }
+    }
+}
+
 // Words that a column of codes has room for where its 16 bits a row of U will be: those of the widest, in order.
 constexpr u32 COLUMN_WORDS = STREAM_ROWS / 2;
 
@@ -79,12 +107,12 @@ __device__ __forceinline__ u32 word_place(u32 column, u32 word) { return column 
 // Brings the codes of a tile's rows, from `row` on, all at once: of 16 columns at a time, a warp's own, to where their rows of U will be.
 __device__ __forceinline__ void fetch_codes(const LinearAdaptedParams &p, AdapterSpace &space, u32 count, u64 row) {
     const FactorParams &factor = p.output;
-    u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, own = lane / 2;
+    u32 lane = threadIdx.x % 32, own = lane / 2;
     u32 groups = u32((factor.d + 31) / 32), rows = row >= factor.d ? 0 : factor.d - row < p.tile_rows ? u32(factor.d - row) : p.tile_rows;
     bool each = factor.bits == EACH_COLUMN, whole = !each && (groups * factor.bits | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
     // Several at once, where decoding leaves registers for them.
 #pragma unroll STREAM_ROWS == 128 ? 1 : 4
-    for (u32 unit = thread / 32; unit < count * RANK_STEPS; unit += ADAPTER_WARPS) {
+    for (u32 unit = first_unit(); unit < count * RANK_STEPS; unit += UNIT_STRIDE) {
         u32 j = unit % RANK_STEPS * 16 + own;
         bool there = j < factor.rank;
         const u32 *region = factor.codes + u64(u32(space.adapter[unit / RANK_STEPS])) * factor.words_per_adapter;
@@ -116,9 +144,9 @@ __device__ __forceinline__ void fetch_codes(const LinearAdaptedParams &p, Adapte
 // takes 4, and 2 ranks. EACH: every column names its own width. Of a rank that is not there g is zero: any values that are numbers will do.
 template <bool EACH> __device__ __forceinline__ void decode_rows(const LinearAdaptedParams &p, AdapterSpace &space, u32 count) {
     constexpr u32 PIECES = STREAM_ROWS / 16;
-    u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32, quad = lane / 8, across = lane % 8 * 2;
+    u32 lane = threadIdx.x % 32, quad = lane / 8, across = lane % 8 * 2;
 #pragma unroll 1
-    for (u32 unit = thread / 32; unit < count * RANK_STEPS; unit += ADAPTER_WARPS) {
+    for (u32 unit = first_unit(); unit < count * RANK_STEPS; unit += UNIT_STRIDE) {
         element *rows = space.u[unit];
         const u32 *codes = reinterpret_cast<const u32 *>(rows);
         u32 low[PIECES][2], high[PIECES][2], start[2], bits[2];
@@ -154,6 +182,9 @@ template <bool EACH> __device__ __forceinline__ void decode_rows(const LinearAda
                 u32 at = u_place(n * 16 + quad * 4 + (i + quad) % 4, across / 8) + across % 8;
                 *reinterpret_cast<u32 *>(rows + at) = half[0][i] | half[1][i] << 16;
             }
+        }
+        if constexpr (UNIT_BLOCKS > 1) {
+            send_rows(space, unit);
         }
     }
 }

@@ -23,7 +23,6 @@ static_assert(TOKENS <= 32, "a lane has a token");
 struct AdapterSpace {
     // For each adapter of the batch and 16 ranks the rows of U, in 16-byte pieces that are swizzled. First the codes lie there.
     alignas(128) element u[TOKENS * RANK_STEPS][STREAM_ROWS * 16];
-    alignas(128) element v[PROJECT_WARPS][BASIS_STAGES][PROJECT_ROWS * RANK];
     alignas(16) float4 h[H_PARTS][TOKEN_TILES * RANK_EIGHTS][32]; // as mma leaves it to the lanes
     alignas(16) element g[TOKENS][RANK + 8];
     alignas(4) element table[TOKENS][TABLE_ENTRIES]; // each adapter's values, scaled: 128 sums of both stages, 28 of one, 4 of no bits
@@ -35,7 +34,7 @@ struct AdapterSpace {
     u32 places[TOKEN_BLOCKS];           // bit i: some of the eight tokens have place i
     u64 ready, taken;                   // mbarriers: a tile's rows of U and g are there; they have been read
     u64 projected;                      // all parts of h are there
-    u64 basis[PROJECT_WARPS][BASIS_STAGES];
+    u64 sent;                           // rows of U that other blocks decoded are there
 };
 
 static_assert(sizeof(AdapterSpace) <= ADAPTER_BYTES, "the host's size is another");
@@ -49,10 +48,7 @@ __device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
         mbarrier_init(&space.ready, ADAPTER_THREADS);
         mbarrier_init(&space.taken, 8);
         mbarrier_init(&space.projected, 1);
-#pragma unroll
-        for (u32 i = 0; i < PROJECT_WARPS * BASIS_STAGES; i++) {
-            mbarrier_init(&space.basis[0][0] + i, 1);
-        }
+        mbarrier_init(&space.sent, 1);
         fence_mbarrier_init();
         mbarrier_arrive_expect(&space.projected, sizeof(space.h));
     }
@@ -78,9 +74,13 @@ struct StreamSums {
         }
     }
 
-    // To a thread's four sums, as stream_outputs has them, of a warp's 16 rows from `inside` of the tile on.
-    __device__ __forceinline__ void add(u32 inside, u32 block, f32 (&sum)[4]) const {
+    // What comes to a thread's four sums, as stream_outputs has them, of a warp's 16 rows from `inside` of the tile on.
+    __device__ __forceinline__ void of(u32 inside, u32 block, f32 (&sum)[4]) const {
         u32 lane = threadIdx.x % 32, left = space.places[block];
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+            sum[e] = 0.0f;
+        }
         if (!left) {
             return;
         }
@@ -122,7 +122,7 @@ struct StreamSums {
 #pragma unroll
                 for (u32 e = 0; e < 4; e++) {
                     if (which[n] >= 0 && place[e % 2] == which[n]) {
-                        sum[e] += factor[e % 2] * own[e];
+                        sum[e] = factor[e % 2] * own[e];
                     }
                 }
             }
