@@ -18,6 +18,7 @@ mod micro;
 mod mixture;
 pub mod models;
 pub mod operand;
+mod padding;
 pub mod pattern;
 pub mod pool;
 mod population;

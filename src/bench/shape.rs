@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
 use super::timing::Schedule;
 use crate::cases::Draw;
@@ -9,7 +10,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::Form;
 use crate::ops::layer::{Model, Sizes, Style};
-use crate::ops::{Activation, Attention, FusedMlp, Linear};
+use crate::ops::{Activation, Attention, FusedMlp};
 
 /// One line of a suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -273,41 +274,6 @@ pub enum Held {
     Host,
     /// As [`Host`](Self::Host), but those of all launches are copied together before the first.
     HostPass,
-}
-
-/// Where the rows of a product's operands start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Padding {
-    /// All packed: rows of an odd length start anywhere, and what a kernel cannot read so is copied in each call.
-    #[default]
-    None,
-    /// Those of w on multiples of 16 bytes, as weights are packed once, when they are loaded.
-    Weights,
-    /// Those of x as well.
-    Both,
-}
-
-impl Padding {
-    const fn is_none(&self) -> bool {
-        matches!(self, Self::None)
-    }
-
-    /// What it adds to a shape's name.
-    const fn suffix(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Weights => ", w padded",
-            Self::Both => ", x and w padded",
-        }
-    }
-
-    /// The operation in that form.
-    pub(super) fn of(self, op: Linear) -> Linear {
-        let x_stride = if self == Self::Both { op.dtype.row_stride(op.d_in) } else { op.x_stride };
-        let op = Linear { x_stride, ..op };
-        if self == Self::None { op } else { op.with_padded_weights() }
-    }
 }
 
 /// Compressed adapters on top of a linear operation, in S2LC's form; token `t` is on adapter `t mod adapters`.
