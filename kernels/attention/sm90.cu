@@ -266,7 +266,8 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         }
         for (int i = 0; i < Q_STAGES; i++) {
             for (int g = 0; g < CONSUMERS; g++) {
-                mbarrier_init(&shared.q_full[i][g], 1);
+                // Every lane that mends rows says for itself that they may be read.
+                mbarrier_init(&shared.q_full[i][g], ROTATED ? 32 : 1);
             }
             for (int part = 0; part < Q_PARTS; part++) {
                 // A lane of each consumer warp.

@@ -266,7 +266,7 @@ __device__ __forceinline__ void bring_queries(const RotatedParams &p, const Stag
             if (!none) {
                 mend_queries(p, tile, told, group, i32(own.shift), &shared.q_there[group], turn % 2);
             }
-            leave(&shared.q_full[place][group]);
+            mbarrier_arrive(&shared.q_full[place][group]);
         }
         if (none) {
             return;
