@@ -140,10 +140,16 @@ impl<D: Backend> TransformerLayer<D> {
         ensure(self.rope.is_some() == states.positions.is_some(), "layer: positions", "those of a style with rotary positions, and of no other", "the other")?;
         let size = self.layer.dtype.size();
         let [query, key] = [self.layer.sizes.query(), self.layer.sizes.key()].map(|columns| columns * size);
+        // The rows are as long as the longer of the two that lie there, one after the other.
+        let packed = |what: &'static str, columns: u64| {
+            let bytes = self.layer.rows() * columns * size;
+            self.rows.part(0, bytes).ok_or_else(|| Error::invalid(what, "a part of the rows", bytes))
+        };
+        let qkv = packed("layer: q, k, v", self.layer.sizes.qkv())?;
         let from = |offset: u64| {
-            let part = self.rows.len.checked_sub(offset).and_then(|len| self.rows.part(offset, len));
+            let part = qkv.len.checked_sub(offset).and_then(|len| qkv.part(offset, len));
             // Without rows there is nothing to point at.
-            part.or_else(|| self.rows.part(0, 0)).ok_or_else(|| Error::invalid("layer: q, k, v", "a part of their rows", offset))
+            part.or_else(|| qkv.part(0, 0)).ok_or_else(|| Error::invalid("layer: q, k, v", "a part of their rows", offset))
         };
         let normed = |by: &Affine<D>, x: &Slice<D>| {
             let args = PointwiseArgs { weight: Some(by.weight.clone()), bias: by.bias.clone(), ..PointwiseArgs::new(x.clone(), self.normed.clone()) };
@@ -175,8 +181,7 @@ impl<D: Backend> TransformerLayer<D> {
             }
             Mlp::Products([up, down]) => {
                 ensure(weights.gate.is_none(), "layer: gate", "none: its MLP has one weight in its first product", "one")?;
-                let elements = up.op().tokens * up.op().d_out;
-                let inner = self.rows.part(0, elements * size).ok_or_else(|| Error::invalid("layer: intermediate", "a part of the rows", elements))?;
+                let inner = packed("layer: intermediate", up.op().d_out)?;
                 let first = product(&weights.up, &self.normed, None, &inner);
                 let second = product(&weights.down, &inner, Some(&self.middle), &states.y);
                 [Some(("up", Launch::Linear(up, first))), Some(("down", Launch::Linear(down, second)))]
@@ -185,8 +190,8 @@ impl<D: Backend> TransformerLayer<D> {
         let rope = self.rope.as_ref().zip(states.positions.clone());
         let steps = [
             Some(("attention_norm", normed(&weights.attention_norm, &states.x))),
-            Some(("qkv", Launch::Linear(&self.qkv, product(&weights.qkv, &self.normed, None, &self.rows)))),
-            rope.map(|(plan, positions)| ("rope", Launch::Pointwise(plan, PointwiseArgs::rope_in_place(self.rows.clone(), positions)))),
+            Some(("qkv", Launch::Linear(&self.qkv, product(&weights.qkv, &self.normed, None, &qkv)))),
+            rope.map(|(plan, positions)| ("rope", Launch::Pointwise(plan, PointwiseArgs::rope_in_place(qkv.clone(), positions)))),
             Some(("attention", Launch::Attention(&self.attention, attention))),
             Some(("output", Launch::Linear(&self.output, product(&weights.output, &self.attended, Some(&states.x), &self.middle)))),
             Some(("mlp_norm", normed(&weights.mlp_norm, &self.middle))),

@@ -9,7 +9,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
 use trifuse::cases::Draw;
-use trifuse::layer::{Affine, States, TransformerLayer, Weights};
+use trifuse::layer::{Affine, Launch, States, TransformerLayer, Weights};
 use trifuse::ops::layer::{Layer, Sizes, Style};
 use trifuse::oracle::layer::{Affine as HostAffine, Weights as HostWeights, evaluate};
 use trifuse::oracle::{Exact, Stepwise};
@@ -76,6 +76,15 @@ impl Case {
         let positions = if self.layer.style == Style::Llama { Some(session.upload(&self.positions)?) } else { None };
         let poison = vec![u8::MAX; self.x.len() * dtype.size() as usize];
         let states = States { x: session.upload(&dtype.encode(&self.x))?, positions, y: session.upload(&poison)? };
+        for step in layer.steps(&weights, &states)? {
+            // Whoever reads a launch's output finds nothing beside it, though the intermediate may lie where q, k and v do.
+            if let Launch::Linear(plan, args) = &step.launch {
+                let (found, written) = (args.y.len(), plan.op().tokens * plan.op().d_out * dtype.size());
+                if found != written {
+                    return Ok(Err(format!("{}: an output of {found} bytes for {written}", step.name)));
+                }
+            }
+        }
         layer.run(&mut session, &weights, &states)?;
         let first = session.read(&states.y)?;
         let (expected, tolerance) = self.expected();
