@@ -55,7 +55,7 @@ macro_rules! backends {
                     #[cfg(not(feature = $feature))]
                     $name => Err(left_out($name, $feature)),
                 )*
-                _ => Err(Error::invalid("backend", format!("auto or one of {NAMES:?}, and :N for the Nth device"), format!("{name:?}"))),
+                _ => Err(unknown(name)),
             }
         }
     };
@@ -70,6 +70,10 @@ backends! {
 #[allow(dead_code, reason = "unused only where every backend is built in")]
 fn left_out(name: &str, feature: &str) -> Error {
     Error::NoBackend { name: name.into(), reason: format!("this build leaves it out; build with --features {feature}") }
+}
+
+fn unknown(text: &str) -> Error {
+    Error::invalid("backend", format!("auto, {}, and :N after a name for the device of that number, from 0", NAMES.join(", ")), format!("{text:?}"))
 }
 
 /// A choice of backend and device, as on the command line: `auto`, `cpu`, `wgpu`, `wgpu:1`.
@@ -89,7 +93,7 @@ impl std::str::FromStr for Choice {
             return Ok(Self::Auto);
         }
         let (name, index) = text.split_once(':').unwrap_or((text, "0"));
-        let bad = || Error::invalid("backend", format!("auto or one of {NAMES:?}, and :N for the Nth device"), format!("{text:?}"));
+        let bad = || unknown(text);
         let name = NAMES.iter().find(|known| **known == name).ok_or_else(bad)?;
         Ok(Self::Named(name, index.parse().map_err(|_| bad())?))
     }
