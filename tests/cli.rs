@@ -22,7 +22,7 @@ mod support;
 use std::io::Read;
 use std::process::{Output, Stdio};
 
-use support::{err, object, out, population, run, trifuse};
+use support::{err, object, out, population, run, scratch, text, trifuse};
 
 #[test]
 fn help_names_every_command_and_the_exit_statuses() {
@@ -67,6 +67,42 @@ fn a_folder_is_refused_as_the_output_of_embed_before_the_model_is_looked_for() {
     let output = run(&["embed", "--model", "no/such/model", "-o", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(err(&output).contains("expected the name of a file, found a folder"), "{}", err(&output));
+}
+
+#[test]
+fn an_input_is_refused_as_the_output_before_anything_is_done() {
+    let folder = scratch();
+    let [lines, report] = ["lines.jsonl", "report.json"].map(|name| folder.path().join(name));
+    for path in [&lines, &report] {
+        std::fs::write(path, "as it was").unwrap();
+    }
+    let (lines_text, report_text) = (text(&lines), text(&report));
+    let redirected = || trifuse(&["embed", "--model", "no/such/model", "-o", lines_text]).stdin(std::fs::File::open(&lines).unwrap()).output().unwrap();
+    let mut refused = vec![
+        run(&["embed", lines_text, "--model", "no/such/model", "-o", lines_text]),
+        run(&["embed", "--adapters", lines_text, "--model", "no/such/model", "-o", lines_text]),
+        run(&["compress", &population("C"), "--calibration", lines_text, "-o", lines_text, "--force"]),
+        run(&["bench", "report", report_text, "--markdown", report_text]),
+    ];
+    if cfg!(target_os = "linux") {
+        refused.push(redirected());
+    }
+    for output in refused {
+        assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+        assert!(err(&output).contains("would be lost"), "{}", err(&output));
+    }
+    for path in [lines, report] {
+        assert_eq!(std::fs::read(path).unwrap(), b"as it was");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_could_not_be_printed_is_no_success() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for arguments in [["--help"], ["--version"]] {
+        assert_eq!(trifuse(&arguments).stdout(full()).status().unwrap().code(), Some(4), "{arguments:?}");
+    }
 }
 
 #[test]

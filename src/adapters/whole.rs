@@ -25,7 +25,9 @@ fn temporary<T>(path: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_,
     make(&builder, &folder).map_err(|error| {
         // Of what the system says the kind alone: the rest names the temporary file, which nobody asked for.
         let told = match error.kind() {
-            kind @ (ErrorKind::NotFound | ErrorKind::NotADirectory) => std::io::Error::new(kind, format!("there is no folder {}", folder.display())),
+            kind if !folder.is_dir() => std::io::Error::new(kind, format!("there is no folder {}", folder.display())),
+            // So file systems refuse that hold what the system itself makes, as /proc.
+            kind @ ErrorKind::NotFound => std::io::Error::new(kind, format!("no file can be made in {}", folder.display())),
             kind => kind.into(),
         };
         Error::io(path, "write")(told)
@@ -62,23 +64,52 @@ pub fn check_file(path: &Path) -> Result<()> {
     temporary_file(path).map(drop)
 }
 
+/// Refuses an `output` that is one of the `inputs`, by this name or another: writing it would replace what was read.
+///
+/// # Errors
+/// [`Error::Invalid`], with the input's name.
+pub fn check_apart<'a>(output: &Path, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let Ok(place) = output.canonicalize() else { return Ok(()) };
+    let same = inputs.into_iter().find(|input| !is_special(input) && input.canonicalize().is_ok_and(|input| input == place));
+    same.map_or(Ok(()), |input| {
+        let found = format!("the input {}, which would be lost", input.display());
+        Err(Error::invalid(output.display().to_string(), "an output other than the input", found))
+    })
+}
+
+/// Fills `file` by `write`, to the last byte.
+fn fill(file: &File, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut out = BufWriter::new(file);
+    write(&mut out)?;
+    out.flush()
+}
+
+/// A temporary file beside `path` with all that `write` writes, on the disk.
+fn filled(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
+    let temporary = temporary_file(path)?;
+    fill(temporary.as_file(), write).and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
+    Ok(temporary)
+}
+
 /// Writes a file under a temporary name in its own folder, then renames it; what was there before is replaced.
 /// Where `write` or the system fails, nothing is left behind and an old file stays. A device or a pipe is written to as it is.
 ///
 /// # Errors
 /// What the system refused.
 pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
-    let fill = |file: &File| {
-        let mut out = BufWriter::new(file);
-        write(&mut out)?;
-        out.flush()
-    };
     if is_special(path) {
-        return File::options().write(true).open(path).and_then(|file| fill(&file)).map_err(Error::io(path, "write"));
+        return File::options().write(true).open(path).and_then(|file| fill(&file, write)).map_err(Error::io(path, "write"));
     }
-    let temporary = temporary_file(path)?;
-    fill(temporary.as_file()).and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
-    temporary.persist(path).map_err(|error| Error::io(path, "write")(error.error))?;
+    filled(path, write)?.persist(path).map_err(|error| Error::io(path, "write")(error.error))?;
+    sync_folder(&parent(path))
+}
+
+/// Like [`write_file`], but for a name that is not taken: also not since it was looked for.
+///
+/// # Errors
+/// A file of that name, which stays; what the system refused.
+pub fn write_new_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    filled(path, write)?.persist_noclobber(path).map_err(|error| Error::io(path, "write")(error.error))?;
     sync_folder(&parent(path))
 }
 
@@ -148,6 +179,35 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    #[test]
+    fn a_name_that_was_taken_meanwhile_is_not_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        // Another program takes the name while this one fills its file.
+        let taken = write_new_file(&path, |out| std::fs::write(&path, b"theirs").and(out.write_all(b"ours")));
+        assert!(matches!(taken, Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists));
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+        std::fs::remove_file(&path).unwrap();
+        write_new_file(&path, |out| out.write_all(b"ours")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"ours");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_input_is_no_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let (input, other) = (folder.path().join("input"), folder.path().join("other"));
+        std::fs::write(&input, b"").unwrap();
+        let inputs = [input.as_path()];
+        check_apart(&other, inputs).unwrap();
+        std::fs::write(&other, b"").unwrap();
+        check_apart(&other, inputs).unwrap();
+        for same in [input.clone(), folder.path().join("./input")] {
+            let error = check_apart(&same, inputs).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("would be lost"), "{error}");
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_device_is_written_to_and_not_replaced() {
@@ -173,6 +233,10 @@ mod tests {
             std::fs::remove_file(folder.path().join("file")).unwrap();
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        if cfg!(target_os = "linux") {
+            let error = check_file(Path::new("/proc/file")).unwrap_err().to_string();
+            assert!(!error.contains("there is no folder"), "{error}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use trifuse::adapters::bundle::{Bundle, to_bytes};
 use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::peft::{LoraAdapter, open_all};
-use trifuse::adapters::whole::{check_file, is_special, write_file};
+use trifuse::adapters::whole::{check_apart, check_file, is_special, write_file, write_new_file};
 use trifuse::backends::Choice;
 use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
@@ -68,7 +68,7 @@ pub struct Args {
     /// The base model of --calibrate: a folder, or organisation/name in the local cache of Hugging Face's libraries
     #[arg(long, value_name = "MODEL", requires = "calibrate")]
     model: Option<PathBuf>,
-    /// Tokens of the text that --calibrate keeps of every projection's inputs, spread evenly over it
+    /// Tokens of the text that --calibrate keeps of every projection's inputs, spread evenly over it; at least 8
     #[arg(long, value_name = "N", default_value_t = trifuse::model::calibrate::DEFAULT_ROWS)]
     calibrate_rows: usize,
     /// Seed of the clustering: the same seed gives the same file
@@ -104,12 +104,14 @@ struct Compressed<'a> {
 /// Encodes and writes.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     check_place(&args.output, args.force)?;
+    check_apart(&args.output, [&args.calibration, &args.held_out, &args.calibrate].into_iter().flatten().map(PathBuf::as_path))?;
     let options = args.options(backend, output)?;
     options.validate()?;
     let adapters = open_all(&args.adapters)?;
     let started = Instant::now();
     let bytes = encoded(&adapters, &options, output)?;
-    write_file(&args.output, |out| out.write_all(&bytes))?;
+    // Encoding takes its time: the name may have been taken since it was looked for.
+    if args.force { write_file(&args.output, |out| out.write_all(&bytes)) } else { write_new_file(&args.output, |out| out.write_all(&bytes)) }?;
     drop(bytes);
     // What is shown is what the file says of itself, not what the encoder meant.
     let kept = Kept::of(&Bundle::open(&args.output)?)?;

@@ -129,8 +129,7 @@ impl From<Outcome> for ExitCode {
 pub fn main() -> ExitCode {
     let Cli { global, command } = match parse() {
         Ok(cli) => cli,
-        // Prints help or what was wrong, and exits with 0 or 2.
-        Err(error) => error.exit(),
+        Err(error) => return told(&error),
     };
     let output = Output::new(command.name(), global.json, global.quiet, global.color);
     match run(command, &global, &output) {
@@ -139,6 +138,14 @@ pub fn main() -> ExitCode {
             output.error(&error);
             ExitCode::from(error.exit_status())
         }
+    }
+}
+
+/// Prints help, or what is wrong with the command line; the status says which, and whether it could be printed.
+fn told(error: &clap::Error) -> ExitCode {
+    match error.print() {
+        Err(fault) if !error.use_stderr() && fault.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::from(4),
+        _ => ExitCode::from(error.exit_code() as u8),
     }
 }
 

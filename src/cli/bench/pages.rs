@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trifuse::adapters::whole::{check_file, make_folder, write_file};
+use trifuse::adapters::whole::{check_apart, check_file, make_folder, write_file};
 use trifuse::bench::markdown;
 use trifuse::bench::stored::{Peers, Stored};
 use trifuse::{Error, Result};
@@ -38,6 +38,9 @@ struct Written {
 
 /// Reads the reports and writes what is asked for.
 pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
+    if let Some(markdown) = &args.markdown {
+        check_apart(markdown, args.reports.iter().chain(&args.peers).map(PathBuf::as_path))?;
+    }
     let reports = args.reports.iter().map(|path| Stored::read(path)).collect::<Result<Vec<_>>>()?;
     let peers = args.peers.iter().map(|path| Peers::read(path)).collect::<Result<Vec<_>>>()?;
     let written = write_all(&reports, &peers, args.markdown.as_deref(), args.pictures.as_deref())?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use trifuse::adapters::whole::{check_file, write_file};
+use trifuse::adapters::whole::{check_apart, check_file, write_file};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
@@ -85,8 +85,17 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     }
     if !standard {
         check_file(&args.output)?;
+        check_apart(&args.output, args.inputs())?;
     }
     backend.open(Job { args, output })
+}
+
+impl Args {
+    /// The files that are read and that could be taken for the output.
+    fn inputs(&self) -> impl Iterator<Item = &Path> {
+        let text = if self.input == Path::new("-") { Path::new("/dev/stdin") } else { &self.input };
+        std::iter::once(text).chain(self.adapters.iter().map(PathBuf::as_path))
+    }
 }
 
 struct Job<'a> {
@@ -120,7 +129,8 @@ impl Visit for Job<'_> {
         let started = Instant::now();
         let mut counts = Counts::default();
         let work = |out: &mut dyn Write| {
-            let mut sink = Sink::new(format, out, hidden as usize);
+            let place = if standard { Path::new("standard output") } else { &args.output };
+            let mut sink = Sink::new(format, out, place, hidden as usize);
             embed_all(&mut worker, Lines::new(reader, &args.input), args.window as usize, &mut sink, output, &mut counts)?;
             sink.finish(&folder)
         };

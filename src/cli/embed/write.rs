@@ -35,6 +35,8 @@ impl Format {
 pub struct Sink<'a> {
     format: Format,
     out: &'a mut dyn Write,
+    /// What `out` is called in an error.
+    place: &'a Path,
     dimensions: usize,
     lines: usize,
     /// Of the formats that hold all in one array.
@@ -57,13 +59,9 @@ struct Line<'a> {
     error: Option<&'a str>,
 }
 
-fn failed(error: impl Into<std::io::Error>) -> Error {
-    Error::io("the output", "write")(error.into())
-}
-
 impl<'a> Sink<'a> {
-    pub fn new(format: Format, out: &'a mut dyn Write, dimensions: usize) -> Self {
-        Self { format, out, dimensions, lines: 0, values: Vec::new() }
+    pub fn new(format: Format, out: &'a mut dyn Write, place: &'a Path, dimensions: usize) -> Self {
+        Self { format, out, place, dimensions, lines: 0, values: Vec::new() }
     }
 
     /// Writes one line's embedding, or why it has none.
@@ -85,28 +83,26 @@ impl<'a> Sink<'a> {
             embedding: row.result.as_deref().ok(),
             error: row.result.as_ref().err().map(String::as_str),
         };
-        serde_json::to_writer(&mut *self.out, &line).map_err(failed)?;
-        self.out.write_all(b"\n").map_err(failed)
+        serde_json::to_writer(&mut *self.out, &line)
+            .map_err(std::io::Error::from)
+            .and_then(|()| self.out.write_all(b"\n"))
+            .map_err(Error::io(self.place, "write"))
     }
 
     /// Writes what was held back.
     pub fn finish(self, model: &Path) -> Result<()> {
         let shape = [self.lines, self.dimensions];
-        match self.format {
-            Format::Jsonl => {}
-            Format::Npy => {
-                self.out.write_all(&npy_header(shape)).map_err(failed)?;
-                self.out.write_all(&self.values).map_err(failed)?;
-            }
+        let held = match self.format {
+            Format::Jsonl => Vec::new(),
+            Format::Npy => [npy_header(shape), self.values].concat(),
             Format::Safetensors => {
                 let fault = |error: safetensors::SafeTensorError| Error::invalid("embeddings", "an array that safetensors holds", error);
                 let view = TensorView::new(Dtype::F32, shape.to_vec(), &self.values).map_err(fault)?;
                 let metadata = [("model".to_owned(), model.display().to_string())].into();
-                let bytes = safetensors::serialize([("embeddings", view)], Some(metadata)).map_err(fault)?;
-                self.out.write_all(&bytes).map_err(failed)?;
+                safetensors::serialize([("embeddings", view)], Some(metadata)).map_err(fault)?
             }
-        }
-        self.out.flush().map_err(failed)
+        };
+        self.out.write_all(&held).and_then(|()| self.out.flush()).map_err(Error::io(self.place, "write"))
     }
 }
 
@@ -134,7 +130,7 @@ mod tests {
         let rows = [row(Ok(vec![1.0, -2.5])), row(Err("why".into()))];
         let written = |format| {
             let mut out = Vec::new();
-            let mut sink = Sink::new(format, &mut out, 2);
+            let mut sink = Sink::new(format, &mut out, Path::new("out"), 2);
             rows.iter().for_each(|row| sink.put(row).unwrap());
             sink.finish(Path::new("m")).unwrap();
             out
