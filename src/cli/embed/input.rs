@@ -69,7 +69,12 @@ fn request(line: &[u8]) -> Result<Request, String> {
     if line.trim().is_empty() {
         return Err("expected a JSON object with \"text\", found an empty line".into());
     }
-    let request: Request = serde_json::from_str(line).map_err(|error| format!("expected a JSON object with \"text\": {error}"))?;
+    let fault = |found: &dyn std::fmt::Display| format!("expected a JSON object with \"text\": {found}");
+    // Else an array would do as well, its elements taken for the fields in their order.
+    if line.trim_start().starts_with('[') {
+        return Err(fault(&"found an array"));
+    }
+    let request: Request = serde_json::from_str(line).map_err(|error| fault(&error))?;
     if request.text.trim().is_empty() {
         return Err("text: expected at least one word, found none".into());
     }
@@ -83,17 +88,17 @@ mod tests {
 
     #[test]
     fn each_line_is_taken_or_refused_by_itself() {
-        let bytes = b"{\"text\": \"a b\"}\n{\"text\": \"c\", \"adapter\": \"x\", \"more\": 1}\r\n\nnot json\n{\"text\": \"\xff\"}\n{\"text\": \" \"}\n{\"text\": 7}\n{\"text\": \"last\"}";
+        let bytes = b"{\"text\": \"a b\"}\n{\"text\": \"c\", \"adapter\": \"x\", \"more\": 1}\r\n\nnot json\n{\"text\": \"\xff\"}\n{\"text\": \" \"}\n{\"text\": 7}\n[\"a\", \"x\"]\n{\"text\": \"last\"}";
         let mut lines = Lines::new(Box::new(&bytes[..]), Path::new("-"));
         let first = lines.take(2).unwrap();
         assert_eq!(first[0], Ok(Request { text: "a b".into(), adapter: None }));
         assert_eq!(first[1], Ok(Request { text: "c".into(), adapter: Some("x".into()) }));
         let rest = lines.take(100).unwrap();
-        let faults: Vec<&str> = rest[..5].iter().map(|line| line.as_ref().unwrap_err().as_str()).collect();
-        for (fault, word) in faults.iter().zip(["empty line", "JSON", "UTF-8", "found none", "string"]) {
+        let faults: Vec<&str> = rest[..6].iter().map(|line| line.as_ref().unwrap_err().as_str()).collect();
+        for (fault, word) in faults.iter().zip(["empty line", "JSON", "UTF-8", "found none", "string", "array"]) {
             assert!(fault.contains(word), "{fault}");
         }
-        assert_eq!(rest[5].as_ref().unwrap().text, "last");
+        assert_eq!(rest[6].as_ref().unwrap().text, "last");
         assert!(lines.take(1).unwrap().is_empty());
     }
 
