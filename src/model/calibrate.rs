@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::forward::{Encoder, Row};
-use crate::adapters::encode::calibration::Calibration;
+use crate::adapters::encode::calibration::{Calibration, MIN_ROWS};
 use crate::adapters::encoded::Matrix;
 use crate::backend::Backend;
 use crate::error::{Result, ensure};
@@ -18,11 +18,12 @@ const BATCH_TOKENS: usize = 8192;
 /// sentences done.
 ///
 /// # Errors
-/// Fewer tokens than a calibration needs; a sentence that the model does not take; a device that fails.
+/// Fewer `rows` or tokens than 8; a sentence that the model does not take; a device that fails.
 pub fn calibrate<D: Backend>(encoder: &mut Encoder<D>, sentences: &[Vec<i32>], rows: usize, step: &dyn Fn(usize)) -> Result<Calibration> {
     let total: usize = sentences.iter().map(Vec::len).sum();
-    ensure(total >= 8, "calibration", "text of at least 8 tokens", total)?;
-    let kept = rows.clamp(8, total);
+    ensure(rows >= MIN_ROWS, "rows of a calibration", &format!("at least {MIN_ROWS}"), rows)?;
+    ensure(total >= MIN_ROWS, "calibration", &format!("text of at least {MIN_ROWS} tokens"), total)?;
+    let kept = rows.min(total);
     // Token t is kept where the share of rows wanted up to it passes a whole number.
     let wanted = |token: usize| (token + 1) * kept / total > token * kept / total;
     let mut inputs: BTreeMap<String, (usize, Vec<f32>)> = BTreeMap::new();

@@ -121,4 +121,7 @@ fn calibrated() {
     assert!(adapters.len() == 4 && adapters.iter().all(|adapter| adapter["output_error_held_out"].as_f64().is_some_and(|error| error > 0.0 && error < 1.0)));
     let lonely = trifuse(&["compress", &population, "-o", &bundle, "--calibrate", &text(&file)], b"");
     assert_eq!(lonely.status.code(), Some(2));
+    let few = ["compress", &population, "-o", &bundle, "--force", "--calibrate", &text(&file), "--model", &text(&model()), "--calibrate-rows", "7"];
+    let few = trifuse(&few, b"");
+    assert_eq!(few.status.code(), Some(2), "{}", String::from_utf8_lossy(&few.stderr));
 }

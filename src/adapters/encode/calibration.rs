@@ -14,7 +14,7 @@ use crate::error::{Error, Result, ensure};
 use crate::safetensors_file::TensorFile;
 
 /// Rows below which a quarter held out would say nothing.
-const MIN_ROWS: usize = 8;
+pub(crate) const MIN_ROWS: usize = 8;
 
 /// Inputs of the projections of a population, by module path. A projection that has none is encoded as if there were no
 /// calibration, and its certificate says so.
