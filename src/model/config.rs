@@ -123,11 +123,10 @@ impl Config {
 
     fn of(path: &Path, bert: Bert) -> Result<Self> {
         let refuse = |key: &str, expected: &str, found: String| Err(Error::input_item(path, key, format!("expected {expected}, found {found}")));
-        if bert.model_type.as_deref().is_some_and(|kind| kind != "bert") {
-            return refuse("model_type", "bert", format!("{:?}", bert.model_type));
-        }
-        if bert.position_embedding_type.as_deref().is_some_and(|kind| kind != "absolute") {
-            return refuse("position_embedding_type", "absolute", format!("{:?}", bert.position_embedding_type));
+        for (key, kind, only) in [("model_type", &bert.model_type, "bert"), ("position_embedding_type", &bert.position_embedding_type, "absolute")] {
+            if let Some(other) = kind.as_deref().filter(|kind| *kind != only) {
+                return refuse(key, only, format!("{other:?}"));
+            }
         }
         let activation = match bert.hidden_act.as_str() {
             "gelu" => Activation::GeluErf,
