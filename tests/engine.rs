@@ -255,7 +255,7 @@ fn a_captured_graph_serves_whatever_the_batch_holds_now() {
     let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
     let mut engine = open(&mut session, &population, None);
     let all: Vec<Option<AdapterId>> = ids(&engine, &["rust", "rust", "rust"]);
-    let batch = engine.batch(&mut session, &all).unwrap();
+    let mut batch = engine.batch(&mut session, &all).unwrap();
     let x = input(&mut session, 3);
     let y = session.upload(&vec![0f32; 3 * WIDTH]).unwrap();
     // The first use compiles and allocates; a capture only records.
@@ -264,7 +264,7 @@ fn a_captured_graph_serves_whatever_the_batch_holds_now() {
     // More segments than at capture, then fewer, then none.
     for names in [["rust", "sqlite", "bible_kjv"], ["", "apache_french", ""], ["", "", ""]] {
         let now = ids(&engine, &names);
-        engine.update(&mut session, &batch, &now).unwrap();
+        engine.update(&mut session, &mut batch, &now).unwrap();
         session.write(&y, bytemuck::cast_slice(&vec![0f32; 3 * WIDTH])).unwrap();
         session.replay(&graph).unwrap();
         let (found, wanted) = (session.download::<f32>(&y).unwrap(), exact(&population, &names));
@@ -277,16 +277,53 @@ fn a_captured_graph_serves_whatever_the_batch_holds_now() {
 }
 
 #[test]
+fn a_batch_whose_adapters_lost_their_room_is_refused_until_they_are_back() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let room = open(&mut session, &population, None).device_bytes().0 / 2;
+    let mut engine = open(&mut session, &population, Some(room));
+    let [first, second] = [["rust", "sqlite"], ["bible_kjv", "apache_french"]];
+    let [first_ids, second_ids] = [ids(&engine, &first), ids(&engine, &second)];
+    let mut batch = engine.batch(&mut session, &first_ids).unwrap();
+    assert_close(&serve(&mut session, &mut engine, &batch), &exact(&population, &first));
+
+    // The places of the first batch's adapters now hold others: applying it would answer with those.
+    let other = engine.batch(&mut session, &second_ids).unwrap();
+    assert_close(&serve(&mut session, &mut engine, &other), &exact(&population, &second));
+    let (x, y) = (input(&mut session, 2), session.upload(&[0f32; 2 * WIDTH]).unwrap());
+    let refused = engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target(QUERY, &y)]).unwrap_err();
+    assert!(matches!(refused, Error::Invalid { .. }) && refused.to_string().contains("update it first"), "{refused}");
+    assert!(engine.check(&batch).is_err() && engine.check(&other).is_ok());
+
+    engine.update(&mut session, &mut batch, &first_ids).unwrap();
+    assert_close(&serve(&mut session, &mut engine, &batch), &exact(&population, &first));
+    assert!(engine.check(&other).is_err());
+
+    engine.remove(engine.adapter("rust").unwrap()).unwrap();
+    assert!(engine.check(&batch).unwrap_err().to_string().contains("removed"));
+}
+
+#[test]
+fn what_belongs_to_another_engine_is_refused() {
+    let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
+    let [mut own, mut other] = [(); 2].map(|()| open(&mut session, &population, None));
+    let names = ["rust", "sqlite"];
+    let [own_ids, other_ids] = [ids(&own, &names), ids(&other, &names)];
+    assert!(own.batch(&mut session, &other_ids).is_err(), "the same number would be another adapter");
+    let mut theirs = other.batch(&mut session, &other_ids).unwrap();
+    assert!(own.check(&theirs).is_err() && own.update(&mut session, &mut theirs, &own_ids).is_err());
+}
+
+#[test]
 fn wrong_calls_are_errors() {
     let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
     let mut engine = open(&mut session, &population, None);
     assert!(engine.adapter("nobody").unwrap_err().to_string().contains("rust"));
     let one = ids(&engine, &["rust"]);
-    let batch = engine.batch(&mut session, &one).unwrap();
+    let mut batch = engine.batch(&mut session, &one).unwrap();
     let (x, y) = (input(&mut session, 1), session.upload(&[0f32; WIDTH]).unwrap());
     assert!(engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target("encoder.layer.7.no.such", &y)]).is_err());
     assert!(engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target(QUERY, &y), target(KEY, &y)]).is_err(), "one y for two projections");
-    assert!(engine.update(&mut session, &batch, &[None, None]).is_err());
+    assert!(engine.update(&mut session, &mut batch, &[None, None]).is_err());
     let options = EngineOptions { dtype: DTYPE, pool_bytes: Some(10) };
     assert!(Engine::open(&mut session, Box::new(population), options).is_err());
 }
@@ -363,8 +400,9 @@ fn all_experts_of_a_routing_are_there_at_once_or_it_is_refused() {
     let wide = routing(&small, 2, &four);
     let error = small.mixture(&mut session, &wide).err().unwrap().to_string();
     assert!(error.contains("at most 2 adapters"), "{error}");
-    let made = engine.mixture(&mut session, &wide).unwrap();
+    let wide = routing(&engine, 2, &four);
+    let mut made = engine.mixture(&mut session, &wide).unwrap();
     for other in [routing(&engine, 1, &four), routing(&engine, 2, &four[..2].to_vec())] {
-        assert!(engine.reroute(&mut session, &made, &other).is_err());
+        assert!(engine.reroute(&mut session, &mut made, &other).is_err());
     }
 }

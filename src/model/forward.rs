@@ -184,7 +184,7 @@ impl<D: Backend> Encoder<D> {
                 session.update_index(&class.ids, ids)?;
                 session.update_index(&class.positions, positions)?;
                 session.update_index(&class.places, places)?;
-                if let (Some(engine), Some(batch)) = (&mut self.engine, &class.adapters) {
+                if let (Some(engine), Some(batch)) = (&mut self.engine, &mut class.adapters) {
                     engine.update(session, batch, adapters)?;
                 }
                 class.loaded = self.number;
@@ -220,7 +220,7 @@ impl<D: Backend> Encoder<D> {
     /// Runs a batch. Does not block. The second batch of a class is captured, and the next ones are replayed.
     ///
     /// # Errors
-    /// Another batch of the same class was prepared since; a device that fails.
+    /// Another batch of the same class was prepared since, or one whose adapters took the room of this one's; a device that fails.
     pub fn run(&mut self, batch: &Prepared) -> Result<()> {
         self.run_watched(batch, None)
     }
@@ -241,6 +241,8 @@ impl<D: Backend> Encoder<D> {
         let class = classes.get_mut(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
         if let Some(engine) = engine.as_mut() {
+            // A graph applies what its slots hold, whoever is in them now.
+            class.adapters.as_ref().map_or(Ok(()), |batch| engine.check(batch))?;
             engine.refresh(session)?;
         }
         if let (Some(graph), None) = (&class.graph, &watch) {

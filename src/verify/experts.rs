@@ -97,10 +97,10 @@ fn mixture<D: Backend>(
 ) -> Result<Vec<f64>> {
     let (input, output) = (session.upload(&DTYPE.encode(x))?, session.upload(&DTYPE.encode(y))?);
     let turned: Vec<f32> = scores.iter().rev().copied().collect();
-    let mixture = engine.mixture(session, &Routing::top_k(experts, &turned, TOP)?)?;
+    let mut mixture = engine.mixture(session, &Routing::top_k(experts, &turned, TOP)?)?;
     let targets = [Target { projection: path, y: output.clone(), y_stride: d_out as u64 }];
     let graph = session.capture(|session| engine.apply_mixture(session, &mixture, &input, (x.len() / TOKENS) as u64, &targets))?;
-    engine.reroute(session, &mixture, &Routing::top_k(experts, scores, TOP)?)?;
+    engine.reroute(session, &mut mixture, &Routing::top_k(experts, scores, TOP)?)?;
     session.replay(&graph)?;
     Ok(DTYPE.decode(&session.read(&output)?))
 }

@@ -18,9 +18,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// [`Linear`](crate::ops::Linear) instead, so that it comes before the activation and y is written once.
     ///
     /// # Errors
-    /// Projections that are not [`alike`](Self::alike); a batch from before the last growth; a y that is too small.
+    /// Projections that are not [`alike`](Self::alike); a y that is too small; those of [`check`](Self::check).
     pub fn delta(&self, batch: &Batch<D>, projections: &[&str], x: &Slice<D>, y: &Slice<D>) -> Result<(CodebookGemm, CodebookGemmArgs<D>)> {
-        self.current(batch)?;
+        self.check(batch)?;
         let classes: Vec<&Class<D>> = projections.iter().filter_map(|path| self.classes.iter().find(|class| class.form().path() == *path)).collect();
         let (true, [first, ..]) = (self.alike(projections), classes.as_slice()) else {
             return Err(Error::invalid(projections.join(", "), "adapters of one form each, all the same adapters", "others"));

@@ -96,11 +96,12 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// An adapter that is not known; more experts than the pool holds at once.
     pub fn mixture(&mut self, session: &mut Session<D>, routing: &Routing) -> Result<Mixture<D>> {
-        self.settle(session, &routing.experts)?;
+        let placed = self.settle(session, &routing.experts)?;
         let mut passes = Vec::with_capacity(routing.top);
         for choice in 0..routing.top {
             let (ids, gates) = routing.pass(choice);
-            let batch = Batch { tokens: ids.len(), generation: self.generation, maps: session.indices(&self.words(&ids)?)? };
+            let maps = session.indices(&self.words(&ids)?)?;
+            let batch = Batch { engine: self.id, tokens: ids.len(), generation: self.generation, placed: placed.clone(), maps };
             passes.push((batch, session.upload(&gates)?));
         }
         Ok(Mixture { passes })
@@ -110,15 +111,16 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     ///
     /// # Errors
     /// As [`mixture`](Self::mixture); another number of tokens or choices; a mixture from before the last growth.
-    pub fn reroute(&mut self, session: &mut Session<D>, mixture: &Mixture<D>, routing: &Routing) -> Result<()> {
+    pub fn reroute(&mut self, session: &mut Session<D>, mixture: &mut Mixture<D>, routing: &Routing) -> Result<()> {
         let tokens = mixture.passes.first().map_or(0, |pass| pass.0.tokens);
         let wanted = format!("{tokens} tokens, {} choices each", mixture.passes.len());
         let same = (tokens, mixture.passes.len()) == (routing.tokens(), routing.top);
         ensure(same, "routing", &wanted, format!("{} tokens, {} choices each", routing.tokens(), routing.top))?;
         mixture.passes.iter().try_for_each(|(batch, _)| self.current(batch))?;
-        self.settle(session, &routing.experts)?;
-        for (choice, (batch, on_device)) in mixture.passes.iter().enumerate() {
+        let placed = self.settle(session, &routing.experts)?;
+        for (choice, (batch, on_device)) in mixture.passes.iter_mut().enumerate() {
             let (ids, gates) = routing.pass(choice);
+            batch.placed = placed.clone();
             session.update_indices(&batch.maps, &self.words(&ids)?)?;
             session.write(on_device, bytemuck::cast_slice(&gates))?;
         }

@@ -13,6 +13,7 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use class::{Class, Form};
 pub use mixture::{Mixture, Routing};
@@ -31,7 +32,7 @@ use crate::ops::index::{Index, TokenAdapters};
 use crate::ops::{CodebookGemmArgs, ScaledBy, codebook_gemm::CodebookSlice};
 use crate::session::{Plan, Session};
 
-/// An adapter that an engine knows. Stays valid until it is removed; ids are not used twice.
+/// An adapter that an engine knows. Stays valid until it is removed; no two of a program are the same, of other engines neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(u64);
 
@@ -46,13 +47,13 @@ pub struct EngineOptions {
 
 /// Compressed adapters, ready to be applied on a device.
 pub struct Engine<D: Kernel<CodebookGemm>> {
+    id: u64,
     dtype: DType,
     source: Box<dyn Source>,
     shared: BTreeMap<String, SharedProjection>,
     /// Adapters that were added while running: not in the source.
     added: HashMap<AdapterId, Arc<EncodedAdapter>>,
     names: BTreeMap<String, AdapterId>,
-    next_id: u64,
     classes: Vec<Class<D>>,
     pool: Pool,
     plans: HashMap<CodebookGemm, Plan<CodebookGemm, D>>,
@@ -64,10 +65,31 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
 }
 
 /// The adapters of a batch's tokens, on the device. Its contents may change between replays of a captured graph.
+///
+/// Where the pool is smaller than the population, another batch may take the room of this one's adapters; [`Engine::update`] brings
+/// them back. [`Engine::apply`] refuses a batch that has lost any. A captured graph cannot: before a replay, ask [`Engine::check`]
+/// where other batches were made since.
 pub struct Batch<D: Device> {
+    engine: u64,
     tokens: usize,
     generation: u64,
+    placed: Placed,
     maps: Vec<Index<TokenAdapters, D>>,
+}
+
+/// Which adapters a batch found on the device.
+#[derive(Clone)]
+struct Placed {
+    /// Since when each had been there.
+    since: Vec<(AdapterId, u64)>,
+    /// How many had left it by then.
+    left: u64,
+}
+
+/// Numbers of engines and of adapters: none is given twice.
+fn numbers(count: usize) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(count as u64, Ordering::Relaxed)
 }
 
 impl<D: Device> Batch<D> {
@@ -125,11 +147,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             let projection = &shared[form.path()];
             classes.push(Class::new(session, form, map, pool.capacity(map), projection, options.dtype)?);
         }
-        let ids: BTreeMap<String, AdapterId> = names.into_iter().enumerate().map(|(index, name)| (name, AdapterId(index as u64))).collect();
-        let next_id = ids.len() as u64;
-        let (plans, prepared) = (HashMap::new(), HashMap::new());
+        let id = numbers(1 + names.len());
+        let names: BTreeMap<String, AdapterId> = names.into_iter().zip(id + 1..).map(|(name, id)| (name, AdapterId(id))).collect();
+        let (added, plans, prepared) = (HashMap::new(), HashMap::new(), HashMap::new());
         let dtype = options.dtype;
-        Ok(Self { dtype, source, shared, added: HashMap::new(), names: ids, next_id, classes, pool, plans, generation: 0, version: 0, prepared })
+        Ok(Self { id, dtype, source, shared, added, names, classes, pool, plans, generation: 0, version: 0, prepared })
     }
 
     /// The adapters that are known, sorted by name.
@@ -207,8 +229,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             self.plans.clear();
             self.prepared.clear();
         }
-        let id = AdapterId(self.next_id);
-        self.next_id += 1;
+        let id = AdapterId(numbers(1));
         self.names.insert(name.into(), id);
         self.added.insert(id, Arc::new(adapter));
         Ok(id)
@@ -233,27 +254,45 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// An adapter that is not known; more adapters than the pool holds at once.
     pub fn batch(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Batch<D>> {
-        self.settle(session, ids)?;
+        let placed = self.settle(session, ids)?;
         let hosts = self.words(ids)?;
-        Ok(Batch { tokens: ids.len(), generation: self.generation, maps: session.indices(&hosts)? })
+        Ok(Batch { engine: self.id, tokens: ids.len(), generation: self.generation, placed, maps: session.indices(&hosts)? })
     }
 
     /// Changes the adapters of a batch in place: graphs captured with it see them at their next replay.
     ///
     /// # Errors
     /// As [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
-    pub fn update(&mut self, session: &mut Session<D>, batch: &Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
+    pub fn update(&mut self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
         ensure(ids.len() == batch.tokens, "batch", &format!("{} tokens", batch.tokens), ids.len())?;
         self.current(batch)?;
-        self.settle(session, ids)?;
+        batch.placed = self.settle(session, ids)?;
         session.update_indices(&batch.maps, &self.words(ids)?)
+    }
+
+    /// Whether a batch can be applied, and graphs that were captured with it replayed.
+    ///
+    /// # Errors
+    /// A batch of another engine, or from before the last growth; an adapter of it that another batch took the room of, or that was removed.
+    pub fn check(&self, batch: &Batch<D>) -> Result<()> {
+        self.current(batch)?;
+        let Placed { since, left } = &batch.placed;
+        if *left == self.pool.left() {
+            return Ok(());
+        }
+        let gone = since.iter().find(|(id, since)| self.pool.since(*id) != Some(*since));
+        gone.map_or(Ok(()), |(gone, _)| {
+            let name = self.names.iter().find(|(_, id)| *id == gone).map_or("one that was removed", |(name, _)| name);
+            Err(Error::invalid("batch", "adapters that have been on the device since it was made: update it first", format!("{name}, which left")))
+        })
     }
 
     /// `y += ΔW_a(t) · x[t]` for every target; all read the same `x [tokens, d_in]`, rows `x_stride` elements apart.
     /// Targets whose adapters share a form share a launch. Does not block; may be captured.
     ///
     /// # Errors
-    /// A projection that the population does not have; one with another d_in; operands too small or overlapping.
+    /// A projection that the population does not have; one with another d_in; operands too small or overlapping; those of
+    /// [`check`](Self::check).
     pub fn apply(&mut self, session: &mut Session<D>, batch: &Batch<D>, x: &Slice<D>, x_stride: u64, targets: &[Target<'_, D>]) -> Result<()> {
         self.apply_scaled(session, (batch, None), x, x_stride, targets)
     }
@@ -267,7 +306,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         x_stride: u64,
         targets: &[Target<'_, D>],
     ) -> Result<()> {
-        self.current(batch)?;
+        self.check(batch)?;
         let mut launches: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         for (number, target) in targets.iter().enumerate() {
             let known = self.shared.contains_key(target.projection);
@@ -327,7 +366,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     }
 
     /// Makes every adapter of `ids` resident.
-    fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<()> {
+    fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Placed> {
         let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
         wanted.sort_unstable();
         wanted.dedup();
@@ -346,7 +385,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
                 }
             }
         }
-        Ok(())
+        let since = wanted.into_iter().filter_map(|id| Some((id, self.pool.since(id)?))).collect();
+        Ok(Placed { since, left: self.pool.left() })
     }
 
     /// The maps that an adapter has a slot in, where it is on the device.
@@ -375,6 +415,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     }
 
     fn current(&self, batch: &Batch<D>) -> Result<()> {
+        ensure(batch.engine == self.id, "batch", "one of this engine", "another engine's")?;
         let found = format!("generation {}", batch.generation);
         ensure(batch.generation == self.generation, "batch", &format!("one of generation {}: make it anew", self.generation), found)
     }

@@ -10,11 +10,20 @@ pub struct Pool {
     /// The most adapters on the device at once.
     limit: u32,
     maps: Vec<Map>,
-    /// Of every adapter on the device: its slot in each map that it is in.
-    resident: HashMap<AdapterId, HashMap<usize, u32>>,
+    resident: HashMap<AdapterId, Stay>,
     /// When each adapter was last asked for.
     used: HashMap<AdapterId, u64>,
     clock: u64,
+    /// How many adapters have left the device so far.
+    left: u64,
+}
+
+/// An adapter on the device.
+struct Stay {
+    /// When it came; of no two stays the same.
+    since: u64,
+    /// Its slot in each map that it is in.
+    slots: HashMap<usize, u32>,
 }
 
 struct Map {
@@ -43,7 +52,7 @@ impl Pool {
         let maps = members.iter().map(|&members| Map::new(limit.min(members as u32).max(1), members)).collect();
         // With no limit in bytes, adapters that are added later may all stay too.
         let limit = if limit_bytes.is_none() { u32::MAX } else { limit };
-        Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0 })
+        Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0, left: 0 })
     }
 
     /// Maps there are.
@@ -88,7 +97,17 @@ impl Pool {
 
     /// The adapter's slot in a map.
     pub fn slot(&self, id: AdapterId, map: usize) -> Option<u32> {
-        self.resident.get(&id)?.get(&map).copied()
+        self.resident.get(&id)?.slots.get(&map).copied()
+    }
+
+    /// When the adapter came to the device, where it has been since: one that left and came back came at another time.
+    pub fn since(&self, id: AdapterId) -> Option<u64> {
+        self.resident.get(&id).map(|stay| stay.since)
+    }
+
+    /// How many adapters have left the device so far: while it stays the same, all are where they were.
+    pub fn left(&self) -> u64 {
+        self.left
     }
 
     /// Notes that the adapter is asked for.
@@ -108,13 +127,16 @@ impl Pool {
             self.evict(oldest);
         }
         let slots: Vec<(usize, u32)> = maps.iter().filter_map(|&map| self.maps[map].free.pop().map(|slot| (map, slot))).collect();
-        self.resident.insert(id, slots.iter().copied().collect());
+        self.clock += 1;
+        self.resident.insert(id, Stay { since: self.clock, slots: slots.iter().copied().collect() });
         Ok(slots)
     }
 
     /// Frees the adapter's slots.
     pub fn evict(&mut self, id: AdapterId) {
-        for (map, slot) in self.resident.remove(&id).unwrap_or_default() {
+        let Some(stay) = self.resident.remove(&id) else { return };
+        self.left += 1;
+        for (map, slot) in stay.slots {
             self.maps[map].free.push(slot);
         }
     }
@@ -127,7 +149,7 @@ impl Pool {
 
     /// Frees every slot of a map whose memory was replaced: whoever was in it is no longer on the device.
     pub fn evict_map(&mut self, map: usize) {
-        let held: Vec<AdapterId> = self.resident.iter().filter(|(_, slots)| slots.contains_key(&map)).map(|(id, _)| *id).collect();
+        let held: Vec<AdapterId> = self.resident.iter().filter(|(_, stay)| stay.slots.contains_key(&map)).map(|(id, _)| *id).collect();
         for id in held {
             self.evict(id);
         }
@@ -158,6 +180,12 @@ mod tests {
         pool.admit(AdapterId(2), &[0], &ids(&[2])).unwrap();
         assert!(pool.is_resident(AdapterId(0)) && !pool.is_resident(AdapterId(1)));
         assert_ne!(pool.slot(AdapterId(0), 0), pool.slot(AdapterId(2), 0));
+        assert_eq!((pool.left(), pool.since(AdapterId(1))), (1, None));
+        // Back in the place that it left, it has not been there since.
+        let before = pool.since(AdapterId(2));
+        pool.evict(AdapterId(2));
+        pool.admit(AdapterId(2), &[0], &ids(&[2])).unwrap();
+        assert!(pool.left() == 2 && pool.since(AdapterId(2)) > before);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> 
 
     // The work is recorded once. Then the mix of adapters changes under it, as it does in a server.
     let first = mix();
-    let batch = engine.batch(session, &ids(&first))?;
+    let mut batch = engine.batch(session, &ids(&first))?;
     let graph = session.capture(|session| {
         groups.iter().enumerate().try_for_each(|(at, group)| {
             let targets: Vec<Target<'_, B>> = group
@@ -114,7 +114,7 @@ fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> 
     let mut totals = Totals::default();
     let mut base_only_tokens = 0;
     for mix in [first, mix()] {
-        engine.update(session, &batch, &ids(&mix))?;
+        engine.update(session, &mut batch, &ids(&mix))?;
         clear(session, &buffers)?;
         session.replay(&graph)?;
         base_only_tokens = mix.iter().filter(|at| at.is_none()).count();
