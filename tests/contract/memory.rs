@@ -19,6 +19,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("a part of a buffer is only that part", parts),
         ("an operation on parts leaves the rest alone", parts_as_operands),
         ("indices are copied from page-locked memory", pinned),
+        ("an update of several indices stays inside them", alone),
         ("codes are repeated on the device", repeated),
         ("zero bytes are legal", zero_bytes),
         ("out of memory is an error, and work goes on", out_of_memory),
@@ -64,6 +65,20 @@ fn pinned<B: Backend>(device: &Arc<B>) -> Result<()> {
     // Freed while the copy may still be under way.
     drop(host);
     assert_eq!(session.read(&target)?, bytes);
+    Ok(())
+}
+
+fn alone<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let [before, after] = [[0, 1, -1, 2], [2, 2, 1, 0]].map(|ids| TokenAdapters::new(&ids, 3));
+    let (before, after) = (before?, after?);
+    // Made by itself, it has no room behind it, as one of several has.
+    let index = session.index(&before)?;
+    session.update_indices(&[index.clone()], &[after.clone()])?;
+    assert_eq!(session.read_index(&index)?, *after.words());
+    let pinned = session.pin_indices(&[before.clone()])?;
+    session.update_indices_pinned(&[index.clone()], &pinned)?;
+    assert_eq!(session.read_index(&index)?, *before.words());
     Ok(())
 }
 

@@ -114,14 +114,16 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     /// The memory of indices that were packed together; nothing where there are none.
     fn together(indices: &[Self], shapes: &[H::Shape]) -> Result<Option<Slice<D>>> {
         let Some(first) = indices.first() else { return Ok(None) };
-        let mut end = 0;
+        // Where the last one ends: one that was made by itself has no room behind it.
+        let (mut start, mut end) = (0, 0);
         for (n, index) in indices.iter().enumerate() {
-            let together = D::buffer_id(&index.slice.buffer) == D::buffer_id(&first.slice.buffer) && index.slice.offset == end;
+            let together = D::buffer_id(&index.slice.buffer) == D::buffer_id(&first.slice.buffer) && index.slice.offset == start;
             let same = indices.len() == shapes.len() && shapes.get(n) == Some(&index.shape);
             if !(together && same) {
                 return Err(Error::invalid(H::NAME, "the indices packed together, each of its own shape", format!("index {n} of {}", shapes.len())));
             }
-            end = (end + index.slice.len).next_multiple_of(PACKED_ALIGN);
+            end = start + index.slice.len;
+            start = end.next_multiple_of(PACKED_ALIGN);
         }
         Ok(Some(Slice { buffer: first.slice.buffer.clone(), offset: 0, len: end }))
     }
@@ -156,12 +158,12 @@ fn places<H: HostIndex>(hosts: &[H]) -> (Vec<(u64, u64)>, u64) {
     (hosts.iter().map(place).collect(), at)
 }
 
-/// What lies there.
+/// What lies there, to the end of the last.
 fn packed_bytes<H: HostIndex>(hosts: &[H]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for host in hosts {
-        bytes.extend_from_slice(bytemuck::cast_slice(&host.words()));
         bytes.resize(bytes.len().next_multiple_of(PACKED_ALIGN as usize), 0);
+        bytes.extend_from_slice(bytemuck::cast_slice(&host.words()));
     }
     bytes
 }
