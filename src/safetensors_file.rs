@@ -4,8 +4,11 @@
 //! tensors. The `safetensors` crate reads the header and checks that the tensors cover the data with no hole and no
 //! overlap; sizes against the file, and values, are checked here.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use half::{bf16, f16};
 pub use safetensors::Dtype;
@@ -39,25 +42,45 @@ pub struct TensorInfo {
     pub range: Range<usize>,
 }
 
+/// What a file holds: read when asked for, and not mapped, as a mapped file that another program cuts short kills the process
+/// that looks at it. A tensor is copied anyway before it is checked, so that no decision rests twice on bytes that may change.
 #[derive(Debug)]
 enum Bytes {
-    Mapped(memmap2::Mmap),
-    Owned(Vec<u8>),
+    /// On disk, and its length when it was opened.
+    File(Mutex<File>, u64),
+    Memory(Vec<u8>),
 }
 
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+impl Bytes {
+    fn len(&self) -> u64 {
         match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
+            Self::File(_, len) => *len,
+            Self::Memory(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// A copy of the bytes of `range`.
+    fn read(&self, range: Range<u64>) -> std::io::Result<Vec<u8>> {
+        let outside = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        if range.start > range.end || range.end > self.len() {
+            return Err(outside());
+        }
+        match self {
+            Self::File(file, _) => {
+                let mut bytes = vec![0; usize::try_from(range.end - range.start).map_err(|_| outside())?];
+                // A place to read from is all that the lock guards, and every reader sets its own first.
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                file.seek(SeekFrom::Start(range.start))?;
+                file.read_exact(&mut bytes)?;
+                Ok(bytes)
+            }
+            Self::Memory(bytes) => Ok(bytes[range.start as usize..range.end as usize].to_vec()),
         }
     }
 }
 
 impl TensorFile {
-    /// Maps the file and checks its header; reads nothing else.
+    /// Opens the file and checks its header; reads nothing else.
     ///
     /// # Errors
     /// [`Error::Io`] where the system refuses; [`Error::Input`] for what is not a whole safetensors file.
@@ -69,16 +92,9 @@ impl TensorFile {
             let found = if found.is_dir() { "a folder" } else { "a device or a pipe" };
             return Err(Error::input(path, format!("expected a safetensors file, found {found}")));
         }
-        if found.len() == 0 {
-            return Err(Error::input(path, "expected a safetensors file, found an empty file"));
-        }
-        let file = std::fs::File::open(path).map_err(Error::io(path, "open"))?;
-        // SAFETY: the map is read-only and private to `Bytes`. Another process that writes the file could change the
-        // mapped bytes under us, so no decision rests on them twice: the header is copied before it is parsed, and a
-        // tensor before it is checked and decoded; both work on the copies. This crate itself only ever replaces such
-        // files by renaming, which leaves a mapped one as it was.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
-        Self::parse(path.into(), Bytes::Mapped(map))
+        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        let len = file.metadata().map_err(Error::io(path, "read"))?.len();
+        Self::parse(path.into(), Bytes::File(Mutex::new(file), len))
     }
 
     /// The same for a file that is already in memory; `path` is what errors name.
@@ -86,28 +102,31 @@ impl TensorFile {
     /// # Errors
     /// [`Error::Input`] for what is not a whole safetensors file.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
-        Self::parse(path.as_ref().into(), Bytes::Owned(bytes))
+        Self::parse(path.as_ref().into(), Bytes::Memory(bytes))
     }
 
     fn parse(path: PathBuf, bytes: Bytes) -> Result<Self> {
         let fault = |problem: String| Error::input(&path, problem);
-        let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else {
-            return Err(fault(format!("expected a safetensors file, found {} bytes, fewer than its header length takes", bytes.len())));
-        };
-        let length = u64::from_le_bytes(*length);
+        let (size, start) = (bytes.len(), LENGTH_BYTES as u64);
+        if size < start {
+            let found = if size == 0 { "an empty file".into() } else { format!("{size} bytes, fewer than its header length takes") };
+            return Err(fault(format!("expected a safetensors file, found {found}")));
+        }
+        let read = |range| bytes.read(range).map_err(Error::io(&path, "read"));
+        let length = read(0..start)?.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
         if length > MAX_HEADER_BYTES {
             return Err(fault(format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found {length}: not a safetensors file, or a damaged one")));
         }
-        let Some(header) = bytes.get(..LENGTH_BYTES + length as usize) else {
-            return Err(fault(format!("the header says {length} bytes, but the file has {}: it was cut short", bytes.len())));
-        };
-        let header = header.to_vec();
-        // Parsed from the copy, and not by the crate's own entry for whole files, whose sum of sizes can overflow.
+        if start + length > size {
+            return Err(fault(format!("the header says {length} bytes, but the file has {size}: it was cut short")));
+        }
+        let header = read(0..start + length)?;
+        // Not by the crate's own entry for whole files, whose sum of sizes can overflow.
         let metadata: Metadata = serde_json::from_slice(&header[LENGTH_BYTES..]).map_err(|error| fault(format!("the header is not sound: {error}")))?;
         let expected = (header.len() as u64).checked_add(metadata.data_len() as u64);
-        if expected != Some(bytes.len() as u64) {
+        if expected != Some(size) {
             let expected = expected.map_or_else(|| "more bytes than can be".to_owned(), |sum| format!("{sum} bytes"));
-            return Err(fault(format!("the header describes {expected}, but the file has {}: cut short, or something was added", bytes.len())));
+            return Err(fault(format!("the header describes {expected}, but the file has {size}: cut short, or something was added")));
         }
         Ok(Self { path, bytes, header, metadata })
     }
@@ -119,12 +138,12 @@ impl TensorFile {
 
     /// Bytes of the file.
     pub fn len(&self) -> u64 {
-        self.bytes.len() as u64
+        self.bytes.len()
     }
 
     /// Never: a file without a byte is refused.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len() == 0
     }
 
     /// The header's own bytes, its length in front, as they were when the file was opened.
@@ -152,11 +171,10 @@ impl TensorFile {
     /// A copy of a tensor's bytes.
     ///
     /// # Errors
-    /// A tensor that is not there.
+    /// A tensor that is not there; a file that cannot be read, as one that was cut short since it was opened.
     pub fn bytes(&self, name: &str) -> Result<(TensorInfo, Vec<u8>)> {
         let info = self.info(name).ok_or_else(|| Error::input_item(&self.path, name, "expected this tensor, found none of that name"))?;
-        let bytes = self.bytes.get(info.range.clone()).ok_or_else(|| Error::input_item(&self.path, name, "its bytes lie outside the file"))?;
-        let bytes = bytes.to_vec();
+        let bytes = self.bytes.read(info.range.start as u64..info.range.end as u64).map_err(Error::io(&self.path, "read"))?;
         Ok((info, bytes))
     }
 
@@ -256,6 +274,17 @@ mod tests {
             let error = file(&header, &data).unwrap().floats("x").unwrap_err().to_string();
             assert!(error.contains("test.safetensors") && error.contains("x:"), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_while_it_is_open_is_an_error() {
+        let header = r#"{"x":{"dtype":"F16","shape":[4096],"data_offsets":[0,8192]}}"#;
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 8192]].concat()).unwrap();
+        let open = TensorFile::open(&path).unwrap();
+        assert_eq!(open.floats("x").unwrap().2.len(), 4096);
+        File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        assert!(matches!(open.floats("x"), Err(Error::Io { .. })));
     }
 
     #[test]

@@ -162,7 +162,7 @@ fn what_does_not_fit_together_is_not_written() {
 }
 
 #[test]
-fn a_mapped_file_reads_like_one_in_memory() {
+fn a_file_on_disk_reads_like_one_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.s2lc");
     let (population, bytes) = small();

@@ -5,9 +5,8 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use crate::imports::split_at_commas;
 use crate::source::File;
 
-/// Files outside `backends/` where `unsafe` may stand: the front door that vouches for every launch, and the memory
-/// map of files.
-const UNSAFE_FILES: &[&str] = &["src/session.rs", "src/safetensors_file.rs"];
+/// Files outside `backends/` where `unsafe` may stand: the front door, which vouches for every launch.
+const UNSAFE_FILES: &[&str] = &["src/session.rs"];
 
 /// Lines above an `unsafe` within which its reason must stand.
 const REASON_WITHIN: usize = 8;

@@ -45,7 +45,7 @@ use crate::error::{Error, Result};
 use crate::safetensors_file::{Dtype, TensorFile};
 use stored::Streams;
 
-/// An open bundle: the header is in memory, the rest is mapped and read when asked for.
+/// An open bundle: the header is in memory, the rest is read when asked for.
 #[derive(Debug)]
 pub struct Bundle {
     file: TensorFile,
