@@ -73,12 +73,12 @@ fn alone<B: Backend>(device: &Arc<B>) -> Result<()> {
     let [before, after] = [[0, 1, -1, 2], [2, 2, 1, 0]].map(|ids| TokenAdapters::new(&ids, 3));
     let (before, after) = (before?, after?);
     // Made by itself, it has no room behind it, as one of several has.
-    let index = session.index(&before)?;
-    session.update_indices(&[index.clone()], &[after.clone()])?;
-    assert_eq!(session.read_index(&index)?, *after.words());
-    let pinned = session.pin_indices(&[before.clone()])?;
-    session.update_indices_pinned(&[index.clone()], &pinned)?;
-    assert_eq!(session.read_index(&index)?, *before.words());
+    let alone = [session.index(&before)?];
+    session.update_indices(&alone, std::slice::from_ref(&after))?;
+    assert_eq!(session.read_index(&alone[0])?, *after.words());
+    let pinned = session.pin_indices(std::slice::from_ref(&before))?;
+    session.update_indices_pinned(&alone, &pinned)?;
+    assert_eq!(session.read_index(&alone[0])?, *before.words());
     Ok(())
 }
 
