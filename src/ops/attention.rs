@@ -1,5 +1,6 @@
-//! `O = softmax(scale · Q · Kᵀ + mask) · V` for each head, with an online softmax: one pass over K and V, a running
-//! maximum and sum in f32, no score matrix in memory.
+//! `O = softmax(scale · Q · Kᵀ + mask) · V` for each head, with an online softmax (Milakov and Gimelshein, arXiv:1805.02867;
+//! FlashAttention, arXiv:2205.14135): one pass over K and V, a running maximum and sum in f32, no score matrix in memory.
+//! Heads of queries may share a head of keys (arXiv:2305.13245), and K and V may lie in pages (arXiv:2309.06180).
 //!
 //! Query `i` of a sequence stands at position `i + kv_len − q_len`. Causal: it sees key `j` where `j ≤ position`.
 //! Window `w`: also `j ≥ position − w` and, when not causal, `j ≤ position + w`. Masks combine; in the block-sparse

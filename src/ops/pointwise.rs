@@ -168,6 +168,7 @@ impl Op for Pointwise {
         ensure(self.columns > 0, "pointwise: columns", "at least 1", self.columns)?;
         expect_size("pointwise: x", &[self.x_rows(), self.columns, self.dtype.size()])?;
         expect_size("pointwise: y", &[self.rows, self.stride().max(self.columns), self.dtype.size()])?;
+        expect_size("pointwise: residual", &[self.residual_rows().unwrap_or(0), self.columns, self.dtype.size()])?;
         ensure(self.stride() >= self.columns, "pointwise: stride", &format!("at least {} columns", self.columns), self.stride())?;
         match self.kind {
             Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } | Kind::EmbeddingNorm { eps, .. } => {

@@ -149,7 +149,7 @@ impl Factors {
     /// What they take on a device, in bytes: what is read in place of K, or of V.
     pub fn bytes(self, dtype: DType, tokens: u64, width: u64) -> u64 {
         let side = |factor: Factor, d: u64| factor.bytes(1, d, self.rank, dtype.size() as f64) as u64;
-        side(self.coefficients, tokens) + side(self.basis, width)
+        side(self.coefficients, tokens).saturating_add(side(self.basis, width))
     }
 }
 
@@ -179,9 +179,9 @@ impl Op for PrefixAttention {
         let rebuilt = self.tokens as f64 * [self.key, self.value].map(|factors| factors.flops(self.width())).iter().sum::<f64>();
         let rows = self.rows() as f64;
         let passes = if self.join { 2.0 } else { 1.0 };
-        let heads = rows * (self.head_dim * self.dtype.size()) as f64;
-        let factors: u64 = [self.key, self.value].map(|factors| factors.bytes(self.dtype, self.tokens, self.width())).iter().sum();
-        let bytes = heads + passes * (heads + 4.0 * rows) + factors as f64;
+        let heads = rows * self.head_dim as f64 * self.dtype.size() as f64;
+        let factors: f64 = [self.key, self.value].map(|factors| factors.bytes(self.dtype, self.tokens, self.width()) as f64).iter().sum();
+        let bytes = heads + passes * (heads + 4.0 * rows) + factors;
         Cost { executed_flops: plain.executed_flops + rebuilt, useful_flops: plain.useful_flops + rebuilt, bytes, ..plain }
     }
 

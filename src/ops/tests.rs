@@ -7,6 +7,7 @@ use super::*;
 use crate::dtype::DType;
 use crate::ops::attention::Form;
 use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
+use crate::ops::prefix_attention::Factors;
 
 /// Small sizes, and every power of two with its neighbours.
 fn size() -> impl Strategy<Value = u64> {
@@ -87,9 +88,12 @@ proptest! {
         let base = 1e4f32.to_bits();
         let in_place = pointwise::Kind::RopeInPlace { head_dim: rank, base, stride: x_stride };
         let embedding = pointwise::Kind::Embedding { vocabulary: adapters };
-        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding] {
+        let sum = pointwise::Kind::EmbeddingNorm { vocabulary: adapters, places: rank as u32, eps: 0 };
+        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding, sum] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
+        let factors = Factors { rank: rank % 1100, coefficients: input, basis: output };
+        sane(&PrefixAttention::new(DType::F16, tokens, [u64::from(adapters % 9), 1], [d_in, d_out], x_stride % 300, [factors; 2]))?;
     }
 
     #[test]
@@ -135,4 +139,16 @@ fn a_row_is_bounded_where_there_is_none() {
     assert!(CodebookGemm { x_stride: far, ..CodebookGemm::s2lc(DType::F16, 0, [4, 4, 2], 1, CodeWidth::Four) }.validate().is_err());
     let kind = pointwise::Kind::RopeInPlace { head_dim: 4, base: 1e4f32.to_bits(), stride: far };
     assert!(Pointwise { dtype: DType::F16, rows: 0, columns: 4, kind }.validate().is_err());
+}
+
+#[test]
+fn sums_and_products_of_legal_sizes_stay_in_range() {
+    let dense = Factor::Dense { bases: 1 };
+    let factors = Factors { rank: 1024, coefficients: dense, basis: dense };
+    let prefix = PrefixAttention::new(DType::F16, 1, [1, 1], [1, (1 << 52) - 1], 1, [factors; 2]);
+    assert!(prefix.validate().is_ok());
+    assert!(prefix.cost().bytes > 1e19, "each factor is below 2^63, all four are not");
+    // The second table is the larger one: 2^32 rows of 2^33 columns.
+    let kind = pointwise::Kind::EmbeddingNorm { vocabulary: 1, places: u32::MAX, eps: 0 };
+    assert!(Pointwise { dtype: DType::F16, rows: 1, columns: 1 << 33, kind }.validate().is_err());
 }
