@@ -20,6 +20,7 @@ out=${OUT:-target/bench}
 python=${PYTHON:-python3}
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(attention linear projections mlp layer adapters published)
+command -v "$trifuse" >/dev/null || { echo "error: $trifuse is not there: cargo build --release --features cuda" >&2; exit 1; }
 mkdir -p "$out"
 failed=0 cut=0
 # Parts of the time that a suite has, to one of its peers; and all parts that are ahead.

@@ -7,7 +7,8 @@ whole arrays and masks where the crate goes element by element. Run from the roo
     python3 scripts/make_vectors.py [FOLDER]
     python3 scripts/make_vectors.py FOLDER --random N --seed S     # N cases of drawn shapes and flags, for `trifuse verify`
 
-The same files come out every time (NumPy's legacy generator is frozen).
+NumPy's legacy generator is frozen, so that the same values are drawn every time. The last bits of its sums depend on the kernels
+that its BLAS has for a processor: `./check vectors` compares with those that made the committed files.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     scripts/recall_picture.py docs/adapters.md docs/pictures/recall.svg
 """
 
+import argparse
 import math
 import re
-import sys
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 720, 300, 60, 34, 70
 COLOURS = {"A": "#1f5fa8", "B": "#b5541c"}
@@ -29,7 +29,12 @@ def rows(text):
 
 
 def main():
-    table = list(rows(open(sys.argv[1], encoding="utf-8").read()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", help="the page that has the tables")
+    parser.add_argument("picture", help="the SVG file to write")
+    arguments = parser.parse_args()
+    with open(arguments.page, encoding="utf-8") as file:
+        table = list(rows(file.read()))
     sizes = [size for _, _, size, _, _ in table if size]
     low, high = math.log10(min(sizes)) - 0.1, math.log10(max(sizes)) + 0.1
     panel = (WIDTH - LEFT - GAP - 20) / 2
@@ -76,7 +81,7 @@ def main():
     for number, (name, colour) in enumerate(COLOURS.items()):
         out.append(f'<text x="{x + panel - 90:.1f}" y="{TOP + 10 + 14 * number}" fill="{colour}">● {name}  ○ calibrated</text>')
     out.append("</svg>")
-    with open(sys.argv[2], "w", encoding="utf-8") as file:
+    with open(arguments.picture, "w", encoding="utf-8") as file:
         file.write("\n".join(out) + "\n")
 
 

@@ -21,7 +21,9 @@ for source in "${sources[@]}"; do
     folder=$(mktemp -d)
     tar -xf "$source" -C "$folder" || { echo "error: $source is no archive" >&2; exit 1; }
   elif [ ! -d "$source" ]; then
-    echo "$source is not there"
+    echo "$source is not there" >&2
+    # Stages that were not run leave no folder; what somebody names is meant.
+    [ $# -eq 0 ] || exit 1
     continue
   fi
   # Reports of other variants lie in folders of their own, and belong to no table.
