@@ -303,6 +303,32 @@ fn a_batch_whose_adapters_lost_their_room_is_refused_until_they_are_back() {
 }
 
 #[test]
+fn a_batch_that_failed_leaves_nothing_behind() {
+    let (mut session, mut population) = (session(), population(&on(Rung::SharedInput)));
+    // The adapters' own basis is not the first: one cannot be taken for the other.
+    for shared in population.projections.values_mut() {
+        let mut other = shared.input_bases[0].clone();
+        other.data.reverse();
+        shared.input_bases.insert(0, other);
+    }
+    let projections = population.adapters.values_mut().flat_map(|adapter| adapter.projections.values_mut());
+    projections.for_each(|projection| projection.input = EncodedFactor::Shared(1));
+    let mut engine = open(&mut session, &population, None);
+    let names = ["rust", "", "rust"];
+    let all = ids(&engine, &names);
+    // Nothing is written while launches are recorded: the adapters do not get to the device.
+    assert!(session.capture(|session| engine.batch(session, &all).map(drop)).is_err());
+    assert_close(&answer(&mut session, &mut engine, &names), &exact(&population, &names));
+
+    let mut batch = engine.batch(&mut session, &all).unwrap();
+    let none = vec![None; names.len()];
+    assert!(session.capture(|session| engine.update(session, &mut batch, &none)).is_err());
+    assert_close(&serve(&mut session, &mut engine, &batch), &exact(&population, &names));
+    engine.remove(engine.adapter("rust").unwrap()).unwrap();
+    assert!(engine.check(&batch).is_err(), "it still holds what it held before");
+}
+
+#[test]
 fn what_belongs_to_another_engine_is_refused() {
     let (mut session, population) = (session(), population(&on(Rung::SharedInput)));
     let [mut own, mut other] = [(); 2].map(|()| open(&mut session, &population, None));

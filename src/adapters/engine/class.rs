@@ -275,11 +275,13 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
 fn put_factor<D: Device>(session: &mut Session<D>, store: &mut Store<D>, dtype: DType, slot: u32, factor: Option<&EncodedFactor>, scale: f32) -> Result<()> {
     match (store, factor) {
         (Store::Shared { basis_of, bases, host, .. }, Some(EncodedFactor::Shared(basis))) => {
-            if host[slot as usize] != *basis as i32 {
-                host[slot as usize] = *basis as i32;
-                session.update_index(basis_of, &BasisOf::new(host, *bases)?)?;
+            let (own, before) = (*basis as i32, host[slot as usize]);
+            if own == before {
+                return Ok(());
             }
-            Ok(())
+            host[slot as usize] = own;
+            // What did not get to the device must not be taken for what is there.
+            BasisOf::new(host, *bases).and_then(|index| session.update_index(basis_of, &index)).inspect_err(|_| host[slot as usize] = before)
         }
         (Store::Coded { codes, codebooks }, Some(EncodedFactor::Coded(CodedColumns { d, columns, codebook }))) => {
             session.update_adapter(codes, slot, &AdapterCodes::new(*d as u32, None, columns)?)?;

@@ -100,9 +100,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let mut passes = Vec::with_capacity(routing.top);
         for choice in 0..routing.top {
             let (ids, gates) = routing.pass(choice);
-            let maps = session.indices(&self.words(&ids)?)?;
-            let batch = Batch { engine: self.id, tokens: ids.len(), generation: self.generation, placed: placed.clone(), maps };
-            passes.push((batch, session.upload(&gates)?));
+            passes.push((self.batch_of(session, &ids, placed.clone())?, session.upload(&gates)?));
         }
         Ok(Mixture { passes })
     }
@@ -120,8 +118,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let placed = self.settle(session, &routing.experts)?;
         for (choice, (batch, on_device)) in mixture.passes.iter_mut().enumerate() {
             let (ids, gates) = routing.pass(choice);
-            batch.placed = placed.clone();
-            session.update_indices(&batch.maps, &self.words(&ids)?)?;
+            self.replace(session, batch, &ids, placed.clone())?;
             session.write(on_device, bytemuck::cast_slice(&gates))?;
         }
         Ok(())

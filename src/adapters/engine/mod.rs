@@ -4,6 +4,7 @@
 //! launch. A pool of bounded size holds the adapters in use on the device; the least recently used make room, and
 //! come back from the bundle.
 
+mod batch;
 mod class;
 mod delta;
 mod mixture;
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use batch::Batch;
 use class::{Class, Form};
 pub use mixture::{Mixture, Routing};
 use pool::Pool;
@@ -28,7 +30,6 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
-use crate::ops::index::{Index, TokenAdapters};
 use crate::ops::{CodebookGemmArgs, ScaledBy, codebook_gemm::CodebookSlice};
 use crate::session::{Plan, Session};
 
@@ -64,39 +65,10 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     prepared: HashMap<Vec<String>, Option<Prepared<D>>>,
 }
 
-/// The adapters of a batch's tokens, on the device. Its contents may change between replays of a captured graph.
-///
-/// Where the pool is smaller than the population, another batch may take the room of this one's adapters; [`Engine::update`] brings
-/// them back. [`Engine::apply`] refuses a batch that has lost any. A captured graph cannot: before a replay, ask [`Engine::check`]
-/// where other batches were made since.
-pub struct Batch<D: Device> {
-    engine: u64,
-    tokens: usize,
-    generation: u64,
-    placed: Placed,
-    maps: Vec<Index<TokenAdapters, D>>,
-}
-
-/// Which adapters a batch found on the device.
-#[derive(Clone)]
-struct Placed {
-    /// Since when each had been there.
-    since: Vec<(AdapterId, u64)>,
-    /// How many had left it by then.
-    left: u64,
-}
-
 /// Numbers of engines and of adapters: none is given twice.
 fn numbers(count: usize) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(count as u64, Ordering::Relaxed)
-}
-
-impl<D: Device> Batch<D> {
-    /// Tokens of the batch.
-    pub fn tokens(&self) -> usize {
-        self.tokens
-    }
 }
 
 /// One projection of [`Engine::apply`]: `y` gets the delta added.
@@ -249,44 +221,6 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(())
     }
 
-    /// Puts the adapters of a batch on the device, one id a token, `None` for the base model alone.
-    ///
-    /// # Errors
-    /// An adapter that is not known; more adapters than the pool holds at once.
-    pub fn batch(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Batch<D>> {
-        let placed = self.settle(session, ids)?;
-        let hosts = self.words(ids)?;
-        Ok(Batch { engine: self.id, tokens: ids.len(), generation: self.generation, placed, maps: session.indices(&hosts)? })
-    }
-
-    /// Changes the adapters of a batch in place: graphs captured with it see them at their next replay.
-    ///
-    /// # Errors
-    /// As [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
-    pub fn update(&mut self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
-        ensure(ids.len() == batch.tokens, "batch", &format!("{} tokens", batch.tokens), ids.len())?;
-        self.current(batch)?;
-        batch.placed = self.settle(session, ids)?;
-        session.update_indices(&batch.maps, &self.words(ids)?)
-    }
-
-    /// Whether a batch can be applied, and graphs that were captured with it replayed.
-    ///
-    /// # Errors
-    /// A batch of another engine, or from before the last growth; an adapter of it that another batch took the room of, or that was removed.
-    pub fn check(&self, batch: &Batch<D>) -> Result<()> {
-        self.current(batch)?;
-        let Placed { since, left } = &batch.placed;
-        if *left == self.pool.left() {
-            return Ok(());
-        }
-        let gone = since.iter().find(|(id, since)| self.pool.since(*id) != Some(*since));
-        gone.map_or(Ok(()), |(gone, _)| {
-            let name = self.names.iter().find(|(_, id)| *id == gone).map_or("one that was removed", |(name, _)| name);
-            Err(Error::invalid("batch", "adapters that have been on the device since it was made: update it first", format!("{name}, which left")))
-        })
-    }
-
     /// `y += ΔW_a(t) · x[t]` for every target; all read the same `x [tokens, d_in]`, rows `x_stride` elements apart.
     /// Targets whose adapters share a form share a launch. Does not block; may be captured.
     ///
@@ -365,44 +299,10 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         session.run(&self.plans[&op], &args)
     }
 
-    /// Makes every adapter of `ids` resident.
-    fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Placed> {
-        let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        for &id in &wanted {
-            self.pool.touch(id);
-        }
-        for &id in wanted.iter().filter(|&&id| !self.pool.is_resident(id)).collect::<Vec<_>>() {
-            let adapter = self.load(id)?;
-            let slots = self.pool.admit(id, &self.maps_of(&adapter), &wanted)?;
-            self.version += 1;
-            for class in &mut self.classes {
-                if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
-                    let projection = class.holds(&adapter, &self.shared);
-                    // What is there in part must not be taken for the adapter by the next batch.
-                    class.put(session, slot, projection).inspect_err(|_| self.pool.evict(id))?;
-                }
-            }
-        }
-        let since = wanted.into_iter().filter_map(|id| Some((id, self.pool.since(id)?))).collect();
-        Ok(Placed { since, left: self.pool.left() })
-    }
-
     /// The maps that an adapter has a slot in, where it is on the device.
     fn maps_of(&self, adapter: &EncodedAdapter) -> Vec<usize> {
         let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.shared).is_some()).map(Class::map).collect();
         maps.into_iter().collect()
-    }
-
-    /// Each map's words for adapters that are resident.
-    fn words(&self, ids: &[Option<AdapterId>]) -> Result<Vec<TokenAdapters>> {
-        (0..self.pool.maps())
-            .map(|map| {
-                let slots: Vec<i32> = ids.iter().map(|id| id.and_then(|id| self.pool.slot(id, map)).map_or(-1, |slot| slot as i32)).collect();
-                TokenAdapters::new(&slots, self.pool.capacity(map))
-            })
-            .collect()
     }
 
     fn load(&self, id: AdapterId) -> Result<Arc<EncodedAdapter>> {
@@ -412,12 +312,6 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name);
         let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
         self.source.adapter(name).map(Arc::new)
-    }
-
-    fn current(&self, batch: &Batch<D>) -> Result<()> {
-        ensure(batch.engine == self.id, "batch", "one of this engine", "another engine's")?;
-        let found = format!("generation {}", batch.generation);
-        ensure(batch.generation == self.generation, "batch", &format!("one of generation {}: make it anew", self.generation), found)
     }
 }
 

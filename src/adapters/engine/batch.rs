@@ -1,0 +1,131 @@
+//! Batches: which adapter each token uses, and where on the device it was when the batch was made.
+
+use super::{AdapterId, Engine};
+use crate::backend::Kernel;
+use crate::device::Device;
+use crate::error::{Error, Result, ensure};
+use crate::ops::CodebookGemm;
+use crate::ops::index::{Index, TokenAdapters};
+use crate::session::Session;
+
+/// The adapters of a batch's tokens, on the device. Its contents may change between replays of a captured graph.
+///
+/// Where the pool is smaller than the population, another batch may take the room of this one's adapters; [`Engine::update`] brings
+/// them back. [`Engine::apply`] refuses a batch that has lost any. A captured graph cannot: before a replay, ask [`Engine::check`]
+/// where other batches were made since.
+pub struct Batch<D: Device> {
+    engine: u64,
+    pub(super) tokens: usize,
+    generation: u64,
+    placed: Placed,
+    pub(super) maps: Vec<Index<TokenAdapters, D>>,
+}
+
+/// Which adapters a batch found on the device.
+#[derive(Clone)]
+pub(super) struct Placed {
+    /// Since when each had been there.
+    since: Vec<(AdapterId, u64)>,
+    /// How many had left it by then.
+    left: u64,
+}
+
+impl<D: Device> Batch<D> {
+    /// Tokens of the batch.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+}
+
+impl<D: Kernel<CodebookGemm>> Engine<D> {
+    /// Puts the adapters of a batch on the device, one id a token, `None` for the base model alone.
+    ///
+    /// # Errors
+    /// An adapter that is not known; more adapters than the pool holds at once.
+    pub fn batch(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Batch<D>> {
+        let placed = self.settle(session, ids)?;
+        self.batch_of(session, ids, placed)
+    }
+
+    /// Changes the adapters of a batch in place: graphs captured with it see them at their next replay.
+    ///
+    /// # Errors
+    /// As [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
+    pub fn update(&mut self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
+        ensure(ids.len() == batch.tokens, "batch", &format!("{} tokens", batch.tokens), ids.len())?;
+        self.current(batch)?;
+        let placed = self.settle(session, ids)?;
+        self.replace(session, batch, ids, placed)
+    }
+
+    /// Whether a batch can be applied, and graphs that were captured with it replayed.
+    ///
+    /// # Errors
+    /// A batch of another engine, or from before the last growth; an adapter of it that another batch took the room of, or that was removed.
+    pub fn check(&self, batch: &Batch<D>) -> Result<()> {
+        self.current(batch)?;
+        let Placed { since, left } = &batch.placed;
+        if *left == self.pool.left() {
+            return Ok(());
+        }
+        let gone = since.iter().find(|(id, since)| self.pool.since(*id) != Some(*since));
+        gone.map_or(Ok(()), |(gone, _)| {
+            let name = self.names.iter().find(|(_, id)| *id == gone).map_or("one that was removed", |(name, _)| name);
+            Err(Error::invalid("batch", "adapters that have been on the device since it was made: update it first", format!("{name}, which left")))
+        })
+    }
+
+    /// The batch of `ids`, which are on the device.
+    pub(super) fn batch_of(&self, session: &mut Session<D>, ids: &[Option<AdapterId>], placed: Placed) -> Result<Batch<D>> {
+        let maps = session.indices(&self.words(ids)?)?;
+        Ok(Batch { engine: self.id, tokens: ids.len(), generation: self.generation, placed, maps })
+    }
+
+    /// Makes a batch that of `ids`, which are on the device. One that cannot be written stays what it was.
+    pub(super) fn replace(&self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>], placed: Placed) -> Result<()> {
+        session.update_indices(&batch.maps, &self.words(ids)?)?;
+        batch.placed = placed;
+        Ok(())
+    }
+
+    /// Makes every adapter of `ids` resident.
+    pub(super) fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Placed> {
+        let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        for &id in &wanted {
+            self.pool.touch(id);
+        }
+        for &id in wanted.iter().filter(|&&id| !self.pool.is_resident(id)).collect::<Vec<_>>() {
+            let adapter = self.load(id)?;
+            let slots = self.pool.admit(id, &self.maps_of(&adapter), &wanted)?;
+            self.version += 1;
+            for class in &mut self.classes {
+                if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
+                    let projection = class.holds(&adapter, &self.shared);
+                    // What is there in part must not be taken for the adapter by the next batch.
+                    class.put(session, slot, projection).inspect_err(|_| self.pool.evict(id))?;
+                }
+            }
+        }
+        let since = wanted.into_iter().filter_map(|id| Some((id, self.pool.since(id)?))).collect();
+        Ok(Placed { since, left: self.pool.left() })
+    }
+
+    /// Each map's words for adapters that are resident.
+    fn words(&self, ids: &[Option<AdapterId>]) -> Result<Vec<TokenAdapters>> {
+        (0..self.pool.maps())
+            .map(|map| {
+                let slots: Vec<i32> = ids.iter().map(|id| id.and_then(|id| self.pool.slot(id, map)).map_or(-1, |slot| slot as i32)).collect();
+                TokenAdapters::new(&slots, self.pool.capacity(map))
+            })
+            .collect()
+    }
+
+    /// That a batch is this engine's, of its arrays as they are.
+    pub(super) fn current(&self, batch: &Batch<D>) -> Result<()> {
+        ensure(batch.engine == self.id, "batch", "one of this engine", "another engine's")?;
+        let found = format!("generation {}", batch.generation);
+        ensure(batch.generation == self.generation, "batch", &format!("one of generation {}: make it anew", self.generation), found)
+    }
+}
