@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         _ => return Err(Error::invalid("arguments", "FOLDER [CALIBRATION HELD_OUT]", format!("{arguments:?}"))),
     };
     let adapters = open_all(&[folder])?;
-    let sources: Vec<Source<'_>> = adapters.iter().map(|a| Source { name: &a.name, config: &a.config, modules: &a.modules }).collect();
+    let sources: Vec<Source<'_>> = adapters.iter().map(Source::from).collect();
     let before: u64 = adapters.iter().flat_map(|a| a.modules.values()).map(|lora| lora.bytes()).sum();
     println!("{} adapters, {before} bytes\n", adapters.len());
     println!("| asked | file bytes | times smaller | cos(ΔW) mean | least | in the basis | output error, held out | greatest | bits | rungs | seconds |");

@@ -94,7 +94,7 @@ impl Visit for Check {
                 other => {
                     let folder = self.adapters.join(other.trim_start_matches("emb.").replacen('.', "/", 1));
                     let lora = LoraAdapter::open(folder)?;
-                    let source = Source { name: &lora.name, config: &lora.config, modules: &lora.modules };
+                    let source = Source::from(&lora);
                     let options = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..Default::default() };
                     encoder.attach(Box::new(encode(&[source], &options, &|_, _| {})?))?;
                     Some(encoder.adapter(&lora.name)?)

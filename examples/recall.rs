@@ -89,7 +89,7 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
-    adapters.iter().map(|a| Source { name: &a.name, config: &a.config, modules: &a.modules }).collect()
+    adapters.iter().map(Source::from).collect()
 }
 
 /// The settings of the table, from nothing lost to little kept.

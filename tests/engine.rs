@@ -34,7 +34,7 @@ fn population(options: &EncodeOptions) -> Population {
     for adapter in &mut adapters {
         adapter.modules.retain(|module, _| module == QUERY || module == KEY);
     }
-    let sources: Vec<Source<'_>> = adapters.iter().map(|a| Source { name: &a.name, config: &a.config, modules: &a.modules }).collect();
+    let sources: Vec<Source<'_>> = adapters.iter().map(Source::from).collect();
     encode(&sources, options, &|_, _| ()).unwrap()
 }
 

@@ -162,7 +162,7 @@ fn check_place(path: &Path, force: bool) -> Result<()> {
 
 /// The adapters as the encoder takes them.
 pub fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
-    adapters.iter().map(|adapter| Source { name: &adapter.name, config: &adapter.config, modules: &adapter.modules }).collect()
+    adapters.iter().map(Source::from).collect()
 }
 
 /// The bytes of a bundle of `adapters` that meets `options`.

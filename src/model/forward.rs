@@ -10,7 +10,7 @@ use super::layer::{Pass, apart};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
-use crate::adapters::engine::{AdapterId, Engine, EngineOptions, Source};
+use crate::adapters::engine::{AdapterId, AdapterSource, Engine, EngineOptions};
 use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -103,7 +103,7 @@ impl<D: Backend> Encoder<D> {
     ///
     /// # Errors
     /// Adapters of another model, by the first projection that does not fit; those of [`Engine::open`].
-    pub fn attach(&mut self, source: Box<dyn Source>) -> Result<()> {
+    pub fn attach(&mut self, source: Box<dyn AdapterSource>) -> Result<()> {
         for (path, shared) in source.projections()? {
             self.config.fits(&path, [shared.d_out as u64, shared.d_in as u64])?;
         }

@@ -28,7 +28,7 @@ pub fn one_layer(adapters: &[LoraAdapter]) -> Vec<LoraAdapter> {
 
 /// Encodes adapters as they came from their folders.
 pub fn encode_all(adapters: &[LoraAdapter], options: &EncodeOptions) -> Result<Population> {
-    let sources: Vec<Source<'_>> = adapters.iter().map(|adapter| Source { name: &adapter.name, config: &adapter.config, modules: &adapter.modules }).collect();
+    let sources: Vec<Source<'_>> = adapters.iter().map(Source::from).collect();
     encode(&sources, options, &|_, _| ())
 }
 

@@ -37,7 +37,7 @@ pub fn adapters(places: &[&str]) -> Vec<LoraAdapter> {
 
 /// The same adapters encoded; with the options' default of nothing asked, not at all.
 pub fn population(adapters: &[LoraAdapter], options: &EncodeOptions) -> Result<Population> {
-    let sources: Vec<Source<'_>> = adapters.iter().map(|a| Source { name: &a.name, config: &a.config, modules: &a.modules }).collect();
+    let sources: Vec<Source<'_>> = adapters.iter().map(Source::from).collect();
     encode(&sources, options, &|_, _| {})
 }
 

@@ -25,7 +25,7 @@ use rayon::prelude::*;
 
 use crate::adapters::bundle;
 use crate::adapters::encoded::{EncodedAdapter, Population, Rung, SharedProjection};
-use crate::adapters::peft::Lora;
+use crate::adapters::peft::{Lora, LoraAdapter};
 use crate::error::{Error, Result, ensure};
 use basis::basis_bytes;
 use draft::{Member, Setting};
@@ -43,6 +43,12 @@ pub struct Source<'a> {
     pub config: &'a serde_json::Value,
     /// By module path.
     pub modules: &'a BTreeMap<String, Lora>,
+}
+
+impl<'a> From<&'a LoraAdapter> for Source<'a> {
+    fn from(adapter: &'a LoraAdapter) -> Self {
+        Self { name: &adapter.name, config: &adapter.config, modules: &adapter.modules }
+    }
 }
 
 /// Called after each projection with how many are done and how many there are, from any thread.

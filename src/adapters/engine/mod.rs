@@ -21,7 +21,7 @@ use class::{Class, Form};
 pub use mixture::{Mixture, Routing};
 use pool::Pool;
 use prepared::Prepared;
-pub use source::Source;
+pub use source::AdapterSource;
 use source::unknown;
 
 use super::encoded::{EncodedAdapter, EncodedProjection, SharedProjection};
@@ -50,7 +50,7 @@ pub struct EngineOptions {
 pub struct Engine<D: Kernel<CodebookGemm>> {
     id: u64,
     dtype: DType,
-    source: Box<dyn Source>,
+    source: Box<dyn AdapterSource>,
     shared: BTreeMap<String, SharedProjection>,
     /// Adapters that were added while running: not in the source.
     added: HashMap<AdapterId, Arc<EncodedAdapter>>,
@@ -86,7 +86,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     ///
     /// # Errors
     /// A pool too small for a single adapter; a source that cannot be read; no device memory.
-    pub fn open(session: &mut Session<D>, source: Box<dyn Source>, options: EngineOptions) -> Result<Self> {
+    pub fn open(session: &mut Session<D>, source: Box<dyn AdapterSource>, options: EngineOptions) -> Result<Self> {
         let shared = source.projections()?;
         for projection in shared.values() {
             projection.shape()?;

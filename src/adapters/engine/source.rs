@@ -7,7 +7,7 @@ use super::super::encoded::{EncodedAdapter, Population, SharedProjection};
 use crate::error::{Error, Result};
 
 /// Where encoded adapters come from: a population in memory, or a bundle that is read adapter by adapter.
-pub trait Source: Send {
+pub trait AdapterSource: Send {
     /// What all adapters share, by module path.
     fn projections(&self) -> Result<BTreeMap<String, SharedProjection>>;
     /// The names of the adapters, sorted.
@@ -16,7 +16,7 @@ pub trait Source: Send {
     fn adapter(&self, name: &str) -> Result<EncodedAdapter>;
 }
 
-impl Source for Population {
+impl AdapterSource for Population {
     fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
         Ok(self.projections.clone())
     }
@@ -30,7 +30,7 @@ impl Source for Population {
     }
 }
 
-impl Source for Bundle {
+impl AdapterSource for Bundle {
     fn projections(&self) -> Result<BTreeMap<String, SharedProjection>> {
         Self::projections(self).map(|(path, _)| Ok((path.to_owned(), self.shared(path)?))).collect()
     }
