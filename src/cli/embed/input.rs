@@ -9,6 +9,9 @@ use trifuse::{Error, Result};
 /// The longest line that is kept; a longer one is refused, not held in memory.
 const MAX_LINE: usize = 16 << 20;
 
+/// Bytes of the lines that are taken together, about: they are in memory until their embeddings are written.
+const MAX_WINDOW: usize = 4 * MAX_LINE;
+
 /// The lines of a stream.
 pub struct Lines {
     reader: Box<dyn BufRead>,
@@ -28,11 +31,12 @@ impl Lines {
         Self { reader, path: path.into() }
     }
 
-    /// The next `count` lines, or as many as there are; each as it is meant, or why it cannot be used.
+    /// The next `count` lines, fewer where they are long, or as many as there are; each as it is meant, or why it cannot be used.
     pub fn take(&mut self, count: usize) -> Result<Vec<Result<Request, String>>> {
-        let mut lines = Vec::new();
-        while lines.len() < count {
+        let (mut lines, mut bytes) = (Vec::new(), 0);
+        while lines.len() < count && bytes < MAX_WINDOW {
             let Some(line) = self.line().map_err(Error::io(&self.path, "read"))? else { break };
+            bytes += line.as_ref().map_or(0, Vec::len);
             lines.push(line.and_then(|line| request(&line)));
         }
         Ok(lines)
@@ -100,6 +104,13 @@ mod tests {
         }
         assert_eq!(rest[6].as_ref().unwrap().text, "last");
         assert!(lines.take(1).unwrap().is_empty());
+    }
+
+    #[test]
+    fn few_long_lines_are_held_at_once() {
+        let line = [vec![b'x'; MAX_LINE], vec![b'\n']].concat();
+        let mut lines = Lines::new(Box::new(std::io::Cursor::new(line.repeat(5))), Path::new("-"));
+        assert_eq!([4, 1, 0].map(|_| lines.take(100).unwrap().len()), [4, 1, 0]);
     }
 
     #[test]
