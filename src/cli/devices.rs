@@ -72,7 +72,7 @@ fn choose(choice: &Choice, entries: &[Entry]) -> Result<Chosen, String> {
     match (device < entry.devices.len(), &entry.reason) {
         (true, _) => Ok(Chosen { backend, device, why }),
         (false, Some(reason)) => Err(reason.clone()),
-        (false, None) => Err(format!("{backend}:{device}: expected a device from 0 to {}, found none of that number", entry.devices.len() - 1)),
+        (false, None) => Err(format!("there is no {backend}:{device}: devices are numbered from 0 to {}", entry.devices.len() - 1)),
     }
 }
 
