@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::Config;
 use super::laid_out::LaidOut;
@@ -13,7 +14,7 @@ use super::weights::Weights;
 use crate::adapters::engine::{AdapterId, AdapterSource, Engine, EngineOptions};
 use crate::backend::Backend;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ensure};
 use crate::session::Session;
 
 /// Classes of batches that are kept ready; past that all are dropped and made anew as they come.
@@ -74,7 +75,14 @@ pub struct Encoder<D: Backend> {
     engine: Option<Engine<D>>,
     arena: Option<Arena<D>>,
     classes: HashMap<Shape, Class<D>>,
-    number: u64,
+    /// The batch whose embeddings the buffers hold, which all classes share; 0 where it is none's.
+    held: u64,
+}
+
+/// The number of a batch: no encoder gives another the same.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<D: Backend> Encoder<D> {
@@ -86,7 +94,7 @@ impl<D: Backend> Encoder<D> {
         let config = Config::open(folder)?;
         let mut session = Session::new(device)?;
         let weights = Weights::open(&mut session, folder, &config, options.dtype)?;
-        Ok(Self { session, config, options, weights, engine: None, arena: None, classes: HashMap::new(), number: 0 })
+        Ok(Self { session, config, options, weights, engine: None, arena: None, classes: HashMap::new(), held: 0 })
     }
 
     /// The model's sizes and rules.
@@ -163,7 +171,8 @@ impl<D: Backend> Encoder<D> {
         }
     }
 
-    /// Puts a batch on the device; [`run`](Self::run) may then run it any number of times, until another of its class comes.
+    /// Puts a batch on the device; [`run`](Self::run) may then run it any number of times, until another of its class comes, or one
+    /// that is larger than any before.
     ///
     /// # Errors
     /// No rows; a row with no tokens or more than the model allows; an id that is not in the table; more adapters than the
@@ -175,7 +184,7 @@ impl<D: Backend> Encoder<D> {
     fn load(&mut self, batch: &LaidOut, watched: bool) -> Result<Prepared> {
         let LaidOut { shape, count, tokens, ids, positions, places, adapters } = batch;
         self.make_room(shape, watched)?;
-        self.number += 1;
+        let number = number();
         let session = &mut self.session;
         match self.classes.get_mut(shape) {
             Some(class) => {
@@ -187,17 +196,17 @@ impl<D: Backend> Encoder<D> {
                 if let (Some(engine), Some(batch)) = (&mut self.engine, &mut class.adapters) {
                     engine.update(session, batch, adapters)?;
                 }
-                class.loaded = self.number;
+                class.loaded = number;
             }
             None => {
                 let batch = self.engine.as_mut().map(|engine| engine.batch(session, adapters)).transpose()?;
                 let arena = self.arena.as_ref().ok_or_else(|| Error::invalid("batch", "room for it", "none"))?;
                 let mut class = Class::new(session, &self.config, arena, *shape, [ids, positions], places, batch)?;
-                class.loaded = self.number;
+                class.loaded = number;
                 self.classes.insert(*shape, class);
             }
         }
-        Ok(Prepared { shape: *shape, count: *count, tokens: *tokens, number: self.number })
+        Ok(Prepared { shape: *shape, count: *count, tokens: *tokens, number })
     }
 
     /// Makes sure that the buffers hold a batch of that class.
@@ -220,7 +229,8 @@ impl<D: Backend> Encoder<D> {
     /// Runs a batch. Does not block. The second batch of a class is captured, and the next ones are replayed.
     ///
     /// # Errors
-    /// Another batch of the same class was prepared since, or one whose adapters took the room of this one's; a device that fails.
+    /// Another batch of the same class, or a larger one, was prepared since, or one whose adapters took the room of this one's; a device
+    /// that fails.
     pub fn run(&mut self, batch: &Prepared) -> Result<()> {
         self.run_watched(batch, None)
     }
@@ -237,6 +247,13 @@ impl<D: Backend> Encoder<D> {
     }
 
     fn run_watched<'w>(&mut self, batch: &Prepared, watch: Option<&'w mut Watch<'w>>) -> Result<()> {
+        self.held = 0;
+        self.launch(batch, watch)?;
+        self.held = batch.number;
+        Ok(())
+    }
+
+    fn launch<'w>(&mut self, batch: &Prepared, watch: Option<&'w mut Watch<'w>>) -> Result<()> {
         let Self { session, config, options, weights, engine, classes, .. } = self;
         let class = classes.get_mut(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
@@ -264,16 +281,17 @@ impl<D: Backend> Encoder<D> {
         Ok(())
     }
 
-    /// The embeddings of a batch that was run, `[rows, hidden]`. Blocks.
+    /// The embeddings of the batch that was run last, `[rows, hidden]`. Blocks.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Another batch was run since, or prepared in its class; a device that fails.
     pub fn read(&mut self, batch: &Prepared) -> Result<Vec<f32>> {
         let bytes = self.read_bytes(batch)?;
         Ok(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())
     }
 
     fn read_bytes(&mut self, batch: &Prepared) -> Result<Vec<u8>> {
+        ensure(self.held == batch.number, "batch", "the one that was run last", "another")?;
         let class = self.classes.get(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
         let bytes = batch.count as u64 * self.config.hidden * self.options.dtype.size();
