@@ -6,7 +6,7 @@ use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, 
 use super::params::params;
 use super::{
     Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_sm90_parts, attention_sm90_quartet,
-    attention_sm90_rotated, attention_split, attention_split_boxes,
+    attention_sm90_rotated, attention_sm90_steps, attention_split, attention_split_boxes,
 };
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -19,12 +19,13 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 9] = [
+const VARIANTS: [Variant<Attention>; 10] = [
     // The block-sparse form alone.
     attention_sm90_parts::VARIANT,
     // Rows that do not start on multiples of 16 bytes.
     attention_sm90_rotated::VARIANT,
     attention_sm90_quartet::VARIANT,
+    attention_sm90_steps::VARIANT,
     attention_sm90::VARIANT,
     attention_short::VARIANT,
     attention_split_boxes::VARIANT,

@@ -5,7 +5,7 @@ use super::attention_lists as lists;
 use super::attention_pairs::Pairs;
 use super::attention_repack::{Repack, Rows};
 use super::attention_sm80 as sm80;
-use super::attention_sm90_order::{OneTile, band, by_steps, cluster, shares_keys};
+use super::attention_sm90_order::{OneTile, band, cluster, shares_keys};
 use super::attention_sm90_tile::{GROUP, LISTED, PANEL, ROWS, Tile, TmaParams, WIDEST, units, work};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
 use super::tma::{Layout, Promotion, Swizzle, TensorMap};
@@ -107,9 +107,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let tile = Tile::of(op, plan.target.units);
+    let shared = shares_keys(op, tile, plan.target.units);
+    let box_keys = if shared { tile.keys() / 2 } else { tile.keys() };
     // SAFETY: the caller's promise.
-    let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile)? }) else { return Ok(()) };
-    if shares_keys(op, tile, plan.target.units) {
+    let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile, box_keys)? }) else { return Ok(()) };
+    if shared {
         // Pairs of tiles, all alike: each cluster takes as many, in turn.
         params.common.tiles = params.common.tiles.div_ceil(2);
         params.work = (op.batch * op.heads) as u32 * params.common.tiles;
@@ -118,14 +120,8 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
         // SAFETY: the caller's promise.
         return unsafe { plan.launch(queue, "attention_sm90_neighbours", &launch, &params) };
     }
-    let alone = if by_steps(op, plan.target.units) {
-        let entry = if op.form.is_sparse() { "attention_sm90_blocks_by_steps" } else { "attention_sm90_by_steps" };
-        Some((entry, [op.q_len.div_ceil(GROUP) as u32, op.heads as u32, op.batch as u32]))
-    } else {
-        let order = OneTile::of(op, tile, plan.target.units).filter(|_| writes_16_bytes(&params.common));
-        order.map(|order| (order.entry(), order.grid(op, params.common.tiles)))
-    };
-    if let Some((entry, grid)) = alone {
+    if let Some(order) = OneTile::of(op, tile, plan.target.units).filter(|_| writes_16_bytes(&params.common)) {
+        let (entry, grid) = (order.entry(), order.grid(op, params.common.tiles));
         let launch = Launch { grid, shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(1, tile.threads()) };
         // SAFETY: the caller's promise.
         return unsafe { plan.launch(queue, entry, &launch, &params) };
@@ -146,7 +142,8 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
 }
 
 /// Puts into the queue what comes before the kernel: copies of operands, the plan of blocks of 64. Gives what the kernel takes, with no
-/// counter yet; nothing where operands start anywhere, and another kernel has taken all of the work.
+/// counter yet, K and V in boxes of `box_keys`, half as many where blocks are of 64; nothing where operands start anywhere, and another kernel
+/// has taken all of the work.
 ///
 /// # Safety
 /// As [`Kernel::launch`](crate::backend::Kernel::launch); `workspace` has [`own_bytes`], and the plan's module the kernels of `tile`.
@@ -157,6 +154,7 @@ pub(crate) unsafe fn ready(
     workspace: &Slice<Cuda>,
     args: &AttentionArgs<Cuda>,
     tile: Tile,
+    box_keys: u64,
 ) -> Result<Option<TmaParams>> {
     let (copies, pairs) = (copies(op), Pairs::of(op, ROWS));
     let part = |at: u64, bytes: u64| workspace.part(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
@@ -179,7 +177,7 @@ pub(crate) unsafe fn ready(
         unsafe { pairs.launch(queue, plan, room, common.index)? };
     }
     let [q, k, v] = Rows::of(op);
-    let box_keys = if pairs.is_some() || shares_keys(op, tile, plan.target.units) { tile.keys() / 2 } else { tile.keys() };
+    let box_keys = if pairs.is_some() { box_keys / 2 } else { box_keys };
     let map =
         |rows: &Rows, box_rows, width, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows, width).layout(op.dtype).encode_at(start) };
     let q_map = map(&q, GROUP, PANEL, starts[0])?;

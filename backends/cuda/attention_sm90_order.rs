@@ -16,8 +16,10 @@ const MOST_ROUNDS: u64 = 4;
 const SIDE_BY_SIDE_BYTES: u64 = 40 << 20;
 /// Blocks in a row of lists up to which a long row among short ones costs less than cutting it would.
 const SHORT_LISTS: u32 = 32;
-/// Steps of a tile up to which its groups share it rather than blocks of a cluster, which read keys for twice as many rows.
-const MOST_GROUP_STEPS: u64 = 16;
+/// Steps of a tile up to which its groups share it rather than four blocks of a cluster: those have fewer steps each, and wait longer for each other.
+const MOST_GROUP_STEPS: u64 = 32;
+/// Parts of a chip (GPCs) in which clusters lie.
+const PARTS: u64 = 8;
 
 /// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
 pub(crate) fn band(op: &Attention) -> u64 {
@@ -34,10 +36,11 @@ fn mean_steps(op: &Attention) -> u64 {
     }
 }
 
-/// Blocks that share the keys of a tile: as many as fill the GPU, as long as each has four steps.
+/// Blocks that share the keys of a tile: as many as fill the GPU at once, as long as each has four steps. A cluster lies in one part of the chip,
+/// whose multiprocessors are an even number: some of each part may be left over.
 pub(crate) fn cluster(op: &Attention, units: u32) -> u64 {
     let steps = mean_steps(op);
-    [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
+    [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size + PARTS * (size - 2) <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
 /// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of the second-level
@@ -98,15 +101,15 @@ impl OneTile {
     }
 }
 
-/// Whether both groups of a block have the same 64 rows and take every second step of them, where there are fewer tiles than multiprocessors: blocks
-/// that share a tile wait for each other longer.
+/// Whether the groups of a block have the same 64 rows and share their steps, where there are fewer tiles than multiprocessors: blocks that share a
+/// tile wait for each other longer.
 pub(crate) fn by_steps(op: &Attention, units: u32) -> bool {
-    let tiles = op.batch * op.heads * op.q_len.div_ceil(GROUP);
+    let (tiles, shared) = (op.batch * op.heads * op.q_len.div_ceil(GROUP), cluster(op, units));
     let short = match op.form {
-        Form::Blocks(shape) => u64::from(shape.block) == ROWS && (shape.kv_blocks <= SHORT_LISTS || cluster(op, units) == 2),
+        Form::Blocks(shape) => u64::from(shape.block) == ROWS && (shape.kv_blocks <= SHORT_LISTS || shared == 2),
         _ => matches!(op.form, Form::Dense),
     };
-    short && op.head_dim <= NARROW && tiles <= units.into() && cluster(op, units) <= 2 && mean_steps(op) <= MOST_GROUP_STEPS
+    short && op.head_dim <= NARROW && tiles <= units.into() && (shared <= 2 || shared == 4 && mean_steps(op) <= MOST_GROUP_STEPS)
 }
 
 #[cfg(test)]
@@ -121,7 +124,8 @@ mod tests {
     fn few_tiles_are_shared_by_clusters() {
         let op = |heads, queries, keys| Attention::dense(DType::F16, 1, [heads, heads], [queries, keys], 64);
         let of = |heads, queries, keys| cluster(&op(heads, queries, keys), UNITS);
-        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 2048, 4096), of(8, 512, 512)), (1, 2, 8, 1));
+        assert_eq!((of(32, 4096, 4096), of(1, 8192, 8192), of(1, 1024, 4096), of(8, 512, 512)), (1, 2, 8, 1));
+        assert_eq!((of(1, 2048, 4096), of(1, 4096, 4096)), (4, 2), "more of four and eight may not find room at once");
     }
 
     #[test]
@@ -161,7 +165,10 @@ mod tests {
         let of = |op: &Attention| by_steps(op, UNITS);
         assert!(of(&op(31, 204)) && of(&op(63, 800)) && !of(&op(63, 300)) && !of(&op(89, 1600)), "rows of very different lengths, many tiles");
         let whole = |heads, tokens| Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], 64);
-        assert!(of(&whole(4, 512)) && of(&whole(4, 2048)) && !of(&whole(2, 4096)) && !of(&whole(1, 2048)), "many steps, clusters of four");
+        assert!(
+            of(&whole(4, 512)) && of(&whole(2, 4096)) && of(&whole(1, 4096)) && !of(&Attention { q_len: 1024, ..whole(1, 8192) }),
+            "many steps of a cluster"
+        );
         assert!(!of(&Attention { head_dim: 128, ..op(31, 204) }), "no room for four steps");
     }
 

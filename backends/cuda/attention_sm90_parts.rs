@@ -194,7 +194,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let cut = Cut::of(&plan.op, plan.target.units).map_err(|reason| Error::unsupported("attention", reason))?;
     let tile = Tile::of(op, plan.target.units);
     // SAFETY: the caller's promise.
-    let Some(mut tiles) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile)? }) else { return Ok(()) };
+    let Some(mut tiles) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile, tile.keys())? }) else { return Ok(()) };
     tiles.queue = address(workspace);
     let entry = if tiles.pairs == 0 { "attention_sm90_block_parts" } else { "attention_sm90_pair_parts" };
     let grid = blocks((cut.parts * cut.copies).min(plan.target.units.into()));

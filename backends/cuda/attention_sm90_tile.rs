@@ -91,7 +91,7 @@ impl Tile {
         if self.held <= LISTED { 2 } else { 1 }
     }
 
-    /// Steps in the ring of keys. Of narrow heads two groups may take every second step each, and have to have the next one under way.
+    /// Steps in the ring of keys.
     const fn stages(self) -> u64 {
         if self.held <= NARROW && self.consumers == 2 { 4 } else { 2 }
     }
@@ -172,13 +172,11 @@ const LISTED_ENTRIES: [&str; 10] = [
     pairs::ENTRY,
     lists::ENTRY,
 ];
-const NARROW_ENTRIES: [&str; 11] = [
+const NARROW_ENTRIES: [&str; 9] = [
     "attention_sm90",
     "attention_sm90_plain",
     "attention_sm90_halves",
-    "attention_sm90_by_steps",
     "attention_sm90_blocks",
-    "attention_sm90_blocks_by_steps",
     "attention_sm90_pairs",
     "attention_sm80_narrow",
     repack::ENTRY,

@@ -7,7 +7,7 @@
 //
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
 // under the products of its neighbours. Where tiles are few each block has one (`Plain`, `Halves`), in a quarter of the code. Where there are
-// fewer than multiprocessors, the groups of a block share the keys of one (`BySteps`), or the blocks of a cluster do (`join_output`).
+// fewer than multiprocessors the blocks of a cluster share the keys of one (`join_output`).
 
 #include "attention/lists.cuh"
 #ifndef ROTATE_ROWS
@@ -70,18 +70,17 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
     const AttentionParams &p = order.p.common;
     Shared &shared = *stage.shared;
     f32 factor = p.scale * 1.4426950409f;
-    // Where the group's rows begin in a tile, and from one of its steps to the next.
-    u32 own_rows = BY_STEPS<Order> ? 0 : group * 64;
-    constexpr i32 STRIDE = BY_STEPS<Order> ? CONSUMERS : 1;
+    // Where the group's rows begin in a tile.
+    u32 own_rows = group * 64;
     u64 q_tiles = wgmma_descriptor(shared_address(stage.q) + own_rows * ROW_BYTES, 16, PATTERN, SWIZZLE_128);
     u64 k_tiles = wgmma_descriptor(shared_address(stage.k), 16, PATTERN, SWIZZLE_128);
     u64 v_tiles = wgmma_descriptor(shared_address(stage.v), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128);
-    u32 count = BY_STEPS<Order> ? group : 0;
+    u32 count = 0;
 
 #pragma unroll 1
     for (u32 turn = 0;; turn++) {
         u32 place = turn % Q_STAGES;
-        await(&shared.q_full[place][own_rows / 64], turn / Q_STAGES % 2);
+        await(&shared.q_full[place][group], turn / Q_STAGES % 2);
         // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
         u32 work = ONE_TILE<Order> ? 0 : shuffle_from(threadIdx.x % 32 == 0 ? shared.work[turn % TOLD_TILES] : 0, 0);
         if (work == ~0u) {
@@ -111,8 +110,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         Rows rows;
         // Steps after the first that both groups multiply, in turn.
-        i32 turns = BY_STEPS<Order> ? 0 : block.steps.last - block.steps.first, first = block.first_row + i32(own_rows);
-        block.steps.last -= BY_STEPS<Order> ? i32(group) : 0;
+        i32 turns = block.steps.last - block.steps.first, first = block.first_row + i32(own_rows);
         if constexpr (IN_HALVES<Order>) {
             i32 early = Halves::early_row(p, block.first_row), own = Plain::last_step(p, block.mask, early + 64);
             first = group > 0 ? early : block.first_row;
@@ -169,9 +167,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
             }
-            for (i32 step = block.steps.last - STRIDE; step >= block.steps.first; step -= STRIDE) {
+            for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
                 Scores s;
-                u32 next = count + STRIDE;
+                u32 next = count + 1;
                 await(shared.k_there(next % STAGES), next / STAGES % 2);
                 // Where the other group is behind, or done, nobody waits for it.
                 bool in_turn = TAKES_TURNS<Order> || step - block.steps.first < turns;
@@ -244,7 +242,7 @@ constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 
 static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
 
 template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
-    constexpr u32 READERS = (BY_STEPS<Order> ? 1 : CONSUMERS) * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
+    constexpr u32 READERS = CONSUMERS * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
     Stage stage;
     stage.q = tiles;
     stage.k = stage.q + Q_STAGES * Q_BYTES;
@@ -406,19 +404,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_bl
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_128>(Tiles{p}, tiles);
 }
-
-#if HEAD_DIM <= 64
-// Few tiles of them.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks_by_steps(const __grid_constant__ TmaParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<BLOCKS_OF_128>(BySteps{p}, tiles);
-}
-
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_by_steps(const __grid_constant__ TmaParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(BySteps{p}, tiles);
-}
-#endif
 
 // Only the listed blocks of 64, by the plan of `attention_pairs`.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pairs(const __grid_constant__ TmaParams p) {

@@ -157,17 +157,29 @@ __device__ __forceinline__ Steps share_of(Steps all, u32 rank, u32 size) {
     return {all.first + i32(count * rank / size), all.first + i32(count * (rank + 1) / size) - 1};
 }
 
+// The head whose keys a block's queries see.
+__device__ __forceinline__ u32 kv_head_of(const AttentionParams &p, const Block &block) {
+    return p.heads == p.kv_heads ? block.head : block.head / (u32(p.heads) / u32(p.kv_heads));
+}
+
+// Queries and keys of a listed block, but for those of 64.
+constexpr i32 LISTED_BLOCK = 128;
+
+// The lists that a block's head has.
+__device__ __forceinline__ u32 pattern_of(const AttentionParams &p, const Block &block) {
+    return p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? block.head : block.batch * u32(p.heads) + block.head;
+}
+
 // The listed blocks of which a row sees something, or of the part that is asked for.
 __device__ __forceinline__ Steps listed_steps(const AttentionParams &p, const Block &block, i32 seen_first, i32 seen_end, u32 part = 0, u32 parts = 1) {
-    u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? block.head : block.batch * u32(p.heads) + block.head;
-    const i32 *row = p.index + u64(pattern) * (p.q_blocks + 1) + u32(block.first_row) / BLOCK_ROWS, *columns = block_columns(p);
+    const i32 *row = p.index + u64(pattern_of(p, block)) * (p.q_blocks + 1) + u32(block.first_row) / LISTED_BLOCK, *columns = block_columns(p);
     Steps steps = {row[0], row[1] - 1};
     steps = parts == 1 ? steps : share_of(steps, part, parts);
     if (p.causal || p.window >= 0) {
-        while (steps.last >= steps.first && columns[steps.last] * BLOCK_KEYS >= seen_end) {
+        while (steps.last >= steps.first && columns[steps.last] * LISTED_BLOCK >= seen_end) {
             steps.last--;
         }
-        while (steps.last >= steps.first && (columns[steps.first] + 1) * BLOCK_KEYS <= seen_first) {
+        while (steps.last >= steps.first && (columns[steps.first] + 1) * LISTED_BLOCK <= seen_first) {
             steps.first++;
         }
     }
@@ -182,8 +194,7 @@ struct TilePairs {
 
 __device__ __forceinline__ TilePairs pairs_of(const TmaParams &params, const Block &block) {
     const AttentionParams &p = params.common;
-    u32 pattern = p.patterns == 1 ? 0 : p.patterns == u32(p.heads) ? block.head : block.batch * u32(p.heads) + block.head;
-    u32 tile = u32(block.first_row) / BLOCK_ROWS;
+    u32 pattern = pattern_of(p, block), tile = u32(block.first_row) / BLOCK_ROWS;
     PairPlan plan = pair_plan(params.pairs, p.patterns, params.region);
     i32 begin = pair_begin(p.index + u64(pattern) * (p.q_blocks + 1), pattern, params.region, tile);
     return {plan, begin, plan.counts[pattern * p.tiles + tile]};

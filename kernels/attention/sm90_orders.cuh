@@ -83,77 +83,13 @@ struct Halves : Alone {
     static __device__ __forceinline__ i32 early_row(const AttentionParams &p, i32 late_row) { return (2 * i32(p.tiles) - 1) * 64 - late_row; }
 };
 
-// 64 rows for both groups, which take every second step, where tiles are few: the second leaves its sums to the first. By tiles, heads and
-// sequences.
-struct BySteps {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
-    const TmaParams &p;
-
-    template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {
-        u32 at = threadIdx.x * 32;
-        if (LISTED == BLOCKS_OF_128 && at < p.common.capacity) {
-            // What is read next, but for the longest of lists.
-            prefetch_line(block_columns(p.common) + at);
-            prefetch_line(block_kinds(p.common) + at);
-        }
-    }
-    __device__ __forceinline__ u32 total() const { return 1; }
-    template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
-        const AttentionParams &all = p.common;
-        Block block = {blockIdx.z, blockIdx.y, i32(blockIdx.x) * 64, mask_of(all, i32(all.q_len), i32(all.kv_len)), {}};
-        i32 last_row = block.first_row + 64 < i32(all.q_len) ? block.first_row + 63 : i32(all.q_len) - 1;
-        i32 first = block.mask.first(block.first_row), end = block.mask.end(last_row);
-        if constexpr (LISTED == BLOCKS_OF_128) {
-            block.steps = listed_steps(all, block, first, end);
-        } else {
-            block.steps = {first / BLOCK_KEYS, first < end ? (end - 1) / BLOCK_KEYS : first / BLOCK_KEYS - 1};
-        }
-        return block;
-    }
-    __device__ __forceinline__ void put(const Stage &stage, const Block &block, u32, Rows &rows, Output &o, u32 group, char *room) const {
-        // Behind the 64 rows of Q in its first panel, and where a second tile of Q would be; each lane finds its own there.
-        float4 *sums = (float4 *)(stage.q + 64 * ROW_BYTES) + threadIdx.x % 128, *kept = (float4 *)(stage.q + Q_BYTES) + threadIdx.x % 128;
-        if (group > 0) {
-            *sums = {rows.most[0], rows.most[1], rows.total[0], rows.total[1]};
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 8; i++) {
-                kept[i * 128] = {o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]};
-            }
-            named_barrier_arrive(1, 256);
-            return;
-        }
-        named_barrier_sync(1, 256);
-        float4 other = *sums;
-        f32 most[2] = {other.x, other.y}, total[2] = {other.z, other.w}, own[2], theirs[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            f32 above = fmaxf(rows.most[r], most[r]), base = above == -infinity() ? 0.0f : above;
-            own[r] = exp2_fast(rows.most[r] - base);
-            theirs[r] = exp2_fast(most[r] - base);
-            rows.most[r] = above;
-            rows.total[r] = rows.total[r] * own[r] + total[r] * theirs[r];
-        }
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i++) {
-            float4 four = kept[i * 128];
-            o[4 * i] = o[4 * i] * own[0] + four.x * theirs[0];
-            o[4 * i + 1] = o[4 * i + 1] * own[0] + four.y * theirs[0];
-            o[4 * i + 2] = o[4 * i + 2] * own[1] + four.z * theirs[1];
-            o[4 * i + 3] = o[4 * i + 3] * own[1] + four.w * theirs[1];
-        }
-        finish_output(p.common, block, rows, o, room);
-    }
-};
-
 template <class Order> constexpr bool IN_HALVES = false;
 template <> constexpr bool IN_HALVES<Halves> = true;
-template <class Order> constexpr bool BY_STEPS = false;
-template <> constexpr bool BY_STEPS<BySteps> = true;
 // Whether only a group's first step, that of its last keys, has some that not every row sees.
 template <class Order> constexpr bool HIDES_ONCE = IN_HALVES<Order>;
 template <> constexpr bool HIDES_ONCE<Plain> = true;
 // Whether the groups always take turns at the tensor cores.
-template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order> && !BY_STEPS<Order>;
-template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order> || BY_STEPS<Order>;
+template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order>;
+template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order>;
 // Whether the blocks of a cluster may share the keys of a tile, and join it.
 template <class Order> constexpr bool JOINED = !ROTATED && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;

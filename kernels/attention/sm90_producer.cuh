@@ -66,7 +66,6 @@ struct Values {
 template <Lists LISTED, class Order> __device__ __forceinline__ void produce(const Order &order, const Stage &stage) {
     const TmaParams &p = order.p;
     Shared &shared = *stage.shared;
-    constexpr u32 QUERIES = BY_STEPS<Order> ? 1 : CONSUMERS;   // groups that have rows of their own
     u32 total = order.total(), count = 0, turn = 0, work = ONE_TILE<Order> ? 0 : blockIdx.x / cluster_size();
     Values late = {};
     auto fetch_values = [&](const Values &values) {
@@ -83,10 +82,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
     };
     for (; work < total; turn++) {
         Block block = order.template block<LISTED>(work);
-        u32 kv_head = block.head;
-        if (p.common.heads != p.common.kv_heads) {
-            kv_head = block.head / (u32(p.common.heads) / u32(p.common.kv_heads));
-        }
+        u32 kv_head = kv_head_of(p.common, block);
         u32 place = turn % Q_STAGES, brought = 0;
         auto bring_queries = [&](u32 groups) {
             for (; brought < groups; brought++) {
@@ -106,7 +102,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         // need not wait come before it.
         bool behind_keys = Q_STAGES == 1 && turn > 0;
         i32 queries_at = behind_keys ? block.steps.last - 1 : block.steps.last;
-        bring_queries(behind_keys ? 0 : HALVED_KEYS<LISTED> ? 1 : QUERIES);
+        bring_queries(behind_keys ? 0 : HALVED_KEYS<LISTED> ? 1 : CONSUMERS);
         TilePairs pairs = {};
         if constexpr (LISTED == BLOCKS_OF_64) {
             pairs = pairs_of(p, block);
@@ -150,7 +146,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
                 fetch_keys<Order>(p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
             }
             if (step <= queries_at) {
-                bring_queries(QUERIES);
+                bring_queries(CONSUMERS);
             }
             if (Order::IN_PARTS && step == asking) {
                 next = next_work<Order>(p, total);

@@ -42,11 +42,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS * 128, RESIDENT) attentio
     u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
     Plain order = {p};
     Block block = order.block<EVERY>(0);
-    u32 kv_head = block.head;
-    if (all.heads != all.kv_heads) {
-        kv_head = block.head / (u32(all.heads) / u32(all.kv_heads));
-    }
-    QuartetKeys keys = {p, k, v, barriers, kv_head, block.batch};
+    QuartetKeys keys = {p, k, v, barriers, kv_head_of(all, block), block.batch};
     i32 last_step = block.steps.last;
     if (warp == 0 && elect_one()) {
         mbarrier_init(&barriers.q_full, 1);
