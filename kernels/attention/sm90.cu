@@ -293,6 +293,11 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             }
         }
         fence_mbarrier_init();
+        if constexpr (ASKS_FIRST<Order>) {
+            grid_launch_next();
+            grid_wait();
+            ask_first<LISTED>(order, stage);
+        }
     }
     // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
     grid_launch_next();

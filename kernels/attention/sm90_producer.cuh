@@ -6,9 +6,13 @@
 // Whether K's first panel and the rest come behind barriers of their own, so that the product starts when the first is there.
 template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1 && !ROTATED;
 
-// Whether V of a step is asked for behind K of the next one: V's place is free half a step later than K's, which has longer to come then. Copies of
-// wide rows that lie on no multiple of 32 bytes take so long; of others none is waited for, and there is less code.
-template <Lists LISTED> constexpr bool LATE_VALUES = LISTED == EVERY && HEAD_DIM > 128;
+// Whether Q and the first K are asked for before all else, and the rest when those have come: all blocks begin at once, and what none can begin
+// without would come later if all asked for the rest too.
+template <class Order> constexpr bool ASKS_FIRST = HIDES_ONCE<Order>;
+
+// Whether V of a step is asked for behind K of the next one. V's place is free half a step later than K's, which has longer to come then: copies of
+// wide rows that lie on no multiple of 32 bytes take so long. And of the first steps K is wanted before V.
+template <Lists LISTED, class Order> constexpr bool LATE_VALUES = LISTED == EVERY && (HEAD_DIM > 128 || ASKS_FIRST<Order>);
 
 // Starts copying a step's keys, or this block's half of them for both blocks of a cluster.
 template <class Order> __device__ __forceinline__ void fetch_keys(const tensor_map &map, char *to, u64 *full, i32 row, u32 head, u32 batch) {
@@ -40,6 +44,37 @@ template <class Order> __device__ __forceinline__ void fetch_queries(const TmaPa
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
         tma_load_4d(to + (panel * BLOCK_ROWS + group * 64) * ROW_BYTES, &p.q, full, panel * 64, row, block.head, block.batch);
+    }
+}
+
+// Starts copying K of a step to its stage.
+template <Lists LISTED, class Order> __device__ __forceinline__ void fetch_step_keys(const TmaParams &p, const Stage &stage, u32 at, i32 key, u32 head, u32 batch) {
+    char *to = stage.k + at * K_BYTES;
+    u64 *full = &stage.shared->k_ring.full[at], *rest = &stage.shared->k_rest[at];
+    if constexpr (HALVED_KEYS<LISTED>) {
+        mbarrier_arrive_expect(full, BLOCK_KEYS * ROW_BYTES);
+        fetch_part<Order>(0, p.k, to, full, key, head, batch);
+        mbarrier_arrive_expect(rest, K_BYTES - BLOCK_KEYS * ROW_BYTES);
+#pragma unroll
+        for (int panel = 1; panel < PANELS; panel++) {
+            const tensor_map &map = K_TAIL && panel == PANELS - 1 ? p.k_tail : p.k;
+            fetch_part<Order>(panel, map, to, rest, key, head, batch);
+        }
+    } else {
+        mbarrier_arrive_expect(full, K_BYTES);
+        fetch_keys<Order>(p.k, to, full, key, head, batch);
+    }
+}
+
+// Q and the first K of a block's only tile, by the thread that has made the barriers.
+template <Lists LISTED, class Order> __device__ __forceinline__ void ask_first(const Order &order, const Stage &stage) {
+    const TmaParams &p = order.p;
+    Block block = order.template block<LISTED>(0);
+    // The other groups' rows come behind the first keys, with which the first group starts.
+    fetch_queries<Order>(p, stage.q, &stage.shared->q_full[0][0], block, 0);
+    fetch_step_keys<LISTED, Order>(p, stage, 0, block.steps.last * BLOCK_KEYS, kv_head_of(p.common, block), block.batch);
+    for (u32 group = 1; group < CONSUMERS; group++) {
+        fetch_queries<Order>(p, stage.q, &stage.shared->q_full[0][group], block, group);
     }
 }
 
@@ -75,7 +110,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         fetch_keys<Order>(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], values.key, values.head, values.batch);
     };
     auto bring_late_values = [&] {
-        if (LATE_VALUES<LISTED> && late.waiting) {
+        if (LATE_VALUES<LISTED, Order> && late.waiting) {
             fetch_values(late);
             late.waiting = false;
         }
@@ -83,7 +118,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
     for (; work < total; turn++) {
         Block block = order.template block<LISTED>(work);
         u32 kv_head = kv_head_of(p.common, block);
-        u32 place = turn % Q_STAGES, brought = 0;
+        u32 place = turn % Q_STAGES, brought = ASKS_FIRST<Order> ? CONSUMERS : 0;
         auto bring_queries = [&](u32 groups) {
             for (; brought < groups; brought++) {
                 if (!ONE_TILE<Order> && brought < Q_PARTS) {
@@ -128,22 +163,12 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
             }
             i32 key = LISTED ? block_columns(p.common)[step] * BLOCK_KEYS : step * BLOCK_KEYS;
             i32 kind = LISTED ? block_kinds(p.common)[step] : -1;
-            await(&shared.k_ring.empty[at], round);
-            if (LISTED) {
-                shared.keys[at] = {key, kind};
-            }
-            if constexpr (HALVED_KEYS<LISTED>) {
-                mbarrier_arrive_expect(&shared.k_ring.full[at], BLOCK_KEYS * ROW_BYTES);
-                fetch_part<Order>(0, p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
-                mbarrier_arrive_expect(&shared.k_rest[at], K_BYTES - BLOCK_KEYS * ROW_BYTES);
-#pragma unroll
-                for (int panel = 1; panel < PANELS; panel++) {
-                    const tensor_map &map = K_TAIL && panel == PANELS - 1 ? p.k_tail : p.k;
-                    fetch_part<Order>(panel, map, stage.k + at * K_BYTES, &shared.k_rest[at], key, kv_head, block.batch);
+            if (!ASKS_FIRST<Order> || step < block.steps.last) {
+                await(&shared.k_ring.empty[at], round);
+                if (LISTED) {
+                    shared.keys[at] = {key, kind};
                 }
-            } else {
-                mbarrier_arrive_expect(&shared.k_ring.full[at], K_BYTES);
-                fetch_keys<Order>(p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], key, kv_head, block.batch);
+                fetch_step_keys<LISTED, Order>(p, stage, at, key, kv_head, block.batch);
             }
             if (step <= queries_at) {
                 bring_queries(CONSUMERS);
@@ -151,7 +176,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
             if (Order::IN_PARTS && step == asking) {
                 next = next_work<Order>(p, total);
             }
-            if (LATE_VALUES<LISTED>) {
+            if (ASKS_FIRST<Order> && step == block.steps.last) {
+                await(&shared.q_full[0][CONSUMERS - 1], 0);
+            }
+            if (LATE_VALUES<LISTED, Order>) {
                 bring_late_values();
                 late = {count, key, kv_head, block.batch, true};
                 continue;
