@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
+use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::codebook_gemm::{CodebookSliceArgs, FactorArgs};
-use trifuse::ops::index::{AdapterCodes, Codes, CodesShape, TokenAdapters};
-use trifuse::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
+use trifuse::ops::index::{AdapterCodes, Codes, CodesShape, PageShape, PageTable, TokenAdapters};
+use trifuse::ops::pointwise::Kind;
+use trifuse::ops::{Attention, AttentionArgs, CodeWidth, CodebookGemm, CodebookGemmArgs, Pointwise, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
@@ -15,6 +17,7 @@ use super::work::noise;
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![
         ("adapters on what the launch before wrote give the bits of launches that are waited for", chained),
+        ("decoding over keys that the launch before wrote gives the bits of launches that are waited for", decoded),
         ("a token of many adapters gets the same bits in a batch of any size", beside_others),
     ]
 }
@@ -32,6 +35,65 @@ fn chained<B: Backend>(device: &Arc<B>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// One cache, which is written anew before each step: a step may have asked for its keys before they are all written.
+fn decoded<B: Backend>(device: &Arc<B>) -> Result<()> {
+    for paged in [false, true] {
+        let [waited_for, at_once] = [steps(device, paged, true)?, steps(device, paged, false)?];
+        assert_ne!(waited_for[0], waited_for[1], "each step has keys of its own");
+        for (step, (expected, found)) in waited_for.iter().zip(&at_once).enumerate() {
+            assert!(expected == found && found.iter().any(|&byte| byte != 0), "step {step}, paged: {paged}");
+        }
+    }
+    Ok(())
+}
+
+/// What each step of decoding writes.
+fn steps<B: Backend>(device: &Arc<B>, paged: bool, wait: bool) -> Result<Vec<Vec<u8>>> {
+    const HEADS: u64 = 8;
+    const KEYS: u64 = 1024;
+    const HEAD_DIM: u64 = 128;
+    const PAGE: u64 = 16;
+    let mut session = Session::new(device.clone())?;
+    let shape = PageShape { batch: 1, pages: KEYS / PAGE, page: PAGE, pool_pages: KEYS / PAGE };
+    let op = |dtype| match paged {
+        true => Attention::paged(dtype, shape, [HEADS; 2], 1, HEAD_DIM),
+        false => Attention::dense(dtype, 1, [HEADS; 2], [1, KEYS], HEAD_DIM),
+    };
+    let attend = session.plan(op(DType::F16)).or_else(|_| session.plan(op(DType::F32)))?;
+    let dtype = attend.op().dtype;
+    let append = session.plan(Pointwise { dtype, rows: KEYS, columns: HEADS * HEAD_DIM, kind: Kind::Add })?;
+    let drawn = |seed: u32, rows: u64| {
+        let values: Vec<f64> = (0..(rows * HEADS * HEAD_DIM) as usize).map(|i| f64::from(noise(seed, i)) / 256.0 - 0.5).collect();
+        dtype.encode(&values)
+    };
+    let index = match paged {
+        true => AttentionIndex::Paged(session.index(&PageTable::new(&(0..shape.pages as i32).rev().collect::<Vec<_>>(), &[KEYS as i32], shape)?)?),
+        false => AttentionIndex::None,
+    };
+    let [k, v, base] = [20, 21, 22].map(|seed| session.upload(&drawn(seed, KEYS)));
+    let (k, v, base) = (k?, v?, base?);
+    let mut launches = Vec::new();
+    for step in 0..LAUNCHES {
+        let mut writes = Vec::new();
+        for (seed, to) in [(30, &k), (40, &v)] {
+            let x = session.upload(&drawn(seed + step, KEYS))?;
+            writes.push(PointwiseArgs { residual: Some(base.clone()), ..PointwiseArgs::new(x, to.clone()) });
+        }
+        let (q, o) = (session.upload(&drawn(50 + step, 1))?, session.upload(&drawn(60, 1))?);
+        launches.push((writes, AttentionArgs { q, k: k.clone(), v: v.clone(), index: index.clone(), o, lse: None }));
+    }
+    for (writes, args) in &launches {
+        for write in writes {
+            session.run(&append, write)?;
+        }
+        session.run(&attend, args)?;
+        if wait {
+            session.wait()?;
+        }
+    }
+    launches.iter().map(|(_, args)| session.read(&args.o)).collect()
 }
 
 /// Other kernels take other sizes.
