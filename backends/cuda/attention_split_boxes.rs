@@ -4,8 +4,9 @@ use super::attention::{AttentionParams, headers, parameters};
 use super::attention_repack::Rows;
 use super::attention_sm80 as sm80;
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
+use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
 use super::params::params;
+use super::queue::starts_early;
 use super::tma::{Layout, Promotion, Swizzle};
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -20,9 +21,9 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HMMA"),
     covers,
-    unit: |op, _| Tile::of(op).unit(op.dtype),
+    unit: |op, target| Tile::of(op, target).unit(op.dtype),
     units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect(),
-    workspace: |op, target| parts_bytes(op, target) + u64::from(target.units) * 4,
+    workspace: |op, target| told_bytes(op, Tile::of(op, target), target),
     launch,
 };
 
@@ -32,34 +33,37 @@ params! {
         k: map,
         v: map,
         common: AttentionParams,
-        /// Two parts a block.
+        /// What each block tells the one that joins an item. All zero between launches.
         parts: [f32],
-        /// Of each block: blocks that have left their part of the item that starts in its stretch. All zero between launches.
-        arrivals: [u32],
         /// Of a box.
         heads: u32,
         /// Whether k and v are the first to leave the second-level cache.
         once: u32,
+        /// Whether launches that are still under way write nothing that this one reads.
+        early: u32,
     }
 }
 
-/// Warps that multiply, keys of a step of theirs, and rows of a matrix instruction, in `kernels/attention/split_boxes.cuh`.
-const WARPS: u64 = 8;
+/// Keys of a step of a warp, and rows of a matrix instruction, in `kernels/attention/split_boxes.cuh`.
 const KEYS: u64 = 16;
 const ROWS: u64 = 16;
 /// Elements of a row of a box: 128 bytes, as wide as the swizzle.
 const PANEL: u64 = 64;
-/// Shared memory of a block, but for what the kernel declares itself.
+/// Shared memory of a block that is alone on a multiprocessor, but for what the kernel declares itself, and of one of two.
 const ROOM: u64 = 226 << 10;
+const HALF: u64 = 112 << 10;
 const MOST_SLOTS: u64 = 12;
 /// Head dimensions that a kernel is compiled for: Q is read as it lies, without padding.
 const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
 /// Steps on the line of all steps, that it is counted in 32 bits.
 const LONGEST: u64 = 1 << 30;
-/// Steps of a multiprocessor from which on the rate decides, and not what is fixed in a launch.
-const LEAST_STEPS: u64 = 16;
-/// Multiprocessors that share an item, at most: its parts are joined by one.
-const MOST_PARTS: u64 = 4;
+/// Steps of a multiprocessor from which on a launch has it to itself, and multiprocessors that share an item then, at most: its parts are joined
+/// by one.
+const ALONE_STEPS: u64 = 16;
+const ALONE_PARTS: u64 = 4;
+/// The same where the next launch's blocks stand beside; of boxes with one head, which have few rows to join, and of others.
+const BESIDE_STEPS: u64 = 2;
+const BESIDE_PARTS: [u64; 2] = [17, 5];
 /// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
 /// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
 const MOST_ONCE: u64 = 512 << 20;
@@ -70,29 +74,60 @@ struct Tile {
     head_dim: u64,
     /// Rows that share keys, at most.
     rows: u64,
+    /// Warps that multiply: eight have a multiprocessor to themselves; of four, the next launch's stand beside.
+    warps: u64,
 }
 
 impl Tile {
-    fn of(op: &Attention) -> Self {
-        Self { head_dim: op.head_dim, rows: if rows(op) <= ROWS / 2 { ROWS / 2 } else { ROWS } }
+    fn of(op: &Attention, target: &Target) -> Self {
+        let tile = |warps| Self::new(op.head_dim, rows(op), warps);
+        if tile(8).fills(op, target, ALONE_STEPS, ALONE_PARTS) { tile(8) } else { tile(4) }
+    }
+
+    fn new(head_dim: u64, rows: u64, warps: u64) -> Self {
+        Self { head_dim, rows: rows.next_power_of_two().clamp(warps, ROWS), warps }
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        HEADS.into_iter().flat_map(|head_dim| [ROWS / 2, ROWS].map(|rows| Self { head_dim, rows }))
+        let rows = [(8, 8), (8, 16), (4, 4), (4, 8), (4, 16)];
+        HEADS.into_iter().flat_map(move |head_dim| rows.map(|(warps, rows)| Self { head_dim, rows, warps }))
+    }
+
+    /// Whether there are `steps` for each multiprocessor, and no item is cut into more than `parts`.
+    fn fills(self, op: &Attention, target: &Target, steps: u64, parts: u64) -> bool {
+        let (items, units) = (self.items(op), u64::from(target.units));
+        items.saturating_mul(op.kv_len.div_ceil(self.tokens(op))) >= steps * units && items * parts >= units
+    }
+
+    /// Tokens of a box, which is a step of a block and lies in one page.
+    fn tokens(self, op: &Attention) -> u64 {
+        let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
+        [self.warps * KEYS, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
+    }
+
+    /// Heads of a box.
+    fn heads(self, op: &Attention) -> u64 {
+        self.warps * KEYS / self.tokens(op)
+    }
+
+    /// Sequences, and heads of a box.
+    fn items(self, op: &Attention) -> u64 {
+        op.batch * (op.kv_heads / self.heads(op))
     }
 
     /// Of K or V of a step of a block.
     fn slot_bytes(self) -> u64 {
-        self.head_dim.div_ceil(PANEL) * WARPS * KEYS * PANEL * 2
+        self.head_dim.div_ceil(PANEL) * self.warps * KEYS * PANEL * 2
     }
 
-    /// What the warps leave for each other.
+    /// What the warps leave for each other: O, maximum and sum of each row, on multiples of 16.
     fn left_bytes(self) -> u64 {
-        WARPS * self.rows * part_row(self.head_dim)
+        self.warps * self.rows * (self.head_dim + 4) * 4
     }
 
     fn slots(self) -> u64 {
-        ((ROOM - self.left_bytes()) / self.slot_bytes()).min(MOST_SLOTS)
+        let room = if self.warps == 8 { ROOM } else { HALF };
+        ((room - self.left_bytes()) / self.slot_bytes()).min(MOST_SLOTS)
     }
 
     fn shared_bytes(self) -> u32 {
@@ -105,11 +140,12 @@ impl Tile {
         headers.push(("attention/split_boxes.cuh", include_str!("../../kernels/attention/split_boxes.cuh").into()));
         headers.push(("attention/split_boxes_params.cuh", SplitBoxesParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.head_dim).defines(dtype, Arch(90));
-        for (name, value) in [("BOX_SLOTS", self.slots()), ("BOX_MOST_ROWS", self.rows), ("BOX_SHARED_BYTES", self.shared_bytes().into())] {
+        let shape = [("BOX_WARPS", self.warps), ("BOX_RESIDENT", 8 / self.warps), ("BOX_SLOTS", self.slots()), ("BOX_MOST_ROWS", self.rows)];
+        for (name, value) in shape.into_iter().chain([("BOX_SHARED_BYTES", self.shared_bytes().into())]) {
             defines.push((name, value.to_string()));
         }
         Unit {
-            name: format!("attention/sm90_split {dtype} head_dim {} rows {}", self.head_dim, self.rows),
+            name: format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", self.head_dim, self.rows, self.warps),
             source: source!("attention/split_boxes.cu"),
             headers,
             defines,
@@ -129,25 +165,9 @@ fn kv_bytes(op: &Attention) -> u64 {
     [op.batch, op.kv_heads, op.kv_len, op.head_dim].into_iter().fold(4, u64::saturating_mul)
 }
 
-/// Bytes of a row of a part: O, maximum and sum, on multiples of 16.
-fn part_row(head_dim: u64) -> u64 {
-    (head_dim + 4) * 4
-}
-
-/// Parts come first in the workspace: they have to lie on multiples of 16 bytes.
-fn parts_bytes(op: &Attention, target: &Target) -> u64 {
-    u64::from(target.units) * 2 * box_heads(op) * rows(op) * part_row(op.head_dim)
-}
-
-/// Tokens of a box, which is a step of a block and lies in one page.
-fn box_tokens(op: &Attention) -> u64 {
-    let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
-    [WARPS * KEYS, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
-}
-
-/// Heads of a box.
-fn box_heads(op: &Attention) -> u64 {
-    WARPS * KEYS / box_tokens(op)
+/// What blocks tell: eight numbers for four columns of a row.
+fn told_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
+    u64::from(target.units) * tile.heads(op) * rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
 }
 
 /// The rows of k or v as TMA sees them: elements, tokens, heads, sequences or pages.
@@ -158,14 +178,14 @@ struct Described {
 }
 
 impl Described {
-    fn new(op: &Attention, rows: &Rows) -> Self {
+    fn new(op: &Attention, tile: Tile, rows: &Rows) -> Self {
         // The stride of an axis with one index is never used, but has to be legal.
         let legal = |count, stride| if count == 1 { 8 } else { stride };
         let Strides { batch, token, head } = rows.strides;
         Self {
             dims: [op.head_dim, rows.tokens, rows.heads, rows.batch],
             strides: [legal(rows.tokens, token), legal(rows.heads, head), legal(rows.batch, batch)],
-            box_dims: [PANEL as u32, box_tokens(op) as u32, box_heads(op) as u32, 1],
+            box_dims: [PANEL as u32, tile.tokens(op) as u32, tile.heads(op) as u32, 1],
         }
     }
 
@@ -188,7 +208,8 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if !HEADS.contains(&op.head_dim) || op.q.head != op.head_dim {
         return Err(format!("head_dim {}: expected one of {HEADS:?}, and heads of q end to end", op.head_dim));
     }
-    let (tokens, heads) = (box_tokens(op), box_heads(op));
+    let tile = Tile::of(op, target);
+    let (tokens, heads) = (tile.tokens(op), tile.heads(op));
     // A step of a window starts anywhere, and would end in another page.
     if matches!(op.form, Form::Paged(shape) if op.window.is_some() || !shape.page.is_multiple_of(tokens)) {
         return Err(format!("pages: expected multiples of {tokens} tokens, and no window"));
@@ -196,10 +217,9 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if !op.kv_heads.is_multiple_of(heads) {
         return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
     }
-    let (items, units) = (op.batch * (op.kv_heads / heads), u64::from(target.units));
-    let steps = items.saturating_mul(op.kv_len.div_ceil(tokens));
-    if steps < LEAST_STEPS * units || items * MOST_PARTS < units {
-        return Err(format!("{steps} steps of {items} sequences and heads: what is fixed in a launch decides on {units} multiprocessors"));
+    let steps = tile.items(op).saturating_mul(op.kv_len.div_ceil(tokens));
+    if tile.warps == 4 && !tile.fills(op, target, BESIDE_STEPS, BESIDE_PARTS[usize::from(heads > 1)]) {
+        return Err(format!("{steps} steps of {} sequences and heads: too few for {} multiprocessors", tile.items(op), target.units));
     }
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
@@ -208,34 +228,44 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if !q.aligned(op.dtype) {
         return Err("rows of q do not lie multiples of 16 bytes apart".into());
     }
-    let legal = |rows: &Rows| Described::new(op, rows).layout(op.dtype).validate();
+    let legal = |rows: &Rows| Described::new(op, tile, rows).layout(op.dtype).validate();
     [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let tile = Tile::of(op);
+    let tile = Tile::of(op, &plan.target);
     let common: AttentionParams = parameters(op, args, op.heads / op.kv_heads);
     if !sm80::aligned(op, &common) {
         // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere too.
         return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(op.head_dim), op, args, [common.q, common.k, common.v]) };
     }
+    // Two launches side by side gain where each is short.
+    let mut open = queue.take_open();
+    let early = tile.warps == 4 && starts_early(&open, &[range(&args.q), range(&args.k), range(&args.v)]);
+    if !early {
+        open.clear();
+    }
+    open.extend([Some(&args.o), args.lse.as_ref(), Some(workspace)].into_iter().flatten().map(range));
     let [_, k, v] = Rows::of(op);
-    let map = |rows: &Rows, start| Described::new(op, rows).layout(op.dtype).encode_at(start);
-    let parts = address(workspace);
+    let map = |rows: &Rows, start| Described::new(op, tile, rows).layout(op.dtype).encode_at(start);
     let params = SplitBoxesParams {
         k: map(&k, common.k)?,
         v: map(&v, common.v)?,
         common,
-        parts,
-        arrivals: parts + parts_bytes(op, &plan.target),
-        heads: box_heads(op) as u32,
+        parts: address(workspace),
+        heads: tile.heads(op) as u32,
         once: (kv_bytes(op) < MOST_ONCE).into(),
+        early: early.into(),
     };
-    // It waits for the launch before, and reads nothing until then.
-    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(plan.target.units, ((WARPS + 1) * 32) as u32) };
-    // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
-    unsafe { plan.launch(queue, "attention_split_boxes", &launch, &params) }
+    let entry = "attention_split_boxes";
+    plan.most_shared(entry)?;
+    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(plan.target.units, ((tile.warps + 1) * 32) as u32) };
+    // SAFETY: the caller's promise; the workspace is as large as the variant says, and zero; launches still under way write nothing that this
+    // one reads before it waits.
+    unsafe { plan.launch(queue, entry, &launch, &params)? };
+    queue.leave_open(open);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -248,25 +278,32 @@ mod tests {
     #[test]
     fn every_kernel_fits() {
         for tile in Tile::all() {
-            assert!(u64::from(tile.shared_bytes()) <= ROOM && tile.slots() >= 3, "{tile:?}");
+            let room = if tile.warps == 8 { ROOM } else { HALF };
+            assert!(u64::from(tile.shared_bytes()) <= room && tile.slots() >= 3, "{tile:?}");
         }
-        assert_eq!(Tile { head_dim: 128, rows: 8 }.slots(), 6);
+        assert_eq!([1, 5, 16].map(|rows| Tile::new(128, rows, 4).slots()), [6, 5, 4]);
+        assert_eq!(Tile::new(128, 1, 8).slots(), 6);
     }
 
     #[test]
-    fn long_caches_of_many_heads_are_taken() {
-        let covered = |batch, heads, kv_len| covers(&Attention::dense(DType::F16, batch, heads, [1, kv_len], 128), &TARGET).is_ok();
-        assert!(covered(16, [32, 32], 4096) && covered(16, [32, 8], 4096) && covered(64, [32, 8], 8192));
-        assert!(!covered(1, [32, 32], 4096) && !covered(1, [32, 8], 32768) && !covered(64, [32, 1], 8192));
+    fn short_launches_stand_side_by_side() {
+        let tile = |batch, heads, kv_len| {
+            let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
+            covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).warps)
+        };
+        assert_eq!([tile(16, [32, 32], 4096), tile(16, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
+        assert_eq!([tile(1, [32, 32], 4096), tile(1, [32, 8], 4096), tile(1, [32, 8], 32768)], [Some(4); 3]);
+        assert_eq!([tile(1, [32, 8], 1024), tile(1, [32, 2], 4096)], [None; 2]);
     }
 
     #[test]
     fn a_box_lies_in_one_page() {
-        let heads = |page| {
-            let shape = PageShape { batch: 64, pages: 8192 / page, page, pool_pages: 1 << 16 };
+        let heads = |page, batch| {
+            let shape = PageShape { batch, pages: 8192 / page, page, pool_pages: 1 << 16 };
             let op = Attention::paged(DType::F16, shape, [32, 8], 1, 128);
-            covers(&op, &TARGET).is_ok().then(|| box_heads(&op))
+            covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
         };
-        assert_eq!([heads(8), heads(16), heads(48), heads(64), heads(256)], [None, Some(8), Some(8), Some(2), Some(1)]);
+        assert_eq!([heads(8, 64), heads(16, 64), heads(48, 64), heads(64, 64), heads(256, 64)], [None, Some(8), Some(8), Some(2), Some(1)]);
+        assert_eq!([heads(16, 4), heads(16, 20), heads(64, 4)], [None, Some(4), Some(1)]);
     }
 }

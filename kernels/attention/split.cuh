@@ -20,7 +20,7 @@ constexpr int PART = SPLIT_ROWS * (HEAD_DIM + 2);           // numbers of a part
 static_assert((SPLIT_WARPS * SPLIT_STAGES * STAGE + ROW_TILES * SPLIT_ROWS * PITCH) * 2 == SPLIT_SHARED_BYTES, "what the host sets aside");
 static_assert(STAGE * 2 >= SPLIT_ROWS * PITCH * 4 && SPLIT_KEYS % 16 == 0, "a stage holds a warp's rows of O, and whole products");
 
-__device__ __forceinline__ Line line_of(const AttentionParams &p) { return {u32(p.kv_heads), SPLIT_STEP}; }
+__device__ __forceinline__ Line line_of(const AttentionParams &p) { return {u32(p.kv_heads), SPLIT_STEP, 4}; }
 
 // Where the keys of an item lie.
 struct Source {

@@ -66,21 +66,9 @@ __device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, c
             }
             release();
         }
-        ended(item, s, most, total, o);
+        ended(item, most, total, o);
     }
 }
-
-// An item that other blocks have keys of too.
-struct BoxCut {
-    Item item;
-    u32 opening, closing;   // blocks
-
-    // A block's own place: for the item that starts before its stretch, or with it, and for the one that starts in it.
-    __device__ __forceinline__ f32 *part(const SplitBoxesParams &p, u32 block, u32 each) const {
-        u32 second = item.start > block * each ? 1 : 0, most_rows = p.heads * u32(p.common.q_len) * p.common.pack;
-        return p.parts + u64(block * 2 + second) * most_rows * PART_ROW;
-    }
-};
 
 // Every four columns of an item's rows, over the threads that multiply: `joined` gives what its row has by its number in a part.
 template <class Joined, class Use>
@@ -91,11 +79,9 @@ __device__ __forceinline__ void each_place(u32 rows, Joined joined, Use use) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split_boxes(const __grid_constant__ SplitBoxesParams params) {
+extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) attention_split_boxes(const __grid_constant__ SplitBoxesParams params) {
     extern __shared__ __align__(1024) char slots[];
     __shared__ BoxBarriers barriers;
-    __shared__ BoxCut cuts[2];   // items that others have keys of too
-    __shared__ u32 before[2];    // blocks that were counted for them before this one
     const AttentionParams &p = params.common;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < BOX_SLOTS; i++) {
@@ -105,64 +91,43 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split
         fence_mbarrier_init();
     }
     __syncthreads();
-    // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
-    grid_launch_next();
-    grid_wait();
-    u32 warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads;
-    Line line = {u32(p.kv_heads) / params.heads, shares * BOX_KEYS};
-    Turns turns(p, line, blockIdx.x, gridDim.x);
+    // The block that joins an item waits for those behind it on the line, and they begin before it does. Lengths and pages are read at once:
+    // only copies write them, which no launch overtakes.
+    u32 block = gridDim.x - 1 - blockIdx.x, warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads;
+    Line line = {u32(p.kv_heads) / params.heads, shares * BOX_KEYS, BOX_LEAST};
+    Turns turns(p, line, block, gridDim.x);
     BoxRing ring;
+    if (!params.early) {
+        grid_wait();
+    }
+    // Not before: what the next launch reads early is written by none before this one.
+    grid_launch_next();
     if (warp == BOX_WARPS) {
         if (threadIdx.x % 32 == 0) {
             for (u32 turn = 0; turn <= turns.whole; turn++) {
-                bring_boxes(params, line, turns.of(line, turn, blockIdx.x, gridDim.x), slots, barriers, ring);
+                bring_boxes(params, line, turns.of(line, turn, block, gridDim.x), slots, barriers, ring);
             }
         }
         return;
     }
-    auto write = [&](const Item &item, const Sequence &s, u32 row, u32 column, const Partial &sum) {
-        u32 rows = u32(s.q_len) * p.pack, of_head = row % rows;
-        finish(p, s, (item.group * params.heads + row / rows) * p.pack + of_head % p.pack, of_head / p.pack, i32(column), sum);
-    };
     f32 *left = (f32 *)(slots + BOX_SLOTS * SLOT_BYTES);
-    u32 cut_items = 0, each = turns.first.each, arrived = 0;
-    auto join = [&](u32 which) {
-        if (which >= cut_items || before[which] != cuts[which].closing - cuts[which].opening) {
-            return;
-        }
-        BoxCut cut = cuts[which];
-        constexpr u32 TOGETHER_PARTS = 8;   // so that their loads are under way together
-        Sequence s = sequence_of(p, cut.item.batch);
-        auto of_blocks = [&](u32 row, u32 column) {
-            Partial sum = no_keys();
-            for (u32 block = cut.opening; block <= cut.closing; block += TOGETHER_PARTS) {
-                Partial some[TOGETHER_PARTS];
-#pragma unroll
-                for (u32 i = 0; i < TOGETHER_PARTS; i++) {
-                    some[i] = block + i <= cut.closing ? partial_at(cut.part(params, block + i, each), row, column) : no_keys();
-                }
-#pragma unroll
-                for (u32 i = 0; i < TOGETHER_PARTS; i++) {
-                    sum.join(some[i]);
-                }
-            }
-            return sum;
-        };
-        each_place(params.heads * u32(s.q_len) * p.pack, of_blocks, [&](u32 row, u32 column, const Partial &sum) { write(cut.item, s, row, column, sum); });
-        if (threadIdx.x == 0) {
-            params.arrivals[cut.opening] = 0;   // for the next launch
-        }
-    };
     for (u32 turn = 0; turn <= turns.whole; turn++) {
-        Stretch stretch = turns.of(line, turn, blockIdx.x, gridDim.x);
+        Stretch stretch = turns.of(line, turn, block, gridDim.x);
         multiply_boxes(params, line, stretch, slots, barriers, ring,
-                       [&](const Item &item, const Sequence &s, const f32(&most)[1][2], const f32(&total)[1][2], const f32(&o)[1][TILES][4]) {
-            BoxCut cut = {item, item.start / each, (item.start + item.steps - 1) / each};
-            u32 rows = u32(s.q_len) * p.pack;
+                       [&](const Item &item, const f32(&most)[1][2], const f32(&total)[1][2], const f32(&o)[1][TILES][4]) {
+            // Worked out anew: registers are full before.
+            Sequence s = sequence_of(p, u32(opaque(i32(item.batch))));
+            u32 rows = u32(s.q_len) * p.pack, opening = item.start / stretch.each, closing = (item.start + item.steps - 1) / stretch.each;
             bool whole = stretch.begin <= item.start && item.start + item.steps <= stretch.end;
-            f32 *part = cut.part(params, blockIdx.x, each);
+            // Of a block's items only the first can begin before it.
+            u64 most_places = u64(params.heads * u32(p.q_len) * p.pack) * (HEAD_DIM / 4);
+            auto told_by = [&](u32 other, u32 row, u32 column) { return (Told *)params.parts + other * most_places + row * (HEAD_DIM / 4) + column / 4; };
             leave_rows(left + warp * rows * PART_ROW, rows, most, total, o);
             named_barrier_sync(1, BOX_JOINED);
+            // The launch before may have its own parts where this one's go.
+            if (params.early) {
+                grid_wait();
+            }
             auto of_warps = [&](u32 row, u32 column) {
                 Partial sum = no_keys();
                 for (u32 share = 0; share < shares; share++) {
@@ -170,37 +135,36 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, 1) attention_split
                 }
                 return sum;
             };
-            each_place(params.heads * rows, of_warps, [&](u32 row, u32 column, const Partial &sum) {
-                if (whole) {
-                    write(item, s, row, column, sum);
+            each_place(params.heads * rows, of_warps, [&](u32 row, u32 column, Partial sum) {
+                if (!whole && block != opening) {
+                    told_by(block, row, column)->tell(sum);
                     return;
                 }
-                *(float4 *)(part + row * PART_ROW + column) = sum.o;
-                if (column == 0) {
-                    *(float2 *)(part + row * PART_ROW + HEAD_DIM) = {sum.most, sum.total};
+                // In the order of the keys.
+                constexpr u32 TOGETHER_PARTS = 4;   // so that their loads are under way together
+                for (u32 other = block + 1; !whole && other <= closing; other += TOGETHER_PARTS) {
+                    Partial some[TOGETHER_PARTS];
+                    bool all;
+                    do {
+                        all = true;
+#pragma unroll
+                        for (u32 i = 0; i < TOGETHER_PARTS; i++) {
+                            some[i] = no_keys();
+                            all &= other + i > closing || told_by(other + i, row, column)->hear(some[i]);
+                        }
+                    } while (!all);
+#pragma unroll
+                    for (u32 i = 0; i < TOGETHER_PARTS; i++) {
+                        if (other + i <= closing) {
+                            told_by(other + i, row, column)->clear();
+                            sum.join(some[i]);
+                        }
+                    }
                 }
+                u32 of_head = row % rows;
+                finish(p, s, (item.group * params.heads + row / rows) * p.pack + of_head % p.pack, of_head / p.pack, i32(column), sum);
             });
-            if (!whole) {
-                if (threadIdx.x == 0) {
-                    cuts[cut_items] = cut;
-                }
-                cut_items++;
-            }
             named_barrier_sync(1, BOX_JOINED);
         });
-        // An answer takes microseconds while keys are under way, so that it is looked at a turn later, where there is one. The block that
-        // counts last joins the parts in the order of the keys.
-        if (turn == 0 && threadIdx.x < cut_items) {
-            arrived = count_arrival_early(params.arrivals + cuts[threadIdx.x].opening);
-        }
-        if (turn == (turns.whole > 0 ? 1 : 0)) {
-            if (threadIdx.x < cut_items) {
-                fence_device();
-                before[threadIdx.x] = arrived;
-            }
-            named_barrier_sync(1, BOX_JOINED);
-            join(0);
-            join(1);
-        }
     }
 }

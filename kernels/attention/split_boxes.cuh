@@ -1,7 +1,10 @@
-// Few queries over a long cache on Hopper: one thread copies boxes of keys by TMA, eight warps multiply.
+// Few queries over a long cache on Hopper: one thread copies boxes of keys by TMA, four or eight warps multiply.
 //
-// A box is 128 rows of 64 elements: 128 tokens of a head, or of `heads` heads as many fewer as one page holds. In a block each warp
-// has 16 of these rows. The line of all steps, and the parts of what is cut, are `split`'s.
+// A box is rows of 64 elements, 16 for each warp: tokens of a head, or of `heads` heads as many fewer as one page holds. The line of all
+// steps is `split`'s.
+//
+// With four warps a block takes half of a multiprocessor, and the next launch's stands beside it: what begins a launch is over when this one
+// ends. Where the host sees that nothing under way writes what a launch reads (`early`), its keys come meanwhile.
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -9,14 +12,15 @@
 #include "attention/split_boxes_params.cuh"
 #include "attention/split_line.cuh"
 
-constexpr u32 BOX_WARPS = 8;                       // that multiply; one more copies
+static_assert(BOX_WARPS == 4 || BOX_WARPS == 8, "that multiply; one more copies");
 constexpr u32 BOX_JOINED = BOX_WARPS * 32;         // threads of these
 constexpr u32 BOX_KEYS = 16;                       // of a step of a warp
 constexpr u32 BOX_ROW = 128;                       // bytes: 64 elements, as wide as the swizzle
 constexpr u32 BOX_BYTES = BOX_WARPS * BOX_KEYS * BOX_ROW, BOX_COUNT = (HEAD_DIM + 63) / 64;
 constexpr u32 SLOT_BYTES = BOX_COUNT * BOX_BYTES;  // K or V of a step, or Q
 constexpr u32 HEAD_BYTES = HEAD_DIM * 2;
-constexpr u32 PART_ROW = HEAD_DIM + 4;             // numbers of a row of a part: O, maximum, sum
+constexpr u32 PART_ROW = HEAD_DIM + 4;             // numbers of a row that a warp leaves: O, maximum, sum
+constexpr u32 BOX_LEAST = 32 / BOX_WARPS;          // steps of a stretch: shorter ones cost more to join than they save
 
 static_assert(BOX_SLOTS * SLOT_BYTES + BOX_WARPS * BOX_MOST_ROWS * PART_ROW * 4 == BOX_SHARED_BYTES, "what the host sets aside");
 
@@ -37,7 +41,7 @@ struct BoxBarriers {
 };
 
 // What a block does in turn: a stretch of the first items, which are cut among all blocks, then whole ones. Neighbours have neighbouring heads,
-// so that together they read long runs of device memory; and what was cut is joined long before the end.
+// so that together they read long runs of device memory; and what was cut is joined before the end.
 struct Turns {
     Stretch first;
     u32 cut_items, whole;   // of all blocks; of each
@@ -51,7 +55,7 @@ struct Turns {
         u32 items = u32(p.batch) * line.groups, steps = steps_of(p, line, 0);
         whole = items / blocks;
         cut_items = items % blocks;
-        first = cut(block, blocks, cut_items * steps);
+        first = cut(line, block, blocks, cut_items * steps);
         first.item = at(line, first.begin / steps, steps);
     }
 
@@ -65,6 +69,21 @@ struct Turns {
         }
         Item item = at(line, cut_items + (turn - 1) * blocks + block, first.item.steps);
         return {item.start, item.start + item.steps, first.each, item};
+    }
+};
+
+// Where the rows of a box lie, as TMA counts: their token, and the sequence or the page.
+struct BoxPlace {
+    i32 token, batch;
+
+    __device__ __forceinline__ BoxPlace(const AttentionParams &p, const Item &item, i32 first, i32 page) : token(first), batch(i32(item.batch)) {
+        if (p.form == VARLEN) {
+            token += p.index[p.batch + 1 + item.batch];
+            batch = 0;
+        } else if (p.form == PAGED) {
+            token %= i32(p.page);
+            batch = page;
+        }
     }
 };
 
@@ -95,23 +114,16 @@ __device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, cons
         }
         ring.advance();
         for (; step < stop; step++) {
-            i32 token = token_at(step), batch = i32(item.batch);
-            if (p.form == VARLEN) {
-                token += p.index[p.batch + 1 + item.batch];
-                batch = 0;
-            } else if (p.form == PAGED) {
-                token %= i32(p.page);
-                batch = page;
-                // Looked up a step ahead: the answer takes as long as a copy.
-                page = step + 1 < stop ? page_at(step + 1) : 0;
-            }
+            BoxPlace place(p, item, token_at(step), page);
+            // Looked up a step ahead: the answer takes as long as a copy.
+            page = step + 1 < stop ? page_at(step + 1) : 0;
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 claim(any ? SLOT_BYTES : 0);
 #pragma unroll
                 for (u32 box = 0; any && box < BOX_COUNT; box++) {
                     tma_load_4d_by(hint, slots + ring.slot * SLOT_BYTES + box * BOX_BYTES, half ? &params.v : &params.k, &barriers.full[ring.slot],
-                                   i32(box * 64), token, i32(head), batch);
+                                   i32(box * 64), place.token, i32(head), place.batch);
                 }
                 ring.advance();
             }
@@ -235,9 +247,31 @@ __device__ __forceinline__ void leave_rows(f32 *part, u32 rows, const f32 (&most
     }
 }
 
-// Four columns of a row of a part.
-__device__ __forceinline__ Partial partial_at(const f32 *part, u32 row, u32 column) {
-    const f32 *from = part + row * PART_ROW;
+// Four columns of a row that a warp left.
+__device__ __forceinline__ Partial partial_at(const f32 *left, u32 row, u32 column) {
+    const f32 *from = left + row * PART_ROW;
     float2 sums = *(const float2 *)(from + HEAD_DIM);
     return {sums.x, sums.y, *(const float4 *)(from + column)};
 }
+
+// Where a block tells four columns of a row to the block that joins them.
+struct Told {
+    float4 o, sums;
+
+    __device__ __forceinline__ void tell(const Partial &sum) {
+        tell_16(&o, sum.o);
+        tell_16(&sums, {sum.most, sum.total, 0.0f, 0.0f});
+    }
+
+    // False while they have not come.
+    __device__ __forceinline__ bool hear(Partial &sum) const {
+        float4 pair;
+        bool all = hear_16(&o, sum.o) & hear_16(&sums, pair);
+        sum.most = pair.x;
+        sum.total = pair.y;
+        return all;
+    }
+
+    // For the next launch.
+    __device__ __forceinline__ void clear() { o = sums = {0.0f, 0.0f, 0.0f, 0.0f}; }
+};

@@ -4,11 +4,10 @@
 
 #include "attention/sm80.cuh"
 
-constexpr u32 LEAST_STEPS = 4;   // of a stretch: shorter ones cost more to join than they save
-
-// How the line is counted: groups of heads of a sequence, and keys of a step.
+// How the line is counted: groups of heads of a sequence, keys of a step, and the least steps of a stretch: shorter ones cost more to join than
+// they save.
 struct Line {
-    u32 groups, keys;
+    u32 groups, keys, least;
 };
 
 // One sequence and one group of heads, on the line of all steps.
@@ -51,9 +50,9 @@ struct Stretch {
     Item item;
 };
 
-__device__ __forceinline__ Stretch cut(u32 block, u32 blocks, u32 total) {
+__device__ __forceinline__ Stretch cut(const Line &line, u32 block, u32 blocks, u32 total) {
     u32 each = (total + blocks - 1) / blocks;
-    each = each > LEAST_STEPS ? each : LEAST_STEPS;
+    each = each > line.least ? each : line.least;
     u32 begin = block * each, end = begin + each < total ? begin + each : total;
     return {begin, end, each, {}};
 }
@@ -71,7 +70,7 @@ __device__ __forceinline__ Stretch ragged_stretch(const AttentionParams &p, cons
         u32 below = shuffle_up(up_to, far);
         up_to += lane >= far ? below : 0;
     }
-    Stretch stretch = cut(block, blocks, shuffle_from(up_to, 31));
+    Stretch stretch = cut(line, block, blocks, shuffle_from(up_to, 31));
     if (stretch.begin >= stretch.end) {
         return stretch;
     }
@@ -96,7 +95,7 @@ __device__ __forceinline__ Stretch stretch_of(const AttentionParams &p, const Li
         return ragged_stretch(p, line, block, blocks);
     }
     u32 steps = steps_of(p, line, 0);
-    Stretch stretch = cut(block, blocks, u32(p.batch) * line.groups * steps);
+    Stretch stretch = cut(line, block, blocks, u32(p.batch) * line.groups * steps);
     u32 index = stretch.begin / steps;
     stretch.item = {index / line.groups, index % line.groups, index * steps, steps};
     return stretch;

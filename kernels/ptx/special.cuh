@@ -65,12 +65,3 @@ __device__ __forceinline__ u32 count_arrival(u32 *counter) {
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     return before;
 }
-
-// As above, for a thread that looks at the answer later: it waits for nothing until then, and has to fence before it reads.
-__device__ __forceinline__ u32 count_arrival_early(u32 *counter) {
-    u32 before;
-    asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
-__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

@@ -96,11 +96,11 @@ const AMPERE: &str = r#"
         to[threadIdx.x + 160] = power(exponent_below(value)) * inverse_power(exponent_below(d[0]));
         to[threadIdx.x + 64] = shuffle_xor(exp2_fast(value), 1) + max_or_nan(reciprocal_fast(value), 0.0f) + f32(any_lane(value > 0.0f));
         ((u32 *)to)[threadIdx.x + 96] = shuffle_from(a[0], 31) + shuffle_up(a[1], 1) + any_lane_bits(a[2]) + first_lane(threadIdx.x >= 3) + count_arrival((u32 *)to + 128);
-        ((u32 *)to)[threadIdx.x + 192] = count_arrival_early((u32 *)to + 128);
-        fence_device();
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
         ((u32 *)to)[threadIdx.x + 128] = and_or(a[0], 0xff, a[1]) + count_ones(lanes_where(value > 1.0f)) + shared_load_16(at);
         float4 four = shared_load_16_bytes(at);
+        tell_16((float4 *)to + 192, four);
+        to[threadIdx.x + 192] = hear_16((const float4 *)to + 192, four) ? 1.0f : 0.0f;
         store_16(to + 512 + threadIdx.x * 4, uint4{__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)});
     }
 "#;
