@@ -84,8 +84,14 @@ fn steps<B: Backend>(device: &Arc<B>, paged: bool, wait: bool) -> Result<Vec<Vec
         }
         let [q, first, second, third] = [50 + step, 60, 61, 62].map(|seed| session.upload(&drawn(seed, 1)));
         let (first, second) = (first?, second?);
-        let attends = [(q?, first.clone()), (first, second.clone()), (second, third?)]
-            .map(|(q, o)| AttentionArgs { q, k: k.clone(), v: v.clone(), index: index.clone(), o, lse: None });
+        let attends = [(q?, first.clone()), (first, second.clone()), (second, third?)].map(|(q, o)| AttentionArgs {
+            q,
+            k: k.clone(),
+            v: v.clone(),
+            index: index.clone(),
+            o,
+            lse: None,
+        });
         launches.push((writes, attends));
     }
     for (writes, attends) in &launches {
