@@ -61,9 +61,9 @@ const LONGEST: u64 = 1 << 30;
 /// by one.
 const ALONE_STEPS: u64 = 16;
 const ALONE_PARTS: u64 = 4;
-/// The same where the next launch's blocks stand beside; of boxes with one head, which have few rows to join, and of others.
+/// The same where the next launch's blocks stand beside. Of more parts an item, `split` is faster where it has to wait for the launch before.
 const BESIDE_STEPS: u64 = 2;
-const BESIDE_PARTS: [u64; 2] = [17, 5];
+const BESIDE_PARTS: u64 = 5;
 /// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
 /// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
 const MOST_ONCE: u64 = 512 << 20;
@@ -218,7 +218,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
         return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
     }
     let steps = tile.items(op).saturating_mul(op.kv_len.div_ceil(tokens));
-    if tile.warps == 4 && !tile.fills(op, target, BESIDE_STEPS, BESIDE_PARTS[usize::from(heads > 1)]) {
+    if tile.warps == 4 && !tile.fills(op, target, BESIDE_STEPS, BESIDE_PARTS) {
         return Err(format!("{steps} steps of {} sequences and heads: too few for {} multiprocessors", tile.items(op), target.units));
     }
     if steps > LONGEST {
@@ -292,8 +292,8 @@ mod tests {
             covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).warps)
         };
         assert_eq!([tile(16, [32, 32], 4096), tile(16, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
-        assert_eq!([tile(1, [32, 32], 4096), tile(1, [32, 8], 4096), tile(1, [32, 8], 32768)], [Some(4); 3]);
-        assert_eq!([tile(1, [32, 8], 1024), tile(1, [32, 2], 4096)], [None; 2]);
+        assert_eq!([tile(1, [32, 32], 4096), tile(4, [32, 8], 1024), tile(8, [32, 8], 4096)], [Some(4); 3]);
+        assert_eq!([tile(1, [32, 8], 4096), tile(1, [32, 8], 32768), tile(1, [32, 32], 256)], [None; 3]);
     }
 
     #[test]

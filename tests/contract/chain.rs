@@ -52,8 +52,8 @@ fn decoded<B: Backend>(device: &Arc<B>) -> Result<()> {
 
 /// What each step of decoding writes.
 fn steps<B: Backend>(device: &Arc<B>, paged: bool, wait: bool) -> Result<Vec<Vec<u8>>> {
-    const HEADS: u64 = 8;
-    const KEYS: u64 = 2304;
+    const HEADS: u64 = 32;
+    const KEYS: u64 = 576;
     const HEAD_DIM: u64 = 128;
     const PAGE: u64 = 16;
     let mut session = Session::new(device.clone())?;
