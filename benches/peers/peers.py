@@ -5,6 +5,7 @@ A peer that needs something that is not installed is left out, or raises, and th
 """
 
 import functools
+import itertools
 import os
 
 import torch
@@ -28,16 +29,28 @@ def some(count: int, of: int) -> torch.Tensor:
     return torch.linspace(0, of - 1, min(count, of), device="cuda").long().unique()
 
 
+def in_a_row(layer, x, weights: list) -> list[torch.Tensor]:
+    """An input, and what layers make of it one after another, each with weights of its own."""
+    return list(itertools.accumulate(weights, layer, initial=x))
+
+
+def judged(layer, weights: list, rows: torch.Tensor):
+    """The check of what `in_a_row` gives: each layer by what it was given, in float64."""
+
+    def check(values):
+        expected = [layer(x[rows].double(), own) for x, own in zip(values, weights)]
+        return torch.cat([y[rows] for y in values[1:]]), torch.cat(expected)
+
+    return check
+
+
 def linear(shape: dict):
     m, n, k, dtype = shape["tokens"], shape["d_out"], shape["d_in"], TYPES[shape["dtype"]]
-    x, w = normal(m, k, dtype=dtype), normal(n, k, dtype=dtype, deviation=k**-0.5)
-    rows = some(16, m)
-
-    def check(y):
-        return y[rows], x[rows].double() @ w.double().t()
+    x, weights = normal(m, k, dtype=dtype), [normal(n, k, dtype=dtype, deviation=k**-0.5) for _ in range(shape.get("layers", 1))]
+    rows, w = some(16, m), weights[0]
 
     if shape["delta"] is None:
-        yield "cuBLAS (F.linear)", lambda: F.linear(x, w), check
+        yield "cuBLAS (F.linear)", lambda: in_a_row(F.linear, x, weights), judged(lambda x, w: x @ w.double().t(), weights, rows)
         return
     # Uncompressed LoRA beside the base product.
     adapters, r = shape["delta"]["adapters"], shape["delta"]["rank"]
@@ -53,19 +66,24 @@ def linear(shape: dict):
 
 def fused_mlp(shape: dict):
     m, d, i, dtype = shape["tokens"], shape["d_model"], shape["d_ff"], TYPES[shape["dtype"]]
-    x = normal(m, d, dtype=dtype)
-    w1, b1 = normal(i, d, dtype=dtype, deviation=d**-0.5), normal(i, dtype=dtype, deviation=0.5)
-    w2, b2 = normal(d, i, dtype=dtype, deviation=2 * i**-0.5), normal(d, dtype=dtype, deviation=0.5)
-    w1t, w2t = w1.t(), w2.t()
-    rows = some(4, m)
+    def drawn():
+        w1, b1 = normal(i, d, dtype=dtype, deviation=d**-0.5), normal(i, dtype=dtype, deviation=0.5)
+        return w1, b1, normal(d, i, dtype=dtype, deviation=(2 / i) ** 0.5), normal(d, dtype=dtype, deviation=0.5)
 
-    def check(y):
-        hidden = F.gelu(x[rows].double() @ w1.double().t() + b1.double(), approximate="tanh")
-        return y[rows], hidden @ w2.double().t() + b2.double()
+    x, weights = normal(m, d, dtype=dtype), [drawn() for _ in range(shape.get("layers", 1))]
 
-    yield "PyTorch eager", lambda: F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2), check
-    # The epilogue of cuBLASLt adds the bias and applies the GELU.
-    yield "cuBLASLt, GELU epilogue", lambda: torch.addmm(b2, torch._addmm_activation(b1, x, w1t, use_gelu=True), w2t), check
+    def eager(x, own):
+        w1, b1, w2, b2 = own
+        return F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2)
+
+    def epilogue(x, own):
+        # The epilogue of cuBLASLt adds the bias and applies the GELU.
+        w1, b1, w2, b2 = own
+        return torch.addmm(b2, torch._addmm_activation(b1, x, w1.t(), use_gelu=True), w2.t())
+
+    check = judged(lambda x, own: eager(x, [tensor.double() for tensor in own]), weights, some(4, m))
+    yield "PyTorch eager", lambda: in_a_row(eager, x, weights), check
+    yield "cuBLASLt, GELU epilogue", lambda: in_a_row(epilogue, x, weights), check
 
 
 def attention(shape: dict):

@@ -74,10 +74,10 @@ impl Axis {
 
     fn shape(self, size: u64, kind: Kind) -> Shape {
         let (others, ..) = self.range(kind);
-        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None };
+        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None, layers: 1 };
         // A size that is aligned is so without padding.
         let padding = if size.is_multiple_of(ALIGNED) { Padding::None } else { Padding::Weights };
-        let padded = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding };
+        let padded = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding, layers: 1 };
         match self {
             Self::M => product(size, others, others),
             Self::N => product(others, size, others),
@@ -234,11 +234,11 @@ mod tests {
 
     #[test]
     fn the_neighbour_is_the_next_multiple_of_eight() {
-        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None };
+        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None, layers: 1 };
         assert_eq!(neighbour(&product(1, 4095, 4001)), Some(product(1, 4096, 4008)));
         assert_eq!(neighbour(&product(4095, 4096, 4096)), Some(product(4096, 4096, 4096)));
         assert_eq!(neighbour(&product(1, 8, 16)), None);
-        let padded = Shape::Linear { tokens: 8, d_out: 16, d_in: 13, delta: None, padding: Padding::Weights };
+        let padded = Shape::Linear { tokens: 8, d_out: 16, d_in: 13, delta: None, padding: Padding::Weights, layers: 1 };
         assert_eq!((padded.name().as_str(), neighbour(&padded)), ("m8 n16 k13, w padded", Some(product(8, 16, 16))));
     }
 }

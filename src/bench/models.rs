@@ -73,13 +73,13 @@ fn shapes(suite: Suite, sizes: Sizes, batch: u64, lengths: &[u64], causal: bool)
         Suite::Projections => {
             for (d_out, d_in) in products {
                 for &length in lengths {
-                    shapes.push(Shape::Linear { tokens: rows(length)?, d_out, d_in, delta: None, padding: Padding::None });
+                    shapes.push(Shape::Linear { tokens: rows(length)?, d_out, d_in, delta: None, padding: Padding::None, layers: 1 });
                 }
             }
         }
         Suite::Mlp => {
             for &length in lengths {
-                shapes.push(Shape::FusedMlp { tokens: rows(length)?, d_model: hidden, d_ff: intermediate });
+                shapes.push(Shape::FusedMlp { tokens: rows(length)?, d_model: hidden, d_ff: intermediate, layers: 1 });
             }
         }
         _ => {

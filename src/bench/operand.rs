@@ -28,9 +28,18 @@ impl Values {
         Self { drawn: draw.normal(dtype, count.min(PERIOD), deviation).into(), dtype, count }
     }
 
+    /// What an operand holds on the device.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read<D: Device>(session: &mut Session<D>, dtype: DType, slice: &Slice<D>) -> Result<Self> {
+        let drawn = dtype.decode(&session.read(slice)?);
+        Ok(Self { count: drawn.len() as u64, drawn: drawn.into(), dtype })
+    }
+
     /// Appends `len` elements from `first`: stretches of what was drawn, of which weights of gigabytes are many.
     fn run(&self, first: u64, len: u64, into: &mut Vec<f64>) {
-        let (mut at, mut left) = ((first % PERIOD) as usize, len as usize);
+        let (mut at, mut left) = ((first % self.drawn.len().max(1) as u64) as usize, len as usize);
         while left > 0 {
             let part = left.min(self.drawn.len() - at);
             into.extend_from_slice(&self.drawn[at..at + part]);

@@ -137,7 +137,7 @@ mod tests {
             suite,
             dtype: DType::F16,
             captured: false,
-            shape: Shape::Linear { tokens: 1, d_out, d_in: 8, delta: None, padding: Padding::None },
+            shape: Shape::Linear { tokens: 1, d_out, d_in: 8, delta: None, padding: Padding::None, layers: 1 },
         };
         let mut made = |suite, d_out, count| {
             let (values, slice) = pool.source(&point(suite, d_out)).normal(&mut session, "w", DType::F16, count, 0.3).unwrap();

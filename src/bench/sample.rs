@@ -276,10 +276,29 @@ pub fn linear(op: &Linear, x: &Values, w: &Values, [rows, columns]: [u64; 2], dr
     rows.chunks(4).map(sample).collect()
 }
 
-/// The operands of an MLP with two biases.
+/// The input of one of several launches in a row: drawn, or what the launch before has left.
+pub enum Input<D: Device> {
+    /// The first one's.
+    Drawn(Values),
+    /// Of those that follow.
+    Left(Slice<D>),
+}
+
+impl<D: Device> Input<D> {
+    /// What the launch was given.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn values(&self, session: &mut Session<D>, dtype: DType) -> Result<Values> {
+        match self {
+            Self::Drawn(values) => Ok(values.clone()),
+            Self::Left(slice) => Values::read(session, dtype, slice),
+        }
+    }
+}
+
+/// The weights and biases of an MLP.
 pub struct MlpValues {
-    /// `[tokens, d_model]`.
-    pub x: Values,
     /// `[d_ff, d_model]`.
     pub w1: Values,
     /// `[d_ff]`.
@@ -290,14 +309,14 @@ pub struct MlpValues {
     pub b2: Values,
 }
 
-/// Rows of the MLP, each with all of its intermediate, and columns of y.
-pub fn fused_mlp(op: &FusedMlp, values: &MlpValues, draw: &mut Draw) -> Vec<Sample> {
+/// Rows of the MLP, at most `most`, each with all of its intermediate, and columns of y.
+pub fn fused_mlp(op: &FusedMlp, x: &Values, values: &MlpValues, most: u64, draw: &mut Draw) -> Vec<Sample> {
     let columns = spread(draw, 256, op.d_out);
-    let rows = spread(draw, 4, op.tokens);
+    let rows = spread(draw, most, op.tokens);
     // One sample: the weights are a good part of a gigabyte in float64, and the oracle goes over all cores for each row.
     let small = FusedMlp { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
     let host = fused_mlp::Host {
-        x: values.x.rows(&rows, op.d_model),
+        x: x.rows(&rows, op.d_model),
         w1: values.w1.all(),
         wg: None,
         b1: Some(values.b1.all()),

@@ -136,6 +136,9 @@ pub enum Shape {
         /// Which operands' rows start on multiples of 16 bytes whatever their length.
         #[serde(skip_serializing_if = "Padding::is_none")]
         padding: Padding,
+        /// How many in a row, each on what the one before wrote and with weights of its own: as a model runs them.
+        #[serde(skip_serializing_if = "is_one")]
+        layers: u64,
     },
     /// Two products with a GELU (tanh form) and both biases.
     FusedMlp {
@@ -145,6 +148,9 @@ pub enum Shape {
         d_model: u64,
         /// Columns of the intermediate.
         d_ff: u64,
+        /// As of `Linear`.
+        #[serde(skip_serializing_if = "is_one")]
+        layers: u64,
     },
     /// Packed `[batch, tokens, heads, head_dim]`.
     Attention {
@@ -289,11 +295,11 @@ impl Shape {
     /// Its name: what `--shape` searches.
     pub fn name(&self) -> String {
         match self {
-            Self::Linear { tokens, d_out, d_in, delta, padding } => {
+            Self::Linear { tokens, d_out, d_in, delta, padding, layers } => {
                 let delta = delta.map_or_else(String::new, |Delta { adapters, rank }| format!(" + r{rank} adapters{adapters}"));
-                format!("m{tokens} n{d_out} k{d_in}{delta}{}", padding.suffix())
+                format!("m{tokens} n{d_out} k{d_in}{delta}{}{}", padding.suffix(), in_a_row(*layers))
             }
-            Self::FusedMlp { tokens, d_model, d_ff } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu"),
+            Self::FusedMlp { tokens, d_model, d_ff, layers } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu{}", in_a_row(*layers)),
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks, layers } => {
                 let dense = || if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
                 let mut name = blocks.map_or_else(dense, |blocks| blocks.name());
@@ -308,7 +314,7 @@ impl Shape {
                 if *causal {
                     name += " causal";
                 }
-                if *layers == 1 { name } else { name + &format!(", {layers} layers") }
+                name + &in_a_row(*layers)
             }
             Self::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
                 let form = rank.map_or_else(|| "plain".to_owned(), |rank| format!("r{rank} of 4 bits"));
@@ -352,6 +358,11 @@ impl Shape {
         let Self::Attention { q_len, kv_len, blocks: Some(blocks), .. } = self else { return Ok(None) };
         Pattern::draw(*blocks, [*q_len, *kv_len], &mut Draw::seeded(&self.name())).map(Some)
     }
+}
+
+/// What follows a name where there are more than one.
+fn in_a_row(layers: u64) -> String {
+    if is_one(&layers) { String::new() } else { format!(", {layers} layers") }
 }
 
 /// What a report leaves out.

@@ -24,12 +24,12 @@ pub struct Extent {
 pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
     let all = match (suite, extent.kind) {
         (Suite::Attention, Kind::Cpu) => small_attention(),
-        (Suite::Mlp, Kind::Cpu) => [1, 16, 128].map(|tokens| (mlp(tokens, 512, 1376), tokens == 16)).to_vec(),
+        (Suite::Mlp, Kind::Cpu) => mlps(&[1, 16, 128], [512, 1376], &[16], 3),
         (Suite::Linear, Kind::Cpu) => small_linear(),
         (Suite::Adapters, Kind::Cpu) => small_adapters(),
         (Suite::Attention, _) => attention(),
         // Llama-2-7B's MLP.
-        (Suite::Mlp, _) => [1, 16, 128, 512, 1024, 2048, 4096, 8192].map(|tokens| (mlp(tokens, 4096, 11008), [16, 4096].contains(&tokens))).to_vec(),
+        (Suite::Mlp, _) => mlps(&[1, 16, 128, 512, 1024, 2048, 4096, 8192], [4096, 11008], &[1, 16, 128], 8),
         (Suite::Linear, _) => linear(),
         (Suite::Adapters, _) => adapters(),
         (Suite::Published, kind) => published::shapes(kind),
@@ -96,7 +96,8 @@ fn captured(shape: &Shape) -> bool {
         Shape::Prefix { .. } | Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Mixture { .. } | Shape::Launches { .. } | Shape::Layer { .. } => {
             true
         }
-        Shape::Linear { .. } | Shape::FusedMlp { .. } | Shape::Copy { .. } => false,
+        Shape::Linear { layers, .. } | Shape::FusedMlp { layers, .. } => *layers > 1,
+        Shape::Copy { .. } => false,
     }
 }
 
@@ -110,7 +111,7 @@ pub(super) fn ceilings(dtype: DType, kind: Kind) -> Vec<Point> {
 pub(super) type Entry = (Shape, bool);
 
 pub(super) fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
-    Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None }
+    Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None, layers: 1 }
 }
 
 /// A product whose K is odd, as it comes, with w packed at load, and with rows of x as well.
@@ -118,11 +119,17 @@ fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
     let forms = [Padding::None, Padding::Weights, Padding::Both];
     // The stride of a single row means nothing.
     let forms = forms.into_iter().filter(|&padding| tokens > 1 || padding != Padding::Both);
-    forms.map(|padding| (Shape::Linear { tokens, d_out, d_in, delta: None, padding }, false)).collect()
+    forms.map(|padding| (Shape::Linear { tokens, d_out, d_in, delta: None, padding, layers: 1 }, false)).collect()
 }
 
 pub(super) fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
-    Shape::FusedMlp { tokens, d_model, d_ff }
+    Shape::FusedMlp { tokens, d_model, d_ff, layers: 1 }
+}
+
+/// MLPs of so many tokens one by one, and of `few` so many layers in a row, in one graph.
+fn mlps(tokens: &[u64], [d_model, d_ff]: [u64; 2], few: &[u64], layers: u64) -> Vec<Entry> {
+    let alone = tokens.iter().map(|&tokens| (mlp(tokens, d_model, d_ff), [16, 4096].contains(&tokens)));
+    alone.chain(few.iter().map(|&tokens| (in_layers(mlp(tokens, d_model, d_ff), layers), false))).collect()
 }
 
 pub(super) fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, causal: bool) -> Shape {
@@ -133,9 +140,9 @@ fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -
     Shape::Attention { batch, heads, kv_heads, q_len: 1, kv_len, head_dim, causal: false, blocks: None, layers: 1 }
 }
 
-/// The same attention so many times in a row, each with keys of its own.
+/// The same so many times in a row, each with keys or weights of its own.
 fn in_layers(mut shape: Shape, count: u64) -> Shape {
-    if let Shape::Attention { layers, .. } = &mut shape {
+    if let Shape::Attention { layers, .. } | Shape::FusedMlp { layers, .. } | Shape::Linear { layers, .. } = &mut shape {
         *layers = count;
     }
     shape
@@ -193,7 +200,7 @@ fn mixture(tokens: u64, experts: u32, projections: u64, d: u64) -> Shape {
 
 /// A base projection alone, and with adapters on top: what they add.
 fn added(tokens: u64, d: u64, adapters: u32) -> [Entry; 2] {
-    [None, Some(Delta { adapters, rank: 16 })].map(|delta| (Shape::Linear { tokens, d_out: d, d_in: d, delta, padding: Padding::None }, false))
+    [None, Some(Delta { adapters, rank: 16 })].map(|delta| (Shape::Linear { tokens, d_out: d, d_in: d, delta, padding: Padding::None, layers: 1 }, false))
 }
 
 fn attention() -> Vec<Entry> {
@@ -225,6 +232,7 @@ fn attention() -> Vec<Entry> {
 fn linear() -> Vec<Entry> {
     let mut all: Vec<Entry> = [4096, 8192].map(|n| (product(n, n, n), n == 4096)).to_vec();
     all.extend([1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048].map(|tokens| (product(tokens, 4096, 4096), tokens == 16)));
+    all.extend([1, 16].map(|tokens| (in_layers(product(tokens, 4096, 4096), 16), false)));
     // Odd sizes; the aligned neighbour is above.
     all.extend([(2048, 4096, 4095), (2048, 4095, 4095), (1, 4096, 3991), (16, 4096, 4095)].into_iter().flat_map(|(m, n, k)| odd_k(m, n, k)));
     all.extend([(2048, 4095, 4096), (1, 3991, 4096)].map(|(m, n, k)| (product(m, n, k), false)));
@@ -258,7 +266,7 @@ fn small_attention() -> Vec<Entry> {
 
 fn small_linear() -> Vec<Entry> {
     let mut all: Vec<Entry> = [1, 16, 128].map(|tokens| (product(tokens, 512, 512), tokens == 16)).to_vec();
-    all.extend([(product(512, 512, 512), false), (product(128, 511, 512), false)]);
+    all.extend([(product(512, 512, 512), false), (product(128, 511, 512), false), (in_layers(product(16, 512, 512), 3), false)]);
     all.extend(odd_k(128, 512, 511));
     all
 }

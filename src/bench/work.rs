@@ -7,7 +7,7 @@ use super::pattern::Pattern;
 use super::pool::Pool;
 use super::prefix::Prefix;
 use super::registered::Crowd;
-use super::sample::{self, Checked, Copies, Memory, MlpValues, Placed, check, poison_all};
+use super::sample::{self, Checked, Copies, Input, Memory, MlpValues, Placed, check, poison_all};
 use super::shape::{Delta, Held, Point, Shape, Suite, fused_mlp, sparse};
 use crate::backend::{Backend, Kernel};
 use crate::cases::Draw;
@@ -142,7 +142,7 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
     let mut source = pool.source(point);
     let dtype = point.dtype;
     match point.shape {
-        Shape::Linear { tokens, d_out, d_in, delta, padding } => {
+        Shape::Linear { tokens, d_out, d_in, delta, padding, layers } => {
             let adapters = delta.map(|Delta { adapters, rank }| Chain {
                 dtype,
                 tokens,
@@ -158,36 +158,56 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let op = padding.of(Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) });
             let extent = if point.suite == Suite::Align { [8, 64] } else { [16, 256] };
             making.run(op.clone(), |session| {
-                let (x, on_device) = source.rows(session, "x", dtype, [tokens, d_in, op.x_stride], 1.0)?;
-                let (w, weight) = source.rows(session, "w", dtype, [d_out, d_in, op.w_stride], 1.0 / (d_in as f64).sqrt())?;
-                let y = source.output(session, tokens * d_out * dtype.size())?;
-                let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
-                let samples: Box<sample::Sampler<D>> = match adapters {
-                    None => Box::new(move |_| Ok(sample::linear(&op, &x, &w, extent, &mut Draw::seeded("sample")))),
-                    Some(chain) => {
-                        let (delta, of_row) = chain.delta(session, &mut source.draw, args.x.clone(), y.clone())?;
-                        args.delta = Some(delta);
-                        Box::new(move |_| sample::adapted(&op, &x, &w, &of_row, &mut Draw::seeded("sample")))
-                    }
-                };
-                Ok(Placed::one(args, y, samples))
+                let mut placed = Placed::default();
+                let (x, mut on_device) = source.rows(session, "x", dtype, [tokens, d_in, op.x_stride], 1.0)?;
+                let mut input = Input::Drawn(x);
+                for _ in 0..layers {
+                    let (w, weight) = source.rows(session, "w", dtype, [d_out, d_in, op.w_stride], 1.0 / (d_in as f64).sqrt())?;
+                    let y = source.output(session, tokens * d_out * dtype.size())?;
+                    let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+                    let (op, x) = (op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
+                    let samples: Box<sample::Sampler<D>> = match &adapters {
+                        None => Box::new(move |session| Ok(sample::linear(&op, &x.values(session, dtype)?, &w, extent, &mut Draw::seeded("sample")))),
+                        Some(chain) => {
+                            let (delta, of_row) = chain.delta(session, &mut source.draw, args.x.clone(), y.clone())?;
+                            args.delta = Some(delta);
+                            Box::new(move |session| sample::adapted(&op, &x.values(session, dtype)?, &w, &of_row, &mut Draw::seeded("sample")))
+                        }
+                    };
+                    on_device = y.clone();
+                    placed.push(args, y, samples);
+                }
+                Ok(placed)
             })
         }
-        Shape::FusedMlp { tokens, d_model, d_ff } => {
+        Shape::FusedMlp { tokens, d_model, d_ff, layers } => {
             let op = fused_mlp(dtype, tokens, d_model, d_ff);
+            // A row of the oracle's takes a good part of a second.
+            let most = if layers == 1 { 4 } else { 2 };
             making.run(op.clone(), |session| {
-                let (input, inner) = (1.0 / (d_model as f64).sqrt(), 2.0 / (d_ff as f64).sqrt());
-                let mut normal = |role, count, deviation| source.normal(session, role, dtype, count, deviation);
-                let (x, on_device) = normal("x", tokens * d_model, 1.0)?;
-                let (w1, up) = normal("w1", d_ff * d_model, input)?;
-                let (b1, up_bias) = normal("b1", d_ff, 0.5)?;
-                let (w2, down) = normal("w2", d_model * d_ff, inner)?;
-                let (b2, down_bias) = normal("b2", d_model, 0.5)?;
-                let values = MlpValues { x, w1, b1, w2, b2 };
-                let y = session.alloc(tokens * d_model * dtype.size())?;
-                let args = FusedMlpArgs { x: on_device, w1: up, wg: None, b1: Some(up_bias), w2: down, b2: Some(down_bias), residual: None, y: y.clone() };
-                let samples = move |_: &mut Session<D>| Ok(sample::fused_mlp(&op, &values, &mut Draw::seeded("sample")));
-                Ok(Placed::one(args, y, Box::new(samples)))
+                // Behind GELU a value's square is about half of what it was: these keep it along a row of layers.
+                let (first, second) = (1.0 / (d_model as f64).sqrt(), (2.0 / d_ff as f64).sqrt());
+                let mut placed = Placed::default();
+                let (x, mut on_device) = source.normal(session, "x", dtype, tokens * d_model, 1.0)?;
+                let mut input = Input::Drawn(x);
+                for _ in 0..layers {
+                    let mut normal = |role, count, deviation| source.normal(session, role, dtype, count, deviation);
+                    let (w1, up) = normal("w1", d_ff * d_model, first)?;
+                    let (b1, up_bias) = normal("b1", d_ff, 0.5)?;
+                    let (w2, down) = normal("w2", d_model * d_ff, second)?;
+                    let (b2, down_bias) = normal("b2", d_model, 0.5)?;
+                    let values = MlpValues { w1, b1, w2, b2 };
+                    let y = session.alloc(tokens * d_model * dtype.size())?;
+                    let args = FusedMlpArgs { x: on_device, w1: up, wg: None, b1: Some(up_bias), w2: down, b2: Some(down_bias), residual: None, y: y.clone() };
+                    let (op, x) = (op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
+                    let samples = move |session: &mut Session<D>| {
+                        let x = x.values(session, dtype)?;
+                        Ok(sample::fused_mlp(&op, &x, &values, most, &mut Draw::seeded("sample")))
+                    };
+                    on_device = y.clone();
+                    placed.push(args, y, Box::new(samples));
+                }
+                Ok(placed)
             })
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
