@@ -50,6 +50,14 @@ template <int COUNT> __device__ __forceinline__ void norm_wide(const PointwisePa
     }
 #pragma unroll 1
     for (; row < p.rows; row += gridDim.x) {
+        // The same for every row, so from the first-level cache; asked for before the first row has come, so that one wait is for both.
+        Words weight[COUNT] = {}, bias[COUNT] = {};
+        if (p.weight) {
+            load_words(weight, p.weight, across);
+        }
+        if (p.bias) {
+            load_words(bias, p.bias, across);
+        }
         f32 z[COUNT][EACH];
         f32 sum = 0.0f;
 #pragma unroll
@@ -65,14 +73,6 @@ template <int COUNT> __device__ __forceinline__ void norm_wide(const PointwisePa
         u64 ahead = row + gridDim.x;
         if (ahead < p.rows) {
             load_words(x, p.x + ahead * p.columns, across);
-        }
-        // The same for every row, so from the first-level cache; on their way while the sums are made.
-        Words weight[COUNT] = {}, bias[COUNT] = {};
-        if (p.weight) {
-            load_words(weight, p.weight, across);
-        }
-        if (p.bias) {
-            load_words(bias, p.bias, across);
         }
         f32 mean = 0.0f;
         if (p.kind == LAYER_NORM) {
