@@ -1,12 +1,11 @@
-//! `fused_mlp` on few tokens, in one launch: the variant `sm90_stream`.
+//! `fused_mlp` on few tokens, both products at the speed of memory: the variant `sm90_stream`.
 
 use super::fused_mlp_tensor::{bring, chunk_rows, chunks, each_form, entries_instead, form, up_strides, workspace};
-use super::gemm::{ActivationForm, GemmParams, MmaTile, fits, gemm_header, half};
+use super::gemm::{ActivationForm, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
-use super::params::params;
+use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
 use super::repack::{REPACK, repack_header};
-use super::stream::StreamTile;
+use super::stream::{StreamParams, StreamTile, StreamUse};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -21,7 +20,7 @@ pub(super) const STREAM: Variant<FusedMlp> = Variant {
     covers,
     unit: |op, target| unit(op.dtype, op.gated, &tile(op, target), splits(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
-        let tiles = StreamTile::all_fitted(false).into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
+        let tiles = StreamTile::every(false, StreamTile::filled).into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
         let forms = tiles.flat_map(|(tile, split)| each_form([(tile, split)]));
         let forms = forms.map(|(dtype, gated, (tile, split))| (dtype, gated, tile, split));
         forms.flat_map(|(dtype, gated, tile, split)| ActivationForm::ALL.map(|form| unit(dtype, gated, &tile, split, form))).collect()
@@ -30,23 +29,11 @@ pub(super) const STREAM: Variant<FusedMlp> = Variant {
     launch,
 };
 
-params! {
-    /// Of `mlp_stream`.
-    MlpStreamParams {
-        up: GemmParams,
-        down: GemmParams,
-        up_rows: u32,
-        down_rows: u32,
-        /// Counts the blocks whose part of the intermediate is there.
-        ready: [u32],
-    }
-}
-
 /// The shape of a block's stages, for tiles of both products. Those of one that is split along K are never the larger ones.
 fn tile(op: &FusedMlp, target: &Target) -> StreamTile {
     let rows = |columns: u64| StreamTile::tile_rows(columns, StreamTile::clusters(target.units), false);
     let down = if splits(op, target) { 0 } else { rows(op.d_out) };
-    StreamTile::choose(op.tokens).fitted(rows(op.d_ff).max(down), false)
+    StreamTile::choose(op.tokens).filled(rows(op.d_ff).max(down), false)
 }
 
 fn splits(op: &FusedMlp, target: &Target) -> bool {
@@ -72,12 +59,12 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
     Unit {
         name: format!("fused_mlp/sm90_stream {dtype}, {}, {}, {}{}", form(gated), tile.name(), activation.name(), if split { ", K split" } else { "" }),
         source: source!("fused_mlp/sm90_stream.cu"),
-        headers: vec![gemm_header(), ("fused_mlp/stream_params.cuh", MlpStreamParams::cuda()), repack_header()],
+        headers: vec![gemm_header(), ("tile/stream_params.cuh", StreamParams::cuda()), repack_header()],
         defines,
         entries: if gated {
-            &[REPACK, "mlp_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
+            &[REPACK, "mlp_up_stream", "mlp_down_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
         } else {
-            &[REPACK, "mlp_stream", "mlp_mma_4", "mlp_mma_2"]
+            &[REPACK, "mlp_up_stream", "mlp_down_stream", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
     }
@@ -85,24 +72,20 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let tile = tile(&plan.op, &plan.target);
+    let how = |split| StreamUse { clusters: StreamTile::clusters(plan.target.units), split, keeps: false, overlap: false };
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and aligned rows start where TMA can read
         // them.
         unsafe {
             bring(queue, plan, workspace, &mut up)?;
-            let (split, resident) = (splits(&plan.op, &plan.target), StreamTile::resident(plan, "mlp_stream", |clusters| tile.launch(clusters))?);
-            let (up_rows, down_rows) = (StreamTile::tile_rows(up.columns, resident, false), StreamTile::tile_rows(down.columns, resident, split));
-            let fits = (!split || StreamTile::splits(down.columns, resident)) && u64::from(up_rows.max(down_rows)) <= tile.weight_rows();
-            if !(up.aligned() && down.aligned() && fits) {
-                for product in [up, down] {
-                    product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?;
-                }
+            if up.aligned() && down.aligned() {
+                tile.run(queue, plan, "mlp_up_stream", &up, how(false))?;
+                tile.run(queue, plan, "mlp_down_stream", &down, how(splits(&plan.op, &plan.target)))?;
                 continue;
             }
-            let used = StreamTile::clusters_of(up.columns, up_rows, false).max(StreamTile::clusters_of(down.columns, down_rows, split));
-            let (up, down) = (tile.params(&up, up_rows)?, tile.params(&down, down_rows)?);
-            let params = MlpStreamParams { up, down, up_rows, down_rows, ready: queue.counters()? };
-            plan.launch(queue, "mlp_stream", &Launch { cooperative: true, ..tile.launch(used.min(resident)) }, &params)?;
+            for product in [up, down] {
+                product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?;
+            }
         }
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! What the tensor-core variants of `linear` and `fused_mlp` share: tiles, parameters, and how a product is started.
 
+use std::ops::Range;
+
 use super::jit::Arch;
-use super::kernel::{Launch, Plan, Target, address, address_of, blocks};
+use super::kernel::{Launch, Plan, Target, address, address_of, blocks, range};
 use super::linear::activation_code;
 use super::params::params;
 use super::tma::TensorMap;
@@ -193,6 +195,11 @@ impl Product<'_> {
     /// Whether bias, residual and y can be moved 16 bytes at a time.
     pub(super) fn writes_whole(&self) -> bool {
         self.params().vector == 1
+    }
+
+    /// Where weights and bias lie, which a kernel may read before the launch before has ended.
+    pub(super) fn constants(&self) -> Vec<Range<u64>> {
+        [Some(&self.w), self.gate.as_ref(), self.bias].into_iter().flatten().map(range).collect()
     }
 
     /// Whether every row of X and of the weights starts on a multiple of that many bytes.

@@ -274,20 +274,18 @@ pub struct Launch {
     pub cluster: [u32; 3],
     /// The kernel waits itself for the one before (griddepcontrol), and may be started before that one ends.
     pub overlap: bool,
-    /// Its blocks wait for each other: it starts when all of them fit.
-    pub cooperative: bool,
 }
 
 impl Launch {
     /// `grid` blocks of `threads`, nothing else.
     pub const fn new(grid: u32, threads: u32) -> Self {
-        Self { grid: [grid, 1, 1], threads, shared_bytes: 0, cluster: [1; 3], overlap: false, cooperative: false }
+        Self { grid: [grid, 1, 1], threads, shared_bytes: 0, cluster: [1; 3], overlap: false }
     }
 
     /// Calls with what the driver takes for a launch in `stream`.
     fn with_config<T>(&self, stream: sys::CUstream, call: impl FnOnce(&sys::CUlaunchConfig) -> T) -> T {
         // SAFETY: plain data, for which zero is legal.
-        let mut attributes: [sys::CUlaunchAttribute; 3] = unsafe { std::mem::zeroed() };
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         if self.cluster != [1; 3] {
             let [x, y, z] = self.cluster;
@@ -298,11 +296,6 @@ impl Launch {
         if self.overlap {
             attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             attributes[count].value.programmaticStreamSerializationAllowed = 1;
-            count += 1;
-        }
-        if self.cooperative {
-            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-            attributes[count].value.cooperative = 1;
             count += 1;
         }
         call(&sys::CUlaunchConfig {

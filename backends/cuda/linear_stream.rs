@@ -1,12 +1,11 @@
 //! `linear` on few rows: the variant `sm90_stream`.
 
-use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, fits, gemm_header, half};
+use super::gemm::{ActivationForm, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
 use super::linear_tensor::{product, repacked_bytes, shape, strides};
-use super::params::params;
 use super::repack::{REPACK, repack_header};
-use super::stream::StreamTile;
+use super::stream::{StreamParams, StreamTile, StreamUse};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -27,8 +26,8 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     },
     unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::all_fitted(split).into_iter().map(move |tile| (tile, split)));
-        let quartered = || StreamTile::all_fitted(true).into_iter().map(|tile| (tile.quartered(), true));
+        let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::every(split, StreamTile::fitted).into_iter().map(move |tile| (tile, split)));
+        let quartered = || StreamTile::every(true, StreamTile::fitted).into_iter().map(|tile| (tile.quartered(), true));
         let tiles = || fitted().chain(quartered()).chain(StreamTile::all_grouped().map(|tile| (tile, false)));
         let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
@@ -36,16 +35,6 @@ pub(super) const STREAM: Variant<Linear> = Variant {
     workspace: |op, _| repacked_bytes(op),
     launch,
 };
-
-params! {
-    /// Of `linear_stream`.
-    LinearStreamParams {
-        gemm: GemmParams,
-        tile_rows: u32,
-        /// Whether the second-level cache keeps W.
-        keeps: u32,
-    }
-}
 
 /// The shape of a block's stages, and the blocks of a cluster.
 fn tile(op: &Linear, target: &Target) -> StreamTile {
@@ -95,7 +84,7 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
             }
         ),
         source: source!("linear/sm90_stream.cu"),
-        headers: vec![gemm_header(), ("linear/stream_params.cuh", LinearStreamParams::cuda()), repack_header()],
+        headers: vec![gemm_header(), ("tile/stream_params.cuh", StreamParams::cuda()), repack_header()],
         defines,
         entries: match split {
             true => &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
@@ -122,10 +111,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             4 => plan.resident_clusters("linear_stream", &tile.launch(u64::from(plan.target.units) / 4))?.max(StreamTile::quarter_clusters(plan.target.units)),
             _ => StreamTile::clusters(plan.target.units),
         };
-        let tile_rows = StreamTile::tile_rows(op.d_out, room, split);
-        let clusters = StreamTile::clusters_of(op.d_out, tile_rows, split).min(room);
-        let params = LinearStreamParams { gemm: tile.params(&product, tile_rows)?, tile_rows, keeps: u32::from(keeps(op)) };
         let entry = if !split && StreamTile::by_groups(op.d_out, room) { "linear_stream_groups" } else { "linear_stream" };
-        plan.launch(queue, entry, &Launch { overlap, ..tile.launch(clusters) }, &params)
+        tile.run(queue, plan, entry, &product, StreamUse { clusters: room, split, keeps: keeps(op), overlap })
     }
 }

@@ -1,7 +1,7 @@
 //! The small operations of a layer on CUDA.
 
 use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
+use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
 use super::linear::activation_code;
 use super::params::params;
 use super::{Cuda, Queue};
@@ -181,6 +181,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
     let (entry, grid) = kernel(op, &params, plan.target.units.into());
     // Each kernel waits before it reads anything.
     let launch = Launch { overlap: plan.target.arch >= Arch(90), ..Launch::new(grid, 256) };
+    let open = if launch.overlap { queue.behind(range(&args.y)) } else { Vec::new() };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, entry, &launch, &params) }
+    unsafe { plan.launch(queue, entry, &launch, &params)? };
+    queue.leave_open(open);
+    Ok(())
 }

@@ -27,6 +27,8 @@ pub struct Queue {
     staging: Option<Staging>,
     journal: Journal,
     capturing: bool,
+    /// Whether what comes next is the first of a capture: a graph begins when all before it has ended.
+    first: bool,
     /// See [`take_open`](Self::take_open).
     open: Vec<Range<u64>>,
     /// See [`counters`](Self::counters).
@@ -42,12 +44,13 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, open: Vec::new(), counters: None })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Vec::new(), counters: None })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
     fn enter(&mut self) -> Result<()> {
         self.open.clear();
+        self.first = false;
         self.memory.context.bind()?;
         // A recorded launch waits at replay: an edge from outside may not enter a capture.
         if self.capturing { Ok(()) } else { self.memory.join(&self.stream, &mut self.seen) }
@@ -70,6 +73,24 @@ impl Queue {
     /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
     pub fn leave_open(&mut self, writes: Vec<Range<u64>>) {
         self.open = writes;
+    }
+
+    /// Whether a launch that reads `early` before it waits, and lets the next one start, may start before those at the end of the queue have ended;
+    /// and what to leave open behind it, where it writes `writes`.
+    pub fn ahead(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, Vec<Range<u64>>) {
+        let open = self.take_open();
+        match starts_early(&open, early) {
+            true => (true, [open, writes].concat()),
+            false => (false, writes),
+        }
+    }
+
+    /// What to leave open behind a launch that may start early, waits before it reads anything and writes `writes`: nothing where it is not known
+    /// what may still be under way.
+    pub fn behind(&mut self, writes: Range<u64>) -> Vec<Range<u64>> {
+        let open = self.take_open();
+        let known = self.first || (1..OPEN).contains(&open.len());
+        if known { [open, vec![writes]].concat() } else { Vec::new() }
     }
 
     /// Where `COUNTERS` numbers lie by which the blocks of one launch find each other. They are zero when a launch of this
@@ -168,7 +189,7 @@ impl Queue {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is alive and captures nothing yet.
         self.stream.set_capturing(true, || ok(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }, "beginning a capture"))?;
-        self.capturing = true;
+        (self.capturing, self.first) = (true, true);
         Ok(())
     }
 
@@ -176,6 +197,7 @@ impl Queue {
     pub fn end_capture(&mut self) -> Result<Graph> {
         // What was recorded has not run: the next launch follows what ran before.
         self.open.clear();
+        self.first = false;
         self.memory.context.bind()?;
         let stream = self.stream.raw;
         let mut graph = std::ptr::null_mut();

@@ -1,12 +1,38 @@
 //! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/tile/stream_gemm.cuh` and its ring.
 
+use super::Queue;
 use super::gemm::{GemmParams, Product};
-use super::kernel::{Launch, Plan};
+use super::kernel::{Launch, Plan, range};
+use super::params::params;
 use super::tma::{Layout, Promotion, Swizzle};
 use super::wgmma::WgmmaTile;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;
+
+params! {
+    /// Of a product by itself.
+    StreamParams {
+        gemm: GemmParams,
+        tile_rows: u32,
+        /// Whether the second-level cache keeps W.
+        keeps: u32,
+        /// Whether W and bias are read before the wait for the launch before.
+        ahead: u32,
+    }
+}
+
+/// How a product is started.
+pub(super) struct StreamUse {
+    /// That the device has room for.
+    pub clusters: u64,
+    /// Whether K is split.
+    pub split: bool,
+    /// See [`StreamParams`].
+    pub keeps: bool,
+    /// See [`Launch::overlap`]; of a product whose reads were compared with what may still be written.
+    pub overlap: bool,
+}
 
 /// The shape of a block's stages: how many rows of X and of W it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +117,11 @@ impl StreamTile {
     /// The same with no more room for W than tiles of so many rows want, and more stages in its place: where tokens take half of a stage,
     /// little of W is under way.
     pub(super) fn fitted(self, tile_rows: u32, split: bool) -> Self {
-        if self.tokens < Self::FITTED_ROWS {
-            return self;
-        }
+        if self.tokens < Self::FITTED_ROWS { self } else { self.filled(tile_rows, split) }
+    }
+
+    /// The same for any number of tokens: where launches follow each other, more stages are asked for before the one before has ended.
+    pub(super) fn filled(self, tile_rows: u32, split: bool) -> Self {
         Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split), 0).unwrap_or(self)
     }
 
@@ -111,10 +139,10 @@ impl StreamTile {
         Self::ALL.into_iter().filter(|tile| tile.grouped() != *tile).map(Self::grouped)
     }
 
-    /// Every one that `fitted` makes for tiles of a product that is split along K, or not.
-    pub(super) fn all_fitted(split: bool) -> Vec<Self> {
+    /// Every one that `fit`, one of the two above, makes for tiles of a product that is split along K, or not.
+    pub(super) fn every(split: bool, fit: fn(Self, u32, bool) -> Self) -> Vec<Self> {
         let rows = Self::WEIGHT_ROWS_FOR.into_iter().filter(|(_, of)| *of == split).map(|(rows, _)| rows as u32);
-        let mut all: Vec<_> = rows.flat_map(|rows| Self::ALL.map(|tile| tile.fitted(rows, split))).collect();
+        let mut all: Vec<_> = rows.flat_map(|rows| Self::ALL.map(|tile| fit(tile, rows, split))).collect();
         all.sort_by_key(|tile| (tile.tokens, tile.weight_rows));
         all.dedup();
         all
@@ -218,16 +246,31 @@ impl StreamTile {
         Ok(params)
     }
 
+    /// Puts kernel `entry` of a product by itself into the queue. Weights and bias that no launch which may still run writes, it reads
+    /// before that has ended.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`]; aligned rows start where TMA can read them.
+    pub(super) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>, how: StreamUse) -> Result<()> {
+        let StreamUse { clusters, split, keeps, overlap } = how;
+        if product.rows == 0 || product.columns == 0 {
+            return Ok(());
+        }
+        let tile_rows = Self::tile_rows(product.columns, clusters, split);
+        let used = Self::clusters_of(product.columns, tile_rows, split).min(clusters);
+        // What adapters add has a wait of its own.
+        let (ahead, open) = if product.adds { (false, Vec::new()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
+        let params = StreamParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };
+        queue.leave_open(open);
+        Ok(())
+    }
+
     /// How the kernels are started on that many clusters.
     pub(super) fn launch(&self, clusters: u64) -> Launch {
         let grid = (clusters * self.cluster) as u32;
         Launch { shared_bytes: self.shared_bytes(), cluster: [self.cluster as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
-    }
-
-    /// Clusters of `entry` that the device runs at once, at most as many as fill it, where `launch` starts that many.
-    pub(super) fn resident<O: Op>(plan: &Plan<O>, entry: &str, launch: impl Fn(u64) -> Launch) -> Result<u64> {
-        let wanted = Self::clusters(plan.target.units);
-        Ok(plan.resident_clusters(entry, &launch(wanted))?.clamp(1, wanted))
     }
 }
 
@@ -241,7 +284,7 @@ mod tests {
             assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}: {}", tile.shared_bytes());
         }
         for (split, count) in [(true, 4), (false, 5)] {
-            let fitted = StreamTile::all_fitted(split);
+            let fitted = StreamTile::every(split, StreamTile::fitted);
             assert_eq!(fitted.len(), count, "{fitted:?}");
             assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= StreamTile::LEAST_STAGES), "{fitted:?}");
         }
@@ -249,7 +292,13 @@ mod tests {
         for (rows, split, stages) in [(64, true, 4), (84, false, 4), (108, false, 3)] {
             let tile = StreamTile::choose(128).fitted(rows, split);
             assert_eq!(tile.stages, stages, "{rows}");
-            assert!(tile.weight_rows >= rows.into() && StreamTile::all_fitted(split).contains(&tile));
+            assert!(tile.weight_rows >= rows.into() && StreamTile::every(split, StreamTile::fitted).contains(&tile));
+        }
+        let filled = [(16, 8), (32, 7), (64, 5), (128, 4)];
+        for (tokens, stages) in filled {
+            let tile = StreamTile::choose(tokens).filled(84, false);
+            assert_eq!(tile.stages, stages, "{tokens}");
+            assert!(StreamTile::every(false, StreamTile::filled).contains(&tile));
         }
         for rows in 0..=StreamTile::MOST_ROWS {
             assert!(StreamTile::choose(rows).tokens >= rows);

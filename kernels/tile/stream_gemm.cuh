@@ -13,19 +13,6 @@
 #include "tile/outputs.cuh"
 #include "tile/stream_ring.cuh"
 
-// Where Y holds a part of the sums, adds it to a thread's four sums as stream_outputs has them. Before any of these outputs is written.
-__device__ __forceinline__ void stream_add(const GemmParams &p, u64 first, u64 last, u32 block, f32 *sum) {
-    u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (u32 e = 0; e < 4; e++) {
-        u64 output = first + e / 2 * 8 + lane / 4;
-        u32 token = block * 8 + lane % 4 * 2 + e % 2;
-        if (output < last && token < p.rows) {
-            sum[e] += widen(p.y[token * p.y_stride + output]);
-        }
-    }
-}
-
 // What a product's epilogue adds to its sums besides: nothing. Adapters have their own (stream_adapters.cuh).
 struct NoSums {
     static constexpr bool ADDS = false;
@@ -44,65 +31,87 @@ __device__ __forceinline__ void stream_bias(const GemmParams &p, u64 first, u64 
     }
 }
 
-// Outputs of a warp's 16 rows of W, from `first` on and before `last`, for eight tokens: from a thread's four sums of the up (or
-// only) weight and of the gate.
-template <bool GATED, u32 FORM>
-__device__ __forceinline__ void stream_outputs(const GemmParams &p, u64 first, u64 last, u32 block, const f32 (&up)[4], const f32 (&gate)[4],
-                                               const f32 (&bias)[2]) {
-    u32 lane = threadIdx.x % 32, high = lane / 4, low = lane % 4 * 2;
-    if (block * 8 >= p.rows || first >= last) {
-        return;
-    }
-    f32 value[2][2];
+// Where the outputs of a warp's 16 rows of W go, from `first` on and before `last`. Sums are four a thread for every eight tokens. Each of these goes
+// over all of them by itself and without a branch between them: one eight's activations wait for special functions beside the next one's.
+struct StreamOutputs {
+    const GemmParams &p;
+    u64 first, last;
+
+    // From sums of the up (or only) weight and of the gate to outputs.
+    template <bool GATED, u32 FORM> __device__ __forceinline__ void activate(f32 (&up)[4], const f32 (&gate)[4], const f32 (&bias)[2]) const {
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-#pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-            f32 sum = up[half * 2 + e] + bias[half];
-            value[half][e] = GATED ? activate_form<FORM>(p, gate[half * 2 + e]) * sum : activate_form<FORM>(p, sum);
+        for (u32 e = 0; e < 4; e++) {
+            f32 sum = up[e] + bias[e / 2];
+            up[e] = GATED ? activate_form<FORM>(p, gate[e]) * sum : activate_form<FORM>(p, sum);
         }
     }
-    if (p.residual) {
+
+    // Adds what `from` has in their places, an element a place as Y has them.
+    __device__ __forceinline__ void add(const element *from, u32 block, f32 (&sum)[4]) const {
+        u32 lane = threadIdx.x % 32;
 #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
+        for (u32 e = 0; e < 4; e++) {
+            u64 output = first + e / 2 * 8 + lane / 4;
+            u32 token = block * 8 + lane % 4 * 2 + e % 2;
+            if (output < last && token < p.rows) {
+                sum[e] += widen(from[token * p.y_stride + output]);
+            }
+        }
+    }
+
+    // For the eights of tokens whose numbers `block` gives. Two tokens of an output become two outputs of a token.
+    template <bool WORDS, u32 COUNT, class Block> __device__ __forceinline__ void store(const f32 (&value)[COUNT][4], const Block &block) const {
+        u32 high = threadIdx.x % 32 / 4, low = threadIdx.x % 4 * 2, tokens = high < p.rows ? u32(p.rows) - high : 0;
+        element *to = p.y + high * p.y_stride + first + low;
+        u64 eight = 8 * p.y_stride;
+        i32 outputs = i32(last - first) - i32(low);
 #pragma unroll
-            for (u32 e = 0; e < 2; e++) {
-                u64 output = first + half * 8 + high;
-                u32 token = block * 8 + low + e;
-                if (output < last && token < p.rows) {
-                    value[half][e] += widen(p.residual[token * p.y_stride + output]);
+        for (u32 index = 0; index < COUNT; index++) {
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                u32 packed = transpose_8x8(narrow2<element>(value[index][half * 2], value[index][half * 2 + 1]));
+                bool there = block(index) * 8 < tokens;
+                element *own = to + block(index) * eight + half * 8;
+                if (WORDS) {
+                    if (there && i32(half * 8) < outputs) {
+                        *(u32 *)own = packed;
+                    }
+                } else {
+                    if (there && i32(half * 8) < outputs) {
+                        own[0] = element{u16(packed)};
+                    }
+                    if (there && i32(half * 8 + 1) < outputs) {
+                        own[1] = element{u16(packed >> 16)};
+                    }
                 }
             }
         }
     }
-    // Two tokens of an output become two outputs of a token.
-    u32 packed[2];
+
+    template <bool GATED, u32 FORM, u32 COUNT, class Block>
+    __device__ __forceinline__ void write(f32 (&up)[COUNT][4], const f32 (&gate)[COUNT][4], const f32 (&bias)[2], const Block &block) const {
+        if (first >= last) {
+            return;
+        }
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        packed[half] = transpose_8x8(narrow2<element>(value[half][0], value[half][1]));
-    }
-    u32 token = block * 8 + high;
-    if (token >= p.rows) {
-        return;
-    }
+        for (u32 index = 0; index < COUNT; index++) {
+            activate<GATED, FORM>(up[index], gate[index], bias);
+        }
+        if (p.residual) {
+            // Another thread's wait has let X come, but this one reads here what launches before have written.
+            grid_wait();
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        u64 output = first + half * 8 + low;
-        element *to = p.y + token * p.y_stride + output;
-        if (p.vector) {
-            if (output < last) {
-                *(u32 *)to = packed[half];
-            }
-        } else {
-            if (output < last) {
-                to[0] = element{u16(packed[half])};
-            }
-            if (output + 1 < last) {
-                to[1] = element{u16(packed[half] >> 16)};
+            for (u32 index = 0; index < COUNT; index++) {
+                add(p.residual, block(index), up[index]);
             }
         }
+        if (p.vector) {
+            store<true>(up, block);
+        } else {
+            store<false>(up, block);
+        }
     }
-}
+};
 
 // Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
@@ -180,32 +189,29 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
             if (GATED) {
                 stream_bias(p, row + inside, last, bias);
             }
+            StreamOutputs outputs{p, row + inside, last};
+            auto &up = reinterpret_cast<f32 (&)[TOKEN_BLOCKS][4]>(sum[0]);
+            auto &gate = reinterpret_cast<f32 (&)[TOKEN_BLOCKS][4]>(sum[GATED ? 1 : 0]);
             if (p.adds) {
                 grid_wait();
 #pragma unroll
                 for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
-                    stream_add(p, row + inside, last, block, sum[0] + block * 4);
+                    outputs.add(p.y, block, up[block]);
                 }
             }
             sums.begin();
+            if (Sums::ADDS && inside < tile_rows) {
 #pragma unroll
-            for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
-                f32 four[GATED ? 2 : 1][4];
-#pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    four[0][e] = sum[0][block * 4 + e];
-                    four[GATED ? 1 : 0][e] = sum[GATED ? 1 : 0][block * 4 + e];
-                }
-                if (Sums::ADDS && inside < tile_rows) {
+                for (u32 block = 0; block < TOKEN_BLOCKS; block++) {
                     f32 more[4];
                     sums.of(inside, block, more);
 #pragma unroll
                     for (u32 e = 0; e < 4; e++) {
-                        four[0][e] += more[e];
+                        up[block][e] += more[e];
                     }
                 }
-                stream_outputs<GATED, FORM>(p, row + inside, last, block, four[0], four[GATED ? 1 : 0], bias);
             }
+            outputs.template write<GATED, FORM>(up, gate, bias, [](u32 index) { return index; });
             sums.end();
         }
     });
@@ -257,32 +263,63 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
         }
         cluster_wait();
         if (multiplies) {
+            StreamOutputs outputs{p, row + thread / 32 * 16, last};
+            f32 four[BLOCKS][4] = {};
+            auto block = [&](u32 index) { return index * PARTS + own; };
 #pragma unroll
             for (u32 index = 0; index < BLOCKS; index++) {
-                u32 block = index * PARTS + own;
-                if (block < TOKEN_BLOCKS) {
-                    f32 four[4] = {};
+                if (block(index) < TOKEN_BLOCKS) {
 #pragma unroll
                     for (u32 from = 0; from < PARTS; from++) {
                         float4 part = *(const float4 *)place(own, from, index);
-                        four[0] += part.x;
-                        four[1] += part.y;
-                        four[2] += part.z;
-                        four[3] += part.w;
+                        four[index][0] += part.x;
+                        four[index][1] += part.y;
+                        four[index][2] += part.z;
+                        four[index][3] += part.w;
                     }
                     if (p.adds) {
                         grid_wait();
-                        stream_add(p, row + thread / 32 * 16, last, block, four);
+                        outputs.add(p.y, block(index), four[index]);
                     }
                     if constexpr (Sums::ADDS) {
 #pragma unroll
                         for (u32 e = 0; e < 4; e++) {
-                            four[e] += more[index][e];
+                            four[index][e] += more[index][e];
                         }
                     }
-                    stream_outputs<false, FORM>(p, row + thread / 32 * 16, last, block, four, four, bias);
                 }
             }
+            outputs.template write<false, FORM>(four, four, bias, block);
         }
+    }
+}
+
+// A product by itself, for all threads of a block: one brings W, one X, two warp groups multiply. `ahead`: W and bias, which no launch that may still
+// run writes, are read before the wait for the launch before. With an adapters' part only what reads that waits. The next launch may start at
+// once: it finds no room on a multiprocessor before this one's block there has ended, and asks for its own W then.
+template <bool GATED, u32 CUT, u32 FORM>
+__device__ __forceinline__ void stream_gemm(const GemmParams &p, u32 tile_rows, u64 policy, bool ahead, char *shared) {
+    grid_launch_next();
+    if (!ahead && !p.adds) {
+        grid_wait();
+    }
+    StreamRing ring(shared, 2, [&](const StreamRing &ring) { stream_early<GATED, CUT>(p, tile_rows, ring, policy, ahead); });
+    f32 sum[GATED ? 2 : 1][TOKENS / 2];
+    if (threadIdx.x < 256) {
+        registers_take<232>();
+        stream_products<GATED, CUT, FORM>(p, tile_rows, ring, sum);
+        stream_end<CUT, FORM>(p, tile_rows, ring, true, sum[0]);
+    } else {
+        registers_give<40>();
+        if (threadIdx.x == STREAM_LOADER) {
+            stream_weights<GATED, CUT>(p, tile_rows, ring, policy, true);
+        } else if (threadIdx.x == 288) {
+            if (ahead) {
+                grid_wait();
+            }
+            stream_tokens<GATED, CUT>(p, tile_rows, ring, true);
+        }
+        __syncwarp();
+        stream_end<CUT, FORM>(p, tile_rows, ring, false, sum[0]);
     }
 }

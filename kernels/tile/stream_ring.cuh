@@ -131,16 +131,29 @@ __device__ __forceinline__ void stream_tokens_step(const GemmParams &p, const St
     }
 }
 
-// Of one thread, before the blocks have met: the first stages, W and X, of this block alone.
-template <bool GATED, u32 CUT> __device__ __forceinline__ void stream_early(const GemmParams &p, u32 tile_rows, StreamRing ring, u64 policy) {
+// Of one thread, before the blocks have met: the first stages, W and X, of this block alone. `ahead`: W is asked for before the launch before has
+// ended, and X behind all of it then.
+template <bool GATED, u32 CUT>
+__device__ __forceinline__ void stream_early(const GemmParams &p, u32 tile_rows, const StreamRing &ring, u64 policy, bool ahead) {
     StreamWork<GATED, CUT> work(p, tile_rows);
-    u32 early = work.early();
     NothingBeside nothing;
-    for (u32 step = work.begin; step < work.begin + early; step++) {
-        i32 k = i32(step * work.DEPTH);
-        stream_weights_step<GATED>(p, tile_rows, ring, policy, k, i32(work.row()));
-        stream_tokens_step<GATED>(p, ring, true, k, nothing);
-        ring.advance();
+    auto ask = [&](bool for_weights, bool for_tokens) {
+        StreamRing at = ring;
+        for (u32 step = work.begin; step < work.begin + work.early(); step++) {
+            i32 k = i32(step * work.DEPTH);
+            if (for_weights) {
+                stream_weights_step<GATED>(p, tile_rows, at, policy, k, i32(work.row()));
+            }
+            if (for_tokens) {
+                stream_tokens_step<GATED>(p, at, true, k, nothing);
+            }
+            at.advance();
+        }
+    };
+    ask(true, !ahead);
+    if (ahead) {
+        grid_wait();
+        ask(false, true);
     }
 }
 

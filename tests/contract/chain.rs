@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
+use trifuse::device::Slice;
 use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::codebook_gemm::{CodebookSliceArgs, FactorArgs};
 use trifuse::ops::index::{AdapterCodes, Codes, CodesShape, PageShape, PageTable, TokenAdapters};
 use trifuse::ops::pointwise::Kind;
-use trifuse::ops::{Attention, AttentionArgs, CodeWidth, CodebookGemm, CodebookGemmArgs, Pointwise, PointwiseArgs};
+use trifuse::ops::{Attention, AttentionArgs, CodeWidth, CodebookGemm, CodebookGemmArgs, Linear, LinearArgs, Pointwise, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
@@ -19,6 +20,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("adapters on what the launch before wrote give the bits of launches that are waited for", chained),
         ("decoding over keys that the launch before wrote gives the bits of launches that are waited for", decoded),
         ("a token of many adapters gets the same bits in a batch of any size", beside_others),
+        ("a weight that the launch before wrote is read behind it", written_weights),
     ]
 }
 
@@ -114,6 +116,50 @@ fn beside_others<B: Backend>(device: &Arc<B>) -> Result<()> {
         let [few, many] = [140, 600].map(|tokens| results(device, [tokens, 256], adapters, false, true));
         for (few, many) in few?.iter().zip(&many?) {
             assert!(many.starts_with(few) && few.iter().any(|&byte| byte != 0), "{adapters} adapters");
+        }
+    }
+    Ok(())
+}
+
+/// Products of few rows may ask for their weights before the launch before has ended, unless that writes them.
+fn written_weights<B: Backend>(device: &Arc<B>) -> Result<()> {
+    const ROWS: u64 = 64;
+    const WIDE: u64 = 1024;
+    let mut session = Session::new(device.clone())?;
+    let plan = |sizes| session.plan(Linear::new(DType::F16, sizes)).or_else(|_| session.plan(Linear::new(DType::F32, sizes)));
+    let [square, last] = [plan([ROWS, WIDE, WIDE])?, plan([16, ROWS, WIDE])?];
+    let dtype = square.op().dtype;
+    let drawn = |seed: u32, len: u64| dtype.encode(&(0..len as usize).map(|i| f64::from(noise(seed, i)) / 2048.0 - 0.0625).collect::<Vec<_>>());
+    let [x, w] = [session.upload(&drawn(1, ROWS * WIDE))?, session.upload(&drawn(2, WIDE * WIDE))?];
+    let [first, second, y] = [session.alloc(x.len())?, session.alloc(x.len())?, session.alloc(16 * ROWS * dtype.size())?];
+    let product =
+        |x: &Slice<B>, w: &Slice<B>, y: &Slice<B>| LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+    let few = x.part(0, 16 * WIDE * dtype.size()).expect("rows of x");
+    // The second of three may start early, and the third one's weight is what the second writes, or the first.
+    for weight in [&second, &first] {
+        let run = |session: &mut Session<B>, wait: bool| -> Result<()> {
+            let steps = [(&square, product(&x, &w, &first)), (&square, product(&first, &w, &second)), (&last, product(&few, weight, &y))];
+            for (plan, args) in &steps {
+                session.run(plan, args)?;
+                if wait {
+                    session.wait()?;
+                }
+            }
+            Ok(())
+        };
+        run(&mut session, true)?;
+        let expected = session.read(&y)?;
+        let graph = session.capture(|session| run(session, false))?;
+        for replay in [false, true] {
+            for slice in [&first, &second, &y] {
+                session.write(slice, &vec![0; slice.len() as usize])?;
+            }
+            if replay {
+                session.replay(&graph)?
+            } else {
+                run(&mut session, false)?
+            }
+            assert!(session.read(&y)? == expected && expected.iter().any(|&byte| byte != 0), "replayed: {replay}");
         }
     }
     Ok(())
