@@ -13,12 +13,12 @@
 
 constexpr u32 BAND = 16 / CLUSTER;
 
-// Brings W's rows of one stage, elements `k` and on, from row `first` on: each of the two blocks half of them, to both.
+// Brings W's rows of one stage, elements `k` and on, from row `first` on: each of two blocks half of them, to both, or a block by itself all.
 template <u32 COLUMNS, bool GATED, bool ODD>
 __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile, u64 *full, u32 rank, i32 k, i32 first, CacheHint hint) {
     constexpr u32 SETS = GATED ? 2 : 1, OUTPUTS = COLUMNS / SETS, RUNS = OUTPUTS / 32, EIGHTS = OUTPUTS / 8;
     static_assert(!GATED || OUTPUTS % 32 == 0, "whole runs of both weights");
-    if constexpr (ODD && COLUMNS / 2 % 8 != 0) {
+    if constexpr (ODD && (CLUSTER == 1 || COLUMNS / 2 % 8 != 0)) {
         // A half that is not whole in eights would start in the middle of the swizzle's pattern.
         tma_load_2d(w_tile, &p.w_map, full, k, first);
     } else if constexpr (ODD) {
@@ -34,7 +34,9 @@ __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile,
                 bool whole = box < RUNS;
                 u32 eight = whole ? box * 4 : RUNS * 3 + box, twice_middle = eight * 2 + (whole ? 4 : 1);
                 const tensor_map *map = !whole ? &p.rest_map : set ? &p.gate_map : &p.w_map;
-                if ((GATED ? set : twice_middle / EIGHTS) == rank) {
+                if constexpr (CLUSTER == 1) {
+                    tma_load_4d_by(hint, to + eight * 8 * PANEL, map, full, k, 0, first / 8 + i32(eight), 0);
+                } else if ((GATED ? set : twice_middle / EIGHTS) == rank) {
                     tma_load_4d_multicast(to + eight * 8 * PANEL, map, full, k, 0, first / 8 + i32(eight), 0, 3, hint);
                 }
             }
@@ -69,6 +71,38 @@ template <class Ring> __device__ __forceinline__ void wgmma_open(const Ring &rin
     }
 }
 
+// The block of a cluster that this one is.
+__device__ __forceinline__ u32 wgmma_rank() {
+    if constexpr (CLUSTER == 1) {
+        return 0;
+    } else {
+        return cluster_rank();
+    }
+}
+
+// The blocks of a cluster meet, or the threads of a block by itself, so that barriers are there before they are used.
+__device__ __forceinline__ void wgmma_meet() {
+    if constexpr (CLUSTER == 1) {
+        __syncthreads();
+    } else {
+        cluster_arrive();
+        cluster_wait();
+    }
+}
+
+// Says that a warp no longer touches the other block's memory, and waits until nobody touches this one's.
+__device__ __forceinline__ void wgmma_leave() {
+    if constexpr (CLUSTER > 1) {
+        cluster_arrive();
+    }
+}
+
+__device__ __forceinline__ void wgmma_await_other() {
+    if constexpr (CLUSTER > 1) {
+        cluster_wait();
+    }
+}
+
 // And after: where the host lets a kernel start early, its operands are still being written; or Y alone, which is read last.
 __device__ __forceinline__ void wgmma_await(const GemmParams &p) {
     grid_launch_next();
@@ -80,20 +114,18 @@ __device__ __forceinline__ void wgmma_await(const GemmParams &p) {
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
 template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
-    static_assert(COLUMNS / CLUSTER == COLUMNS / 2, "each of two brings half of W's tile");
+    static_assert(CLUSTER <= 2, "each of two brings half of W's tile");
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
-    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = wgmma_rank();
     wgmma_open(ring, p);
-    cluster_arrive();
-    cluster_wait();
+    wgmma_meet();
     wgmma_await(p);
     // Places fit into 32 bits (the host sees to it), and so does the count of tiles of anything that fits into a memory.
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
     u32 stage = 0, phase = 0;
-    auto advance = [&] { ring.advance(stage, phase); };
     if (group == 2) {
         registers_give<56>();
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
@@ -105,21 +137,15 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
                 u32 row, column;
                 tile_place<BAND>(index, down, across, row, column);
                 i32 y = i32((row * CLUSTER + own) * WGMMA_ROWS), first = i32(column * OUTPUTS);
-                for (u32 step = 0; step < steps; step++) {
-                    ring.wait_free(stage, phase);
-                    if (leads) {
-                        char *x_tile = ring.x_tile(stage);
-                        i32 k = i32(step * WGMMA_DEPTH);
-                        u64 *full = ring.expect(stage);
-                        tma_load_2d(x_tile, &p.x_map, full, k, y);
-                        bring_weights<COLUMNS, GATED, ODD>(p, x_tile + WGMMA_X_BYTES, full, own, k, first, down == 1 ? EVICT_FIRST : EVICT_NORMAL);
-                    }
-                    __syncwarp();
-                    if (!GATED && p.residual && step == 0) {
+                auto load = [&](char *tile, u64 *full, i32 k) {
+                    tma_load_2d(tile, &p.x_map, full, k, y);
+                    bring_weights<COLUMNS, GATED, ODD>(p, tile + WGMMA_X_BYTES, full, own, k, first, down * CLUSTER <= 2 ? EVICT_FIRST : EVICT_NORMAL);
+                };
+                ring.bring(stage, phase, leads, 0, steps, ring.STAGE, load, [&] {
+                    if (!GATED && p.residual) {
                         prefetch_residual<OUTPUTS>(p, y, WGMMA_ROWS, first);
                     }
-                    advance();
-                }
+                });
             }
         }
         __syncwarp();
@@ -143,7 +169,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
             ring.release(last);
             // Said before the last outputs are written, which would hold it up: this warp group no longer touches the other block's memory.
             if (index + gridDim.x / CLUSTER >= down * across) {
-                cluster_arrive();
+                wgmma_leave();
             }
             if (!GATED && p.adds) {
                 grid_wait();
@@ -157,7 +183,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
     }
     // The other block may still write into this one, or arrive at its barriers.
     if (group == 2) {
-        cluster_arrive();
+        wgmma_leave();
     }
-    cluster_wait();
+    wgmma_await_other();
 }

@@ -94,22 +94,16 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         registers_give<56>();
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             bool leads = elect_one();
-            for (u32 step = begin; step < end; step++) {
-                ring.wait_free(stage, phase);
-                if (leads) {
-                    char *x_tile = ring.x_tile(stage);
-                    i32 k = i32(step * WGMMA_DEPTH);
-                    u64 *full = ring.expect(stage);
-                    // All who read a line do so at about the same time: what it would drive out need not be written back for it.
-                    tma_load_2d_by(EVICT_FIRST, x_tile, &p.x_map, full, k, i32(y));
-                    bring_weights<COLUMNS, false, ODD>(p, x_tile + WGMMA_X_BYTES, full, rank, k, i32(first), EVICT_FIRST);
-                }
-                __syncwarp();
-                if (p.residual && step == begin) {
+            auto load = [&](char *tile, u64 *full, i32 k) {
+                // All who read a line do so at about the same time: what it would drive out need not be written back for it.
+                tma_load_2d_by(EVICT_FIRST, tile, &p.x_map, full, k, i32(y));
+                bring_weights<COLUMNS, false, ODD>(p, tile + WGMMA_X_BYTES, full, rank, k, i32(first), EVICT_FIRST);
+            };
+            ring.bring(stage, phase, leads, begin, end, ring.STAGE, load, [&] {
+                if (p.residual) {
                     prefetch_residual<SLICE>(p, y, WGMMA_ROWS, first + part * SLICE);
                 }
-                ring.advance(stage, phase);
-            }
+            });
         }
         __syncwarp();
     } else {

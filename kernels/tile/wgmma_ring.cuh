@@ -61,6 +61,23 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> st
     // The stage's tile of X; that of W comes behind it.
     __device__ __forceinline__ char *x_tile(u32 stage) const { return tiles + stage * STAGE; }
 
+    // Brings steps `begin` to `end` of K, `bytes` a stage: load(tile, full, k) asks for what of X and W lies from element `k` on, by the one
+    // thread that `leads`; the rest of the first step's time is for beside(). By a warp.
+    template <class Load, class Beside>
+    __device__ __forceinline__ void bring(u32 &stage, u32 &phase, bool leads, u32 begin, u32 end, u32 bytes, Load load, Beside beside) const {
+        for (u32 step = begin; step < end; step++) {
+            wait_free(stage, phase);
+            if (leads) {
+                load(x_tile(stage), expect(stage, bytes), i32(step * WGMMA_DEPTH));
+            }
+            __syncwarp();
+            if (step == begin) {
+                beside();
+            }
+            advance(stage, phase);
+        }
+    }
+
     // Says that a warp group has read a stage. By all of its threads.
     __device__ __forceinline__ void release(u32 which) const {
         if constexpr (SHARERS == 1) {

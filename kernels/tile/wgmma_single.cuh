@@ -132,25 +132,19 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
             u32 above = rank / PARTS * x_rows, bytes = (x_rows * BESIDE + COLUMNS) * PANEL;
             // Clusters below each other read W at once, two of them before it is gone.
             CacheHint hint = down <= 2 ? EVICT_FIRST : EVICT_NORMAL;
-            for (u32 step = begin; step < end; step++) {
-                ring.wait_free(stage, phase);
-                if (leads) {
-                    i32 k = i32(step * WGMMA_DEPTH);
-                    char *x_tile = ring.x_tile(stage);
-                    u64 *full = ring.expect(stage, bytes);
-                    tma_load_2d_by(hint, x_tile + WGMMA_X_BYTES, &p.w_map, full, k, i32(first));
-                    if constexpr (BESIDE == 1) {
-                        tma_load_2d(x_tile, &p.x_map, full, k, i32(y));
-                    } else {
-                        tma_load_2d_multicast(x_tile + above * PANEL, &p.x_map, full, k, i32(y + above), 3);
-                    }
+            auto load = [&](char *tile, u64 *full, i32 k) {
+                tma_load_2d_by(hint, tile + WGMMA_X_BYTES, &p.w_map, full, k, i32(first));
+                if constexpr (BESIDE == 1) {
+                    tma_load_2d(tile, &p.x_map, full, k, i32(y));
+                } else {
+                    tma_load_2d_multicast(tile + above * PANEL, &p.x_map, full, k, i32(y + above), 3);
                 }
-                __syncwarp();
-                if (p.residual && step == begin) {
+            };
+            ring.bring(stage, phase, leads, begin, end, bytes, load, [&] {
+                if (p.residual) {
                     prefetch_residual<COLUMNS>(p, y + from, to - from, first);
                 }
-                ring.advance(stage, phase);
-            }
+            });
         }
         __syncwarp();
         cluster_arrive();

@@ -37,21 +37,15 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
                 u32 row, column;
                 place(index, row, column);
                 i32 y = i32((row * CLUSTER + own) * TURN_ROWS), first = i32(column * COLUMNS);
-                for (u32 step = 0; step < steps; step++) {
-                    ring.wait_free(stage, phase);
-                    if (leads) {
-                        char *x_tile = ring.x_tile(stage);
-                        i32 k = i32(step * WGMMA_DEPTH);
-                        u64 *full = ring.expect(stage);
-                        tma_load_2d(x_tile, &p.x_map, full, k, y);
-                        bring_weights<COLUMNS, false, false>(p, x_tile + ring.X_BYTES, full, own, k, first, EVICT_NORMAL);
-                    }
-                    __syncwarp();
-                    if (p.residual && step == 0) {
+                auto load = [&](char *tile, u64 *full, i32 k) {
+                    tma_load_2d(tile, &p.x_map, full, k, y);
+                    bring_weights<COLUMNS, false, false>(p, tile + ring.X_BYTES, full, own, k, first, EVICT_NORMAL);
+                };
+                ring.bring(stage, phase, leads, 0, steps, ring.STAGE, load, [&] {
+                    if (p.residual) {
                         prefetch_residual<COLUMNS>(p, y, TURN_ROWS, first);
                     }
-                    ring.advance(stage, phase);
-                }
+                });
             }
         }
         __syncwarp();

@@ -38,7 +38,7 @@ __device__ __forceinline__ void widths_tile(const GemmParams &p, const Ring &rin
     ring.release(last);
     // As in wgmma_gemm.
     if (last_tile) {
-        cluster_arrive();
+        wgmma_leave();
     }
     if (p.adds) {
         grid_wait();
@@ -51,10 +51,9 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
     using Place = WidthsPlace<COLUMNS, LAST>;
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one, as in wgmma_gemm.
-    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = wgmma_rank();
     wgmma_open(ring, p);
-    cluster_arrive();
-    cluster_wait();
+    wgmma_meet();
     wgmma_await(p);
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), stage = 0, phase = 0;
     if (group == 2) {
@@ -62,29 +61,24 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             u32 own = shuffle_from(rank, 0);
             bool leads = elect_one();
-            CacheHint hint = tiles_down(p) == 1 ? EVICT_FIRST : EVICT_NORMAL;
+            CacheHint hint = tiles_down(p) * CLUSTER <= 2 ? EVICT_FIRST : EVICT_NORMAL;
             for (u32 index = blockIdx.x / CLUSTER; index < Place::count(p); index += gridDim.x / CLUSTER) {
                 Place place(p, index);
                 i32 y = i32((place.row * CLUSTER + own) * WGMMA_ROWS), first = i32(place.first);
-                for (u32 step = 0; step < steps; step++) {
-                    ring.wait_free(stage, phase);
-                    if (leads) {
-                        char *x_tile = ring.x_tile(stage), *w_tile = x_tile + WGMMA_X_BYTES;
-                        i32 k = i32(step * WGMMA_DEPTH);
-                        u64 *full = ring.expect(stage, WGMMA_X_BYTES + (place.wide ? COLUMNS : LAST) * PANEL);
-                        tma_load_2d(x_tile, &p.x_map, full, k, y);
-                        if (place.wide) {
-                            bring_weights<COLUMNS, false, false>(p, w_tile, full, own, k, first, hint);
-                        } else {
-                            bring_weights<LAST, false, false>(p, w_tile, full, own, k, first, hint);
-                        }
+                auto load = [&](char *tile, u64 *full, i32 k) {
+                    char *w_tile = tile + WGMMA_X_BYTES;
+                    tma_load_2d(tile, &p.x_map, full, k, y);
+                    if (place.wide) {
+                        bring_weights<COLUMNS, false, false>(p, w_tile, full, own, k, first, hint);
+                    } else {
+                        bring_weights<LAST, false, false>(p, w_tile, full, own, k, first, hint);
                     }
-                    __syncwarp();
-                    if (p.residual && step == 0) {
+                };
+                ring.bring(stage, phase, leads, 0, steps, WGMMA_X_BYTES + (place.wide ? COLUMNS : LAST) * PANEL, load, [&] {
+                    if (p.residual) {
                         place.wide ? prefetch_residual<COLUMNS>(p, y, WGMMA_ROWS, first) : prefetch_residual<LAST>(p, y, WGMMA_ROWS, first);
                     }
-                    ring.advance(stage, phase);
-                }
+                });
             }
         }
         __syncwarp();
@@ -105,7 +99,7 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
     }
     // The other block may still write into this one, or arrive at its barriers.
     if (group == 2) {
-        cluster_arrive();
+        wgmma_leave();
     }
-    cluster_wait();
+    wgmma_await_other();
 }
