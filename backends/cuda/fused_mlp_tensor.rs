@@ -9,7 +9,7 @@ use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
 use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{WgmmaLaunch, WgmmaTile};
-use super::wgmma_choice::Shape;
+use super::wgmma_choice::{Shape, straddles};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -42,7 +42,8 @@ pub(super) const SM90: Variant<FusedMlp> = Variant {
     unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tiles(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
         let pairs = WgmmaTile::OF_UP.into_iter().flat_map(|up| WgmmaTile::OF_DOWN.map(|down| [up, down]));
-        let forms = pairs.flat_map(|tiles| each_form([tiles])).filter(|(_, gated, [up, _])| !gated || up.gates());
+        let forms =
+            pairs.flat_map(|pair| WAYS.map(|way| pair.map(way))).flat_map(|tiles| each_form([tiles])).filter(|(_, gated, [up, _])| !gated || up.gates());
         forms.flat_map(|(dtype, gated, tiles)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tiles, form))).collect()
     },
     workspace,
@@ -73,6 +74,9 @@ fn token_bytes(op: &FusedMlp) -> u64 {
     intermediate_stride(op).saturating_add(copied_stride(op)).saturating_mul(op.dtype.size())
 }
 
+/// One unit has the kernels of both products: their blocks are by themselves in both, where they can be, or in clusters in both.
+const WAYS: [fn(WgmmaTile) -> WgmmaTile; 2] = [|tile| tile.alone().unwrap_or(tile), |tile| tile];
+
 /// Tokens of a chunk: as many as all chunks together take the least time with.
 pub(super) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
     let row = token_bytes(op);
@@ -96,13 +100,19 @@ fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f64); 2] {
     let tokens = op.tokens.max(1);
     let chunks = [(rows, tokens / rows), (tokens % rows, 1)];
     let activated = ActivationForm::of(Some(op.activation)) != ActivationForm::Floor;
-    let product = |outputs, depth, activated| chunks.map(|(rows, times)| (Shape { rows, outputs, depth, activated }, times));
+    let product = |shape: Shape| chunks.map(|(rows, times)| (Shape { rows, ..shape }, times));
     // The two weights of the gated form are one in a tile.
-    let (up, of_up) = (product(if op.gated { 2 * op.d_ff } else { op.d_ff }, op.d_model, activated), WgmmaTile::OF_UP.into_iter());
-    [
-        WgmmaTile::least(of_up.filter(|tile| !op.gated || tile.gates()), &up, target),
-        WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter(), &product(op.d_out, op.d_ff, false), target),
-    ]
+    let outputs = if op.gated { 2 * op.d_ff } else { op.d_ff };
+    let up = product(Shape { rows, outputs, depth: op.d_model, activated, straddles: straddles(op.dtype, up_strides(op)) });
+    let straddles = straddles(op.dtype, [intermediate_stride(op), op.w2_stride]);
+    let down = product(Shape { rows, outputs: op.d_out, depth: op.d_ff, activated: false, straddles });
+    let of_up = || WgmmaTile::OF_UP.into_iter().filter(|tile| !op.gated || tile.gates());
+    let pair = |way: fn(WgmmaTile) -> WgmmaTile| {
+        [WgmmaTile::least(of_up().map(way), &up, target), WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter().map(way), &down, target)]
+    };
+    let time = |[(_, up), (_, down)]: &[(WgmmaTile, f64); 2]| up + down;
+    let [alone, clusters] = WAYS.map(pair);
+    if time(&alone) < time(&clusters) { alone } else { clusters }
 }
 
 fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
@@ -287,6 +297,8 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let [up_tile, down_tile] = wgmma_tiles(&plan.op, &plan.target);
+    // The first of these kernels lets the next start when all before it has ended, and none of them writes weights.
+    let mut weights_early = false;
     for mut product in chunks(plan, workspace, args)?.into_iter().flatten() {
         let up = product.activation.is_some();
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace, and aligned rows start where
@@ -297,11 +309,12 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
             }
             match (product.aligned(), up) {
                 (true, true) if product.writes_whole() => {
-                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", overlap: true };
+                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", overlap: true, weights_early };
                     product.launch_wgmma(queue, plan, &how)?;
+                    weights_early = true;
                 }
                 (true, false) => {
-                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", overlap: true };
+                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", overlap: true, weights_early };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
                 _ => product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?,
@@ -355,18 +368,22 @@ mod tests {
     #[test]
     fn both_products_of_an_mlp_fill_whole_rounds() {
         let widths = |tokens, d_model, d_ff| wgmma_tiles(&op(tokens, d_model, d_ff), &H200).map(|tile| (tile.columns, tile.last));
-        assert_eq!([256, 512].map(|tokens| widths(tokens, 4096, 11008)), [[(168, 168), (128, 128)]; 2]);
+        assert_eq!([256, 512].map(|tokens| widths(tokens, 4096, 11008)), [[(168, 168), (64, 64)], [(168, 168), (128, 128)]]);
         assert_eq!([1024, 4096].map(|tokens| widths(tokens, 4096, 11008)), [[(256, 160), (256, 256)]; 2]);
         assert_eq!([512, 1024].map(|tokens| widths(tokens, 5120, 13824)), [[(256, 168), (160, 160)]; 2]);
         let gated = FusedMlp { gated: true, ..op(2048, 4096, 11008) };
-        assert_eq!(wgmma_tiles(&gated, &H200), [WgmmaTile::MIDDLE, WgmmaTile::WIDE], "half of its columns are whole in runs of 32");
+        assert_eq!(
+            wgmma_tiles(&gated, &H200).map(Some),
+            [WgmmaTile::MIDDLE, WgmmaTile::WIDE].map(WgmmaTile::alone),
+            "half of its columns are whole in runs of 32"
+        );
     }
 
     #[test]
     fn the_last_chunk_takes_the_tiles_of_the_others() {
-        // 5,376 tokens are 126 tiles of 256 outputs of the second product, but what is left, 66, would be so too.
+        // 4,224 tokens are 132 tiles of 192 outputs of the second product, and what is left 124.
         let op = op(8192, 768, 3072);
-        assert_eq!(chunk_rows(&op, &H200), Ok(4096));
-        assert_eq!(wgmma_tiles(&op, &H200), [WgmmaTile::IN_TURNS, WgmmaTile::MIDDLE]);
+        assert_eq!(chunk_rows(&op, &H200), Ok(4224));
+        assert_eq!(wgmma_tiles(&op, &H200).map(Some), [Some(WgmmaTile::IN_TURNS), WgmmaTile::MIDDLE.alone()]);
     }
 }

@@ -21,6 +21,8 @@ params! {
         x_map: map,
         w_map: map,
         gate_map: map,
+        /// Of the rows of X of a last tile that is not whole.
+        x_last_map: map,
         /// Of the rows of W that are not whole in the runs that `w_map` brings.
         rest_map: map,
         x: [const element],
@@ -47,7 +49,8 @@ params! {
         vector: u32,
         /// Columns of wide tiles, where `tile/wgmma_widths.cuh` has tiles of two widths.
         wide: u32,
-        unused: u32,
+        /// Whether those kernels may read W before the launch before has ended.
+        weights_early: u32,
     }
 }
 
@@ -168,6 +171,7 @@ impl Product<'_> {
             x_map: TensorMap::NONE,
             w_map: TensorMap::NONE,
             gate_map: TensorMap::NONE,
+            x_last_map: TensorMap::NONE,
             rest_map: TensorMap::NONE,
             x: address(&self.x),
             w: address(&self.w),
@@ -188,7 +192,7 @@ impl Product<'_> {
             adds: u32::from(self.adds),
             vector: u32::from(whole && addresses.iter().all(|address| address.is_multiple_of(16))),
             wide: 0,
-            unused: 0,
+            weights_early: 0,
         }
     }
 

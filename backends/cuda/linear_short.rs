@@ -103,7 +103,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         }
         // The kernel waits before it reads anything.
         let tile = tile(&plan.op, &plan.target);
-        let how = WgmmaLaunch { tile, entry: "linear_short", odd_entry: "", overlap: true };
+        let how = WgmmaLaunch { tile, entry: "linear_short", odd_entry: "", overlap: true, weights_early: false };
         let (params, launch) = product.wgmma_start(&how, &plan.target)?;
         let launch = Launch { shared_bytes: shared_bytes(&tile), overlap: launch.overlap, ..Launch::new(blocks(&plan.op, &tile) as u32, THREADS) };
         plan.launch(queue, how.entry, &launch, &params)

@@ -8,7 +8,7 @@ use super::linear_parts::{self, parts_bytes, parts_header};
 use super::queue::starts_early;
 use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{WgmmaLaunch, WgmmaTile};
-use super::wgmma_choice::Shape;
+use super::wgmma_choice::{Shape, straddles};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -35,7 +35,7 @@ pub(super) const SM90: Variant<Linear> = Variant {
     covers: covers_sm90,
     unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
-        let forms = || WgmmaTile::ALL.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
+        let forms = || WgmmaTile::all().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
         HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
     },
     workspace: |op, target| repacked_bytes(op) + parts_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
@@ -64,7 +64,7 @@ fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
 /// What the choice of tiles goes by.
 pub(super) fn shape(op: &Linear) -> Shape {
     let activated = ActivationForm::of(op.activation) != ActivationForm::Floor;
-    Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in), activated }
+    Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in), activated, straddles: straddles(op.dtype, strides(op)) }
 }
 
 fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
@@ -206,7 +206,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
             true => {
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || !product.adds;
-                let how = WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap };
+                let how = WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap, weights_early: false };
                 match tile.meets_outside() {
                     true => linear_parts::launch(queue, plan, workspace, &product, &how),
                     false => product.launch_wgmma(queue, plan, &how),

@@ -17,9 +17,9 @@ use crate::ops::Op;
 pub(super) enum Shares {
     /// Two, one below the other: W's tile, of which each brings half. Blocks take tile after tile.
     W,
-    /// Two beside each other: X's tile. A block has one tile, as with the next.
-    X,
-    /// So many: the tile of outputs, each with a part of K.
+    /// Nothing: a block is by itself. It takes tile after tile too.
+    Nothing,
+    /// So many: the tile of outputs, each with a part of K. A block has one tile, as with the next.
     Tile(u64),
     /// Two, as with the first, W's tile; and so many of such pairs the tile of outputs, each with a part of K.
     Both(u64),
@@ -38,17 +38,18 @@ pub(super) struct WgmmaTile {
 }
 
 impl WgmmaTile {
-    pub(super) const WIDE: Self = Self::new(256, 4);
+    pub(super) const WIDE: Self = Self::new(256);
     /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
-    pub(super) const NARROW: Self = Self::new(128, 6);
+    pub(super) const NARROW: Self = Self::new(128);
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
-    pub(super) const MIDDLE: Self = Self::new(192, 5);
-    /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them.
-    pub(super) const FITTED: Self = Self::new(168, 6);
+    pub(super) const MIDDLE: Self = Self::new(192);
+    /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them. One stage more than
+    /// where outputs go through shared memory.
+    pub(super) const FITTED: Self = Self { stages: 6, ..Self::new(168) };
     /// The narrowest of whole runs for a K of a step or two (`tile/wgmma_short.cuh`), of which few would leave multiprocessors idle.
-    pub(super) const SLIM: Self = Self::new(64, 9);
+    pub(super) const SLIM: Self = Self::new(64);
     /// A K so short that outputs take a good part of the time.
-    pub(super) const IN_TURNS: Self = Self::turns(256, 5);
+    pub(super) const IN_TURNS: Self = Self { rows: Self::ROWS / 2, stages: 5, ..Self::WIDE };
     pub(super) const ROWS: u64 = 128;
     pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -67,13 +68,15 @@ impl WgmmaTile {
     pub(super) const CUT_DEPTH: u64 = 4096;
     pub(super) const CUT_OUTPUTS: u64 = 1025;
 
-    pub(super) const fn new(columns: u64, stages: u64) -> Self {
+    /// With as many stages as there is room for, beside outputs on their way through shared memory.
+    pub(super) const fn new(columns: u64) -> Self {
+        let stages = (Self::SHARED_BYTES - Self::START - Self::way_bytes(columns)) / Self::stage_bytes(Self::ROWS + columns);
         Self { rows: Self::ROWS, columns, last: columns, stages, shares: Shares::W }
     }
 
-    /// Of warp groups that take turns.
-    pub(super) const fn turns(columns: u64, stages: u64) -> Self {
-        Self { rows: Self::ROWS / 2, ..Self::new(columns, stages) }
+    /// The same of blocks that are in no cluster, where there is a kernel for that.
+    pub(super) fn alone(self) -> Option<Self> {
+        (self.shares == Shares::W && !self.takes_turns()).then_some(Self { shares: Shares::Nothing, ..self })
     }
 
     pub(super) const fn takes_turns(&self) -> bool {
@@ -90,21 +93,19 @@ impl WgmmaTile {
         self.last != self.columns
     }
 
-    pub(super) const fn beside(columns: u64) -> Self {
-        Self::single(columns, Shares::X)
-    }
-
+    /// With as many stages as there is room for: outputs leave through it.
     pub(super) const fn split(columns: u64, parts: u64) -> Self {
-        Self::single(columns, Shares::Tile(parts))
+        let stages = (Self::SHARED_BYTES - Self::START) / Self::stage_bytes(Self::ROWS + columns);
+        Self { stages, shares: Shares::Tile(parts), ..Self::new(columns) }
     }
 
     pub(super) const fn both(parts: u64) -> Self {
         Self { shares: Shares::Both(parts), ..Self::NARROW }
     }
 
-    /// With as many stages as there is room for: outputs leave through it.
-    const fn single(columns: u64, shares: Shares) -> Self {
-        Self { stages: (Self::SHARED_BYTES - Self::START) / Self::stage_bytes(Self::ROWS + columns), shares, ..Self::new(columns, 0) }
+    /// Of outputs on their way through shared memory (`kernels/tile/wgmma_odd.cuh`): eight rows a warp, of a tile's columns and eight.
+    const fn way_bytes(columns: u64) -> u64 {
+        8 * 8 * (columns + 8) * 2
     }
 
     /// Of a stage of so many rows of X and W, with its two barriers.
@@ -114,7 +115,12 @@ impl WgmmaTile {
 
     /// Whether it is one of `wgmma_single.cuh`.
     const fn is_single(&self) -> bool {
-        matches!(self.shares, Shares::X | Shares::Tile(_))
+        matches!(self.shares, Shares::Tile(_))
+    }
+
+    /// Whether its blocks take tile after tile.
+    const fn stays(&self) -> bool {
+        matches!(self.shares, Shares::W | Shares::Nothing)
     }
 
     /// Whether the blocks that share a tile of outputs are of several clusters.
@@ -125,6 +131,7 @@ impl WgmmaTile {
     /// Blocks of a cluster.
     pub(super) const fn cluster(&self) -> u64 {
         match self.shares {
+            Shares::Nothing => 1,
             Shares::Tile(parts) => parts,
             _ => 2,
         }
@@ -148,23 +155,22 @@ impl WgmmaTile {
         self.columns.is_multiple_of(64) && !self.has_widths() && !self.takes_turns()
     }
 
+    /// Clusters' tiles, one below the other.
+    pub(super) fn down(&self, rows: u64) -> u64 {
+        rows.div_ceil(self.rows * if matches!(self.shares, Shares::W | Shares::Both(_)) { 2 } else { 1 })
+    }
+
     /// Blocks that there is work for, whole clusters of them.
     pub(super) fn blocks(&self, rows: u64, outputs: u64, gated: bool) -> u64 {
         let width = if gated { self.columns / 2 } else { self.columns };
-        let (down, across) = match self.shares {
-            Shares::W | Shares::Both(_) => (2, 1),
-            Shares::X => (1, 2),
-            Shares::Tile(_) => (1, 1),
-        };
-        let blocks = down * across * self.parts();
-        rows.div_ceil(self.rows * down).saturating_mul(blocks).saturating_mul(outputs.div_ceil(width * across))
+        // Of a cluster all blocks have tiles of their own, or parts of one, or both.
+        let blocks = if self.meets_outside() { 2 * self.parts() } else { self.cluster() };
+        self.down(rows).saturating_mul(blocks).saturating_mul(outputs.div_ceil(width))
     }
 
-    /// Rows of X that a block brings at a time. A single tile brings no more than there are, in whole patterns of the swizzle.
-    fn x_rows(&self, rows: u64) -> u64 {
-        let sharers = if self.shares == Shares::X { 2 } else { 1 };
-        let there = if self.is_single() { rows.min(Self::ROWS).next_multiple_of(8 * sharers) } else { self.rows };
-        there / sharers
+    /// Rows of X that there are in a last tile, in whole patterns of the swizzle.
+    const fn last_rows(&self, rows: u64) -> u64 {
+        ((rows - 1) % self.rows + 1).next_multiple_of(8)
     }
 
     /// Blocks that are surely at work at once: of an H200's multiprocessors, 132, clusters of four find place for 30 of 33, and of eight for 14 of 16.
@@ -178,7 +184,7 @@ impl WgmmaTile {
     /// Clusters for all of that, or as many as are at work at once and take one tile after the other.
     fn launch(&self, rows: u64, outputs: u64, gated: bool, target: &Target) -> Launch {
         let blocks = self.blocks(rows, outputs, gated);
-        let blocks = if self.shares == Shares::W { blocks.min(self.room(target)) } else { blocks };
+        let blocks = if self.stays() { blocks.min(self.room(target)) } else { blocks };
         Launch { cluster: [self.cluster() as u32, 1, 1], ..Launch::new(blocks as u32, Self::THREADS) }
     }
 
@@ -196,10 +202,9 @@ impl WgmmaTile {
         (self.stages * Self::stage_bytes(self.rows + self.columns + basis) + Self::START) as u32
     }
 
-    /// The same for outputs that go through shared memory (`kernels/tile/wgmma_odd.cuh`): eight rows a warp more,
-    /// of a tile's columns and eight.
+    /// The same with their way through shared memory, where that is not over the stages.
     pub(super) fn odd_shared_bytes(&self) -> u32 {
-        self.shared_bytes() + if self.is_single() || self.takes_turns() { 0 } else { (8 * 8 * (self.columns + 8) * 2) as u32 }
+        self.shared_bytes() + if self.is_single() || self.takes_turns() { 0 } else { Self::way_bytes(self.columns) as u32 }
     }
 
     /// The most that a kernel of `linear` takes.
@@ -233,14 +238,20 @@ impl WgmmaTile {
             Shares::W if self.takes_turns() => format!("{columns} columns in turns"),
             Shares::W if self.has_widths() => format!("{columns} columns, at last {}", self.last),
             Shares::W => format!("{columns} columns"),
-            Shares::X => format!("{columns} columns across"),
+            Shares::Nothing if self.has_widths() => format!("{columns} columns alone, at last {}", self.last),
+            Shares::Nothing => format!("{columns} columns alone"),
             Shares::Tile(parts) => format!("{columns} columns, K in {parts} parts"),
             Shares::Both(parts) => format!("{columns} columns shared, K in {parts} parts"),
         }
     }
 
     fn layout<'a>(dtype: DType, dims: &'a [u64; 2], strides: &'a [u64; 1], box_dims: &'a [u32; 2]) -> Layout<'a> {
-        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Promotion::B256 }
+        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Self::promotion(dtype, strides[0]) }
+    }
+
+    /// How much of a row the second-level cache fetches at once: two steps' lines, where a step's are whole ones.
+    const fn promotion(dtype: DType, stride: u64) -> Promotion {
+        if (stride * dtype.size()).is_multiple_of(256) { Promotion::B256 } else { Promotion::B128 }
     }
 
     /// Whether TMA can read [rows, depth] elements with that stride, wherever they start, or why not.
@@ -265,6 +276,8 @@ pub(super) struct WgmmaLaunch {
     pub odd_entry: &'static str,
     /// It may start while the kernel before still runs.
     pub overlap: bool,
+    /// And read the weights meanwhile: nothing that may still run writes them.
+    pub weights_early: bool,
 }
 
 impl WgmmaLaunch {
@@ -291,14 +304,15 @@ impl Product<'_> {
                 strides: &[stride, 8 * stride, 2 * stride],
                 box_dims: &box_dims,
                 swizzle: Swizzle::B128,
-                promotion: Promotion::B256,
+                promotion: WgmmaTile::promotion(self.dtype, stride),
             }
             .encode(slice)
         };
-        params.x_map = rows(&self.x, self.rows, self.x_stride, tile.x_rows(self.rows))?;
+        params.x_map = rows(&self.x, self.rows, self.x_stride, tile.rows)?;
+        params.x_last_map = rows(&self.x, self.rows, self.x_stride, tile.last_rows(self.rows))?;
         if params.vector == 0 || tile.is_single() {
             // Blocks that share W's tile bring half of it each, where that is whole in eights.
-            let halves = !tile.is_single() && (tile.columns / 2).is_multiple_of(8);
+            let halves = !tile.is_single() && tile.cluster() == 2 && (tile.columns / 2).is_multiple_of(8);
             params.w_map = rows(&self.w, self.columns, stride, if halves { tile.columns / 2 } else { tile.columns })?;
             return Ok(params);
         }
@@ -314,7 +328,8 @@ impl Product<'_> {
     /// bytes; a gated product's outputs can be moved 16 bytes at a time.
     pub(super) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
         let (tile, mut params) = (&how.tile, self.wgmma_params(&how.tile)?);
-        params.wide = Shape { rows: self.rows, outputs: self.columns, depth: self.depth, activated: false }.wide(tile, target) as u32;
+        params.weights_early = how.weights_early.into();
+        params.wide = Shape { rows: self.rows, outputs: self.columns, depth: self.depth, ..Shape::default() }.wide(tile, target) as u32;
         let shared_bytes = if params.vector == 0 { tile.odd_shared_bytes() } else { tile.shared_bytes() };
         Ok((params, Launch { shared_bytes, overlap: how.overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
     }
@@ -345,7 +360,7 @@ impl Product<'_> {
             strides: &[stride, 8 * stride, 2 * stride, run * stride],
             box_dims: &[WgmmaTile::DEPTH as u32, 2, 4, 4, (tile.columns / 2 / run) as u32],
             swizzle: Swizzle::B128,
-            promotion: Promotion::B256,
+            promotion: WgmmaTile::promotion(self.dtype, stride),
         };
         let gemm = GemmParams {
             x_map: WgmmaTile::layout(self.dtype, &[k, self.rows], &[self.x_stride], &x_box).encode(&self.x)?,

@@ -4,25 +4,30 @@
 
 use super::kernel::Target;
 use super::wgmma::{Shares, WgmmaTile};
+use crate::dtype::DType;
 
 /// A product of `linear`: rows of X, outputs, K, and whether outputs take the exponential of an activation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub rows: u64,
     pub outputs: u64,
     pub depth: u64,
     pub activated: bool,
+    /// Rows of X or of W do not all start on lines of the second-level cache: what a step reads of one lies in two.
+    pub straddles: bool,
 }
 
 /// What an H200 takes, in microseconds, as measured at Llama-2's projections.
 mod cost {
     /// From a launch to its first products, and from the last outputs to the next launch.
-    pub(super) const LAUNCH: f64 = 5.5;
+    pub(super) const LAUNCH: f64 = 4.2;
     /// The same in `fused_mlp`, where the launch before is its own; and what chunks of fewer tokens lose.
-    pub(super) const NEXT: f64 = 4.0;
+    pub(super) const NEXT: f64 = 2.7;
+    /// And of clusters, whose blocks start together and wait for each other.
+    pub(super) const CLUSTER: f64 = 1.3;
     /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs; and what narrower ones lose behind wide ones.
-    pub(super) const STEP: f64 = 0.026;
-    pub(super) const COLUMN: f64 = 0.0028;
+    pub(super) const STEP: f64 = 0.03;
+    pub(super) const COLUMN: f64 = 0.0025;
     pub(super) const OUTPUTS: f64 = 1.2;
     pub(super) const NARROWER: f64 = 1.03;
     /// What an activation adds to a tile's outputs.
@@ -32,11 +37,14 @@ mod cost {
     /// Bytes a microsecond from memory; of that, the part that is lost with no multiprocessor at work.
     pub(super) const MEMORY: f64 = 3.7e6;
     pub(super) const IDLE: f64 = 0.3;
-    /// Bytes a microsecond from the second-level cache to the multiprocessors.
-    pub(super) const CACHE: f64 = 11e6;
+    /// Bytes a microsecond from the second-level cache to the multiprocessors: to clusters that share rows of W, to those that share a tile, and to
+    /// blocks by themselves.
+    pub(super) const CACHE: f64 = 12e6;
+    pub(super) const CACHE_PARTS: f64 = 9.7e6;
+    pub(super) const CACHE_ALONE: f64 = 14e6;
     /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them: in a cluster, and among several.
     pub(super) const MEET: f64 = 2.0;
-    pub(super) const MEET_OUTSIDE: f64 = 1.9;
+    pub(super) const MEET_OUTSIDE: f64 = 3.0;
 }
 
 /// Rounds of the last tiles, at most, that take the place of wide ones.
@@ -47,6 +55,12 @@ const TURN_ROWS: u64 = 1024;
 
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
 const TILE_ROWS: u64 = 64;
+
+/// Whether rows of those strides, in elements, do not all start on lines of the second-level cache.
+pub(super) fn straddles(dtype: DType, strides: [u64; 2]) -> bool {
+    const LINE: u64 = 128;
+    strides.into_iter().any(|stride| !(stride * dtype.size()).is_multiple_of(LINE))
+}
 
 impl Shape {
     /// Of the operands and Y.
@@ -73,7 +87,7 @@ impl Shape {
     /// Of a tile of two widths, how many columns of tiles are wide, whole rounds of them or nearly; how many rounds there are in all, and their
     /// time. None where outputs are not whole in eights, which kernels of one width are for.
     fn widths(&self, tile: &WgmmaTile, target: &Target) -> Option<(u64, u64, f64)> {
-        let (clusters, down) = (tile.room(target) / tile.cluster(), self.rows.div_ceil(2 * WgmmaTile::ROWS).max(1));
+        let (clusters, down) = (tile.room(target) / tile.cluster(), tile.down(self.rows).max(1));
         let whole = (self.outputs / tile.columns).saturating_mul(down) / clusters;
         let split = |round: u64| {
             let wide = clusters * round / down;
@@ -123,26 +137,30 @@ impl Shape {
         // Of what the blocks of a cluster share each brings its part.
         let (x, w) = match tile.shares {
             Shares::W | Shares::Both(_) => (rows, 0.5 * tile.columns as f64),
-            Shares::X => (0.5 * rows, tile.columns as f64),
-            Shares::Tile(_) => (rows, tile.columns as f64),
+            Shares::Nothing | Shares::Tile(_) => (rows, tile.columns as f64),
         };
-        let read = blocks as f64 * steps * (x + w) * 2.0 * WgmmaTile::DEPTH as f64;
+        let lines = if self.straddles { 2.0 } else { 1.0 };
+        let read = blocks as f64 * steps * (x + w) * lines * 2.0 * WgmmaTile::DEPTH as f64;
         let exchange = if tile.meets_outside() { cost::MEET_OUTSIDE } else { cost::MEET } * (parts as f64).log2();
         let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds as f64 - 1.0) * cost::OUTPUTS;
         let activation = if !self.activated { 0.0 } else { cost::ACTIVATION * if tile.takes_turns() { 1.0 } else { rounds as f64 } };
-        cost::LAUNCH + (products + activation).max(memory).max(read / cost::CACHE) + exchange
+        let (launch, cache) = match tile.shares {
+            Shares::Nothing => (cost::LAUNCH, cost::CACHE_ALONE),
+            Shares::W | Shares::Both(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE),
+            Shares::Tile(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE_PARTS),
+        };
+        launch + (products + activation).max(memory).max(read / cache) + exchange
     }
 
     /// The tile.
     pub(super) fn choose(&self, target: &Target) -> WgmmaTile {
-        // Of a single tile of rows there is none below: blocks beside each other share it.
         let takes = |tile: &WgmmaTile| match tile.shares {
-            Shares::W => self.rows > WgmmaTile::ROWS && self.takes(tile, target),
-            Shares::X => self.rows <= WgmmaTile::ROWS,
-            Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
+            // Of a single tile of rows there is none below.
+            Shares::W | Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
+            Shares::W | Shares::Nothing => self.takes(tile, target),
             Shares::Tile(_) | Shares::Both(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
         };
-        let timed = WgmmaTile::ALL.into_iter().filter(takes).map(|tile| (tile, self.time(&tile, target)));
+        let timed = WgmmaTile::all().filter(takes).map(|tile| (tile, self.time(&tile, target)));
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(WgmmaTile::WIDE, |(tile, _)| tile)
     }
 
@@ -155,41 +173,35 @@ impl Shape {
 
 impl WgmmaTile {
     /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
-    pub(super) const ALL: [Self; 30] = [
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        Self::WHOLE.into_iter().flat_map(|tile| [Some(tile), tile.alone()]).flatten().chain(Self::PARTS)
+    }
+
+    const WHOLE: [Self; 18] = [
         Self::WIDE,
         Self::IN_TURNS,
         Self::ending(224),
         Self::ending(168),
         Self::ending(160),
         Self::ending(128),
-        Self::new(224, 4),
+        Self::new(224),
+        Self::new(208),
         Self::MIDDLE,
-        Self::new(168, 5),
-        Self::new(160, 5),
+        Self::new(168),
+        Self::new(160),
+        Self::new(144),
         Self::NARROW,
-        Self::new(96, 7),
-        Self::new(80, 8),
+        Self::new(112),
+        Self::new(96),
+        Self::new(88),
+        Self::new(80),
         Self::SLIM,
-        Self::beside(64),
-        Self::beside(80),
-        Self::beside(88),
-        Self::beside(96),
-        Self::beside(112),
-        Self::beside(128),
-        Self::beside(224),
-        Self::beside(256),
-        Self::split(64, 2),
-        Self::split(80, 2),
-        Self::split(96, 2),
-        Self::split(128, 2),
-        Self::split(40, 4),
-        Self::split(96, 4),
-        Self::both(2),
-        Self::both(4),
     ];
-    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second.
+    const PARTS: [Self; 8] =
+        [Self::split(64, 2), Self::split(80, 2), Self::split(96, 2), Self::split(128, 2), Self::split(40, 4), Self::split(96, 4), Self::both(2), Self::both(4)];
+    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second. Both are in clusters, or neither is.
     pub(super) const OF_UP: [Self; 7] = [Self::WIDE, Self::IN_TURNS, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
-    pub(super) const OF_DOWN: [Self; 5] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160, 5), Self::NARROW];
+    pub(super) const OF_DOWN: [Self; 7] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160), Self::NARROW, Self::new(96), Self::SLIM];
 
     /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
     pub(super) fn least(tiles: impl Iterator<Item = Self>, products: &[(Shape, u64)], target: &Target) -> (Self, f64) {
@@ -217,15 +229,15 @@ mod tests {
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
     fn chosen(rows: u64, outputs: u64, depth: u64) -> (u64, Shares) {
-        let tile = Shape { rows, outputs, depth, activated: false }.choose(&H200);
+        let tile = Shape { rows, outputs, depth, ..Shape::default() }.choose(&H200);
         (tile.columns, tile.shares)
     }
 
     #[test]
     fn a_tile_is_as_small_as_the_work_asks_for() {
-        assert_eq!(chosen(4096, 4096, 4096), (256, Shares::W));
-        assert_eq!(chosen(512, 4096, 4096), (128, Shares::W), "64 wide tiles for 132 multiprocessors");
-        for tile in WgmmaTile::ALL {
+        assert_eq!(chosen(4096, 4096, 4096), (256, Shares::Nothing));
+        assert_eq!(chosen(512, 4096, 4096), (128, Shares::Nothing), "64 wide tiles for 132 multiprocessors");
+        for tile in WgmmaTile::all() {
             assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
         }
         for tile in WgmmaTile::OF_UP {
@@ -236,7 +248,7 @@ mod tests {
     #[test]
     fn widths_fill_whole_rounds() {
         for (rows, outputs, depth, columns) in [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256)] {
-            assert_eq!(chosen(rows, outputs, depth), (columns, Shares::W), "{rows} × {outputs} × {depth}");
+            assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Nothing), "{rows} × {outputs} × {depth}");
         }
     }
 
@@ -249,17 +261,17 @@ mod tests {
             (2048, 13824, 5120, 160, 49),
             (2048, 5120, 13824, 128, 16),
         ] {
-            let shape = Shape { rows, outputs, depth, activated: false };
+            let shape = Shape { rows, outputs, depth, ..Shape::default() };
             let tile = shape.choose(&H200);
             assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, last, wide), "{rows} × {outputs} × {depth}");
         }
-        let odd = Shape { rows: 1024, outputs: 13823, depth: 5120, activated: false };
+        let odd = Shape { rows: 1024, outputs: 13823, depth: 5120, ..Shape::default() };
         assert!(!odd.choose(&H200).has_widths(), "outputs that are not whole in eights");
     }
 
     #[test]
     fn a_long_k_of_more_than_64_rows_is_tiles_and_of_fewer_a_stream() {
-        let beats = |rows, outputs, depth| Shape { rows, outputs, depth, activated: false }.tiles_beat_stream(&H200);
+        let beats = |rows, outputs, depth| Shape { rows, outputs, depth, ..Shape::default() }.tiles_beat_stream(&H200);
         for (outputs, depth) in [(5120, 5120), (8192, 8192), (5120, 13824), (10240, 8192), (11008, 4096), (28672, 8192), (8192, 28672), (1024, 8192)] {
             assert!(beats(128, outputs, depth) && chosen(128, outputs, depth).1 != Shares::W, "{outputs} × {depth}");
         }
@@ -270,7 +282,7 @@ mod tests {
 
     #[test]
     fn k_is_split_where_tiles_of_all_of_it_leave_multiprocessors_idle() {
-        for (rows, outputs, depth, columns, parts) in [(128, 5120, 5120, 80, 2), (128, 4096, 11008, 64, 2), (128, 1024, 8192, 40, 4), (256, 1024, 8192, 96, 4)]
+        for (rows, outputs, depth, columns, parts) in [(128, 5120, 13824, 80, 2), (128, 4096, 11008, 64, 2), (128, 1024, 8192, 40, 4), (256, 1024, 8192, 96, 4)]
         {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Tile(parts)), "{rows} × {outputs} × {depth}");
         }
@@ -278,15 +290,15 @@ mod tests {
             assert_eq!(chosen(rows, outputs, depth), (128, Shares::Both(parts)), "{rows} × {outputs} × {depth}");
         }
         for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {
-            assert_eq!(chosen(128, outputs, depth), (columns, Shares::X), "{outputs} × {depth}");
+            assert_eq!(chosen(128, outputs, depth), (columns, Shares::Nothing), "{outputs} × {depth}");
         }
     }
 
     #[test]
     fn a_short_k_takes_turns() {
-        let turns = |rows, outputs, depth, activated| Shape { rows, outputs, depth, activated }.choose(&H200).takes_turns();
+        let turns = |rows, outputs, depth, activated| Shape { rows, outputs, depth, activated, ..Shape::default() }.choose(&H200).takes_turns();
         assert!(turns(8192, 2304, 768, false) && turns(4096, 3072, 768, true) && turns(4096, 4096, 1024, true), "as timed");
-        assert!(turns(1030, 3400, 392, true) && turns(1030, 3400, 136, true), "as the cases have it");
+        assert!(turns(2060, 2544, 392, true) && turns(2060, 2544, 136, true), "as the cases have it");
         assert!(!turns(4096, 4096, 1024, false) && !turns(2048, 4096, 4096, true), "products hide their outputs");
         assert!(!turns(8192, 2303, 768, true), "outputs that are not whole in eights");
         assert!(!turns(1024, 768, 768, true), "one tile for both warp groups");
@@ -296,9 +308,9 @@ mod tests {
     fn an_encoder_has_no_product_whose_sums_depend_on_its_rows() {
         for rows in [65, 128, 129, 256, 4096] {
             for (outputs, depth) in [(384, 1536), (1024, 4096), (4096, 1024), (3072, 768)] {
-                assert_eq!(Shape { rows, outputs, depth, activated: true }.choose(&H200).parts(), 1, "{rows} × {outputs} × {depth}");
+                assert_eq!(Shape { rows, outputs, depth, activated: true, ..Shape::default() }.choose(&H200).parts(), 1, "{rows} × {outputs} × {depth}");
             }
         }
-        assert!(Shape { rows: 512, outputs: 1024, depth: 8192, activated: false }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
+        assert!(Shape { rows: 512, outputs: 1024, depth: 8192, ..Shape::default() }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
     }
 }

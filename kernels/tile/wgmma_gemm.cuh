@@ -14,11 +14,11 @@
 constexpr u32 BAND = 16 / CLUSTER;
 
 // Brings W's rows of one stage, elements `k` and on, from row `first` on: each of two blocks half of them, to both, or a block by itself all.
-template <u32 COLUMNS, bool GATED, bool ODD>
+template <u32 COLUMNS, bool GATED, bool ODD, u32 SHARERS = CLUSTER>
 __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile, u64 *full, u32 rank, i32 k, i32 first, CacheHint hint) {
     constexpr u32 SETS = GATED ? 2 : 1, OUTPUTS = COLUMNS / SETS, RUNS = OUTPUTS / 32, EIGHTS = OUTPUTS / 8;
     static_assert(!GATED || OUTPUTS % 32 == 0, "whole runs of both weights");
-    if constexpr (ODD && (CLUSTER == 1 || COLUMNS / 2 % 8 != 0)) {
+    if constexpr (ODD && (SHARERS == 1 || COLUMNS / 2 % 8 != 0)) {
         // A half that is not whole in eights would start in the middle of the swizzle's pattern.
         tma_load_2d(w_tile, &p.w_map, full, k, first);
     } else if constexpr (ODD) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile,
                 bool whole = box < RUNS;
                 u32 eight = whole ? box * 4 : RUNS * 3 + box, twice_middle = eight * 2 + (whole ? 4 : 1);
                 const tensor_map *map = !whole ? &p.rest_map : set ? &p.gate_map : &p.w_map;
-                if constexpr (CLUSTER == 1) {
+                if constexpr (SHARERS == 1) {
                     tma_load_4d_by(hint, to + eight * 8 * PANEL, map, full, k, 0, first / 8 + i32(eight), 0);
                 } else if ((GATED ? set : twice_middle / EIGHTS) == rank) {
                     tma_load_4d_multicast(to + eight * 8 * PANEL, map, full, k, 0, first / 8 + i32(eight), 0, 3, hint);
@@ -43,6 +43,32 @@ __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile,
         }
     }
 }
+
+// What brings the rows of X of the tile from row `y` on, and how many bytes of a stage that are. A last tile that is not whole has a map whose
+// box is only of the rows that there are, in whole patterns of the swizzle: rows that are none take longer than others.
+struct TileRows {
+    bool whole;
+    u32 bytes;
+
+    __device__ __forceinline__ TileRows(const GemmParams &p, u32 y) {
+        whole = y + WGMMA_ROWS <= p.rows;
+        bytes = (whole ? WGMMA_ROWS : ((u32(p.rows) - 1) % WGMMA_ROWS + 8) / 8 * 8) * PANEL;
+    }
+
+    // Both written out: a choice between the two addresses costs registers that tiles of two widths do not have.
+    __device__ __forceinline__ void load(const GemmParams &p, char *x_tile, u64 *full, i32 k, i32 y, CacheHint hint = EVICT_NORMAL) const {
+        if (whole) {
+            tma_load_2d_by(hint, x_tile, &p.x_map, full, k, y);
+        } else {
+            tma_load_2d_by(hint, x_tile, &p.x_last_map, full, k, y);
+        }
+    }
+};
+
+// W of up to so many rows is the first to leave the second-level cache: its rows are read at about the same time by all who do.
+constexpr u32 FIRST_TO_LEAVE = 512;
+
+__device__ __forceinline__ CacheHint weights_hint(const GemmParams &p) { return p.rows <= FIRST_TO_LEAVE ? EVICT_FIRST : EVICT_NORMAL; }
 
 // Has the residual's part under `rows` rows of a block's tile brought to the second-level cache. By a warp.
 template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const GemmParams &p, u64 y, u32 rows, u64 first) {
@@ -60,15 +86,14 @@ template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const G
 __device__ __forceinline__ u32 tiles_down(const GemmParams &p) { return u32((p.rows + WGMMA_ROWS * CLUSTER - 1) / (WGMMA_ROWS * CLUSTER)); }
 template <u32 OUTPUTS> __device__ __forceinline__ u32 tiles_across(const GemmParams &p) { return u32((p.columns + OUTPUTS - 1) / OUTPUTS); }
 
-// How every kernel of this ring starts, before its cluster meets: the barriers by one thread, the maps on their way by another.
+// How every kernel of this ring starts, before its cluster meets: the maps on their way and the barriers, by a thread of the warp that brings.
 template <class Ring> __device__ __forceinline__ void wgmma_open(const Ring &ring, const GemmParams &p) {
-    if (threadIdx.x == 0) {
-        ring.init();
-    }
     if (threadIdx.x == 256) {
         tma_prefetch_map(&p.x_map);
         tma_prefetch_map(&p.w_map);
+        ring.init();
     }
+    __syncwarp();
 }
 
 // The block of a cluster that this one is.
@@ -80,10 +105,15 @@ __device__ __forceinline__ u32 wgmma_rank() {
     }
 }
 
-// The blocks of a cluster meet, or the threads of a block by itself, so that barriers are there before they are used.
+// The blocks of a cluster meet, or the threads of a block by itself, so that barriers are there before they are used. Who brings made them: by
+// itself it does not wait for the others.
 __device__ __forceinline__ void wgmma_meet() {
     if constexpr (CLUSTER == 1) {
-        __syncthreads();
+        if (shuffle_from(threadIdx.x / 32, 0) == 8) {
+            named_barrier_arrive(OPEN_BARRIER, WGMMA_THREADS);
+        } else {
+            named_barrier_sync(OPEN_BARRIER, WGMMA_THREADS);
+        }
     } else {
         cluster_arrive();
         cluster_wait();
@@ -103,12 +133,37 @@ __device__ __forceinline__ void wgmma_await_other() {
     }
 }
 
-// And after: where the host lets a kernel start early, its operands are still being written; or Y alone, which is read last.
+// And after: where the host lets a kernel start early, its operands are still being written; or Y alone, which is read last. The next kernel
+// starts behind the wait: it may know that all before this one has ended.
 __device__ __forceinline__ void wgmma_await(const GemmParams &p) {
-    grid_launch_next();
     if (!p.adds) {
         grid_wait();
     }
+    grid_launch_next();
+}
+
+// The wait of the warp that brings. Before it W of the first steps is asked for, where nothing that still runs writes that (the host knows): as
+// many steps as there are stages, whose rows of X follow. Gives how many those are.
+template <class Ring, class Rows, class Weights>
+__device__ __forceinline__ u32 wgmma_begin(const GemmParams &p, const Ring &ring, u32 &stage, u32 &phase, bool leads, u32 steps, u32 bytes, Rows rows, Weights weights) {
+    u32 ahead = !p.weights_early ? 0 : steps < ring.LENGTH ? steps : ring.LENGTH;
+#pragma unroll 1
+    for (u32 step = 0; step < ahead; step++) {
+        if (leads) {
+            weights(ring.x_tile(step) + ring.X_BYTES, ring.expect(step, bytes), i32(step * WGMMA_DEPTH));
+        }
+        __syncwarp();
+    }
+    wgmma_await(p);
+#pragma unroll 1
+    for (u32 step = 0; step < ahead; step++) {
+        if (leads) {
+            rows(ring.x_tile(step), &ring.full[step], i32(step * WGMMA_DEPTH));
+        }
+        __syncwarp();
+        ring.advance(stage, phase);
+    }
+    return ahead;
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
@@ -122,7 +177,6 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = wgmma_rank();
     wgmma_open(ring, p);
     wgmma_meet();
-    wgmma_await(p);
     // Places fit into 32 bits (the host sees to it), and so does the count of tiles of anything that fits into a memory.
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH);
     u32 stage = 0, phase = 0;
@@ -137,11 +191,14 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
                 u32 row, column;
                 tile_place<BAND>(index, down, across, row, column);
                 i32 y = i32((row * CLUSTER + own) * WGMMA_ROWS), first = i32(column * OUTPUTS);
-                auto load = [&](char *tile, u64 *full, i32 k) {
-                    tma_load_2d(tile, &p.x_map, full, k, y);
-                    bring_weights<COLUMNS, GATED, ODD>(p, tile + WGMMA_X_BYTES, full, own, k, first, down * CLUSTER <= 2 ? EVICT_FIRST : EVICT_NORMAL);
+                TileRows x(p, y);
+                u32 bytes = x.bytes + COLUMNS * PANEL;
+                auto rows = [&](char *x_tile, u64 *full, i32 k) { x.load(p, x_tile, full, k, y); };
+                auto weights = [&](char *w_tile, u64 *full, i32 k) {
+                    bring_weights<COLUMNS, GATED, ODD>(p, w_tile, full, own, k, first, weights_hint(p));
                 };
-                ring.bring(stage, phase, leads, 0, steps, ring.STAGE, load, [&] {
+                u32 begin = index == blockIdx.x / CLUSTER ? wgmma_begin(p, ring, stage, phase, leads, steps, bytes, rows, weights) : 0;
+                ring.bring(stage, phase, leads, begin, steps, bytes, rows, weights, [&] {
                     if (!GATED && p.residual) {
                         prefetch_residual<OUTPUTS>(p, y, WGMMA_ROWS, first);
                     }
@@ -151,6 +208,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
         __syncwarp();
     } else {
         registers_take<224>();
+        wgmma_await(p);
         f32 d[COLUMNS / 2];
         u32 down = tiles_down(p), across = tiles_across<OUTPUTS>(p);
         for (u32 index = blockIdx.x / CLUSTER; index < down * across; index += gridDim.x / CLUSTER) {

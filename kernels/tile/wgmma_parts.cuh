@@ -94,12 +94,13 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         registers_give<56>();
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             bool leads = elect_one();
-            auto load = [&](char *tile, u64 *full, i32 k) {
-                // All who read a line do so at about the same time: what it would drive out need not be written back for it.
-                tma_load_2d_by(EVICT_FIRST, tile, &p.x_map, full, k, i32(y));
-                bring_weights<COLUMNS, false, ODD>(p, tile + WGMMA_X_BYTES, full, rank, k, i32(first), EVICT_FIRST);
+            TileRows x(p, y);
+            // All who read a line do so at about the same time: what it would drive out need not be written back for it.
+            auto rows = [&](char *x_tile, u64 *full, i32 k) { x.load(p, x_tile, full, k, i32(y), EVICT_FIRST); };
+            auto weights = [&](char *w_tile, u64 *full, i32 k) {
+                bring_weights<COLUMNS, false, ODD>(p, w_tile, full, rank, k, i32(first), EVICT_FIRST);
             };
-            ring.bring(stage, phase, leads, begin, end, ring.STAGE, load, [&] {
+            ring.bring(stage, phase, leads, begin, end, x.bytes + COLUMNS * PANEL, rows, weights, [&] {
                 if (p.residual) {
                     prefetch_residual<SLICE>(p, y, WGMMA_ROWS, first + part * SLICE);
                 }

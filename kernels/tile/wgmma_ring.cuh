@@ -11,13 +11,14 @@
 constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
 constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
 constexpr u32 GROUPS_BARRIER = 1, SUMS_BARRIER = 2;   // named barriers of both warp groups
+constexpr u32 OPEN_BARRIER = 5;   // and of all threads
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
 // The ring: COUNT stages, each a tile of ROWS rows of X, then WIDTH rows of W. SHARERS: blocks that read what
 // one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
 // order the loop's instructions in another way.
 template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> struct WgmmaRing {
-    static constexpr u32 X_BYTES = ROWS * PANEL, STAGE = X_BYTES + WIDTH * PANEL;
+    static constexpr u32 LENGTH = COUNT, X_BYTES = ROWS * PANEL, STAGE = X_BYTES + WIDTH * PANEL;
     // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
     // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
     static constexpr u32 BEHIND = COUNT / 2 + 1;
@@ -61,14 +62,16 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> st
     // The stage's tile of X; that of W comes behind it.
     __device__ __forceinline__ char *x_tile(u32 stage) const { return tiles + stage * STAGE; }
 
-    // Brings steps `begin` to `end` of K, `bytes` a stage: load(tile, full, k) asks for what of X and W lies from element `k` on, by the one
-    // thread that `leads`; the rest of the first step's time is for beside(). By a warp.
-    template <class Load, class Beside>
-    __device__ __forceinline__ void bring(u32 &stage, u32 &phase, bool leads, u32 begin, u32 end, u32 bytes, Load load, Beside beside) const {
+    // Brings steps `begin` to `end` of K, `bytes` a stage: rows(x_tile, full, k) asks for what of X lies from element `k` on, weights(w_tile, full,
+    // k) for that of W, by the one thread that `leads`; the rest of the first step's time is for beside(). By a warp.
+    template <class Rows, class Weights, class Beside>
+    __device__ __forceinline__ void bring(u32 &stage, u32 &phase, bool leads, u32 begin, u32 end, u32 bytes, Rows rows, Weights weights, Beside beside) const {
         for (u32 step = begin; step < end; step++) {
             wait_free(stage, phase);
             if (leads) {
-                load(x_tile(stage), expect(stage, bytes), i32(step * WGMMA_DEPTH));
+                u64 *full = expect(stage, bytes);
+                rows(x_tile(stage), full, i32(step * WGMMA_DEPTH));
+                weights(x_tile(stage) + X_BYTES, full, i32(step * WGMMA_DEPTH));
             }
             __syncwarp();
             if (step == begin) {

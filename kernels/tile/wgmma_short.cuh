@@ -20,12 +20,13 @@ template <u32 COLUMNS, u32 STEPS, u32 FORM> __device__ __forceinline__ void wgmm
             mbarrier_init(&full[step], 1);
         }
         fence_mbarrier_init();
+        TileRows x(p, u32(row));
         grid_wait();
         for (u32 step = 0; step < steps; step++) {
             char *x_tile = tiles + step * STAGE, *w_tile = x_tile + WGMMA_X_BYTES;
             i32 k = i32(step * WGMMA_DEPTH);
-            mbarrier_arrive_expect(&full[step], STAGE);
-            tma_load_2d(x_tile, &p.x_map, &full[step], k, i32(row));
+            mbarrier_arrive_expect(&full[step], x.bytes + W_BYTES);
+            x.load(p, x_tile, &full[step], k, i32(row));
 #pragma unroll
             for (u32 run = 0; run < COLUMNS / 32; run++) {
                 tma_load_4d(w_tile + run * 32 * PANEL, &p.w_map, &full[step], k, 0, i32(column) / 8 + i32(run * 4), 0);

@@ -1,8 +1,8 @@
 // Tiles of X·Wᵀ where every block has one: few rows, or a long K where tiles are few. A block leaves its sums in shared memory, where the
 // stages were, and outputs go from there to Y row by row, 16 bytes at a time or one by one, whatever the order of the sums was.
 //
-// The blocks of a cluster lie beside each other and share X's tile (PARTS = 1), or share the tile of outputs: then each takes a part of K
-// and finishes some of the tile's rows, adding up in the order of the parts.
+// The blocks of a cluster share the tile of outputs: each takes a part of K and finishes some of the tile's rows, adding up in the order of
+// the parts.
 #pragma once
 
 #include "tile/wgmma_gemm.cuh"
@@ -55,15 +55,14 @@ __device__ __forceinline__ void store_elements(element *to, const f32 (&values)[
     store_16(to, {two(0), two(2), two(4), two(6)});
 }
 
-// Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of PARTS blocks, of which `part` is the first.
-// By the threads of both warp groups.
+// Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of the cluster's blocks. By the threads of both warp groups.
 template <u32 COLUMNS, u32 PARTS, u32 FORM, bool ODD>
-__device__ __forceinline__ void finish_rows(const GemmParams &p, const TileSums<COLUMNS> &own, u32 part, u64 y, u64 first, u32 from, u32 to) {
+__device__ __forceinline__ void finish_rows(const GemmParams &p, const TileSums<COLUMNS> &own, u64 y, u64 first, u32 from, u32 to) {
     constexpr u32 COUNT = ODD ? 1 : 8, ITEMS = COLUMNS / COUNT;
     u32 sums = shared_address(own.sums), blocks[PARTS];
 #pragma unroll
     for (u32 i = 0; i < PARTS; i++) {
-        blocks[i] = cluster_address(sums, part + i);
+        blocks[i] = cluster_address(sums, i);
     }
     for (u32 item = from * ITEMS + threadIdx.x; item < to * ITEMS; item += 256) {
         u32 row = item / ITEMS, column = item % ITEMS * COUNT;
@@ -102,23 +101,17 @@ __device__ __forceinline__ void finish_rows(const GemmParams &p, const TileSums<
 
 // Y = act(X·Wᵀ + bias) + residual.
 template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_single(const GemmParams &p, char *shared) {
-    constexpr u32 BESIDE = CLUSTER / PARTS;
-    static_assert(PARTS == CLUSTER || (PARTS == 1 && CLUSTER == 2), "they share the tile, or each brings half of X's");
-    WgmmaRing<COLUMNS, RING, BESIDE> ring(shared);
+    static_assert(PARTS == CLUSTER, "they share the tile");
+    WgmmaRing<COLUMNS, RING, 1> ring(shared);
     TileSums<COLUMNS> sums{(f32 *)ring.tiles};
     // Said so that the compiler knows that a warp has one.
-    u32 warp = shuffle_from(threadIdx.x / 32, 0), rank = shuffle_from(cluster_rank(), 0);
+    u32 warp = shuffle_from(threadIdx.x / 32, 0), part = shuffle_from(cluster_rank(), 0);
     wgmma_open(ring, p);
-    if constexpr (BESIDE > 1) {
-        cluster_arrive();
-        cluster_wait();
-    } else {
-        __syncthreads();
-    }
+    __syncthreads();
     wgmma_await(p);
     // Clusters side by side take tiles one below the other: what these share of W is then in the second-level cache.
-    u32 part = rank % PARTS, down = u32((p.rows + WGMMA_ROWS - 1) / WGMMA_ROWS), tile = blockIdx.x / CLUSTER;
-    u32 y = tile % down * WGMMA_ROWS, first = (tile / down * BESIDE + rank / PARTS) * COLUMNS;
+    u32 down = u32((p.rows + WGMMA_ROWS - 1) / WGMMA_ROWS), tile = blockIdx.x / CLUSTER;
+    u32 y = tile % down * WGMMA_ROWS, first = tile / down * COLUMNS;
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), begin = steps * part / PARTS, end = steps * (part + 1) / PARTS;
     // This block's share of the rows that there are.
     u32 rows = u32(p.rows - y < WGMMA_ROWS ? p.rows - y : WGMMA_ROWS), from = rows * part / PARTS, to = rows * (part + 1) / PARTS;
@@ -127,20 +120,10 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         registers_give<56>();
         if (warp == 8) {
             bool leads = elect_one();
-            // Of X each brings as many rows as the host has put into its box: those that there are not would take as long as others.
-            u32 x_rows = (p.rows < WGMMA_ROWS ? (u32(p.rows) + 8 * BESIDE - 1) / (8 * BESIDE) * (8 * BESIDE) : WGMMA_ROWS) / BESIDE;
-            u32 above = rank / PARTS * x_rows, bytes = (x_rows * BESIDE + COLUMNS) * PANEL;
-            // Clusters below each other read W at once, two of them before it is gone.
-            CacheHint hint = down <= 2 ? EVICT_FIRST : EVICT_NORMAL;
-            auto load = [&](char *tile, u64 *full, i32 k) {
-                tma_load_2d_by(hint, tile + WGMMA_X_BYTES, &p.w_map, full, k, i32(first));
-                if constexpr (BESIDE == 1) {
-                    tma_load_2d(tile, &p.x_map, full, k, i32(y));
-                } else {
-                    tma_load_2d_multicast(tile + above * PANEL, &p.x_map, full, k, i32(y + above), 3);
-                }
-            };
-            ring.bring(stage, phase, leads, begin, end, bytes, load, [&] {
+            TileRows x(p, y);
+            auto rows = [&](char *x_tile, u64 *full, i32 k) { x.load(p, x_tile, full, k, i32(y)); };
+            auto weights = [&](char *w_tile, u64 *full, i32 k) { tma_load_2d_by(weights_hint(p), w_tile, &p.w_map, full, k, i32(first)); };
+            ring.bring(stage, phase, leads, begin, end, x.bytes + COLUMNS * PANEL, rows, weights, [&] {
                 if (p.residual) {
                     prefetch_residual<COLUMNS>(p, y + from, to - from, first);
                 }
@@ -163,7 +146,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         }
         cluster_arrive();
         cluster_wait();
-        finish_rows<COLUMNS, PARTS, FORM, ODD>(p, sums, rank / PARTS * PARTS, y, first, from, to);
+        finish_rows<COLUMNS, PARTS, FORM, ODD>(p, sums, y, first, from, to);
         __syncwarp();
     }
     // The others may still read this block's sums, or arrive at its barriers.

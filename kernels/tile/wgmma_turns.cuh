@@ -7,16 +7,17 @@
 
 #include "tile/wgmma_gemm.cuh"
 
-constexpr u32 TURN_ROWS = 64, TURN_BAND = BAND * 2;
+constexpr u32 TURN_ROWS = 64, TURN_BAND = 16;
+constexpr u32 TURN_CLUSTER = 2;   // whatever the other kernels of a unit have: W is read twice as often as theirs
 constexpr u32 TURN_BARRIER = 3;   // and the next: a named barrier of each warp group, told that its turn has come
 
 // Clusters' tiles, one below the other.
-__device__ __forceinline__ u32 turns_down(const GemmParams &p) { return u32((p.rows + TURN_ROWS * CLUSTER - 1) / (TURN_ROWS * CLUSTER)); }
+__device__ __forceinline__ u32 turns_down(const GemmParams &p) { return u32((p.rows + TURN_ROWS * TURN_CLUSTER - 1) / (TURN_ROWS * TURN_CLUSTER)); }
 
 // Y = act(X·Wᵀ + bias) + residual.
 template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma_turns(const GemmParams &p, char *shared) {
     using P = Places<COLUMNS>;
-    WgmmaRing<COLUMNS, RING, CLUSTER, TURN_ROWS> ring(shared);
+    WgmmaRing<COLUMNS, RING, TURN_CLUSTER, TURN_ROWS> ring(shared);
     // Said so that the compiler knows that a warp has one, as in wgmma_gemm.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     wgmma_open(ring, p);
@@ -27,21 +28,21 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
     // Reckoned where they are used: held all along they are registers too many.
     auto place = [&](u32 index, u32 &row, u32 &column) { tile_place<TURN_BAND>(index, turns_down(p), tiles_across<COLUMNS>(p), row, column); };
     auto there = [&](u32 index) { return index < turns_down(p) * tiles_across<COLUMNS>(p); };
-    auto each = [] { return block_count_anew() / CLUSTER; };
+    auto each = [] { return block_count_anew() / TURN_CLUSTER; };
     if (group == 2) {
         registers_give<56>();
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             u32 own = shuffle_from(rank, 0);
             bool leads = elect_one();
-            for (u32 index = blockIdx.x / CLUSTER; there(index); index += each()) {
+            for (u32 index = blockIdx.x / TURN_CLUSTER; there(index); index += each()) {
                 u32 row, column;
                 place(index, row, column);
-                i32 y = i32((row * CLUSTER + own) * TURN_ROWS), first = i32(column * COLUMNS);
-                auto load = [&](char *tile, u64 *full, i32 k) {
-                    tma_load_2d(tile, &p.x_map, full, k, y);
-                    bring_weights<COLUMNS, false, false>(p, tile + ring.X_BYTES, full, own, k, first, EVICT_NORMAL);
+                i32 y = i32((row * TURN_CLUSTER + own) * TURN_ROWS), first = i32(column * COLUMNS);
+                auto rows = [&](char *x_tile, u64 *full, i32 k) { tma_load_2d(x_tile, &p.x_map, full, k, y); };
+                auto weights = [&](char *w_tile, u64 *full, i32 k) {
+                    bring_weights<COLUMNS, false, false, TURN_CLUSTER>(p, w_tile, full, own, k, first, EVICT_NORMAL);
                 };
-                ring.bring(stage, phase, leads, 0, steps, ring.STAGE, load, [&] {
+                ring.bring(stage, phase, leads, 0, steps, ring.STAGE, rows, weights, [&] {
                     if (p.residual) {
                         prefetch_residual<COLUMNS>(p, y, TURN_ROWS, first);
                     }
@@ -60,7 +61,7 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
         if (group == 1) {
             pass();
         }
-        u32 index = blockIdx.x / CLUSTER + group * each();
+        u32 index = blockIdx.x / TURN_CLUSTER + group * each();
         if (!there(index)) {
             cluster_arrive();
         }
@@ -78,7 +79,7 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
                 named_barrier_arrive(TURN_BARRIER + 1 - group, 256);
             }
             // Rows of a warp group's tile are counted from its threads' places in the block on.
-            u64 row = u64(tile_row * CLUSTER + rank) * TURN_ROWS - group * TURN_ROWS;
+            u64 row = u64(tile_row * TURN_CLUSTER + rank) * TURN_ROWS - group * TURN_ROWS;
             Ahead ahead;
             if (p.residual) {
                 read_ahead<P>(p, row, column, ahead);

@@ -54,27 +54,27 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = wgmma_rank();
     wgmma_open(ring, p);
     wgmma_meet();
-    wgmma_await(p);
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), stage = 0, phase = 0;
     if (group == 2) {
         registers_give<56>();
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             u32 own = shuffle_from(rank, 0);
             bool leads = elect_one();
-            CacheHint hint = tiles_down(p) * CLUSTER <= 2 ? EVICT_FIRST : EVICT_NORMAL;
             for (u32 index = blockIdx.x / CLUSTER; index < Place::count(p); index += gridDim.x / CLUSTER) {
                 Place place(p, index);
                 i32 y = i32((place.row * CLUSTER + own) * WGMMA_ROWS), first = i32(place.first);
-                auto load = [&](char *tile, u64 *full, i32 k) {
-                    char *w_tile = tile + WGMMA_X_BYTES;
-                    tma_load_2d(tile, &p.x_map, full, k, y);
+                TileRows x(p, y);
+                u32 bytes = x.bytes + (place.wide ? COLUMNS : LAST) * PANEL;
+                auto rows = [&](char *x_tile, u64 *full, i32 k) { x.load(p, x_tile, full, k, y); };
+                auto weights = [&](char *w_tile, u64 *full, i32 k) {
                     if (place.wide) {
-                        bring_weights<COLUMNS, false, false>(p, w_tile, full, own, k, first, hint);
+                        bring_weights<COLUMNS, false, false>(p, w_tile, full, own, k, first, weights_hint(p));
                     } else {
-                        bring_weights<LAST, false, false>(p, w_tile, full, own, k, first, hint);
+                        bring_weights<LAST, false, false>(p, w_tile, full, own, k, first, weights_hint(p));
                     }
                 };
-                ring.bring(stage, phase, leads, 0, steps, WGMMA_X_BYTES + (place.wide ? COLUMNS : LAST) * PANEL, load, [&] {
+                u32 begin = index == blockIdx.x / CLUSTER ? wgmma_begin(p, ring, stage, phase, leads, steps, bytes, rows, weights) : 0;
+                ring.bring(stage, phase, leads, begin, steps, bytes, rows, weights, [&] {
                     if (p.residual) {
                         place.wide ? prefetch_residual<COLUMNS>(p, y, WGMMA_ROWS, first) : prefetch_residual<LAST>(p, y, WGMMA_ROWS, first);
                     }
@@ -84,12 +84,13 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
         __syncwarp();
     } else {
         registers_take<224>();
+        wgmma_await(p);
         // Of tiles of both widths: with sums of their own each the assembler finds no registers.
         f32 d[COLUMNS / 2];
-        for (u32 index = blockIdx.x / CLUSTER; index < Place::count(p); index += gridDim.x / CLUSTER) {
+        for (u32 index = blockIdx.x / CLUSTER; index < Place::count(p); index += block_count_anew() / CLUSTER) {
             Place place(p, index);
             u64 row = u64(place.row * CLUSTER + rank) * WGMMA_ROWS;
-            bool last = index + gridDim.x / CLUSTER >= Place::count(p);
+            bool last = index + block_count_anew() / CLUSTER >= Place::count(p);
             if (place.wide) {
                 widths_tile<COLUMNS, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
             } else {

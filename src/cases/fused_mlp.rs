@@ -98,7 +98,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("two_widths{}", dims[1].max(dims[2])), wide).large());
     }
     // A first product whose tiles warp groups take in turn.
-    let in_turns = FusedMlp { bias1: true, residual: true, activation: Activation::GeluErf, ..op(DType::F16, 1030, [136, 3400, 24]) };
+    let in_turns = FusedMlp { bias1: true, residual: true, activation: Activation::GeluErf, ..op(DType::F16, 2060, [136, 2544, 24]) };
     cases.push(case("in_turns", in_turns).large());
     cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])).large());
     // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.

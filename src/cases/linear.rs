@@ -246,7 +246,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // More tiles of 64 rows than multiprocessors, which warp groups take in turn; the last ones are narrow.
     for (dtype, activation, d_in) in [(DType::F16, Activation::Silu, 392), (DType::BF16, Activation::GeluErf, 136)] {
-        let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [1030, 3400, d_in]) };
+        let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [2060, 2544, d_in]) };
         cases.push(case(format!("in_turns_k{d_in}"), op).large());
     }
     let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
