@@ -40,7 +40,7 @@ mod cost {
     /// Bytes a microsecond from the second-level cache to the multiprocessors: to clusters that share rows of W, to those that share a tile, and to
     /// blocks by themselves.
     pub(super) const CACHE: f64 = 12e6;
-    pub(super) const CACHE_PARTS: f64 = 9.7e6;
+    pub(super) const CACHE_PARTS: f64 = 10.5e6;
     pub(super) const CACHE_ALONE: f64 = 14e6;
     /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them: in a cluster, and among several.
     pub(super) const MEET: f64 = 2.0;
@@ -286,7 +286,7 @@ mod tests {
         {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Tile(parts)), "{rows} × {outputs} × {depth}");
         }
-        for (rows, outputs, depth, parts) in [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (256, 4096, 11008, 2), (129, 4096, 5000, 2), (129, 2001, 5000, 4)] {
+        for (rows, outputs, depth, parts) in [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (256, 4096, 11008, 2), (129, 4096, 9000, 2), (129, 2001, 9000, 4)] {
             assert_eq!(chosen(rows, outputs, depth), (128, Shares::Both(parts)), "{rows} × {outputs} × {depth}");
         }
         for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {
