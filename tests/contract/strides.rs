@@ -10,7 +10,12 @@ use trifuse::{DType, Error, Result};
 use super::Test;
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
-    vec![("rows are uploaded apart", uploaded), ("weights packed at load give the same bits", same_bits), ("strides shorter than a row are refused", short)]
+    vec![
+        ("rows are uploaded apart", uploaded),
+        ("weights packed at load give the same bits", same_bits),
+        ("strides shorter than a row are refused", short),
+        ("an infinite row leaves the others alone", neighbours),
+    ]
 }
 
 fn draw(count: u64) -> Vec<f32> {
@@ -78,6 +83,38 @@ fn same_bits<B: Backend>(device: &Arc<B>) -> Result<()> {
             results.push(session.read(&y)?);
         }
         assert!(results[0] == results[1] && results[0].iter().any(|&byte| byte != 0), "fused_mlp, {tokens} tokens");
+    }
+    Ok(())
+}
+
+/// Rows that start anywhere are read with some of the next one's elements, and of the one before.
+fn neighbours<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let (tokens, d_in, wild) = (300usize, 133usize, [7usize, 130, 299]);
+    for (dtype, d_out) in [(DType::F32, 66), (DType::F16, 72), (DType::BF16, 66)] {
+        let op = Linear::new(dtype, [tokens as u64, d_out, d_in as u64]).with_padded_weights();
+        let plan = match session.plan(op) {
+            Err(Error::Unsupported { .. }) => continue,
+            plan => plan?,
+        };
+        let encoded = |values: &[f32]| dtype.encode(&values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>());
+        let size = dtype.size();
+        let w = session.upload_rows(&encoded(&draw(d_out * d_in as u64)), d_in as u64 * size, plan.op().w_stride * size)?;
+        let mut results = Vec::new();
+        for value in [0.25, f32::INFINITY, f32::NAN] {
+            let mut x = draw((tokens * d_in) as u64);
+            for row in wild {
+                x[row * d_in..(row + 1) * d_in].fill(value);
+            }
+            let (x, y) = (session.upload(&encoded(&x))?, session.alloc(tokens as u64 * d_out * size)?);
+            session.run(&plan, &LinearArgs { x, w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+            let mut bytes = session.read(&y)?;
+            for row in wild {
+                bytes[row * (d_out * size) as usize..(row + 1) * (d_out * size) as usize].fill(0);
+            }
+            results.push(bytes);
+        }
+        assert!(results[0] == results[1] && results[0] == results[2] && results[0].iter().any(|&byte| byte != 0), "{dtype}");
     }
     Ok(())
 }
