@@ -38,7 +38,7 @@ constexpr bool ACROSS = HEAD_DIM > 64;
 __device__ __forceinline__ void write_lse(const AttentionParams &p, const Block &block, const Rows &rows, int r, f32 sum) {
     if (p.lse && rows.row[r] < i32(p.q_len) && threadIdx.x % 4 == 0) {
         f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
-        p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum > 0.0f ? natural : -infinity();
+        p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum == 0.0f ? -infinity() : natural;
     }
 }
 
