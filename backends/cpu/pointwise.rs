@@ -165,7 +165,9 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                         }
                         Kind::L2Normalise => {
                             operands.widen(row, values, other);
-                            let norm = math::sum(values, |x| x * x).sqrt().max(1e-12);
+                            let norm = math::sum(values, |x| x * x).sqrt();
+                            // Not by `max`, which would hide what is not a number.
+                            let norm = if norm < 1e-12 { 1e-12 } else { norm };
                             values.iter_mut().for_each(|value| *value /= norm);
                         }
                         Kind::Add => operands.widen(row, values, other),

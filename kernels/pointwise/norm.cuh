@@ -99,7 +99,7 @@ template <int COUNT, bool AHEAD> __device__ __forceinline__ void norm_rows(const
             }
         }
         squares = warp_sum(squares);
-        f32 factor = p.kind == L2_NORMALISE ? 1.0f / fmaxf(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
+        f32 factor = p.kind == L2_NORMALISE ? 1.0f / max_or_nan(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             u32 number = i * 32 + lane;

@@ -45,7 +45,7 @@ __device__ __forceinline__ void normalise(const PointwiseParams &p, u64 row, f32
         squares += off * off;
     }
     squares = block_sum<THREADS>(squares, scratch);
-    f32 factor = p.kind == L2_NORMALISE ? 1.0f / fmaxf(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
+    f32 factor = p.kind == L2_NORMALISE ? 1.0f / max_or_nan(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
     for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
         f32 value = (summand(p, row, c) - mean) * factor;
         value *= p.weight ? widen(p.weight[c]) : 1.0f;

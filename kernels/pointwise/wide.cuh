@@ -91,7 +91,7 @@ template <int COUNT> __device__ __forceinline__ void norm_wide(const PointwisePa
         }
         squares = wide_sum(squares, scratch[turn]);
         turn ^= 1;
-        f32 factor = p.kind == L2_NORMALISE ? 1.0f / fmaxf(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
+        f32 factor = p.kind == L2_NORMALISE ? 1.0f / max_or_nan(sqrtf(squares), 1e-12f) : 1.0f / sqrtf(squares / f32(p.columns) + p.eps);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             u32 number = i * WIDE_THREADS + threadIdx.x;

@@ -59,7 +59,8 @@ fn main(
     let total = reduce(square, lane);
 
     if (KIND == 2u) {
-        let norm = max(sqrt(total), 1e-12);
+        // Not by `max`, which may hide what is not a number.
+        let norm = select(sqrt(total), 1e-12, total < 1e-24);
         for (var j = lane; j < columns; j += WIDTH) {
             store_y(start + j, z(start + j) / norm);
         }
