@@ -9,6 +9,8 @@ mod capture;
 mod chain;
 #[path = "contract/memory.rs"]
 mod memory;
+#[path = "contract/numbers.rs"]
+mod numbers;
 #[path = "contract/refusals.rs"]
 mod refusals;
 #[path = "contract/strides.rs"]
@@ -54,7 +56,9 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        let tests = [memory::tests::<B>(), capture::tests(), chain::tests(), refusals::tests(), strides::tests(), threads::tests(), time::tests()].concat();
+        let tests =
+            [memory::tests::<B>(), capture::tests(), chain::tests(), numbers::tests(), refusals::tests(), strides::tests(), threads::tests(), time::tests()]
+                .concat();
         Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }
 }

@@ -38,6 +38,6 @@ __device__ __forceinline__ void finish(const AttentionParams &p, const Sequence 
     }
     if (p.lse && column == 0) {
         f32 natural = 0.69314718056f * (sum.most + log2f(sum.total));
-        p.lse[s.lse + head * p.lse_head + query] = sum.total > 0.0f ? natural : -infinity();
+        p.lse[s.lse + head * p.lse_head + query] = sum.total == 0.0f ? -infinity() : natural;
     }
 }

@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prefix_attention_simt(cons
             __syncthreads();
             rebuild(p.value_coefficients, p.value_basis, kv_head, p.head_dim, first, end, kv_tile, left, right);
             f32 above = online.above(scores + row * SCORES);
-            if (above > -infinity()) {
+            if (above != -infinity()) {
                 online.add(above, scores + row * SCORES, kv_tile, part);
             }
             // The next tile overwrites this one and its scores.

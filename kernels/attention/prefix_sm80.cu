@@ -162,7 +162,7 @@ template <int BLOCK_WARPS> __device__ __forceinline__ void attend_prefix(const P
             }
         }
         if (lane % 4 == 0) {
-            part_lse(p, split, number) = sum > 0.0f ? 0.69314718056f * (most[0][r] + log2f(sum)) : -infinity();
+            part_lse(p, split, number) = sum == 0.0f ? -infinity() : 0.69314718056f * (most[0][r] + log2f(sum));
         }
     }
 }

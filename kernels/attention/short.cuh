@@ -311,7 +311,7 @@ template <bool EXACT> struct WarpRows {
                 i32 row = at * 8 + i32(lane / 4);
                 f32 sum = total[at / 2][at % 2 * 2], natural = 0.69314718056f * (most[at / 2][at % 2] + log2f(sum));
                 if (row < count) {
-                    lse[row] = sum > 0.0f ? natural : -infinity();
+                    lse[row] = sum == 0.0f ? -infinity() : natural;
                 }
             }
         }

@@ -2,6 +2,7 @@
 // maximum and sum for itself, with its own elements of O.
 #pragma once
 
+#include "ptx/special.cuh"
 #include "ptx/types.cuh"
 
 constexpr int ROWS = 16;
@@ -17,16 +18,16 @@ static_assert(HEAD_DIM_MAX % SHARE == 0 && KEYS % SHARE == 0, "shared out evenly
 struct OnlineRow {
     f32 most = -infinity(), total = 0.0f, out[HELD] = {};
 
-    // The greatest of what was seen and of a tile's scores.
+    // The greatest of what was seen and of a tile's scores; not a number where one of them is none.
     __device__ __forceinline__ f32 above(const f32 *scores) const {
         f32 greatest = most;
         for (int c = 0; c < KEYS; c++) {
-            greatest = fmaxf(greatest, scores[c]);
+            greatest = max_or_nan(greatest, scores[c]);
         }
         return greatest;
     }
 
-    // Adds a tile's values by the weights of its scores, whose greatest, `above`, is finite.
+    // Adds a tile's values by the weights of its scores, whose greatest is `above`: some key is seen.
     __device__ __forceinline__ void add(f32 above, const f32 *scores, const f32 *values, u32 part) {
         // Of a row that had seen nothing yet this is 0.
         f32 shrink = expf(most - above);
@@ -47,7 +48,7 @@ struct OnlineRow {
     }
 
     // What O is multiplied by at the end: 0 where no key was seen.
-    __device__ __forceinline__ f32 share() const { return total > 0.0f ? 1.0f / total : 0.0f; }
+    __device__ __forceinline__ f32 share() const { return total == 0.0f ? 0.0f : 1.0f / total; }
 
-    __device__ __forceinline__ f32 lse() const { return total > 0.0f ? most + logf(total) : -infinity(); }
+    __device__ __forceinline__ f32 lse() const { return total == 0.0f ? -infinity() : most + logf(total); }
 };

@@ -125,7 +125,7 @@ __device__ __forceinline__ void write_lse(const AttentionParams &p, const Piece 
         if (p.lse && lane % 4 == 0 && line < piece.rows) {
             u32 query = u32(line) / p.pack, head = piece.first_head + u32(line) % p.pack;
             f32 sum = total[at / 2][at % 2], natural = 0.69314718056f * (most[at / 2][at % 2] + log2f(sum));
-            p.lse[piece.s.lse + head * p.lse_head + query] = sum > 0.0f ? natural : -infinity();
+            p.lse[piece.s.lse + head * p.lse_head + query] = sum == 0.0f ? -infinity() : natural;
         }
     }
 }

@@ -32,7 +32,7 @@ fn main(
             sum += rescale * load_partial(at + 1u);
             values += rescale * load4_partial(at + 2u + quad * 4u);
         }
-        store_output(place, row, quad, values / select(1.0, sum, sum > 0.0));
+        store_output(place, row, quad, values / select(sum, 1.0, sum == 0.0));
         if (WITH_LSE && quad == 0u) {
             store_lse(row_number(place, row), lse_of(most, sum));
         }

@@ -204,7 +204,7 @@ fn main(
             sum *= rescale;
             for (var e = 0u; e < KEYS_EACH; e++) {
                 // Where no key was seen yet the maximum is UNSEEN itself, and exp(0) would count.
-                let weight = select(vec4<f32>(), exp(scores[e] - most), scores[e] > vec4<f32>(UNSEEN));
+                let weight = select(exp(scores[e] - most), vec4<f32>(), scores[e] == vec4<f32>(UNSEEN));
                 weights[group * KEY_PITCH + e * COLUMNS + column] = weight;
                 sum += weight;
             }

@@ -139,5 +139,5 @@ fn store_output(place: Place, row: u32, quad: u32, values: vec4<f32>) {
 fn lse_of(most: f32, sum: f32) -> f32 {
     // Through a variable: WGSL has no literal for infinity, and refuses a constant expression that gives one.
     var infinity = 0xff800000u;
-    return select(bitcast<f32>(infinity), most + log(max(sum, 1e-37)), sum > 0.0);
+    return select(most + log(select(sum, 1.0, sum == 0.0)), bitcast<f32>(infinity), sum == 0.0);
 }

@@ -8,5 +8,5 @@ fn finish_row(place: Place, row: u32, column: u32, most: f32, sum: f32) {
 
 fn finish_quad(place: Place, row: u32, quad: u32, values: vec4<f32>, sum: f32) {
     // A row that saw no key has zeros to divide.
-    store_output(place, row, quad, values / select(1.0, sum, sum > 0.0));
+    store_output(place, row, quad, values / select(sum, 1.0, sum == 0.0));
 }

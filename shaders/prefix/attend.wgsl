@@ -152,8 +152,8 @@ fn main(
             var log_most = most[r];
             if (JOIN) {
                 let other = load_lse(place);
-                // What has seen nothing holds nothing, whatever lies there.
-                if (other > UNSEEN) {
+                // What has seen nothing holds nothing, whatever lies there. By its bits: of what is not a number no comparison holds.
+                if (bitcast<u32>(other) != bitcast<u32>(minus_infinity())) {
                     let own = most[r] + log(total[r]);
                     log_most = max(own, other);
                     weight = exp(own - log_most) / total[r];
@@ -165,7 +165,7 @@ fn main(
                 let column = c * LANES + lane;
                 if (column < HEAD_DIM) {
                     var value = outputs[c][r] * weight;
-                    if (own_weight > 0.0) {
+                    if (own_weight != 0.0) {
                         value += own_weight * load_o(start + column);
                     }
                     store_o(start + column, value / sum);
@@ -177,7 +177,7 @@ fn main(
                 workgroupBarrier();
             }
             if (lane == 0u) {
-                store_lse(place, select(minus_infinity(), log_most + log(sum), sum > 0.0));
+                store_lse(place, select(log_most + log(sum), minus_infinity(), sum == 0.0));
             }
         }
     }
