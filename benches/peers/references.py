@@ -15,7 +15,9 @@ from table import insert, parts, seconds
 
 # fp16 operations a second with sums in f32, and bytes a second: the makers' figures.
 CHIPS = {"A100": (312e12, 2.039e12), "RTX 3090": (71e12, 0.936e12)}
-HEAD = ["case", "published", "ours, H200", "rate", "no faster on A100", "on RTX 3090"]
+# The GPU of the column of ours, whose name is in its head: figures of another belong in no row.
+OURS = "H200"
+HEAD = ["case", "published", f"ours, {OURS}", "rate", "no faster on A100", "on RTX 3090"]
 ON_PROCESSOR = ["case", "published", "ours, on a processor", "rate", "of"]
 
 STYLEFORGE = {512: (0.67, 0.82, 1.49), 1024: (2.01, 1.52, 3.53), 2048: (7.12, 2.97, 11.09), 4096: (26.18, 5.78, 31.96)}
@@ -150,7 +152,7 @@ TABLES = {
 
 
 def reports(folder: pathlib.Path) -> tuple[dict[str, dict], dict[str, dict]]:
-    """Every measured shape by its name: of GPUs in f16, and of processors in f32; of a shape that several suites have, that of the
+    """Every measured shape by its name: of our GPU in f16, and of processors in f32; of a shape that several suites have, that of the
     suite it is the subject of."""
     told = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
     # The peers' reports lie beside ours.
@@ -160,6 +162,9 @@ def reports(folder: pathlib.Path) -> tuple[dict[str, dict], dict[str, dict]]:
     on_processor: dict[str, dict] = {}
     for report in own:
         found, dtype = (on_processor, "f32") if report["device"]["kind"] == "cpu" else (on_gpu, "f16")
+        if found is on_gpu and OURS not in report["device"]["name"]:
+            print(f"left out: {report['suite']}, of {report['device']['name']} and not of {OURS}", file=sys.stderr)
+            continue
         for entry in report["results"]:
             if entry["status"] == "measured" and entry["dtype"] == dtype:
                 found.setdefault(entry["name"], entry | {"device": report["device"]["name"]})
