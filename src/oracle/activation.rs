@@ -12,7 +12,9 @@ pub fn activate<R: Rounding>(activation: Activation, x: f64, rounding: R) -> f64
         }
         Activation::GeluErf => 0.5 * x * step(1.0 + step(libm::erf(step(x * FRAC_1_SQRT_2)))),
         Activation::Silu => x / step(1.0 + step((-x).exp())),
-        Activation::Relu => x.max(0.0),
+        // Not by `max`, which hides what is not a number.
+        Activation::Relu if x < 0.0 => 0.0,
+        Activation::Relu => x,
     })
 }
 
@@ -35,5 +37,6 @@ mod tests {
         near(Activation::Silu, -1e4, 0.0);
         near(Activation::Relu, -3.0, 0.0);
         near(Activation::Relu, 3.0, 3.0);
+        assert!(Activation::ALL.into_iter().all(|activation| activate(activation, f64::NAN, Exact).is_nan()));
     }
 }

@@ -123,7 +123,9 @@ impl Pointwise {
             Kind::L2Normalise => {
                 let x = part(&host.x, r);
                 let norm = rounding.step(x.iter().fold(0.0, |sum, x| rounding.step(sum + x * x)).sqrt());
-                x.iter().map(|x| x / norm.max(1e-12)).collect()
+                // Not by `max`, which hides what is not a number.
+                let norm = if norm < 1e-12 { 1e-12 } else { norm };
+                x.iter().map(|x| x / norm).collect()
             }
         })
     }
