@@ -34,8 +34,11 @@ fn temporary<T>(path: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_,
     })
 }
 
-/// A temporary file beside `path`.
+/// A temporary file beside `path`, to be renamed to it.
 fn temporary_file(path: &Path) -> Result<NamedTempFile> {
+    // Such as `/dev/stdout` where that is a file: the link would go, and every other program that uses it would miss it.
+    let open = path.read_link().is_ok_and(|target| parent(path).join(target).starts_with("/proc"));
+    ensure(!open, &path.display().to_string(), "the name of a file", "a link to one that is open")?;
     temporary(path, 0o666, |builder, folder| builder.tempfile_in(folder))
 }
 
@@ -218,6 +221,19 @@ mod tests {
         let error = write_file(&link, |out| out.write_all(b"x")).unwrap_err().to_string();
         assert!(error.contains("No space left"), "{error}");
         assert!(is_special(&link) && std::fs::read_dir(folder.path()).unwrap().count() == 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_link_to_an_open_file_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (File::create(folder.path().join("file")).unwrap(), folder.path().join("stdout"));
+        let target = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        for refused in [check_file(&link), write_file(&link, |out| out.write_all(b"x"))] {
+            assert!(matches!(&refused, Err(Error::Invalid { .. })), "{refused:?}");
+        }
+        assert_eq!(link.read_link().unwrap(), target);
     }
 
     #[test]
