@@ -77,12 +77,23 @@ fn an_input_is_refused_as_the_output_before_anything_is_done() {
         std::fs::write(path, "as it was").unwrap();
     }
     let (lines_text, report_text) = (text(&lines), text(&report));
+    let [adapter, model] = ["adapter/adapter_model.safetensors", "model/model.safetensors"].map(|name| folder.path().join(name));
+    for path in [&adapter, &model] {
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "as it was").unwrap();
+    }
+    let (adapter_text, model_text) = (text(&adapter), text(&model));
+    let [adapter_folder, model_folder] = [&adapter, &model].map(|path| text(path.parent().unwrap()));
     let redirected = || trifuse(&["embed", "--model", "no/such/model", "-o", lines_text]).stdin(std::fs::File::open(&lines).unwrap()).output().unwrap();
     let mut refused = vec![
         run(&["embed", lines_text, "--model", "no/such/model", "-o", lines_text]),
         run(&["embed", "--adapters", lines_text, "--model", "no/such/model", "-o", lines_text]),
         run(&["compress", &population("C"), "--calibration", lines_text, "-o", lines_text, "--force"]),
         run(&["bench", "report", report_text, "--markdown", report_text]),
+        run(&["embed", "--adapters", adapter_folder, "--model", "no/such/model", "-o", adapter_text]),
+        run(&["embed", "--model", model_folder, "-o", model_text]),
+        run(&["compress", adapter_folder, "-o", adapter_text, "--force"]),
+        run(&["compress", &population("C"), "--calibrate", lines_text, "--model", model_folder, "-o", model_text, "--force"]),
     ];
     if cfg!(target_os = "linux") {
         refused.push(redirected());
@@ -91,7 +102,7 @@ fn an_input_is_refused_as_the_output_before_anything_is_done() {
         assert_eq!(output.status.code(), Some(2), "{}", err(&output));
         assert!(err(&output).contains("would be lost"), "{}", err(&output));
     }
-    for path in [lines, report] {
+    for path in [lines, report, adapter, model] {
         assert_eq!(std::fs::read(path).unwrap(), b"as it was");
     }
 }

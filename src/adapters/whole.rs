@@ -71,11 +71,11 @@ pub fn check_file(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Invalid`], with the input's name.
-pub fn check_apart<'a>(output: &Path, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+pub fn check_apart<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<Item = P>) -> Result<()> {
     let Ok(place) = output.canonicalize() else { return Ok(()) };
-    let same = inputs.into_iter().find(|input| !is_special(input) && input.canonicalize().is_ok_and(|input| input == place));
-    same.map_or(Ok(()), |input| {
-        let found = format!("the input {}, which would be lost", input.display());
+    let is_output = |input: &Path| !is_special(input) && input.canonicalize().is_ok_and(|input| input == place);
+    inputs.into_iter().find(|input| is_output(input.as_ref())).map_or(Ok(()), |input| {
+        let found = format!("the input {}, which would be lost", input.as_ref().display());
         Err(Error::invalid(output.display().to_string(), "an output other than the input", found))
     })
 }

@@ -8,9 +8,10 @@ use serde::Serialize;
 use trifuse::adapters::bundle::{Bundle, to_bytes};
 use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
-use trifuse::adapters::peft::{LoraAdapter, open_all};
+use trifuse::adapters::peft::{LoraAdapter, adapter_files, open_all};
 use trifuse::adapters::whole::{check_apart, check_file, is_special, write_file, write_new_file};
 use trifuse::backends::Choice;
+use trifuse::model::files;
 use trifuse::ops::codes::CodeWidth;
 use trifuse::{Error, Result};
 
@@ -104,7 +105,7 @@ struct Compressed<'a> {
 /// Encodes and writes.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     check_place(&args.output, args.force)?;
-    check_apart(&args.output, [&args.calibration, &args.held_out, &args.calibrate].into_iter().flatten().map(PathBuf::as_path))?;
+    check_apart(&args.output, args.inputs())?;
     let options = args.options(backend, output)?;
     options.validate()?;
     let adapters = open_all(&args.adapters)?;
@@ -122,6 +123,12 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
 }
 
 impl Args {
+    /// The files that are read.
+    fn inputs(&self) -> impl Iterator<Item = PathBuf> {
+        let given = [&self.calibration, &self.held_out, &self.calibrate].into_iter().flatten().cloned();
+        given.chain(adapter_files(&self.adapters)).chain(self.model.iter().flat_map(|model| files(model)))
+    }
+
     fn options(&self, backend: &Choice, output: &Output) -> Result<EncodeOptions> {
         let calibration = match (&self.calibration, &self.held_out) {
             _ if self.calibrate.is_some() => {

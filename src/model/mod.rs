@@ -24,6 +24,6 @@ mod weights;
 
 pub use config::{Config, Pooling};
 pub use forward::{Encoder, EncoderOptions, Prepared, Row, Watch};
-pub use place::find;
+pub use place::{files, find};
 pub use shape::MIN_ROWS;
 pub use text::{Text, Tokens};

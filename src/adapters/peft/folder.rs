@@ -90,6 +90,12 @@ pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     if folders.is_empty() { Err(expected("neither")) } else { Ok(folders) }
 }
 
+/// The files that the adapters at `paths` are read from; none for a path without adapters.
+pub fn adapter_files<P: AsRef<Path>>(paths: &[P]) -> Vec<PathBuf> {
+    let folders = paths.iter().flat_map(|path| adapter_folders(path).unwrap_or_default());
+    folders.flat_map(|folder| [CONFIG_FILE, TENSOR_FILE].map(|file| folder.join(file))).collect()
+}
+
 fn name_of(folder: &Path) -> Result<String> {
     let whole = folder.canonicalize().map_err(Error::io(folder, "read"))?;
     // The name as given, where there is one: a cache may link it to a folder named by a hash.

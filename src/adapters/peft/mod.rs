@@ -12,7 +12,7 @@ mod tensor_name;
 mod value;
 
 pub use config::Config;
-pub use folder::{CONFIG_FILE, TENSOR_FILE, adapter_folders, inspect, inspect_bytes, open_all};
+pub use folder::{CONFIG_FILE, TENSOR_FILE, adapter_files, adapter_folders, inspect, inspect_bytes, open_all};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

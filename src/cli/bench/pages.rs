@@ -39,7 +39,7 @@ struct Written {
 /// Reads the reports and writes what is asked for.
 pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     if let Some(markdown) = &args.markdown {
-        check_apart(markdown, args.reports.iter().chain(&args.peers).map(PathBuf::as_path))?;
+        check_apart(markdown, args.reports.iter().chain(&args.peers))?;
     }
     let reports = args.reports.iter().map(|path| Stored::read(path)).collect::<Result<Vec<_>>>()?;
     let peers = args.peers.iter().map(|path| Peers::read(path)).collect::<Result<Vec<_>>>()?;

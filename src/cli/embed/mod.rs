@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
+use trifuse::adapters::peft::adapter_files;
 use trifuse::adapters::whole::{check_apart, check_file, write_file};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
-use trifuse::model::{Encoder, EncoderOptions, Text, find};
+use trifuse::model::{Encoder, EncoderOptions, Text, files, find};
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
@@ -92,9 +93,10 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
 
 impl Args {
     /// The files that are read and that could be taken for the output.
-    fn inputs(&self) -> impl Iterator<Item = &Path> {
+    fn inputs(&self) -> impl Iterator<Item = PathBuf> {
         let text = if self.input == Path::new("-") { Path::new("/dev/stdin") } else { &self.input };
-        std::iter::once(text).chain(self.adapters.iter().map(PathBuf::as_path))
+        let given = std::iter::once(text.into()).chain(self.adapters.iter().cloned());
+        given.chain(adapter_files(&self.adapters)).chain(files(&self.model))
     }
 }
 
