@@ -14,7 +14,7 @@
 
 use crate::cases::{Posed, Problem};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ensure};
 use crate::oracle::{Define, Exact, Output, Stepwise};
 
 /// One output as it should be, and how far from that it may lie.
@@ -171,6 +171,9 @@ fn bound(plain: &Output, elements: Vec<Option<f64>>) -> Result<Expected> {
         return Err(Error::invalid(&plain.name, format!("{} elements", plain.elements.len()), elements.len()));
     }
     let mut tolerance = Tolerance::new(plain.dtype, &elements, &plain.elements, plain.least);
+    // Sums that overflow on the way are no measure: twice their error would allow any answer.
+    let bounds = "values that a step by step run comes near to, and does not overflow";
+    ensure(tolerance.max_abs.is_finite(), &plain.name, bounds, "values that it is infinitely far from")?;
     // Written in f32, it is no more exact than what was rounded on the way.
     tolerance.relative_l2 = tolerance.relative_l2.max(relative_l2_of(plain.rounded));
     Ok(Expected { name: plain.name.clone(), dtype: plain.dtype, elements, tolerance })

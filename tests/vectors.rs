@@ -171,6 +171,14 @@ fn answers_that_cannot_be_right_are_refused() {
     nan.refused("y", "NaN at element 0");
     let moved = changed("codebook_gemm_base_only", |file| file.tensor("y").3[..8].copy_from_slice(&9f64.to_le_bytes()));
     moved.refused("y", "without an adapter");
+    // Sums of 6e4 · 6e4, which f16 does not hold: whatever a device gives would be as near.
+    let overflown = changed("linear_bias", |file| {
+        for name in ["x", "w"] {
+            file.tensor(name).3.chunks_exact_mut(2).for_each(|element| element.copy_from_slice(&half::f16::from_f32(6e4).to_le_bytes()));
+        }
+    });
+    let refused = overflown.read();
+    assert!(matches!(&refused, Err(error @ Error::Input { .. }) if error.to_string().contains("overflow")), "{refused:?}");
 }
 
 #[test]
