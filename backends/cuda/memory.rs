@@ -188,7 +188,7 @@ impl Memory {
 
     fn alloc_filled(self: &Arc<Self>, bytes: u64, zero: bool) -> Result<Buffer> {
         self.context.bind()?;
-        let _queues = lock(&self.queues);
+        let queues = lock(&self.queues);
         // A buffer of no bytes still has an address of its own.
         let size = bytes.max(1) as usize;
         let mut pointer = 0;
@@ -210,14 +210,16 @@ impl Memory {
         })?;
         let id = next_id();
         let buffer = Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer, host: false, id }));
-        if zero {
-            // SAFETY: the memory was just allocated in this stream, and is as large.
-            ok(unsafe { sys::cuMemsetD8Async(pointer, 0, size, self.stream.raw) }, "clearing memory")?;
-        }
+        // SAFETY: the memory was just allocated in this stream, and is as large; all handles are alive.
+        let clear = || if zero { ok(unsafe { sys::cuMemsetD8Async(pointer, 0, size, self.stream.raw) }, "clearing memory") } else { Ok(()) };
         // SAFETY: both handles are alive.
-        ok(unsafe { sys::cuEventRecord(self.ready, self.stream.raw) }, "an allocation")?;
-        self.generation.fetch_add(1, Ordering::Release);
-        Ok(buffer)
+        let ready = clear().and_then(|()| ok(unsafe { sys::cuEventRecord(self.ready, self.stream.raw) }, "an allocation"));
+        if ready.is_ok() {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        // A buffer that cannot be used is dropped, which takes the lock.
+        drop(queues);
+        ready.map(|()| buffer)
     }
 
     /// `bytes` of the host's memory, page-locked: the device knows it by the same address.
