@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
-use trifuse::ops::{Activation, FusedMlp, FusedMlpArgs, Linear, LinearArgs};
+use trifuse::ops::attention::{AttentionIndex, Strides};
+use trifuse::ops::index::{HostIndex, PageShape, PageTable, Varlen};
+use trifuse::ops::{Activation, Attention, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
 
@@ -15,6 +17,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("weights packed at load give the same bits", same_bits),
         ("strides shorter than a row are refused", short),
         ("an infinite row leaves the others alone", neighbours),
+        ("strides that a form does not use may be anything", unused),
     ]
 }
 
@@ -132,5 +135,31 @@ fn short<B: Backend>(device: &Arc<B>) -> Result<()> {
     told(session.plan(FusedMlp { x_stride: 32, ..mlp.clone() }).map(drop), "x_stride");
     told(session.plan(FusedMlp { w1_stride: 0, ..mlp.clone() }).map(drop), "w1_stride");
     told(session.plan(FusedMlp { w2_stride: 20, ..mlp }).map(drop), "w2_stride");
+    Ok(())
+}
+
+/// From sequence to sequence of those that lie end to end; from page to page of a pool of one.
+fn unused<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let varlen = Varlen::new(&[0, 2, 3, 7], &[0, 1, 4, 9], 4, 5)?;
+    let table = PageTable::new(&[0, 0, 0], &[3, 9, 7], PageShape { batch: 3, pages: 1, page: 9, pool_pages: 1 })?;
+    let varlen = (Attention::varlen(DType::F32, varlen.shape(), [1, 1], 8), AttentionIndex::Varlen(session.index(&varlen)?));
+    let paged = (Attention::paged(DType::F32, table.shape(), [1, 1], 2, 8), AttentionIndex::Paged(session.index(&table)?));
+    for (usual, index) in [varlen, paged] {
+        let far = |strides: Strides| Strides { batch: u64::MAX, ..strides };
+        let [mut odd, all] = [usual.clone(), usual.clone()];
+        (odd.k, odd.v) = (far(odd.k), far(odd.v));
+        if matches!(index, AttentionIndex::Varlen(_)) {
+            (odd.q, odd.o) = (far(odd.q), far(odd.o));
+        }
+        let mut results = Vec::new();
+        for op in [all, odd] {
+            let [q, k, v, o] = [1, 2, 3, 4].map(|seed| session.upload(&draw(72 + seed)[seed as usize..]));
+            let (plan, o) = (session.plan(op)?, o?);
+            session.run(&plan, &AttentionArgs { q: q?, k: k?, v: v?, index: index.clone(), o: o.clone(), lse: None })?;
+            results.push(session.read(&o)?);
+        }
+        assert!(results[0] == results[1], "{usual:?}");
+    }
     Ok(())
 }

@@ -116,7 +116,8 @@ impl<'a> Layout<'a> {
     /// Sequence `b` of the batch.
     pub fn sequence(&self, b: usize) -> Sequence<'a> {
         let op = self.op;
-        let dense = |strides: Strides| b * strides.batch as usize;
+        // Forms that do not use a stride may have any.
+        let dense = |strides: Strides| b.wrapping_mul(strides.batch as usize);
         let sequence = Sequence {
             number: b,
             queries: op.q_len as usize,
