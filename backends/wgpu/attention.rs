@@ -176,7 +176,7 @@ fn split(op: &Attention, layout: Layout, room: u64) -> [u64; 2] {
         return [1, range];
     }
     let tiles = (op.q_len * packed).div_ceil(layout.rows()) * (op.heads / packed) * op.batch;
-    let split_bytes = 4 * (op.head_dim.next_multiple_of(4) + 2) * op.lse_len().max(1);
+    let split_bytes = op.lse_len().max(1).saturating_mul(4 * (op.head_dim.next_multiple_of(4) + 2));
     let wanted = (FILL / layout.lanes()).div_ceil(tiles.max(1)).min(range.div_ceil(MIN_SPLIT)).min(room / split_bytes).max(1);
     let keys = range.div_ceil(wanted).next_multiple_of(KEYS);
     [range.div_ceil(keys), keys]

@@ -238,7 +238,7 @@ impl Wgpu {
             (Factor::Dense { .. }, Reader::Coded(_)) => return Ok(Err("a dense factor read as codes".into())),
         };
         let reach = window / factor_bytes.max(if reader.coded() { CODEBOOK_BYTES } else { 1 });
-        let index_bytes = (4 * op.tokens + 3).max(adapters) * 4;
+        let index_bytes = op.tokens.saturating_mul(4).saturating_add(3).max(adapters).saturating_mul(4);
         let obstacle = if invocations < INVOCATIONS {
             Some(format!("needs workgroups of {INVOCATIONS}, the device allows {invocations}"))
         } else if reach == 0 {

@@ -1,10 +1,11 @@
 use super::{download, open, run, upload};
+use crate::backend::Kernel;
 use crate::backends::wgpu::Wgpu;
 use crate::backends::wgpu::source::{File, Source};
 use crate::device::{Device, Open, Slice};
 use crate::dtype::DType;
 use crate::error::Error;
-use crate::ops::{Linear, LinearArgs};
+use crate::ops::{Attention, CodeWidth, CodebookGemm, Linear, LinearArgs};
 
 #[test]
 fn devices_are_listed_as_they_open() {
@@ -31,6 +32,16 @@ fn copies_are_exact_to_the_byte() {
             assert_eq!(download(&device, &mut queue, &whole), wanted, "{len} at {offset}");
         }
     }
+}
+
+#[test]
+fn sums_over_sizes_that_no_device_has_stay_in_range() {
+    let device = open();
+    // Legal, as there is no key, and so nothing to read.
+    let op = Attention { lse: true, ..Attention::dense(DType::F16, 1 << 58, [2, 1], [3, 0], 1) };
+    assert!(op.lse_len() > 1 << 60 && device.plan(&op, None).is_ok());
+    let op = CodebookGemm::s2lc(DType::F16, 1 << 60, [1; 3], 1, CodeWidth::Four);
+    assert!(matches!(device.plan(&op, None), Err(Error::Unsupported { .. })));
 }
 
 #[test]
