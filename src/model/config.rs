@@ -42,6 +42,8 @@ pub struct Config {
     pub normalise: bool,
     /// The most tokens of a sentence by the configuration; the tokenizer may say less.
     pub max_tokens: usize,
+    /// Whether texts are put into lower case before they become tokens.
+    pub lowercase: bool,
 }
 
 /// `config.json`. Keys that change nothing in the forward pass are not read.
@@ -72,6 +74,13 @@ struct Module {
 #[derive(Deserialize)]
 struct SentenceBert {
     max_seq_length: Option<usize>,
+    do_lower_case: Option<bool>,
+}
+
+/// `config_sentence_transformers.json`.
+#[derive(Deserialize)]
+struct SentenceTransformers {
+    default_prompt_name: Option<String>,
 }
 
 /// `config.json` of a pooling module.
@@ -93,8 +102,13 @@ impl Config {
         let path = folder.join("config.json");
         let bert: Bert = json(&path)?.ok_or_else(|| Error::input(&path, "expected the configuration of a model, found no such file"))?;
         let mut config = Self::of(&path, bert)?;
-        if let Some(SentenceBert { max_seq_length: Some(length) }) = json(&folder.join("sentence_bert_config.json"))? {
-            config.max_tokens = config.max_tokens.min(length);
+        if let Some(SentenceBert { max_seq_length, do_lower_case }) = json(&folder.join("sentence_bert_config.json"))? {
+            config.max_tokens = config.max_tokens.min(max_seq_length.unwrap_or(usize::MAX));
+            config.lowercase = do_lower_case.unwrap_or(false);
+        }
+        let path = folder.join("config_sentence_transformers.json");
+        if let Some(SentenceTransformers { default_prompt_name: Some(prompt) }) = json(&path)? {
+            return Err(Error::input_item(&path, "default_prompt_name", format!("expected none, found {prompt:?}: no prompt is put in front of texts here")));
         }
         let path = folder.join("modules.json");
         if let Some(modules) = json::<Vec<Module>>(&path)? {
@@ -169,6 +183,7 @@ impl Config {
             pooling: Pooling::Mean,
             normalise: true,
             max_tokens: bert.max_position_embeddings as usize,
+            lowercase: false,
         })
     }
 
@@ -247,6 +262,14 @@ mod tests {
         assert_eq!((open().unwrap().max_tokens, open().unwrap().normalise), (256, false));
         write("modules.json", &modules(r#", {"path": "2_Normalize", "type": "a.Normalize"}"#));
         assert!(open().unwrap().normalise);
+        assert!(!open().unwrap().lowercase);
+        write("sentence_bert_config.json", r#"{"do_lower_case": true}"#);
+        assert_eq!((open().unwrap().max_tokens, open().unwrap().lowercase), (512, true));
+        write("config_sentence_transformers.json", r#"{"prompts": {"query": "query: "}, "default_prompt_name": null}"#);
+        assert!(open().is_ok());
+        write("config_sentence_transformers.json", r#"{"prompts": {"query": "query: "}, "default_prompt_name": "query"}"#);
+        assert!(open().unwrap_err().to_string().contains("default_prompt_name"));
+        write("config_sentence_transformers.json", "{}");
         write("modules.json", &modules(r#", {"path": "2_Dense", "type": "a.Dense"}"#));
         assert!(open().unwrap_err().to_string().contains("a.Dense"));
         write("modules.json", &modules(""));

@@ -24,8 +24,8 @@ pub fn find(name: &Path) -> Result<PathBuf> {
 
 /// The files that the model `name` is read from, where it is there.
 pub fn files(name: &Path) -> Vec<PathBuf> {
-    let files = ["config.json", "modules.json", "sentence_bert_config.json", "tokenizer.json", "model.safetensors"];
-    find(name).map_or_else(|_| Vec::new(), |folder| files.map(|file| folder.join(file)).into())
+    let own = ["config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json", "model.safetensors"];
+    find(name).map_or_else(|_| Vec::new(), |folder| own.map(|file| folder.join(file)).into())
 }
 
 /// The newest snapshot of `name` below `cache`: the one that `refs/main` names, or else the only one.

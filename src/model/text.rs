@@ -15,6 +15,7 @@ pub struct Text {
     path: PathBuf,
     vocabulary: u32,
     max_tokens: usize,
+    lowercase: bool,
 }
 
 /// One text as the model reads it.
@@ -49,7 +50,7 @@ impl Text {
         let truncation =
             TruncationParams { max_length: max_tokens, strategy: TruncationStrategy::LongestFirst, stride: 0, direction: TruncationDirection::Right };
         inner.with_truncation(Some(truncation)).map_err(|error| Error::input(&path, error.to_string()))?;
-        Ok(Self { inner, path, vocabulary: config.vocabulary, max_tokens })
+        Ok(Self { inner, path, vocabulary: config.vocabulary, max_tokens, lowercase: config.lowercase })
     }
 
     /// The most tokens of a text, the marks at both ends included.
@@ -62,7 +63,10 @@ impl Text {
     /// # Errors
     /// A tokenizer that has no token for a text, or one that the model's table does not have: faults of the file.
     pub fn tokens(&self, texts: &[&str]) -> Result<Vec<Tokens>> {
-        let encodings = self.inner.encode_batch_fast(texts.to_vec(), true);
+        let encodings = match self.lowercase {
+            true => self.inner.encode_batch_fast(texts.iter().map(|text| text.to_lowercase()).collect(), true),
+            false => self.inner.encode_batch_fast(texts.to_vec(), true),
+        };
         let encodings = encodings.map_err(|error| Error::input(&self.path, format!("expected tokens for every text, found: {error}")))?;
         encodings.iter().map(|encoding| self.of(encoding)).collect()
     }
@@ -91,6 +95,10 @@ mod tests {
 
     /// A tokenizer of three words, that puts `[CLS]` before them and `[SEP]` behind, with this in place of its truncation.
     fn open(truncation: &str, unknown: &str) -> Result<Text> {
+        open_in(false, truncation, unknown)
+    }
+
+    fn open_in(lowercase: bool, truncation: &str, unknown: &str) -> Result<Text> {
         let folder = tempfile::tempdir().unwrap();
         let mark = |id: &str, at: u32| format!(r#""{id}": {{"id": "{id}", "ids": [{at}], "tokens": ["{id}"]}}"#);
         let place = |kind: &str, id: &str| format!(r#"{{"{kind}": {{"id": "{id}", "type_id": 0}}}}"#);
@@ -116,6 +124,7 @@ mod tests {
             pooling: Pooling::Mean,
             normalise: true,
             max_tokens: 8,
+            lowercase,
         };
         Text::open(folder.path(), &config)
     }
@@ -130,6 +139,12 @@ mod tests {
         assert_eq!(tokens(&open("null", "[UNK]").unwrap()), Tokens { ids: vec![0, 3, 3, 3, 3, 3, 3, 1], cut: true });
         assert_eq!(tokens(&open(&cut_to(3), "[UNK]").unwrap()), Tokens { ids: vec![0, 3, 1], cut: true });
         assert_eq!(open("null", "[UNK]").unwrap().tokens(&["what"]).unwrap()[0], Tokens { ids: vec![0, 2, 1], cut: false });
+    }
+
+    #[test]
+    fn texts_are_put_into_lower_case_where_the_model_says_so() {
+        let ids = |lowercase: bool| open_in(lowercase, "null", "[UNK]").unwrap().tokens(&["ONE"]).unwrap().remove(0).ids;
+        assert_eq!((ids(false), ids(true)), (vec![0, 2, 1], vec![0, 3, 1]));
     }
 
     #[test]
