@@ -5,7 +5,7 @@
 use trifuse::DType;
 use trifuse::cases::{Posed, Problem, all};
 use trifuse::ops::attention::{Attention, Form, Strides};
-use trifuse::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, TokenAdapters, Varlen};
+use trifuse::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, PageShape, PageTable, TokenAdapters, Varlen};
 use trifuse::ops::pointwise::{Kind, Pointwise};
 use trifuse::ops::{CodebookGemm, Linear};
 use trifuse::oracle::attention::{Host, HostForm};
@@ -167,6 +167,16 @@ fn rotary_positions_in_place_leave_what_lies_between_rows() {
     for (at, value) in found.into_iter().enumerate() {
         assert_eq!(value, (at % 11 < 8).then(|| turned[at / 11 * 8 + at % 11]), "element {at}");
     }
+}
+
+#[test]
+fn new_tokens_go_where_the_last_positions_of_their_sequences_lie() {
+    let shape = PageShape { batch: 2, pages: 2, page: 2, pool_pages: 3 };
+    // Two new tokens each: positions 1 and 2 of the first sequence, over the end of a page; of the second, which has one token, the last.
+    let pages = PageTable::new(&[1, 0, 2, 0], &[3, 1], shape).unwrap();
+    let host = pointwise::Host { pages: Some(pages), ..pointwise::Host::new(vec![1.0, 9.0, 2.0, 9.0, 3.0, 9.0, 4.0]) };
+    let found = row_operation(1, 4, Kind::Append { cache: shape, stride: 2 }).evaluate(&host, Exact).unwrap().swap_remove(0).elements;
+    assert_eq!(found, [Some(2.0), None, None, Some(1.0), Some(4.0)]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
+use crate::ops::index::PageShape;
 use crate::ops::pointwise::Kind;
 use crate::ops::{Pointwise, PointwiseArgs};
 
@@ -119,6 +120,17 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     let starts = args.sequences.as_ref().map(|sequences| words(sequences.slice())).unwrap_or_default();
     check_words(op, ids, places, starts)?;
     let y = View::<T>::new(&args.y);
+    if let Kind::Append { cache, .. } = op.kind {
+        let table = args.pages.as_ref().map(|pages| words(pages.slice())).unwrap_or_default();
+        // One after another: two rows may have one place.
+        for (row, to) in rows_in(&cache, rows, table)?.into_iter().enumerate() {
+            if let Some(to) = to {
+                // SAFETY: x has that row, and the pool that place: the words were checked.
+                unsafe { y.write(to * columns, columns).copy_from_slice(operands.x.read(row * operands.stride, columns)) };
+            }
+        }
+        return Ok(());
+    }
     let piece = (PIECE / columns).max(1);
     (0..rows.div_ceil(piece)).into_par_iter().for_each(|number| {
         with_scratch([columns, columns], |[values, other]| {
@@ -170,7 +182,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             let norm = if norm < 1e-12 { 1e-12 } else { norm };
                             values.iter_mut().for_each(|value| *value /= norm);
                         }
-                        Kind::Add => operands.widen(row, values, other),
+                        Kind::Add | Kind::Append { .. } => operands.widen(row, values, other),
                         Kind::Activation(activation) => {
                             operands.widen(row, values, other);
                             math::activate(activation, values);
@@ -182,6 +194,23 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
         });
     });
     Ok(())
+}
+
+/// Where each of `rows` new rows goes in a pool; nowhere where its sequence is too short. Every word becomes an address, and is looked at.
+fn rows_in(cache: &PageShape, rows: usize, table: &[i32]) -> Result<Vec<Option<usize>>> {
+    let (batch, pages, page) = (cache.batch as usize, cache.pages as usize, cache.page as usize);
+    let place = |row: usize| {
+        let each = rows / batch;
+        let length = usize::try_from(*table.get(row / each)?).ok().filter(|&length| length <= pages * page)?;
+        let Some(position) = length.checked_sub(each - row % each) else { return Some(None) };
+        let number = u64::try_from(*table.get(batch + row / each * pages + position / page)?).ok().filter(|&number| number < cache.pool_pages)?;
+        Some(Some(number as usize * page + position % page))
+    };
+    (0..rows).map(|row| place(row).ok_or_else(other_words)).collect()
+}
+
+fn other_words() -> Error {
+    Error::invalid("pointwise: index", "the words that the index was made with", "other words (was its memory written to?)")
 }
 
 /// Looks at every index word: they become addresses.
@@ -199,7 +228,7 @@ fn check_words(op: &Pointwise, ids: &[i32], places: &[i32], starts: &[i32]) -> R
         }
         _ => true,
     };
-    if sound { Ok(()) } else { Err(Error::invalid("pointwise: index", "the words that the index was made with", "other words (was its memory written to?)")) }
+    if sound { Ok(()) } else { Err(other_words()) }
 }
 
 /// Turns the pairs of each head by the angles of a position. The angles are in f64: a position may be large, and an f32

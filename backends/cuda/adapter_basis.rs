@@ -178,7 +178,7 @@ pub(super) unsafe fn projected(
     // SAFETY: the caller's promise.
     unsafe { project(queue, plan, &params, slices.len(), aligned(op, args))? };
     if overlaps(plan) {
-        queue.leave_open(vec![range(workspace)]);
+        queue.leave_open(range(workspace).into());
     }
     Ok(Some(sums(op, &params)))
 }

@@ -3,8 +3,8 @@
 use super::codebook_gemm::{FactorParams, factor, scaled_by_token};
 use super::codebook_gemm_tile::{decodes_ahead, plan_shared, rank_of, width_of};
 use super::kernel::{Launch, Plan, address, address_of, range};
+use super::open::starts_early;
 use super::params::params;
-use super::queue::starts_early;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::error::Result;

@@ -9,8 +9,8 @@ use super::codebook_gemm_runs::{LEAST_TOKENS, overlaps};
 use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, headers, rank_of, width_of};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
+use super::open::starts_early;
 use super::params::params;
-use super::queue::starts_early;
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -258,8 +258,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
                 open.clear();
             }
             open.extend(group.iter().map(|(_, of)| range(&of.y)));
-            if !open.contains(&range(workspace)) {
-                open.push(range(workspace));
+            if !open.names(&range(workspace)) {
+                open.extend([range(workspace)]);
             }
             queue.leave_open(open);
         }

@@ -5,7 +5,7 @@ use super::gemm::{ActivationForm, HALVES, MmaTile, Product, fits, gemm_header, h
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant, range};
 use super::linear_parts::{self, parts_bytes, parts_header};
-use super::queue::starts_early;
+use super::open::starts_early;
 use super::repack::{Copies, REPACK, padded, repack_header};
 use super::wgmma::{WgmmaLaunch, WgmmaTile};
 use super::wgmma_choice::{Shape, straddles};

@@ -45,6 +45,7 @@ mod linear_stream_adapted;
 mod linear_tensor;
 mod mark;
 mod memory;
+mod open;
 mod params;
 mod pointwise;
 mod prefix_attention;

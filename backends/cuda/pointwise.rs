@@ -3,6 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
 use super::linear::activation_code;
+use super::open::{Appended, Open, Pool};
 use super::params::params;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -36,15 +37,19 @@ params! {
         bias: [const element],
         residual: [const element],
         y: [element],
-        /// Positions, ids or running totals.
+        /// Positions, ids, running totals, or lengths and pages.
         index: [const i32],
         /// Ids of the second table.
         places: [const i32],
         rows: u64,
         columns: u64,
-        /// Elements from a row to the next, of rotary positions.
+        /// Elements from a row to the next, of rotary positions and of what is appended.
         stride: u64,
         head_dim: u64,
+        /// Of what is appended: rows a sequence, pages a sequence, tokens of a page.
+        each: u64,
+        pages: u64,
+        page: u64,
         /// Of the rotary base.
         log2_base: f64,
         eps: f32,
@@ -61,6 +66,7 @@ fn unit(dtype: DType) -> Unit {
         headers: vec![
             ("pointwise/params.cuh", PointwiseParams::cuda()),
             ("pointwise/kind.cuh", include_str!("../../kernels/pointwise/kind.cuh").into()),
+            ("pointwise/append.cuh", include_str!("../../kernels/pointwise/append.cuh").into()),
             ("pointwise/norm.cuh", include_str!("../../kernels/pointwise/norm.cuh").into()),
             ("pointwise/lines.cuh", include_str!("../../kernels/pointwise/lines.cuh").into()),
             ("pointwise/rope.cuh", include_str!("../../kernels/pointwise/rope.cuh").into()),
@@ -72,7 +78,7 @@ fn unit(dtype: DType) -> Unit {
     }
 }
 
-const ENTRIES: [&str; 11] = [
+const ENTRIES: [&str; 12] = [
     "pointwise_simt",
     "pointwise_norm_2",
     "pointwise_norm_3",
@@ -83,6 +89,7 @@ const ENTRIES: [&str; 11] = [
     "pointwise_wide_4",
     "pointwise_rope",
     "pointwise_lines",
+    "pointwise_append",
     "pointwise_pool",
 ];
 
@@ -137,6 +144,9 @@ fn kernel(op: &Pointwise, params: &PointwiseParams, units: u64) -> (&'static str
         Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(each, op, params) && lines <= u64::from(u32::MAX) => {
             ("pointwise_lines", blocks(lines.div_ceil(LINE_THREADS)))
         }
+        Kind::Append { stride, .. } if on_whole(each, op, params) && stride.is_multiple_of(each) && lines < 1 << 31 => {
+            ("pointwise_append", blocks(lines.div_ceil(LINE_THREADS)))
+        }
         Kind::MeanPool(_) if on_whole(each, op, params) => ("pointwise_pool", blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
         _ => ("pointwise_simt", blocks(op.rows)),
     }
@@ -156,6 +166,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         columns: op.columns,
         stride: op.stride(),
         head_dim: op.columns,
+        each: 0,
+        pages: 0,
+        page: 0,
         log2_base: 0.0,
         eps: 0.0,
         kind: 0,
@@ -177,11 +190,22 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         Kind::L2Normalise => params.kind = 5,
         Kind::Add => params.kind = 6,
         Kind::Activation(activation) => (params.kind, params.activation) = (7, activation_code(Some(activation))),
+        Kind::Append { cache, .. } => {
+            (params.kind, params.index) = (9, address_of(args.pages.as_ref().map(|pages| pages.slice())));
+            (params.each, params.pages, params.page) = (op.rows / cache.batch.max(1), cache.pages, cache.page);
+        }
     }
+    let writes = match op.kind {
+        Kind::Append { cache, .. } => {
+            let pool = Pool { start: params.y, table: params.index, cache, row: op.columns * op.dtype.size() };
+            Open::from(Appended { range: range(&args.y), pool, tokens: params.each })
+        }
+        _ => Open::from(range(&args.y)),
+    };
     let (entry, grid) = kernel(op, &params, plan.target.units.into());
     // Each kernel waits before it reads anything.
     let launch = Launch { overlap: plan.target.arch >= Arch(90), ..Launch::new(grid, 256) };
-    let open = if launch.overlap { queue.behind(range(&args.y)) } else { Vec::new() };
+    let open = if launch.overlap { queue.behind(writes) } else { Open::default() };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, entry, &launch, &params)? };
     queue.leave_open(open);

@@ -7,14 +7,13 @@ use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
 
 use super::library::{Status, check, ok};
 use super::memory::{Buffer, Memory, Stream};
+use super::open::{Open, starts_early};
 use crate::error::{Error, Result};
 
 /// Bytes of one slot of pinned memory: large enough for full speed over PCIe, small enough to wait little for one.
 const SLOT: usize = 512 << 10;
 /// Slots of a queue.
 const SLOTS: usize = 16;
-/// Launches in a row that start early: each asks what all before it write.
-const OPEN: usize = 256;
 /// Counters of a queue, of 32 bits.
 const COUNTERS: u64 = 16;
 
@@ -30,7 +29,7 @@ pub struct Queue {
     /// Whether what comes next is the first of a capture: a graph begins when all before it has ended.
     first: bool,
     /// See [`take_open`](Self::take_open).
-    open: Vec<Range<u64>>,
+    open: Open,
     /// See [`counters`](Self::counters).
     counters: Option<Buffer>,
     /// Dropped last: it may be the last hold on the context, and the fields above live in that.
@@ -44,7 +43,7 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Vec::new(), counters: None })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Open::default(), counters: None })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
@@ -66,31 +65,30 @@ impl Queue {
     /// What launches write that may not have ended where the next one starts early (see `Launch::overlap`): those
     /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
     /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
-    pub fn take_open(&mut self) -> Vec<Range<u64>> {
+    pub fn take_open(&mut self) -> Open {
         std::mem::take(&mut self.open)
     }
 
     /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
-    pub fn leave_open(&mut self, writes: Vec<Range<u64>>) {
+    pub fn leave_open(&mut self, writes: Open) {
         self.open = writes;
     }
 
     /// Whether a launch that reads `early` before it waits, and lets the next one start, may start before those at the end of the queue have ended;
     /// and what to leave open behind it, where it writes `writes`.
-    pub fn ahead(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, Vec<Range<u64>>) {
-        let open = self.take_open();
+    pub fn ahead(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, Open) {
+        let (open, writes) = (self.take_open(), Open::from_iter(writes));
         match starts_early(&open, early) {
-            true => (true, [open, writes].concat()),
+            true => (true, open.and(writes)),
             false => (false, writes),
         }
     }
 
     /// What to leave open behind a launch that may start early, waits before it reads anything and writes `writes`: nothing where it is not known
     /// what may still be under way.
-    pub fn behind(&mut self, writes: Range<u64>) -> Vec<Range<u64>> {
+    pub fn behind(&mut self, writes: Open) -> Open {
         let open = self.take_open();
-        let known = self.first || (1..OPEN).contains(&open.len());
-        if known { [open, vec![writes]].concat() } else { Vec::new() }
+        if self.first || open.is_known() { open.and(writes) } else { Open::default() }
     }
 
     /// Where `COUNTERS` numbers lie by which the blocks of one launch find each other. They are zero when a launch of this
@@ -252,12 +250,6 @@ impl Drop for Queue {
         }
         self.memory.close_stream(&self.stream);
     }
-}
-
-/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
-pub fn starts_early(open: &[Range<u64>], reads: &[Range<u64>]) -> bool {
-    let apart = |a: &Range<u64>, b: &Range<u64>| a.end <= b.start || b.end <= a.start;
-    !open.is_empty() && open.len() < OPEN && open.iter().all(|write| reads.iter().all(|read| apart(read, write)))
 }
 
 /// Recorded launches, ready to run again.

@@ -3,6 +3,7 @@
 use super::Queue;
 use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan, range};
+use super::open::Open;
 use super::params::params;
 use super::tma::{Layout, Promotion, Swizzle};
 use super::wgmma::WgmmaTile;
@@ -259,7 +260,7 @@ impl StreamTile {
         let tile_rows = Self::tile_rows(product.columns, clusters, split);
         let used = Self::clusters_of(product.columns, tile_rows, split).min(clusters);
         // What adapters add has a wait of its own.
-        let (ahead, open) = if product.adds { (false, Vec::new()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
+        let (ahead, open) = if product.adds { (false, Open::default()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
         let params = StreamParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };

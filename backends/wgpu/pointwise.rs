@@ -11,6 +11,7 @@ use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::ops::index::PageShape;
 use crate::ops::pointwise::Kind;
 use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
@@ -46,6 +47,11 @@ struct Params([u32; 3]);
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct RopeParams([u32; 4]);
 
+/// The `Params` of `append.wgsl` (columns, stride, first, each, batch, pages, page).
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct AppendParams([u32; 7]);
+
 /// The frequencies of Rope, `base^(−2j/d)` for each pair `j`, as high and low words in units of 2⁻⁶⁴ turns.
 fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
     let base = f64::from(f32::from_bits(base));
@@ -73,6 +79,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
         Kind::Rope { .. } => (6, &[shader!("pointwise/rope.wgsl")], "RoPE"),
         Kind::RopeInPlace { .. } => (8, &[shader!("pointwise/rope.wgsl")], "RoPE in place"),
         Kind::Activation(_) => (7, ROWS, "activation"),
+        Kind::Append { .. } => (9, &[shader!("pointwise/append.wgsl")], "append"),
     };
     let in_place = matches!(kind, Kind::RopeInPlace { .. });
     let mut operands = vec![Operand::read("x", float).when(!in_place), Operand::write("y", float)];
@@ -88,6 +95,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
             operands.push(Operand::read("positions", Element::I32));
             constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
         }
+        Kind::Append { .. } => operands.push(Operand::read("index", Element::I32)),
         Kind::Embedding { .. } | Kind::MeanPool(_) | Kind::Add | Kind::Activation(_) => {
             let activation = if let Kind::Activation(activation) = kind { Some(activation) } else { None };
             constants.push(("ACTIVATION", activation_constant(activation)));
@@ -104,7 +112,8 @@ fn source(dtype: DType, kind: Kind) -> Source {
 pub(super) fn sources() -> Vec<Source> {
     let eps = 1e-5f32.to_bits();
     let shape = crate::ops::index::VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 };
-    let mut kinds = vec![Kind::L2Normalise, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
+    let cache = PageShape { batch: 1, pages: 1, page: 1, pool_pages: 1 };
+    let mut kinds = vec![Kind::L2Normalise, Kind::Append { cache, stride: 1 }, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
     let base = 1e4f32.to_bits();
     kinds.extend([Kind::Rope { head_dim: 128, base }, Kind::RopeInPlace { head_dim: 128, base, stride: 384 }]);
     kinds.extend(Activation::ALL.map(Kind::Activation));
@@ -130,6 +139,9 @@ impl Kernel<Pointwise> for Wgpu {
         }
         match op.kind {
             Kind::EmbeddingNorm { .. } => return refuse("rows of two tables and their norm: an operation of its own is for each".into()),
+            Kind::Append { .. } if op.y_rows() > window / (op.columns * op.dtype.size()) => {
+                return refuse(format!("a pool of {} tokens, the device binds {window} bytes at a time", op.y_rows()));
+            }
             Kind::MeanPool(_) if op.x_rows() > rows => return refuse(format!("{} rows to pool, the device binds {rows} at a time", op.x_rows())),
             Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } if head_dim / 2 > MAX_PAIRS => {
                 return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
@@ -167,7 +179,7 @@ impl Wgpu {
         let (row_bytes, columns_bytes) = (op.stride() * op.dtype.size(), op.columns * op.dtype.size());
         let of = |slice: &Slice<Self>| part(slice, row * row_bytes, (rows - 1) * row_bytes + columns_bytes);
         let words = |slice: &Slice<Self>, at: u64, count: u64| part(slice, at * 4, count * 4);
-        let y = of(&args.y);
+        let y = if matches!(op.kind, Kind::Append { .. }) { args.y.clone() } else { of(&args.y) };
         let residual = args.residual.as_ref().map(of);
         let columns = op.columns as u32;
         let row_groups = rows * op.columns.div_ceil(WIDTH);
@@ -184,6 +196,12 @@ impl Wgpu {
                 let pairs = rows * op.columns / 2;
                 let params = RopeParams([pairs as u32, columns, head_dim as u32, op.stride() as u32]);
                 queue.dispatch(self, &plan.pipeline, &[x.as_ref(), Some(&y), positions.as_ref()], &params, pairs.div_ceil(WIDTH))
+            }
+            Kind::Append { cache, stride } => {
+                let x = of(&args.x);
+                let [each, batch, pages, page] = [op.rows / cache.batch, cache.batch, cache.pages, cache.page].map(|count| count as u32);
+                let params = AppendParams([columns, stride as u32, row as u32, each, batch, pages, page]);
+                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), args.pages.as_ref().map(|pages| pages.slice())], &params, row_groups)
             }
             Kind::Add | Kind::Activation(_) => {
                 let x = of(&args.x);

@@ -1,10 +1,12 @@
 // What a transformer layer needs between the large operations; arithmetic in f32, sums in a fixed order. Here a block a row, for every
-// size and place; norms of rows of up to 1,024 elements are in norm.cuh, of longer ones in wide.cuh, rotary positions in rope.cuh, what else
-// moves whole lines of 16 bytes in lines.cuh.
+// size and place; norms of rows of up to 1,024 elements are in norm.cuh, of longer ones in wide.cuh, rotary positions in rope.cuh, what is
+// appended to caches in append.cuh, what else moves whole lines of 16 bytes in lines.cuh.
 //
-// x, residual and y are [rows, columns], packed, but for rotary positions, whose rows lie p.stride elements apart. There is no product of matrices here, so nothing for tensor cores.
+// x, residual and y are [rows, columns], packed, but for rotary positions and what is appended, whose rows lie p.stride elements apart. There
+// is no product of matrices here, so nothing for tensor cores.
 
 #include "tile/reduce.cuh"
+#include "pointwise/append.cuh"
 #include "pointwise/kind.cuh"
 #include "pointwise/lines.cuh"
 #include "pointwise/norm.cuh"
@@ -76,6 +78,8 @@ extern "C" __global__ void __launch_bounds__(ROPE_THREADS) pointwise_rope(const 
 
 extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_lines(const PointwiseParams p) { each_line(p); }
 
+extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_append(const PointwiseParams p) { append_lines(p); }
+
 extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_pool(const PointwiseParams p) { mean_pool(p); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const PointwiseParams p) {
@@ -110,6 +114,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const Point
                     sum += widen(p.x[u64(r) * p.columns + c]);
                 }
                 p.y[start + c] = narrow<element>(end > first ? sum / f32(end - first) : 0.0f);
+            }
+            break;
+        }
+        case APPEND: {
+            i64 place = appended_place(p, row);
+            for (u64 c = threadIdx.x; place >= 0 && c < p.columns; c += THREADS) {
+                p.y[u64(place) * p.columns + c] = p.x[row * p.stride + c];
             }
             break;
         }

@@ -206,7 +206,7 @@ fn block_maps() -> Vec<Case> {
 }
 
 /// A pool with its pages in no order, one more page than is used, and sequences of those lengths.
-fn page_index(shape: PageShape, lengths: &[i32], draw: &mut Draw) -> Result<PageTable> {
+pub(super) fn page_index(shape: PageShape, lengths: &[i32], draw: &mut Draw) -> Result<PageTable> {
     let mut free: Vec<i32> = (0..shape.pool_pages as i32).collect();
     for place in (1..free.len()).rev() {
         free.swap(place, draw.below(place as u32 + 1) as usize);

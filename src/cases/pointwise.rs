@@ -1,8 +1,9 @@
+use super::attention_forms::page_index;
 use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Activation;
-use crate::ops::index::{HostIndex, TokenAdapters, Varlen};
+use crate::ops::index::{HostIndex, PageShape, TokenAdapters, Varlen};
 use crate::ops::pointwise::{Kind, Pointwise};
 use crate::oracle::pointwise::Host;
 
@@ -52,6 +53,19 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
     Ok(Posed { op, host })
 }
 
+/// `each` new tokens for sequences of those lengths, with them; columns of rows of x.
+fn append(name: &str, dtype: DType, [each, page]: [u64; 2], [columns, stride]: [u64; 2], lengths: &'static [i32]) -> Case {
+    let pages = |length: i32| (length as u64).div_ceil(page);
+    let (most, used) = (lengths.iter().copied().map(pages).max().unwrap_or(0), lengths.iter().copied().map(pages).sum::<u64>());
+    let cache = PageShape { batch: lengths.len() as u64, pages: most + 1, page, pool_pages: used + 1 };
+    let op = Pointwise { dtype, rows: each * cache.batch, columns, kind: Kind::Append { cache, stride } };
+    Case::new(OpKind::Pointwise, format!("append_{name}_{dtype}"), move |draw| {
+        let mut posed = pose(op.clone(), draw)?;
+        posed.host.pages = Some(page_index(cache, lengths, draw)?);
+        Ok(posed.into())
+    })
+}
+
 fn pool(dtype: DType, batch: u64, total: u64, columns: u64) -> Result<Pointwise> {
     // Only the shape is wanted here: the bounds on lengths are the total, so that any cuts fit.
     let starts: Vec<i32> = std::iter::once(0).chain((0..batch).map(|_| total as i32)).collect();
@@ -88,6 +102,10 @@ pub(super) fn cases() -> Vec<Case> {
         cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));
         cases.push(case("no_rows", op(0, 32, Kind::Add)).zero("zero rows: nothing is written"));
         cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
+        cases.push(append("one", dtype, [1, 16], [256, 384], &[1, 33, 16, 17]));
+        // Over the end of a page; a sequence that has fewer tokens than are new, and one that has none.
+        cases.push(append("some", dtype, [3, 4], [128, 128], &[9, 2, 0, 5]));
+        cases.push(append("odd", dtype, [2, 5], [37, 41], &[6, 11, 1]));
     }
     cases.push(case("rope_d254", Pointwise { dtype: DType::F16, rows: 3, columns: 3 * 254, kind: Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() } }));
     let grouped = Kind::RopeInPlace { head_dim: 128, base: 1e4f32.to_bits(), stride: 12 * 128 };

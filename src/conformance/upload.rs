@@ -98,7 +98,7 @@ impl Upload for Pointwise {
             (both.clone(), both)
         } else {
             let x = stage.input(session, "x", self.dtype, &host.x)?;
-            (x, stage.output(session, "y", self.dtype, (self.rows * self.columns) as usize)?)
+            (x, stage.output(session, "y", self.dtype, (self.y_rows() * self.columns) as usize)?)
         };
         Ok(PointwiseArgs {
             x,
@@ -109,6 +109,7 @@ impl Upload for Pointwise {
             ids: host.ids.as_ref().map(|ids| session.index(ids)).transpose()?,
             places: host.places.as_ref().map(|places| session.index(places)).transpose()?,
             sequences: host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?,
+            pages: host.pages.as_ref().map(|pages| session.index(pages)).transpose()?,
             y,
         })
     }

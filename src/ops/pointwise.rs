@@ -2,7 +2,7 @@
 
 use derive_where::derive_where;
 
-use super::index::{Index, TokenAdapters, Varlen, VarlenShape};
+use super::index::{Index, PageShape, PageTable, TokenAdapters, Varlen, VarlenShape};
 use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -80,6 +80,18 @@ pub enum Kind {
     Add,
     /// `y = act(x)`: for what has to be added to a product before its activation and does not fit into its epilogue.
     Activation(Activation),
+    /// New tokens of each sequence to where its last positions lie in a cache: x has `rows / cache.batch` rows a sequence, one after another, and
+    /// its length in the page table counts them. Rows for which a sequence is too short go nowhere; one of several rows for one place is there
+    /// afterwards. A cache of keys and values in one, `columns` of them a token, takes both from rows `[q | k | v]` at once.
+    ///
+    /// What reads a written place as another position of a sequence, in the launch behind, may find there what was before: a page that is shared
+    /// is not appended to.
+    Append {
+        /// Of the page table and the pool, which is y.
+        cache: PageShape,
+        /// Elements from a row of x to the next, `columns` at least.
+        stride: u64,
+    },
 }
 
 /// The operands.
@@ -101,14 +113,17 @@ pub struct PointwiseArgs<D: Device> {
     pub places: Option<Index<TokenAdapters, D>>,
     /// Of MeanPool: where the sequences start.
     pub sequences: Option<Index<Varlen, D>>,
-    /// `[rows, columns]`, written. In place: rows a stride apart, read and written.
+    /// Of Append: the lengths of the sequences, and where their positions lie.
+    pub pages: Option<Index<PageTable, D>>,
+    /// `[rows, columns]`, written. In place: rows a stride apart, read and written. Append: `[pool_pages, page, columns]`, of which the places of
+    /// new tokens are written.
     pub y: Slice<D>,
 }
 
 impl<D: Device> PointwiseArgs<D> {
     /// `x` to `y`, nothing else.
     pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, y }
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, pages: None, y }
     }
 
     /// `y` turned by `positions` where it lies.
@@ -127,9 +142,14 @@ impl Pointwise {
         }
     }
 
-    /// Elements from a row of y to the next.
+    /// Elements from a row of x to the next, and of y where it has such rows.
     pub fn stride(&self) -> u64 {
-        if let Kind::RopeInPlace { stride, .. } = self.kind { stride } else { self.columns }
+        if let Kind::RopeInPlace { stride, .. } | Kind::Append { stride, .. } = self.kind { stride } else { self.columns }
+    }
+
+    /// Rows of y, `columns` each.
+    pub fn y_rows(&self) -> u64 {
+        if let Kind::Append { cache, .. } = self.kind { cache.pool_pages.saturating_mul(cache.page) } else { self.rows }
     }
 
     /// Whether there are positions.
@@ -166,8 +186,8 @@ impl Op for Pointwise {
 
     fn validate(&self) -> Result<()> {
         ensure(self.columns > 0, "pointwise: columns", "at least 1", self.columns)?;
-        expect_size("pointwise: x", &[self.x_rows(), self.columns, self.dtype.size()])?;
-        expect_size("pointwise: y", &[self.rows, self.stride().max(self.columns), self.dtype.size()])?;
+        expect_size("pointwise: x", &[self.x_rows(), self.stride().max(self.columns), self.dtype.size()])?;
+        expect_size("pointwise: y", &[self.y_rows(), self.stride().max(self.columns), self.dtype.size()])?;
         expect_size("pointwise: residual", &[self.residual_rows().unwrap_or(0), self.columns, self.dtype.size()])?;
         ensure(self.stride() >= self.columns, "pointwise: stride", &format!("at least {} columns", self.columns), self.stride())?;
         match self.kind {
@@ -186,6 +206,10 @@ impl Op for Pointwise {
                 ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
             }
             Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", &format!("one a sequence, {}", shape.batch), self.rows),
+            Kind::Append { cache, .. } => {
+                let whole = if cache.batch == 0 { self.rows == 0 } else { self.rows.is_multiple_of(cache.batch) };
+                ensure(whole, "pointwise: rows", &format!("as many for each of {} sequences", cache.batch), self.rows)
+            }
             Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add | Kind::Activation(_) => Ok(()),
         }
     }
@@ -206,8 +230,9 @@ impl Op for Pointwise {
             ensure(own, "pointwise: x", "y's own memory", "other memory")?;
             see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, self.columns], self.stride(), size));
         } else {
-            see(Operand::packed("x", Access::Read, &args.x, self.x_rows() * self.columns, size));
-            see(Operand::packed("y", Access::Write, &args.y, self.rows * self.columns, size));
+            let part = matches!(self.kind, Kind::Append { .. });
+            see(Operand::pitched("x", Access::Read, &args.x, [self.x_rows(), self.columns], self.stride(), size));
+            see(Operand::packed("y", if part { Access::ReadWrite } else { Access::Write }, &args.y, self.y_rows() * self.columns, size));
         }
         let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
         let one = |wanted: bool| wanted.then_some(1);
@@ -231,6 +256,12 @@ impl Op for Pointwise {
                 ensure(fits, &format!("pointwise: {name}"), &format!("{} ids below {table}", self.rows), format!("{:?}", ids.shape()))?;
                 see(Operand::packed(name, Access::Read, ids.slice(), ids.slice().len / 4, 4));
             }
+        }
+        let cache = if let Kind::Append { cache, .. } = self.kind { Some(cache) } else { None };
+        expect_present(Self::NAME, "pages", cache.is_some(), args.pages.is_some())?;
+        if let (Some(pages), Some(cache)) = (&args.pages, cache) {
+            ensure(*pages.shape() == cache, "pointwise: pages", &format!("{cache:?}"), format!("{:?}", pages.shape()))?;
+            see(Operand::packed("pages", Access::Read, pages.slice(), pages.slice().len / 4, 4));
         }
         expect_present(Self::NAME, "sequences", matches!(self.kind, Kind::MeanPool(_)), args.sequences.is_some())?;
         if let (Some(sequences), Kind::MeanPool(shape)) = (&args.sequences, self.kind) {

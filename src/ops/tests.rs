@@ -89,7 +89,9 @@ proptest! {
         let in_place = pointwise::Kind::RopeInPlace { head_dim: rank, base, stride: x_stride };
         let embedding = pointwise::Kind::Embedding { vocabulary: adapters };
         let sum = pointwise::Kind::EmbeddingNorm { vocabulary: adapters, places: rank as u32, eps: 0 };
-        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding, sum] {
+        let cache = PageShape { batch: rank, pages: x_stride, page: d_out, pool_pages: d_in };
+        let append = pointwise::Kind::Append { cache, stride: x_stride };
+        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding, sum, append] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
         let factors = Factors { rank: rank % 1100, coefficients: input, basis: output };

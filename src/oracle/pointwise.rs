@@ -1,11 +1,11 @@
-//! Norms, rotary positions, embedding, pooling: row by row.
+//! Norms, rotary positions, embedding, pooling, appending: row by row.
 
 use super::activation::activate;
 use super::{Define, Output, Rounding, expect_len, expect_optional, pitched_len, reversed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::Op;
-use crate::ops::index::{HostIndex, TokenAdapters, Varlen};
+use crate::ops::index::{HostIndex, PageTable, TokenAdapters, Varlen};
 use crate::ops::pointwise::{Kind, Pointwise};
 
 /// The operands on the host, row-major; see [`crate::ops::PointwiseArgs`].
@@ -27,12 +27,14 @@ pub struct Host {
     pub places: Option<TokenAdapters>,
     /// Of MeanPool.
     pub sequences: Option<Varlen>,
+    /// Of Append.
+    pub pages: Option<PageTable>,
 }
 
 impl Host {
     /// `x`, nothing else.
     pub fn new(x: Vec<f64>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None }
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, pages: None }
     }
 }
 
@@ -68,6 +70,7 @@ impl Pointwise {
         };
         Ok(match self.kind {
             Kind::Add => sum(),
+            Kind::Append { .. } => part(&host.x, r),
             Kind::Activation(activation) => part(&host.x, r).into_iter().map(|x| activate(activation, x, rounding)).collect(),
             Kind::RmsNorm { eps, .. } => {
                 let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
@@ -131,6 +134,15 @@ impl Pointwise {
     }
 }
 
+/// Where row `r` of `rows` goes in the pool; nowhere where its sequence is too short.
+fn place(table: &PageTable, rows: usize, r: usize) -> Option<usize> {
+    let shape = table.shape();
+    let (each, page) = (rows / shape.batch as usize, shape.page as usize);
+    let sequence = r / each;
+    let position = (table.kv_len()[sequence] as usize).checked_sub(each - r % each)?;
+    Some(table.table()[sequence * shape.pages as usize + position / page] as usize * page + position % page)
+}
+
 impl Define for Pointwise {
     type Host = Host;
 
@@ -151,14 +163,21 @@ impl Define for Pointwise {
             Kind::Embedding { vocabulary } => below(&host.ids, vocabulary),
             Kind::EmbeddingNorm { vocabulary, places, .. } => below(&host.ids, vocabulary) && below(&host.places, places),
             Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
+            Kind::Append { cache, .. } => host.pages.as_ref().is_some_and(|pages| pages.shape() == cache),
             _ => true,
         };
         crate::error::ensure(index_fits, "pointwise: index", &format!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
         let mut elements = Vec::new();
         for r in 0..self.rows as usize {
+            let to = match &host.pages {
+                Some(pages) => place(pages, self.rows as usize, r).map(|row| row * self.columns as usize),
+                None => Some(r * self.stride() as usize),
+            };
+            let Some(to) = to else { continue };
+            let row = self.row(host, r, rounding)?;
             // Between rows nothing is written.
-            elements.resize(r * self.stride() as usize, None);
-            elements.extend(self.row(host, r, rounding)?.into_iter().map(|value| Some(rounding.keep(value))));
+            elements.resize(elements.len().max(to + row.len()), None);
+            elements[to..to + row.len()].iter_mut().zip(row).for_each(|(element, value)| *element = Some(rounding.keep(value)));
         }
         Ok(vec![Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0 }])
     }

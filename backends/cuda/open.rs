@@ -1,0 +1,204 @@
+//! What launches at the end of a queue may still write: another starts before they have ended where it reads none of that before it waits.
+
+use std::ops::Range;
+
+use crate::ops::index::PageShape;
+
+/// Launches in a row that start early, at most: each asks what all before it write.
+const MOST: usize = 256;
+
+/// Writes that may not have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Addresses, of which any may be written.
+    whole: Vec<Range<u64>>,
+    appended: Vec<Appended>,
+}
+
+/// The last positions of each sequence of a pool are written, and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Of the pool.
+    pub range: Range<u64>,
+    /// Rows of it are written.
+    pub pool: Pool,
+    /// How many a sequence.
+    pub tokens: u64,
+}
+
+/// Rows of tokens in pages, one row behind another, and where it is written which of them is which position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// The address of the first row.
+    pub start: u64,
+    /// The address of lengths and page numbers.
+    pub table: u64,
+    /// What it is read by.
+    pub cache: PageShape,
+    /// Bytes from a row to the next.
+    pub row: u64,
+}
+
+/// What a launch reads of a cache before it waits.
+#[derive(Clone, Debug)]
+pub struct Early {
+    /// All addresses.
+    pub range: Range<u64>,
+    /// Where they are columns of the rows of a pool: so many bytes of each.
+    pub columns: Option<(Pool, u64)>,
+}
+
+impl Appended {
+    /// Whether `early` reads rows of the pool by the same positions.
+    fn holds(&self, early: &Early) -> bool {
+        let Some((pool, width)) = &early.columns else { return false };
+        let first = pool.start.checked_sub(self.pool.start);
+        Pool { start: self.pool.start, ..*pool } == self.pool && first.is_some_and(|first| first.saturating_add(*width) <= pool.row)
+    }
+}
+
+impl Open {
+    fn len(&self) -> usize {
+        self.whole.len() + self.appended.len()
+    }
+
+    /// Whether it is known what may still be under way, and there is room for more.
+    pub fn is_known(&self) -> bool {
+        (1..MOST).contains(&self.len())
+    }
+
+    /// Whether all of `write` is told of already.
+    pub fn names(&self, write: &Range<u64>) -> bool {
+        self.whole.contains(write)
+    }
+
+    /// Nothing is under way any more, or it is not known what.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// These, and what else may be under way.
+    #[must_use]
+    pub fn and(mut self, more: Self) -> Self {
+        self.whole.extend(more.whole);
+        self.appended.extend(more.appended);
+        self
+    }
+
+    /// Of a launch that reads caches before it waits: how many of the last positions of each sequence it must read behind, so that it reads nothing
+    /// before that may still be written. None where it has to wait first.
+    pub fn late(&self, caches: &[Early]) -> Option<u64> {
+        let free = caches.iter().all(|cache| self.whole.iter().all(|write| apart(write, &cache.range)));
+        let mut late = 0;
+        for appended in &self.appended {
+            let met: Vec<&Early> = caches.iter().filter(|cache| !apart(&appended.range, &cache.range)).collect();
+            if !met.iter().all(|cache| appended.holds(cache)) {
+                return None;
+            }
+            late = if met.is_empty() { late } else { late.max(appended.tokens) };
+        }
+        (self.is_known() && free).then_some(late)
+    }
+}
+
+impl From<Range<u64>> for Open {
+    fn from(write: Range<u64>) -> Self {
+        Self::from_iter([write])
+    }
+}
+
+impl FromIterator<Range<u64>> for Open {
+    fn from_iter<I: IntoIterator<Item = Range<u64>>>(writes: I) -> Self {
+        Self { whole: writes.into_iter().collect(), appended: Vec::new() }
+    }
+}
+
+impl From<Appended> for Open {
+    fn from(appended: Appended) -> Self {
+        Self { whole: Vec::new(), appended: vec![appended] }
+    }
+}
+
+impl Extend<Range<u64>> for Open {
+    fn extend<I: IntoIterator<Item = Range<u64>>>(&mut self, writes: I) {
+        self.whole.extend(writes);
+    }
+}
+
+fn apart(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.end <= b.start || b.end <= a.start
+}
+
+/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
+pub fn starts_early(open: &Open, reads: &[Range<u64>]) -> bool {
+    let written = open.whole.iter().chain(open.appended.iter().map(|appended| &appended.range));
+    open.is_known() && written.flat_map(|write| reads.iter().map(move |read| (write, read))).all(|(write, read)| apart(write, read))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a pool and its table lie, and bytes of a token in it: keys, then values.
+    const POOL: u64 = 1 << 20;
+    const TABLE: u64 = 1 << 10;
+    const ROW: u64 = 512;
+
+    fn pool() -> Pool {
+        Pool { start: POOL, table: TABLE, cache: PageShape { batch: 2, pages: 4, page: 16, pool_pages: 8 }, row: ROW }
+    }
+
+    fn whole() -> Range<u64> {
+        POOL..POOL + 8 * 16 * ROW
+    }
+
+    fn appended(tokens: u64) -> Appended {
+        Appended { range: whole(), pool: pool(), tokens }
+    }
+
+    /// Keys or values of the pool.
+    fn half(first: u64) -> Early {
+        Early { range: POOL + first..whole().end, columns: Some((Pool { start: POOL + first, ..pool() }, ROW / 2)) }
+    }
+
+    #[test]
+    fn early_launches_read_what_none_under_way_writes() {
+        let open: Open = [0..10, 20..30].into_iter().collect();
+        assert!(starts_early(&open, &[]) && starts_early(&open, &[10..20, 30..40]));
+        assert!(!starts_early(&open, &[10..20, 9..10]) && !starts_early(&open, &[10..20, 29..40]));
+        // Where it is not known what is under way, or too much is.
+        assert!(!starts_early(&Open::default(), &[]) && !starts_early(&(0..MOST as u64).map(|at| at..at + 1).collect(), &[]));
+        assert!(!starts_early(&open.clone().and(appended(1).into()), &[whole()]) && starts_early(&open.and(appended(1).into()), &[10..20, 12..14]));
+    }
+
+    #[test]
+    fn what_was_appended_is_read_late() {
+        let caches = [half(0), half(ROW / 2)];
+        let late = |open: &Open| open.late(&caches);
+        assert_eq!(late(&appended(3).into()), Some(3));
+        // Of two the longer, in whatever order, and beside what is written elsewhere.
+        assert_eq!(late(&Open::from(appended(1)).and(appended(2).into())), Some(2));
+        assert_eq!(late(&Open::from(appended(2)).and(appended(1).into()).and((0..POOL).into())), Some(2));
+        // A cache that is not this one.
+        let other = Appended { range: 0..POOL, pool: Pool { start: 0, ..pool() }, tokens: 1 };
+        assert_eq!(late(&other.into()), Some(0));
+    }
+
+    #[test]
+    fn what_may_be_written_anywhere_is_waited_for() {
+        let caches = [half(0), half(ROW / 2)];
+        let late = |open: Open| open.late(&caches);
+        assert_eq!(late(Open::default()), None);
+        assert_eq!(late(Open::from(appended(1)).and((POOL + 8..POOL + 9).into())), None, "all of an operand");
+        let appended_to = |pool| Open::from(Appended { pool, ..appended(1) });
+        assert_eq!(late(appended_to(Pool { table: TABLE + 4, ..pool() })), None, "by another table");
+        assert_eq!(late(appended_to(Pool { row: ROW / 2, ..pool() })), None, "as rows of another length");
+        assert_eq!(late(appended_to(Pool { start: POOL + 2, ..pool() })), None, "from behind the first of what is read");
+        let shorter = PageShape { page: 8, pool_pages: 16, ..pool().cache };
+        assert_eq!(late(appended_to(Pool { cache: shorter, ..pool() })), None, "in other pages");
+        // Keys that are not columns of the pool's rows: in no pages, or over the end of a row.
+        let open = Open::from(appended(1));
+        assert_eq!(open.late(&[Early { columns: None, ..half(0) }]), None);
+        assert_eq!(open.late(&[half(ROW / 2 + 2)]), None);
+    }
+}
