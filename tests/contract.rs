@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "contract/append.rs"]
+mod append;
 #[path = "contract/capture.rs"]
 mod capture;
 #[path = "contract/chain.rs"]
@@ -56,9 +58,18 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        let tests =
-            [memory::tests::<B>(), capture::tests(), chain::tests(), numbers::tests(), refusals::tests(), strides::tests(), threads::tests(), time::tests()]
-                .concat();
+        let tests = [
+            memory::tests::<B>(),
+            append::tests(),
+            capture::tests(),
+            chain::tests(),
+            numbers::tests(),
+            refusals::tests(),
+            strides::tests(),
+            threads::tests(),
+            time::tests(),
+        ]
+        .concat();
         Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }
 }

@@ -5,14 +5,14 @@ use super::attention_repack::Rows;
 use super::attention_sm80 as sm80;
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
-use super::open::starts_early;
+use super::open::{Early, Pool, starts_early};
 use super::params::params;
 use super::tma::{Layout, Promotion, Swizzle};
 use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::attention::{Form, Strides};
+use crate::ops::attention::{AttentionIndex, Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -39,8 +39,11 @@ params! {
         heads: u32,
         /// Whether k and v are the first to leave the second-level cache.
         once: u32,
-        /// Whether launches that are still under way write nothing that this one reads.
+        /// Whether it reads keys before it waits for the launch before.
         early: u32,
+        /// Then: how many of the last positions of each sequence it reads behind, and whether q.
+        late: u32,
+        late_q: u32,
     }
 }
 
@@ -232,6 +235,19 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
+/// What is read of k or v before the wait.
+fn early(op: &Attention, args: &AttentionArgs<Cuda>, cache: &Slice<Cuda>, Strides { batch, token, head }: Strides) -> Early {
+    let (start, size) = (address(cache), op.dtype.size());
+    let columns = match (op.form, &args.index) {
+        (Form::Paged(cache), AttentionIndex::Paged(table)) if batch == token.saturating_mul(cache.page) => {
+            let width = (op.kv_heads - 1).saturating_mul(head).saturating_add(op.head_dim).saturating_mul(size);
+            Some((Pool { start, table: address(table.slice()), cache, row: token.saturating_mul(size) }, width))
+        }
+        _ => None,
+    };
+    Early { range: range(cache), columns }
+}
+
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let tile = Tile::of(op, &plan.target);
@@ -242,8 +258,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     }
     // Two launches side by side gain where each is short.
     let mut open = queue.take_open();
-    let early = tile.warps == 4 && starts_early(&open, &[range(&args.q), range(&args.k), range(&args.v)]);
-    if !early {
+    let late = open.late(&[(&args.k, op.k), (&args.v, op.v)].map(|(cache, strides)| early(op, args, cache, strides)));
+    let late = late.filter(|late| *late < op.kv_len).and_then(|late| u32::try_from(late).ok());
+    let late_q = !starts_early(&open, &[range(&args.q)]);
+    if late.is_none() {
         open.clear();
     }
     open.extend([Some(&args.o), args.lse.as_ref(), Some(workspace)].into_iter().flatten().map(range));
@@ -256,7 +274,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         parts: address(workspace),
         heads: tile.heads(op) as u32,
         once: (kv_bytes(op) < MOST_ONCE).into(),
-        early: early.into(),
+        early: late.is_some().into(),
+        late: late.unwrap_or(0),
+        late_q: late_q.into(),
     };
     let entry = "attention_split_boxes";
     plan.most_shared(entry)?;

@@ -104,8 +104,9 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) atte
     grid_launch_next();
     if (warp == BOX_WARPS) {
         if (threadIdx.x % 32 == 0) {
+            bool ahead = params.early;
             for (u32 turn = 0; turn <= turns.whole; turn++) {
-                bring_boxes(params, line, turns.of(line, turn, block, gridDim.x), slots, barriers, ring);
+                bring_boxes(params, line, turns.of(line, turn, block, gridDim.x), slots, barriers, ring, ahead);
             }
         }
         return;

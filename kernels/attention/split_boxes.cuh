@@ -4,7 +4,8 @@
 // steps is `split`'s.
 //
 // With four warps a block takes half of a multiprocessor, and the next launch's stands beside it: what begins a launch is over when this one
-// ends. Where the host sees that nothing under way writes what a launch reads (`early`), its keys come meanwhile.
+// ends. Where the host sees what under way writes of that which a launch reads (`early`), its keys come meanwhile: all but the `late` last of
+// each sequence, which may only now be written, as Q may (`late_q`).
 #pragma once
 
 #include "ptx/cluster.cuh"
@@ -87,14 +88,20 @@ struct BoxPlace {
     }
 };
 
-// Of one thread: copies all of a stretch, as far ahead as there are slots.
+// Of one thread: copies all of a stretch, as far ahead as there are slots. `ahead` while the launch before has not been waited for.
 __device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
-                                            BoxRing &ring) {
+                                            BoxRing &ring, bool &ahead) {
     const AttentionParams &p = params.common;
     CacheHint hint = params.once ? EVICT_FIRST : EVICT_NORMAL;
     auto claim = [&](u32 bytes) {
         mbarrier_wait(&barriers.empty[ring.slot], ring.phase ^ 1);
         mbarrier_arrive_expect(&barriers.full[ring.slot], bytes);
+    };
+    auto fall_behind = [&] {
+        if (ahead) {
+            grid_wait();
+            ahead = false;
+        }
     };
     u32 step = stretch.begin;
     for (Item item = stretch.item; step < stretch.end; to_next_item(p, line, item)) {
@@ -104,21 +111,36 @@ __device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, cons
         u32 stop = item.start + item.steps < stretch.end ? item.start + item.steps : stretch.end, head = item.group * params.heads;
         auto token_at = [&](u32 at) { return span.first + i32((at - item.start) * line.keys); };
         auto page_at = [&](u32 at) { return p.form == PAGED && any ? s.pages[u32(token_at(at)) / u32(p.page)] : 0; };
-        i32 page = page_at(step);
+        i32 page = page_at(step), early_end = i32(s.kv_len) - i32(params.late);
 
-        // Q comes as the keys do: an ordinary load would wait for all that the multiprocessor has asked for before.
-        u32 bytes = params.heads * p.pack * HEAD_BYTES;
+        // Q comes as the keys do: an ordinary load would wait for all that the multiprocessor has asked for before. Where it may not be there yet
+        // its slot stays open until the keys behind it have filled all others.
+        u32 bytes = params.heads * p.pack * HEAD_BYTES, q_slot = ring.slot;
         claim(u32(s.q_len) * bytes);
-        for (u32 query = 0; query < u32(s.q_len); query++) {
-            bulk_load(slots + ring.slot * SLOT_BYTES + query * bytes, s.q + query * p.q_token + head * p.pack * p.q_head, bytes, &barriers.full[ring.slot]);
+        auto bring_queries = [&] {
+            for (u32 query = 0; query < u32(s.q_len); query++) {
+                bulk_load(slots + q_slot * SLOT_BYTES + query * bytes, s.q + query * p.q_token + head * p.pack * p.q_head, bytes, &barriers.full[q_slot]);
+            }
+        };
+        bool owed = ahead && params.late_q;
+        if (!owed) {
+            bring_queries();
         }
         ring.advance();
         for (; step < stop; step++) {
             BoxPlace place(p, item, token_at(step), page);
             // Looked up a step ahead: the answer takes as long as a copy.
             page = step + 1 < stop ? page_at(step + 1) : 0;
+            if (params.late && token_at(step) + i32(line.keys) > early_end) {
+                fall_behind();
+            }
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
+                if (owed && (ring.slot == q_slot || !ahead)) {
+                    fall_behind();
+                    bring_queries();
+                    owed = false;
+                }
                 claim(any ? SLOT_BYTES : 0);
 #pragma unroll
                 for (u32 box = 0; any && box < BOX_COUNT; box++) {
@@ -127,6 +149,10 @@ __device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, cons
                 }
                 ring.advance();
             }
+        }
+        if (owed) {
+            fall_behind();
+            bring_queries();
         }
     }
 }
