@@ -28,12 +28,12 @@ static const unsigned MOST_THREADS = 1024;
 
 struct Failure {};
 
-Grid &own_grid() {
-    static thread_local Grid grid;
-    return grid;
-}
+static thread_local Grid *current;
+Grid &own_grid() { return *current; }
 
 static thread_local Fibre *running;
+// Blocks that have ended, for their stacks.
+static thread_local std::vector<std::unique_ptr<Block>> spare;
 
 extern "C" EmulatedPlace *emulated_place() { return &running->place; }
 Fibre &self() { return *running; }
@@ -135,7 +135,7 @@ static void begin_block(Grid &grid, Block &block, Cluster &cluster, unsigned num
     // NaN, so that a read before the first write shows.
     block.memory.assign(block.whole + 1024, char(0xff));
     block.shared = (char *)((uintptr_t(block.memory.data()) + 1023) / 1024 * 1024);
-    block.live = count, block.waiting = 0;
+    block.live = count, block.waiting = 0, block.lets_next = false;
     block.at_mbarriers.clear();
     memset(block.named, 0, sizeof block.named);
     block.warps.resize((count + 31) / 32);
@@ -174,11 +174,11 @@ static void begin_cluster(Grid &grid, unsigned number) {
     unsigned across = grid.launch.grid.x / grid.launch.cluster, size = grid.launch.cluster;
     for (unsigned rank = 0; rank < size; rank++) {
         std::unique_ptr<Block> block;
-        if (grid.spare.empty()) {
+        if (spare.empty()) {
             block.reset(new Block());
         } else {
-            block = std::move(grid.spare.back());
-            grid.spare.pop_back();
+            block = std::move(spare.back());
+            spare.pop_back();
         }
         begin_block(grid, *block, *cluster, number / across * grid.launch.grid.x + number % across * size + rank, rank);
         cluster->live += block->live;
@@ -187,7 +187,23 @@ static void begin_cluster(Grid &grid, unsigned number) {
     grid.clusters.push_back(std::move(cluster));
 }
 
+static void let_next(Grid &grid, Block &block) {
+    grid.letting += !block.lets_next;
+    block.lets_next = true;
+}
+
+extern "C" void emulated_grid_launch_next() { let_next(own_grid(), *self().block); }
+
+extern "C" void emulated_grid_wait() {
+    // A fault on purpose, for the proof that tests see it.
+    static const bool skip = setting("TRIFUSE_EMULATOR_SKIP_GRID_WAITS");
+    if (own_grid().before && !skip) {
+        leave(State::AT_GRID);
+    }
+}
+
 static void end_block(Grid &grid, std::unique_ptr<Block> block) {
+    let_next(grid, *block);
     block->groups.clear();
     for (unsigned i = 0; i < Block::ZONE; i++) {
         if (block->shared[block->dynamic + i] != char(0xff) && grid.failure.empty()) {
@@ -195,7 +211,7 @@ static void end_block(Grid &grid, std::unique_ptr<Block> block) {
                            std::to_string(block->dynamic) + " bytes";
         }
     }
-    grid.spare.push_back(std::move(block));
+    spare.push_back(std::move(block));
 }
 
 // A warp goes on until none of its lanes can. First to last, then last to first, so that a missing __syncwarp shows.
@@ -249,6 +265,7 @@ static std::string waits(const Grid &grid) {
                 case State::AT_NAMED: what = "at named barrier " + std::to_string(fibre.awaited); break;
                 case State::AT_CLUSTER: what = "at the cluster's barrier"; break;
                 case State::AT_GROUP: what = "for their warp group's products"; break;
+                case State::AT_GRID: what = "for the grid before"; break;
                 case State::AT_COUNT: what = "for a count of " + std::to_string(fibre.value) + " in device memory"; break;
                 case State::AT_MBARRIER:
                     snprintf(text, sizeof text, "for the phase of parity %u of the mbarrier at %#lx (%s)", fibre.value, fibre.awaited,
@@ -289,26 +306,57 @@ static void retire_clusters(Grid &grid) {
     }
 }
 
-std::string run_grid(const Launch &launch) {
-    Grid &grid = own_grid();
-    grid.launch = launch;
-    grid.failure.clear(), grid.statics.clear();
-    grid.static_bytes = grid.passes = 0;
+std::unique_ptr<Grid> make_grid(const Launch &launch, Grid *before) {
+    std::unique_ptr<Grid> grid(new Grid());
+    grid->launch = launch;
+    grid->before = before;
+    return grid;
+}
+
+// The grid before ends, at the latest moment, and those that wait for it go on. Whether there were any.
+static bool end_before(Grid &grid) {
+    std::string wrong = grid.before ? run_to_end(*grid.before) : "";
+    grid.before = nullptr;
+    if (!wrong.empty()) {
+        grid.failure = wrong;
+        throw Failure();
+    }
+    bool any = false;
+    for (auto &cluster : grid.clusters) {
+        for (auto &block : cluster->blocks) {
+            for (Fibre &fibre : block->fibres) {
+                if (fibre.state == State::AT_GRID) {
+                    wake(fibre);
+                    any = true;
+                }
+            }
+        }
+    }
+    return any;
+}
+
+static std::string run(Grid &grid, bool to_end) {
+    Grid *other = current;
+    current = &grid;
     forget_allocations();
     watch_faults();
-    unsigned all = launch.grid.x / launch.cluster * launch.grid.y * launch.grid.z, next = 0;
+    const Launch &launch = grid.launch;
+    unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z, all = blocks / launch.cluster;
     unsigned at_once = launch.at_once / launch.cluster ? launch.at_once / launch.cluster : 1;
     try {
-        while (next < all || !grid.clusters.empty()) {
-            while (grid.clusters.size() < at_once && next < all) {
-                begin_cluster(grid, next++);
+        while ((to_end || grid.letting < blocks) && (grid.next < all || !grid.clusters.empty())) {
+            while (grid.clusters.size() < at_once && grid.next < all) {
+                begin_cluster(grid, grid.next++);
             }
             bool ran = run_all(grid);
             size_t before = grid.clusters.size();
             retire_clusters(grid);
-            if (!ran && grid.clusters.size() == before && !wake_counting() && !deliver_one()) {
+            if (!ran && grid.clusters.size() == before && !wake_counting() && !deliver_one() && !end_before(grid)) {
                 emulated_fail("%s", waits(grid).c_str());
             }
+        }
+        if (to_end) {
+            end_before(grid);
         }
     } catch (Failure &) {
         for (auto &cluster : grid.clusters) {
@@ -318,8 +366,13 @@ std::string run_grid(const Launch &launch) {
                 }
             }
         }
+        grid.clusters.clear();
     }
     running = nullptr;
-    grid.clusters.clear(), grid.pending.clear(), grid.counting.clear();
+    current = other;
     return grid.failure;
 }
+
+std::string run_until_next(Grid &grid) { return run(grid, false); }
+
+std::string run_to_end(Grid &grid) { return run(grid, true); }

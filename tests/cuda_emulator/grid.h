@@ -11,7 +11,7 @@
 struct Block;
 struct Cluster;
 
-enum class State { READY, AT_WARP, AT_BLOCK, AT_NAMED, AT_CLUSTER, AT_GROUP, AT_MBARRIER, AT_COUNT, ENDED };
+enum class State { READY, AT_WARP, AT_BLOCK, AT_NAMED, AT_CLUSTER, AT_GROUP, AT_MBARRIER, AT_COUNT, AT_GRID, ENDED };
 
 // Of one warp, the lanes that live, wait at its barrier, and can go on.
 struct Warp {
@@ -62,6 +62,7 @@ struct Block {
     std::vector<Fibre *> at_mbarriers;
     Named named[16];
     unsigned live, waiting;        // threads; those at __syncthreads
+    bool lets_next;                // the next grid begin
     unsigned dynamic, whole;       // bytes of shared memory
     char *shared;
     std::vector<char> memory;
@@ -90,15 +91,14 @@ struct Launch {
     void *parameters;
     EmulatedIndex grid, threads;
     unsigned shared_bytes, cluster, at_once;
+    bool early;   // it may begin before the one before has ended
 };
-
-// Runs all of it. Gives what was wrong, or nothing.
-std::string run_grid(const Launch &launch);
 
 struct Grid {
     Launch launch;
+    Grid *before;           // in the stream, where that has not ended
+    unsigned next, letting; // cluster to begin; blocks that let the next grid begin, or have ended
     std::vector<std::unique_ptr<Cluster>> clusters;
-    std::vector<std::unique_ptr<Block>> spare;
     std::vector<std::unique_ptr<Async>> pending;
     std::vector<Fibre *> counting;
     struct Static {
@@ -111,6 +111,12 @@ struct Grid {
     Fibre *running;
     std::string failure;
 };
+
+// The grid after `before`, where that may not have ended. It is at its beginning.
+std::unique_ptr<Grid> make_grid(const Launch &launch, Grid *before);
+// Runs it until all of its blocks let the next one begin, or to its end, which is that of all before it. Gives what was wrong, or nothing.
+std::string run_until_next(Grid &grid);
+std::string run_to_end(Grid &grid);
 
 Grid &own_grid();
 Fibre &self();

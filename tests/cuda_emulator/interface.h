@@ -46,6 +46,10 @@ void emulated_cluster_arrive();
 void emulated_cluster_wait();
 void emulated_wait_for_count(const unsigned *counter, unsigned count);
 
+// Where launches overlap: waits for the grid before; lets the next one begin when every block has come here.
+void emulated_grid_wait();
+void emulated_grid_launch_next();
+
 // Shared memory: a variable of the block's own, an address of this block or its cluster, the same place in another block.
 void *emulated_static(const void *key, size_t bytes, size_t alignment);
 char *emulated_shared(unsigned address, unsigned bytes);

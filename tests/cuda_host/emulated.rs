@@ -66,8 +66,13 @@ impl Emulator {
 
     /// Runs a suite's tests of this backend on it: all, or those of these kernels.
     fn run(&self, suite: &str, kernels: &Kernels, settings: &[&str]) -> Output {
+        self.run_named(suite, "[cuda]", kernels, settings)
+    }
+
+    /// Those whose names hold `name`.
+    fn run_named(&self, suite: &str, name: &str, kernels: &Kernels, settings: &[&str]) -> Output {
         let mut command = crate::probe(suite);
-        command.arg("[cuda]").env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
+        command.arg(name).env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
         command.env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", kernels.most_flops).env("TRIFUSE_EMULATOR_ARCH", kernels.arch);
         command.env("TRIFUSE_MATCH", kernels.words).env("RUST_BACKTRACE", "0").envs(settings.iter().map(|&name| (name, "1")));
         command.output().unwrap()
@@ -123,6 +128,13 @@ pub fn trials() -> Vec<Trial> {
         trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
             both_orders(emulator, &FEW_HOPPER, 19)?;
             expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
+        }),
+        // Launches of a graph that start early, and the ones before them at the latest moment.
+        trial("decoding over keys that a launch under way appends, and a missing wait is found", lacks, |emulator| {
+            let run = |settings: &[&str]| emulator.run_named("contract", "[cuda] decoding over keys that were just appended", &HOPPER, settings);
+            expect_success(&run(&["TRIFUSE_EMULATOR_OVERLAP"]), 1)?;
+            expect_success(&run(&["TRIFUSE_EMULATOR_OVERLAP", "TRIFUSE_EMULATOR_BACKWARDS"]), 1)?;
+            expect_faults(&run(&["TRIFUSE_EMULATOR_OVERLAP", "TRIFUSE_EMULATOR_SKIP_GRID_WAITS"]), &["decoding"])
         }),
         trial("every case on the simt variants", long, |emulator| both_orders(emulator, &SIMT, 300)),
         trial("every case on the variants for sm_80", long, |emulator| both_orders(emulator, &AMPERE, 300)),
