@@ -147,6 +147,29 @@ def attention(shape: dict):
         yield "FlashAttention-4", lambda: [flash_attention_4(*layer, causal) for layer in turned][-1], lambda o: check(o.transpose(1, 2))
 
 
+def decode(shape: dict):
+    """A cache as PyTorch's users keep it: `[b, h, s, d]`, the new token copied to its place in it."""
+    b, h, hk, d, s, dtype = shape["batch"], shape["heads"], shape["kv_heads"], shape["head_dim"], shape["kv_len"], TYPES[shape["dtype"]]
+    drawn = [(normal(b, h, 1, d, dtype=dtype), normal(2, b, hk, s, d, dtype=dtype), normal(2, b, hk, 1, d, dtype=dtype)) for _ in range(shape["layers"])]
+    place = torch.tensor([s - 1], device="cuda")
+    q, cache, new = drawn[-1]
+
+    def check(o):
+        keys, values = torch.cat([cache[:, :, :, : s - 1], new], 3).double()
+        scores = torch.einsum("bhgd,bhsd->bhgs", q.double().view(b, hk, h // hk, d), keys) * d**-0.5
+        return o, torch.einsum("bhgs,bhsd->bhgd", torch.softmax(scores, -1), values).view(b, h, 1, d)
+
+    def steps(backend):
+        with sdpa_kernel(backend):
+            for q, cache, new in drawn:
+                cache.index_copy_(3, place, new)
+                o = F.scaled_dot_product_attention(q, *cache, enable_gqa=h != hk)
+        return o
+
+    yield "index_copy_ and cuDNN", lambda: steps(SDPBackend.CUDNN_ATTENTION), check
+    yield "index_copy_ and FlashAttention-2", lambda: steps(SDPBackend.FLASH_ATTENTION), check
+
+
 def codebook_gemm(shape: dict):
     """Uncompressed LoRA in the same type and rank: what the codes replace."""
     t, adapters, p, d, r = shape["tokens"], shape["adapters"], shape["projections"], shape["d"], shape["rank"]
@@ -266,6 +289,7 @@ OPS = {
     "linear": linear,
     "fused_mlp": fused_mlp,
     "attention": attention,
+    "decode": decode,
     "codebook_gemm": codebook_gemm,
     "registered": registered,
     "mixture": mixture,

@@ -10,6 +10,7 @@ mod adapters;
 pub mod align;
 pub mod ceiling;
 pub mod compare;
+mod decode;
 pub mod density;
 pub mod layer;
 pub mod layout;

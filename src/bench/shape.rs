@@ -174,6 +174,21 @@ pub enum Shape {
         #[serde(skip_serializing_if = "is_one")]
         layers: u64,
     },
+    /// One token of each sequence appended to a cache in pages, and attention over it.
+    Decode {
+        /// Sequences.
+        batch: u64,
+        /// Heads of q.
+        heads: u64,
+        /// Heads of k and v.
+        kv_heads: u64,
+        /// Keys a sequence, the new one among them.
+        kv_len: u64,
+        /// Elements of a head.
+        head_dim: u64,
+        /// As of `Attention`.
+        layers: u64,
+    },
     /// Queries of many sequences over a prefix that all share.
     Prefix {
         /// Sequences, one query each.
@@ -315,6 +330,9 @@ impl Shape {
                     name += " causal";
                 }
                 name + &in_a_row(*layers)
+            }
+            Self::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
+                format!("append and decode b{batch} h{heads}/{kv_heads} d{head_dim} s{kv_len}{}", in_a_row(*layers))
             }
             Self::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
                 let form = rank.map_or_else(|| "plain".to_owned(), |rank| format!("r{rank} of 4 bits"));

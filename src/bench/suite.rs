@@ -93,9 +93,13 @@ fn micro(dtype: DType, kind: Kind, quick: bool) -> Vec<Point> {
 fn captured(shape: &Shape) -> bool {
     match shape {
         Shape::Attention { q_len, kv_len, .. } => q_len != kv_len,
-        Shape::Prefix { .. } | Shape::CodebookGemm { .. } | Shape::Registered { .. } | Shape::Mixture { .. } | Shape::Launches { .. } | Shape::Layer { .. } => {
-            true
-        }
+        Shape::Decode { .. }
+        | Shape::Prefix { .. }
+        | Shape::CodebookGemm { .. }
+        | Shape::Registered { .. }
+        | Shape::Mixture { .. }
+        | Shape::Launches { .. }
+        | Shape::Layer { .. } => true,
         Shape::Linear { layers, .. } | Shape::FusedMlp { layers, .. } => *layers > 1,
         Shape::Copy { .. } => false,
     }
@@ -138,6 +142,11 @@ pub(super) fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, le
 
 fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -> Shape {
     Shape::Attention { batch, heads, kv_heads, q_len: 1, kv_len, head_dim, causal: false, blocks: None, layers: 1 }
+}
+
+/// Decoding in so many layers, each behind what appends its token.
+fn append(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64, layers: u64) -> Entry {
+    (Shape::Decode { batch, heads, kv_heads, kv_len, head_dim, layers }, false)
 }
 
 /// The same so many times in a row, each with keys or weights of its own.
@@ -221,6 +230,7 @@ fn attention() -> Vec<Entry> {
     all.push((decode(64, [32, 8], 128, 8192), false));
     // As a model decodes: one layer after another, each with a cache of its own, in one graph.
     all.extend([[32, 32], [32, 8]].map(|heads| (in_layers(decode(1, heads, 128, 4096), 16), false)));
+    all.extend([(1, 32), (1, 8), (16, 8)].map(|(batch, kv_heads)| append(batch, [32, kv_heads], 128, 4096, 16)));
     all.push((sparse(1, 64, 8192), true));
     all.push((sparse(8, 64, 8192), false));
     all.push((sparse(32, 128, 8192), false));
@@ -260,6 +270,7 @@ fn small_attention() -> Vec<Entry> {
         (prefill(1, [8, 2], 64, 128, true), false),
         (decode(1, [8, 2], 64, 1024), false),
         (in_layers(decode(1, [8, 2], 64, 1024), 3), false),
+        append(2, [8, 2], 64, 1000, 3),
         (sparse(2, 64, 512), false),
     ]
 }

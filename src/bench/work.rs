@@ -1,6 +1,7 @@
 //! A point made ready: planned, its operands on the device, its answer checked through the very path that is timed.
 
 use super::adapters::Chain;
+use super::decode::Step;
 use super::micro;
 use super::mixture::Mixture;
 use super::pattern::Pattern;
@@ -236,6 +237,10 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
                 }
                 Ok(placed)
             })
+        }
+        Shape::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
+            let step = Step { dtype, batch, heads: [heads, kv_heads], kv_len, head_dim, layers };
+            making.run(step.attention(), |session| step.operands(session, &mut source.draw))
         }
         Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
             let prefix = Prefix { dtype, batch, heads: [heads, kv_heads], tokens, head_dim };
