@@ -5,7 +5,9 @@ use serde::Serialize;
 use super::layout::Layout;
 use crate::cases::Draw;
 use crate::error::Result;
-use crate::ops::index::{BlockMap, BlockMask, BlockShape, MapShape};
+use crate::ops::Attention;
+use crate::ops::attention::Form;
+use crate::ops::index::{BlockMap, BlockMask, BlockShape, HostIndex, MapShape};
 
 /// A pattern of blocks, the same for all heads; the diagonal is always there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -85,6 +87,15 @@ impl Pattern {
         };
         let map = blocks.map.then(map).transpose()?;
         Ok(Self { block: blocks.size, row_ptr, col_idx, mask, map })
+    }
+}
+
+/// `op` over the blocks of a list or a map.
+pub(super) fn sparse(op: Attention, pattern: Option<&Pattern>) -> Attention {
+    match pattern {
+        Some(Pattern { map: Some(map), .. }) => Attention { form: Form::BlockMap(map.shape()), ..op },
+        Some(pattern) => Attention { form: Form::Blocks(pattern.mask.shape()), ..op },
+        None => op,
     }
 }
 

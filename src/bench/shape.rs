@@ -8,9 +8,8 @@ use super::timing::Schedule;
 use crate::cases::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attention::Form;
 use crate::ops::layer::{Model, Sizes, Style};
-use crate::ops::{Activation, Attention, FusedMlp};
+use crate::ops::{Activation, FusedMlp};
 
 /// One line of a suite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -393,14 +392,4 @@ fn is_one(layers: &u64) -> bool {
 pub(super) fn fused_mlp(dtype: DType, tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
     let activation = Activation::GeluTanh;
     FusedMlp { bias1: true, bias2: true, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
-}
-
-/// `op` over the blocks of a list or a map.
-pub(super) fn sparse(op: Attention, pattern: Option<&Pattern>) -> Attention {
-    use crate::ops::index::HostIndex;
-    match pattern {
-        Some(Pattern { map: Some(map), .. }) => Attention { form: Form::BlockMap(map.shape()), ..op },
-        Some(pattern) => Attention { form: Form::Blocks(pattern.mask.shape()), ..op },
-        None => op,
-    }
 }
