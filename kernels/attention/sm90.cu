@@ -108,7 +108,6 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         }
         u64 *q_empty = &shared.q_empty[place][Q_PARTS > 1 ? group : 0];
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
-        Rows rows;
         // Steps after the first that both groups multiply, in turn.
         i32 turns = block.steps.last - block.steps.first, first = block.first_row + i32(own_rows);
         if constexpr (IN_HALVES<Order>) {
@@ -119,13 +118,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 pass_keys<LISTED>(shared, count);
             }
         }
-        i32 last = first + 63 < i32(p.q_len) ? first + 63 : i32(p.q_len) - 1;
-        rows.row[0] = first + i32(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
-        rows.row[1] = rows.row[0] + 8;
-        rows.all_first = block.mask.first(last);
-        rows.all_end = block.mask.end(first);
-        rows.most[0] = rows.most[1] = -infinity();
-        rows.total[0] = rows.total[1] = 0.0f;
+        Rows rows = rows_from(p, block.mask, first);
 
         Output o;
 #pragma unroll

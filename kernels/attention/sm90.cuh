@@ -307,6 +307,19 @@ struct Rows {
     f32 most[2], total[2], shrink[2];
 };
 
+// Those of a warp group from row `first` on, which have seen no keys yet.
+__device__ __forceinline__ Rows rows_from(const AttentionParams &p, const ShortMask &mask, i32 first) {
+    i32 last = first + 63 < i32(p.q_len) ? first + 63 : i32(p.q_len) - 1;
+    Rows rows;
+    rows.row[0] = first + i32(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+    rows.row[1] = rows.row[0] + 8;
+    rows.all_first = mask.first(last);
+    rows.all_end = mask.end(first);
+    rows.most[0] = rows.most[1] = -infinity();
+    rows.total[0] = rows.total[1] = 0.0f;
+    return rows;
+}
+
 // The power of two that a weight may reach before what was summed shrinks (FlashAttention-4 does the same). Few steps then need it,
 // and f16 goes to 2^16.
 constexpr f32 SLACK = 8.0f;

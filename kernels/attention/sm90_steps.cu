@@ -82,7 +82,7 @@ template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const 
         mbarrier_arrive_expect(&barriers.q_full, Q_BYTES);
         tma_load_4d(q, &p.q, &barriers.q_full, 0, block.first_row, block.head, block.batch);
     }
-    i32 last_row = (block.first_row + BLOCK_ROWS < i32(all.q_len) ? block.first_row + BLOCK_ROWS : i32(all.q_len)) - 1;
+    i32 last_row = block.first_row + 63 < i32(all.q_len) ? block.first_row + 63 : i32(all.q_len) - 1;
     StepKeys steps(all, block, block.mask.first(block.first_row), block.mask.end(last_row));
     OwnKeys<StepKeys> keys = {p, steps, rings + group * OWN_BYTES, ring, kv_head_of(all, block), block.batch, steps.all.first, steps.all.last - i32(group)};
     __syncthreads();
@@ -97,13 +97,7 @@ template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const 
     u64 k_tiles = wgmma_uniform(wgmma_descriptor(shared_address(keys.boxes), 16, PATTERN, SWIZZLE_128));
     u64 v_tiles = wgmma_uniform(wgmma_descriptor(shared_address(keys.boxes), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128));
     f32 factor = all.scale * 1.4426950409f;
-    Rows rows;
-    rows.row[0] = block.first_row + i32(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
-    rows.row[1] = rows.row[0] + 8;
-    rows.all_first = block.mask.first(last_row);
-    rows.all_end = block.mask.end(block.first_row);
-    rows.most[0] = rows.most[1] = -infinity();
-    rows.total[0] = rows.total[1] = 0.0f;
+    Rows rows = rows_from(all, block.mask, block.first_row);
     Output o;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 2; i++) {
