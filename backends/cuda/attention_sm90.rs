@@ -5,7 +5,8 @@ use super::attention_lists as lists;
 use super::attention_pairs::Pairs;
 use super::attention_repack::{Repack, Rows};
 use super::attention_sm80 as sm80;
-use super::attention_sm90_order::{OneTile, band, cluster, shares_keys};
+use super::attention_sm90_order::{OneTile, band, cluster};
+use super::attention_sm90_runs::Runs;
 use super::attention_sm90_tile::{GROUP, LISTED, PANEL, ROWS, Tile, TmaParams, WIDEST, units, work};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
 use super::tma::{Layout, Promotion, Swizzle, TensorMap};
@@ -24,7 +25,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     covers,
     unit: |op, target| Tile::of(op, target.units).unit(op.dtype),
     units,
-    workspace: |op, _| lists::workspace(op, own_bytes),
+    workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + runs_bytes(listed, target.units)),
     launch,
 };
 
@@ -42,6 +43,16 @@ fn copies(op: &Attention) -> Repack {
 /// Of the workspace, without lists of a map.
 pub(crate) fn own_bytes(op: &Attention) -> u64 {
     COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes)
+}
+
+/// Where parts of tiles begin in the workspace.
+pub(crate) fn parts_at(op: &Attention) -> u64 {
+    own_bytes(op).next_multiple_of(256)
+}
+
+fn runs_bytes(op: &Attention, units: u32) -> u64 {
+    let tile = Tile::of(op, units);
+    Runs::of(op, tile, units).map_or(0, |runs| runs.bytes(tile))
 }
 
 /// The rows of one operand as TMA sees them: elements, tokens, heads, sequences.
@@ -107,17 +118,18 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let tile = Tile::of(op, plan.target.units);
-    let shared = shares_keys(op, tile, plan.target.units);
-    let box_keys = if shared { tile.keys() / 2 } else { tile.keys() };
+    let runs = Runs::of(op, tile, plan.target.units);
+    let box_keys = if runs.is_some() { tile.keys() / 2 } else { tile.keys() };
     // SAFETY: the caller's promise.
     let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile, box_keys)? }) else { return Ok(()) };
-    if shared {
-        // Pairs of tiles, all alike: each cluster takes as many, in turn.
-        params.common.tiles = params.common.tiles.div_ceil(2);
-        params.work = (op.batch * op.heads) as u32 * params.common.tiles;
-        let clusters = u64::from(params.work.min(plan.target.units / 2));
-        let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [2, 1, 1], overlap: true, ..Launch::new(blocks(2 * clusters), tile.threads()) };
-        // SAFETY: the caller's promise.
+    if let Some(runs) = runs {
+        (params.common.tiles, params.work) = (runs.units as u32, runs.work as u32);
+        if runs.cut {
+            params.parts = address(workspace) + parts_at(op);
+            params.arrivals = params.parts + runs.parts_bytes(tile);
+        }
+        let launch = Launch { shared_bytes: tile.shared_bytes(), cluster: [2, 1, 1], overlap: true, ..Launch::new(blocks(2 * runs.clusters), tile.threads()) };
+        // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
         return unsafe { plan.launch(queue, "attention_sm90_neighbours", &launch, &params) };
     }
     if let Some(order) = OneTile::of(op, tile, plan.target.units).filter(|_| writes_16_bytes(&params.common)) {
@@ -194,6 +206,8 @@ pub(crate) unsafe fn ready(
         k_tail: map(&k, box_keys, tile.tail(), starts[1])?,
         // Where rows of o are not what TMA can write nothing uses it.
         o: if writes_16_bytes(&common) { map(&o, WARP_ROWS, PANEL, common.o)? } else { q_map },
+        parts: 0,
+        arrivals: 0,
     }))
 }
 

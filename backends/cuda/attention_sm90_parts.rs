@@ -31,10 +31,6 @@ params! {
     /// What the kernels of `sm90` take, and where the parts of rows are joined.
     PartParams {
         tiles: TmaParams,
-        /// What a warp summed over a part of its rows, of each slot.
-        parts: [f32],
-        /// Of each slot and warp: parts that are there. All zero between launches.
-        arrivals: [u32],
         /// Steps of a part at most.
         length: u32,
         /// Parts of cut rows, of the heads that share their patterns.
@@ -99,7 +95,7 @@ impl Cut {
         let steps = |blocks: u64| ((blocks + (together - 1) * rows) / together).min(rows * longest);
         // Patterns may share their lists.
         let (likely, most) = (steps(listed), steps(patterns.saturating_mul(shape.capacity.into())));
-        let kept = copies * slot_bytes(held(op.head_dim));
+        let kept = copies * part_bytes(op);
         let room = most.div_ceil(PLAN_PARTS - rows).max((2 * most * kept).div_ceil(MOST_BYTES));
         let band = taken_together((order::band(op) / patterns.max(1)).max(1), copies);
         let length = part_length([rows, copies, band], likely, u64::from(units.max(1))).max(room);
@@ -113,13 +109,12 @@ impl Cut {
     }
 
     fn parts_bytes(self, op: &Attention) -> u64 {
-        self.copies * self.slots * slot_bytes(held(op.head_dim))
+        self.copies * self.slots * part_bytes(op)
     }
 }
 
-/// Of a part of a row: O as the registers hold it, then maxima and sums, of 256 threads.
-fn slot_bytes(held: u64) -> u64 {
-    ROWS / 64 * 128 * (held / 2 + 4) * 4
+fn part_bytes(op: &Attention) -> u64 {
+    Tile { held: held(op.head_dim), consumers: 2 }.sums_bytes()
 }
 
 /// Heads of a pattern, of which `cached` have keys that fit the cache together: all where two bands would do. The second would be
@@ -196,11 +191,11 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     // SAFETY: the caller's promise.
     let Some(mut tiles) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile, tile.keys())? }) else { return Ok(()) };
     tiles.queue = address(workspace);
+    tiles.parts = address(workspace) + parts_at(op);
+    tiles.arrivals = tiles.parts + cut.parts_bytes(op);
     let entry = if tiles.pairs == 0 { "attention_sm90_block_parts" } else { "attention_sm90_pair_parts" };
     let grid = blocks((cut.parts * cut.copies).min(plan.target.units.into()));
-    let parts = address(workspace) + parts_at(op);
-    let arrivals = parts + cut.parts_bytes(op);
-    let params = PartParams { tiles, parts, arrivals, length: cut.length as u32, slots: cut.slots as u32, band: cut.band as u32 };
+    let params = PartParams { tiles, length: cut.length as u32, slots: cut.slots as u32, band: cut.band as u32 };
     // It waits for the launch before, and reads nothing until then.
     let launch = Launch { shared_bytes: tile.shared_bytes() + PLAN_BYTES as u32, overlap: true, ..Launch::new(grid, tile.threads()) };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.

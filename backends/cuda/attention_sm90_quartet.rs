@@ -149,6 +149,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
         region: 0,
         k_tail: k_map,
         o: map(&o, WARP_ROWS, common.o)?,
+        parts: 0,
+        arrivals: 0,
     };
     let order = if op.causal { OneTile::LateFirst } else { OneTile::InOrder };
     let launch = Launch { grid: order.grid(op, common.tiles), shared_bytes: quartet.shared_bytes(), overlap: true, ..Launch::new(1, quartet.threads()) };

@@ -216,6 +216,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         region: 0,
         k_tail: TensorMap::NONE,
         o: TensorMap::NONE,
+        parts: 0,
+        arrivals: 0,
     };
     let [k_beyond, v_beyond] = beyond(tile);
     let params = RotatedParams {

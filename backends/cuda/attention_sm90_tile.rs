@@ -30,6 +30,10 @@ params! {
         k_tail: map,
         /// Of o, where blocks have one tile each.
         o: map,
+        /// What a warp summed over a part of its rows' keys, of each slot.
+        parts: [f32],
+        /// Of each slot and warp: parts that are there. All zero between launches.
+        arrivals: [u32],
     }
 }
 
@@ -106,6 +110,11 @@ impl Tile {
         ((self.q_stages() * self.rows() * row + self.stages() * self.keys() * (k_row + row)) * 2 + BARRIERS) as u32
     }
 
+    /// What its threads have summed over a part of the keys: O as the registers hold it, then maxima and sums.
+    pub(crate) const fn sums_bytes(self) -> u64 {
+        self.consumers * 128 * (self.held / 2 + 4) * 4
+    }
+
     /// Elements of a row of the last panel of K: of wide heads half a panel where that is enough, which leaves room for more keys.
     pub(crate) fn tail(self) -> u64 {
         if self.held > LISTED && (1..=PANEL / 2).contains(&(self.held % PANEL)) { PANEL / 2 } else { PANEL }
@@ -120,6 +129,7 @@ impl Tile {
         headers.push(("attention/sm90_mask.cuh", include_str!("../../kernels/attention/sm90_mask.cuh").into()));
         headers.push(("attention/sm90_output.cuh", include_str!("../../kernels/attention/sm90_output.cuh").into()));
         headers.push(("attention/sm90_orders.cuh", include_str!("../../kernels/attention/sm90_orders.cuh").into()));
+        headers.push(("attention/sm90_runs.cuh", include_str!("../../kernels/attention/sm90_runs.cuh").into()));
         headers.push(("attention/sm90_producer.cuh", include_str!("../../kernels/attention/sm90_producer.cuh").into()));
         headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));

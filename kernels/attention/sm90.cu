@@ -21,6 +21,8 @@
 #endif
 #ifdef ROTATE_ROWS
 #include "attention/sm90_rotated.cuh"
+#else
+#include "attention/sm90_runs.cuh"
 #endif
 
 // This warp is done with keys, which `empty` guards in every block that they were brought to.
@@ -379,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
 // By clusters of two blocks, which share their keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_neighbours(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Neighbours{p}, tiles);
+    attend_tma<EVERY>(Runs{p}, tiles);
 }
 #endif
 

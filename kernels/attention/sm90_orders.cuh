@@ -21,7 +21,7 @@ struct Tiles {
 };
 
 // Two neighbouring tiles of a head, one for each block of a cluster: both walk over the keys of both, and each brings half of a step's for
-// the two, so that the second-level cache is asked for them once.
+// the two, so that the second-level cache is asked for them once. `Runs` (sm90_runs.cuh) shares out the last ones too.
 struct Neighbours {
     static constexpr bool IN_PARTS = false, SHARED_KEYS = true;
     const TmaParams &p;

@@ -155,6 +155,42 @@ __device__ __forceinline__ void finish_output(const AttentionParams &p, const Bl
     write_output(p, block, rows, o);
 }
 
+// ---- a tile whose keys are summed in parts ----
+
+constexpr u32 WARP_FLOATS = 32 * (HEAD_DIM / 2 + 4);   // of a warp's part: O, then maxima and sums
+
+// To device memory as the registers hold it. `to`: 16 bytes of this lane, as all that follows.
+__device__ __forceinline__ void leave_sums(f32 *to, const Rows &rows, const Output &o) {
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++) {
+        *(float4 *)(to + i * 128) = {o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]};
+    }
+    *(float4 *)(to + HEAD_DIM / 8 * 128) = {rows.most[0], rows.most[1], rows.total[0], rows.total[1]};
+}
+
+// Adds the other part of two. The same bits come out whoever adds whose: both products are rounded.
+__device__ __forceinline__ void add_sums(const f32 *from, Rows &rows, Output &o) {
+    float4 sums = *(const float4 *)(from + HEAD_DIM / 8 * 128);
+    f32 most[2] = {fmaxf(rows.most[0], sums.x), fmaxf(rows.most[1], sums.y)}, theirs[2] = {sums.x, sums.y}, totals[2] = {sums.z, sums.w}, ours[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f32 base = most[r] == -infinity() ? 0.0f : most[r];
+        ours[r] = exp2_fast(rows.most[r] - base);
+        theirs[r] = exp2_fast(theirs[r] - base);
+        rows.most[r] = most[r];
+        rows.total[r] = product_rounded(rows.total[r], ours[r]) + product_rounded(totals[r], theirs[r]);
+    }
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++) {
+        float4 four = *(const float4 *)(from + i * 128);
+        f32 more[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            o[4 * i + e] = product_rounded(o[4 * i + e], ours[e / 2]) + product_rounded(more[e], theirs[e / 2]);
+        }
+    }
+}
+
 // ---- a tile whose keys the blocks of a cluster share ----
 
 constexpr int KEPT_PITCH = HEAD_DIM + 8;                 // of a row of O, where the ring was

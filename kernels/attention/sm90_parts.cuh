@@ -16,7 +16,6 @@ constexpr u32 RUN = BLOCK_THREADS / 32;    // warps of a block; and what a lane 
 constexpr u32 KINDS = RUN - 1;             // of lengths, told apart no closer than that: a warp for each, and one for the slots
 constexpr u32 PART_WARPS = CONSUMERS * 4;
 constexpr u32 UNLIKE = 4;                  // steps that the length of a row differs from the first one's, for a plan to be worth its time
-constexpr u32 WARP_FLOATS = 32 * (HEAD_DIM / 2 + 4);   // of a warp's part: O, then maxima and sums
 
 // One part of a row.
 struct alignas(8) Part {
@@ -206,14 +205,10 @@ struct Parts {
     __device__ __forceinline__ bool join(const Place &at, Rows &rows, Output &o, u32 group) const {
         u32 lane = threadIdx.x % 32, warp = group * 4 + threadIdx.x % 128 / 32;
         u64 slot = u64(at.copy) * all.slots + at.part.slot;
-        f32 *parts = all.parts + (slot * PART_WARPS + warp) * WARP_FLOATS + lane * 4, *own = parts + at.part.index * PART_WARPS * WARP_FLOATS;
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i++) {
-            *(float4 *)(own + i * 128) = {o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]};
-        }
-        *(float4 *)(own + HEAD_DIM / 8 * 128) = {rows.most[0], rows.most[1], rows.total[0], rows.total[1]};
+        f32 *parts = p.parts + (slot * PART_WARPS + warp) * WARP_FLOATS + lane * 4, *own = parts + at.part.index * PART_WARPS * WARP_FLOATS;
+        leave_sums(own, rows, o);
         __syncwarp();
-        u32 *counter = all.arrivals + slot * PART_WARPS + warp, before = 0;
+        u32 *counter = p.arrivals + slot * PART_WARPS + warp, before = 0;
         if (lane == 0) {
             before = count_arrival(counter);
         }

@@ -98,10 +98,13 @@ struct Values {
     bool waiting;
 };
 
-template <Lists LISTED, class Order> __device__ __forceinline__ void produce(const Order &order, const Stage &stage) {
+template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Order order, const Stage &stage) {
     const TmaParams &p = order.p;
     Shared &shared = *stage.shared;
     u32 total = order.total(), count = 0, turn = 0, work = ONE_TILE<Order> ? 0 : blockIdx.x / cluster_size();
+    if constexpr (Order::SHARED_KEYS) {
+        work = order.first();
+    }
     Values late = {};
     auto fetch_values = [&](const Values &values) {
         u32 at = values.count % STAGES;
@@ -195,7 +198,11 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(con
         }
         bring_queries(CONSUMERS);
         // Asked for late: a block with a long tile must not keep the next one from others.
-        work = Order::SHARED_KEYS ? work + gridDim.x / 2 : Order::IN_PARTS ? next : next_work<Order>(p, total);
+        if constexpr (Order::SHARED_KEYS) {
+            work = order.after(work, block);
+        } else {
+            work = Order::IN_PARTS ? next : next_work<Order>(p, total);
+        }
     }
     bring_late_values();
     // Nothing is left.

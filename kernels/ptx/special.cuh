@@ -24,6 +24,13 @@ __device__ __forceinline__ f32 max_or_nan(f32 a, f32 b) {
     return greater;
 }
 
+// a · b, rounded: no sum behind it becomes one instruction with it.
+__device__ __forceinline__ f32 product_rounded(f32 a, f32 b) {
+    f32 product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+    return product;
+}
+
 // (value & mask) | base as one instruction: of a base whose low bits it knows to be zero, the compiler makes two.
 __device__ __forceinline__ u32 and_or(u32 value, u32 mask, u32 base) {
     u32 result;
@@ -64,4 +71,11 @@ __device__ __forceinline__ u32 count_arrival(u32 *counter) {
     u32 before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
     return before;
+}
+
+// What has been counted at `counter`; what they wrote who counted before is there for this thread.
+__device__ __forceinline__ u32 counted(const u32 *counter) {
+    u32 count;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    return count;
 }

@@ -118,6 +118,8 @@ fn tiles() -> Vec<Case> {
     cases.push(case("quartet_causal_large", Attention { causal: true, ..Attention::dense(DType::BF16, 1, [67, 67], [130, 160], 64) }));
     // Enough steps and tiles that two neighbours share their keys.
     cases.push(case("pairs_of_tiles", Attention::dense(DType::F16, 1, [34, 2], [130, 1925], 80)));
+    // More pairs than a GPU takes at once, and no multiple of that, so that the last ones are cut.
+    cases.push(case("pairs_of_tiles_cut", Attention::dense(DType::BF16, 1, [71, 1], [130, 1925], 72)));
     let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
     cases.push(block_case("blocks128_window_causal", windowed, Blocks { lengths: [500, 500], block: 128, patterns: 1, kinds: FULL }));
     cases

@@ -28,3 +28,7 @@ inline u32 shuffle_up(u32 value, u32 count) { return __shfl_up_sync(0xffffffffu,
 inline u32 first_lane(bool holds) { return u32(__ffs(int(__ballot_sync(0xffffffffu, holds))) - 1); }
 
 inline u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
+
+inline u32 counted(const u32 *counter) { return *(const volatile u32 *)counter; }
+
+inline f32 product_rounded(f32 a, f32 b) { return a * b; }
