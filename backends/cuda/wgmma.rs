@@ -274,9 +274,9 @@ pub(super) struct WgmmaLaunch {
     /// The kernel, and that for outputs that cannot be moved 16 bytes at a time.
     pub entry: &'static str,
     pub odd_entry: &'static str,
-    /// It may start while the kernel before still runs.
+    /// It may start while the kernel before still runs, if it is short (see [`Shape::starts_early`]) or comes on top of what that one writes.
     pub overlap: bool,
-    /// And read the weights meanwhile: nothing that may still run writes them.
+    /// And, if it does, read the weights meanwhile: nothing that may still run writes them.
     pub weights_early: bool,
 }
 
@@ -328,10 +328,13 @@ impl Product<'_> {
     /// bytes; a gated product's outputs can be moved 16 bytes at a time.
     pub(super) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
         let (tile, mut params) = (&how.tile, self.wgmma_params(&how.tile)?);
-        params.weights_early = how.weights_early.into();
-        params.wide = Shape { rows: self.rows, outputs: self.columns, depth: self.depth, ..Shape::default() }.wide(tile, target) as u32;
+        let outputs = if self.gate.is_some() { 2 * self.columns } else { self.columns };
+        let shape = Shape { rows: self.rows, outputs, depth: self.depth, ..Shape::default() };
+        let overlap = how.overlap && (self.adds || shape.starts_early(tile, target));
+        params.weights_early = (how.weights_early && overlap).into();
+        params.wide = shape.wide(tile, target) as u32;
         let shared_bytes = if params.vector == 0 { tile.odd_shared_bytes() } else { tile.shared_bytes() };
-        Ok((params, Launch { shared_bytes, overlap: how.overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
+        Ok((params, Launch { shared_bytes, overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
     }
 
     /// Puts it into the queue.

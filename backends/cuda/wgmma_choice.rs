@@ -45,6 +45,9 @@ mod cost {
     /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them: in a cluster, and among several.
     pub(super) const MEET: f64 = 2.0;
     pub(super) const MEET_OUTSIDE: f64 = 3.0;
+    /// What takes longer starts when the launch before has ended: blocks of neighbouring numbers, which read the same rows of W, then lie in one
+    /// group of multiprocessors. One that starts earlier takes each multiprocessor as it becomes free.
+    pub(super) const PLACED: f64 = 60.0;
 }
 
 /// Rounds of the last tiles, at most, that take the place of wide ones.
@@ -150,6 +153,12 @@ impl Shape {
             Shares::Tile(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE_PARTS),
         };
         launch + (products + activation).max(memory).max(read / cache) + exchange
+    }
+
+    /// Whether its launch may start while the one before still runs: what that gains is a microsecond, and blocks that lie anywhere take up to a
+    /// tenth longer.
+    pub(super) fn starts_early(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        self.time(tile, target) <= cost::PLACED
     }
 
     /// The tile.
@@ -280,6 +289,20 @@ mod tests {
         }
         for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {
             assert_eq!(chosen(128, outputs, depth), (columns, Shares::Nothing), "{outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn long_products_wait_for_the_launch_before() {
+        let early = |rows, outputs, depth| {
+            let shape = Shape { rows, outputs, depth, ..Shape::default() };
+            shape.starts_early(&shape.choose(&H200), &H200)
+        };
+        for (rows, outputs, depth) in [(512, 12288, 4096), (512, 11008, 4096), (512, 4096, 11008), (512, 10240, 8192), (1024, 4096, 11008)] {
+            assert!(!early(rows, outputs, depth), "{rows} × {outputs} × {depth}");
+        }
+        for (rows, outputs, depth) in [(256, 11008, 4096), (256, 4096, 11008), (512, 4096, 4096), (512, 3072, 768), (4096, 768, 768)] {
+            assert!(early(rows, outputs, depth), "{rows} × {outputs} × {depth}");
         }
     }
 
