@@ -127,9 +127,13 @@ __device__ __forceinline__ void wgmma_leave() {
     }
 }
 
+// In a block by itself too the ways of all warps meet: where they never do, the assembler may give sums only the registers that the launch has,
+// not those that warp groups take, and spills.
 __device__ __forceinline__ void wgmma_await_other() {
     if constexpr (CLUSTER > 1) {
         cluster_wait();
+    } else {
+        __syncwarp();
     }
 }
 
