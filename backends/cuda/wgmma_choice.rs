@@ -186,9 +186,12 @@ impl WgmmaTile {
         Self::WHOLE.into_iter().flat_map(|tile| [Some(tile), tile.alone()]).flatten().chain(Self::PARTS)
     }
 
-    const WHOLE: [Self; 15] = [
+    const WHOLE: [Self; 18] = [
         Self::WIDE,
         Self::IN_TURNS,
+        Self::ending(224),
+        Self::ending(168),
+        Self::ending(160),
         Self::ending(128),
         Self::new(224),
         Self::new(208),
@@ -206,7 +209,7 @@ impl WgmmaTile {
     const PARTS: [Self; 8] =
         [Self::split(64, 2), Self::split(80, 2), Self::split(96, 2), Self::split(128, 2), Self::split(40, 4), Self::split(96, 4), Self::both(2), Self::both(4)];
     /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second. Both are in clusters, or neither is.
-    pub(super) const OF_UP: [Self; 5] = [Self::WIDE, Self::IN_TURNS, Self::MIDDLE, Self::FITTED, Self::NARROW];
+    pub(super) const OF_UP: [Self; 7] = [Self::WIDE, Self::IN_TURNS, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
     pub(super) const OF_DOWN: [Self; 7] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160), Self::NARROW, Self::new(96), Self::SLIM];
 
     /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
@@ -260,9 +263,17 @@ mod tests {
 
     #[test]
     fn wide_tiles_fill_whole_rounds_and_narrower_ones_the_last() {
-        let shape = Shape { rows: 2048, outputs: 5120, depth: 13824, ..Shape::default() };
-        let tile = shape.choose(&H200);
-        assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, 128, 16));
+        for (rows, outputs, depth, last, wide) in [
+            (512, 13824, 5120, 168, 33),
+            (1024, 11008, 4096, 160, 33),
+            (1024, 13824, 5120, 168, 33),
+            (2048, 13824, 5120, 160, 49),
+            (2048, 5120, 13824, 128, 16),
+        ] {
+            let shape = Shape { rows, outputs, depth, ..Shape::default() };
+            let tile = shape.choose(&H200);
+            assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, last, wide), "{rows} × {outputs} × {depth}");
+        }
         let odd = Shape { rows: 1024, outputs: 13823, depth: 5120, ..Shape::default() };
         assert!(!odd.choose(&H200).has_widths(), "outputs that are not whole in eights");
     }
