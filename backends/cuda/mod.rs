@@ -29,6 +29,7 @@ mod codebook_gemm_runs_sm80;
 mod codebook_gemm_segments;
 mod codebook_gemm_tile;
 mod fused_mlp;
+mod fused_mlp_ahead;
 mod fused_mlp_stream;
 mod fused_mlp_tensor;
 mod gemm;

@@ -4,7 +4,7 @@
 use super::adapter_basis::{AdaptedParams, AdapterSums};
 use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan, Target, address};
-use super::tma::{Layout, Promotion, Swizzle};
+use super::tma::{Layout, Promotion, Swizzle, TensorMap};
 use super::wgmma_choice::Shape;
 use super::{Cuda, Queue};
 use crate::device::Slice;
@@ -249,6 +249,11 @@ impl WgmmaTile {
         Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Self::promotion(dtype, strides[0]) }
     }
 
+    /// The map of a matrix of [rows, depth] elements, in boxes of `count` rows of a stage.
+    pub(super) fn rows_map(dtype: DType, slice: &Slice<Cuda>, [rows, depth]: [u64; 2], stride: u64, count: u64) -> Result<TensorMap> {
+        Self::layout(dtype, &[depth, rows], &[stride], &[Self::DEPTH as u32, count as u32]).encode(slice)
+    }
+
     /// How much of a row the second-level cache fetches at once: two steps' lines, where a step's are whole ones.
     const fn promotion(dtype: DType, stride: u64) -> Promotion {
         if (stride * dtype.size()).is_multiple_of(256) { Promotion::B256 } else { Promotion::B128 }
@@ -291,9 +296,7 @@ impl Product<'_> {
     /// The parameters of a kernel of `tile/wgmma_gemm.cuh`, with what it reads X and the weights by.
     fn wgmma_params(&self, tile: &WgmmaTile) -> Result<GemmParams> {
         let mut params = self.params();
-        let rows = |slice: &Slice<Cuda>, rows: u64, stride: u64, count: u64| {
-            WgmmaTile::layout(self.dtype, &[self.depth, rows], &[stride], &[WgmmaTile::DEPTH as u32, count as u32]).encode(slice)
-        };
+        let rows = |slice: &Slice<Cuda>, rows: u64, stride: u64, count: u64| WgmmaTile::rows_map(self.dtype, slice, [rows, self.depth], stride, count);
         // Rows 8q + 2i + e, e first, then q, then i: see `Places` in the kernel. Whole eights are the outputs of those that use it.
         let (stride, eights) = (self.w_stride, self.columns / 8);
         let runs = |slice: &Slice<Cuda>, count: u32| {

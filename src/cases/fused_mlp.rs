@@ -64,6 +64,9 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
         cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
     }
+    // As many outputs as there are tiles for most of an H200's multiprocessors, a block each.
+    let ahead = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, 66, [24, 8640, 3144]) };
+    cases.push(case("ahead", ahead).large());
     // Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of the weights, and of x as well; and that do not.
     for (n, tokens) in [1, 5, 16, 40, 70, 128, 300].into_iter().enumerate() {
         let dims = [[131, 264, 131], [131, 203, 133], [136, 203, 64]][n % 3];
