@@ -86,9 +86,14 @@ impl Population {
         Ok(FactorArgs::Coded { codes: session.index(&self.codes(places)?)?, codebooks: session.upload(&self.codebooks(places))? })
     }
 
-    /// Compares rows of y with the oracle's answer for the rows of x that the device had; `places` has one for each row.
-    pub fn compare<B: Backend>(&self, session: &mut Session<B>, rows: &[Place], x: &Slice<B>, y: &Slice<B>) -> Result<(Metrics, f64)> {
+    /// Compares rows of y with the oracle's answer for the rows of x that the device had; `rows` has one place for each row.
+    /// `None` where x is not all numbers: a launch before left it so, and no answer to it is right.
+    pub fn compare<B: Backend>(&self, session: &mut Session<B>, rows: &[Place], x: &Slice<B>, y: &Slice<B>) -> Result<Option<(Metrics, f64)>> {
         let Sizes { d, rank, .. } = self.sizes;
+        let x = DTYPE.decode(&session.read(x)?);
+        if !x.iter().all(|value| value.is_finite()) {
+            return Ok(None);
+        }
         let count = rows.len() as u32;
         // A row by itself is an adapter by itself.
         let numbers: Vec<i32> = (0..count as i32).collect();
@@ -99,7 +104,7 @@ impl Population {
         let codebooks = self.codebooks(rows).into_iter().map(f64::from).collect();
         let output = FactorHost::Coded { codes: self.codes(rows)?, codebooks };
         let host = Host {
-            x: DTYPE.decode(&session.read(x)?),
+            x,
             token_adapter: TokenAdapters::new(&numbers, count)?,
             scaling: vec![1.0; rows.len()],
             slices: vec![SliceHost { input, core: None, output, y: vec![f64::NAN; rows.len() * d as usize] }],
@@ -108,6 +113,6 @@ impl Population {
         let [expected] = &expected[..] else { return Err(Error::invalid("outputs", "one", expected.len())) };
         let metrics = expected.tolerance.compare(&expected.elements, &DTYPE.decode(&session.read(y)?))?;
         let squares: f64 = expected.elements.iter().flatten().map(|value| value * value).sum();
-        Ok((metrics, (squares / expected.elements.len() as f64).sqrt()))
+        Ok(Some((metrics, (squares / expected.elements.len() as f64).sqrt())))
     }
 }

@@ -205,7 +205,10 @@ impl<B: Backend> Work<B> {
                     };
                     let places: Vec<Place> = self.ids[first as usize..(first + count) as usize].iter().map(place).collect();
                     let rows = |of: &Slice<B>| of.part(first * row, count * row).ok_or_else(|| Error::invalid("rows", format!("{tokens}"), first + count));
-                    let (metrics, size) = population.compare(session, &places, &rows(&launch.args.x)?, &rows(&slice.y)?)?;
+                    let Some((metrics, size)) = population.compare(session, &places, &rows(&launch.args.x)?, &rows(&slice.y)?)? else {
+                        right.error_of_allowed = f64::INFINITY;
+                        continue;
+                    };
                     let share = (metrics.max_abs / metrics.tolerance.max_abs).max(metrics.relative_l2 / metrics.tolerance.relative_l2);
                     // A NaN of 0 / 0 must not be lost: `max` would drop it.
                     right.error_of_allowed = if share.is_nan() { f64::INFINITY } else { right.error_of_allowed.max(share) };
