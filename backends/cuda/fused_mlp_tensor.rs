@@ -116,7 +116,10 @@ fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f64); 2] {
 }
 
 fn mma_tile(op: &FusedMlp, target: &Target) -> MmaTile {
-    let rows = chunk_rows(op, target).unwrap_or(op.tokens);
+    mma_tile_of(op, chunk_rows(op, target).unwrap_or(op.tokens), target)
+}
+
+fn mma_tile_of(op: &FusedMlp, rows: u64, target: &Target) -> MmaTile {
     MmaTile::choose(rows, op.d_ff.min(op.d_out), false, target)
 }
 
@@ -126,6 +129,11 @@ fn wgmma_tiles(op: &FusedMlp, target: &Target) -> [WgmmaTile; 2] {
 
 pub(super) fn workspace(op: &FusedMlp, target: &Target) -> u64 {
     chunk_rows(op, target).map_or(0, |rows| rows * token_bytes(op))
+}
+
+/// [`chunk_rows`], as the bytes of the plan's workspace tell them: to choose them anew takes the host as long as tens of launches.
+fn planned_rows(op: &FusedMlp, workspace: u64) -> u64 {
+    workspace / token_bytes(op).max(1)
 }
 
 /// The strides of X and of the weights that the first product's kernel finds. A single row of X has none: TMA is told one that it takes.
@@ -207,7 +215,7 @@ fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: Acti
 /// The two products of each chunk of tokens, in order. The first ones' X is as it lies: [`bring`] before each.
 pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlpArgs<Cuda>) -> Result<Vec<[Product<'a>; 2]>> {
     let op = &plan.op;
-    let rows = chunk_rows(op, &plan.target).map_err(|reason| crate::Error::unsupported("fused_mlp", reason))?;
+    let rows = planned_rows(op, workspace.len);
     let mut chunks = Vec::new();
     let mut token = 0;
     while token < op.tokens {
@@ -261,7 +269,7 @@ pub(super) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
 /// As [`Plan::launch`]; the plan's module has the kernel.
 pub(super) unsafe fn bring(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, up: &mut Product<'_>) -> Result<()> {
     let op = &plan.op;
-    let rows = workspace.len / token_bytes(op).max(1);
+    let rows = planned_rows(op, workspace.len);
     let place = elements(workspace, op.dtype, rows * intermediate_stride(op), rows * copied_stride(op))?;
     // SAFETY: the caller's promise.
     unsafe { Copies::of_mlp(op).launch(queue, plan, &place, up) }
@@ -283,7 +291,7 @@ pub(super) const fn entries_instead(product: &Product<'_>) -> [&'static str; 4] 
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    let tile = mma_tile(&plan.op, &plan.target);
+    let tile = mma_tile_of(&plan.op, planned_rows(&plan.op, workspace.len), &plan.target);
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace.
         unsafe {
@@ -296,7 +304,7 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    let [up_tile, down_tile] = wgmma_tiles(&plan.op, &plan.target);
+    let [up_tile, down_tile] = tiles(&plan.op, planned_rows(&plan.op, workspace.len), &plan.target).map(|(tile, _)| tile);
     // The first of these kernels lets the next start when all before it has ended, and none of them writes weights.
     let mut weights_early = false;
     for mut product in chunks(plan, workspace, args)?.into_iter().flatten() {
@@ -342,6 +350,7 @@ mod tests {
             let op = op(tokens, 4096, d_ff);
             let rows = chunk_rows(&op, &H200).unwrap();
             assert!(rows > 0 && workspace(&op, &H200) <= MAX_WORKSPACE, "{op:?}: {rows}");
+            assert_eq!(planned_rows(&op, workspace(&op, &H200).next_multiple_of(16)), rows, "{op:?}");
             assert!(rows == tokens || rows.is_multiple_of(TILE_ROWS) || MAX_WORKSPACE / (d_ff * 2) < TILE_ROWS, "{op:?}: {rows}");
         }
         assert!(chunk_rows(&op(1, 8, (16 << 20) + 1), &H200).is_err());
