@@ -188,13 +188,7 @@ template <u32 COLUMNS, u32 W_STAGES, u32 X_STAGES, u32 PARTS, u32 FORM> __device
             x.wait();
             w.wait();
             u64 a = wgmma_moved(x_tiles, x.stage * WGMMA_X_BYTES), b = wgmma_moved(w_tiles, w.stage * COLUMNS * PANEL);
-            wgmma_fence();
-#pragma unroll
-            for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
-                // 16 elements are 32 bytes; addresses in descriptors count 16.
-                wgmma_ss<element, COLUMNS>(d, a + k * 2, b + k * 2, step > begin || k > 0);
-            }
-            wgmma_commit();
+            multiply_stage<COLUMNS>(d, a, b, step > begin);
             // All but this step's are done.
             wgmma_wait<1>();
             if (step > begin) {

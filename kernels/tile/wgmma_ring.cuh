@@ -14,6 +14,17 @@ constexpr u32 GROUPS_BARRIER = 1, SUMS_BARRIER = 2;   // named barriers of both 
 constexpr u32 OPEN_BARRIER = 5;   // and of all threads
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
+// d = (more ? d : 0) + a stage's products, of rows of PANEL bytes at descriptors x and w. They are under way then.
+template <u32 N> __device__ __forceinline__ void multiply_stage(f32 (&d)[N / 2], u64 x, u64 w, bool more) {
+    wgmma_fence();
+#pragma unroll
+    for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
+        // 16 elements are 32 bytes; addresses in descriptors count 16.
+        wgmma_ss<element, N>(d, x + k * 2, w + k * 2, more || k > 0);
+    }
+    wgmma_commit();
+}
+
 // The ring: COUNT stages, each a tile of ROWS rows of X, then WIDTH rows of W. SHARERS: blocks that read what
 // one of them brings. Where in it a thread is, a stage and its phase, are variables of the caller: as members they make the compiler
 // order the loop's instructions in another way.
@@ -108,13 +119,7 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> st
             }
             mbarrier_wait(&full[stage], phase);
             u64 x = wgmma_moved(x_tiles, stage * STAGE), w = wgmma_moved(w_tiles, stage * STAGE);
-            wgmma_fence();
-#pragma unroll
-            for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
-                // 16 elements are 32 bytes; addresses in descriptors count 16.
-                wgmma_ss<element, SUMS>(d, x + k * 2, w + k * 2, step > begin || k > 0);
-            }
-            wgmma_commit();
+            multiply_stage<SUMS>(d, x, w, step > begin);
             // All but this step's are done, and so is the stage before.
             wgmma_wait<1>();
             if (apart && group == 0 && step == end - 1) {

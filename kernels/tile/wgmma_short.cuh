@@ -43,12 +43,7 @@ template <u32 COLUMNS, u32 STEPS, u32 FORM> __device__ __forceinline__ void wgmm
         if (step < steps) {
             mbarrier_wait(&full[step], 0);
             u64 x = wgmma_moved(x_tiles, step * STAGE), w = wgmma_moved(w_tiles, step * STAGE);
-            wgmma_fence();
-#pragma unroll
-            for (u32 k = 0; k < WGMMA_DEPTH / 16; k++) {
-                wgmma_ss<element, COLUMNS>(d, x + k * 2, w + k * 2, step > 0 || k > 0);
-            }
-            wgmma_commit();
+            multiply_stage<COLUMNS>(d, x, w, step > 0);
         }
     }
     // Where the host lets this kernel start early, the residual is still being written, or read where outputs go.
