@@ -116,7 +116,7 @@ impl<D: Device> Session<D> {
         }
         let [row, pitch] = [columns, stride].map(|count| count.saturating_mul(size_of::<T>() as u64));
         let slice = self.alloc(rows.saturating_mul(pitch))?;
-        let mut bytes = vec![0; slice.len as usize];
+        let mut bytes = zeroed(slice.len)?;
         for (to, from) in bytes.chunks_exact_mut(pitch as usize).zip(values.chunks_exact(columns as usize)) {
             to[..row as usize].copy_from_slice(bytemuck::cast_slice(from));
         }
@@ -133,18 +133,18 @@ impl<D: Device> Session<D> {
 
     /// The bytes of `src`, after all earlier work. Blocks.
     pub fn read(&mut self, src: &Slice<D>) -> Result<Vec<u8>> {
-        self.outside_capture("read")?;
-        let mut bytes = vec![0; src.len as usize];
-        self.device.read(&mut self.queue, src, &mut bytes)?;
-        Ok(bytes)
+        self.download(src)
     }
 
     /// The elements of `src`, after all earlier work. Blocks.
-    pub fn download<T: bytemuck::AnyBitPattern>(&mut self, src: &Slice<D>) -> Result<Vec<T>> {
-        let bytes = self.read(src)?;
-        let size = size_of::<T>().max(1);
-        ensure(bytes.len() % size == 0, "download", &format!("a multiple of {size} bytes"), bytes.len())?;
-        Ok(bytes.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
+    pub fn download<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&mut self, src: &Slice<D>) -> Result<Vec<T>> {
+        self.outside_capture("read")?;
+        let size = size_of::<T>() as u64;
+        let count = src.len.checked_div(size).unwrap_or(0);
+        ensure(count * size == src.len, "download", &format!("a multiple of {size} bytes"), src.len)?;
+        let mut values = zeroed(count)?;
+        self.device.read(&mut self.queue, src, bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
     }
 
     /// Copies `src` to the start of `dst`, which lies in another buffer. Does not block.
@@ -348,6 +348,12 @@ impl<D: Device> Session<D> {
     }
 }
 
+/// Memory of the host for so many zeros. What lies on a device may be more than the host has room for.
+fn zeroed<T: bytemuck::Zeroable>(count: u64) -> Result<Vec<T>> {
+    let short = |()| Error::OutOfMemory { requested: count.saturating_mul(size_of::<T>() as u64), purpose: "a copy on the host".into() };
+    bytemuck::allocation::try_zeroed_vec(usize::try_from(count).map_err(|_| short(()))?).map_err(short)
+}
+
 impl<D: Device> std::fmt::Debug for Session<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "session {} on {} ({})", self.id, D::NAME, self.caps().name)
@@ -369,5 +375,18 @@ impl<D: Device> std::fmt::Debug for Graph<D> {
 impl<D: Device> std::fmt::Debug for Mark<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "mark of session {}", self.session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_host_has_no_room_for_is_refused() {
+        assert_eq!(zeroed::<u16>(3).unwrap(), [0; 3]);
+        for count in [1 << 60, u64::MAX] {
+            assert!(matches!(zeroed::<f32>(count), Err(Error::OutOfMemory { requested, .. }) if requested >= count));
+        }
     }
 }

@@ -85,6 +85,8 @@ fn long_copies<B: Backend>(device: &Arc<B>) -> Result<()> {
     let part = whole.part(4, 4).expect("inside");
     refused("a long write", session.write(&part, &[2; 5]));
     session.write(&part, &[3; 2])?;
+    refused("elements that are not whole", session.download::<u64>(&part));
+    refused("elements of no size", session.download::<()>(&part));
     assert_eq!(session.read(&whole)?, [1, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
     Ok(())
 }
