@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::attention_shader::{Kind, Layout, Stage};
 use super::pipeline::Pipeline;
-use super::queue::part;
+use super::queue::{MAX_WORK, part};
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
@@ -24,8 +24,6 @@ const MIN_SPLIT: u64 = 256;
 const KEYS: u64 = 32;
 /// Bytes of partial results at most.
 const MAX_PARTIAL: u64 = 64 << 20;
-/// Floating-point operations of one dispatch: a second on a slow GPU. Drivers end what runs much longer.
-const MAX_WORK: u64 = 1 << 37;
 
 /// A plan of `attention`.
 pub struct Plan {

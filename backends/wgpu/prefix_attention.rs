@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::codebook_gemm_stage::MIXED;
 use super::pipeline::Pipeline;
-use super::queue::part;
+use super::queue::{MAX_WORK, part};
 use super::source::{Constant, Element, File, Operand, Source, shader};
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
@@ -20,8 +20,6 @@ const VARIANTS: &[&str] = &["portable"];
 /// Rows of a workgroup of `attend.wgsl`; elements of a column, and columns, of a workgroup of `widen.wgsl`.
 const ROWS: u64 = 4;
 const WIDENED: [u64; 2] = [64, 16];
-/// Floating-point operations of one dispatch: a second on a slow GPU. Drivers end what runs much longer.
-const MAX_WORK: f64 = 1e11;
 
 const F32: Element = Element::Float(DType::F32);
 
@@ -127,7 +125,7 @@ impl Kernel<PrefixAttention> for Wgpu {
         let attend = self.pipeline(&attend_source(op.dtype, op.head_dim, op.join))?;
         // A workgroup rebuilds every key for itself.
         let work = op.tokens as f64 * op.head_dim as f64 * (2 * (op.key.rank + op.value.rank) + 4 * ROWS) as f64;
-        let groups = ((MAX_WORK / work) as u64).max(1);
+        let groups = ((MAX_WORK as f64 / work) as u64).max(1);
         Ok(Plan { op: op.clone(), widen, attend, groups })
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::pipeline::Pipeline;
-use super::queue::part;
+use super::queue::{MAX_WORK, part};
 use super::source::{Constant, Element, File, Operand, Source, shader};
 use super::{Queue, Wgpu};
 use crate::device::Slice;
@@ -60,7 +60,7 @@ pub(super) struct Product {
     /// Rows of x and y that one dispatch can reach.
     pub rows: u64,
     /// Rows of w that one dispatch can reach.
-    columns: u64,
+    pub columns: u64,
 }
 
 /// The shader's `Params`.
@@ -135,7 +135,7 @@ impl Wgpu {
         let invocations = self.limits.max_compute_invocations_per_workgroup;
         let size = dtype.size();
         let window = self.window_bytes();
-        let Sizes { d_out, x_stride, w_stride, .. } = sizes;
+        let Sizes { d_out, d_in, x_stride, w_stride } = sizes;
         // The widest row: of x, of y, or of a delta in f32.
         let row_bytes = (x_stride.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
         let (rows, columns) = (window / row_bytes, window / (w_stride * size));
@@ -152,9 +152,11 @@ impl Wgpu {
             return Ok(Err(reason));
         }
         let pipeline = self.pipeline(&source(variant, dtype, epilogue))?;
-        // Whole tiles, where there is room for one.
+        // Whole tiles, where there is room for one, and no more work than one dispatch may be.
         let whole = |count: u64| if count > TILE { count - count % TILE } else { count };
-        Ok(Ok(Product { pipeline, dtype, sizes, rows: whole(rows), columns: whole(columns) }))
+        let within = |count: u64, other: u64| whole(count.min((MAX_WORK / 2 / d_in.max(1) / other.max(1)).max(TILE)));
+        let columns = within(columns, TILE);
+        Ok(Ok(Product { pipeline, dtype, sizes, rows: within(rows, columns.min(d_out)), columns }))
     }
 }
 

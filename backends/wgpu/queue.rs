@@ -7,6 +7,8 @@ use super::{Buffer, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result, ensure};
 
+/// Floating-point operations of one dispatch: a second on a slow GPU. Drivers end what runs much longer.
+pub(super) const MAX_WORK: u64 = 1 << 37;
 /// Steps after which a queue is submitted without being waited for, so that the device starts early.
 const BATCH: usize = 64;
 

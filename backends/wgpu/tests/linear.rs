@@ -1,4 +1,6 @@
 use super::{download, noise, open, run, upload};
+use crate::backends::wgpu::product::{Epilogue, Sizes};
+use crate::backends::wgpu::queue::MAX_WORK;
 use crate::backends::wgpu::{Queue, Wgpu};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -138,4 +140,14 @@ fn operands_larger_than_a_binding_are_worked_on_in_parts() {
     let args = LinearArgs { x: slice.clone(), w: slice.clone(), bias: None, residual: None, delta: None, norm: None, y: upload(&device, queue, &[0; 4]) };
     let refused = run(&device, queue, &Linear::new(DType::F32, [1, 1, 2048]), None, &args);
     assert!(matches!(refused, Err(crate::Error::Unsupported { .. })));
+}
+
+#[test]
+fn no_dispatch_takes_a_slow_device_longer_than_its_driver_allows() {
+    let device = open();
+    for [d_out, d_in] in [[28_672, 8192], [1 << 20, 1 << 10], [64, 1 << 22], [1, 1]] {
+        let sizes = Sizes { d_out, d_in, x_stride: d_in, w_stride: d_in };
+        let product = device.product("portable", DType::F16, sizes, Epilogue::default()).unwrap().unwrap();
+        assert!(2 * d_in * product.rows * product.columns.min(d_out) <= MAX_WORK, "{d_out} x {d_in}: {} rows, {} columns", product.rows, product.columns);
+    }
 }
