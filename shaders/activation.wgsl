@@ -1,8 +1,9 @@
 // The activations, by the constant ACTIVATION: 0 none, 1 GELU (tanh form), 2 GELU (erf form), 3 SiLU, 4 ReLU.
 
-// 1/(1 + exp(-v)). The exponent is held where exp stays finite: WGSL promises nothing for infinities.
-fn sigmoid(v: f32) -> f32 {
-    return 1.0 / (1.0 + exp(min(-v, 88.0)));
+// v/(1 + exp(-u)). The exponent is held where exp stays finite: WGSL promises nothing for infinities. Where it is held nothing is left of
+// the greatest v.
+fn damped(v: f32, u: f32) -> f32 {
+    return select(v / (1.0 + exp(min(-u, 88.0))), 0.0 * v, u < -88.0);
 }
 
 // The error function to 1e-7: its power series below 1; from there 1 - t P(t) exp(-v^2), t = 1/(1 + v/2), with P the
@@ -40,13 +41,13 @@ fn activate(v: f32) -> f32 {
     switch (ACTIVATION) {
         case 1u: {
             // v/2 (1 + tanh u) = v / (1 + exp(-2u)): no tanh, which some drivers overflow.
-            return v * sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v));
+            return damped(v, 1.5957691216057308 * (v + 0.044715 * v * v * v));
         }
         case 2u: {
             return 0.5 * v * (1.0 + erf(v * 0.7071067811865476));
         }
         case 3u: {
-            return v * sigmoid(v);
+            return damped(v, v);
         }
         case 4u: {
             return select(v, 0.0, v < 0.0);

@@ -4,7 +4,8 @@ use crate::backends::wgpu::queue::MAX_WORK;
 use crate::backends::wgpu::{Queue, Wgpu};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::ops::{Activation, Linear, LinearArgs};
+use crate::ops::pointwise::Kind;
+use crate::ops::{Activation, Linear, LinearArgs, Pointwise, PointwiseArgs};
 
 fn act(activation: Option<Activation>, v: f64) -> f64 {
     match activation {
@@ -149,5 +150,20 @@ fn no_dispatch_takes_a_slow_device_longer_than_its_driver_allows() {
         let sizes = Sizes { d_out, d_in, x_stride: d_in, w_stride: d_in };
         let product = device.product("portable", DType::F16, sizes, Epilogue::default()).unwrap().unwrap();
         assert!(2 * d_in * product.rows * product.columns.min(d_out) <= MAX_WORK, "{d_out} x {d_in}: {} rows, {} columns", product.rows, product.columns);
+    }
+}
+
+#[test]
+fn activations_of_great_numbers_are_those_numbers_or_nothing() {
+    let device = open();
+    let mut queue = device.queue().unwrap();
+    let values: Vec<f64> = [89.0, 300.0, 1e20, 1e38, f32::MAX].iter().flat_map(|&value| [value, -value]).map(f64::from).collect();
+    for activation in Activation::ALL {
+        let op = Pointwise { dtype: DType::F32, rows: 1, columns: values.len() as u64, kind: Kind::Activation(activation) };
+        let [x, y] = [&values, &vec![7.0; values.len()]].map(|values| upload(&device, &mut queue, &DType::F32.encode(values)));
+        run(&device, &mut queue, &op, None, &PointwiseArgs::new(x, y.clone())).unwrap();
+        for (x, y) in values.iter().zip(DType::F32.decode(&download(&device, &mut queue, &y))) {
+            assert!((y - x.max(0.0)).abs() <= 1e-6 * x.max(0.0) + 1e-30, "{activation:?} of {x:e}: {y:e}");
+        }
     }
 }
