@@ -70,9 +70,9 @@ fn factor_run(origin: u32, j: u32, e: u32) -> vec4<f32> {
     if (bits == 0u) {
         return vec4<f32>();
     }
-    // Four fields lie in at most two words: every 32 rows start on a word.
-    let at = e * bits;
-    let word = start + (at >> 5u);
+    // Every 32 rows start on a word, from where bits are counted: those of a whole column need not fit 32 bits. Four fields lie in at most two words.
+    let at = e % 32u * bits;
+    let word = start + e / 32u * bits + (at >> 5u);
     let shift = at & 31u;
     let low = load_codes(word);
     var high = 0u;
