@@ -149,6 +149,9 @@ fn layouts() -> Vec<Case> {
     let output = Strides { batch: 26 * 80 + 9, token: 80, head: 35 };
     let op = Attention { lse: true, ..Attention::dense(DType::F16, 2, [2, 1], [26, 26], 33) };
     cases.push(case("strided_with_gaps", Attention { q: packed, k: packed, v: packed, o: output, ..op.clone() }));
+    // Values lie in another order than keys.
+    let apart = Strides { batch: 150 * 29, token: 145, head: 47 };
+    cases.push(case("strided_values_apart", Attention { k: packed, v: apart, ..dense(DType::F16, [4, 2], [26, 26], 33) }));
     cases.push(case("strided_with_gaps_causal", Attention { dtype: DType::BF16, causal: true, q: packed, k: packed, v: packed, o: output, ..op }));
     cases
 }

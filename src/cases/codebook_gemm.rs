@@ -164,6 +164,8 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("gates", gated(s2lc(dtype, 37, [64, 96, 16])), mixed));
         cases.push(case("column_widths", with_slice(s2lc(dtype, 17, [40, 77, 13]), |slice| slice.output = coded(None, 6, 77, 13)), mixed));
     }
+    // More coefficients than any kernel takes at once.
+    cases.push(case("rank130", s2lc(DType::F32, 9, [72, 90, 130]), mixed));
     cases.push(case("gates_odd", gated(with_slice(s2lc(DType::F16, 18, [41, 77, 13]), |slice| slice.core = true)), mixed));
     cases.push(case("gates200", gated(with_slice(s2lc(DType::F16, 200, [136, 392, 16]), |slice| slice.core = true)), Assignment::Runs));
     cases.push(case("gates_three_slices", gated(slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 32)])), mixed));

@@ -24,6 +24,8 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
     host.weight = draw.optional(op.is_layer_norm() || matches!(op.kind, Kind::RmsNorm { .. }), dtype, op.columns, 1.0);
     host.bias = draw.optional(op.is_layer_norm(), dtype, op.columns, 0.5);
     match op.kind {
+        // A row without a length stays as it is.
+        Kind::L2Normalise => host.x[..op.columns as usize].fill(0.0),
         Kind::Rope { .. } | Kind::RopeInPlace { .. } => {
             // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
             let far = if dtype == DType::F32 { 32 } else { 2000 };
@@ -102,6 +104,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));
         cases.push(case("no_rows", op(0, 32, Kind::Add)).zero("zero rows: nothing is written"));
         cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
+        cases.extend(pool(dtype, 3, 1, 65).map(|op| case("mean_pool_one_token", op)));
         cases.push(append("one", dtype, [1, 16], [256, 384], &[1, 33, 16, 17]));
         // Over the end of a page; a sequence that has fewer tokens than are new, and one that has none.
         cases.push(append("some", dtype, [3, 4], [128, 128], &[9, 2, 0, 5]));

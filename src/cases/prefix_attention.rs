@@ -62,11 +62,18 @@ fn pose(op: PrefixAttention, draw: &mut Draw) -> Result<Posed<PrefixAttention>> 
         Ok(FactorsHost { coefficients, basis: factor(of.basis, (op.dtype, 1), op.width(), of.rank, 1.0 / (of.rank as f64).sqrt(), draw)? })
     };
     let before = op.join.then(|| {
-        let o = rows(op.o, draw);
-        // Some rows had as many keys as the prefix has, some few, some none.
+        let mut o = rows(op.o, draw);
+        // Some rows had as many keys as the prefix has, some few, some none: whatever those hold is of no account.
         let near = (op.tokens as f64).ln();
-        let lse = (0..op.rows()).map(|row| if row % 7 == 3 { f64::NEG_INFINITY } else { DType::F32.round(near + draw.gaussian() - (row % 3) as f64) });
-        (o, lse.collect())
+        let none = |row: u64| row % 7 == 3;
+        let lse = (0..op.rows()).map(|row| if none(row) { f64::NEG_INFINITY } else { DType::F32.round(near + draw.gaussian() - (row % 3) as f64) });
+        let lse = lse.collect();
+        for row in (0..op.rows()).filter(|&row| none(row)) {
+            let (query, head, batch) = (row % op.q_len, row / op.q_len % op.heads, row / op.q_len / op.heads);
+            let first = (batch * op.o.batch + query * op.o.token + head * op.o.head) as usize;
+            o[first..][..op.head_dim as usize].fill(f64::NAN);
+        }
+        (o, lse)
     });
     let host = Host { q: rows(op.q, draw), key: factors(op.key, draw)?, value: factors(op.value, draw)?, before };
     Ok(Posed { op, host })
