@@ -11,7 +11,9 @@ use trifuse::ops::codebook_gemm::{Factor, FactorArgs};
 use trifuse::ops::index::{BlockMap, MapShape, Varlen, VarlenShape};
 use trifuse::ops::pointwise::Kind;
 use trifuse::ops::prefix_attention::{Factors, FactorsArgs};
-use trifuse::ops::{Attention, AttentionArgs, Op, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs};
+use trifuse::ops::{
+    Activation, Attention, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Op, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs,
+};
 use trifuse::session::{Plan, Session};
 use trifuse::{DType, Error, Result};
 
@@ -22,6 +24,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("what is not a number shows in attention", in_attention),
         ("what is not a number shows in attention over a prefix", in_prefix),
         ("what is not a number shows in a norm", in_norms),
+        ("what is not a number shows in a product", in_products),
     ]
 }
 
@@ -158,6 +161,48 @@ fn in_norms<B: Backend>(device: &Arc<B>) -> Result<()> {
                 let y = dtype.decode(&session.read(&y)?);
                 assert!(y.iter().enumerate().all(|(at, value)| value.is_nan() == (at / columns == 1)), "{kind:?} of {columns} columns, {dtype}");
             }
+        }
+    }
+    Ok(())
+}
+
+fn in_products<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let (d, d_out) = (72, 136);
+    let shapes = [(1, Activation::Silu), (5, Activation::GeluTanh), (70, Activation::Relu), (130, Activation::GeluErf)];
+    for (dtype, (tokens, activation)) in DType::ALL.into_iter().flat_map(|dtype| shapes.map(|shape| (dtype, shape))) {
+        // An element of a row of x, which shows in that row, or one of a row of w, which shows in that column.
+        let (row, column) = (tokens as usize / 2, 99);
+        for of_x in [true, false] {
+            let [mut x, mut w, w2] = [tokens * d, d_out * d, d * d_out].map(draw);
+            if of_x {
+                x[row * d as usize + 5] = f64::NAN;
+            } else {
+                w[column * d as usize + 71] = f64::NAN;
+            }
+            let [x, w, w2] = [x, w, w2].map(|values| session.upload(&dtype.encode(&values)));
+            let (x, w, w2) = (x?, w?, w2?);
+            let shows = |at: usize, width: u64| if of_x { at / width as usize == row } else { width == d || at % width as usize == column };
+            let wrong = |found: &[f64], width: u64| found.iter().enumerate().find(|&(at, value)| value.is_nan() != shows(at, width)).map(|(at, _)| at);
+
+            let op = Linear { activation: Some(activation), ..Linear::new(dtype, [tokens, d_out, d]) };
+            each(&mut session, OpKind::Linear, &op, |session, plan| {
+                let y = session.upload(&dtype.encode(&vec![7.0; (tokens * d_out) as usize]))?;
+                session.run(plan, &LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+                let y = dtype.decode(&session.read(&y)?);
+                assert_eq!(wrong(&y, d_out), None, "{} of {op:?}, of x: {of_x}", plan.variant());
+                Ok(())
+            })?;
+            // A column of the intermediate that is no number shows in all of y.
+            let op = FusedMlp::new(dtype, [tokens, d, d_out, d], activation);
+            each(&mut session, OpKind::FusedMlp, &op, |session, plan| {
+                let y = session.upload(&dtype.encode(&vec![7.0; (tokens * d) as usize]))?;
+                let args = FusedMlpArgs { x: x.clone(), w1: w.clone(), wg: None, b1: None, w2: w2.clone(), b2: None, residual: None, y: y.clone() };
+                session.run(plan, &args)?;
+                let y = dtype.decode(&session.read(&y)?);
+                assert_eq!(wrong(&y, d), None, "{} of {op:?}, of x: {of_x}", plan.variant());
+                Ok(())
+            })?;
         }
     }
     Ok(())
