@@ -71,6 +71,16 @@ fn workgroup_memory_fits_everywhere() {
     }
 }
 
+/// Nor do workgroups or operands outgrow what WebGPU promises.
+#[test]
+fn workgroups_and_operands_fit_everywhere() {
+    for source in sources() {
+        let module = validate(&source, capabilities(&source)).unwrap();
+        let invocations: u32 = module.entry_points[0].workgroup_size.iter().product();
+        assert!(invocations <= 256 && source.present().count() <= 8, "{}: {invocations} invocations, {} operands", source.kernel, source.present().count());
+    }
+}
+
 /// Without SHADER_F16 the portable shaders must still compile, and the others must be known to need it.
 #[test]
 fn the_f16_flag_says_what_a_shader_needs() {

@@ -15,7 +15,7 @@ const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features
 
 impl Open for Wgpu {
     fn list() -> Result<Vec<Caps>> {
-        Ok(adapters()?.iter().map(caps).collect())
+        Ok(adapters()?.iter().map(|adapter| caps(adapter, adapter.features(), &adapter.limits())).collect())
     }
 
     fn open(index: usize) -> Result<Self> {
@@ -26,16 +26,38 @@ impl Open for Wgpu {
                 reason: format!("devices are numbered from 0 to {}", adapters.len().saturating_sub(1)),
             });
         };
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("trifuse"),
-            required_features: REQUIRED | (adapter.features() & OPTIONAL),
-            // wgpu's defaults are those of browsers: a seventh of the memory of one large weight.
-            required_limits: adapter.limits(),
-            ..Default::default()
-        };
+        // wgpu's default limits are those of browsers: a seventh of the memory of one large weight.
+        Self::request(adapter, REQUIRED | (adapter.features() & OPTIONAL), adapter.limits())
+    }
+}
+
+impl Wgpu {
+    /// The adapter's device with features and limits that it has.
+    fn request(adapter: &wgpu::Adapter, features: wgpu::Features, limits: wgpu::Limits) -> Result<Self> {
+        let caps = caps(adapter, features, &limits);
+        let descriptor = wgpu::DeviceDescriptor { label: Some("trifuse"), required_features: features, required_limits: limits, ..Default::default() };
         let (raw, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(|error| Error::device("opening the device", error))?;
         let faults = Faults::watch(&raw);
-        Ok(Self { limits: raw.limits(), caps: caps(adapter), raw, queue, faults, pipelines: Mutex::new(Cache::default()) })
+        Ok(Self {
+            limits: raw.limits(),
+            caps,
+            raw,
+            queue,
+            faults,
+            pipelines: Mutex::new(Cache::default()),
+            #[cfg(test)]
+            behind: 0,
+        })
+    }
+
+    /// The best adapter's device without what a variant may use, and with its limits lowered: what a lesser one would be.
+    #[cfg(test)]
+    pub(crate) fn lesser(lower: impl FnOnce(&mut wgpu::Limits)) -> Result<Self> {
+        let adapters = adapters()?;
+        let adapter = adapters.first().ok_or_else(|| Error::NoBackend { name: Self::NAME.into(), reason: "there is no adapter".into() })?;
+        let mut limits = adapter.limits();
+        lower(&mut limits);
+        Self::request(adapter, REQUIRED, limits)
     }
 }
 
@@ -79,8 +101,8 @@ fn kind(info: &wgpu::AdapterInfo) -> Kind {
     }
 }
 
-fn caps(adapter: &wgpu::Adapter) -> Caps {
-    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+fn caps(adapter: &wgpu::Adapter, features: wgpu::Features, limits: &wgpu::Limits) -> Caps {
+    let info = adapter.get_info();
     Caps {
         driver: [info.driver.as_str(), info.driver_info.as_str()].join(" ").trim().into(),
         kind: kind(&info),

@@ -14,11 +14,10 @@ use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{Factor, FactorArgs, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
-/// Tokens of a tile, columns of h and of y that a workgroup computes, and its invocations: as in the shaders.
+/// Tokens of a tile, and columns of h and of y that a workgroup computes: as in the shaders.
 const TILE: u64 = 16;
 const PROJECTED: u64 = 16;
 const EXPANDED: u64 = 64;
-const INVOCATIONS: u32 = 256;
 /// In place of a width, where each column names its own: as in the shader.
 pub(super) const MIXED: u32 = 255;
 /// Bytes of an adapter's codebook record.
@@ -231,7 +230,6 @@ impl Wgpu {
         expansion: Option<Target>,
     ) -> Result<std::result::Result<Stage, String>> {
         let (window, adapters) = (self.window_bytes(), u64::from(op.adapters));
-        let invocations = self.limits.max_compute_invocations_per_workgroup;
         let (factors, words, factor_bytes) = match (factor, reader) {
             (Factor::Dense { bases }, Reader::Dense(dtype, _)) => (u64::from(bases), 0, d * rank * dtype.size()),
             (Factor::Coded { words_per_adapter, .. }, _) => (adapters, u64::from(words_per_adapter), u64::from(words_per_adapter) * 4),
@@ -239,8 +237,8 @@ impl Wgpu {
         };
         let reach = window / factor_bytes.max(if reader.coded() { CODEBOOK_BYTES } else { 1 });
         let index_bytes = op.tokens.saturating_mul(4).saturating_add(3).max(adapters).saturating_mul(4);
-        let obstacle = if invocations < INVOCATIONS {
-            Some(format!("needs workgroups of {INVOCATIONS}, the device allows {invocations}"))
+        let obstacle = if self.narrow().is_some() {
+            self.narrow()
         } else if reach == 0 {
             Some(format!("a factor of {factor_bytes} bytes, the device binds {window} at a time"))
         } else if index_bytes > window {

@@ -58,6 +58,9 @@ pub struct Wgpu {
     limits: wgpu::Limits,
     faults: Arc<Faults>,
     pipelines: Mutex<Cache>,
+    /// Bytes behind each operand that are bound with it. A shader that reads past what is bound gets the last element there, which no case would show.
+    #[cfg(test)]
+    pub(crate) behind: u64,
 }
 
 /// Every shader of this backend in every specialisation, as the pipelines compose it.

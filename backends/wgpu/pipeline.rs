@@ -9,6 +9,8 @@ use super::{Buffer, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result};
 
+/// Invocations of the largest workgroup of any shader.
+const INVOCATIONS: u32 = 256;
 /// Bytes of immediates that every Vulkan driver has room for.
 const MAX_IMMEDIATES: usize = 128;
 
@@ -62,8 +64,18 @@ impl Wgpu {
         Ok(pipeline)
     }
 
+    /// Why the device has no room for a shader's workgroups, where it has none.
+    pub(super) fn narrow(&self) -> Option<String> {
+        let most = self.limits.max_compute_invocations_per_workgroup;
+        (most < INVOCATIONS).then(|| format!("needs workgroups of {INVOCATIONS}, the device allows {most}"))
+    }
+
     fn compile(&self, source: &Source, text: &str) -> Result<Pipeline> {
         self.faults.check("compiling")?;
+        let (operands, most) = (source.present().count(), self.limits.max_storage_buffers_per_shader_stage);
+        if operands > most as usize {
+            return Err(Error::unsupported(&source.kernel, format!("needs {operands} storage buffers, the device binds {most}")));
+        }
         let entry = |binding| wgpu::BindGroupLayoutEntry {
             binding,
             visibility: wgpu::ShaderStages::COMPUTE,
@@ -116,7 +128,10 @@ impl Pipeline {
             // An empty slice may lie at the buffer's end, where no word is left to bind.
             let start = if slice.len == 0 { 0 } else { slice.offset };
             let offset = start - start % align;
-            let bytes = (start + slice.len.max(1)).next_multiple_of(Buffer::WORD) - offset;
+            let end = (start + slice.len.max(1)).next_multiple_of(Buffer::WORD);
+            #[cfg(test)]
+            let end = (end + device.behind).min(slice.buffer.raw.size());
+            let bytes = end - offset;
             let most = device.limits.max_storage_buffer_binding_size;
             if bytes > most {
                 return Err(Error::unsupported(format!("{}: {name}", self.kernel), format!("{bytes} bytes in one dispatch, the device binds at most {most}")));

@@ -11,7 +11,7 @@ use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::index::PageShape;
+use crate::ops::index::{HostIndex, PageShape, PageTable};
 use crate::ops::pointwise::Kind;
 use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
@@ -133,16 +133,24 @@ impl Kernel<Pointwise> for Wgpu {
     fn plan(&self, op: &Pointwise, _: Option<&str>) -> Result<Plan> {
         let (window, row_bytes) = (self.window_bytes(), op.stride() * op.dtype.size());
         let refuse = |reason: String| Err(Error::unsupported(format!("pointwise on {}", Self::NAME), format!("portable: {reason}")));
-        let rows = window / row_bytes;
-        if rows == 0 {
+        let reach = window / row_bytes;
+        if reach == 0 {
             return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.stride()));
         }
+        if let Some(reason) = self.narrow() {
+            return refuse(reason);
+        }
+        // A row may have a word of index data, and the rows together one more.
+        let rows = reach.min(window / 4 - 1);
         match op.kind {
             Kind::EmbeddingNorm { .. } => return refuse("rows of two tables and their norm: an operation of its own is for each".into()),
             Kind::Append { .. } if op.y_rows() > window / (op.columns * op.dtype.size()) => {
                 return refuse(format!("a pool of {} tokens, the device binds {window} bytes at a time", op.y_rows()));
             }
-            Kind::MeanPool(_) if op.x_rows() > rows => return refuse(format!("{} rows to pool, the device binds {rows} at a time", op.x_rows())),
+            Kind::Append { cache, .. } if PageTable::capacity(&cache) > window / 4 => {
+                return refuse(format!("{} words about pages, the device binds {window} bytes at a time", PageTable::capacity(&cache)));
+            }
+            Kind::MeanPool(_) if op.x_rows() > reach => return refuse(format!("{} rows to pool, the device binds {reach} at a time", op.x_rows())),
             Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } if head_dim / 2 > MAX_PAIRS => {
                 return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
             }

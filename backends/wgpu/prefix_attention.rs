@@ -120,6 +120,9 @@ impl Kernel<PrefixAttention> for Wgpu {
         if let Some(most) = spans.into_iter().chain(factors).chain([op.rows() * 4]).find(|&bytes| bytes > window) {
             return refuse(format!("an operand of {most} bytes, the device binds {window} at a time"));
         }
+        if let Some(reason) = self.narrow() {
+            return refuse(reason);
+        }
         let widen = |factor| self.pipeline(&widen_source(factor, op.dtype));
         let widen = [widen(op.key.coefficients)?, widen(op.key.basis)?, widen(op.value.coefficients)?, widen(op.value.basis)?];
         let attend = self.pipeline(&attend_source(op.dtype, op.head_dim, op.join))?;

@@ -15,9 +15,8 @@ use crate::ops::Activation;
 /// The names of its variants: tiles staged in f16, or in f32.
 pub(super) const VARIANTS: &[&str] = &["f16", "portable"];
 const FILES: &[File] = &[shader!("activation.wgsl"), shader!("linear.wgsl")];
-/// Rows and columns of a workgroup's tile, and invocations of a workgroup: as in the shader.
+/// Rows and columns of a workgroup's tile: as in the shader.
 const TILE: u64 = 64;
-const INVOCATIONS: u32 = 256;
 
 /// What a product's epilogue does, `act(x·wᵀ + bias + delta) ⊙ gate + residual`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,7 +131,6 @@ pub(super) fn sources() -> Vec<Source> {
 impl Wgpu {
     /// The product that `variant` computes, or why it cannot here.
     pub(super) fn product(&self, variant: &'static str, dtype: DType, sizes: Sizes, epilogue: Epilogue) -> Result<std::result::Result<Product, String>> {
-        let invocations = self.limits.max_compute_invocations_per_workgroup;
         let size = dtype.size();
         let window = self.window_bytes();
         let Sizes { d_out, d_in, x_stride, w_stride } = sizes;
@@ -140,7 +138,7 @@ impl Wgpu {
         let row_bytes = (x_stride.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
         let (rows, columns) = (window / row_bytes, window / (w_stride * size));
         let obstacle = match variant {
-            _ if invocations < INVOCATIONS => Some(format!("needs workgroups of {INVOCATIONS}, the device allows {invocations}")),
+            _ if self.narrow().is_some() => self.narrow(),
             "f16" if dtype != DType::F16 => Some("is for f16 operands".into()),
             "f16" if !self.caps.f16 => Some("the adapter has no f16 in shaders".into()),
             _ if rows == 0 || columns == 0 => {

@@ -5,6 +5,8 @@
 //! second run gives the same bits; as many more as are asked for.
 
 mod stage;
+#[cfg(all(test, feature = "wgpu"))]
+mod tests;
 mod upload;
 
 pub use stage::Stage;
