@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
 
 use super::library::{Status, check, ok};
-use super::memory::{Buffer, Memory, Stream};
+use super::memory::{Memory, Stream};
 use super::open::{Open, starts_early};
 use crate::error::{Error, Result};
 
@@ -14,8 +14,6 @@ use crate::error::{Error, Result};
 const SLOT: usize = 512 << 10;
 /// Slots of a queue.
 const SLOTS: usize = 16;
-/// Counters of a queue, of 32 bits.
-const COUNTERS: u64 = 16;
 
 /// Work runs in the order it was put in.
 #[derive(Debug)]
@@ -30,8 +28,6 @@ pub struct Queue {
     first: bool,
     /// See [`take_open`](Self::take_open).
     open: Open,
-    /// See [`counters`](Self::counters).
-    counters: Option<Buffer>,
     /// Dropped last: it may be the last hold on the context, and the fields above live in that.
     memory: Arc<Memory>,
 }
@@ -43,7 +39,7 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Open::default(), counters: None })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Open::default() })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
@@ -89,16 +85,6 @@ impl Queue {
     pub fn behind(&mut self, writes: Open) -> Open {
         let open = self.take_open();
         if self.first || open.is_known() { open.and(writes) } else { Open::default() }
-    }
-
-    /// Where `COUNTERS` numbers lie by which the blocks of one launch find each other. They are zero when a launch of this
-    /// queue starts, and every launch leaves them so. Launches that may run at the same time must not share one.
-    pub fn counters(&mut self) -> Result<u64> {
-        let counters = match self.counters.take() {
-            Some(counters) => counters,
-            None => self.memory.alloc_zeroed(COUNTERS * 4)?,
-        };
-        Ok(self.counters.insert(counters).address())
     }
 
     /// The driver's stream, as a number, for libraries that work on it (baselines in benchmarks).
@@ -203,7 +189,7 @@ impl Queue {
         let ended = self.stream.set_capturing(false, || ok(unsafe { sys::cuStreamEndCapture(stream, &mut graph) }, "ending a capture"));
         self.capturing = false;
         ended?;
-        let mut replay = Graph { exec: std::ptr::null_mut(), done: std::ptr::null_mut(), _counters: self.counters.clone(), memory: Arc::clone(&self.memory) };
+        let mut replay = Graph { exec: std::ptr::null_mut(), done: std::ptr::null_mut(), memory: Arc::clone(&self.memory) };
         // SAFETY: the graph was just made and is destroyed once; each call stores one handle.
         unsafe {
             let made = check(sys::cuGraphInstantiateWithFlags(&mut replay.exec, graph, 0));
@@ -258,8 +244,6 @@ pub struct Graph {
     exec: CUgraphExec,
     /// Recorded after each replay.
     done: CUevent,
-    /// What recorded launches count by; kept as long as they can run.
-    _counters: Option<Buffer>,
     memory: Arc<Memory>,
 }
 
