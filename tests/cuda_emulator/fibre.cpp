@@ -197,6 +197,7 @@ extern "C" void emulated_grid_launch_next() { let_next(own_grid(), *self().block
 extern "C" void emulated_grid_wait() {
     // A fault on purpose, for the proof that tests see it.
     static const bool skip = setting("TRIFUSE_EMULATOR_SKIP_GRID_WAITS");
+    own_grid().waited = true;
     if (own_grid().before && !skip) {
         leave(State::AT_GRID);
     }
@@ -354,6 +355,9 @@ static std::string run(Grid &grid, bool to_end) {
             if (!ran && grid.clusters.size() == before && !wake_counting() && !deliver_one() && !end_before(grid)) {
                 emulated_fail("%s", waits(grid).c_str());
             }
+        }
+        if (to_end && grid.before && !grid.waited) {
+            emulated_fail("it has begun early and ends without a wait: the next launch takes its end for the end of all before it");
         }
         if (to_end) {
             end_before(grid);

@@ -97,6 +97,7 @@ struct Launch {
 struct Grid {
     Launch launch;
     Grid *before;           // in the stream, where that has not ended
+    bool waited;            // some thread has come to its wait for it
     unsigned next, letting; // cluster to begin; blocks that let the next grid begin, or have ended
     std::vector<std::unique_ptr<Cluster>> clusters;
     std::vector<std::unique_ptr<Async>> pending;
