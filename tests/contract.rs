@@ -11,6 +11,8 @@ mod capture;
 mod chain;
 #[path = "contract/memory.rs"]
 mod memory;
+#[path = "contract/mix.rs"]
+mod mix;
 #[path = "contract/numbers.rs"]
 mod numbers;
 #[path = "contract/refusals.rs"]
@@ -63,6 +65,7 @@ impl Visit for Collect {
             append::tests(),
             capture::tests(),
             chain::tests(),
+            mix::tests(),
             numbers::tests(),
             refusals::tests(),
             strides::tests(),

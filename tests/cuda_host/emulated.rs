@@ -131,11 +131,14 @@ pub fn trials() -> Vec<Trial> {
             expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
         // Launches of a graph that start early, and the ones before them at the latest moment.
-        trial("decoding over keys that a launch under way appends, and a missing wait is found", lacks, |emulator| {
-            let run = |settings: &[&str]| emulator.run_named("contract", "[cuda] decoding over keys that were just appended", &HOPPER, settings);
-            expect_success(&run(&["TRIFUSE_EMULATOR_OVERLAP"]), 1)?;
-            expect_success(&run(&["TRIFUSE_EMULATOR_OVERLAP", "TRIFUSE_EMULATOR_BACKWARDS"]), 1)?;
-            expect_faults(&run(&["TRIFUSE_EMULATOR_OVERLAP", "TRIFUSE_EMULATOR_SKIP_GRID_WAITS"]), &["decoding"])
+        trial("launches that start early, and a missing wait is found", lacks, |emulator| {
+            for (name, word) in [("decoding over keys that were just appended", "decoding"), ("launches on places of one memory", "places")] {
+                let run = |settings: &[&str]| emulator.run_named("contract", &format!("[cuda] {name}"), &HOPPER, settings);
+                expect_success(&run(&["TRIFUSE_EMULATOR_OVERLAP"]), 1)?;
+                expect_success(&run(&["TRIFUSE_EMULATOR_OVERLAP", "TRIFUSE_EMULATOR_BACKWARDS"]), 1)?;
+                expect_faults(&run(&["TRIFUSE_EMULATOR_OVERLAP", "TRIFUSE_EMULATOR_SKIP_GRID_WAITS"]), &[word])?;
+            }
+            Ok(())
         }),
         trial("every case on the simt variants", long, |emulator| both_orders(emulator, &SIMT, 300)),
         trial("every case on the variants for sm_80", long, |emulator| both_orders(emulator, &AMPERE, 300)),
