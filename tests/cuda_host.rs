@@ -24,6 +24,9 @@ mod driver;
 #[cfg(feature = "cuda")]
 #[path = "cuda_host/emulated.rs"]
 mod emulated;
+#[cfg(feature = "cuda")]
+#[path = "cuda_host/waits.rs"]
+mod waits;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 

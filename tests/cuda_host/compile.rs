@@ -8,6 +8,8 @@ use trifuse::Error;
 use trifuse::backends::cuda::jit::{Arch, Source, Unit, resources};
 use trifuse::backends::cuda::{Cache, Entry, TensorCores, catalogue, nvrtc_version};
 
+use super::waits;
+
 /// `part` of every folder of NVIDIA's in `.cuda`, where `./check` installs.
 pub fn python_folders(part: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cuda/lib");
@@ -292,9 +294,10 @@ pub fn trials() -> Vec<Trial> {
                 let shown = instruction.map(|instruction| format!(": {instruction}")).unwrap_or_default();
                 let body = move || {
                     frugal(&unit, arch);
-                    if let Some(instruction) = instruction {
+                    if shows.is_none() && (instruction.is_some() || arch == Arch(90)) {
                         let code = disassemble(&compile(&unit, arch).unwrap().cubin);
-                        assert!(code.contains(instruction), "no {instruction} in {}", unit.name);
+                        assert!(instruction.is_none_or(|instruction| code.contains(instruction)), "no {instruction:?} in {}", unit.name);
+                        assert_eq!(waits::ahead(&code), [], "{}: in front of the wait for the launch before", unit.name);
                     }
                 };
                 trials.push(trial(&format!("{name}{shown}"), lacks, Box::new(body)));
@@ -330,6 +333,18 @@ pub fn trials() -> Vec<Trial> {
             {
                 assert!(hopper.contains(instruction), "{instruction}");
             }
+        }),
+    ));
+    let late = r#"
+        #include "ptx/grid.cuh"
+        extern "C" __global__ void probe(const float *from, float *to) { float value = from[0]; grid_wait(); to[0] = value; }
+    "#;
+    trials.push(trial(
+        "compile: what is read in front of a wait is found",
+        shows,
+        Box::new(|| {
+            let code = disassemble(&compile(&probe_unit(late), Arch(90)).unwrap().cubin);
+            assert!(matches!(waits::ahead(&code)[..], [("probe", load)] if load.starts_with("LDG.E ")), "{code}");
         }),
     ));
     trials.push(trial(
