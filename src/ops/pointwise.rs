@@ -84,8 +84,8 @@ pub enum Kind {
     /// its length in the page table counts them. Rows for which a sequence is too short go nowhere; one of several rows for one place is there
     /// afterwards. A cache of keys and values in one, `columns` of them a token, takes both from rows `[q | k | v]` at once.
     ///
-    /// What reads a written place as another position of a sequence, in the launch behind, may find there what was before: a page that is shared
-    /// is not appended to.
+    /// What reads a written place as another position of a sequence, in a launch behind that is not waited for, may find there what was before: a
+    /// page that is shared is not appended to.
     Append {
         /// Of the page table and the pool, which is y.
         cache: PageShape,
