@@ -7,10 +7,17 @@ use super::math::vectorised;
 
 /// A type that operands may have.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// Widens exactly; both of one length.
-    fn widen(src: &[Self], dst: &mut [f32]);
+    /// The value, exactly. Always inline, and without branches, so that loops over it become vector code.
+    fn value(self) -> f32;
     /// Rounds to nearest, ties to even; both of one length.
     fn narrow(src: &[f32], dst: &mut [Self]);
+    /// Widens exactly; both of one length.
+    fn widen(src: &[Self], dst: &mut [f32]) {
+        vectorised(
+            #[inline(always)]
+            || dst.iter_mut().zip(src).for_each(|(wide, narrow)| *wide = narrow.value()),
+        );
+    }
     /// The elements themselves, where they are f32 and need no widening.
     fn as_f32(src: &[Self]) -> Option<&[f32]> {
         let _ = src;
@@ -19,8 +26,9 @@ pub trait Element: bytemuck::Pod + Send + Sync {
 }
 
 impl Element for f32 {
-    fn widen(src: &[f32], dst: &mut [f32]) {
-        dst.copy_from_slice(src);
+    #[inline(always)]
+    fn value(self) -> f32 {
+        self
     }
 
     fn narrow(src: &[f32], dst: &mut [f32]) {
@@ -33,15 +41,9 @@ impl Element for f32 {
 }
 
 impl Element for f16 {
-    fn widen(src: &[f16], dst: &mut [f32]) {
-        vectorised(
-            #[inline(always)]
-            || {
-                for (wide, narrow) in dst.iter_mut().zip(src) {
-                    *wide = widen_f16(narrow.to_bits());
-                }
-            },
-        );
+    #[inline(always)]
+    fn value(self) -> f32 {
+        widen_f16(self.to_bits())
     }
 
     fn narrow(src: &[f32], dst: &mut [f16]) {
@@ -50,16 +52,10 @@ impl Element for f16 {
 }
 
 impl Element for bf16 {
-    fn widen(src: &[bf16], dst: &mut [f32]) {
-        // A plain shift, which the compiler turns into vector code; the crate's own keeps apart signalling NaNs.
-        vectorised(
-            #[inline(always)]
-            || {
-                for (wide, narrow) in dst.iter_mut().zip(src) {
-                    *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
-                }
-            },
-        );
+    /// A plain shift; the crate's own keeps apart signalling NaNs.
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 
     fn narrow(src: &[f32], dst: &mut [bf16]) {
@@ -70,10 +66,11 @@ impl Element for bf16 {
 /// The value of a binary16, without branches: rows are short, and a call for each would cost as much as the work.
 #[inline(always)]
 fn widen_f16(bits: u16) -> f32 {
-    // As an f32 the exponent is 112 too small, and a product by 2¹¹² is exact, also for numbers below the normal range.
-    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
+    // Its sign repeated above it, the number moves to the places of an f32, whose exponent is 112 too small: a product by 2¹¹² is exact, also for numbers
+    // below the normal range.
+    let finite = f32::from_bits((i32::from(bits as i16) << 13) as u32 & 0x8fff_e000) * f32::from_bits(0x7780_0000);
     let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(magnitude.to_bits() | special | u32::from(bits & 0x8000) << 16)
+    f32::from_bits(finite.to_bits() | special)
 }
 
 /// Rounds `values` to the type `T` and back.

@@ -3,6 +3,8 @@
 
 use pulp::{Simd, WithSimd};
 
+use super::element::Element;
+
 /// Up to this many rows are few.
 pub const FEW_ROWS: usize = 8;
 /// Running sums of a dot product: they hide the latency of the multiply-add.
@@ -22,47 +24,73 @@ pub unsafe fn product(
     (b, b_strides): (*const f32, [usize; 2]),
     factor: f32,
 ) {
-    let arch = pulp::Arch::new();
+    let [stride, columns] = b_strides;
+    if stride == 1 {
+        // SAFETY: as this function's contract.
+        return unsafe { dots([m, n, k], dst, accumulate, a, (b, columns), factor) };
+    }
+    let (arch, all) = (pulp::Arch::new(), Places { n, k, dst, a, b: (b, stride), factor, accumulate });
     let mut i = 0;
     while i < m {
         // SAFETY: row i lies inside both.
-        let (dst, a) = unsafe { ((dst.0.add(i * dst.1), dst.1), (a.0.add(i * a.1), a.1)) };
-        let places = Places { n, k, dst, a, b, factor, accumulate };
-        i += match (b_strides, m - i) {
-            ([1, stride], 1) => arch.dispatch(Dots::<1> { places, stride }),
-            ([1, stride], 2 | 3) => arch.dispatch(Dots::<2> { places, stride }),
-            ([1, stride], _) => arch.dispatch(Dots::<4> { places, stride }),
-            ([stride, _], 1) => arch.dispatch(Sums::<1> { places, stride }),
-            ([stride, _], _) => arch.dispatch(Sums::<2> { places, stride }),
+        let places = unsafe { all.below(i) };
+        i += if m - i == 1 { arch.dispatch(Sums::<1>(places)) } else { arch.dispatch(Sums::<2>(places)) };
+    }
+}
+
+/// The same with contiguous columns of B, of any type: they are widened on their way, and never stored.
+///
+/// # Safety
+/// As [`product`], columns the given number of elements apart.
+pub unsafe fn dots<B: Element>([m, n, k]: [usize; 3], dst: (*mut f32, usize), accumulate: bool, a: (*const f32, usize), b: (*const B, usize), factor: f32) {
+    let (arch, all) = (pulp::Arch::new(), Places { n, k, dst, a, b, factor, accumulate });
+    let mut i = 0;
+    while i < m {
+        // SAFETY: row i lies inside both.
+        let places = unsafe { all.below(i) };
+        i += match m - i {
+            1 => arch.dispatch(Dots::<B, 1>(places)),
+            2 | 3 => arch.dispatch(Dots::<B, 2>(places)),
+            _ => arch.dispatch(Dots::<B, 4>(places)),
         };
     }
 }
 
 /// The operands, from the first of the rows that are computed together.
 #[derive(Clone, Copy)]
-struct Places {
+struct Places<B> {
     n: usize,
     k: usize,
     dst: (*mut f32, usize),
     a: (*const f32, usize),
-    b: *const f32,
+    b: (*const B, usize),
     factor: f32,
     accumulate: bool,
 }
 
-impl Places {
+impl<B> Places<B> {
+    /// From row `i` on.
+    ///
+    /// # Safety
+    /// A and the result have that row.
+    unsafe fn below(self, i: usize) -> Self {
+        // SAFETY: as this function's contract.
+        let (dst, a) = unsafe { (self.dst.0.add(i * self.dst.1), self.a.0.add(i * self.a.1)) };
+        Self { dst: (dst, self.dst.1), a: (a, self.a.1), ..self }
+    }
+
     /// Row `i` of A.
     #[inline(always)]
     fn a<'a>(&self, i: usize) -> &'a [f32] {
-        // SAFETY: only `product` makes this type, whose caller answers for the pointers.
+        // SAFETY: only `product` and `dots` make this type, whose callers answer for the pointers.
         unsafe { std::slice::from_raw_parts(self.a.0.add(i * self.a.1), self.k) }
     }
 
-    /// `len` values of B from row or column `at` on, `stride` apart.
+    /// `len` values of B from row or column `at` on.
     #[inline(always)]
-    fn b<'a>(&self, at: usize, stride: usize, len: usize) -> &'a [f32] {
+    fn b<'a>(&self, at: usize, len: usize) -> &'a [B] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts(self.b.add(at * stride), len) }
+        unsafe { std::slice::from_raw_parts(self.b.0.add(at * self.b.1), len) }
     }
 
     /// Row `i` of the result.
@@ -73,41 +101,53 @@ impl Places {
     }
 }
 
-/// `M` rows against columns of B: dot products.
-struct Dots<const M: usize> {
-    places: Places,
-    stride: usize,
+/// A register full of values.
+#[inline(always)]
+fn load<S: Simd, B: Element>(simd: S, values: &[B]) -> S::f32s {
+    let mut wide = simd.splat_f32s(0.0);
+    for (wide, value) in bytemuck::cast_slice_mut(std::slice::from_mut(&mut wide)).iter_mut().zip(values) {
+        *wide = value.value();
+    }
+    wide
 }
 
-impl<const M: usize> WithSimd for Dots<M> {
+/// `M` rows against columns of B: dot products.
+struct Dots<B, const M: usize>(Places<B>);
+
+impl<B: Element, const M: usize> WithSimd for Dots<B, M> {
     type Output = usize;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> usize {
-        let Self { places, stride } = self;
-        let rows: [_; M] = std::array::from_fn(|i| S::as_simd_f32s(places.a(i)));
+        let Self(places) = self;
+        let lanes = size_of::<S::f32s>() / size_of::<f32>();
+        let rows: [_; M] = std::array::from_fn(
+            #[inline(always)]
+            |i| S::as_simd_f32s(places.a(i)),
+        );
         for j in 0..places.n {
-            let (column, column_rest) = S::as_simd_f32s(places.b(j, stride, places.k));
+            let (column, column_rest) = places.b(j, places.k).split_at(places.k / lanes * lanes);
             let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
-            let whole = column.len() / WAYS * WAYS;
+            let whole = column.len() / (WAYS * lanes) * WAYS;
             for at in (0..whole).step_by(WAYS) {
-                let column: &[S::f32s] = &column[at..at + WAYS];
-                for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
-                    let row = &row[at..at + WAYS];
-                    for way in 0..WAYS {
-                        sums[way] = simd.mul_add_e_f32s(column[way], row[way], sums[way]);
+                let column = &column[at * lanes..][..WAYS * lanes];
+                for way in 0..WAYS {
+                    let value = load(simd, &column[way * lanes..][..lanes]);
+                    for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
+                        sums[way] = simd.mul_add_e_f32s(value, row[at + way], sums[way]);
                     }
                 }
             }
-            for at in whole..column.len() {
+            for (values, at) in column[whole * lanes..].chunks_exact(lanes).zip(whole..) {
+                let value = load(simd, values);
                 for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
-                    sums[0] = simd.mul_add_e_f32s(column[at], row[at], sums[0]);
+                    sums[0] = simd.mul_add_e_f32s(value, row[at], sums[0]);
                 }
             }
             for (i, (sums, (_, row_rest))) in sums.into_iter().zip(&rows).enumerate() {
                 let [a, b, c, d] = sums;
                 let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
-                let rest: f32 = column_rest.iter().zip(*row_rest).map(|(a, b)| a * b).sum();
+                let rest: f32 = column_rest.iter().zip(*row_rest).map(|(b, a)| b.value() * a).sum();
                 let value = &mut places.dst(i)[j];
                 *value = places.factor * (sum + rest) + if places.accumulate { *value } else { 0.0 };
             }
@@ -117,26 +157,23 @@ impl<const M: usize> WithSimd for Dots<M> {
 }
 
 /// `M` rows against rows of B: sums of multiples of them.
-struct Sums<const M: usize> {
-    places: Places,
-    stride: usize,
-}
+struct Sums<const M: usize>(Places<f32>);
 
 impl<const M: usize> WithSimd for Sums<M> {
     type Output = usize;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> usize {
-        let Self { places, stride } = self;
+        let Self(places) = &self;
         if !places.accumulate {
             (0..M).for_each(|i| places.dst(i).fill(0.0));
         }
         let whole = places.k / ADDED * ADDED;
         for j in (0..whole).step_by(ADDED) {
-            self.add::<S, ADDED>(simd, j, stride);
+            self.add::<S, ADDED>(simd, j);
         }
         for j in whole..places.k {
-            self.add::<S, 1>(simd, j, stride);
+            self.add::<S, 1>(simd, j);
         }
         M
     }
@@ -145,9 +182,9 @@ impl<const M: usize> WithSimd for Sums<M> {
 impl<const M: usize> Sums<M> {
     /// Adds the multiples of `N` rows of B from row `j` on.
     #[inline(always)]
-    fn add<S: Simd, const N: usize>(&self, simd: S, j: usize, stride: usize) {
-        let places = &self.places;
-        let rows: [_; N] = std::array::from_fn(|step| S::as_simd_f32s(places.b(j + step, stride, places.n)));
+    fn add<S: Simd, const N: usize>(&self, simd: S, j: usize) {
+        let Self(places) = self;
+        let rows: [_; N] = std::array::from_fn(|step| S::as_simd_f32s(places.b(j + step, places.n)));
         for i in 0..M {
             let factors: [f32; N] = std::array::from_fn(|step| places.factor * places.a(i)[j + step]);
             let wide = factors.map(|factor| simd.splat_f32s(factor));

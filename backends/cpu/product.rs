@@ -6,8 +6,6 @@ use super::memory::View;
 
 /// Columns that are widened at a time: a tile of them stays in the second-level cache.
 const DEPTH: usize = 512;
-/// Rows of w that are widened at a time where x has few.
-const FEW_WEIGHTS: usize = 8;
 
 /// Rows of an operand: `stride` elements from row to row, the first at `start`.
 pub struct Rows<T> {
@@ -62,7 +60,7 @@ impl<T: Element> Rows<T> {
 
 /// How much scratch memory [`tile`] needs for `m` rows of x and `n` of w, `k` long.
 pub const fn scratch_len(m: usize, n: usize, k: usize) -> usize {
-    if m <= FEW_ROWS { m * k + FEW_WEIGHTS * DEPTH } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
+    if m <= FEW_ROWS { m * k } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
 }
 
 /// `out[i, j] = Σ_k x[i, k] · w[j, k]`, `out` packed `[m, n]`.
@@ -75,26 +73,11 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
         return;
     }
     if m <= FEW_ROWS {
-        // SAFETY: one row inside the view stands for all; as this function's contract.
-        let w_first = unsafe { w.row(0, k) };
-        let (wide, chunk) = scratch.split_at_mut(m * k);
-        // SAFETY: as this function's contract; the panels are packed.
+        let wide = &mut scratch[..m * k];
+        // SAFETY: as this function's contract; one row inside the view stands for all.
         unsafe {
             x.widen(m, k, wide);
-            if let Some(w_first) = W::as_f32(w_first) {
-                multiply([m, n, k], out, false, (wide.as_ptr(), k), (w_first.as_ptr(), w.stride));
-                return;
-            }
-            // A few rows of weights at a time, so that they are still in the first-level cache when they are used.
-            for j in (0..n).step_by(FEW_WEIGHTS) {
-                let rows = FEW_WEIGHTS.min(n - j);
-                for at in (0..k).step_by(DEPTH) {
-                    let depth = DEPTH.min(k - at);
-                    w.from(j, at).widen(rows, depth, chunk);
-                    let (x, w) = ((wide[at..].as_ptr(), [k, 1]), (chunk.as_ptr(), [1, depth]));
-                    gemm([m, rows, depth], out[j..].as_mut_ptr(), [n, 1], at > 0, x, w, 1.0);
-                }
-            }
+            few_rows::dots([m, n, k], (out.as_mut_ptr(), n), false, (wide.as_ptr(), k), (w.row(0, k).as_ptr(), w.stride), 1.0);
         }
         return;
     }
