@@ -134,12 +134,13 @@ mod tests {
 
     #[test]
     fn every_narrow_number_is_widened_exactly() {
-        let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
-        let brains: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
-        let mut wide = vec![0.0; halves.len()];
-        f16::widen(&halves, &mut wide);
-        assert!(wide.iter().zip(&halves).all(|(a, b)| a.to_bits() == b.to_f32().to_bits() || (a.is_nan() && b.is_nan())));
-        bf16::widen(&brains, &mut wide);
-        assert!(wide.iter().zip(&brains).all(|(a, b)| a.to_bits() == b.to_f32().to_bits() || (a.is_nan() && b.is_nan())));
+        fn check<T: Element>(all: Vec<T>, exact: impl Fn(T) -> f32) {
+            let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+            let mut wide = vec![0.0; all.len()];
+            T::widen(&all, &mut wide);
+            assert!(wide.into_iter().zip(all).all(|(wide, narrow)| same(wide, exact(narrow)) && same(narrow.value(), exact(narrow))));
+        }
+        check((0..=u16::MAX).map(f16::from_bits).collect(), f16::to_f32);
+        check((0..=u16::MAX).map(bf16::from_bits).collect(), bf16::to_f32);
     }
 }
