@@ -34,6 +34,10 @@ pub trait Device: Sized + Send + Sync + 'static {
     }
     /// Tells buffers apart: equal for clones, different for any two that live at once.
     fn buffer_id(buffer: &Self::Buffer) -> usize;
+    /// Whether work of this device may use `buffer`: every one where all devices work in the host's memory, elsewhere its own.
+    fn owns(&self, _buffer: &Self::Buffer) -> bool {
+        true
+    }
     /// Copies `src` to the start of `dst`. The bytes are taken before the call returns.
     fn write(&self, queue: &mut Self::Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()>;
     /// Copies the start of `src` to the whole of `dst`, after all earlier work of the queue. Blocks.

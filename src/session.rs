@@ -7,7 +7,7 @@ use crate::backend::Kernel;
 use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
-use crate::ops::{Op, check};
+use crate::ops::{Op, check, strange};
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
 ///
@@ -127,6 +127,7 @@ impl<D: Device> Session<D> {
     /// Copies `bytes` to the start of `dst`.
     pub fn write(&mut self, dst: &Slice<D>, bytes: &[u8]) -> Result<()> {
         self.outside_capture("write")?;
+        self.own("write", dst)?;
         ensure(bytes.len() as u64 <= dst.len, "write", &format!("at most {} bytes", dst.len), bytes.len())?;
         self.device.write(&mut self.queue, dst, bytes)
     }
@@ -139,6 +140,7 @@ impl<D: Device> Session<D> {
     /// The elements of `src`, after all earlier work. Blocks.
     pub fn download<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&mut self, src: &Slice<D>) -> Result<Vec<T>> {
         self.outside_capture("read")?;
+        self.own("read", src)?;
         let size = size_of::<T>() as u64;
         let count = src.len.checked_div(size).unwrap_or(0);
         ensure(count * size == src.len, "download", &format!("a multiple of {size} bytes"), src.len)?;
@@ -153,6 +155,7 @@ impl<D: Device> Session<D> {
     /// Slices of one buffer, a `dst` that is shorter, and offsets or a length that are no multiples of 4 bytes.
     pub fn copy(&mut self, src: &Slice<D>, dst: &Slice<D>) -> Result<()> {
         self.outside_capture("copy")?;
+        [src, dst].into_iter().try_for_each(|slice| self.own("copy", slice))?;
         ensure(D::buffer_id(&src.buffer) != D::buffer_id(&dst.buffer), "copy", "two buffers", "one buffer")?;
         ensure(src.len <= dst.len, "copy", &format!("at most {} bytes", dst.len), src.len)?;
         let words = [src.offset, dst.offset, src.len].iter().all(|bytes| bytes % 4 == 0);
@@ -195,6 +198,7 @@ impl<D: Device> Session<D> {
     /// Replaces index data; captured graphs see it at their next replay.
     pub fn update_index<H: HostIndex>(&mut self, index: &Index<H, D>, host: &H) -> Result<()> {
         self.outside_capture("update_index")?;
+        self.own(H::NAME, index.slice())?;
         index.update(&self.device, &mut self.queue, host)
     }
 
@@ -212,6 +216,7 @@ impl<D: Device> Session<D> {
     /// Replaces what [`indices`](Self::indices) made, in one copy.
     pub fn update_indices<H: HostIndex>(&mut self, indices: &[Index<H, D>], hosts: &[H]) -> Result<()> {
         self.outside_capture("update_indices")?;
+        indices.iter().try_for_each(|index| self.own(H::NAME, index.slice()))?;
         Index::update_packed(&*self.device, &mut self.queue, indices, hosts)
     }
 
@@ -224,6 +229,7 @@ impl<D: Device> Session<D> {
     /// As [`update_indices`](Self::update_indices), from memory that the device copies from on its own. Does not block.
     pub fn update_indices_pinned<H: HostIndex>(&mut self, indices: &[Index<H, D>], pinned: &Pinned<H, D>) -> Result<()> {
         self.outside_capture("update_indices_pinned")?;
+        indices.iter().map(Index::slice).chain([pinned.slice()]).try_for_each(|slice| self.own(H::NAME, slice))?;
         Index::update_pinned(&*self.device, &mut self.queue, indices, pinned)
     }
 
@@ -233,12 +239,14 @@ impl<D: Device> Session<D> {
     /// No device memory; no adapter to repeat.
     pub fn repeat_codes(&mut self, codes: &Index<Codes, D>, adapters: u32, first: u32) -> Result<Index<Codes, D>> {
         self.outside_capture("repeat_codes")?;
+        self.own(Codes::NAME, codes.slice())?;
         codes.repeated(&self.device, &mut self.queue, adapters, first)
     }
 
     /// Replaces the codes of the adapter in `slot`.
     pub fn update_adapter(&mut self, codes: &Index<Codes, D>, slot: u32, adapter: &AdapterCodes) -> Result<()> {
         self.outside_capture("update_adapter")?;
+        self.own(Codes::NAME, codes.slice())?;
         codes.update_adapter(&self.device, &mut self.queue, slot, adapter)
     }
 
@@ -278,7 +286,7 @@ impl<D: Device> Session<D> {
         D: Kernel<O>,
     {
         ensure(plan.session == self.id, "plan", "one made by this session", "another session's")?;
-        check(&plan.op, args)?;
+        check(&*self.device, &plan.op, args)?;
         if let Some(buffers) = &mut self.recording {
             buffers.push(plan.workspace.buffer.clone());
             plan.op.operands(args, &mut |operand| buffers.push(operand.slice.buffer.clone()))?;
@@ -332,8 +340,9 @@ impl<D: Device> Session<D> {
         D: Kernel<O>,
     {
         ensure(plan.session == self.id, "plan", "one made by this session", "another session's")?;
-        check(&plan.op, args)?;
+        check(&*self.device, &plan.op, args)?;
         let bytes = D::prepared_bytes(&plan.inner);
+        self.own("prepared", prepared)?;
         ensure(prepared.len == bytes, "prepared", &format!("{bytes} bytes"), prepared.len)?;
         if let Some(buffers) = &mut self.recording {
             buffers.push(prepared.buffer.clone());
@@ -341,6 +350,11 @@ impl<D: Device> Session<D> {
         }
         // SAFETY: `check` accepted the operands; `prepared` is as large as the plan asks for, and the queue runs in order.
         unsafe { self.device.prepare(&mut self.queue, &plan.inner, prepared, args) }
+    }
+
+    /// Refuses memory of another device: its work would end up in whatever this one has there.
+    fn own(&self, what: &str, slice: &Slice<D>) -> Result<()> {
+        if self.device.owns(&slice.buffer) { Ok(()) } else { Err(strange(what)) }
     }
 
     fn outside_capture(&self, what: &str) -> Result<()> {

@@ -193,7 +193,7 @@ mod tests {
             residual: Some(drawn(OP.tokens * OP.d_out)),
             y: slice(OP.tokens * OP.d_out),
         };
-        crate::ops::check(&OP, &args).unwrap();
+        crate::ops::check(&device, &OP, &args).unwrap();
         let plan = Plan { op: OP, blocking: Blocking::new(&OP, bytes).unwrap() };
         let needed = <Cpu as Kernel<FusedMlp>>::workspace_bytes(&plan);
         assert!(needed <= bytes);

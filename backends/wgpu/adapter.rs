@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use super::buffer::number;
 use super::fault::Faults;
 use super::pipeline::Cache;
 use super::{Buffer, Wgpu};
@@ -39,6 +40,7 @@ impl Wgpu {
         let (raw, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(|error| Error::device("opening the device", error))?;
         let faults = Faults::watch(&raw);
         Ok(Self {
+            number: number(),
             limits: raw.limits(),
             caps,
             raw,

@@ -19,6 +19,14 @@ const MAPPING: Duration = Duration::from_secs(10);
 pub struct Buffer {
     pub(super) raw: wgpu::Buffer,
     pub(super) id: usize,
+    /// The number of its device.
+    pub(super) owner: usize,
+}
+
+/// A number that nothing else in the process has.
+pub(super) fn number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The immediates of `patch.wgsl`.
@@ -36,11 +44,6 @@ pub(super) fn patch_source() -> Source {
 impl Buffer {
     /// Bytes of a word: what wgpu sizes, copies and binds in.
     pub(super) const WORD: u64 = 4;
-
-    pub(super) fn new(raw: wgpu::Buffer) -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(1);
-        Self { raw, id: NEXT.fetch_add(1, Ordering::Relaxed) }
-    }
 }
 
 impl Wgpu {
@@ -57,10 +60,15 @@ impl Wgpu {
             Err(wgpu::Error::OutOfMemory { .. }) => {
                 // What was dropped is given back only once the work that named it is done.
                 self.poll("allocating", None)?;
-                self.create(size, usage).map(Buffer::new).map_err(|error| Self::refused(error, bytes, "one buffer"))
+                self.create(size, usage).map(|raw| self.buffer(raw)).map_err(|error| Self::refused(error, bytes, "one buffer"))
             }
-            other => other.map(Buffer::new).map_err(|error| Self::refused(error, bytes, "one buffer")),
+            other => other.map(|raw| self.buffer(raw)).map_err(|error| Self::refused(error, bytes, "one buffer")),
         }
+    }
+
+    /// `raw`, which this device made, with a number of its own.
+    pub(super) fn buffer(&self, raw: wgpu::Buffer) -> Buffer {
+        Buffer { raw, id: number(), owner: self.number }
     }
 
     pub(super) fn create(&self, size: u64, usage: wgpu::BufferUsages) -> std::result::Result<wgpu::Buffer, wgpu::Error> {

@@ -28,6 +28,10 @@ impl Device for Wgpu {
         buffer.id
     }
 
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.owner == self.number
+    }
+
     fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
         queue.outside_capture("write")?;
         self.upload(queue, dst, src)

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Buffer, Queue, Wgpu};
+use super::{Queue, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result};
 
@@ -48,7 +48,7 @@ impl Mark {
         let second = wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT;
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let failed = |error| Error::device("reading a mark", error);
-        let ticks = Buffer::new(device.create(second + 8, usage).map_err(failed)?);
+        let ticks = device.buffer(device.create(second + 8, usage).map_err(failed)?);
         let resolve = || {
             let mut encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: None });
             encoder.resolve_query_set(first, 0..1, &ticks.raw, 0);

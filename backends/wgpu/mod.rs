@@ -52,6 +52,8 @@ use pipeline::Cache;
 
 /// A device that wgpu reaches through Vulkan.
 pub struct Wgpu {
+    /// No other device of the process has it: what wgpu numbers, it numbers from the same start for each.
+    number: usize,
     raw: wgpu::Device,
     queue: wgpu::Queue,
     caps: Caps,

@@ -126,13 +126,17 @@ impl<'a, D: Device> Operand<'a, D> {
     }
 }
 
-/// Checks `args` against `op`: the descriptor, sizes, alignment, and that nothing written overlaps anything else.
-pub fn check<O: Op, D: Device>(op: &O, args: &O::Args<D>) -> Result<()> {
+/// Checks `args` against `op`: the descriptor, sizes, alignment, that all lie in memory of `device`, and that nothing written overlaps anything
+/// else.
+pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<()> {
     op.validate()?;
     let mut operands = Vec::new();
     op.operands(args, &mut |operand| operands.push(operand))?;
     for operand in &operands {
         let subject = || format!("{}: {}", O::NAME, operand.name);
+        if !device.owns(&operand.slice.buffer) {
+            return Err(strange(subject()));
+        }
         if operand.slice.len < operand.span() {
             return Err(Error::invalid(subject(), format!("at least {} bytes", operand.span()), format!("{} bytes", operand.slice.len)));
         }
@@ -148,6 +152,11 @@ pub fn check<O: Op, D: Device>(op: &O, args: &O::Args<D>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What memory of another device is refused with.
+pub(crate) fn strange(subject: impl Into<String>) -> Error {
+    Error::invalid(subject, "memory of this session's device", "another device's")
 }
 
 /// `Err` unless `present` is what the descriptor's flag says.

@@ -136,7 +136,7 @@ fn answer(op: &Attention, host: &Host, device: &Wgpu, groups: Option<u64>) -> Ve
     plan.groups = groups.unwrap_or(plan.groups);
     let len = <Wgpu as Kernel<Attention>>::workspace_bytes(&plan);
     let workspace = Slice { buffer: device.alloc(len).unwrap(), offset: 0, len };
-    crate::ops::check(op, &args).unwrap();
+    crate::ops::check(device, op, &args).unwrap();
     // SAFETY: the operands were checked, the workspace is of the size asked for and this launch's own.
     unsafe { <Wgpu as Kernel<Attention>>::launch(device, queue, &plan, &workspace, &args) }.unwrap();
     let mut bytes = download(device, queue, &args.o);

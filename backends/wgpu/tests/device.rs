@@ -53,6 +53,13 @@ fn buffers_have_their_own_numbers() {
 }
 
 #[test]
+fn a_device_owns_what_it_made() {
+    let [one, other] = [open(), open()];
+    let (own, theirs) = (one.alloc(4).unwrap(), other.alloc(4).unwrap());
+    assert!(one.owns(&own) && other.owns(&theirs) && !one.owns(&theirs) && !other.owns(&own));
+}
+
+#[test]
 fn too_much_memory_is_an_error_and_leaves_the_device_usable() {
     let device = open();
     let mut queue = device.queue().unwrap();

@@ -33,7 +33,7 @@ where
     Wgpu: Kernel<O>,
 {
     let plan = device.plan(op, variant)?;
-    check(op, args)?;
+    check(device, op, args)?;
     let bytes = <Wgpu as Kernel<O>>::workspace_bytes(&plan);
     let workspace = Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes };
     // SAFETY: the operands were checked, the workspace is of the size asked for and this launch's own.

@@ -183,6 +183,10 @@ impl<H: HostIndex, D: Device> Pinned<H, D> {
         Ok(Self { shapes: hosts.iter().map(HostIndex::shape).collect(), slice })
     }
 
+    pub(crate) fn slice(&self) -> &Slice<D> {
+        &self.slice
+    }
+
     /// Bytes of the host's memory.
     pub fn bytes(&self) -> u64 {
         self.slice.len
