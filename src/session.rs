@@ -108,6 +108,7 @@ impl<D: Device> Session<D> {
     /// # Errors
     /// Values that are no whole rows, a stride below `columns`; no device memory.
     pub fn upload_rows<T: bytemuck::NoUninit>(&mut self, values: &[T], columns: u64, stride: u64) -> Result<Slice<D>> {
+        ensure(size_of::<T>() > 0, "upload_rows", "values of at least one byte", "a type of none")?;
         let rows = (values.len() as u64).checked_div(columns).unwrap_or(0);
         ensure(rows * columns == values.len() as u64, "upload_rows", &format!("whole rows of {columns} values"), format!("{} values", values.len()))?;
         ensure(stride >= columns, "upload_rows: stride", &format!("at least {columns}, the values of a row"), stride)?;

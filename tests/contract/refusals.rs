@@ -87,6 +87,7 @@ fn long_copies<B: Backend>(device: &Arc<B>) -> Result<()> {
     session.write(&part, &[3; 2])?;
     refused("elements that are not whole", session.download::<u64>(&part));
     refused("elements of no size", session.download::<()>(&part));
+    refused("rows of no size", session.upload_rows(&[(), ()], 1, 2));
     assert_eq!(session.read(&whole)?, [1, 1, 1, 1, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
     Ok(())
 }
