@@ -13,16 +13,15 @@ fn parent(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).into()
 }
 
-/// A temporary name beside `path`, with the permissions of an ordinary file or folder (`mode`, less the umask).
-fn temporary<T>(path: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
+/// A temporary name in `folder` for what is to be `path`, with the permissions of an ordinary file or folder (`mode`, less the umask).
+fn temporary<T>(path: &Path, folder: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".trifuse-");
     #[cfg(unix)]
     builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode));
     #[cfg(not(unix))]
     let _ = mode;
-    let folder = parent(path);
-    make(&builder, &folder).map_err(|error| {
+    make(&builder, folder).map_err(|error| {
         // Of what the system says the kind alone: the rest names the temporary file, which nobody asked for.
         let told = match error.kind() {
             kind if !folder.is_dir() => std::io::Error::new(kind, format!("there is no folder {}", folder.display())),
@@ -39,7 +38,7 @@ fn temporary_file(path: &Path) -> Result<NamedTempFile> {
     // Such as `/dev/stdout` where that is a file: the link would go, and every other program that uses it would miss it.
     let open = path.read_link().is_ok_and(|target| parent(path).join(target).starts_with("/proc"));
     ensure(!open, &path.display().to_string(), "the name of a file", "a link to one that is open")?;
-    temporary(path, 0o666, |builder, folder| builder.tempfile_in(folder))
+    temporary(path, &parent(path), 0o666, |builder, folder| builder.tempfile_in(folder))
 }
 
 /// Makes a rename survive a loss of power. Only Unix can open a folder for that.
@@ -60,6 +59,7 @@ pub fn is_special(path: &Path) -> bool {
 /// # Errors
 /// A folder of that name; what the system refuses.
 pub fn check_file(path: &Path) -> Result<()> {
+    ensure(path != Path::new("-"), "-", "the name of a file, as ./- for one of that name", "what elsewhere stands for standard output")?;
     ensure(!path.is_dir(), &path.display().to_string(), "the name of a file", "a folder")?;
     if is_special(path) {
         return Ok(());
@@ -127,7 +127,8 @@ pub fn make_folder(path: &Path) -> Result<()> {
     })
 }
 
-/// Fills a folder under a temporary name beside `path`, then renames it.
+/// Fills a folder under a temporary name beside `path`, then renames it. An empty folder that is there stays the one it is, as it may be a link,
+/// a mounted disk, or where a shell stands: it is filled by a folder in it, whose contents are then moved up.
 ///
 /// # Errors
 /// A `path` that is there already and not an empty folder; what `fill` returns; what the system refused. Nothing is
@@ -140,13 +141,34 @@ pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Resu
     if let Some(found) = taken {
         return Err(Error::invalid(path.display().to_string(), "a folder that does not exist yet, or an empty one", found));
     }
-    let temporary = temporary(path, 0o777, |builder, folder| builder.tempdir_in(folder))?;
+    let there = path.is_dir();
+    let beside = if there { path.into() } else { parent(path) };
+    let temporary = temporary(path, &beside, 0o777, |builder, folder| builder.tempdir_in(folder))?;
     fill(temporary.path())?;
     sync_folder(temporary.path())?;
+    if there {
+        move_all(temporary.path(), path).map_err(Error::io(path, "write"))?;
+        return sync_folder(path);
+    }
     std::fs::rename(temporary.path(), path).map_err(Error::io(path, "write"))?;
     // It has its final name now, so there is nothing left to remove.
     let _ = temporary.keep();
     sync_folder(&parent(path))
+}
+
+/// Moves everything in `from` to `to`, or nothing.
+fn move_all(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut moved = Vec::new();
+    for entry in std::fs::read_dir(from)? {
+        let name = entry?.file_name();
+        if let Err(error) = std::fs::rename(from.join(&name), to.join(&name)) {
+            // What cannot go back either stays: the first fault is the one to tell.
+            moved.iter().for_each(|name| drop(std::fs::rename(to.join(name), from.join(name))));
+            return Err(error);
+        }
+        moved.push(name);
+    }
+    Ok(())
 }
 
 /// Checks that `name` can be one folder below another on any system: bundles come from outside, and an adapter
@@ -268,6 +290,36 @@ mod tests {
         assert!(write_folder(&path.join("x"), fill).unwrap_err().to_string().contains("something else"));
         assert!(write_folder(&path.join("none/x"), fill).unwrap_err().to_string().contains("there is no folder"));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_empty_folder_is_filled_and_not_replaced() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("out"), folder.path().join("link"));
+        std::fs::create_dir(&path).unwrap();
+        symlink(&path, &link).unwrap();
+        let before = std::fs::metadata(&path).unwrap().ino();
+        let fill = |at: &Path| ["x", "y"].iter().try_for_each(|name| std::fs::write(at.join(name), name)).map_err(Error::io(at, "write"));
+        assert!(write_folder(&link, |at| fill(at).and(Err(Error::input(at, "no")))).is_err());
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+        write_folder(&link, fill).unwrap();
+        assert_eq!((std::fs::metadata(&path).unwrap().ino(), link.read_link().unwrap()), (before, path.clone()));
+        assert_eq!((std::fs::read(path.join("y")).unwrap(), std::fs::read_dir(&path).unwrap().count()), (b"y".to_vec(), 2));
+        assert!(matches!(write_folder(&link, fill), Err(Error::Invalid { .. })));
+    }
+
+    #[test]
+    fn what_cannot_be_moved_whole_is_not_moved_in_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        for place in [from.join("a"), from.join("b"), to.join("a/taken"), to.join("b/taken")] {
+            std::fs::create_dir_all(place).unwrap();
+        }
+        std::fs::remove_dir_all(to.join("a")).unwrap();
+        assert!(move_all(&from, &to).is_err());
+        assert!(from.join("a").is_dir() && from.join("b").is_dir() && !to.join("a").exists());
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "MODEL", requires = "calibrate")]
     model: Option<PathBuf>,
     /// Tokens of the text that --calibrate keeps of every projection's inputs, spread evenly over it; at least 8
-    #[arg(long, value_name = "N", default_value_t = trifuse::model::calibrate::DEFAULT_ROWS)]
+    #[arg(long, value_name = "N", default_value_t = trifuse::model::calibrate::DEFAULT_ROWS, requires = "calibrate")]
     calibrate_rows: usize,
     /// Seed of the clustering: the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{err, files, object, population, run, scratch, text};
+use crate::support::{err, files, object, population, run, scratch, text, trifuse};
 use trifuse::adapters::peft::{Lora, LoraAdapter};
 
 /// ⟨D, E⟩ / (|D| |E|) of two changes of a weight, each in full.
@@ -91,6 +91,17 @@ fn a_ratio_bounds_the_whole_file_and_may_be_said_either_way() {
     let output = run(&["compress", &population("A"), "-o", text(&folder.path().join("no")), "--max-ratio", "1000"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("certificates cannot shrink") && err(&output).contains("1000.") && files(folder.path()).len() == 2, "{}", err(&output));
+}
+
+#[test]
+fn what_would_be_left_out_of_account_is_refused() {
+    let folder = scratch();
+    // A bundle is read again when it is written, which standard output cannot be.
+    let output = trifuse(&["compress", &population("C"), "-o", "-"]).current_dir(folder.path()).output().unwrap();
+    assert_eq!((output.status.code(), files(folder.path()).len()), (Some(2), 0), "{}", err(&output));
+    let bundle = folder.path().join("c.s2lc");
+    let output = run(&["compress", &population("C"), "-o", text(&bundle), "--calibrate-rows", "64"]);
+    assert!(output.status.code() == Some(2) && err(&output).contains("--calibrate"), "{}", err(&output));
 }
 
 #[test]
