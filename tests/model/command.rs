@@ -10,10 +10,12 @@ use trifuse::safetensors_file::TensorFile;
 use super::support::{Golden, model, root};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 3] = [
+    let tests: [(&str, fn()); 5] = [
         ("embed takes each line by itself, in its order", lines),
+        ("embed refuses a line without a token, and no other", tokenless),
         ("embed writes arrays", arrays),
         ("compress --calibrate runs the model over text", calibrated),
+        ("get_minilm.sh sees a file that is not the one it means", fetched),
     ];
     tests
         .into_iter()
@@ -80,6 +82,21 @@ fn lines() {
     }
 }
 
+/// A tokenizer that sets no marks at the ends leaves nothing of a text that its normalizer drops whole.
+fn tokenless() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::os::unix::fs::symlink(model().join(file), folder.path().join(file)).unwrap();
+    }
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(model().join("tokenizer.json")).unwrap()).unwrap();
+    tokenizer["post_processor"] = Value::Null;
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let output = trifuse(&["embed", "--model", &text(folder.path())], "{\"text\": \"\u{200b}\"}\n{\"text\": \"word\"}\n".as_bytes());
+    let found: Vec<Value> = String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((output.status.code(), found.len()), (Some(4), 2), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(found[0]["error"].as_str().unwrap().contains("at least one token") && found[1]["tokens"] == 1, "{found:?}");
+}
+
 fn arrays() {
     let golden = Golden::open();
     let folder = tempfile::tempdir().unwrap();
@@ -124,4 +141,22 @@ fn calibrated() {
     let few = ["compress", &population, "-o", &bundle, "--force", "--calibrate", &text(&file), "--model", &text(&model()), "--calibrate-rows", "7"];
     let few = trifuse(&few, b"");
     assert_eq!(few.status.code(), Some(2), "{}", String::from_utf8_lossy(&few.stderr));
+}
+
+fn fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["model.safetensors", "tokenizer.json"] {
+        std::os::unix::fs::symlink(model().join(file), folder.path().join(file)).unwrap();
+    }
+    let run = || {
+        let script = Command::new("sh").arg(root().join("scripts/get_minilm.sh")).arg(folder.path()).env("PYTHON", "false").output().unwrap();
+        (script.status.success(), String::from_utf8(script.stderr).unwrap())
+    };
+    let config = folder.path().join("config.json");
+    std::fs::copy(model().join("config.json"), &config).unwrap();
+    let (right, told) = run();
+    assert!(right, "{told}");
+    std::fs::write(&config, "{}").unwrap();
+    let (right, told) = run();
+    assert!(!right && told.contains("config.json: expected SHA-256"), "{told}");
 }

@@ -70,6 +70,8 @@ impl Lines {
 
 fn request(line: &[u8]) -> Result<Request, String> {
     let line = std::str::from_utf8(line).map_err(|error| format!("expected UTF-8, found another byte at place {}", error.valid_up_to()))?;
+    // Some editors begin a file with a mark of its byte order.
+    let line = line.strip_prefix('\u{feff}').unwrap_or(line);
     if line.trim().is_empty() {
         return Err("expected a JSON object with \"text\", found an empty line".into());
     }
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_line_is_taken_or_refused_by_itself() {
-        let bytes = b"{\"text\": \"a b\"}\n{\"text\": \"c\", \"adapter\": \"x\", \"more\": 1}\r\n\nnot json\n{\"text\": \"\xff\"}\n{\"text\": \" \"}\n{\"text\": 7}\n[\"a\", \"x\"]\n{\"text\": \"last\"}";
+        let bytes = b"\xef\xbb\xbf{\"text\": \"a b\"}\n{\"text\": \"c\", \"adapter\": \"x\", \"more\": 1}\r\n\nnot json\n{\"text\": \"\xff\"}\n{\"text\": \" \"}\n{\"text\": 7}\n[\"a\", \"x\"]\n{\"text\": \"last\"}";
         let mut lines = Lines::new(Box::new(&bytes[..]), Path::new("-"));
         let first = lines.take(2).unwrap();
         assert_eq!(first[0], Ok(Request { text: "a b".into(), adapter: None }));

@@ -57,6 +57,8 @@ impl<B: Backend> Worker<'_, B> {
                     let adapter = row.adapter.as_deref().map(|name| self.adapters.get(name)).transpose();
                     match adapter {
                         Err(reason) => row.result = Err(reason),
+                        // Nothing but what the tokenizer leaves out, where it sets no marks at the ends.
+                        Ok(_) if tokens.ids.is_empty() => row.result = Err("text: expected at least one token, found none".into()),
                         Ok(_) if tokens.cut && !self.truncate => {
                             let most = self.text.max_tokens();
                             row.result = Err(format!("text: expected at most {most} tokens, found more; --truncate leaves out the end"));
