@@ -262,12 +262,8 @@ impl Op for Attention {
 
     fn validate(&self) -> Result<()> {
         ensure((1..=256).contains(&self.head_dim), "attention: head_dim", "1 to 256", self.head_dim)?;
-        ensure(
-            self.heads > 0 && self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),
-            "attention: heads",
-            &format!("a multiple of kv_heads, {}", self.kv_heads),
-            self.heads,
-        )?;
+        ensure(self.heads > 0 && self.kv_heads > 0, "attention: heads and kv_heads", "at least 1", format!("{} and {}", self.heads, self.kv_heads))?;
+        ensure(self.heads.is_multiple_of(self.kv_heads), "attention: heads", &format!("a multiple of kv_heads, {}", self.kv_heads), self.heads)?;
         let scale = self.scale_value();
         ensure(scale.is_finite(), "attention: scale", "a finite number", scale)?;
         expect_size("attention: scores", &[self.batch, self.heads, self.q_len, self.kv_len])?;

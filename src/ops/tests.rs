@@ -154,3 +154,12 @@ fn sums_and_products_of_legal_sizes_stay_in_range() {
     let kind = pointwise::Kind::EmbeddingNorm { vocabulary: 1, places: u32::MAX, eps: 0 };
     assert!(Pointwise { dtype: DType::F16, rows: 1, columns: 1 << 33, kind }.validate().is_err());
 }
+
+#[test]
+fn no_heads_are_refused_as_what_they_are() {
+    for heads in [[0, 0], [4, 0], [0, 4]] {
+        let refused = Attention::dense(DType::F16, 1, heads, [1, 1], 64).validate();
+        let told = format!("{} and {}", heads[0], heads[1]);
+        assert!(matches!(&refused, Err(Error::Invalid { expected, found, .. }) if expected == "at least 1" && *found == told), "{refused:?}");
+    }
+}

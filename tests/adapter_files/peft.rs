@@ -169,4 +169,8 @@ fn folders_of_adapters_open_sorted_and_without_doubles() {
     assert!(text.contains("\"rust\"") && text.contains("different names"), "{text}");
     assert!(names(&["a/notes"]).is_err());
     assert!(names(&["missing"]).is_err());
+    if cfg!(unix) {
+        let text = open_all(&["/dev/null"]).unwrap_err().to_string();
+        assert!(text.contains("expected an adapter's folder") && text.contains("a device or a pipe"), "{text}");
+    }
 }

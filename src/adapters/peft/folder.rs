@@ -76,8 +76,8 @@ pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         return Ok(vec![path.into()]);
     }
     let expected = |found: &str| Error::input(path, format!("expected an adapter's folder with {CONFIG_FILE}, or a folder of such folders; found {found}"));
-    if path.is_file() {
-        return Err(expected("a file"));
+    if path.exists() && !path.is_dir() {
+        return Err(expected(if path.is_file() { "a file" } else { "a device or a pipe" }));
     }
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(path).map_err(Error::io(path, "read"))? {
