@@ -29,6 +29,7 @@ mod registered;
 pub mod report;
 pub mod sample;
 pub mod shape;
+mod stack;
 pub mod statistics;
 pub mod stored;
 pub mod suite;

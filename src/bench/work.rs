@@ -4,19 +4,19 @@ use super::adapters::Chain;
 use super::decode::Step;
 use super::micro;
 use super::mixture::Mixture;
-use super::pattern::{Pattern, sparse};
+use super::pattern::sparse;
 use super::pool::Pool;
 use super::prefix::Prefix;
 use super::registered::Crowd;
-use super::sample::{self, Checked, Copies, Input, Memory, MlpValues, Placed, check, poison_all};
+use super::sample::{Checked, Copies, Memory, Placed, check, poison_all};
 use super::shape::{Delta, Held, Point, Shape, Suite, fused_mlp};
+use super::stack::{Attentions, Mlps, Products};
 use crate::backend::{Backend, Kernel};
-use crate::cases::Draw;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::ops::attention::{AttentionIndex, Form};
+use crate::ops::attention::Form;
 use crate::ops::index::HostIndex;
-use crate::ops::{Attention, AttentionArgs, CodeWidth, Cost, FusedMlpArgs, Linear, LinearArgs, Op};
+use crate::ops::{Attention, CodeWidth, Cost, Linear, Op};
 use crate::session::{Graph, Plan, Session};
 
 /// Launches of one plan, one after another.
@@ -158,58 +158,12 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             });
             let op = padding.of(Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) });
             let extent = if point.suite == Suite::Align { [8, 64] } else { [16, 256] };
-            making.run(op.clone(), |session| {
-                let mut placed = Placed::default();
-                let (x, mut on_device) = source.rows(session, "x", dtype, [tokens, d_in, op.x_stride], 1.0)?;
-                let mut input = Input::Drawn(x);
-                for _ in 0..layers {
-                    let (w, weight) = source.rows(session, "w", dtype, [d_out, d_in, op.w_stride], 1.0 / (d_in as f64).sqrt())?;
-                    let y = source.output(session, tokens * d_out * dtype.size())?;
-                    let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
-                    let (op, x) = (op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
-                    let samples: Box<sample::Sampler<D>> = match &adapters {
-                        None => Box::new(move |session| Ok(sample::linear(&op, &x.values(session, dtype)?, &w, extent, &mut Draw::seeded("sample")))),
-                        Some(chain) => {
-                            let (delta, of_row) = chain.delta(session, &mut source.draw, args.x.clone(), y.clone())?;
-                            args.delta = Some(delta);
-                            Box::new(move |session| sample::adapted(&op, &x.values(session, dtype)?, &w, &of_row, &mut Draw::seeded("sample")))
-                        }
-                    };
-                    on_device = y.clone();
-                    placed.push(args, y, samples);
-                }
-                Ok(placed)
-            })
+            let products = Products { op, adapters, layers, extent };
+            making.run(products.op.clone(), |session| products.operands(session, &mut source))
         }
         Shape::FusedMlp { tokens, d_model, d_ff, layers } => {
-            let op = fused_mlp(dtype, tokens, d_model, d_ff);
-            // A row of the oracle's takes a good part of a second.
-            let most = if layers == 1 { 4 } else { 2 };
-            making.run(op.clone(), |session| {
-                // Behind GELU a value's square is about half of what it was: these keep it along a row of layers.
-                let (first, second) = (1.0 / (d_model as f64).sqrt(), (2.0 / d_ff as f64).sqrt());
-                let mut placed = Placed::default();
-                let (x, mut on_device) = source.normal(session, "x", dtype, tokens * d_model, 1.0)?;
-                let mut input = Input::Drawn(x);
-                for _ in 0..layers {
-                    let mut normal = |role, count, deviation| source.normal(session, role, dtype, count, deviation);
-                    let (w1, up) = normal("w1", d_ff * d_model, first)?;
-                    let (b1, up_bias) = normal("b1", d_ff, 0.5)?;
-                    let (w2, down) = normal("w2", d_model * d_ff, second)?;
-                    let (b2, down_bias) = normal("b2", d_model, 0.5)?;
-                    let values = MlpValues { w1, b1, w2, b2 };
-                    let y = session.alloc(tokens * d_model * dtype.size())?;
-                    let args = FusedMlpArgs { x: on_device, w1: up, wg: None, b1: Some(up_bias), w2: down, b2: Some(down_bias), residual: None, y: y.clone() };
-                    let (op, x) = (op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
-                    let samples = move |session: &mut Session<D>| {
-                        let x = x.values(session, dtype)?;
-                        Ok(sample::fused_mlp(&op, &x, &values, most, &mut Draw::seeded("sample")))
-                    };
-                    on_device = y.clone();
-                    placed.push(args, y, Box::new(samples));
-                }
-                Ok(placed)
-            })
+            let mlps = Mlps { op: fused_mlp(dtype, tokens, d_model, d_ff), layers };
+            making.run(mlps.op.clone(), |session| mlps.operands(session, &mut source))
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
             let pattern = point.shape.pattern()?;
@@ -218,25 +172,8 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let most = if point.suite == Suite::Align { 16 } else { 64 };
             // What a map holds is not in its shape; what is computed is what the lists would say.
             let cost = pattern.as_ref().map(|pattern| Attention { form: Form::Blocks(pattern.mask.shape()), ..op.clone() }.cost());
-            Making { cost, ..making }.run(op.clone(), |session| {
-                let (queries, keys) = (batch * q_len * heads * head_dim, batch * kv_len * kv_heads * head_dim);
-                let mut placed = Placed::default();
-                for _ in 0..layers {
-                    let mut normal = |role, count| source.normal(session, role, dtype, count, 1.0);
-                    let ((q, q_args), (k, k_args), (v, v_args)) = (normal("q", queries)?, normal("k", keys)?, normal("v", keys)?);
-                    let index = match &pattern {
-                        Some(Pattern { map: Some(map), .. }) => AttentionIndex::BlockMap(session.index(map)?),
-                        Some(pattern) => AttentionIndex::Blocks(session.index(&pattern.mask)?),
-                        None => AttentionIndex::None,
-                    };
-                    let o = source.output(session, queries * dtype.size())?;
-                    let args = AttentionArgs { q: q_args, k: k_args, v: v_args, index, o: o.clone(), lse: None };
-                    let (op, pattern) = (op.clone(), pattern.clone());
-                    let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut Draw::seeded("sample")));
-                    placed.push(args, o, Box::new(samples));
-                }
-                Ok(placed)
-            })
+            let attentions = Attentions { op, pattern, layers, most };
+            Making { cost, ..making }.run(attentions.op.clone(), |session| attentions.operands(session, &mut source))
         }
         Shape::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
             let step = Step { dtype, batch, heads: [heads, kv_heads], kv_len, head_dim, layers };

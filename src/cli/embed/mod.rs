@@ -80,11 +80,10 @@ struct Embedded<'a> {
 
 /// Reads, embeds and writes.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
-    let standard = args.output == Path::new("-");
-    if standard && output.is_json() {
+    if args.writes_standard() && output.is_json() {
         return Err(Error::invalid("--json", "an output file (-o), as standard output is to hold one JSON object", "none"));
     }
-    if !standard {
+    if !args.writes_standard() {
         check_file(&args.output)?;
         check_apart(&args.output, args.inputs())?;
     }
@@ -94,9 +93,44 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
 impl Args {
     /// The files that are read and that could be taken for the output.
     fn inputs(&self) -> impl Iterator<Item = PathBuf> {
-        let text = if self.input == Path::new("-") { Path::new("/dev/stdin") } else { &self.input };
+        let text = if self.reads_standard() { Path::new("/dev/stdin") } else { &self.input };
         let given = std::iter::once(text.into()).chain(self.adapters.iter().cloned());
         given.chain(adapter_files(&self.adapters)).chain(files(&self.model))
+    }
+
+    fn reads_standard(&self) -> bool {
+        self.input == Path::new("-")
+    }
+
+    fn writes_standard(&self) -> bool {
+        self.output == Path::new("-")
+    }
+
+    fn reader(&self) -> Result<Box<dyn BufRead>> {
+        if self.reads_standard() {
+            return Ok(Box::new(BufReader::new(std::io::stdin())));
+        }
+        Ok(Box::new(BufReader::new(std::fs::File::open(&self.input).map_err(Error::io(&self.input, "open"))?)))
+    }
+
+    /// Lets `work` write to where the embeddings are to go; it is given the place's name in errors.
+    fn write(&self, work: impl FnOnce(&mut dyn Write, &Path) -> Result<()>) -> Result<()> {
+        if self.writes_standard() {
+            return match work(&mut std::io::stdout().lock(), Path::new("standard output")) {
+                // A reader that went away (`| head`) is no fault.
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+                other => other,
+            };
+        }
+        let mut fault = None;
+        let written = write_file(&self.output, |out| {
+            work(out, &self.output).map_err(|error| {
+                let cause = std::io::Error::other(error.to_string());
+                fault = Some(error);
+                cause
+            })
+        });
+        fault.map_or(written, Err)
     }
 }
 
@@ -122,40 +156,15 @@ impl Visit for Job<'_> {
         let hidden = encoder.config().hidden;
         let batch_tokens = args.batch_tokens.unwrap_or(if cuda { 131_072 } else { 8192 }) as usize;
         let mut worker = Worker { encoder, text, adapters, default: args.adapter.as_deref(), truncate: args.truncate, batch_tokens };
-        let reader: Box<dyn BufRead> = match args.input.as_os_str().to_str() {
-            Some("-") => Box::new(BufReader::new(std::io::stdin())),
-            _ => Box::new(BufReader::new(std::fs::File::open(&args.input).map_err(Error::io(&args.input, "open"))?)),
-        };
+        let reader = args.reader()?;
         let format = args.format.unwrap_or_else(|| Format::of(&args.output));
-        let standard = args.output == Path::new("-");
         let started = Instant::now();
         let mut counts = Counts::default();
-        let work = |out: &mut dyn Write| {
-            let place = if standard { Path::new("standard output") } else { &args.output };
+        args.write(|out, place| {
             let mut sink = Sink::new(format, out, place, hidden as usize);
             embed_all(&mut worker, Lines::new(reader, &args.input), args.window as usize, &mut sink, output, &mut counts)?;
             sink.finish(&folder)
-        };
-        if standard {
-            match work(&mut std::io::stdout().lock()) {
-                // A reader that went away (`| head`) is no fault.
-                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe => {}
-                other => other?,
-            }
-        } else {
-            let mut fault = None;
-            let written = write_file(&args.output, |out| {
-                work(out).map_err(|error| {
-                    let cause = std::io::Error::other(error.to_string());
-                    fault = Some(error);
-                    cause
-                })
-            });
-            if let Some(error) = fault {
-                return Err(error);
-            }
-            written?;
-        }
+        })?;
         counts.refusals.iter().for_each(|refusal| output.note(refusal));
         let seconds = started.elapsed().as_secs_f64();
         let report = Embedded {
@@ -170,7 +179,7 @@ impl Visit for Job<'_> {
             seconds,
             sentences_per_second: (counts.lines - counts.refused) as f64 / seconds,
         };
-        if standard {
+        if args.writes_standard() {
             output.note(report.sentence())
         } else {
             output.report(&report)?
