@@ -172,12 +172,16 @@ impl Output {
 
     /// Says what went wrong, with its causes, on standard error; with `--json` also as the object.
     pub fn error(&self, error: &Error) {
+        self.failure(error.exit_status(), error.to_string());
+    }
+
+    /// Says why there is no result, and the exit status that it ends with.
+    pub fn failure(&self, exit_status: u8, message: String) {
         let (on, off) = if self.color_errors { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        let _ = writeln!(std::io::stderr(), "{on}error:{off} {error}");
+        let _ = writeln!(std::io::stderr(), "{on}error:{off} {message}");
         if self.json {
-            let reason = Reason { exit_status: error.exit_status(), message: error.to_string() };
             // Nothing is left to tell a failure to.
-            let _ = self.object(Failure { error: reason });
+            let _ = self.object(Failure { error: Reason { exit_status, message } });
         }
     }
 }

@@ -10,10 +10,11 @@ use trifuse::safetensors_file::TensorFile;
 use super::support::{Golden, model, root};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 6] = [
         ("embed takes each line by itself, in its order", lines),
         ("embed refuses a line without a token, and no other", tokenless),
         ("embed writes arrays", arrays),
+        ("embed leaves nothing of a file where it is interrupted", interrupted),
         ("compress --calibrate runs the model over text", calibrated),
         ("get_minilm.sh sees a file that is not the one it means", fetched),
     ];
@@ -159,4 +160,26 @@ fn fetched() {
     std::fs::write(&config, "{}").unwrap();
     let (right, told) = run();
     assert!(!right && told.contains("config.json: expected SHA-256"), "{told}");
+}
+
+fn interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.jsonl");
+    std::fs::write(&file, "before").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
+    command.args(["embed", "--model", &text(&model()), "-o", &text(&file), "--window", "4", "--backend", "cpu", "--json"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // Lines until it ends: there is always one more to come.
+    let writer = std::thread::spawn(move || while writeln!(stdin, "{}", json!({"text": "word ".repeat(100)})).is_ok() {});
+    while std::fs::read_dir(folder.path()).unwrap().count() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), report["error"]["exit_status"].as_u64()), (Some(130), Some(130)), "{report}");
+    assert_eq!((std::fs::read(&file).unwrap(), std::fs::read_dir(folder.path()).unwrap().count()), (b"before".to_vec(), 1));
 }

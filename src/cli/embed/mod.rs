@@ -5,7 +5,7 @@ mod input;
 mod rows;
 mod write;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +19,7 @@ use trifuse::model::{Encoder, EncoderOptions, Text, files, find};
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
+use super::interrupt::{Interrupt, STATUS};
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
 use adapters::Adapters;
@@ -87,7 +88,10 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
         check_file(&args.output)?;
         check_apart(&args.output, args.inputs())?;
     }
-    backend.open(Job { args, output })
+    // What went to standard output has gone; a file that is not whole has to go. A line that a person types is waited for behind a signal too.
+    let typed = args.reads_standard() && std::io::stdin().is_terminal();
+    let interrupt = if args.writes_standard() || typed { None } else { Some(Interrupt::listen()?) };
+    backend.open(Job { args, output, interrupt })
 }
 
 impl Args {
@@ -137,13 +141,16 @@ impl Args {
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
+    /// Where the embeddings go to a file.
+    interrupt: Option<Interrupt>,
 }
 
 impl Visit for Job<'_> {
     type Out = Outcome;
 
     fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
-        let Self { args, output } = self;
+        let Self { args, output, interrupt } = self;
+        let asked = || interrupt.as_ref().is_some_and(Interrupt::asked);
         let cuda = B::NAME == "cuda";
         let dtype = args.dtype.unwrap_or(if cuda { DType::F16 } else { DType::F32 });
         let folder = find(&args.model)?;
@@ -160,11 +167,17 @@ impl Visit for Job<'_> {
         let format = args.format.unwrap_or_else(|| Format::of(&args.output));
         let started = Instant::now();
         let mut counts = Counts::default();
-        args.write(|out, place| {
+        let written = args.write(|out, place| {
             let mut sink = Sink::new(format, out, place, hidden as usize);
-            embed_all(&mut worker, Lines::new(reader, &args.input), args.window as usize, &mut sink, output, &mut counts)?;
+            let go_on = || if asked() { Err(Error::io(place, "write")(std::io::ErrorKind::Interrupted.into())) } else { Ok(()) };
+            embed_all(&mut worker, Lines::new(reader, &args.input), args.window as usize, &mut sink, output, &mut counts, &go_on)?;
             sink.finish(&folder)
-        })?;
+        });
+        if written.is_err() && asked() {
+            output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
+            return Ok(Outcome::Interrupted);
+        }
+        written?;
         counts.refusals.iter().for_each(|refusal| output.note(refusal));
         let seconds = started.elapsed().as_secs_f64();
         let report = Embedded {
@@ -201,11 +214,21 @@ struct Counts {
 /// Refusals that are told by themselves: arrays have no place for the reason.
 const TOLD: usize = 10;
 
-fn embed_all<B: Backend>(worker: &mut Worker<'_, B>, mut lines: Lines, window: usize, sink: &mut Sink<'_>, output: &Output, counts: &mut Counts) -> Result<()> {
+/// Embeds all lines. `go_on` is asked behind each batch, and ends the work by an error.
+fn embed_all<B: Backend>(
+    worker: &mut Worker<'_, B>,
+    mut lines: Lines,
+    window: usize,
+    sink: &mut Sink<'_>,
+    output: &Output,
+    counts: &mut Counts,
+    go_on: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     let progress = Progress::new(output, "embedding", 0);
     let started = Instant::now();
     loop {
         let batch = lines.take(window)?;
+        go_on()?;
         if batch.is_empty() {
             return Ok(());
         }
@@ -213,6 +236,7 @@ fn embed_all<B: Backend>(worker: &mut Worker<'_, B>, mut lines: Lines, window: u
         let rows = worker.rows(&batch, &mut |sentences| {
             let done = before + sentences;
             progress.now(format!("{done} sentences, {:.0} a second", done as f64 / started.elapsed().as_secs_f64()));
+            go_on()
         })?;
         for row in &rows {
             counts.lines += 1;

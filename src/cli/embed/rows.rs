@@ -42,8 +42,8 @@ impl<B: Backend> Worker<'_, B> {
     /// The embeddings of `lines`, in their order; `done` is called with how many there are so far.
     ///
     /// # Errors
-    /// What is not one line's fault: the device's, or the tokenizer's.
-    pub fn rows(&mut self, lines: &[Result<Request, String>], done: &mut dyn FnMut(usize)) -> Result<Vec<Embedding>> {
+    /// What is not one line's fault: the device's, or the tokenizer's; what `done` gives.
+    pub fn rows(&mut self, lines: &[Result<Request, String>], done: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Embedding>> {
         let texts: Vec<&str> = lines.iter().flatten().map(|request| request.text.as_str()).collect();
         let mut tokens = self.text.tokens(&texts)?.into_iter();
         let mut rows = Vec::with_capacity(lines.len());
@@ -89,8 +89,7 @@ impl<B: Backend> Worker<'_, B> {
                 };
             }
             finished += batch.len();
-            done(finished);
-            Ok(())
+            done(finished)
         })?;
         Ok(rows)
     }
