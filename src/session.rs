@@ -394,6 +394,7 @@ impl<D: Device> std::fmt::Debug for Mark<D> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
