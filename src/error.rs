@@ -146,7 +146,26 @@ impl Error {
     }
 }
 
-/// `Err(Error::Invalid)` unless `condition` holds.
-pub fn ensure(condition: bool, subject: &str, expected: &str, found: impl std::fmt::Display) -> Result<()> {
-    if condition { Ok(()) } else { Err(Error::invalid(subject, expected, found)) }
+/// `Err(Error::Invalid)` unless `condition` holds. Checks run before every launch: hand over `format_args!`, which is put into words only where there
+/// is an error.
+pub fn ensure(condition: bool, subject: impl std::fmt::Display, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Result<()> {
+    if condition { Ok(()) } else { Err(Error::invalid(subject.to_string(), expected.to_string(), found)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_not_put_into_words() {
+        struct Dear;
+        impl std::fmt::Display for Dear {
+            fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                unreachable!("nobody asks")
+            }
+        }
+        assert!(ensure(true, Dear, Dear, Dear).is_ok());
+        let told = ensure(false, "rows", format_args!("at most {}", 3), 4).map_err(|error| error.to_string());
+        assert_eq!(told, Err("rows: expected at most 3, found 4".into()));
+    }
 }

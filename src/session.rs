@@ -110,8 +110,8 @@ impl<D: Device> Session<D> {
     pub fn upload_rows<T: bytemuck::NoUninit>(&mut self, values: &[T], columns: u64, stride: u64) -> Result<Slice<D>> {
         ensure(size_of::<T>() > 0, "upload_rows", "values of at least one byte", "a type of none")?;
         let rows = (values.len() as u64).checked_div(columns).unwrap_or(0);
-        ensure(rows * columns == values.len() as u64, "upload_rows", &format!("whole rows of {columns} values"), format!("{} values", values.len()))?;
-        ensure(stride >= columns, "upload_rows: stride", &format!("at least {columns}, the values of a row"), stride)?;
+        ensure(rows * columns == values.len() as u64, "upload_rows", format_args!("whole rows of {columns} values"), format_args!("{} values", values.len()))?;
+        ensure(stride >= columns, "upload_rows: stride", format_args!("at least {columns}, the values of a row"), stride)?;
         if stride == columns || rows == 0 {
             return self.upload(values);
         }
@@ -129,7 +129,7 @@ impl<D: Device> Session<D> {
     pub fn write(&mut self, dst: &Slice<D>, bytes: &[u8]) -> Result<()> {
         self.outside_capture("write")?;
         self.own("write", dst)?;
-        ensure(bytes.len() as u64 <= dst.len, "write", &format!("at most {} bytes", dst.len), bytes.len())?;
+        ensure(bytes.len() as u64 <= dst.len, "write", format_args!("at most {} bytes", dst.len), bytes.len())?;
         self.device.write(&mut self.queue, dst, bytes)
     }
 
@@ -144,7 +144,7 @@ impl<D: Device> Session<D> {
         self.own("read", src)?;
         let size = size_of::<T>() as u64;
         let count = src.len.checked_div(size).unwrap_or(0);
-        ensure(count * size == src.len, "download", &format!("a multiple of {size} bytes"), src.len)?;
+        ensure(count * size == src.len, "download", format_args!("a multiple of {size} bytes"), src.len)?;
         let mut values = zeroed(count)?;
         self.device.read(&mut self.queue, src, bytemuck::cast_slice_mut(&mut values))?;
         Ok(values)
@@ -158,9 +158,9 @@ impl<D: Device> Session<D> {
         self.outside_capture("copy")?;
         [src, dst].into_iter().try_for_each(|slice| self.own("copy", slice))?;
         ensure(D::buffer_id(&src.buffer) != D::buffer_id(&dst.buffer), "copy", "two buffers", "one buffer")?;
-        ensure(src.len <= dst.len, "copy", &format!("at most {} bytes", dst.len), src.len)?;
+        ensure(src.len <= dst.len, "copy", format_args!("at most {} bytes", dst.len), src.len)?;
         let words = [src.offset, dst.offset, src.len].iter().all(|bytes| bytes % 4 == 0);
-        ensure(words, "copy", "offsets and a length that are multiples of 4", format!("{src:?} to {dst:?}"))?;
+        ensure(words, "copy", "offsets and a length that are multiples of 4", format_args!("{src:?} to {dst:?}"))?;
         if src.len == 0 { Ok(()) } else { self.device.copy(&mut self.queue, src, dst) }
     }
 
@@ -270,7 +270,7 @@ impl<D: Device> Session<D> {
         op.validate()?;
         if let Some(name) = only {
             let known = Kernel::<O>::variants(&*self.device);
-            ensure(known.contains(&name), &format!("{} variant", O::NAME), &format!("one of {known:?}"), name)?;
+            ensure(known.contains(&name), format_args!("{} variant", O::NAME), format_args!("one of {known:?}"), name)?;
         }
         let inner = self.device.plan(&op, only)?;
         let workspace = Slice { buffer: self.device.workspace(&inner)?, offset: 0, len: D::workspace_bytes(&inner) };
@@ -344,7 +344,7 @@ impl<D: Device> Session<D> {
         check(&*self.device, &plan.op, args)?;
         let bytes = D::prepared_bytes(&plan.inner);
         self.own("prepared", prepared)?;
-        ensure(prepared.len == bytes, "prepared", &format!("{bytes} bytes"), prepared.len)?;
+        ensure(prepared.len == bytes, "prepared", format_args!("{bytes} bytes"), prepared.len)?;
         if let Some(buffers) = &mut self.recording {
             buffers.push(prepared.buffer.clone());
             plan.op.operands(args, &mut |operand| buffers.push(operand.slice.buffer.clone()))?;

@@ -58,7 +58,7 @@ impl Device for Cpu {
     }
 
     fn write(&self, _queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
-        ensure(src.len() as u64 <= dst.len, "write", &format!("at most {} bytes", dst.len), src.len())?;
+        ensure(src.len() as u64 <= dst.len, "write", format_args!("at most {} bytes", dst.len), src.len())?;
         let _held = memory::hold([(&dst.buffer, true, "write")])?;
         // SAFETY: the hold is exclusive, so nothing else refers to these bytes meanwhile.
         unsafe { View::<u8>::new(dst).write(0, src.len()) }.copy_from_slice(src);
@@ -66,7 +66,7 @@ impl Device for Cpu {
     }
 
     fn read(&self, _queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
-        ensure(dst.len() as u64 <= src.len, "read", &format!("at most {} bytes", src.len), dst.len())?;
+        ensure(dst.len() as u64 <= src.len, "read", format_args!("at most {} bytes", src.len), dst.len())?;
         let _held = memory::hold([(&src.buffer, false, "read")])?;
         // SAFETY: the hold keeps writers out.
         dst.copy_from_slice(unsafe { View::<u8>::new(src).read(0, dst.len()) });
@@ -74,7 +74,7 @@ impl Device for Cpu {
     }
 
     fn copy(&self, _queue: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
-        ensure(src.len <= dst.len, "copy", &format!("at most {} bytes", dst.len), src.len)?;
+        ensure(src.len <= dst.len, "copy", format_args!("at most {} bytes", dst.len), src.len)?;
         let _held = memory::hold([(&src.buffer, false, "copy"), (&dst.buffer, true, "copy")])?;
         // SAFETY: the holds keep writers out of one and everyone out of the other.
         unsafe { View::<u8>::new(dst).write(0, src.len as usize).copy_from_slice(View::<u8>::new(src).read(0, src.len as usize)) };

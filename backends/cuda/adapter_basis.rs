@@ -139,7 +139,7 @@ pub(super) unsafe fn with_basis(
     }
     let place = match &args.prepared {
         Some(prepared) => {
-            ensure(prepared.len == needed && address(prepared).is_multiple_of(ALIGN), "prepared", &format!("{needed} bytes, of this plan"), prepared.len)?;
+            ensure(prepared.len == needed && address(prepared).is_multiple_of(ALIGN), "prepared", format_args!("{needed} bytes, of this plan"), prepared.len)?;
             prepared
         }
         None => {

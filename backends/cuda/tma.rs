@@ -88,20 +88,19 @@ impl Layout<'_> {
     /// [`Invalid`](crate::Error::Invalid); a variant's `covers` turns it into its reason.
     pub fn validate(&self) -> Result<()> {
         let (size, axes) = (self.dtype.size(), self.dims.len());
-        let shape = || format!("{:?}", self);
         ensure((1..=5).contains(&axes), "tensor map", "1 to 5 axes", axes)?;
-        ensure(self.strides.len() == axes - 1 && self.box_dims.len() == axes, "tensor map", "a stride and a box side an axis", shape())?;
-        ensure(self.dims.iter().all(|&dim| dim > 0 && dim <= 1 << 32), "tensor map: dims", "1 to 2^32", shape())?;
+        ensure(self.strides.len() == axes - 1 && self.box_dims.len() == axes, "tensor map", "a stride and a box side an axis", format_args!("{self:?}"))?;
+        ensure(self.dims.iter().all(|&dim| dim > 0 && dim <= 1 << 32), "tensor map: dims", "1 to 2^32", format_args!("{self:?}"))?;
         let aligned = self.strides.iter().all(|&stride| stride.saturating_mul(size) % 16 == 0 && stride.saturating_mul(size) < 1 << 40);
-        ensure(aligned, "tensor map: strides", "multiples of 16 bytes below 2^40", shape())?;
-        ensure(self.box_dims.iter().all(|side| (1..=256).contains(side)), "tensor map: box", "sides of 1 to 256", shape())?;
+        ensure(aligned, "tensor map: strides", "multiples of 16 bytes below 2^40", format_args!("{self:?}"))?;
+        ensure(self.box_dims.iter().all(|side| (1..=256).contains(side)), "tensor map: box", "sides of 1 to 256", format_args!("{self:?}"))?;
         let row = u64::from(self.box_dims[0]) * size;
-        ensure(row.is_multiple_of(16), "tensor map: box", "rows of a multiple of 16 bytes", format!("{row} bytes"))?;
+        ensure(row.is_multiple_of(16), "tensor map: box", "rows of a multiple of 16 bytes", format_args!("{row} bytes"))?;
         ensure(
             self.swizzle.row_bytes().is_none_or(|most| row <= most),
             "tensor map: box",
-            &format!("rows that {:?} allows", self.swizzle),
-            format!("{row} bytes"),
+            format_args!("rows that {:?} allows", self.swizzle),
+            format_args!("{row} bytes"),
         )
     }
 
@@ -113,7 +112,7 @@ impl Layout<'_> {
     /// The description of the tensor that starts at that address of the device, a multiple of 16 bytes.
     pub fn encode_at(&self, start: u64) -> Result<TensorMap> {
         self.validate()?;
-        ensure(start.is_multiple_of(16), "tensor map", "a start on a multiple of 16 bytes", format!("{start:#x}"))?;
+        ensure(start.is_multiple_of(16), "tensor map", "a start on a multiple of 16 bytes", format_args!("{start:#x}"))?;
         let strides: Vec<u64> = self.strides.iter().map(|stride| stride * self.dtype.size()).collect();
         let steps = [1u32; 5];
         let dtype = match self.dtype {

@@ -53,7 +53,7 @@ impl Certificate {
         let counted = [self.output_error_gaussian, self.output_error_held_out.unwrap_or_default(), self.bits_per_element];
         let counted = counted.iter().all(|value| value.is_finite() && *value >= 0.0);
         let sound = cosines && counted && (0.0..=1.0).contains(&self.basis_energy) && self.bytes.max(self.bytes_before) < MAX_BYTES;
-        ensure(sound, "certificate", "cosines and shares of at most 1, errors of at least 0, fewer than 2^40 bytes", format!("{self:?}"))
+        ensure(sound, "certificate", "cosines and shares of at most 1, errors of at least 0, fewer than 2^40 bytes", format_args!("{self:?}"))
     }
 }
 

@@ -118,7 +118,7 @@ impl<T: Copy> Matrix<T> {
     /// A length that is not `rows · cols`.
     pub fn new(rows: usize, cols: usize, data: Vec<T>) -> Result<Self> {
         let matrix = Self { rows, cols, data };
-        ensure(matrix.is_whole(), "matrix", &format!("{rows} × {cols} elements"), matrix.data.len())?;
+        ensure(matrix.is_whole(), "matrix", format_args!("{rows} × {cols} elements"), matrix.data.len())?;
         Ok(matrix)
     }
 
@@ -167,11 +167,11 @@ impl SharedProjection {
     /// Bases of several shapes, of another size than the weight, or with values that are not finite.
     pub fn shape(&self) -> Result<SharedShape> {
         let side = |name: &str, d: usize, bases: &[Matrix<f16>]| {
-            ensure((1..=MAX_DIMENSION).contains(&d), name, &format!("1 to {MAX_DIMENSION} rows"), d)?;
+            ensure((1..=MAX_DIMENSION).contains(&d), name, format_args!("1 to {MAX_DIMENSION} rows"), d)?;
             let rank = bases.first().map_or(0, |basis| basis.cols);
             for basis in bases {
                 let fits = basis.rows == d && basis.cols == rank && rank > 0 && basis.is_whole();
-                ensure(fits, name, &format!("[{d}, {rank}], at least one column"), format!("[{}, {}]", basis.rows, basis.cols))?;
+                ensure(fits, name, format_args!("[{d}, {rank}], at least one column"), format_args!("[{}, {}]", basis.rows, basis.cols))?;
                 ensure(basis.data.iter().all(|value| value.is_finite()), name, "finite values", "NaN or an infinity")?;
             }
             Ok([bases.len(), rank])
@@ -205,7 +205,7 @@ impl EncodedFactor {
         let rows = match self {
             Self::Shared(_) => d,
             Self::Coded(coded) => {
-                ensure(coded.codebook.iter().all(|value| value.is_finite()), name, "finite centroids", format!("{:?}", coded.codebook))?;
+                ensure(coded.codebook.iter().all(|value| value.is_finite()), name, "finite centroids", format_args!("{:?}", coded.codebook))?;
                 for (width, words) in &coded.columns {
                     codes::validate_column(*width, words, coded.d)?;
                 }
@@ -220,9 +220,9 @@ impl EncodedFactor {
         let Some(cols) = self.rank(bases) else {
             return Err(Error::invalid(name, format!("a basis below {}", bases[0]), format!("{self:?}")));
         };
-        ensure(rows == d && cols > 0, name, &format!("[{d}, at least 1]"), format!("[{rows}, {cols}]"))?;
+        ensure(rows == d && cols > 0, name, format_args!("[{d}, at least 1]"), format_args!("[{rows}, {cols}]"))?;
         let elements = (rows as u64).saturating_mul(cols as u64);
-        ensure(elements <= MAX_FACTOR_ELEMENTS, name, &format!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)?;
+        ensure(elements <= MAX_FACTOR_ELEMENTS, name, format_args!("at most {MAX_FACTOR_ELEMENTS} elements"), elements)?;
         Ok(cols)
     }
 
@@ -253,10 +253,10 @@ impl EncodedProjection {
     pub fn validate(&self, shared: &SharedShape) -> Result<()> {
         let input = self.input.validate("input factor", shared.d_in, shared.input)?;
         let output = self.output.validate("output factor", shared.d_out, shared.output)?;
-        ensure(input == output, "output factor", &format!("{input} columns, as the input factor"), output)?;
+        ensure(input == output, "output factor", format_args!("{input} columns, as the input factor"), output)?;
         if let Some(core) = &self.core {
             let square = core.rows == input && core.cols == input && core.is_whole();
-            ensure(square, "core", &format!("[{input}, {input}]"), format!("[{}, {}]", core.rows, core.cols))?;
+            ensure(square, "core", format_args!("[{input}, {input}]"), format_args!("[{}, {}]", core.rows, core.cols))?;
             ensure(core.data.iter().all(|value| value.is_finite()), "core", "finite values", "NaN or an infinity")?;
         }
         ensure(self.scaling.is_finite(), "scaling", "a finite number", self.scaling)

@@ -47,7 +47,7 @@ impl<D: Device> DevicePrefix<D> {
         let ((key, of_key), (value, of_value)) = (find(KEY)?, find(VALUE)?);
         let shape = |shared: &SharedProjection| [shared.d_in, shared.d_out];
         let same = shape(of_key) == shape(of_value);
-        ensure(same, "prefix", "keys and values of one shape", format!("{:?} and {:?}", shape(of_key), shape(of_value)))?;
+        ensure(same, "prefix", "keys and values of one shape", format_args!("{:?} and {:?}", shape(of_key), shape(of_value)))?;
         let [tokens, width] = shape(of_key).map(|size| size as u64);
         let key = place(session, key, of_key, dtype)?;
         Ok(Self { tokens, width, dtype, key, value: place(session, value, of_value, dtype)? })
@@ -70,7 +70,7 @@ impl<D: Device> DevicePrefix<D> {
     /// Heads of keys that do not divide the prefix's width.
     pub fn attention(&self, batch: u64, heads: [u64; 2], q_len: u64) -> Result<PrefixAttention> {
         let divides = heads[1] > 0 && self.width.is_multiple_of(heads[1]);
-        ensure(divides, "prefix: kv_heads", &format!("a divisor of {}", self.width), heads[1])?;
+        ensure(divides, "prefix: kv_heads", format_args!("a divisor of {}", self.width), heads[1])?;
         Ok(PrefixAttention::new(self.dtype, batch, heads, [q_len, self.tokens], self.width / heads[1], [self.key.0, self.value.0]))
     }
 
@@ -125,7 +125,7 @@ fn place<D: Device>(session: &mut Session<D>, projection: &EncodedProjection, sh
         Some(core) => core.transposed(),
         None => Matrix { rows: own.cols, cols: own.cols, data: (0..own.cols * own.cols).map(|at| f32::from(at % (own.cols + 1) == 0)).collect() },
     };
-    ensure(core.rows == own.cols, "prefix: core", &format!("{} rows", own.cols), core.rows)?;
+    ensure(core.rows == own.cols, "prefix: core", format_args!("{} rows", own.cols), core.rows)?;
     let mut values = product(&own, &core.map(|value| value * projection.scaling));
 
     // A column of no bits adds nothing: both sides leave it out.

@@ -37,7 +37,7 @@ fn temporary<T>(path: &Path, folder: &Path, mode: u32, make: impl FnOnce(&tempfi
 fn temporary_file(path: &Path) -> Result<NamedTempFile> {
     // Such as `/dev/stdout` where that is a file: the link would go, and every other program that uses it would miss it.
     let open = path.read_link().is_ok_and(|target| parent(path).join(target).starts_with("/proc"));
-    ensure(!open, &path.display().to_string(), "the name of a file", "a link to one that is open")?;
+    ensure(!open, path.display(), "the name of a file", "a link to one that is open")?;
     temporary(path, &parent(path), 0o666, |builder, folder| builder.tempfile_in(folder))
 }
 
@@ -60,7 +60,7 @@ pub fn is_special(path: &Path) -> bool {
 /// A folder of that name; what the system refuses.
 pub fn check_file(path: &Path) -> Result<()> {
     ensure(path != Path::new("-"), "-", "the name of a file, as ./- for one of that name", "what elsewhere stands for standard output")?;
-    ensure(!path.is_dir(), &path.display().to_string(), "the name of a file", "a folder")?;
+    ensure(!path.is_dir(), path.display(), "the name of a file", "a folder")?;
     if is_special(path) {
         return Ok(());
     }

@@ -21,8 +21,8 @@ const BATCH_TOKENS: usize = 8192;
 /// Fewer `rows` or tokens than 8; a sentence that the model does not take; a device that fails.
 pub fn calibrate<D: Backend>(encoder: &mut Encoder<D>, sentences: &[Vec<i32>], rows: usize, step: &dyn Fn(usize)) -> Result<Calibration> {
     let total: usize = sentences.iter().map(Vec::len).sum();
-    ensure(rows >= MIN_ROWS, "rows of a calibration", &format!("at least {MIN_ROWS}"), rows)?;
-    ensure(total >= MIN_ROWS, "calibration", &format!("text of at least {MIN_ROWS} tokens"), total)?;
+    ensure(rows >= MIN_ROWS, "rows of a calibration", format_args!("at least {MIN_ROWS}"), rows)?;
+    ensure(total >= MIN_ROWS, "calibration", format_args!("text of at least {MIN_ROWS} tokens"), total)?;
     let kept = rows.min(total);
     // Token t is kept where the share of rows wanted up to it passes a whole number.
     let wanted = |token: usize| (token + 1) * kept / total > token * kept / total;

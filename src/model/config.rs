@@ -210,7 +210,7 @@ impl Config {
         let Some((_, own)) = own else {
             return Err(Error::invalid(path, "a projection of the model: this is an adapter for another one", "one that it does not have"));
         };
-        ensure(own == shape, path, &format!("[d_out, d_in] = {own:?}, as the model has it: this is an adapter for another one"), format!("{shape:?}"))
+        ensure(own == shape, path, format_args!("[d_out, d_in] = {own:?}, as the model has it: this is an adapter for another one"), format_args!("{shape:?}"))
     }
 }
 

@@ -29,8 +29,8 @@ impl LaidOut {
         let most = config.max_tokens;
         for (number, row) in rows.iter().enumerate() {
             let length = row.ids.len();
-            ensure((1..=most).contains(&length), &format!("sentence {number}"), &format!("1 to {most} tokens"), length)?;
-            ensure(row.ids.iter().all(|&id| id >= 0), &format!("sentence {number}"), "tokens of at least 0", "a negative one")?;
+            ensure((1..=most).contains(&length), format_args!("sentence {number}"), format_args!("1 to {most} tokens"), length)?;
+            ensure(row.ids.iter().all(|&id| id >= 0), format_args!("sentence {number}"), "tokens of at least 0", "a negative one")?;
         }
         let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
         let shape = Shape::of(&lengths);

@@ -46,7 +46,7 @@ impl Shape {
     /// # Errors
     /// Lengths that are not of this class; more rows than an index counts.
     pub fn places(&self, lengths: &[usize]) -> Result<Varlen> {
-        ensure(Self::of(lengths) == *self, "batch", &format!("lengths of {self:?}"), format!("{:?}", Self::of(lengths)))?;
+        ensure(Self::of(lengths) == *self, "batch", format_args!("lengths of {self:?}"), format_args!("{:?}", Self::of(lengths)))?;
         let mut starts = Vec::with_capacity(self.sequences + 1);
         let mut at = 0usize;
         starts.push(0);

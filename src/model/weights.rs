@@ -67,7 +67,7 @@ impl Reader<'_> {
     fn upload<D: Backend>(&self, session: &mut Session<D>, name: &str, values: &[f64], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
         let bytes = self.dtype.encode(values);
         let lost = self.dtype.decode(&bytes).iter().any(|value| !value.is_finite());
-        ensure(!lost, name, &format!("values that {} can hold", self.dtype), "one that it cannot; take bf16 or f32")?;
+        ensure(!lost, name, format_args!("values that {} can hold", self.dtype), "one that it cannot; take bf16 or f32")?;
         session.upload_rows(&bytes, columns * self.dtype.size(), stride * self.dtype.size())
     }
 

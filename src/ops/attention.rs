@@ -234,7 +234,7 @@ impl Attention {
         let block = u64::from(shape.block.max(1));
         let (rows, columns) = (self.q_len.div_ceil(block), self.kv_len.div_ceil(block));
         let fits = u64::from(shape.q_blocks) == rows && u64::from(shape.kv_blocks) == columns;
-        ensure(fits, "attention: blocks", &format!("{rows} × {columns} blocks"), format!("{} × {}", shape.q_blocks, shape.kv_blocks))?;
+        ensure(fits, "attention: blocks", format_args!("{rows} × {columns} blocks"), format_args!("{} × {}", shape.q_blocks, shape.kv_blocks))?;
         let patterns = u64::from(shape.patterns);
         let legal = patterns == 1 || patterns == self.heads || patterns == self.heads * self.batch;
         ensure(legal, "attention: block patterns", "1, heads, or batch · heads", patterns)
@@ -262,8 +262,8 @@ impl Op for Attention {
 
     fn validate(&self) -> Result<()> {
         ensure((1..=256).contains(&self.head_dim), "attention: head_dim", "1 to 256", self.head_dim)?;
-        ensure(self.heads > 0 && self.kv_heads > 0, "attention: heads and kv_heads", "at least 1", format!("{} and {}", self.heads, self.kv_heads))?;
-        ensure(self.heads.is_multiple_of(self.kv_heads), "attention: heads", &format!("a multiple of kv_heads, {}", self.kv_heads), self.heads)?;
+        ensure(self.heads > 0 && self.kv_heads > 0, "attention: heads and kv_heads", "at least 1", format_args!("{} and {}", self.heads, self.kv_heads))?;
+        ensure(self.heads.is_multiple_of(self.kv_heads), "attention: heads", format_args!("a multiple of kv_heads, {}", self.kv_heads), self.heads)?;
         let scale = self.scale_value();
         ensure(scale.is_finite(), "attention: scale", "a finite number", scale)?;
         expect_size("attention: scores", &[self.batch, self.heads, self.q_len, self.kv_len])?;
@@ -280,7 +280,7 @@ impl Op for Attention {
                 steps.sort_by_key(|&(_, stride)| stride);
                 let mut room = self.head_dim;
                 for (count, stride) in steps.into_iter().filter(|&(count, _)| count > 1) {
-                    ensure(stride >= room, "attention: o strides", &format!("elements apart, a stride of at least {room}"), stride)?;
+                    ensure(stride >= room, "attention: o strides", format_args!("elements apart, a stride of at least {room}"), stride)?;
                     room = stride.saturating_mul(count);
                 }
             }
@@ -289,7 +289,7 @@ impl Op for Attention {
             Form::Dense => Ok(()),
             Form::Varlen(shape) => {
                 let fits = shape.batch == self.batch && shape.max_q == self.q_len && shape.max_kv == self.kv_len;
-                ensure(fits, "attention: varlen", "batch, q_len and kv_len of the index's shape", format!("{shape:?}"))
+                ensure(fits, "attention: varlen", "batch, q_len and kv_len of the index's shape", format_args!("{shape:?}"))
             }
             Form::Blocks(shape) => self.validate_blocks(&shape),
             Form::BlockMap(shape) => {
@@ -298,7 +298,7 @@ impl Op for Attention {
             }
             Form::Paged(shape) => {
                 let fits = shape.batch == self.batch && Some(self.kv_len) == shape.pages.checked_mul(shape.page);
-                ensure(fits, "attention: page table", "the batch of the operation, and kv_len = pages · page", format!("{shape:?}"))
+                ensure(fits, "attention: page table", "the batch of the operation, and kv_len = pages · page", format_args!("{shape:?}"))
             }
         }
     }

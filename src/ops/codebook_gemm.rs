@@ -176,9 +176,9 @@ impl Factor {
                 expect_size(name, &[u64::from(bases), d, rank, size])
             }
             Self::Coded { width, words_per_adapter } => {
-                ensure(d < 1 << 31 && rank < 1 << 31, name, "sizes below 2^31", format!("[{d}, {rank}]"))?;
+                ensure(d < 1 << 31 && rank < 1 << 31, name, "sizes below 2^31", format_args!("[{d}, {rank}]"))?;
                 let need = width.map_or(rank, |width| width.column_words(d).saturating_mul(rank));
-                ensure(u64::from(words_per_adapter) >= need, name, &format!("at least {need} words an adapter"), words_per_adapter)?;
+                ensure(u64::from(words_per_adapter) >= need, name, format_args!("at least {need} words an adapter"), words_per_adapter)?;
                 expect_size(name, &[u64::from(adapters), u64::from(words_per_adapter), 4])
             }
         }
@@ -220,19 +220,19 @@ impl<D: Device> FactorArgs<D> {
                 if let Some(index) = basis_of {
                     let shape = *index.shape();
                     let fits = shape.adapters == op.adapters && shape.bases == bases;
-                    ensure(fits, &format!("{}: basis_of", op.op), &format!("{} adapters on {bases} bases", op.adapters), format!("{shape:?}"))?;
+                    ensure(fits, format_args!("{}: basis_of", op.op), format_args!("{} adapters on {bases} bases", op.adapters), format_args!("{shape:?}"))?;
                     see(Operand::packed("basis_of", Access::Read, index.slice(), u64::from(op.adapters), 4));
                 }
-                ensure(basis_of.is_some() || bases == 1, &format!("{}: basis_of", op.op), "present where there are several bases", "absent")
+                ensure(basis_of.is_some() || bases == 1, format_args!("{}: basis_of", op.op), "present where there are several bases", "absent")
             }
             (Self::Coded { codes, codebooks }, Factor::Coded { .. }) => {
                 let wanted = factor.codes(op.adapters, d, rank);
-                ensure(Some(*codes.shape()) == wanted, &format!("{}: codes", op.op), &format!("{wanted:?}"), format!("{:?}", codes.shape()))?;
+                ensure(Some(*codes.shape()) == wanted, format_args!("{}: codes", op.op), format_args!("{wanted:?}"), format_args!("{:?}", codes.shape()))?;
                 see(Operand::packed(name[0], Access::Read, codes.slice(), codes.slice().len / 4, 4));
                 see(Operand::packed(name[1], Access::Read, codebooks, u64::from(op.adapters) * CODEBOOK_LEN as u64, 4));
                 Ok(())
             }
-            _ => ensure(false, &format!("{}: {}", op.op, name[0]), &format!("{factor:?}"), "the other kind of factor"),
+            _ => ensure(false, format_args!("{}: {}", op.op, name[0]), format_args!("{factor:?}"), "the other kind of factor"),
         }
     }
 }
@@ -245,12 +245,12 @@ impl Op for CodebookGemm {
         let size = self.dtype.size();
         ensure(!self.slices.is_empty(), "codebook_gemm: slices", "at least one", 0)?;
         ensure(self.d_in > 0, "codebook_gemm: d_in", "at least 1", self.d_in)?;
-        ensure(self.x_stride >= self.d_in, "codebook_gemm: x_stride", &format!("at least d_in, {}", self.d_in), self.x_stride)?;
+        ensure(self.x_stride >= self.d_in, "codebook_gemm: x_stride", format_args!("at least d_in, {}", self.d_in), self.x_stride)?;
         expect_size("codebook_gemm: x", &[self.tokens, self.x_stride, size])?;
         for slice in &self.slices {
-            ensure(slice.d_out > 0 && slice.rank > 0, "codebook_gemm: d_out and rank", "at least 1", format!("{} and {}", slice.d_out, slice.rank))?;
+            ensure(slice.d_out > 0 && slice.rank > 0, "codebook_gemm: d_out and rank", "at least 1", format_args!("{} and {}", slice.d_out, slice.rank))?;
             ensure(slice.rank <= 1024, "codebook_gemm: rank", "at most 1024", slice.rank)?;
-            ensure(slice.y_stride >= slice.d_out, "codebook_gemm: y_stride", &format!("at least d_out, {}", slice.d_out), slice.y_stride)?;
+            ensure(slice.y_stride >= slice.d_out, "codebook_gemm: y_stride", format_args!("at least d_out, {}", slice.d_out), slice.y_stride)?;
             expect_size("codebook_gemm: y", &[self.tokens, slice.y_stride, size])?;
             expect_size("codebook_gemm: core", &[u64::from(self.adapters), slice.rank, slice.rank, 4])?;
             slice.input.validate("codebook_gemm: input factor", self.adapters, self.d_in, slice.rank, size)?;
@@ -282,13 +282,13 @@ impl Op for CodebookGemm {
         see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, size));
         let shape = *args.token_adapter.shape();
         let fits = shape.tokens == self.tokens && shape.adapters == self.adapters;
-        ensure(fits, "codebook_gemm: token_adapter", &format!("{} tokens over {} adapters", self.tokens, self.adapters), format!("{shape:?}"))?;
+        ensure(fits, "codebook_gemm: token_adapter", format_args!("{} tokens over {} adapters", self.tokens, self.adapters), format_args!("{shape:?}"))?;
         see(Operand::packed("token_adapter", Access::Read, args.token_adapter.slice(), args.token_adapter.slice().len / 4, 4));
         see(Operand::packed("scaling", Access::Read, &args.scaling, self.scalings(), 4));
         if let Some(prepared) = &args.prepared {
             see(Operand::packed("prepared", Access::Read, prepared, prepared.len / 4, 4));
         }
-        ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", &format!("{}", self.slices.len()), args.slices.len())?;
+        ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", format_args!("{}", self.slices.len()), args.slices.len())?;
         let held = Held { op: Self::NAME, dtype: self.dtype, adapters: self.adapters };
         for (slice, args) in self.slices.iter().zip(&args.slices) {
             args.input.operands(["input factor", "input codebooks"], slice.input, held, [self.d_in, slice.rank], see)?;

@@ -89,7 +89,7 @@ impl Op for FusedMlp {
 
     fn validate(&self) -> Result<()> {
         let (size, dims) = (self.dtype.size(), [self.d_model, self.d_ff, self.d_out]);
-        ensure(dims.iter().all(|&dim| dim > 0), "fused_mlp: d_model, d_ff, d_out", "at least 1", format!("{dims:?}"))?;
+        ensure(dims.iter().all(|&dim| dim > 0), "fused_mlp: d_model, d_ff, d_out", "at least 1", format_args!("{dims:?}"))?;
         expect_stride("fused_mlp: x_stride", self.x_stride, self.d_model)?;
         expect_stride("fused_mlp: w1_stride", self.w1_stride, self.d_model)?;
         expect_stride("fused_mlp: w2_stride", self.w2_stride, self.d_ff)?;

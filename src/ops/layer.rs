@@ -172,10 +172,10 @@ impl Layer {
         let Self { dtype, batch, tokens, sizes, style, causal, eps, rope_base } = *self;
         let Sizes { hidden, heads, kv_heads, head_dim, intermediate } = sizes;
         let small = [hidden, heads, kv_heads, head_dim, intermediate, sizes.qkv()].iter().all(|size| (1..=1 << 24).contains(size));
-        ensure(small, "layer: sizes", "each 1 to 2^24, a row of q, k and v too", format!("{sizes:?}"))?;
+        ensure(small, "layer: sizes", "each 1 to 2^24, a row of q, k and v too", format_args!("{sizes:?}"))?;
         let rows = self.rows();
         let countable = [batch, tokens, rows].iter().all(|&count| count <= 1 << 32);
-        ensure(countable, "layer: batch, tokens", "at most 2^32 rows", format!("{batch}, {tokens}"))?;
+        ensure(countable, "layer: batch, tokens", "at most 2^32 rows", format_args!("{batch}, {tokens}"))?;
         let (llama, bias) = (style == Style::Llama, self.biases());
         let kind = if llama { Kind::RmsNorm { eps, residual: false } } else { Kind::LayerNorm { eps, residual: false } };
         let rope = Kind::RopeInPlace { head_dim, base: rope_base, stride: sizes.qkv() };

@@ -99,7 +99,7 @@ impl Op for Linear {
 
     fn validate(&self) -> Result<()> {
         let (size, dims) = (self.dtype.size(), [self.d_in, self.d_out]);
-        ensure(dims.iter().all(|&dim| dim > 0), "linear: d_in, d_out", "at least 1", format!("{dims:?}"))?;
+        ensure(dims.iter().all(|&dim| dim > 0), "linear: d_in, d_out", "at least 1", format_args!("{dims:?}"))?;
         if let Some(eps) = self.norm.map(f32::from_bits) {
             ensure(eps >= 0.0 && eps.is_finite(), "linear: norm: eps", "at least 0 and finite", eps)?;
         }
@@ -115,7 +115,7 @@ impl Op for Linear {
             let columns = delta.slices.iter().try_fold(0u64, |sum, slice| sum.checked_add(slice.d_out));
             let whole = columns == Some(self.d_out) && delta.slices.iter().all(|slice| slice.y_stride == self.d_out);
             let wanted = "accumulating slices that make up the operation's own y, on its own x, scaled by adapter";
-            ensure(same && whole, "linear: delta", wanted, format!("{delta:?}"))?;
+            ensure(same && whole, "linear: delta", wanted, format_args!("{delta:?}"))?;
         }
         Ok(())
     }

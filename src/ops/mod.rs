@@ -162,12 +162,12 @@ pub(crate) fn strange(subject: impl Into<String>) -> Error {
 /// `Err` unless `present` is what the descriptor's flag says.
 fn expect_present(op: &'static str, operand: &str, wanted: bool, present: bool) -> Result<()> {
     let say = |there: bool| if there { "present" } else { "absent" };
-    crate::error::ensure(wanted == present, &format!("{op}: {operand}"), &format!("{} (the descriptor says so)", say(wanted)), say(present))
+    crate::error::ensure(wanted == present, format_args!("{op}: {operand}"), format_args!("{} (the descriptor says so)", say(wanted)), say(present))
 }
 
 /// `Err` where rows of `columns` elements would overlap.
 fn expect_stride(subject: &str, stride: u64, columns: u64) -> Result<()> {
-    crate::error::ensure(stride >= columns, subject, &format!("at least {columns}, the elements of a row"), stride)
+    crate::error::ensure(stride >= columns, subject, format_args!("at least {columns}, the elements of a row"), stride)
 }
 
 /// `Err`, naming `subject`, where the product of `dims` passes 2⁶³. A 0 counts as 1: a row has to be addressable where there is none.

@@ -189,7 +189,7 @@ impl Op for Pointwise {
         expect_size("pointwise: x", &[self.x_rows(), self.stride().max(self.columns), self.dtype.size()])?;
         expect_size("pointwise: y", &[self.y_rows(), self.stride().max(self.columns), self.dtype.size()])?;
         expect_size("pointwise: residual", &[self.residual_rows().unwrap_or(0), self.columns, self.dtype.size()])?;
-        ensure(self.stride() >= self.columns, "pointwise: stride", &format!("at least {} columns", self.columns), self.stride())?;
+        ensure(self.stride() >= self.columns, "pointwise: stride", format_args!("at least {} columns", self.columns), self.stride())?;
         match self.kind {
             Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } | Kind::EmbeddingNorm { eps, .. } => {
                 let eps = f32::from_bits(eps);
@@ -199,16 +199,16 @@ impl Op for Pointwise {
                 ensure(
                     head_dim > 0 && head_dim % 2 == 0 && self.columns.is_multiple_of(head_dim),
                     "pointwise: head_dim",
-                    &format!("even, a divisor of {}", self.columns),
+                    format_args!("even, a divisor of {}", self.columns),
                     head_dim,
                 )?;
                 let base = f32::from_bits(base);
                 ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
             }
-            Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", &format!("one a sequence, {}", shape.batch), self.rows),
+            Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", format_args!("one a sequence, {}", shape.batch), self.rows),
             Kind::Append { cache, .. } => {
                 let whole = if cache.batch == 0 { self.rows == 0 } else { self.rows.is_multiple_of(cache.batch) };
-                ensure(whole, "pointwise: rows", &format!("as many for each of {} sequences", cache.batch), self.rows)
+                ensure(whole, "pointwise: rows", format_args!("as many for each of {} sequences", cache.batch), self.rows)
             }
             Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add | Kind::Activation(_) => Ok(()),
         }
@@ -253,19 +253,19 @@ impl Op for Pointwise {
             expect_present(Self::NAME, name, table.is_some(), ids.is_some())?;
             if let (Some(ids), Some(table)) = (ids, table) {
                 let fits = ids.shape().tokens == self.rows && ids.shape().adapters == table;
-                ensure(fits, &format!("pointwise: {name}"), &format!("{} ids below {table}", self.rows), format!("{:?}", ids.shape()))?;
+                ensure(fits, format_args!("pointwise: {name}"), format_args!("{} ids below {table}", self.rows), format_args!("{:?}", ids.shape()))?;
                 see(Operand::packed(name, Access::Read, ids.slice(), ids.slice().len / 4, 4));
             }
         }
         let cache = if let Kind::Append { cache, .. } = self.kind { Some(cache) } else { None };
         expect_present(Self::NAME, "pages", cache.is_some(), args.pages.is_some())?;
         if let (Some(pages), Some(cache)) = (&args.pages, cache) {
-            ensure(*pages.shape() == cache, "pointwise: pages", &format!("{cache:?}"), format!("{:?}", pages.shape()))?;
+            ensure(*pages.shape() == cache, "pointwise: pages", format_args!("{cache:?}"), format_args!("{:?}", pages.shape()))?;
             see(Operand::packed("pages", Access::Read, pages.slice(), pages.slice().len / 4, 4));
         }
         expect_present(Self::NAME, "sequences", matches!(self.kind, Kind::MeanPool(_)), args.sequences.is_some())?;
         if let (Some(sequences), Kind::MeanPool(shape)) = (&args.sequences, self.kind) {
-            ensure(*sequences.shape() == shape, "pointwise: sequences", &format!("{shape:?}"), format!("{:?}", sequences.shape()))?;
+            ensure(*sequences.shape() == shape, "pointwise: sequences", format_args!("{shape:?}"), format_args!("{:?}", sequences.shape()))?;
             see(Operand::packed("sequences", Access::Read, sequences.slice(), sequences.slice().len / 4, 4));
         }
         Ok(())

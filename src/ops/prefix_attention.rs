@@ -132,10 +132,10 @@ impl PrefixAttention {
 
 impl Factors {
     fn validate(self, name: &str, op: &PrefixAttention) -> Result<()> {
-        ensure((1..=1024).contains(&self.rank), &format!("prefix_attention: {name} rank"), "1 to 1024", self.rank)?;
+        ensure((1..=1024).contains(&self.rank), format_args!("prefix_attention: {name} rank"), "1 to 1024", self.rank)?;
         for (side, factor, d) in [("coefficients", self.coefficients, op.tokens), ("basis", self.basis, op.width())] {
             let subject = format!("prefix_attention: {name} {side}");
-            ensure(!matches!(factor, Factor::Dense { bases } if bases != 1), &subject, "one basis where it is dense", format!("{factor:?}"))?;
+            ensure(!matches!(factor, Factor::Dense { bases } if bases != 1), &subject, "one basis where it is dense", format_args!("{factor:?}"))?;
             factor.validate(&subject, 1, d, self.rank, op.dtype.size())?;
         }
         Ok(())

@@ -62,11 +62,11 @@ impl FactorHost {
                 expect_len(name, values, u64::from(bases) * d * rank)?;
                 let shape = basis_of.as_ref().map(HostIndex::shape);
                 let fits = shape.map_or(bases == 1, |shape| (shape.adapters, shape.bases) == (adapters, bases));
-                ensure(fits, name, &format!("a basis of {bases} for each of {adapters} adapters"), format!("{shape:?}"))
+                ensure(fits, name, format_args!("a basis of {bases} for each of {adapters} adapters"), format_args!("{shape:?}"))
             }
             (Self::Coded { codes, codebooks }, Factor::Coded { .. }) => {
                 let wanted = factor.codes(adapters, d, rank);
-                ensure(Some(codes.shape()) == wanted, name, &format!("{wanted:?}"), format!("{:?}", codes.shape()))?;
+                ensure(Some(codes.shape()) == wanted, name, format_args!("{wanted:?}"), format_args!("{:?}", codes.shape()))?;
                 expect_len(name, codebooks, u64::from(adapters) * CODEBOOK_LEN as u64)
             }
             _ => Err(Error::invalid(name, format!("{factor:?}"), "the other kind of factor")),
@@ -119,10 +119,10 @@ pub(super) fn deltas<R: Rounding>(op: &CodebookGemm, host: &Host, x: &[f64], whi
     op.validate()?;
     expect_len("codebook_gemm: x", x, pitched_len(op.tokens, op.d_in, op.x_stride))?;
     expect_len("codebook_gemm: scaling", &host.scaling, op.scalings())?;
-    ensure(host.slices.len() == op.slices.len(), "codebook_gemm: slices", &format!("{}", op.slices.len()), host.slices.len())?;
+    ensure(host.slices.len() == op.slices.len(), "codebook_gemm: slices", format_args!("{}", op.slices.len()), host.slices.len())?;
     let shape = host.token_adapter.shape();
     let fits = (shape.tokens, shape.adapters) == (op.tokens, op.adapters);
-    ensure(fits, "codebook_gemm: token_adapter", &format!("{} tokens over {} adapters", op.tokens, op.adapters), format!("{shape:?}"))?;
+    ensure(fits, "codebook_gemm: token_adapter", format_args!("{} tokens over {} adapters", op.tokens, op.adapters), format_args!("{shape:?}"))?;
 
     let (slice, operands): (&CodebookSlice, &SliceHost) = (&op.slices[which], &host.slices[which]);
     operands.input.check("codebook_gemm: input factor", slice.input, op.adapters, op.d_in, slice.rank)?;

@@ -166,7 +166,7 @@ impl Define for Pointwise {
             Kind::Append { cache, .. } => host.pages.as_ref().is_some_and(|pages| pages.shape() == cache),
             _ => true,
         };
-        crate::error::ensure(index_fits, "pointwise: index", &format!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
+        crate::error::ensure(index_fits, "pointwise: index", format_args!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
         let mut elements = Vec::new();
         for r in 0..self.rows as usize {
             let to = match &host.pages {

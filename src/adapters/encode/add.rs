@@ -42,7 +42,7 @@ pub fn add_adapter(population: &mut Population, source: Source<'_>, options: &En
     if let Some(calibration) = &options.calibration {
         calibration.check_names(source.modules.keys().map(String::as_str))?;
     }
-    ensure(!population.adapters.contains_key(source.name), "population", "an adapter of a new name", format!("{:?}", source.name))?;
+    ensure(!population.adapters.contains_key(source.name), "population", "an adapter of a new name", format_args!("{:?}", source.name))?;
     let paths: Vec<_> = source.modules.iter().collect();
     let found: Vec<Result<Newcomer>> = paths.par_iter().map(|(path, lora)| newcomer(population, path, source.name, lora, options)).collect();
     let found = found.into_iter().collect::<Result<Vec<_>>>()?;
@@ -72,7 +72,7 @@ fn newcomer(population: &Population, path: &str, name: &str, lora: &crate::adapt
     let blank = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };
     let shared = population.projections.get(path).cloned().unwrap_or(blank);
     let subject = format!("adapter {name:?}, projection {path:?}");
-    ensure((shared.d_out, shared.d_in) == (d_out, d_in), &subject, &format!("[{}, {}]", shared.d_out, shared.d_in), format!("[{d_out}, {d_in}]"))?;
+    ensure((shared.d_out, shared.d_in) == (d_out, d_in), &subject, format_args!("[{}, {}]", shared.d_out, shared.d_in), format_args!("[{d_out}, {d_in}]"))?;
 
     let mut options = options.clone();
     if !options.requires_fidelity() {

@@ -56,7 +56,7 @@ impl SecondMoment {
     /// A matrix that is not square or not symmetric, or values that are not finite.
     pub fn from_sum(sum: &Matrix<f64>, rows: u64) -> Result<Self> {
         let d = sum.rows;
-        ensure(sum.cols == d && sum.data.len() == d * d, "second moment", "a square matrix", format!("[{d}, {}]", sum.cols))?;
+        ensure(sum.cols == d && sum.data.len() == d * d, "second moment", "a square matrix", format_args!("[{d}, {}]", sum.cols))?;
         ensure(sum.data.iter().all(|value| value.is_finite()), "second moment", "finite values", "NaN or an infinity")?;
         let largest = (0..d).map(|i| sum.at(i, i).abs()).fold(0.0, f64::max);
         // Sums of f32 products differ by their order.
@@ -70,7 +70,7 @@ impl SecondMoment {
     /// # Errors
     /// Rows of another width, or values that are not finite; the sum is then as it was.
     pub fn add(&mut self, rows: &Matrix) -> Result<()> {
-        ensure(rows.cols == self.d_in(), "calibration inputs", &format!("[rows, {}]", self.d_in()), format!("[{}, {}]", rows.rows, rows.cols))?;
+        ensure(rows.cols == self.d_in(), "calibration inputs", format_args!("[rows, {}]", self.d_in()), format_args!("[{}, {}]", rows.rows, rows.cols))?;
         ensure(rows.data.iter().all(|value| value.is_finite()), "calibration inputs", "finite values", "NaN or an infinity")?;
         let x = widen(rows);
         self.sum += mul(x.transpose(), x.as_ref());
@@ -100,7 +100,12 @@ impl Inputs {
     /// # Errors
     /// Fewer than 8 rows, or values that are not finite.
     pub fn from_rows(all: &Matrix) -> Result<Self> {
-        ensure(all.rows >= MIN_ROWS && all.cols > 0, "calibration inputs", &format!("at least {MIN_ROWS} rows"), format!("[{}, {}]", all.rows, all.cols))?;
+        ensure(
+            all.rows >= MIN_ROWS && all.cols > 0,
+            "calibration inputs",
+            format_args!("at least {MIN_ROWS} rows"),
+            format_args!("[{}, {}]", all.rows, all.cols),
+        )?;
         let kept = all.rows - all.rows / 4;
         let (design, held_out) = all.data.split_at(kept * all.cols);
         let part = |data: &[f32]| Matrix { rows: data.len() / all.cols, cols: all.cols, data: data.to_vec() };
@@ -112,7 +117,7 @@ impl Inputs {
     /// # Errors
     /// A moment of fewer than 8 rows, no row held out, two widths, or values that are not finite.
     pub fn from_moment(moment: SecondMoment, held_out: Matrix) -> Result<Self> {
-        ensure(moment.rows >= MIN_ROWS as u64, "calibration inputs", &format!("a second moment of at least {MIN_ROWS} rows"), moment.rows)?;
+        ensure(moment.rows >= MIN_ROWS as u64, "calibration inputs", format_args!("a second moment of at least {MIN_ROWS} rows"), moment.rows)?;
         Self::new(Design::Moment(moment), held_out)
     }
 
@@ -122,7 +127,7 @@ impl Inputs {
             Design::Moment(moment) => moment.d_in(),
         };
         let fits = held_out.rows > 0 && held_out.cols == d_in && d_in > 0;
-        ensure(fits, "calibration inputs", &format!("[at least 1, {d_in}] held out"), format!("[{}, {}]", held_out.rows, held_out.cols))?;
+        ensure(fits, "calibration inputs", format_args!("[at least 1, {d_in}] held out"), format_args!("[{}, {}]", held_out.rows, held_out.cols))?;
         let finite = |rows: &Matrix| rows.data.iter().all(|value| value.is_finite());
         let finite = finite(&held_out) && !matches!(&design, Design::Rows(rows) if !finite(rows));
         ensure(finite, "calibration inputs", "finite values", "NaN or an infinity")?;
@@ -237,7 +242,7 @@ impl Calibration {
     /// Inputs of another width.
     pub(crate) fn of(&self, name: &str, d_in: usize) -> Result<Option<&Inputs>> {
         let Some(inputs) = self.inputs.get(name) else { return Ok(None) };
-        ensure(inputs.d_in() == d_in, name, &format!("calibration inputs [rows, {d_in}]"), format!("[rows, {}]", inputs.d_in()))?;
+        ensure(inputs.d_in() == d_in, name, format_args!("calibration inputs [rows, {d_in}]"), format_args!("[rows, {}]", inputs.d_in()))?;
         Ok(Some(inputs))
     }
 
@@ -246,7 +251,7 @@ impl Calibration {
         let example = paths.clone().next().unwrap_or_default();
         let some = paths.any(|path| self.inputs.contains_key(path));
         let found = self.names().next().map_or_else(|| "none".into(), |name| format!("none of that sort; the first is {name:?}"));
-        ensure(some, "calibration", &format!("inputs named by the adapters' module paths, as {example:?}"), found)
+        ensure(some, "calibration", format_args!("inputs named by the adapters' module paths, as {example:?}"), found)
     }
 }
 

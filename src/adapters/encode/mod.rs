@@ -113,14 +113,14 @@ fn gather<'a>(sources: &[Source<'a>]) -> Result<Vec<(&'a str, Users<'a>)>> {
     let mut by_path: BTreeMap<&str, Users<'a>> = BTreeMap::new();
     let mut names = std::collections::BTreeSet::new();
     for source in sources {
-        ensure(names.insert(source.name), "population", "adapters of different names", format!("{:?} twice", source.name))?;
+        ensure(names.insert(source.name), "population", "adapters of different names", format_args!("{:?} twice", source.name))?;
         for (path, lora) in source.modules {
             check(lora, source.name, path)?;
             let users = by_path.entry(path).or_default();
             if let Some((other, first)) = users.first() {
                 let (expected, found) = (shape(first), shape(lora));
                 let subject = format!("adapter {:?}, projection {path:?}", source.name);
-                ensure(expected == found, &subject, &format!("[d_out, d_in] = {expected:?} as in {other:?}"), format!("{found:?}"))?;
+                ensure(expected == found, &subject, format_args!("[d_out, d_in] = {expected:?} as in {other:?}"), format_args!("{found:?}"))?;
             }
             users.push((source.name, lora));
         }
@@ -138,7 +138,7 @@ pub(super) fn check(lora: &Lora, name: &str, path: &str) -> Result<()> {
     let whole = a.data.len() == a.rows * a.cols && b.data.len() == b.rows * b.cols;
     let subject = format!("adapter {name:?}, projection {path:?}");
     let fits = whole && a.rows == b.cols && a.rows > 0 && a.cols > 0 && b.rows > 0;
-    ensure(fits, &subject, "A [r, d_in] and B [d_out, r]", format!("[{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols))?;
+    ensure(fits, &subject, "A [r, d_in] and B [d_out, r]", format_args!("[{}, {}] and [{}, {}]", a.rows, a.cols, b.rows, b.cols))?;
     let finite = a.data.iter().chain(&b.data).all(|value| value.is_finite()) && lora.scaling.is_finite();
     ensure(finite, &subject, "finite values", "NaN or an infinity")
 }

@@ -52,7 +52,7 @@ impl EncodeOptions {
     pub fn validate(&self) -> Result<()> {
         let inside = |name: &str, value: Option<f64>, least: f64, most: f64| {
             let fits = value.is_none_or(|value| value > least && value < most);
-            ensure(fits, name, &format!("above {least} and below {most}"), value.unwrap_or_default())
+            ensure(fits, name, format_args!("above {least} and below {most}"), value.unwrap_or_default())
         };
         inside("energy", self.energy, 0.0, 1.0)?;
         inside("max ratio", self.max_ratio, 0.0, f64::INFINITY)?;

@@ -34,7 +34,7 @@ pub struct EncodedPrefix {
 /// K and V of different shapes, or empty; values that are not finite; a cosine that no form keeps.
 pub fn encode_prefix(k: &Matrix<f32>, v: &Matrix<f32>, least_cosine: f64) -> Result<EncodedPrefix> {
     let [of_k, of_v] = [k, v].map(|cache| [cache.rows, cache.cols]);
-    ensure(of_k == of_v && of_k.iter().all(|&size| size > 0), "prefix", "K and V of one shape, at least [1, 1]", format!("{of_k:?} and {of_v:?}"))?;
+    ensure(of_k == of_v && of_k.iter().all(|&size| size > 0), "prefix", "K and V of one shape, at least [1, 1]", format_args!("{of_k:?} and {of_v:?}"))?;
     let finite = [k, v].iter().all(|cache| cache.data.iter().all(|value| value.is_finite()));
     ensure(finite, "prefix", "finite values", "NaN or an infinity")?;
     let tokens = k.rows;

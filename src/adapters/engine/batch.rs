@@ -52,7 +52,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// As [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
     pub fn update(&mut self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
-        ensure(ids.len() == batch.tokens, "batch", &format!("{} tokens", batch.tokens), ids.len())?;
+        ensure(ids.len() == batch.tokens, "batch", format_args!("{} tokens", batch.tokens), ids.len())?;
         self.current(batch)?;
         let placed = self.settle(session, ids)?;
         self.replace(session, batch, ids, placed)
@@ -126,6 +126,6 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     pub(super) fn current(&self, batch: &Batch<D>) -> Result<()> {
         ensure(batch.engine == self.id, "batch", "one of this engine", "another engine's")?;
         let found = format!("generation {}", batch.generation);
-        ensure(batch.generation == self.generation, "batch", &format!("one of generation {}: make it anew", self.generation), found)
+        ensure(batch.generation == self.generation, "batch", format_args!("one of generation {}: make it anew", self.generation), found)
     }
 }

@@ -118,11 +118,11 @@ pub fn check(adapter: &str, path: &str, projection: &EncodedProjection, shared: 
             EncodedFactor::Coded(coded) => (coded.d, coded.columns.len(), true),
             EncodedFactor::Plain(plain) => (plain.rows, plain.cols, plain.is_whole()),
         };
-        ensure((rows, cols, whole) == (d, rank, true), &subject, &format!("[{d}, {rank}]"), format!("[{rows}, {cols}]"))?;
+        ensure((rows, cols, whole) == (d, rank, true), &subject, format_args!("[{d}, {rank}]"), format_args!("[{rows}, {cols}]"))?;
     }
     if let Some(core) = &projection.core {
         let fits = (core.rows, core.cols, core.is_whole()) == (rank, rank, true);
-        ensure(fits, &format!("adapter {adapter}: {path}: core"), &format!("[{rank}, {rank}]"), format!("[{}, {}]", core.rows, core.cols))?;
+        ensure(fits, format_args!("adapter {adapter}: {path}: core"), format_args!("[{rank}, {rank}]"), format_args!("[{}, {}]", core.rows, core.cols))?;
     }
     Ok(())
 }

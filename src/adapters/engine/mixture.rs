@@ -43,8 +43,8 @@ impl Routing {
     /// `top` of 0 or above the number of experts, scores of another shape, a score that is not finite.
     pub fn top_k(experts: &[AdapterId], scores: &[f32], top: usize) -> Result<Self> {
         let count = experts.len();
-        ensure((1..=count).contains(&top), "routing: top", &format!("1 to {count}, the number of experts"), top)?;
-        ensure(scores.len().is_multiple_of(count), "routing: scores", &format!("a multiple of {count}, the number of experts"), scores.len())?;
+        ensure((1..=count).contains(&top), "routing: top", format_args!("1 to {count}, the number of experts"), top)?;
+        ensure(scores.len().is_multiple_of(count), "routing: scores", format_args!("a multiple of {count}, the number of experts"), scores.len())?;
         if let Some(at) = scores.iter().position(|score| !score.is_finite()) {
             return Err(Error::invalid("routing: scores", "finite numbers", format!("{} for expert {} of token {}", scores[at], at % count, at / count)));
         }
@@ -113,7 +113,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let tokens = mixture.passes.first().map_or(0, |pass| pass.0.tokens);
         let wanted = format!("{tokens} tokens, {} choices each", mixture.passes.len());
         let same = (tokens, mixture.passes.len()) == (routing.tokens(), routing.top);
-        ensure(same, "routing", &wanted, format!("{} tokens, {} choices each", routing.tokens(), routing.top))?;
+        ensure(same, "routing", &wanted, format_args!("{} tokens, {} choices each", routing.tokens(), routing.top))?;
         mixture.passes.iter().try_for_each(|(batch, _)| self.current(batch))?;
         let placed = self.settle(session, &routing.experts)?;
         for (choice, (batch, on_device)) in mixture.passes.iter_mut().enumerate() {

@@ -167,7 +167,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// A name that is taken; a projection or basis that the population does not have; a pool with no room for it.
     pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
-        ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format!("{name:?}"))?;
+        ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format_args!("{name:?}"))?;
         let forms = adapter.projections.iter().map(|(path, projection)| form_of(&self.shared, name, path, projection)).collect::<Result<Vec<_>>>()?;
         let known: Vec<Option<usize>> = forms.iter().map(|form| self.classes.iter().position(|class| class.form().same_class(form))).collect();
         let joined: BTreeSet<usize> = known.iter().flatten().map(|&at| self.classes[at].map()).collect();
@@ -244,7 +244,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let mut launches: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         for (number, target) in targets.iter().enumerate() {
             let known = self.shared.contains_key(target.projection);
-            ensure(known, "projection", "one that the population has", format!("{:?}", target.projection))?;
+            ensure(known, "projection", "one that the population has", format_args!("{:?}", target.projection))?;
             let classes = self.classes.iter().enumerate().filter(|(_, class)| class.form().path() == target.projection);
             for (at, class) in classes {
                 launches.entry(class.map()).or_default().push((at, number));
@@ -284,7 +284,12 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let mut args = Vec::new();
         for &(at, target) in round {
             let class = &self.classes[at];
-            ensure(class.d_in() == d_in, "targets", &format!("projections of d_in {d_in}"), format!("{} of {}", targets[target].projection, class.d_in()))?;
+            ensure(
+                class.d_in() == d_in,
+                "targets",
+                format_args!("projections of d_in {d_in}"),
+                format_args!("{} of {}", targets[target].projection, class.d_in()),
+            )?;
             slices.push(class.slice(targets[target].y_stride));
             args.push(class.args(&targets[target].y));
         }

@@ -61,7 +61,7 @@ pub fn points(choice: &Choice, dtype: DType, extent: Extent) -> Result<Vec<Point
         for &style in styles {
             for &model in &models {
                 let (batch, causal) = (choice.batch.unwrap_or(1), choice.causal.unwrap_or(style == Style::Llama));
-                ensure(batch > 0 && tokens > 0, "--batch, --seq", "at least 1", format!("{batch}, {tokens}"))?;
+                ensure(batch > 0 && tokens > 0, "--batch, --seq", "at least 1", format_args!("{batch}, {tokens}"))?;
                 let sizes = model.map_or_else(|| small(style), Model::sizes);
                 Layer::new(dtype, [batch, tokens], sizes, style, causal).parts()?;
                 let shape = Shape::Layer { model, batch, tokens, sizes, style, causal };

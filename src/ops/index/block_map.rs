@@ -50,7 +50,7 @@ impl BlockMap {
     pub fn new(bytes: &[u8], shape: MapShape) -> Result<Self> {
         ensure(shape.block == 64 || shape.block == 128, "block", "64 or 128", shape.block)?;
         ensure(shape.blocks() < 1 << 31, "block map", "fewer than 2^31 blocks", shape.blocks())?;
-        ensure(bytes.len() as u64 == shape.blocks(), "block map", &format!("{} bytes", shape.blocks()), bytes.len())?;
+        ensure(bytes.len() as u64 == shape.blocks(), "block map", format_args!("{} bytes", shape.blocks()), bytes.len())?;
         Ok(Self { bytes: bytes.to_vec(), shape })
     }
 

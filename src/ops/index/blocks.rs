@@ -65,15 +65,15 @@ impl BlockMask {
     pub fn new(row_ptr: &[i32], col_idx: &[i32], kinds: &[BlockKind], bits: &[u32], shape: BlockShape) -> Result<Self> {
         ensure(shape.block == 64 || shape.block == 128, "block", "64 or 128", shape.block)?;
         let rows = shape.q_blocks as usize + 1;
-        ensure(row_ptr.len() == rows * shape.patterns as usize, "row_ptr", &format!("{} patterns of {rows} numbers", shape.patterns), row_ptr.len())?;
-        ensure(col_idx.len() <= shape.capacity as usize, "col_idx", &format!("at most {} blocks", shape.capacity), col_idx.len())?;
-        ensure(kinds.is_empty() || kinds.len() == col_idx.len(), "block kinds", &format!("{} or none", col_idx.len()), kinds.len())?;
+        ensure(row_ptr.len() == rows * shape.patterns as usize, "row_ptr", format_args!("{} patterns of {rows} numbers", shape.patterns), row_ptr.len())?;
+        ensure(col_idx.len() <= shape.capacity as usize, "col_idx", format_args!("at most {} blocks", shape.capacity), col_idx.len())?;
+        ensure(kinds.is_empty() || kinds.len() == col_idx.len(), "block kinds", format_args!("{} or none", col_idx.len()), kinds.len())?;
         let mask_words = Self::mask_words(&shape);
         ensure(
             bits.len().is_multiple_of(mask_words) && bits.len() / mask_words <= shape.masks as usize,
             "bit masks",
-            &format!("at most {} of {mask_words} words", shape.masks),
-            format!("{} words", bits.len()),
+            format_args!("at most {} of {mask_words} words", shape.masks),
+            format_args!("{} words", bits.len()),
         )?;
         for (pattern, ptr) in row_ptr.chunks_exact(rows).enumerate() {
             for (row, pair) in ptr.windows(2).enumerate() {

@@ -50,7 +50,7 @@ impl AdapterCodes {
         let header = if width.is_none() { columns.len() } else { 0 };
         let mut words = vec![0u32; header];
         for (j, (own, column)) in columns.iter().enumerate() {
-            ensure(width.is_none_or(|all| all == *own), "codes", "columns of the one width", format!("{own:?} at column {j}"))?;
+            ensure(width.is_none_or(|all| all == *own), "codes", "columns of the one width", format_args!("{own:?} at column {j}"))?;
             validate_column(*own, column, d as usize)?;
             if width.is_none() {
                 ensure(words.len() < 1 << 27, "codes", "fewer than 2^27 words an adapter", words.len())?;
@@ -71,8 +71,8 @@ impl AdapterCodes {
         ensure(
             codes1.len() == count && (codes2.is_empty() || codes2.len() == count),
             "codes",
-            &format!("{count} indices a stage"),
-            format!("{} and {}", codes1.len(), codes2.len()),
+            format_args!("{count} indices a stage"),
+            format_args!("{} and {}", codes1.len(), codes2.len()),
         )?;
         let column = |codes: &[u8], j: usize| codes.iter().skip(j).step_by(rank as usize).copied().collect::<Vec<u8>>();
         let columns = (0..rank as usize).map(|j| Ok((width, pack(width, &column(codes1, j), &column(codes2, j))?))).collect::<Result<Vec<_>>>()?;
@@ -141,7 +141,7 @@ impl Codes {
     /// # Errors
     /// Another number of adapters, one that does not fit the shape, 2^31 words.
     pub fn new(shape: CodesShape, adapters: &[AdapterCodes]) -> Result<Self> {
-        ensure(adapters.len() == shape.adapters as usize, "codes", &format!("{} adapters", shape.adapters), adapters.len())?;
+        ensure(adapters.len() == shape.adapters as usize, "codes", format_args!("{} adapters", shape.adapters), adapters.len())?;
         let mut codes = Self::empty(shape)?;
         for (region, adapter) in codes.words.chunks_mut((shape.words_per_adapter as usize).max(1)).zip(adapters) {
             shape.accept(adapter)?;
@@ -198,7 +198,7 @@ impl<D: Device> Index<Codes, D> {
     /// A slot that there is not, or codes that do not fit it.
     pub fn update_adapter(&self, device: &D, queue: &mut D::Queue, slot: u32, adapter: &AdapterCodes) -> Result<()> {
         let shape = *self.shape();
-        ensure(slot < shape.adapters, "codes: slot", &format!("below {}", shape.adapters), slot)?;
+        ensure(slot < shape.adapters, "codes: slot", format_args!("below {}", shape.adapters), slot)?;
         shape.accept(adapter)?;
         let words: Vec<i32> = adapter.words.iter().map(|&word| word as i32).collect();
         self.put(device, queue, u64::from(slot) * u64::from(shape.words_per_adapter), &words)

@@ -34,10 +34,10 @@ impl PageTable {
     /// Lists of another length, a sequence with more keys than its pages hold, a page that is read and that the pool does not have.
     pub fn new(table: &[i32], kv_len: &[i32], shape: PageShape) -> Result<Self> {
         ensure(shape.page > 0, "page_table: page", "at least 1 token", shape.page)?;
-        ensure(kv_len.len() as u64 == shape.batch, "kv_len", &format!("{} lengths", shape.batch), kv_len.len())?;
+        ensure(kv_len.len() as u64 == shape.batch, "kv_len", format_args!("{} lengths", shape.batch), kv_len.len())?;
         super::word("page_table", Self::capacity(&shape))?;
         let entries = shape.batch.saturating_mul(shape.pages);
-        ensure(table.len() as u64 == entries, "page_table", &format!("{entries} entries"), table.len())?;
+        ensure(table.len() as u64 == entries, "page_table", format_args!("{entries} entries"), table.len())?;
         let mut clean = vec![0; table.len()];
         for (b, &len) in kv_len.iter().enumerate() {
             let room = shape.pages.saturating_mul(shape.page);

@@ -35,7 +35,7 @@ impl Varlen {
     /// Totals that do not start at 0, or that fall, a sequence longer than that, lists of different length.
     pub fn new(cu_q: &[i32], cu_kv: &[i32], max_q: u64, max_kv: u64) -> Result<Self> {
         let check = |name: &str, cu: &[i32], max: u64| -> Result<u64> {
-            ensure(cu.len() >= 2, name, "batch + 1 running totals, two or more", format!("{} numbers", cu.len()))?;
+            ensure(cu.len() >= 2, name, "batch + 1 running totals, two or more", format_args!("{} numbers", cu.len()))?;
             ensure(cu[0] == 0, name, "running totals that start at 0", cu[0])?;
             for (i, pair) in cu.windows(2).enumerate() {
                 let length = i64::from(pair[1]) - i64::from(pair[0]);
@@ -46,7 +46,7 @@ impl Varlen {
             Ok(cu[cu.len() - 1] as u64)
         };
         let (total_q, total_kv) = (check("cu_seqlens_q", cu_q, max_q)?, check("cu_seqlens_k", cu_kv, max_kv)?);
-        ensure(cu_q.len() == cu_kv.len(), "cu_seqlens_k", &format!("{} numbers, as cu_seqlens_q", cu_q.len()), cu_kv.len())?;
+        ensure(cu_q.len() == cu_kv.len(), "cu_seqlens_k", format_args!("{} numbers, as cu_seqlens_q", cu_q.len()), cu_kv.len())?;
         let shape = VarlenShape { batch: cu_q.len() as u64 - 1, total_q, total_kv, max_q, max_kv };
         Ok(Self { cu_q: cu_q.to_vec(), cu_kv: cu_kv.to_vec(), shape })
     }
