@@ -16,6 +16,7 @@ mod tests;
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::ops::Range;
 
 pub use attention::{Attention, AttentionArgs};
 pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs, ScaledBy};
@@ -69,7 +70,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// One operand, as [`check`] sees it: `rows` runs of `row_bytes`, `pitch` bytes from start to start.
+/// One operand, as [`check`] sees it: runs of `row_bytes`, `pitch` bytes from start to start.
 pub struct Operand<'a, D: Device> {
     /// Its name in errors.
     pub(crate) name: &'static str,
@@ -79,42 +80,39 @@ pub struct Operand<'a, D: Device> {
     pub(crate) slice: &'a Slice<D>,
     /// The alignment its element type needs, in bytes.
     align: u64,
-    /// Runs of bytes.
-    rows: u64,
     /// Bytes of a run.
     row_bytes: u64,
     /// Bytes from the start of a run to the start of the next.
     pitch: u64,
+    /// The buffer, and the bytes of it from the first to one past the last; none where there are no runs. Of many slices there are thousands of
+    /// pairs to compare.
+    buffer: usize,
+    bytes: Range<u64>,
 }
 
 impl<'a, D: Device> Operand<'a, D> {
     /// `count` elements of `size` bytes, one after another.
     pub fn packed(name: &'static str, access: Access, slice: &'a Slice<D>, count: u64, size: u64) -> Self {
-        let bytes = count.saturating_mul(size);
-        Self { name, access, slice, align: size, rows: u64::from(bytes > 0), row_bytes: bytes, pitch: bytes }
+        Self::pitched(name, access, slice, [1, count], count, size)
     }
 
     /// `rows` rows of `columns` elements of `size` bytes, a row every `stride` elements.
     pub fn pitched(name: &'static str, access: Access, slice: &'a Slice<D>, [rows, columns]: [u64; 2], stride: u64, size: u64) -> Self {
-        let rows = if columns == 0 { 0 } else { rows };
-        Self { name, access, slice, align: size, rows, row_bytes: columns.saturating_mul(size), pitch: stride.saturating_mul(size) }
+        let (row_bytes, pitch) = (columns.saturating_mul(size), stride.saturating_mul(size));
+        let span = if row_bytes == 0 { 0 } else { rows.checked_sub(1).map_or(0, |rest| rest.saturating_mul(pitch).saturating_add(row_bytes)) };
+        let bytes = slice.offset..slice.offset.saturating_add(span);
+        Self { name, access, slice, align: size, row_bytes, pitch, buffer: D::buffer_id(&slice.buffer), bytes }
     }
 
     /// Bytes from the first to one past the last.
     fn span(&self) -> u64 {
-        match self.rows {
-            0 => 0,
-            rows => (rows - 1).saturating_mul(self.pitch).saturating_add(self.row_bytes),
-        }
+        self.bytes.end - self.bytes.start
     }
 
     /// Whether the two share a byte. Exact for equal pitches (slices of one matrix side by side); else by span.
     fn overlaps(&self, other: &Operand<'_, D>) -> bool {
-        if self.span() == 0 || other.span() == 0 || D::buffer_id(&self.slice.buffer) != D::buffer_id(&other.slice.buffer) {
-            return false;
-        }
-        let (a, b) = (self.slice.offset, other.slice.offset);
-        if a + self.span() <= b || b + other.span() <= a {
+        let (a, b) = (self.bytes.start, other.bytes.start);
+        if self.buffer != other.buffer || self.bytes.is_empty() || other.bytes.is_empty() || self.bytes.end <= b || other.bytes.end <= a {
             return false;
         }
         if self.pitch != other.pitch || self.pitch == 0 || self.row_bytes > self.pitch || other.row_bytes > self.pitch {
@@ -144,10 +142,11 @@ pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<
             return Err(Error::invalid(subject(), format!("an offset that is a multiple of {}", operand.align), operand.slice.offset));
         }
     }
-    for (index, a) in operands.iter().enumerate() {
-        for b in &operands[index + 1..] {
-            if (a.access != Access::Read || b.access != Access::Read) && a.overlaps(b) {
-                return Err(Error::invalid(format!("{}: {} and {}", O::NAME, a.name, b.name), "operands apart where one is written", "overlapping memory"));
+    for (index, a) in operands.iter().enumerate().filter(|(_, a)| a.access != Access::Read) {
+        for (other, b) in operands.iter().enumerate().filter(|&(other, b)| other > index || b.access == Access::Read) {
+            if a.overlaps(b) {
+                let (first, second) = if index < other { (a.name, b.name) } else { (b.name, a.name) };
+                return Err(Error::invalid(format!("{}: {first} and {second}", O::NAME), "operands apart where one is written", "overlapping memory"));
             }
         }
     }
