@@ -10,9 +10,11 @@ const MOST: usize = 256;
 /// Writes that may not have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Open {
-    /// Addresses, of which any may be written.
+    /// Addresses, of which any may be written: each once. A model writes the same few places again and again, and every launch looks through all.
     whole: Vec<Range<u64>>,
     appended: Vec<Appended>,
+    /// How many were told of, with those that were there already.
+    told: usize,
 }
 
 /// The last positions of each sequence of a pool are written, and nothing else.
@@ -58,13 +60,9 @@ impl Appended {
 }
 
 impl Open {
-    fn len(&self) -> usize {
-        self.whole.len() + self.appended.len()
-    }
-
     /// Whether it is known what may still be under way, and there is room for more.
     pub fn is_known(&self) -> bool {
-        (1..MOST).contains(&self.len())
+        (1..MOST).contains(&self.told)
     }
 
     /// Whether all of `write` is told of already.
@@ -80,8 +78,9 @@ impl Open {
     /// These, and what else may be under way.
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
-        self.whole.extend(more.whole);
-        self.appended.extend(more.appended);
+        self.told += more.told;
+        more.whole.into_iter().for_each(|write| add(&mut self.whole, write));
+        more.appended.into_iter().for_each(|write| add(&mut self.appended, write));
         self
     }
 
@@ -109,19 +108,31 @@ impl From<Range<u64>> for Open {
 
 impl FromIterator<Range<u64>> for Open {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(writes: I) -> Self {
-        Self { whole: writes.into_iter().collect(), appended: Vec::new() }
+        let mut open = Self::default();
+        open.extend(writes);
+        open
     }
 }
 
 impl From<Appended> for Open {
     fn from(appended: Appended) -> Self {
-        Self { whole: Vec::new(), appended: vec![appended] }
+        Self { appended: vec![appended], told: 1, ..Self::default() }
     }
 }
 
 impl Extend<Range<u64>> for Open {
     fn extend<I: IntoIterator<Item = Range<u64>>>(&mut self, writes: I) {
-        self.whole.extend(writes);
+        for write in writes {
+            self.told += 1;
+            add(&mut self.whole, write);
+        }
+    }
+}
+
+/// Puts `write` at the end of `all`, where it is not there.
+fn add<T: PartialEq>(all: &mut Vec<T>, write: T) {
+    if !all.contains(&write) {
+        all.push(write);
     }
 }
 
@@ -166,6 +177,8 @@ mod tests {
         let open: Open = [0..10, 20..30].into_iter().collect();
         assert!(starts_early(&open, &[]) && starts_early(&open, &[10..20, 30..40]));
         assert!(!starts_early(&open, &[10..20, 9..10]) && !starts_early(&open, &[10..20, 29..40]));
+        // A place is told of once, and counts each time.
+        assert_eq!([0..10, 20..30, 0..10].into_iter().collect::<Open>(), Open { told: 3, ..open.clone() });
         // Where it is not known what is under way, or too much is.
         assert!(!starts_early(&Open::default(), &[]) && !starts_early(&(0..MOST as u64).map(|at| at..at + 1).collect(), &[]));
         assert!(!starts_early(&open.clone().and(appended(1).into()), &[whole()]) && starts_early(&open.and(appended(1).into()), &[10..20, 12..14]));
