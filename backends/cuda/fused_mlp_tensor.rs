@@ -304,7 +304,7 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    let [up_tile, down_tile] = tiles(&plan.op, planned_rows(&plan.op, workspace.len), &plan.target).map(|(tile, _)| tile);
+    let [up_tile, down_tile] = plan.once(|plan| Ok(tiles(&plan.op, planned_rows(&plan.op, workspace.len), &plan.target).map(|(tile, _)| tile)))?;
     // The first of these kernels lets the next start when all before it has ended, and none of them writes weights.
     let mut weights_early = false;
     for mut product in chunks(plan, workspace, args)?.into_iter().flatten() {

@@ -1,15 +1,17 @@
-//! Variants of an operation: tables of them, choosing one, loading and launching its kernels.
+//! Variants of an operation: tables of them, choosing one, launching its kernels.
 
-use std::ffi::{CString, c_void};
+use std::any::Any;
+use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
+use cudarc::driver::sys::{self, CUfunction};
 
 use super::Cuda;
 use super::jit::{Arch, Unit};
-use super::library::{self, Status, check, ok};
-use super::memory::{Buffer, Memory};
+use super::library::{Status, check};
+use super::memory::Buffer;
+use super::module::Module;
 use super::queue::Queue;
 use crate::backend::Kernel;
 use crate::device::Slice;
@@ -133,9 +135,22 @@ pub struct Plan<O: Op> {
     pub delta: Option<Box<Plan<CodebookGemm>>>,
     variant: &'static Variant<O>,
     workspace: u64,
+    /// Of [`once`](Self::once).
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl<O: Op> Plan<O> {
+    /// What `decide` says at the plan's first launch, kept for every later one: choosing among tiles, and asking the driver, takes the host as long as
+    /// several launches. It may depend on the plan alone, and a variant has one such thing.
+    pub fn once<T: Copy + Send + Sync + 'static>(&self, decide: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        if let Some(kept) = self.kept.get().and_then(|kept| kept.downcast_ref()) {
+            return Ok(*kept);
+        }
+        let decided = decide(self)?;
+        self.kept.get_or_init(|| Box::new(decided));
+        Ok(decided)
+    }
+
     /// Puts the kernels of this plan into the queue.
     ///
     /// # Safety
@@ -160,22 +175,21 @@ impl<O: Op> Plan<O> {
         if launch.grid.contains(&0) {
             return Ok(());
         }
-        let function = self.module.function(entry)?;
+        let function = self.module.function(entry)?.raw();
         let stream = queue.launching(self.variant.label)?;
         // SAFETY: the caller's promise.
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
     }
 
     /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
+    /// A kernel keeps it.
     pub fn most_shared(&self, entry: &str) -> Result<()> {
-        let share = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        // SAFETY: the function is loaded.
-        ok(unsafe { sys::cuFuncSetAttribute(self.module.function(entry)?, share, 100) }, "dividing the memory of multiprocessors")
+        self.module.function(entry)?.most_shared()
     }
 
     /// Clusters of kernel `entry` that the device runs at once where nothing else does.
     pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
-        let function = self.module.function(entry)?;
+        let function = self.module.function(entry)?.raw();
         let mut count = 0;
         // SAFETY: the function is loaded; stores one number.
         let asked = launch.with_config(std::ptr::null_mut(), |config| check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, function, config) }));
@@ -198,7 +212,7 @@ impl<O: Table> Kernel<O> for Cuda {
         let delta = op.delta(variant).map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
         let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
         let workspace = (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
-        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace })
+        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace, kept: OnceLock::new() })
     }
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {
@@ -318,75 +332,5 @@ impl Launch {
         let mut arguments: [*mut c_void; 1] = [std::ptr::from_ref(params).cast_mut().cast()];
         // SAFETY: the function takes one struct by value, copied before this returns; the rest is the caller's promise.
         self.with_config(stream, |config| check(unsafe { sys::cuLaunchKernelEx(config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }))
-    }
-}
-
-/// Compiled kernels on the device.
-#[derive(Clone, Debug)]
-pub struct Module(Arc<Loaded>);
-
-#[derive(Debug)]
-struct Loaded {
-    raw: CUmodule,
-    functions: Vec<(&'static str, CUfunction)>,
-    memory: Arc<Memory>,
-}
-
-// SAFETY: modules and functions may be used from every thread.
-unsafe impl Send for Loaded {}
-// SAFETY: as above.
-unsafe impl Sync for Loaded {}
-
-impl Module {
-    /// Loads the machine code of `unit`, and readies its kernels, so that a first launch may be captured.
-    pub fn load(memory: &Arc<Memory>, unit: &Unit, cubin: &[u8], driver: i32) -> Result<Self> {
-        memory.context.bind()?;
-        let during = |what: &str| format!("{what} {}", unit.name);
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the image is a CUBIN, which tells its own length; stores one handle.
-        check(unsafe { sys::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) }).map_err(|status| load_error(unit, driver, status))?;
-        let mut loaded = Loaded { raw, functions: Vec::new(), memory: Arc::clone(memory) };
-        for &entry in unit.entries {
-            let name = CString::new(entry).map_err(|error| Error::device(during("loading"), error))?;
-            let mut function = std::ptr::null_mut();
-            let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the module is loaded; stores one handle, sets one attribute of it. Setting it also makes the driver
-            // load the code now, where it would otherwise wait for the first launch, and fail inside a capture.
-            unsafe {
-                ok(sys::cuModuleGetFunction(&mut function, raw, name.as_ptr()), &during("finding a kernel of"))?;
-                ok(sys::cuFuncSetAttribute(function, shared, unit.shared_bytes as i32), &during("setting the shared memory of"))?;
-            }
-            loaded.functions.push((entry, function));
-        }
-        Ok(Self(Arc::new(loaded)))
-    }
-
-    fn function(&self, entry: &str) -> Result<CUfunction> {
-        let found = self.0.functions.iter().find(|(name, _)| *name == entry).map(|(_, function)| *function);
-        found.ok_or_else(|| Error::invalid("kernel", format!("one of {:?}", self.0.functions), entry))
-    }
-}
-
-fn load_error(unit: &Unit, driver: i32, status: Status) -> Error {
-    let newer = library::nvrtc().ok().filter(|(major, _)| *major > driver / 1000);
-    match (status, newer) {
-        (Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY), _) => Error::OutOfMemory { requested: 0, purpose: format!("the code of {}", unit.name) },
-        (status, Some((major, minor))) => {
-            let offered = library::version(driver);
-            Error::unsupported(
-                &unit.name,
-                format!("the driver (CUDA {offered}) does not load code of NVRTC {major}.{minor}: {status}; install NVRTC {} or a newer driver", driver / 1000),
-            )
-        }
-        (status, None) => Error::device(format!("loading {}", unit.name), status),
-    }
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        if self.memory.context.bind().is_ok() {
-            // SAFETY: loaded once, unloaded once. The driver waits for kernels that still run.
-            unsafe { sys::cuModuleUnload(self.raw) };
-        }
     }
 }

@@ -108,7 +108,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         }
         let split = splits(op, &plan.target);
         let room = match tile.cluster() {
-            4 => plan.resident_clusters("linear_stream", &tile.launch(u64::from(plan.target.units) / 4))?.max(StreamTile::quarter_clusters(plan.target.units)),
+            4 => {
+                let resident = plan.once(|plan| plan.resident_clusters("linear_stream", &tile.launch(u64::from(plan.target.units) / 4)))?;
+                resident.max(StreamTile::quarter_clusters(plan.target.units))
+            }
             _ => StreamTile::clusters(plan.target.units),
         };
         let entry = if !split && StreamTile::by_groups(op.d_out, room) { "linear_stream_groups" } else { "linear_stream" };

@@ -68,7 +68,12 @@ pub(super) fn shape(op: &Linear) -> Shape {
 }
 
 fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
-    basis_tile(op, target).unwrap_or_else(|| shape(op).choose(target))
+    basis_or_not(op, target).0
+}
+
+/// The tile, and whether its product makes h of the adapters' basis itself, where it can.
+fn basis_or_not(op: &Linear, target: &Target) -> (WgmmaTile, bool) {
+    basis_tile(op, target).map_or_else(|| (shape(op).choose(target), false), |tile| (tile, true))
 }
 
 /// The tile of a product that makes h of the adapters' basis itself.
@@ -190,8 +195,8 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
 }
 
 unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
-    let (alone, tile) = (unpacked(&plan.op, args), basis_tile(&plan.op, &plan.target));
-    if let (Some(delta), Some(own), Some(tile), true) = (&plan.delta, &args.delta, tile, takes_basis(&alone)) {
+    let (alone, (tile, basis)) = (unpacked(&plan.op, args), plan.once(|plan| Ok(basis_or_not(&plan.op, &plan.target)))?);
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, basis && takes_basis(&alone)) {
         // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
         unsafe {
             if let Some(sums) = with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)? {
@@ -201,7 +206,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     }
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
-        let ((product, overlap), tile) = (product(queue, plan, workspace, args)?, wgmma_tile(&plan.op, &plan.target));
+        let (product, overlap) = product(queue, plan, workspace, args)?;
         match product.aligned() && (product.writes_whole() || !tile.takes_turns()) {
             true => {
                 // With no adapters' part the kernel waits before it reads anything.

@@ -47,6 +47,7 @@ mod linear_stream_adapted;
 mod linear_tensor;
 mod mark;
 mod memory;
+mod module;
 mod open;
 mod params;
 mod pointwise;
@@ -78,9 +79,9 @@ pub use resources::Resources;
 use crate::device::{Caps, Clock, Clocks, Device, Kind, Open, Slice};
 use crate::error::{Error, Result};
 use jit::{Arch, Unit};
-use kernel::Module;
 use library::{absent, ok};
 use memory::{Context, Memory};
+use module::Module;
 
 /// The compute capability that the kernels need: bf16 and asynchronous copies.
 const OLDEST_ARCH: u32 = 80;
