@@ -1,5 +1,7 @@
 //! The safe front door: allocate, plan, run, capture, replay. Generic over the backend, written once.
 
+mod room;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,6 +10,7 @@ use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
+use room::zeroed;
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
 ///
@@ -363,12 +366,6 @@ impl<D: Device> Session<D> {
     }
 }
 
-/// Memory of the host for so many zeros. What lies on a device may be more than the host has room for.
-fn zeroed<T: bytemuck::Zeroable>(count: u64) -> Result<Vec<T>> {
-    let short = |()| Error::OutOfMemory { requested: count.saturating_mul(size_of::<T>() as u64), purpose: "a copy on the host".into() };
-    bytemuck::allocation::try_zeroed_vec(usize::try_from(count).map_err(|_| short(()))?).map_err(short)
-}
-
 impl<D: Device> std::fmt::Debug for Session<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "session {} on {} ({})", self.id, D::NAME, self.caps().name)
@@ -390,19 +387,5 @@ impl<D: Device> std::fmt::Debug for Graph<D> {
 impl<D: Device> std::fmt::Debug for Mark<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "mark of session {}", self.session)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_host_has_no_room_for_is_refused() {
-        assert_eq!(zeroed::<u16>(3).unwrap(), [0; 3]);
-        for count in [1 << 60, u64::MAX] {
-            assert!(matches!(zeroed::<f32>(count), Err(Error::OutOfMemory { requested, .. }) if requested >= count));
-        }
     }
 }
