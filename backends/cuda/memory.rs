@@ -303,6 +303,11 @@ impl Buffer {
     pub fn id(&self) -> usize {
         self.0.id
     }
+
+    /// Whether `memory` made it, whose queues are those that a free of it waits for.
+    pub fn is_of(&self, memory: &Arc<Memory>) -> bool {
+        Arc::ptr_eq(&self.0.memory, memory)
+    }
 }
 
 #[derive(Debug)]

@@ -248,6 +248,10 @@ impl Device for Cuda {
         buffer.id()
     }
 
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.is_of(&self.memory)
+    }
+
     fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
         queue.write(kernel::address(dst), src)
     }
