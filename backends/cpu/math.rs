@@ -33,17 +33,23 @@ pub fn exp(x: f32) -> f32 {
 pub fn activate(activation: Activation, values: &mut [f32]) {
     match activation {
         Activation::Relu => vectorised(|| each(values, |x| if x < 0.0 { 0.0 } else { x })),
-        Activation::Silu => vectorised(|| each(values, |x| x / (1.0 + exp(-x)))),
+        Activation::Silu => vectorised(|| each(values, |x| damped(x, x))),
         // ½(1 + tanh u) = 1/(1 + e⁻²ᵘ), which loses nothing where tanh u is close to −1.
         Activation::GeluTanh => vectorised(|| {
             each(values, |x| {
                 let u = 0.797_884_6 * (x + 0.044_715 * (x * x * x));
-                x / (1.0 + exp(-2.0 * u))
+                damped(x, 2.0 * u)
             });
         }),
         // Φ(x) = ½ erfc(−x/√2), which loses nothing where Φ is close to 0.
         Activation::GeluErf => each(values, |x| 0.5 * x * libm::erfcf(-x * std::f32::consts::FRAC_1_SQRT_2)),
     }
+}
+
+/// `x/(1 + e⁻ᵘ)`. Where `exp` is held nothing is left of the greatest x.
+#[inline(always)]
+fn damped(x: f32, u: f32) -> f32 {
+    if u < -88.0 { 0.0 * x } else { x / (1.0 + exp(-u)) }
 }
 
 #[inline(always)]
@@ -119,6 +125,17 @@ mod tests {
                 };
                 let error = (f64::from(values[0]) - want).abs();
                 assert!(error <= 2e-5 * want.abs(), "{activation:?}({x}) = {}, not {want}", values[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn activations_of_great_numbers_are_those_numbers_or_nothing() {
+        for activation in Activation::ALL {
+            for x in [89.0, 300.0, 1e20, 1e38, f32::MAX].into_iter().flat_map(|x| [x, -x]) {
+                let mut values = [x];
+                activate(activation, &mut values);
+                assert!((values[0] - x.max(0.0)).abs() <= 1e-6 * x.max(0.0) + 1e-30, "{activation:?}({x:e}) = {:e}", values[0]);
             }
         }
     }
