@@ -9,6 +9,9 @@ mod append;
 mod capture;
 #[path = "contract/chain.rs"]
 mod chain;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[path = "contract/devices.rs"]
+mod devices;
 #[path = "contract/memory.rs"]
 mod memory;
 #[path = "contract/mix.rs"]
@@ -38,6 +41,8 @@ pub fn main() {
     // One test takes all the memory there is.
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    trials.extend(devices::trials());
     for name in NAMES {
         match Choice::Named(name, 0).open(Collect) {
             Ok(found) => trials.extend(found),
