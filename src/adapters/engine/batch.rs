@@ -70,8 +70,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         }
         let gone = since.iter().find(|(id, since)| self.pool.since(*id) != Some(*since));
         gone.map_or(Ok(()), |(gone, _)| {
-            let name = self.names.iter().find(|(_, id)| *id == gone).map_or("one", |(name, _)| name);
-            Err(Error::invalid("batch", "adapters that have been on the device since it was made: update it first", format!("{name} that has left")))
+            let name = self.names.iter().find(|(_, id)| *id == gone).map(|(name, _)| format!("{name}, which has left"));
+            let found = name.unwrap_or_else(|| "one that was removed".into());
+            Err(Error::invalid("batch", "adapters that have been on the device since it was made: update it first", found))
         })
     }
 
