@@ -37,20 +37,10 @@ impl Values {
         Ok(Self { count: drawn.len() as u64, drawn: drawn.into(), dtype })
     }
 
-    /// Appends `len` elements from `first`: stretches of what was drawn, of which weights of gigabytes are many.
-    fn run(&self, first: u64, len: u64, into: &mut Vec<f64>) {
-        let (mut at, mut left) = ((first % self.drawn.len().max(1) as u64) as usize, len as usize);
-        while left > 0 {
-            let part = left.min(self.drawn.len() - at);
-            into.extend_from_slice(&self.drawn[at..at + part]);
-            (at, left) = (0, left - part);
-        }
-    }
-
     /// Rows `rows` of a matrix with that many columns, one after another.
     pub fn rows(&self, rows: &[u64], columns: u64) -> Vec<f64> {
         let mut values = Vec::with_capacity(rows.len() * columns as usize);
-        rows.iter().for_each(|row| self.run(row * columns, columns, &mut values));
+        rows.iter().for_each(|row| stretches(&self.drawn, row * columns, columns).for_each(|part| values.extend_from_slice(part)));
         values
     }
 
@@ -72,16 +62,19 @@ impl Values {
         if stride == columns {
             return self.upload(session);
         }
-        // A part of the rows at a time: weights of gigabytes are not held in float64.
-        let (rows, size) = (self.count.checked_div(columns).unwrap_or(0), self.dtype.size());
+        // What was drawn is encoded once, and its rows are stretches of that: a sweep uploads a matrix a size.
+        let (rows, size, period) = (self.count.checked_div(columns).unwrap_or(0), self.dtype.size(), self.dtype.encode(&self.drawn));
         let slice = session.alloc(rows * stride * size)?;
         let each = (CHUNK / (stride * size).max(1)).max(1);
         for first in (0..rows).step_by(each as usize) {
             let count = each.min(rows - first);
             let mut bytes = vec![0; (count * stride * size) as usize];
-            let values = self.dtype.encode(&self.rows(&(first..first + count).collect::<Vec<_>>(), columns));
-            for (to, from) in bytes.chunks_exact_mut((stride * size) as usize).zip(values.chunks_exact((columns * size) as usize)) {
-                to[..from.len()].copy_from_slice(from);
+            for (row, to) in (first..first + count).zip(bytes.chunks_exact_mut((stride * size) as usize)) {
+                let mut at = 0;
+                for part in stretches(&period, row * columns * size, columns * size) {
+                    to[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
             }
             let part = slice.part(first * stride * size, bytes.len() as u64);
             session.write(&part.ok_or_else(|| Error::invalid("operand", "rows inside it", first))?, &bytes)?;
@@ -105,6 +98,16 @@ impl Values {
         }
         Ok(slice)
     }
+}
+
+/// `len` elements from `first` of what repeats `period`: weights of gigabytes are many stretches of what was drawn.
+fn stretches<T>(period: &[T], first: u64, len: u64) -> impl Iterator<Item = &[T]> {
+    let (mut at, mut left) = ((first % period.len().max(1) as u64) as usize, if period.is_empty() { 0 } else { len as usize });
+    std::iter::from_fn(move || {
+        let part = period.get(at..)?.get(..left.min(period.len() - at))?;
+        (at, left) = (0, left - part.len());
+        (!part.is_empty()).then_some(part)
+    })
 }
 
 /// Writes `pattern` over all of `slice`, again and again: once from the host, then from one part of the device's memory to the next.
@@ -177,6 +180,13 @@ mod tests {
         let values = Values::normal(&mut Draw::seeded("values"), DType::F16, 40 * PERIOD + 3, 1.0);
         let slice = values.upload(&mut session).unwrap();
         assert_eq!(DType::F16.decode(&session.read(&slice).unwrap()), values.all());
+        let (columns, stride) = (4095, 4096);
+        let values = values.resized(columns * (PERIOD / columns + 300));
+        let slice = values.upload_rows(&mut session, columns, stride).unwrap();
+        let padded = DType::F16.decode(&session.read(&slice).unwrap());
+        let rows: Vec<f64> = padded.chunks_exact(stride as usize).flat_map(|row| &row[..columns as usize]).copied().collect();
+        assert_eq!(rows, values.all());
+        assert!(padded.chunks_exact(stride as usize).all(|row| row[columns as usize..] == [0.0]));
     }
 
     #[test]
