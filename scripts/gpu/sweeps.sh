@@ -9,10 +9,11 @@ suite() { plan "$1" "$2" env OUT="$out" scripts/bench.sh "$1"; }
 suite micro 60
 suite sparse 180
 suite forward-pass 120
-# Few runs of a thousand sizes. Where time ends it, what is missing is what costs nothing: rows of x.
+# Few runs of a thousand sizes. Where time ends it, what is missing are the largest heads.
 known=$("$TRIFUSE" bench align --help)
 axes=()
-for axis in k k-padded n head-dim gemv-k gemv-k-padded gemv-n m; do
+plan heads 180 scripts/gpu/heads.sh
+for axis in k k-padded n gemv-k gemv-k-padded gemv-n m head-dim; do
   if grep -q -- "- $axis:" <<<"$known"; then axes+=(--axis "$axis"); fi
 done
 for dtype in f16 bf16; do
