@@ -37,7 +37,8 @@ fn panel(area: &Area, name: &str, times: &Times) -> Drawn {
         counts[bin.min(BINS)] += 1;
     }
     let (left, right) = (times.min - 2.0 * width, times.max.max(times.min + BINS as f64 * width) + 2.0 * width);
-    let top = f64::from(counts.iter().copied().max().unwrap_or(1)) * 1.2;
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let top = f64::from(most) * 1.2;
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .caption(name, ("sans-serif", 13))
@@ -50,7 +51,8 @@ fn panel(area: &Area, name: &str, times: &Times) -> Drawn {
         .light_line_style(TRANSPARENT)
         .bold_line_style(GRID)
         .x_labels(5)
-        .y_labels(5)
+        // Runs are whole: of few there is no label between two.
+        .y_labels(5.min(most as usize + 1))
         .x_desc(unit)
         .y_desc("runs")
         .x_label_formatter(&|value| short(*value))
