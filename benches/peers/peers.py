@@ -66,6 +66,10 @@ def linear(shape: dict):
 
 def fused_mlp(shape: dict):
     m, d, i, dtype = shape["tokens"], shape["d_model"], shape["d_ff"], TYPES[shape["dtype"]]
+    if shape.get("gated"):
+        yield from swiglu(shape)
+        return
+
     def drawn():
         w1, b1 = normal(i, d, dtype=dtype, deviation=d**-0.5), normal(i, dtype=dtype, deviation=0.5)
         return w1, b1, normal(d, i, dtype=dtype, deviation=(2 / i) ** 0.5), normal(d, dtype=dtype, deviation=0.5)
@@ -84,6 +88,31 @@ def fused_mlp(shape: dict):
     check = judged(lambda x, own: eager(x, [tensor.double() for tensor in own]), weights, some(4, m))
     yield "PyTorch eager", lambda: in_a_row(eager, x, weights), check
     yield "cuBLASLt, GELU epilogue", lambda: in_a_row(epilogue, x, weights), check
+
+
+def swiglu(shape: dict):
+    m, d, i, dtype = shape["tokens"], shape["d_model"], shape["d_ff"], TYPES[shape["dtype"]]
+    # Gate and up lie one behind the other: one product.
+    weights = [
+        (normal(2 * i, d, dtype=dtype, deviation=d**-0.5), normal(d, i, dtype=dtype, deviation=(2.8 / i) ** 0.5)) for _ in range(shape.get("layers", 1))
+    ]
+    x = normal(m, d, dtype=dtype)
+
+    def both(x, own):
+        both, down = own
+        gate, up = F.linear(x, both).chunk(2, -1)
+        return F.linear(F.silu(gate) * up, down)
+
+    def apart(x, own):
+        both, down = own
+        return F.linear(F.silu(F.linear(x, both[:i])) * F.linear(x, both[i:]), down)
+
+    check = judged(lambda x, own: both(x, [tensor.double() for tensor in own]), weights, some(4, m))
+    yield "PyTorch eager", lambda: in_a_row(apart, x, weights), check
+    yield "PyTorch eager, one product for gate and up", lambda: in_a_row(both, x, weights), check
+    if os.environ.get("TORCH_COMPILE_DISABLE") != "1":
+        compiled = torch.compile(both)
+        yield "PyTorch compiled, one product for gate and up", lambda: in_a_row(compiled, x, weights), check
 
 
 def attention(shape: dict):

@@ -139,7 +139,7 @@ pub enum Shape {
         #[serde(skip_serializing_if = "is_one")]
         layers: u64,
     },
-    /// Two products with a GELU (tanh form) and both biases.
+    /// Two products with a GELU (tanh form) and both biases, or gated.
     FusedMlp {
         /// Rows of x.
         tokens: u64,
@@ -147,6 +147,9 @@ pub enum Shape {
         d_model: u64,
         /// Columns of the intermediate.
         d_ff: u64,
+        /// SwiGLU without biases, as Llama has it.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        gated: bool,
         /// As of `Linear`.
         #[serde(skip_serializing_if = "is_one")]
         layers: u64,
@@ -313,7 +316,9 @@ impl Shape {
                 let delta = delta.map_or_else(String::new, |Delta { adapters, rank }| format!(" + r{rank} adapters{adapters}"));
                 format!("m{tokens} n{d_out} k{d_in}{delta}{}{}", padding.suffix(), in_a_row(*layers))
             }
-            Self::FusedMlp { tokens, d_model, d_ff, layers } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu{}", in_a_row(*layers)),
+            Self::FusedMlp { tokens, d_model, d_ff, gated, layers } => {
+                format!("m{tokens} {d_model}-{d_ff}-{d_model} {}{}", if *gated { "swiglu" } else { "gelu" }, in_a_row(*layers))
+            }
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks, layers } => {
                 let dense = || if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
                 let mut name = blocks.map_or_else(dense, |blocks| blocks.name());
@@ -389,7 +394,7 @@ fn is_one(layers: &u64) -> bool {
 }
 
 /// The fused MLP of a shape.
-pub(super) fn fused_mlp(dtype: DType, tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
-    let activation = Activation::GeluTanh;
-    FusedMlp { bias1: true, bias2: true, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
+pub(super) fn fused_mlp(dtype: DType, [tokens, d_model, d_ff]: [u64; 3], gated: bool) -> FusedMlp {
+    let activation = if gated { Activation::Silu } else { Activation::GeluTanh };
+    FusedMlp { gated, bias1: !gated, bias2: !gated, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
 }

@@ -127,7 +127,7 @@ fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
 }
 
 pub(super) fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
-    Shape::FusedMlp { tokens, d_model, d_ff, layers: 1 }
+    Shape::FusedMlp { tokens, d_model, d_ff, gated: false, layers: 1 }
 }
 
 /// MLPs of so many tokens one by one, and of `few` so many layers in a row, in one graph.

@@ -161,8 +161,8 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let products = Products { op, adapters, layers, extent };
             making.run(products.op.clone(), |session| products.operands(session, &mut source))
         }
-        Shape::FusedMlp { tokens, d_model, d_ff, layers } => {
-            let mlps = Mlps { op: fused_mlp(dtype, tokens, d_model, d_ff), layers };
+        Shape::FusedMlp { tokens, d_model, d_ff, gated, layers } => {
+            let mlps = Mlps { op: fused_mlp(dtype, [tokens, d_model, d_ff], gated), layers };
             making.run(mlps.op.clone(), |session| mlps.operands(session, &mut source))
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
