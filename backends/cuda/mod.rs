@@ -2,6 +2,7 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod adapter_basis;
+mod ahead;
 mod attention;
 mod attention_lists;
 mod attention_pairs;

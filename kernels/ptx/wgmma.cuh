@@ -102,7 +102,7 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 40 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 176 && N != 240), "a width that there is");
+    static_assert(N == 40 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 240), "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
@@ -174,6 +174,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(168, "f16", NAMES_84, "%84", "%85", "%86", "%87", "%88", D32(0), D32(32), D8(64), D8(72), D4(80));
         } else {
             WGMMA_SS(168, "bf16", NAMES_84, "%84", "%85", "%86", "%87", "%88", D32(0), D32(32), D8(64), D8(72), D4(80));
+        }
+    } else if constexpr (N == 176) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(176, "f16", NAMES_88, "%88", "%89", "%90", "%91", "%92", D32(0), D32(32), D8(64), D8(72), D8(80));
+        } else {
+            WGMMA_SS(176, "bf16", NAMES_88, "%88", "%89", "%90", "%91", "%92", D32(0), D32(32), D8(64), D8(72), D8(80));
         }
     } else if constexpr (N == 192) {
         if constexpr (is_f16<T>) {

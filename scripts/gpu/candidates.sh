@@ -8,6 +8,7 @@ set -uo pipefail
 
 candidates=(
   'adapters-in-the-stream|adapters|m16 n4096 k4096 + r16|--variant sm90_stream|--variant sm90_stream_adapted'
+  'ahead-gated|mlp --gated --sizes 128x4096x14336 --sizes 72x4096x14336 --sizes 128x4096x11008 --sizes 128x3584x18944 --sizes 128x8192x28672||--variant sm90_stream|--variant sm90_ahead_any'
 )
 
 mkdir -p "$OUT"
