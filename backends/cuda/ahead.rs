@@ -9,6 +9,12 @@ use super::wgmma::WgmmaTile;
 use crate::error::Result;
 use crate::ops::Op;
 
+/// Bytes a microsecond from memory, and into a multiprocessor; microseconds for a tile's outputs, and for every doubling of the parts of K.
+const MEMORY: f64 = 4.2e6;
+const INTO_A_UNIT: f64 = 90e3;
+const OUTPUTS: f64 = 1.2;
+const MEET: f64 = 1.5;
+
 /// What a block computes at once: a tile of outputs of all tokens, or a part of its K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AheadTile {
@@ -85,6 +91,22 @@ impl AheadTile {
         let there = tiles.iter().copied().map(|tile| (tile, tile.rounds(outputs, target))).filter(|&(_, rounds)| rounds <= most);
         let (tile, rounds) = there.min_by_key(|(tile, rounds)| (rounds * tile.columns, tile.columns))?;
         (tile.blocks(outputs) * 4 >= units * rounds * 3).then_some(tile)
+    }
+
+    /// Microseconds from a product's first step to its last output, reckoned for an H200 and not fitted to one yet: its steps of K, each as long as
+    /// its bytes take into a multiprocessor, and at least what memory takes; and the exchange of parts.
+    fn time(&self, [outputs, depth]: [u64; 2], target: &Target) -> f64 {
+        let rounds = self.rounds(outputs, target) as f64;
+        let steps = depth.div_ceil(Self::DEPTH).div_ceil(self.parts) as f64;
+        let bytes = ((Self::ROWS + self.columns) * Self::DEPTH * 2) as f64;
+        let memory = 2.0 * outputs as f64 * depth as f64 / MEMORY;
+        (rounds * steps * bytes / INTO_A_UNIT).max(memory) + rounds * OUTPUTS + MEET * (self.parts as f64).log2()
+    }
+
+    /// That of `tiles` that takes the least time for a product of so many outputs and that K; parts of K have one tile.
+    pub(super) fn least(tiles: &[Self], sizes: [u64; 2], target: &Target) -> Option<Self> {
+        let there = tiles.iter().copied().filter(|tile| tile.parts == 1 || tile.rounds(sizes[0], target) == 1);
+        there.min_by(|a, b| a.time(sizes, target).total_cmp(&b.time(sizes, target)))
     }
 
     fn launch(&self, outputs: u64, target: &Target) -> Launch {

@@ -21,7 +21,7 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 9] = [
+const VARIANTS: [Variant<Linear>; 10] = [
     super::linear_norm::NORM,
     super::linear_stream_adapted::ADAPTED,
     super::linear_stream::STREAM,
@@ -30,6 +30,7 @@ const VARIANTS: [Variant<Linear>; 9] = [
     super::linear_tensor::SM90,
     super::linear_rows::ROWS,
     super::linear_tensor::SM80,
+    super::linear_ahead::AHEAD,
     SIMT,
 ];
 

@@ -38,6 +38,7 @@ pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_ahead;
 mod linear_norm;
 mod linear_parts;
 mod linear_rows;

@@ -59,9 +59,11 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 #define D4(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3])
 #define D32(n) D8(n), D8(n + 8), D8(n + 16), D8(n + 24)
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_12 NAMES_8 ", %8, %9, %10, %11"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
 #define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_56 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
@@ -102,12 +104,18 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 40 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 240), "a width that there is");
+    static_assert(N == 24 || N == 40 || N == 72 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 240), "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
         } else {
             WGMMA_SS(16, "bf16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
+        }
+    } else if constexpr (N == 24) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(24, "f16", NAMES_12, "%12", "%13", "%14", "%15", "%16", D8(0), D4(8));
+        } else {
+            WGMMA_SS(24, "bf16", NAMES_12, "%12", "%13", "%14", "%15", "%16", D8(0), D4(8));
         }
     } else if constexpr (N == 32) {
         if constexpr (is_f16<T>) {
@@ -126,6 +134,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(64, "f16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
         } else {
             WGMMA_SS(64, "bf16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
+        }
+    } else if constexpr (N == 72) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(72, "f16", NAMES_36, "%36", "%37", "%38", "%39", "%40", D32(0), D4(32));
+        } else {
+            WGMMA_SS(72, "bf16", NAMES_36, "%36", "%37", "%38", "%39", "%40", D32(0), D4(32));
         }
     } else if constexpr (N == 80) {
         if constexpr (is_f16<T>) {
@@ -310,9 +324,11 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef D8
 #undef D32
 #undef NAMES_8
+#undef NAMES_12
 #undef NAMES_16
 #undef NAMES_20
 #undef NAMES_32
+#undef NAMES_36
 #undef NAMES_40
 #undef NAMES_44
 #undef NAMES_48

@@ -220,6 +220,11 @@ pub(super) fn cases() -> Vec<Case> {
         let op = Linear { bias: true, residual: true, activation, ..Linear::new(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [tokens, 1000, 1160]) };
         cases.push(case(format!("few_rows{tokens}"), op));
     }
+    // A tile of outputs that blocks share, each a part of a long K, where there are four multiprocessors; and two tiles a block.
+    for (name, dims) in [("parts", [100, 117, 1480]), ("tiles", [66, 1100, 72])] {
+        let few = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, dims) };
+        cases.push(case(format!("few_rows_{name}"), few));
+    }
     cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
     cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
     // Tiles of 40 rows of w, which both halves of a block take; and so long a k, of so few outputs, that clusters of four share it.
