@@ -199,6 +199,32 @@ def decode(shape: dict):
     yield "index_copy_ and FlashAttention-2", lambda: steps(SDPBackend.FLASH_ATTENTION), check
 
 
+def ragged(shape: dict):
+    """Sequences end to end; where ours finds keys in pages, the same keys as they lie without any."""
+    h, hk, d, causal, dtype = shape["heads"], shape["kv_heads"], shape["head_dim"], shape["causal"], TYPES[shape["dtype"]]
+    lengths, chunk = shape["lengths"], shape["chunk"]
+    queries = [chunk["queries"] if chunk else length for length in lengths]
+    starts = [torch.tensor([0, *counts], device="cuda").cumsum(0).int() for counts in (queries, lengths)]
+    q, k, v = normal(sum(queries), h, d, dtype=dtype), normal(sum(lengths), hk, d, dtype=dtype), normal(sum(lengths), hk, d, dtype=dtype)
+
+    def check(o):
+        found, expected = [], []
+        for place in some(32, sum(queries) * h).tolist():
+            row, head = place // h, place % h
+            sequence = int((starts[0] <= row).sum()) - 1
+            first, end = starts[1][sequence : sequence + 2].tolist()
+            if causal:
+                end -= int(starts[0][sequence + 1]) - 1 - row
+            scores = k[first:end, head * hk // h].double() @ q[row, head].double() * d**-0.5
+            found.append(o[row, head])
+            expected.append(torch.softmax(scores, 0) @ v[first:end, head * hk // h].double())
+        return torch.stack(found), torch.stack(expected)
+
+    flash = torch.ops.aten._flash_attention_forward
+    most = max(queries), max(lengths)
+    yield "FlashAttention-2", lambda: flash(q, k, v, *starts, *most, 0.0, causal, False, scale=d**-0.5)[0], check
+
+
 def codebook_gemm(shape: dict):
     """Uncompressed LoRA in the same type and rank: what the codes replace."""
     t, adapters, p, d, r = shape["tokens"], shape["adapters"], shape["projections"], shape["d"], shape["rank"]
@@ -319,6 +345,7 @@ OPS = {
     "fused_mlp": fused_mlp,
     "attention": attention,
     "decode": decode,
+    "ragged": ragged,
     "codebook_gemm": codebook_gemm,
     "registered": registered,
     "mixture": mixture,

@@ -26,6 +26,7 @@ pub mod pool;
 mod population;
 mod prefix;
 mod published;
+mod ragged;
 mod registered;
 pub mod report;
 pub mod sample;

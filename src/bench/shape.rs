@@ -4,6 +4,7 @@ use serde::Serialize;
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
+use super::ragged::Sequences;
 use super::timing::Schedule;
 use crate::cases::Draw;
 use crate::dtype::DType;
@@ -191,6 +192,8 @@ pub enum Shape {
         /// As of `Attention`.
         layers: u64,
     },
+    /// Sequences of their own lengths in one launch.
+    Ragged(Sequences),
     /// Queries of many sequences over a prefix that all share.
     Prefix {
         /// Sequences, one query each.
@@ -338,6 +341,7 @@ impl Shape {
             Self::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
                 format!("append and decode b{batch} h{heads}/{kv_heads} d{head_dim} s{kv_len}{}", in_a_row(*layers))
             }
+            Self::Ragged(sequences) => sequences.name(),
             Self::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
                 let form = rank.map_or_else(|| "plain".to_owned(), |rank| format!("r{rank} of 4 bits"));
                 format!("prefix {form}, b{batch} h{heads}/{kv_heads} d{head_dim} s{tokens}")
