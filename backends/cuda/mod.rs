@@ -14,6 +14,7 @@ mod attention_sm90;
 mod attention_sm90_order;
 mod attention_sm90_parts;
 mod attention_sm90_quartet;
+mod attention_sm90_ragged;
 mod attention_sm90_rotated;
 mod attention_sm90_runs;
 mod attention_sm90_steps;

@@ -21,6 +21,8 @@
 #endif
 #ifdef ROTATE_ROWS
 #include "attention/sm90_rotated.cuh"
+#elif defined(RAGGED_ROWS)
+#include "attention/sm90_ragged.cuh"
 #else
 #include "attention/sm90_runs.cuh"
 #endif
@@ -101,6 +103,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             block.first_row = i32(shuffle_from(u32(told.first_row), 0));
             block.steps = {i32(shuffle_from(u32(told.first), 0)), i32(shuffle_from(u32(told.last), 0))};
             block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
+            if constexpr (RAGGED) {
+                order.told_span(block, shared.spans[turn % TOLD_TILES]);
+            }
         } else {
             block = order.template block<LISTED>(work);
             block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
@@ -120,7 +125,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 pass_keys<LISTED>(shared, count);
             }
         }
-        Rows rows = rows_from(p, block.mask, first);
+        Rows rows = rows_from(p, block, first);
 
         Output o;
 #pragma unroll
@@ -161,6 +166,13 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 }
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
+            }
+            if constexpr (RAGGED) {
+                i32 there = block.span.kv_len - block.steps.last * BLOCK_KEYS;
+                if (there < BLOCK_KEYS) {
+                    await(shared.v_there(count % STAGES), count / STAGES % 2);
+                    order.clear_values(stage.v + count % STAGES * V_BYTES, there, group);
+                }
             }
             for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
                 Scores s;
@@ -371,6 +383,18 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_ro
     attend_tma<EVERY>(Rotated<Neighbours>{{p.tiles}, p}, tiles);
 }
 #endif
+#elif defined(RAGGED_ROWS)
+// Sequences end to end.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_varlen(const __grid_constant__ RaggedParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Ragged<false>(p, tiles), tiles);
+}
+
+// Keys in pages.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_paged(const __grid_constant__ RaggedParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Ragged<true>(p, tiles), tiles);
+}
 #else
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];

@@ -38,6 +38,7 @@ const FEW_HOPPER: Kernels = Kernels {
     arch: "90",
     words: "attention/causal129_bf16 (sm90, | attention/many_queries_d80_bf16 (sm90, | attention/blocks_q_shorter_causal_f16 (sm90, \
             | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90_rotated \
+            | attention/ragged_d64_causal_gqa_f16 (sm90_ragged, | attention/ragged_page48_d96_window_bf16 (sm90_ragged, \
             | attention/quartet_causal_f16 (sm90_quartet, | attention/blocks128_f16 (sm90_steps, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
