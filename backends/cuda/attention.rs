@@ -19,7 +19,7 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 11] = [
+const VARIANTS: [Variant<Attention>; 12] = [
     // The block-sparse form alone.
     attention_sm90_parts::VARIANT,
     // Rows that do not start on multiples of 16 bytes.
@@ -33,6 +33,8 @@ const VARIANTS: [Variant<Attention>; 11] = [
     // Sequences of their own lengths, of many queries.
     attention_sm90_ragged::VARIANT,
     attention_sm80::VARIANT,
+    // Not the first choice of anything: not timed.
+    attention_sm90_ragged::AHEAD,
     SIMT,
 ];
 

@@ -6,6 +6,7 @@ use super::attention_pairs as pairs;
 use super::attention_repack::{self as repack, Repack, Rows};
 use super::attention_sm80 as sm80;
 use super::attention_sm90::Described;
+use super::attention_sm90_order::sharing;
 use super::attention_sm90_tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, held};
 use super::jit::{Arch, Unit};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
@@ -28,6 +29,17 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     units,
     workspace: |op, _| COPIES_AT + copies(op).bytes(),
     launch,
+};
+
+/// A candidate: all numbers of a step's pages are read at once, before there is room for its keys, and blocks share few tiles.
+pub(crate) const AHEAD: Variant<Attention> = Variant {
+    name: "sm90_ragged_ahead",
+    label: "attention/sm90_ragged_ahead",
+    covers: covers_ahead,
+    unit: |op, target| unit_ahead(tile(op, target.units), op.dtype),
+    units: units_ahead,
+    launch: launch_ahead,
+    ..VARIANT
 };
 
 params! {
@@ -75,6 +87,18 @@ const ENTRIES: [&str; 6] = ["attention_sm90_varlen", "attention_sm90_paged", "at
 fn units(_: Arch) -> Vec<Unit> {
     let two = HELD.into_iter().filter(|&held| held >= NARROW).map(|held| Tile { held, consumers: 2 });
     two.chain([Tile { held: NARROW, consumers: 3 }]).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
+}
+
+fn unit_ahead(tile: Tile, dtype: DType) -> Unit {
+    let mut unit = unit(tile, dtype);
+    unit.name = unit.name.replace("sm90_ragged", "sm90_ragged_ahead");
+    unit.defines.push(("RAGGED_AHEAD", "1".into()));
+    unit
+}
+
+fn units_ahead(_: Arch) -> Vec<Unit> {
+    let tiles = [(NARROW, 2), (NARROW, 3), (LISTED, 2)].map(|(held, consumers)| Tile { held, consumers });
+    tiles.into_iter().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit_ahead(tile, dtype))).collect()
 }
 
 /// The operands that TMA cannot read where they are, and that are copied first; of a pool of pages an operation may use few.
@@ -133,7 +157,29 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
+fn covers_ahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    covers(op, target)?;
+    if [NARROW, LISTED].contains(&held(op.head_dim)) { Ok(()) } else { Err(format!("head_dim {}: a candidate for heads of 64 and 128", op.head_dim)) }
+}
+
+/// Blocks that share the keys of a tile, where there are few.
+fn cluster(op: &Attention, tile: Tile, units: u32) -> u64 {
+    if tile.consumers == 2 { sharing(most_work(op, tile.rows()), op.kv_len.div_ceil(tile.keys()), units) } else { 1 }
+}
+
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { launch_by(queue, plan, workspace, args, 1) }
+}
+
+unsafe fn launch_ahead(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let cluster = cluster(&plan.op, tile(&plan.op, plan.target.units), plan.target.units);
+    // SAFETY: the caller's promise.
+    unsafe { launch_by(queue, plan, workspace, args, cluster) }
+}
+
+/// By clusters of so many blocks for each tile; more than one where the kernels are those of [`AHEAD`].
+unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>, cluster: u64) -> Result<()> {
     let (tile, copies) = (tile(&plan.op, plan.target.units), copies(&plan.op));
     let room = workspace.part(COPIES_AT, copies.bytes()).ok_or_else(|| Error::invalid("workspace", "room for copies", workspace.len))?;
     let op = &copies.reads(&plan.op);
@@ -168,7 +214,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let params = RaggedParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
     let entry = if matches!(op.form, Form::Paged(_)) { "attention_sm90_paged" } else { "attention_sm90_varlen" };
     // It waits for the launch before, and reads nothing until then.
-    let launch = Launch { shared_bytes: tile.shared_bytes() + PLAN_BYTES, overlap: true, ..Launch::new(blocks(work.min(units)), tile.threads()) };
+    let (shared_bytes, cluster_blocks) = (tile.shared_bytes() + PLAN_BYTES, [cluster as u32, 1, 1]);
+    let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(work.min(units) * cluster), tile.threads()) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
     unsafe { plan.launch(queue, entry, &launch, &params) }
 }
@@ -216,6 +263,13 @@ mod tests {
         assert_eq!(most_work(&op, 128), 32 * 63);
         assert!(most_work(&op, 128) >= 32 * (4000u64.div_ceil(128) + 31));
         assert_eq!(most_work(&paged(64, 300, 128), 128), 32 * 4 * 3);
+    }
+
+    #[test]
+    fn few_tiles_are_shared_by_clusters() {
+        let of = |op: &Attention| cluster(op, tile(op, TARGET.units), TARGET.units);
+        let pages = |heads: [u64; 2], q_len| Attention::paged(DType::F16, PageShape { batch: 1, pages: 512, page: 16, pool_pages: 999 }, heads, q_len, 128);
+        assert_eq!([of(&pages([8, 1], 128)), of(&pages([8, 1], 512)), of(&pages([32, 8], 512)), of(&varlen(4, 4096, 2048, 64))], [8, 2, 1, 1]);
     }
 
     #[test]

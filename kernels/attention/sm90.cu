@@ -243,8 +243,8 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
 }
 
 // Registers of a thread of the group that copies, in which whoever reads a plan or mends rows needs some more, and of one that multiplies.
-constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : 40;
-constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : 232;
+constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : AHEAD ? 56 : 40;
+constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : AHEAD ? 224 : 232;
 
 static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
 
@@ -342,13 +342,15 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     } else {
         registers_take<TAKEN>();
         consume<LISTED>(order, stage, group - 1);
-        if (JOINED<Order> && cluster_size() > 1) {
-            // What all have kept is there, and then stays until all have read it.
-            cluster_arrive();
-            cluster_wait();
-            join_output(order.p.common, (const f32 *)stage.k);
-            cluster_arrive();
-            cluster_wait();
+        if constexpr (JOINED<Order>) {
+            if (cluster_size() > 1) {
+                // What all have kept is there, and then stays until all have read it.
+                cluster_arrive();
+                cluster_wait();
+                order.join(stage);
+                cluster_arrive();
+                cluster_wait();
+            }
         }
     }
     if (Order::SHARED_KEYS) {

@@ -32,6 +32,11 @@ constexpr bool RAGGED = true;                             // sequences have leng
 #else
 constexpr bool RAGGED = false;
 #endif
+#ifdef RAGGED_AHEAD
+constexpr bool AHEAD = true;                              // the candidate of those
+#else
+constexpr bool AHEAD = false;
+#endif
 
 constexpr int MENDED = ROTATED ? STAGES : 1;              // stages whose rows are mended
 constexpr int TOLD_TILES = ROTATED ? 4 : 2;               // tiles that the consumers are told of

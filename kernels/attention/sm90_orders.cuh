@@ -18,6 +18,10 @@ struct Tiles {
             finish_output(p.common, block, rows, o, room);
         }
     }
+    // The tile that the blocks of a cluster share.
+    __device__ __forceinline__ void join(const Stage &stage) {
+        join_output(p.common, (const f32 *)stage.k, [this](u32 work) { return place_of(p.common, work); });
+    }
 };
 
 // Two neighbouring tiles of a head, one for each block of a cluster: both walk over the keys of both, and each brings half of a step's for
@@ -94,4 +98,4 @@ template <class Order> constexpr bool IN_PAGES = false;
 template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order>;
 template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order>;
 // Whether the blocks of a cluster may share the keys of a tile, and join it.
-template <class Order> constexpr bool JOINED = !ROTATED && !RAGGED && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;
+template <class Order> constexpr bool JOINED = !ROTATED && (!RAGGED || (AHEAD && CONSUMERS == 2)) && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;

@@ -225,11 +225,22 @@ __device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const O
     }
 }
 
-// Each block writes some of the rows, joined in the order of the blocks: that of the keys.
-__device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept) {
+// Where the output of a block's sequence lies, and no more of it.
+__device__ __forceinline__ Sequence output_of(const AttentionParams &p, const Block &block) {
+    if (!RAGGED) {
+        return sequence_of(p, block.batch);
+    }
+    Sequence s = {};
+    s.o = p.o + block.batch * p.o_batch + u64(first_query(block)) * p.o_token;
+    s.lse = u64(block.batch) * p.heads * p.q_len + first_query(block);
+    return s;
+}
+
+// Each block writes some of the rows, joined in the order of the blocks: that of the keys. `find` says which tile one works on.
+template <class Find> __device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept, Find find) {
     u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
-    Block block = place_of(p, blockIdx.x / size);
-    Sequence s = sequence_of(p, block.batch);
+    Block block = find(blockIdx.x / size);
+    Sequence s = output_of(p, block);
     // Several places at a time, so that their loads are under way together.
     constexpr u32 PLACES = 4, READERS = CONSUMERS * 128;
     for (u32 at = threadIdx.x % READERS; at < share * (HEAD_DIM / 4); at += READERS * PLACES) {
@@ -252,7 +263,7 @@ __device__ __forceinline__ void join_output(const AttentionParams &p, const f32 
 #pragma unroll
         for (u32 i = 0; i < PLACES; i++) {
             u32 place = at + i * READERS, query = block.first_row + rank * share + place / (HEAD_DIM / 4);
-            if (place < share * (HEAD_DIM / 4) && query < u32(p.q_len)) {
+            if (place < share * (HEAD_DIM / 4) && query < u32(queries_of(p, block))) {
                 finish(p, s, block.head, query, i32(place % (HEAD_DIM / 4) * 4), all[i]);
             }
         }

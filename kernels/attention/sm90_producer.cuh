@@ -113,6 +113,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
     Values late = {};
     auto fetch_values = [&](const Values &values) {
         u32 at = values.count % STAGES;
+        if constexpr (IN_PAGES<Order> && AHEAD && LATE_VALUES<LISTED, Order>) {
+            order.look_up(values);
+        }
         await(&shared.v_ring.empty[at], values.count / STAGES % 2 ^ 1);
         if constexpr (IN_PAGES<Order>) {
             order.fetch_values(stage.v + at * V_BYTES, &shared.v_ring.full[at], values);
@@ -178,6 +181,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
             }
             i32 key = LISTED ? block_columns(p.common)[step] * BLOCK_KEYS : step * BLOCK_KEYS;
             i32 kind = LISTED ? block_kinds(p.common)[step] : -1;
+            if constexpr (IN_PAGES<Order> && AHEAD) {
+                order.look_up({count, key, kv_head, block.batch, false, block.span.kv_len - key});
+            }
             if (!ASKS_FIRST<Order> || step < block.steps.last) {
                 await(&shared.k_ring.empty[at], round);
                 if (LISTED) {

@@ -33,7 +33,10 @@ template <bool PAGED> struct Ragged {
     const RaggedParams &all;
     const TmaParams &p;
     SpanPlan &plan;
-    u32 at = 0;   // of the turn that the thread that copies is at
+    static constexpr int BOXES = PAGED && AHEAD ? BLOCK_KEYS / 16 : 1;
+    // Of the thread that copies: its turn; the pages of a step's boxes, and the first one's row in its page.
+    u32 at = 0;
+    i32 looked_up[BOXES], first_inside;
 
     __device__ __forceinline__ Ragged(const RaggedParams &params, char *tiles) : all(params), p(params.tiles), plan(*(SpanPlan *)(tiles + TMA_SHARED_BYTES)) {}
 
@@ -118,6 +121,10 @@ template <bool PAGED> struct Ragged {
         i32 past = block.first_row + BLOCK_ROWS < block.span.q_len ? block.first_row + BLOCK_ROWS : block.span.q_len;
         i32 seen = block.mask.first(block.first_row), end = block.mask.end(past - 1);
         block.steps = {seen / BLOCK_KEYS, seen < end ? (end - 1) / BLOCK_KEYS : seen / BLOCK_KEYS - 1};
+        u32 size = AHEAD ? cluster_size() : 1;
+        if (AHEAD && CONSUMERS == 2 && size > 1) {
+            block.steps = share_of(block.steps, cluster_rank(), size);
+        }
         return block;
     }
 
@@ -148,8 +155,32 @@ template <bool PAGED> struct Ragged {
 
     // ---- pages ----
 
+    // Reads where the boxes of a step lie, all at once, before there is room for its keys.
+    __device__ __forceinline__ void look_up(const Values &step) {
+        const AttentionParams &common = p.common;
+        u32 rows = u32(common.page), first = u32(step.key) / rows;
+        const i32 *page = common.index + common.batch + step.batch * common.pages + first;
+        first_inside = step.key - i32(first * rows);
+        i32 inside = first_inside, box = i32(all.box_keys);
+#pragma unroll
+        for (int i = 0; i < BOXES; i++) {
+            if (i * box < step.there) {
+                looked_up[i] = *page;
+            }
+            inside += box;
+            if (inside == i32(rows)) {
+                inside = 0;
+                page++;
+            }
+        }
+    }
+
     // Calls with each box of a step's keys: its first row in the step, the page in the pool, and the row there.
     template <class Bring> __device__ __forceinline__ void each_box(const Values &step, Bring bring) const {
+        if constexpr (AHEAD) {
+            each_looked_up(step, bring);
+            return;
+        }
         const AttentionParams &common = p.common;
         const i32 *pages = common.index + common.batch + step.batch * common.pages;
         i32 there = step.there < BLOCK_KEYS ? step.there : BLOCK_KEYS, page_rows = i32(common.page), page = i32(u32(step.key) / u32(page_rows));
@@ -161,6 +192,19 @@ template <bool PAGED> struct Ragged {
                 inside = 0;
                 page++;
             }
+        }
+    }
+
+    // The same of the step that was looked up.
+    template <class Bring> __device__ __forceinline__ void each_looked_up(const Values &step, Bring bring) const {
+        i32 there = step.there < BLOCK_KEYS ? step.there : BLOCK_KEYS, inside = first_inside, box = i32(all.box_keys);
+#pragma unroll
+        for (int i = 0; i < BOXES; i++) {
+            if (i * box < there) {
+                bring(i * box, looked_up[i], inside);
+            }
+            inside += box;
+            inside = inside == i32(p.common.page) ? 0 : inside;
         }
     }
 
@@ -198,8 +242,21 @@ template <bool PAGED> struct Ragged {
         });
     }
 
-    __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const {
-        finish_output(p.common, block, rows, o, room);
+    // ---- output ----
+
+    __device__ __forceinline__ void put(const Stage &stage, const Block &block, u32, Rows &rows, Output &o, u32 group, char *room) const {
+        if (AHEAD && CONSUMERS == 2 && cluster_size() > 1) {
+            keep_output((f32 *)stage.k, rows, o, group);
+        } else {
+            finish_output(p.common, block, rows, o, room);
+        }
+    }
+
+    // The tile that the blocks of a cluster share.
+    __device__ __forceinline__ void join(const Stage &stage) {
+        if (blockIdx.x / cluster_size() < total()) {
+            join_output(p.common, (const f32 *)stage.k, [this](u32 work) { return block<EVERY>(work); });
+        }
     }
 };
 

@@ -251,6 +251,8 @@ fn attention() -> Vec<Entry> {
         [(4, 8192, 512, 16), (4, 8192, 512, 64), (1, 16384, 2048, 64)]
             .map(|(count, longest, queries, page)| ragged(count, longest, [32, 8], 128, Some(Chunk { queries, page }), true)),
     );
+    // A part of the heads, as one of several devices has them: few tiles.
+    all.push(ragged(1, 8192, [8, 1], 128, Some(Chunk { queries: 512, page: 64 }), true));
     // Dense attention of many short sequences, as the reference's kernel in Triton was measured.
     all.extend([(32, 8, 128), (8, 8, 512), (16, 16, 2048)].map(|(batch, heads, length)| (prefill(batch, [heads; 2], 64, length, false), false)));
     all
