@@ -73,6 +73,11 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_52 NAMES_48 ", %48, %49, %50, %51"
+#define NAMES_60 NAMES_56 ", %56, %57, %58, %59"
+#define NAMES_68 NAMES_64 ", %64, %65, %66, %67"
+#define NAMES_76 NAMES_72 ", %72, %73, %74, %75"
 #define NAMES_84 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83"
 #define NAMES_88 NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define NAMES_96 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
@@ -104,7 +109,7 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 24 || N == 40 || N == 72 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 240), "a width that there is");
+    static_assert(N == 24 || N == 40 || N == 72 || N == 88 || N == 104 || N == 120 || N == 136 || N == 152 || N == 168 || (N % 16 == 0 && N <= 256), "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
@@ -212,6 +217,42 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(224, "f16", NAMES_112, "%112", "%113", "%114", "%115", "%116", D32(0), D32(32), D32(64), D8(96), D8(104));
         } else {
             WGMMA_SS(224, "bf16", NAMES_112, "%112", "%113", "%114", "%115", "%116", D32(0), D32(32), D32(64), D8(96), D8(104));
+        }
+    } else if constexpr (N == 48) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(48, "f16", NAMES_24, "%24", "%25", "%26", "%27", "%28", D8(0), D8(8), D8(16));
+        } else {
+            WGMMA_SS(48, "bf16", NAMES_24, "%24", "%25", "%26", "%27", "%28", D8(0), D8(8), D8(16));
+        }
+    } else if constexpr (N == 104) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(104, "f16", NAMES_52, "%52", "%53", "%54", "%55", "%56", D32(0), D8(32), D8(40), D4(48));
+        } else {
+            WGMMA_SS(104, "bf16", NAMES_52, "%52", "%53", "%54", "%55", "%56", D32(0), D8(32), D8(40), D4(48));
+        }
+    } else if constexpr (N == 120) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(120, "f16", NAMES_60, "%60", "%61", "%62", "%63", "%64", D32(0), D8(32), D8(40), D8(48), D4(56));
+        } else {
+            WGMMA_SS(120, "bf16", NAMES_60, "%60", "%61", "%62", "%63", "%64", D32(0), D8(32), D8(40), D8(48), D4(56));
+        }
+    } else if constexpr (N == 136) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(136, "f16", NAMES_68, "%68", "%69", "%70", "%71", "%72", D32(0), D32(32), D4(64));
+        } else {
+            WGMMA_SS(136, "bf16", NAMES_68, "%68", "%69", "%70", "%71", "%72", D32(0), D32(32), D4(64));
+        }
+    } else if constexpr (N == 152) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(152, "f16", NAMES_76, "%76", "%77", "%78", "%79", "%80", D32(0), D32(32), D8(64), D4(72));
+        } else {
+            WGMMA_SS(152, "bf16", NAMES_76, "%76", "%77", "%78", "%79", "%80", D32(0), D32(32), D8(64), D4(72));
+        }
+    } else if constexpr (N == 240) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(240, "f16", NAMES_120, "%120", "%121", "%122", "%123", "%124", D32(0), D32(32), D32(64), D8(96), D8(104), D8(112));
+        } else {
+            WGMMA_SS(240, "bf16", NAMES_120, "%120", "%121", "%122", "%123", "%124", D32(0), D32(32), D32(64), D8(96), D8(104), D8(112));
         }
     } else if constexpr (N == 256) {
         if constexpr (is_f16<T>) {
@@ -332,12 +373,15 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef NAMES_40
 #undef NAMES_44
 #undef NAMES_48
-#undef NAMES_40
-#undef NAMES_48
 #undef NAMES_56
 #undef NAMES_64
 #undef NAMES_72
 #undef NAMES_80
+#undef NAMES_24
+#undef NAMES_52
+#undef NAMES_60
+#undef NAMES_68
+#undef NAMES_76
 #undef NAMES_84
 #undef NAMES_88
 #undef NAMES_96
