@@ -40,6 +40,7 @@ pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_across;
 mod linear_ahead;
 mod linear_norm;
 mod linear_parts;

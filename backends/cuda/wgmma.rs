@@ -54,8 +54,8 @@ impl WgmmaTile {
     pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
     /// Of a block on Hopper; and what it may take to start on a multiple of 1,024.
-    const SHARED_BYTES: u64 = 227 << 10;
-    const START: u64 = 1024;
+    pub(super) const SHARED_BYTES: u64 = 227 << 10;
+    pub(super) const START: u64 = 1024;
     /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
     pub(super) const RUN: u64 = 32;
     const BASIS_ROWS: u64 = 16;
@@ -170,12 +170,21 @@ impl WgmmaTile {
 
     /// Rows of X that there are in a last tile, in whole patterns of the swizzle.
     const fn last_rows(&self, rows: u64) -> u64 {
-        ((rows - 1) % self.rows + 1).next_multiple_of(8)
+        Self::last_box(rows, self.rows)
+    }
+
+    /// Of `count` rows in boxes of so many, those of the last.
+    pub(super) const fn last_box(count: u64, height: u64) -> u64 {
+        ((count - 1) % height + 1).next_multiple_of(8)
     }
 
     /// Blocks that are surely at work at once: of an H200's multiprocessors, 132, clusters of four find place for 30 of 33, and of eight for 14 of 16.
     pub(super) fn room(&self, target: &Target) -> u64 {
-        let cluster = self.cluster();
+        Self::room_of(self.cluster(), target)
+    }
+
+    /// The same of clusters of so many.
+    pub(super) fn room_of(cluster: u64, target: &Target) -> u64 {
         let clusters = u64::from(target.units) / cluster;
         let placed = if cluster > 2 { clusters * 7 / 8 } else { clusters };
         placed.max(1) * cluster

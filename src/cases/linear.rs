@@ -184,6 +184,18 @@ fn rows_apart() -> Vec<Case> {
     cases
 }
 
+/// Rows that tiles of 128 would leave partly empty, for kernels that have tokens as wgmma's N: each of their tiles, the last of rows and of outputs
+/// not whole, outputs that are whole in eights and that are not, K in parts of which neither is.
+fn across() -> Vec<Case> {
+    let sizes =
+        [[350, 1032, 72], [528, 1033, 72], [129, 6024, 72], [65, 12_297, 72], [129, 12_296, 72], [65, 25_001, 72], [200, 16_392, 72], [300, 1993, 4104]];
+    let everything = |n: usize| {
+        let (dtype, activation) = ([DType::F16, DType::BF16][n % 2], Some(Activation::ALL[n % Activation::ALL.len()]));
+        Linear { bias: true, residual: true, activation, ..Linear::new(dtype, sizes[n]) }
+    };
+    (0..sizes.len()).map(|n| case(format!("across{}_n{}", sizes[n][0], sizes[n][1]), everything(n)).large()).collect()
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, edge) in EDGES.into_iter().enumerate() {
@@ -254,6 +266,7 @@ pub(super) fn cases() -> Vec<Case> {
         let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [2060, 2544, d_in]) };
         cases.push(case(format!("in_turns_k{d_in}"), op).large());
     }
+    cases.extend(across());
     let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
     cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
     for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {
