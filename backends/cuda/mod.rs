@@ -65,6 +65,7 @@ mod stream;
 pub mod tma;
 mod wgmma;
 mod wgmma_choice;
+mod wgmma_rows;
 
 use std::collections::HashMap;
 use std::ffi::CStr;

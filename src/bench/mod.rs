@@ -22,6 +22,7 @@ pub mod operand;
 pub mod own;
 mod padding;
 pub mod pattern;
+mod point;
 pub mod pool;
 mod population;
 mod prefix;

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
+pub use super::point::Point;
 use super::ragged::Sequences;
 use super::timing::Schedule;
 use crate::cases::Draw;
@@ -11,37 +12,6 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::layer::{Model, Sizes, Style};
 use crate::ops::{Activation, FusedMlp};
-
-/// One line of a suite.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
-    /// The suite.
-    pub suite: Suite,
-    /// The sizes.
-    #[serde(flatten)]
-    pub shape: Shape,
-    /// Of every operand.
-    pub dtype: DType,
-    /// Whether the work is captured once and replayed: what a server does with work this short.
-    pub captured: bool,
-}
-
-impl Point {
-    /// Its name: the shape's, and how the work was launched where a suite has both ways. What `--shape` searches.
-    pub fn name(&self) -> String {
-        let name = self.shape.name();
-        let both = match &self.shape {
-            Shape::Launches { .. } => true,
-            Shape::CodebookGemm { .. } => self.suite == Suite::ForwardPass,
-            _ => false,
-        };
-        match (both, self.captured) {
-            (false, _) => name,
-            (true, true) => name + ", graph",
-            (true, false) => name + ", no graph",
-        }
-    }
-}
 
 /// A list of shapes with one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
