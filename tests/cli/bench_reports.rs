@@ -199,7 +199,7 @@ fn shares_of_the_blocks_are_drawn_beside_all_of_them() {
     assert!(spread.contains("12 blocks of 128") && !spread.contains("power-law"), "shares have a picture of their own");
     // Five runs in thirty bars: a step of half a run would be told as the same number twice.
     let labels: Vec<&str> = spread.split("text-anchor=\"end\"").skip(1).filter_map(|text| text.split(['>', '<']).nth(1)).map(str::trim).collect();
-    assert!(labels.len() > 3 && labels.windows(2).all(|pair| pair[0] != pair[1]), "{labels:?}");
+    assert!(labels.len() > 1 && labels.windows(2).all(|pair| pair[0] != pair[1]), "{labels:?}");
 }
 
 /// Ctrl-C while a suite runs ends it with what it has, also where the signal comes twice at once, as from `timeout`.
