@@ -11,7 +11,7 @@ use trifuse::bench::layer::Choice;
 use trifuse::bench::report::{Flag, Outcome as Measurement};
 use trifuse::bench::shape::Suite;
 use trifuse::bench::timing::Schedule;
-use trifuse::bench::{Options, run};
+use trifuse::bench::{Options, own, run};
 use trifuse::cases::{Case, OpKind, all};
 use trifuse::conformance::{Mode, Outcome, Subject, run_case};
 use trifuse::device::{Caps, Clock, Device, Kind, Slice};
@@ -322,6 +322,7 @@ fn measurement(fault: Fault) -> Measurement {
         sweep: Sweep::default(),
         adapters: None,
         layers: Choice::default(),
+        own: own::Choice::default(),
     };
     let mut report = run(&mut session(fault), &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(report.results.len(), 1);

@@ -6,7 +6,7 @@ use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, 
 use super::params::params;
 use super::{
     Cuda, Queue, attention_lists as lists, attention_short, attention_sm80, attention_sm90, attention_sm90_parts, attention_sm90_quartet,
-    attention_sm90_rotated, attention_sm90_steps, attention_split, attention_split_boxes,
+    attention_sm90_ragged, attention_sm90_rotated, attention_sm90_steps, attention_split, attention_split_boxes,
 };
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -19,7 +19,7 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 10] = [
+const VARIANTS: [Variant<Attention>; 12] = [
     // The block-sparse form alone.
     attention_sm90_parts::VARIANT,
     // Rows that do not start on multiples of 16 bytes.
@@ -30,7 +30,11 @@ const VARIANTS: [Variant<Attention>; 10] = [
     attention_short::VARIANT,
     attention_split_boxes::VARIANT,
     attention_split::VARIANT,
+    // Sequences of their own lengths, of many queries.
+    attention_sm90_ragged::VARIANT,
     attention_sm80::VARIANT,
+    // Not the first choice of anything: not timed.
+    attention_sm90_ragged::AHEAD,
     SIMT,
 ];
 

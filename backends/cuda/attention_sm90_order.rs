@@ -39,8 +39,12 @@ fn mean_steps(op: &Attention) -> u64 {
 /// Blocks that share the keys of a tile: as many as fill the GPU at once, as long as each has four steps. A cluster lies in one part of the chip,
 /// whose multiprocessors are an even number: some of each part may be left over.
 pub(crate) fn cluster(op: &Attention, units: u32) -> u64 {
-    let steps = mean_steps(op);
-    [8, 4, 2].into_iter().find(|&size| work(op, ROWS) * size + PARTS * (size - 2) <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
+    sharing(work(op, ROWS), mean_steps(op), units)
+}
+
+/// The same of so many tiles of so many steps.
+pub(crate) fn sharing(tiles: u64, steps: u64, units: u32) -> u64 {
+    [8, 4, 2].into_iter().find(|&size| tiles * size + PARTS * (size - 2) <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
 /// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of the second-level

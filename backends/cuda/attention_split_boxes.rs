@@ -44,12 +44,19 @@ params! {
         /// Then: how many of the last positions of each sequence it reads behind, and whether q.
         late: u32,
         late_q: u32,
+        /// Of sequences that are all as long, for the first keys, which are asked for before the device has counted: items that are cut among all
+        /// blocks, whole ones of each, steps of an item, and of a stretch of what is cut.
+        cut_items: u32,
+        whole: u32,
+        steps: u32,
+        each: u32,
     }
 }
 
-/// Keys of a step of a warp, and rows of a matrix instruction, in `kernels/attention/split_boxes.cuh`.
+/// Keys of a step of a warp, rows of a matrix instruction, and keys of a stretch at least, in `kernels/attention/split_boxes.cuh`.
 const KEYS: u64 = 16;
 const ROWS: u64 = 16;
+const LEAST_KEYS: u64 = 512;
 /// Elements of a row of a box: 128 bytes, as wide as the swizzle.
 const PANEL: u64 = 64;
 /// Shared memory of a block that is alone on a multiprocessor, but for what the kernel declares itself, and of one of two.
@@ -67,6 +74,11 @@ const ALONE_PARTS: u64 = 4;
 /// The same where the next launch's blocks stand beside. Of more parts an item, `split` is faster where it has to wait for the launch before.
 const BESIDE_STEPS: u64 = 2;
 const BESIDE_PARTS: u64 = 5;
+/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end. Steps of a multiprocessor from which on
+/// that is so, and the share of all multiprocessors that have to get as many items each.
+const WHOLE_HEADS: [u64; 2] = [2, 1];
+const WHOLE_STEPS: u64 = 48;
+const WHOLE_SHARE: (u64, u64) = (31, 32);
 /// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
 /// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
 const MOST_ONCE: u64 = 512 << 20;
@@ -98,24 +110,39 @@ impl Tile {
 
     /// Whether there are `steps` for each multiprocessor, and no item is cut into more than `parts`.
     fn fills(self, op: &Attention, target: &Target, steps: u64, parts: u64) -> bool {
-        let (items, units) = (self.items(op), u64::from(target.units));
-        items.saturating_mul(op.kv_len.div_ceil(self.tokens(op))) >= steps * units && items * parts >= units
+        let (heads, units) = (self.heads(op), u64::from(target.units));
+        let items = op.batch * (op.kv_heads / heads);
+        items.saturating_mul(op.kv_len.div_ceil(self.tokens(heads))) >= steps * units && items * parts >= units
     }
 
-    /// Tokens of a box, which is a step of a block and lies in one page.
-    fn tokens(self, op: &Attention) -> u64 {
-        let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
-        [self.warps * KEYS, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
+    /// Tokens of a box of so many heads, which is a step of a block.
+    fn tokens(self, heads: u64) -> u64 {
+        self.warps * KEYS / heads
     }
 
-    /// Heads of a box.
+    /// Heads of a box, which lies in one page: one, or more of pages that have fewer tokens than a step.
     fn heads(self, op: &Attention) -> u64 {
-        self.warps * KEYS / self.tokens(op)
+        let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
+        let step = self.warps * KEYS;
+        step / [step, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
     }
 
-    /// Sequences, and heads of a box.
-    fn items(self, op: &Attention) -> u64 {
-        op.batch * (op.kv_heads / self.heads(op))
+    /// How the steps are shared out, of items that are cut where that is needed.
+    fn share(self, op: &Attention, target: &Target) -> Share {
+        let units = u64::from(target.units);
+        let items = |heads| op.batch * (op.kv_heads / heads);
+        let whole = |&heads: &u64| {
+            let turns = items(heads).div_ceil(units).max(1);
+            let evenly = op.kv_heads.is_multiple_of(heads) && items(heads).is_multiple_of(turns);
+            evenly && items(heads) / turns * WHOLE_SHARE.1 >= units * WHOLE_SHARE.0
+        };
+        if alike(op) && self.warps == 8 && self.fills(op, target, WHOLE_STEPS, ALONE_PARTS) {
+            if let Some(heads) = WHOLE_HEADS.into_iter().find(whole) {
+                return Share { heads, items: items(heads), blocks: items(heads) / items(heads).div_ceil(units).max(1) };
+            }
+        }
+        let heads = self.heads(op);
+        Share { heads, items: items(heads), blocks: units }
     }
 
     /// Of K or V of a step of a block.
@@ -158,6 +185,24 @@ impl Tile {
     }
 }
 
+/// How a launch is shared out: heads of a box, items (a sequence's keys of these heads), and blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    heads: u64,
+    items: u64,
+    blocks: u64,
+}
+
+/// Whether all sequences are as long, as the host knows.
+fn alike(op: &Attention) -> bool {
+    matches!(op.form, Form::Dense)
+}
+
+/// Keys of a sequence that some row sees, where all are as long.
+fn seen(op: &Attention) -> u64 {
+    op.kv_len - op.window.map_or(0, |window| op.kv_len.saturating_sub(op.q_len).saturating_sub(window))
+}
+
 /// Rows of a sequence and of the heads that share its keys.
 fn rows(op: &Attention) -> u64 {
     op.q_len.saturating_mul(op.heads / op.kv_heads)
@@ -170,7 +215,7 @@ fn kv_bytes(op: &Attention) -> u64 {
 
 /// What blocks tell: eight numbers for four columns of a row.
 fn told_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
-    u64::from(target.units) * tile.heads(op) * rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
+    u64::from(target.units) * tile.share(op, target).heads * rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
 }
 
 /// The rows of k or v as TMA sees them: elements, tokens, heads, sequences or pages.
@@ -181,14 +226,14 @@ struct Described {
 }
 
 impl Described {
-    fn new(op: &Attention, tile: Tile, rows: &Rows) -> Self {
+    fn new(op: &Attention, rows: &Rows, tokens: u64, heads: u64) -> Self {
         // The stride of an axis with one index is never used, but has to be legal.
         let legal = |count, stride| if count == 1 { 8 } else { stride };
         let Strides { batch, token, head } = rows.strides;
         Self {
             dims: [op.head_dim, rows.tokens, rows.heads, rows.batch],
             strides: [legal(rows.tokens, token), legal(rows.heads, head), legal(rows.batch, batch)],
-            box_dims: [PANEL as u32, tile.tokens(op) as u32, tile.heads(op) as u32, 1],
+            box_dims: [PANEL as u32, tokens as u32, heads as u32, 1],
         }
     }
 
@@ -212,7 +257,8 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
         return Err(format!("head_dim {}: expected one of {HEADS:?}, and heads of q end to end", op.head_dim));
     }
     let tile = Tile::of(op, target);
-    let (tokens, heads) = (tile.tokens(op), tile.heads(op));
+    let Share { heads, items, .. } = tile.share(op, target);
+    let tokens = tile.tokens(heads);
     // A step of a window starts anywhere, and would end in another page.
     if matches!(op.form, Form::Paged(shape) if op.window.is_some() || !shape.page.is_multiple_of(tokens)) {
         return Err(format!("pages: expected multiples of {tokens} tokens, and no window"));
@@ -220,9 +266,9 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if !op.kv_heads.is_multiple_of(heads) {
         return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
     }
-    let steps = tile.items(op).saturating_mul(op.kv_len.div_ceil(tokens));
+    let steps = items.saturating_mul(op.kv_len.div_ceil(tokens));
     if tile.warps == 4 && !tile.fills(op, target, BESIDE_STEPS, BESIDE_PARTS) {
-        return Err(format!("{steps} steps of {} sequences and heads: too few for {} multiprocessors", tile.items(op), target.units));
+        return Err(format!("{steps} steps of {items} sequences and heads: too few for {} multiprocessors", target.units));
     }
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
@@ -231,7 +277,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if !q.aligned(op.dtype) {
         return Err("rows of q do not lie multiples of 16 bytes apart".into());
     }
-    let legal = |rows: &Rows| Described::new(op, tile, rows).layout(op.dtype).validate();
+    let legal = |rows: &Rows| Described::new(op, rows, tokens, heads).layout(op.dtype).validate();
     [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
@@ -266,21 +312,29 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     }
     open.extend([Some(&args.o), args.lse.as_ref(), Some(workspace)].into_iter().flatten().map(range));
     let [_, k, v] = Rows::of(op);
-    let map = |rows: &Rows, start| Described::new(op, tile, rows).layout(op.dtype).encode_at(start);
+    let Share { heads, items, blocks } = tile.share(op, &plan.target);
+    let tokens = tile.tokens(heads);
+    let map = |rows: &Rows, start| Described::new(op, rows, tokens, heads).layout(op.dtype).encode_at(start);
+    let (whole, cut_items) = if alike(op) { (items / blocks, items % blocks) } else { (0, 0) };
+    let steps = seen(op).div_ceil(tokens);
     let params = SplitBoxesParams {
         k: map(&k, common.k)?,
         v: map(&v, common.v)?,
         common,
         parts: address(workspace),
-        heads: tile.heads(op) as u32,
+        heads: heads as u32,
         once: (kv_bytes(op) < MOST_ONCE).into(),
         early: late.is_some().into(),
         late: late.unwrap_or(0),
         late_q: late_q.into(),
+        cut_items: cut_items as u32,
+        whole: whole as u32,
+        steps: steps as u32,
+        each: (cut_items * steps).div_ceil(blocks).max(LEAST_KEYS / (tile.warps * KEYS)) as u32,
     };
     let entry = "attention_split_boxes";
     plan.most_shared(entry)?;
-    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(plan.target.units, ((tile.warps + 1) * 32) as u32) };
+    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(blocks as u32, ((tile.warps + 1) * 32) as u32) };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and zero; launches still under way write nothing that this
     // one reads before it waits.
     unsafe { plan.launch(queue, entry, &launch, &params)? };
@@ -314,6 +368,20 @@ mod tests {
         assert_eq!([tile(16, [32, 32], 4096), tile(8, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
         assert_eq!([tile(1, [32, 32], 4096), tile(4, [32, 8], 1024), tile(4, [32, 8], 4096)], [Some(4); 3]);
         assert_eq!([tile(1, [32, 8], 4096), tile(1, [32, 8], 32768), tile(1, [32, 32], 256)], [None; 3]);
+    }
+
+    #[test]
+    fn nothing_is_cut_where_as_good_as_all_multiprocessors_have_as_much() {
+        let share = |batch, heads, kv_len| {
+            let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
+            let Share { heads, items, blocks } = Tile::of(&op, &TARGET).share(&op, &TARGET);
+            [heads, items, blocks]
+        };
+        assert_eq!([share(16, [32, 32], 4096), share(64, [32, 8], 8192)], [[2, 256, 128]; 2]);
+        assert_eq!(share(128, [16, 4], 8192), [2, 256, 128]);
+        assert_eq!(share(256, [8, 1], 8192), [1, 256, 128], "one head");
+        assert_eq!(share(15, [32, 32], 4096), [1, 480, 132], "240 or 480 on 120");
+        assert_eq!([share(16, [32, 8], 4096), share(1, [32, 32], 4096)], [[1, 128, 132], [1, 32, 132]], "short");
     }
 
     #[test]

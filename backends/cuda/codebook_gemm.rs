@@ -3,7 +3,7 @@
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use super::params::params;
-use super::{Cuda, Queue, adapter_basis, codebook_gemm_runs, codebook_gemm_runs_sm80, codebook_gemm_segments, codebook_gemm_tile};
+use super::{Cuda, Queue, adapter_basis, codebook_gemm_joint, codebook_gemm_runs, codebook_gemm_runs_sm80, codebook_gemm_segments, codebook_gemm_tile};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -25,8 +25,16 @@ impl Table for CodebookGemm {
     }
 }
 
-const VARIANTS: [Variant<CodebookGemm>; 6] =
-    [codebook_gemm_runs_sm80::RUNS_SM80, codebook_gemm_runs::RUNS, codebook_gemm_segments::SEGMENTS, codebook_gemm_tile::SM90, codebook_gemm_tile::SM80, SIMT];
+const VARIANTS: [Variant<CodebookGemm>; 7] = [
+    codebook_gemm_runs_sm80::RUNS_SM80,
+    codebook_gemm_runs::RUNS,
+    codebook_gemm_segments::SEGMENTS,
+    codebook_gemm_tile::SM90,
+    codebook_gemm_tile::SM80,
+    // A candidate: those before it take all that it takes.
+    codebook_gemm_joint::JOINT,
+    SIMT,
+];
 
 const SIMT: Variant<CodebookGemm> = Variant {
     name: "simt",

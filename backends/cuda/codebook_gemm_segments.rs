@@ -26,7 +26,7 @@ pub(super) const SEGMENTS: Variant<CodebookGemm> = Variant {
     covers,
     unit: |op, _| unit(op.dtype, rank_of(op), width_of(op)),
     units: |_: Arch| units(),
-    workspace: |op, _| op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4,
+    workspace: |op, _| projected_bytes(op),
     launch,
 };
 
@@ -72,19 +72,24 @@ const RESIDENT: u64 = 2;
 /// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
 const CODES_BYTES: u64 = 47 << 10;
 /// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
-const SHARES: u64 = 8;
+pub(super) const SHARES: u64 = 8;
 
 /// How d_in is split: whole 32s, so that only the last share has a rest.
-struct Shares {
-    each: u64,
+pub(super) struct Shares {
+    pub(super) each: u64,
     count: u64,
 }
 
 impl Shares {
-    const fn of(op: &CodebookGemm) -> Self {
+    pub(super) const fn of(op: &CodebookGemm) -> Self {
         let each = op.d_in.div_ceil(32 * SHARES) * 32;
         Self { each, count: op.d_in.div_ceil(each) }
     }
+}
+
+/// Bytes of workspace.
+pub(super) fn projected_bytes(op: &CodebookGemm) -> u64 {
+    op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
 }
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
@@ -170,7 +175,7 @@ fn units() -> Vec<Unit> {
     dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| WIDTHS.map(|width| unit(dtype, rank, width)))).flatten().collect()
 }
 
-fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
+pub(super) fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
     let mut headers = headers();
     headers.push(("codebook_gemm/segments_parts.cuh", include_str!("../../kernels/codebook_gemm/segments_parts.cuh").into()));
     headers.push(("codebook_gemm/segments_expand.cuh", include_str!("../../kernels/codebook_gemm/segments_expand.cuh").into()));
@@ -224,7 +229,9 @@ unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams
     }
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+/// # Safety
+/// As [`Plan::launch`].
+pub(super) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let (op, rank, shares) = (&plan.op, rank_of(&plan.op), Shares::of(&plan.op));
     let one_stage = shares.each <= if rank == 16 { 512 } else { 256 };
     each_group(op, args, |group| {

@@ -39,6 +39,7 @@ headers! {
     "tile/repack.cuh",
     "tile/repack_operands.cuh",
     "tile/mma_gemm.cuh",
+    "tile/wgmma_across.cuh",
     "tile/wgmma_ahead.cuh",
     "tile/wgmma_basis.cuh",
     "tile/wgmma_gemm.cuh",

@@ -2,6 +2,7 @@
 //! no CUDA toolkit and starts with no driver.
 
 mod adapter_basis;
+mod ahead;
 mod attention;
 mod attention_lists;
 mod attention_pairs;
@@ -13,6 +14,7 @@ mod attention_sm90;
 mod attention_sm90_order;
 mod attention_sm90_parts;
 mod attention_sm90_quartet;
+mod attention_sm90_ragged;
 mod attention_sm90_rotated;
 mod attention_sm90_runs;
 mod attention_sm90_steps;
@@ -23,6 +25,7 @@ mod cache;
 mod catalogue;
 mod clocks;
 mod codebook_gemm;
+mod codebook_gemm_joint;
 mod codebook_gemm_launch;
 mod codebook_gemm_runs;
 mod codebook_gemm_runs_sm80;
@@ -37,6 +40,8 @@ pub mod jit;
 mod kernel;
 mod library;
 mod linear;
+mod linear_across;
+mod linear_ahead;
 mod linear_norm;
 mod linear_parts;
 mod linear_rows;
@@ -60,6 +65,7 @@ mod stream;
 pub mod tma;
 mod wgmma;
 mod wgmma_choice;
+mod wgmma_rows;
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -4,11 +4,10 @@
 use super::adapter_basis::{AdaptedParams, AdapterSums};
 use super::gemm::{GemmParams, Product};
 use super::kernel::{Launch, Plan, Target, address};
-use super::tma::{Layout, Promotion, Swizzle, TensorMap};
+use super::tma::{Layout, Swizzle};
 use super::wgmma_choice::Shape;
 use super::{Cuda, Queue};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;
 
@@ -54,8 +53,8 @@ impl WgmmaTile {
     pub(super) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
     /// Of a block on Hopper; and what it may take to start on a multiple of 1,024.
-    const SHARED_BYTES: u64 = 227 << 10;
-    const START: u64 = 1024;
+    pub(super) const SHARED_BYTES: u64 = 227 << 10;
+    pub(super) const START: u64 = 1024;
     /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
     pub(super) const RUN: u64 = 32;
     const BASIS_ROWS: u64 = 16;
@@ -170,12 +169,21 @@ impl WgmmaTile {
 
     /// Rows of X that there are in a last tile, in whole patterns of the swizzle.
     const fn last_rows(&self, rows: u64) -> u64 {
-        ((rows - 1) % self.rows + 1).next_multiple_of(8)
+        Self::last_box(rows, self.rows)
+    }
+
+    /// Of `count` rows in boxes of so many, those of the last.
+    pub(super) const fn last_box(count: u64, height: u64) -> u64 {
+        ((count - 1) % height + 1).next_multiple_of(8)
     }
 
     /// Blocks that are surely at work at once: of an H200's multiprocessors, 132, clusters of four find place for 30 of 33, and of eight for 14 of 16.
     pub(super) fn room(&self, target: &Target) -> u64 {
-        let cluster = self.cluster();
+        Self::room_of(self.cluster(), target)
+    }
+
+    /// The same of clusters of so many.
+    pub(super) fn room_of(cluster: u64, target: &Target) -> u64 {
         let clusters = u64::from(target.units) / cluster;
         let placed = if cluster > 2 { clusters * 7 / 8 } else { clusters };
         placed.max(1) * cluster
@@ -243,28 +251,6 @@ impl WgmmaTile {
             Shares::Tile(parts) => format!("{columns} columns, K in {parts} parts"),
             Shares::Both(parts) => format!("{columns} columns shared, K in {parts} parts"),
         }
-    }
-
-    fn layout<'a>(dtype: DType, dims: &'a [u64; 2], strides: &'a [u64; 1], box_dims: &'a [u32; 2]) -> Layout<'a> {
-        Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Self::promotion(dtype, strides[0]) }
-    }
-
-    /// The map of a matrix of [rows, depth] elements, in boxes of `count` rows of a stage.
-    pub(super) fn rows_map(dtype: DType, slice: &Slice<Cuda>, [rows, depth]: [u64; 2], stride: u64, count: u64) -> Result<TensorMap> {
-        Self::layout(dtype, &[depth, rows], &[stride], &[Self::DEPTH as u32, count as u32]).encode(slice)
-    }
-
-    /// How much of a row the second-level cache fetches at once: two steps' lines, where a step's are whole ones.
-    const fn promotion(dtype: DType, stride: u64) -> Promotion {
-        if (stride * dtype.size()).is_multiple_of(256) { Promotion::B256 } else { Promotion::B128 }
-    }
-
-    /// Whether TMA can read [rows, depth] elements with that stride, wherever they start, or why not.
-    pub(super) fn reads(dtype: DType, rows: u64, depth: u64, stride: u64) -> std::result::Result<(), String> {
-        if rows > i32::MAX as u64 - 512 || depth > i32::MAX as u64 - 512 {
-            return Err(format!("places in [{rows}, {depth}] do not fit into 32 bits"));
-        }
-        Self::layout(dtype, &[depth, rows.max(1)], &[stride], &[64, 128]).validate().map_err(|error| error.to_string())
     }
 
     /// Why it is not for that many rows, if so.
@@ -382,16 +368,5 @@ impl Product<'_> {
         };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry, &launch, &AdaptedParams { gemm, sums }) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_tma_cannot_read_is_refused() {
-        assert!(WgmmaTile::reads(DType::F16, 100, 4096, 4096).is_ok());
-        assert!(WgmmaTile::reads(DType::F16, 100, 4095, 4095).is_err() && WgmmaTile::reads(DType::BF16, 1 << 31, 64, 64).is_err());
     }
 }

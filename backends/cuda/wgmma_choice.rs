@@ -67,12 +67,12 @@ pub(super) fn straddles(dtype: DType, strides: [u64; 2]) -> bool {
 
 impl Shape {
     /// Of the operands and Y.
-    fn bytes(&self) -> f64 {
+    pub(super) fn bytes(&self) -> f64 {
         2.0 * (self.rows as f64 * (self.depth + self.outputs) as f64 + self.outputs as f64 * self.depth as f64)
     }
 
     /// Whether K may be split: see [`WgmmaTile::CUT_DEPTH`]. An encoder's K is no longer than that.
-    fn splits(&self) -> bool {
+    pub(super) fn splits(&self) -> bool {
         self.depth >= WgmmaTile::CUT_DEPTH && (self.outputs >= WgmmaTile::CUT_OUTPUTS || self.depth > WgmmaTile::CUT_DEPTH)
     }
 
@@ -158,7 +158,12 @@ impl Shape {
     /// Whether its launch may start while the one before still runs: what that gains is a microsecond, and blocks that lie anywhere take up to a
     /// tenth longer.
     pub(super) fn starts_early(&self, tile: &WgmmaTile, target: &Target) -> bool {
-        self.time(tile, target) <= cost::PLACED
+        Self::starts_early_after(self.time(tile, target))
+    }
+
+    /// The same of a product that takes so long.
+    pub(super) fn starts_early_after(time: f64) -> bool {
+        time <= cost::PLACED
     }
 
     /// The tile.

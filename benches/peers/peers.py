@@ -66,6 +66,10 @@ def linear(shape: dict):
 
 def fused_mlp(shape: dict):
     m, d, i, dtype = shape["tokens"], shape["d_model"], shape["d_ff"], TYPES[shape["dtype"]]
+    if shape.get("gated"):
+        yield from swiglu(shape)
+        return
+
     def drawn():
         w1, b1 = normal(i, d, dtype=dtype, deviation=d**-0.5), normal(i, dtype=dtype, deviation=0.5)
         return w1, b1, normal(d, i, dtype=dtype, deviation=(2 / i) ** 0.5), normal(d, dtype=dtype, deviation=0.5)
@@ -84,6 +88,31 @@ def fused_mlp(shape: dict):
     check = judged(lambda x, own: eager(x, [tensor.double() for tensor in own]), weights, some(4, m))
     yield "PyTorch eager", lambda: in_a_row(eager, x, weights), check
     yield "cuBLASLt, GELU epilogue", lambda: in_a_row(epilogue, x, weights), check
+
+
+def swiglu(shape: dict):
+    m, d, i, dtype = shape["tokens"], shape["d_model"], shape["d_ff"], TYPES[shape["dtype"]]
+    # Gate and up lie one behind the other: one product.
+    weights = [
+        (normal(2 * i, d, dtype=dtype, deviation=d**-0.5), normal(d, i, dtype=dtype, deviation=(2.8 / i) ** 0.5)) for _ in range(shape.get("layers", 1))
+    ]
+    x = normal(m, d, dtype=dtype)
+
+    def both(x, own):
+        both, down = own
+        gate, up = F.linear(x, both).chunk(2, -1)
+        return F.linear(F.silu(gate) * up, down)
+
+    def apart(x, own):
+        both, down = own
+        return F.linear(F.silu(F.linear(x, both[:i])) * F.linear(x, both[i:]), down)
+
+    check = judged(lambda x, own: both(x, [tensor.double() for tensor in own]), weights, some(4, m))
+    yield "PyTorch eager", lambda: in_a_row(apart, x, weights), check
+    yield "PyTorch eager, one product for gate and up", lambda: in_a_row(both, x, weights), check
+    if os.environ.get("TORCH_COMPILE_DISABLE") != "1":
+        compiled = torch.compile(both)
+        yield "PyTorch compiled, one product for gate and up", lambda: in_a_row(compiled, x, weights), check
 
 
 def attention(shape: dict):
@@ -168,6 +197,32 @@ def decode(shape: dict):
 
     yield "index_copy_ and cuDNN", lambda: steps(SDPBackend.CUDNN_ATTENTION), check
     yield "index_copy_ and FlashAttention-2", lambda: steps(SDPBackend.FLASH_ATTENTION), check
+
+
+def ragged(shape: dict):
+    """Sequences end to end; where ours finds keys in pages, the same keys as they lie without any."""
+    h, hk, d, causal, dtype = shape["heads"], shape["kv_heads"], shape["head_dim"], shape["causal"], TYPES[shape["dtype"]]
+    lengths, chunk = shape["lengths"], shape["chunk"]
+    queries = [chunk["queries"] if chunk else length for length in lengths]
+    starts = [torch.tensor([0, *counts], device="cuda").cumsum(0).int() for counts in (queries, lengths)]
+    q, k, v = normal(sum(queries), h, d, dtype=dtype), normal(sum(lengths), hk, d, dtype=dtype), normal(sum(lengths), hk, d, dtype=dtype)
+
+    def check(o):
+        found, expected = [], []
+        for place in some(32, sum(queries) * h).tolist():
+            row, head = place // h, place % h
+            sequence = int((starts[0] <= row).sum()) - 1
+            first, end = starts[1][sequence : sequence + 2].tolist()
+            if causal:
+                end -= int(starts[0][sequence + 1]) - 1 - row
+            scores = k[first:end, head * hk // h].double() @ q[row, head].double() * d**-0.5
+            found.append(o[row, head])
+            expected.append(torch.softmax(scores, 0) @ v[first:end, head * hk // h].double())
+        return torch.stack(found), torch.stack(expected)
+
+    flash = torch.ops.aten._flash_attention_forward
+    most = max(queries), max(lengths)
+    yield "FlashAttention-2", lambda: flash(q, k, v, *starts, *most, 0.0, causal, False, scale=d**-0.5)[0], check
 
 
 def codebook_gemm(shape: dict):
@@ -290,6 +345,7 @@ OPS = {
     "fused_mlp": fused_mlp,
     "attention": attention,
     "decode": decode,
+    "ragged": ragged,
     "codebook_gemm": codebook_gemm,
     "registered": registered,
     "mixture": mixture,

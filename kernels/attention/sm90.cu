@@ -21,6 +21,8 @@
 #endif
 #ifdef ROTATE_ROWS
 #include "attention/sm90_rotated.cuh"
+#elif defined(RAGGED_ROWS)
+#include "attention/sm90_ragged.cuh"
 #else
 #include "attention/sm90_runs.cuh"
 #endif
@@ -101,6 +103,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             block.first_row = i32(shuffle_from(u32(told.first_row), 0));
             block.steps = {i32(shuffle_from(u32(told.first), 0)), i32(shuffle_from(u32(told.last), 0))};
             block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
+            if constexpr (RAGGED) {
+                order.told_span(block, shared.spans[turn % TOLD_TILES]);
+            }
         } else {
             block = order.template block<LISTED>(work);
             block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
@@ -120,7 +125,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 pass_keys<LISTED>(shared, count);
             }
         }
-        Rows rows = rows_from(p, block.mask, first);
+        Rows rows = rows_from(p, block, first);
 
         Output o;
 #pragma unroll
@@ -161,6 +166,13 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 }
                 soften_scores(s, rows, factor);
                 pack_weights(weights, s);
+            }
+            if constexpr (RAGGED) {
+                i32 there = block.span.kv_len - block.steps.last * BLOCK_KEYS;
+                if (there < BLOCK_KEYS) {
+                    await(shared.v_there(count % STAGES), count / STAGES % 2);
+                    order.clear_values(stage.v + count % STAGES * V_BYTES, there, group);
+                }
             }
             for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
                 Scores s;
@@ -231,8 +243,8 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
 }
 
 // Registers of a thread of the group that copies, in which whoever reads a plan or mends rows needs some more, and of one that multiplies.
-constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : 40;
-constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : 232;
+constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : AHEAD ? 56 : 40;
+constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : AHEAD ? 224 : 232;
 
 static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
 
@@ -330,13 +342,15 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     } else {
         registers_take<TAKEN>();
         consume<LISTED>(order, stage, group - 1);
-        if (JOINED<Order> && cluster_size() > 1) {
-            // What all have kept is there, and then stays until all have read it.
-            cluster_arrive();
-            cluster_wait();
-            join_output(order.p.common, (const f32 *)stage.k);
-            cluster_arrive();
-            cluster_wait();
+        if constexpr (JOINED<Order>) {
+            if (cluster_size() > 1) {
+                // What all have kept is there, and then stays until all have read it.
+                cluster_arrive();
+                cluster_wait();
+                order.join(stage);
+                cluster_arrive();
+                cluster_wait();
+            }
         }
     }
     if (Order::SHARED_KEYS) {
@@ -371,6 +385,18 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_ro
     attend_tma<EVERY>(Rotated<Neighbours>{{p.tiles}, p}, tiles);
 }
 #endif
+#elif defined(RAGGED_ROWS)
+// Sequences end to end.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_varlen(const __grid_constant__ RaggedParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Ragged<false>(p, tiles), tiles);
+}
+
+// Keys in pages.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_paged(const __grid_constant__ RaggedParams p) {
+    extern __shared__ __align__(1024) char tiles[];
+    attend_tma<EVERY>(Ragged<true>(p, tiles), tiles);
+}
 #else
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];

@@ -27,6 +27,16 @@ constexpr bool ROTATED = true;                            // rows do not start o
 #else
 constexpr bool ROTATED = false;
 #endif
+#ifdef RAGGED_ROWS
+constexpr bool RAGGED = true;                             // sequences have lengths of their own (`sm90_ragged.cuh`)
+#else
+constexpr bool RAGGED = false;
+#endif
+#ifdef RAGGED_AHEAD
+constexpr bool AHEAD = true;                              // the candidate of those
+#else
+constexpr bool AHEAD = false;
+#endif
 
 constexpr int MENDED = ROTATED ? STAGES : 1;              // stages whose rows are mended
 constexpr int TOLD_TILES = ROTATED ? 4 : 2;               // tiles that the consumers are told of
@@ -89,6 +99,11 @@ struct Told {
     i32 first_row, first, last;   // of its rows, and of its steps
 };
 
+// A sequence of its own length: its queries and keys, and where they begin among those of all.
+struct Span {
+    i32 q_len, kv_len, q_begin, kv_begin;
+};
+
 // Elements that the rows of K and V in a stage start too late.
 struct Shifts {
     u32 k[MENDED], v[MENDED];
@@ -107,6 +122,7 @@ struct Shared {
     ToldRing told_ring;
     u64 q_there[CONSUMERS], k_ready[MENDED], v_ready[MENDED];
     Shifts shifts;
+    Span spans[RAGGED ? TOLD_TILES : 1];   // of the tiles that the consumers are told of
 
     __device__ __forceinline__ u64 *k_there(u32 stage) { return ROTATED ? &k_ready[stage] : &k_ring.full[stage]; }
     __device__ __forceinline__ u64 *v_there(u32 stage) { return ROTATED ? &v_ready[stage] : &v_ring.full[stage]; }
@@ -149,7 +165,11 @@ struct Block {
     i32 first_row;
     ShortMask mask;
     Steps steps;
+    Span span;   // where sequences have lengths of their own
 };
+
+// The queries of a block's sequence.
+__device__ __forceinline__ i32 queries_of(const AttentionParams &p, const Block &block) { return RAGGED ? block.span.q_len : i32(p.q_len); }
 
 // This block's share of the steps, where a cluster works on one tile.
 __device__ __forceinline__ Steps share_of(Steps all, u32 rank, u32 size) {
@@ -308,8 +328,9 @@ struct Rows {
 };
 
 // Those of a warp group from row `first` on, which have seen no keys yet.
-__device__ __forceinline__ Rows rows_from(const AttentionParams &p, const ShortMask &mask, i32 first) {
-    i32 last = first + 63 < i32(p.q_len) ? first + 63 : i32(p.q_len) - 1;
+__device__ __forceinline__ Rows rows_from(const AttentionParams &p, const Block &block, i32 first) {
+    const ShortMask &mask = block.mask;
+    i32 q_len = queries_of(p, block), last = first + 63 < q_len ? first + 63 : q_len - 1;
     Rows rows;
     rows.row[0] = first + i32(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
     rows.row[1] = rows.row[0] + 8;

@@ -18,6 +18,10 @@ struct Tiles {
             finish_output(p.common, block, rows, o, room);
         }
     }
+    // The tile that the blocks of a cluster share.
+    __device__ __forceinline__ void join(const Stage &stage) {
+        join_output(p.common, (const f32 *)stage.k, [this](u32 work) { return place_of(p.common, work); });
+    }
 };
 
 // Two neighbouring tiles of a head, one for each block of a cluster: both walk over the keys of both, and each brings half of a step's for
@@ -88,8 +92,10 @@ template <> constexpr bool IN_HALVES<Halves> = true;
 // Whether only a group's first step, that of its last keys, has some that not every row sees.
 template <class Order> constexpr bool HIDES_ONCE = IN_HALVES<Order>;
 template <> constexpr bool HIDES_ONCE<Plain> = true;
+// Whether keys lie in pages.
+template <class Order> constexpr bool IN_PAGES = false;
 // Whether the groups always take turns at the tensor cores.
 template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order>;
 template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order>;
 // Whether the blocks of a cluster may share the keys of a tile, and join it.
-template <class Order> constexpr bool JOINED = !ROTATED && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;
+template <class Order> constexpr bool JOINED = !ROTATED && (!RAGGED || (AHEAD && CONSUMERS == 2)) && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;

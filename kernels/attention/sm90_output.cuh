@@ -34,11 +34,15 @@ __device__ __forceinline__ void write_across(element *to, const Output &o, int r
 // Of short rows there is little to gain by writing 16 bytes where they start anywhere, and the code has to be fetched too.
 constexpr bool ACROSS = HEAD_DIM > 64;
 
+// Where a block's sequence begins among the rows of O.
+__device__ __forceinline__ i32 first_query(const Block &block) { return RAGGED ? block.span.q_begin : 0; }
+
 // The LSE of this thread's row `r`, whose weights add up to `sum`.
 __device__ __forceinline__ void write_lse(const AttentionParams &p, const Block &block, const Rows &rows, int r, f32 sum) {
-    if (p.lse && rows.row[r] < i32(p.q_len) && threadIdx.x % 4 == 0) {
+    if (p.lse && rows.row[r] < queries_of(p, block) && threadIdx.x % 4 == 0) {
         f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
-        p.lse[(u64(block.batch) * p.heads + block.head) * p.q_len + rows.row[r]] = sum == 0.0f ? -infinity() : natural;
+        u64 head = RAGGED ? u64(block.batch) * p.heads * p.q_len + block.head * p.lse_head + first_query(block) : (u64(block.batch) * p.heads + block.head) * p.q_len;
+        p.lse[head + rows.row[r]] = sum == 0.0f ? -infinity() : natural;
     }
 }
 
@@ -86,6 +90,9 @@ __device__ __forceinline__ void send_output(const TmaParams &p, const Block &blo
 // three groups have no registers for it.
 __device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
     element *head = p.o + block.batch * p.o_batch + block.head * p.o_head;
+    if (RAGGED) {
+        head += u64(first_query(block)) * p.o_token;
+    }
     if (HEAD_DIM < 64 || ((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
         return false;
     }
@@ -102,7 +109,7 @@ __device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block
     }
 #pragma unroll
     for (u32 i = 0; i < 16 / TOGETHER_ROWS; i++) {
-        if (query + i32(i * TOGETHER_ROWS) < i32(p.q_len) && i32(chunk * 8) < p.head_dim) {
+        if (query + i32(i * TOGETHER_ROWS) < queries_of(p, block) && i32(chunk * 8) < p.head_dim) {
             store_16(to + u64(i * TOGETHER_ROWS) * p.o_token, all[i]);
         }
     }
@@ -116,9 +123,9 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         f32 sum = rows.total[r];
         sum += shuffle_xor(sum, 1);
         sum += shuffle_xor(sum, 2);
-        bool there = rows.row[r] < i32(p.q_len);
+        bool there = rows.row[r] < queries_of(p, block);
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
-        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r]) * p.o_token + block.head * p.o_head - shift;
+        element *to = p.o + block.batch * p.o_batch + u64(rows.row[r] + first_query(block)) * p.o_token + block.head * p.o_head - shift;
         i32 end = there ? shift + p.head_dim : 0, around = end - HEAD_DIM;
         if (ROTATED && around > 0) {
             end = HEAD_DIM;
@@ -218,11 +225,22 @@ __device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const O
     }
 }
 
-// Each block writes some of the rows, joined in the order of the blocks: that of the keys.
-__device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept) {
+// Where the output of a block's sequence lies, and no more of it.
+__device__ __forceinline__ Sequence output_of(const AttentionParams &p, const Block &block) {
+    if (!RAGGED) {
+        return sequence_of(p, block.batch);
+    }
+    Sequence s = {};
+    s.o = p.o + block.batch * p.o_batch + u64(first_query(block)) * p.o_token;
+    s.lse = u64(block.batch) * p.heads * p.q_len + first_query(block);
+    return s;
+}
+
+// Each block writes some of the rows, joined in the order of the blocks: that of the keys. `find` says which tile one works on.
+template <class Find> __device__ __forceinline__ void join_output(const AttentionParams &p, const f32 *kept, Find find) {
     u32 size = cluster_size(), rank = cluster_rank(), share = BLOCK_ROWS / size, own = shared_address(kept);
-    Block block = place_of(p, blockIdx.x / size);
-    Sequence s = sequence_of(p, block.batch);
+    Block block = find(blockIdx.x / size);
+    Sequence s = output_of(p, block);
     // Several places at a time, so that their loads are under way together.
     constexpr u32 PLACES = 4, READERS = CONSUMERS * 128;
     for (u32 at = threadIdx.x % READERS; at < share * (HEAD_DIM / 4); at += READERS * PLACES) {
@@ -245,7 +263,7 @@ __device__ __forceinline__ void join_output(const AttentionParams &p, const f32 
 #pragma unroll
         for (u32 i = 0; i < PLACES; i++) {
             u32 place = at + i * READERS, query = block.first_row + rank * share + place / (HEAD_DIM / 4);
-            if (place < share * (HEAD_DIM / 4) && query < u32(p.q_len)) {
+            if (place < share * (HEAD_DIM / 4) && query < u32(queries_of(p, block))) {
                 finish(p, s, block.head, query, i32(place % (HEAD_DIM / 4) * 4), all[i]);
             }
         }

@@ -40,6 +40,7 @@ template <class Order> __device__ __forceinline__ void fetch_part(int panel, con
 // Starts copying a warp group's 64 rows of Q to where all of the tile's lie from `to` on.
 template <class Order> __device__ __forceinline__ void fetch_queries(const TmaParams &p, char *to, u64 *full, const Block &block, u32 group) {
     i32 row = IN_HALVES<Order> && group ? Halves::early_row(p.common, block.first_row) : block.first_row + i32(group * 64);
+    row = RAGGED ? block.span.q_begin + row : row;
     mbarrier_arrive_expect(full, Q_BYTES / CONSUMERS);
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
@@ -65,6 +66,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void fetch_step_
         fetch_keys<Order>(p.k, to, full, key, head, batch);
     }
 }
+
+// What a row of the block's keys is to TMA.
+__device__ __forceinline__ i32 key_row(const Block &block, i32 key) { return RAGGED ? block.span.kv_begin + key : key; }
 
 // Q and the first K of a block's only tile, by the thread that has made the barriers.
 template <Lists LISTED, class Order> __device__ __forceinline__ void ask_first(const Order &order, const Stage &stage) {
@@ -96,6 +100,7 @@ struct Values {
     i32 key;
     u32 head, batch;
     bool waiting;
+    i32 there;   // of a sequence in pages: its keys from `key` on
 };
 
 template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Order order, const Stage &stage) {
@@ -108,7 +113,14 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
     Values late = {};
     auto fetch_values = [&](const Values &values) {
         u32 at = values.count % STAGES;
+        if constexpr (IN_PAGES<Order> && AHEAD && LATE_VALUES<LISTED, Order>) {
+            order.look_up(values);
+        }
         await(&shared.v_ring.empty[at], values.count / STAGES % 2 ^ 1);
+        if constexpr (IN_PAGES<Order>) {
+            order.fetch_values(stage.v + at * V_BYTES, &shared.v_ring.full[at], values);
+            return;
+        }
         mbarrier_arrive_expect(&shared.v_ring.full[at], V_BYTES);
         fetch_keys<Order>(p.v, stage.v + at * V_BYTES, &shared.v_ring.full[at], values.key, values.head, values.batch);
     };
@@ -131,6 +143,9 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
                     shared.work[turn % TOLD_TILES] = work;
                     if constexpr (!Order::IN_PARTS) {
                         shared.told[turn % TOLD_TILES] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
+                        if (RAGGED) {
+                            shared.spans[turn % TOLD_TILES] = block.span;
+                        }
                     }
                 }
                 fetch_queries<Order>(p, stage.q + place * Q_BYTES, &shared.q_full[place][brought], block, brought);
@@ -166,12 +181,19 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
             }
             i32 key = LISTED ? block_columns(p.common)[step] * BLOCK_KEYS : step * BLOCK_KEYS;
             i32 kind = LISTED ? block_kinds(p.common)[step] : -1;
+            if constexpr (IN_PAGES<Order> && AHEAD) {
+                order.look_up({count, key, kv_head, block.batch, false, block.span.kv_len - key});
+            }
             if (!ASKS_FIRST<Order> || step < block.steps.last) {
                 await(&shared.k_ring.empty[at], round);
                 if (LISTED) {
                     shared.keys[at] = {key, kind};
                 }
-                fetch_step_keys<LISTED, Order>(p, stage, at, key, kv_head, block.batch);
+                if constexpr (IN_PAGES<Order>) {
+                    order.fetch_keys(stage, at, {count, key, kv_head, block.batch, false, block.span.kv_len - key});
+                } else {
+                    fetch_step_keys<LISTED, Order>(p, stage, at, key_row(block, key), kv_head, block.batch);
+                }
             }
             if (step <= queries_at) {
                 bring_queries(CONSUMERS);
@@ -184,10 +206,10 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
             }
             if (LATE_VALUES<LISTED, Order>) {
                 bring_late_values();
-                late = {count, key, kv_head, block.batch, true};
+                late = {count, IN_PAGES<Order> ? key : key_row(block, key), kv_head, block.batch, true, block.span.kv_len - key};
                 continue;
             }
-            fetch_values({count, key, kv_head, block.batch});
+            fetch_values({count, IN_PAGES<Order> ? key : key_row(block, key), kv_head, block.batch, false, block.span.kv_len - key});
         }
         if (ONE_TILE<Order> || block.steps.last < block.steps.first) {
             // No step brings what the one before it waits for.

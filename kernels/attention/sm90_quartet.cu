@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS * 128, RESIDENT) attentio
     u64 k_tiles = wgmma_uniform(wgmma_descriptor(shared_address(k), 16, PATTERN, SWIZZLE_128));
     u64 v_tiles = wgmma_uniform(wgmma_descriptor(shared_address(v), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128));
     f32 factor = all.scale * 1.4426950409f;
-    Rows rows = rows_from(all, block.mask, block.first_row + i32(group * 64));
+    Rows rows = rows_from(all, block, block.first_row + i32(group * 64));
     Output o;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 2; i++) {

@@ -97,7 +97,7 @@ template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const 
     u64 k_tiles = wgmma_uniform(wgmma_descriptor(shared_address(keys.boxes), 16, PATTERN, SWIZZLE_128));
     u64 v_tiles = wgmma_uniform(wgmma_descriptor(shared_address(keys.boxes), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128));
     f32 factor = all.scale * 1.4426950409f;
-    Rows rows = rows_from(all, block.mask, block.first_row);
+    Rows rows = rows_from(all, block, block.first_row);
     Output o;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 2; i++) {

@@ -83,18 +83,21 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) atte
     extern __shared__ __align__(1024) char slots[];
     __shared__ BoxBarriers barriers;
     const AttentionParams &p = params.common;
-    if (threadIdx.x == 0) {
+    u32 block = gridDim.x - 1 - blockIdx.x, warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads;
+    Line line = {u32(p.kv_heads) / params.heads, shares * BOX_KEYS, BOX_LEAST};
+    if (threadIdx.x == BOX_JOINED) {
         for (u32 i = 0; i < BOX_SLOTS; i++) {
             mbarrier_init(&barriers.full[i], 1);
             mbarrier_init(&barriers.empty[i], BOX_WARPS);
         }
         fence_mbarrier_init();
+        if (knows_first(params, block)) {
+            ask_first(params, line, block, slots, barriers);
+        }
     }
     __syncthreads();
     // The block that joins an item waits for those behind it on the line, and they begin before it does. Lengths and pages are read at once:
     // only copies write them, which no launch overtakes.
-    u32 block = gridDim.x - 1 - blockIdx.x, warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads;
-    Line line = {u32(p.kv_heads) / params.heads, shares * BOX_KEYS, BOX_LEAST};
     Turns turns(p, line, block, gridDim.x);
     BoxRing ring;
     if (!params.early) {
@@ -105,8 +108,9 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) atte
     if (warp == BOX_WARPS) {
         if (threadIdx.x % 32 == 0) {
             bool ahead = params.early;
+            u32 asked = knows_first(params, block) ? 2 : 0;
             for (u32 turn = 0; turn <= turns.whole; turn++) {
-                bring_boxes(params, line, turns.of(line, turn, block, gridDim.x), slots, barriers, ring, ahead);
+                bring_boxes(params, line, turns.of(line, turn, block, gridDim.x), slots, barriers, ring, ahead, asked);
             }
         }
         return;

@@ -24,7 +24,7 @@ struct Holding {
 struct Record {
     f32 values[5];
 
-    __device__ __forceinline__ void fetch(const FactorParams &factor, const Tile &tile, u32 segment) {
+    template <class Adapters> __device__ __forceinline__ void fetch(const FactorParams &factor, const Adapters &tile, u32 segment) {
         u32 lane = threadIdx.x % 32, bits = WIDTH ? WIDTH : factor.bits;
         bool each = bits == EACH_COLUMN, joint = bits >= 7;
         // What the widths in use read of the record; the rest need not hold numbers.

@@ -39,7 +39,7 @@ struct OneTable {
 };
 
 // The table of a part's adapter: see fill_tables. Warps share it.
-__device__ __forceinline__ void fill_spread(Record record, Tile &tile, u8 *table) {
+template <class Adapters> __device__ __forceinline__ void fill_spread(Record record, Adapters &tile, u8 *table) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Holding holding = record.holding();
     f32 low = warp & 2 ? record.values[1] : record.values[0], high = warp & 2 ? record.values[3] : record.values[2];

@@ -302,3 +302,20 @@ __device__ __forceinline__ bool hear_16(const float4 *from, float4 &value) {
     auto there = [](f32 number) { return __float_as_uint(number) != 0; };
     return there(value.x) && there(value.y) && there(value.z) && there(value.w);
 }
+
+// As tell_16, one number.
+__device__ __forceinline__ void tell(f32 *to, f32 value) {
+    f32 told = __float_as_uint(value) == 0 ? -0.0f : value;
+    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(told) : "memory");
+}
+
+// Adds one to what counts to `most` and then from zero again; nobody waits for it.
+__device__ __forceinline__ void count_round(u32 *counter, u32 most) {
+    asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(most) : "memory");
+}
+
+__device__ __forceinline__ u32 read_count(const u32 *counter) {
+    u32 count;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+    return count;
+}

@@ -41,6 +41,9 @@ __device__ __forceinline__ u32 and_or(u32 value, u32 mask, u32 base) {
 // The value of the lane whose number differs in the bits of `mask`. All lanes of the warp take part.
 __device__ __forceinline__ f32 shuffle_xor(f32 value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
+// Has a number computed by here, and not where it is used first.
+__device__ __forceinline__ void computed_here(i64 &number) { asm volatile("" : "+l"(number)); }
+
 // Whether it holds for any lane of the warp. All take part.
 __device__ __forceinline__ bool any_lane(bool holds) { return __any_sync(0xffffffffu, holds) != 0; }
 

@@ -59,9 +59,11 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
 #define D4(n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3])
 #define D32(n) D8(n), D8(n + 8), D8(n + 16), D8(n + 24)
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_12 NAMES_8 ", %8, %9, %10, %11"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
 #define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_56 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
@@ -71,6 +73,11 @@ __device__ __forceinline__ u64 wgmma_uniform(u64 descriptor) {
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_24 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_52 NAMES_48 ", %48, %49, %50, %51"
+#define NAMES_60 NAMES_56 ", %56, %57, %58, %59"
+#define NAMES_68 NAMES_64 ", %64, %65, %66, %67"
+#define NAMES_76 NAMES_72 ", %72, %73, %74, %75"
 #define NAMES_84 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83"
 #define NAMES_88 NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define NAMES_96 NAMES_64 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
@@ -102,12 +109,18 @@ template <> constexpr bool is_f16<f16> = true;
 // where K is.
 template <class T, int N, int A_MN = 0, int B_MN = 0>
 __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 40 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 176 && N != 240), "a width that there is");
+    static_assert(N == 24 || N == 40 || N == 72 || N == 88 || N == 104 || N == 120 || N == 136 || N == 152 || N == 168 || (N % 16 == 0 && N <= 256), "a width that there is");
     if constexpr (N == 16) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(16, "f16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
         } else {
             WGMMA_SS(16, "bf16", NAMES_8, "%8", "%9", "%10", "%11", "%12", D8(0));
+        }
+    } else if constexpr (N == 24) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(24, "f16", NAMES_12, "%12", "%13", "%14", "%15", "%16", D8(0), D4(8));
+        } else {
+            WGMMA_SS(24, "bf16", NAMES_12, "%12", "%13", "%14", "%15", "%16", D8(0), D4(8));
         }
     } else if constexpr (N == 32) {
         if constexpr (is_f16<T>) {
@@ -126,6 +139,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(64, "f16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
         } else {
             WGMMA_SS(64, "bf16", NAMES_32, "%32", "%33", "%34", "%35", "%36", D32(0));
+        }
+    } else if constexpr (N == 72) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(72, "f16", NAMES_36, "%36", "%37", "%38", "%39", "%40", D32(0), D4(32));
+        } else {
+            WGMMA_SS(72, "bf16", NAMES_36, "%36", "%37", "%38", "%39", "%40", D32(0), D4(32));
         }
     } else if constexpr (N == 80) {
         if constexpr (is_f16<T>) {
@@ -175,6 +194,12 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
         } else {
             WGMMA_SS(168, "bf16", NAMES_84, "%84", "%85", "%86", "%87", "%88", D32(0), D32(32), D8(64), D8(72), D4(80));
         }
+    } else if constexpr (N == 176) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(176, "f16", NAMES_88, "%88", "%89", "%90", "%91", "%92", D32(0), D32(32), D8(64), D8(72), D8(80));
+        } else {
+            WGMMA_SS(176, "bf16", NAMES_88, "%88", "%89", "%90", "%91", "%92", D32(0), D32(32), D8(64), D8(72), D8(80));
+        }
     } else if constexpr (N == 192) {
         if constexpr (is_f16<T>) {
             WGMMA_SS(192, "f16", NAMES_96, "%96", "%97", "%98", "%99", "%100", D32(0), D32(32), D32(64));
@@ -192,6 +217,42 @@ __device__ __forceinline__ void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool acc
             WGMMA_SS(224, "f16", NAMES_112, "%112", "%113", "%114", "%115", "%116", D32(0), D32(32), D32(64), D8(96), D8(104));
         } else {
             WGMMA_SS(224, "bf16", NAMES_112, "%112", "%113", "%114", "%115", "%116", D32(0), D32(32), D32(64), D8(96), D8(104));
+        }
+    } else if constexpr (N == 48) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(48, "f16", NAMES_24, "%24", "%25", "%26", "%27", "%28", D8(0), D8(8), D8(16));
+        } else {
+            WGMMA_SS(48, "bf16", NAMES_24, "%24", "%25", "%26", "%27", "%28", D8(0), D8(8), D8(16));
+        }
+    } else if constexpr (N == 104) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(104, "f16", NAMES_52, "%52", "%53", "%54", "%55", "%56", D32(0), D8(32), D8(40), D4(48));
+        } else {
+            WGMMA_SS(104, "bf16", NAMES_52, "%52", "%53", "%54", "%55", "%56", D32(0), D8(32), D8(40), D4(48));
+        }
+    } else if constexpr (N == 120) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(120, "f16", NAMES_60, "%60", "%61", "%62", "%63", "%64", D32(0), D8(32), D8(40), D8(48), D4(56));
+        } else {
+            WGMMA_SS(120, "bf16", NAMES_60, "%60", "%61", "%62", "%63", "%64", D32(0), D8(32), D8(40), D8(48), D4(56));
+        }
+    } else if constexpr (N == 136) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(136, "f16", NAMES_68, "%68", "%69", "%70", "%71", "%72", D32(0), D32(32), D4(64));
+        } else {
+            WGMMA_SS(136, "bf16", NAMES_68, "%68", "%69", "%70", "%71", "%72", D32(0), D32(32), D4(64));
+        }
+    } else if constexpr (N == 152) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(152, "f16", NAMES_76, "%76", "%77", "%78", "%79", "%80", D32(0), D32(32), D8(64), D4(72));
+        } else {
+            WGMMA_SS(152, "bf16", NAMES_76, "%76", "%77", "%78", "%79", "%80", D32(0), D32(32), D8(64), D4(72));
+        }
+    } else if constexpr (N == 240) {
+        if constexpr (is_f16<T>) {
+            WGMMA_SS(240, "f16", NAMES_120, "%120", "%121", "%122", "%123", "%124", D32(0), D32(32), D32(64), D8(96), D8(104), D8(112));
+        } else {
+            WGMMA_SS(240, "bf16", NAMES_120, "%120", "%121", "%122", "%123", "%124", D32(0), D32(32), D32(64), D8(96), D8(104), D8(112));
         }
     } else if constexpr (N == 256) {
         if constexpr (is_f16<T>) {
@@ -304,18 +365,23 @@ __device__ __forceinline__ void wgmma_rs(f32 (&d)[N / 2], const u32 (&a)[4], u64
 #undef D8
 #undef D32
 #undef NAMES_8
+#undef NAMES_12
 #undef NAMES_16
 #undef NAMES_20
 #undef NAMES_32
+#undef NAMES_36
 #undef NAMES_40
 #undef NAMES_44
-#undef NAMES_48
-#undef NAMES_40
 #undef NAMES_48
 #undef NAMES_56
 #undef NAMES_64
 #undef NAMES_72
 #undef NAMES_80
+#undef NAMES_24
+#undef NAMES_52
+#undef NAMES_60
+#undef NAMES_68
+#undef NAMES_76
 #undef NAMES_84
 #undef NAMES_88
 #undef NAMES_96

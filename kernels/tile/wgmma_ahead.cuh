@@ -1,9 +1,11 @@
-// X·Wᵀ of up to 128 rows in launches that follow each other: every block has one tile of outputs, or a part of its K, and W and X have rings of
-// their own. What W's holds is asked for before the launch before has ended; X comes from the second-level cache, and its way from there takes so
-// long that it has as many bytes under way.
+// X·Wᵀ of up to 128 rows in launches that follow each other: every block has one tile of outputs, or SEVERAL one after another, or a part of one's
+// K, and W and X have rings of their own. What W's holds is asked for before the launch before has ended; X comes from the second-level cache, and
+// its way from there takes so long that it has as many bytes under way.
 //
 // The blocks of a cluster share a tile of outputs, each with a part of K: each finishes some of the tile's eights of columns, adding up in the
 // order of the parts. Results are bitwise the same from run to run.
+//
+// The gated form has rows of both weights in a stage, W's and behind them G's, which one instruction multiplies: a thread has both sums of an output.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -78,10 +80,19 @@ template <u32 MOST> struct AheadOutputs {
 
     __device__ __forceinline__ bool there(u64 row, u32 i, u32 e) const { return row < p.rows && i < count && column + i * 8 + e < p.columns; }
 
+    // An output, bias and all, from the sum of W and, where GATED, that of G.
+    template <u32 FORM, bool GATED> __device__ __forceinline__ f32 output(f32 sum, f32 gate) const {
+        if constexpr (GATED) {
+            return sum * activate_form<FORM>(p, gate);
+        } else {
+            return activate_form<FORM>(p, sum);
+        }
+    }
+
     // The two of one row. WORDS: they move at once; else the second may not be there.
-    template <u32 FORM, bool WORDS> __device__ __forceinline__ void write_two(u64 row, u32 i, f32 low, f32 high) const {
+    template <u32 FORM, bool GATED, bool WORDS> __device__ __forceinline__ void write_two(u64 row, u32 i, float2 sums, float2 gates) const {
         u64 at = row * p.y_stride + column + i * 8;
-        f32 values[2] = {activate_form<FORM>(p, low + bias[i][0]), activate_form<FORM>(p, high + bias[i][1])};
+        f32 values[2] = {output<FORM, GATED>(sums.x + bias[i][0], gates.x), output<FORM, GATED>(sums.y + bias[i][1], gates.y)};
         if constexpr (WORDS) {
             if (there(row, i, 0)) {
                 u32 more = p.residual ? *(const u32 *)(p.residual + at) : 0;
@@ -97,30 +108,43 @@ template <u32 MOST> struct AheadOutputs {
         }
     }
 
-    // All, from the sums of each eight, as D has them in ptx/wgmma.cuh, that `of` gives.
-    template <u32 FORM, bool WORDS, class Of> __device__ __forceinline__ void write(Of of) const {
+    template <u32 FORM, bool GATED, bool WORDS, class Of, class Gate> __device__ __forceinline__ void write_all(Of of, Gate gate) const {
 #pragma unroll
         for (u32 i = 0; i < MOST; i++) {
-            float4 sums = of(i);
-            write_two<FORM, WORDS>(row, i, sums.x, sums.y);
-            write_two<FORM, WORDS>(row + 8, i, sums.z, sums.w);
+            float4 sums = of(i), gates = gate(i);
+            write_two<FORM, GATED, WORDS>(row, i, {sums.x, sums.y}, {gates.x, gates.y});
+            write_two<FORM, GATED, WORDS>(row + 8, i, {sums.z, sums.w}, {gates.z, gates.w});
         }
     }
 
-    template <u32 FORM, class Of> __device__ __forceinline__ void write(Of of) const {
+    // All, from the sums of each eight, as D has them in ptx/wgmma.cuh, that `of` gives, and `gate` of the other weight where GATED.
+    template <u32 FORM, bool GATED, class Of, class Gate> __device__ __forceinline__ void write(Of of, Gate gate) const {
         if (p.vector) {
-            write<FORM, true>(of);
+            write_all<FORM, GATED, true>(of, gate);
         } else {
-            write<FORM, false>(of);
+            write_all<FORM, GATED, false>(of, gate);
         }
     }
 };
 
-// Y = act(X·Wᵀ + bias) + residual.
-template <u32 COLUMNS, u32 W_STAGES, u32 X_STAGES, u32 PARTS, u32 FORM> __device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
+// Goes on to a block's next tile, as many blocks on as there are, where it has SEVERAL and there is one.
+template <u32 COLUMNS, bool SEVERAL> __device__ __forceinline__ bool next_ahead_tile(const GemmParams &p, u32 &first) {
+    if constexpr (SEVERAL) {
+        first += gridDim.x * COLUMNS;
+        return first < u32(p.columns);
+    } else {
+        return false;
+    }
+}
+
+// Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED. COLUMNS: outputs of a tile.
+template <u32 COLUMNS, u32 W_STAGES, u32 X_STAGES, u32 PARTS, u32 FORM, bool GATED = false, bool SEVERAL = false>
+__device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
     constexpr u32 EIGHTS = COLUMNS / 8, MOST = (EIGHTS + PARTS - 1) / PARTS, SUMS_BYTES = MOST * 4096;
-    using W = AheadRing<COLUMNS * PANEL, W_STAGES>;
+    constexpr u32 WIDTH = GATED ? 2 * COLUMNS : COLUMNS, W_BYTES = WIDTH * PANEL;
+    using W = AheadRing<W_BYTES, W_STAGES>;
     using X = AheadRing<WGMMA_X_BYTES, X_STAGES>;
+    static_assert(PARTS == 1 || (!GATED && !SEVERAL), "parts exchange the sums of one weight and one tile");
     static_assert(PARTS * SUMS_BYTES <= W::SIZE + X::SIZE, "sums take the place of the stages");
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
     u64 *barriers = (u64 *)(tiles + W::SIZE + X::SIZE);
@@ -150,14 +174,23 @@ template <u32 COLUMNS, u32 W_STAGES, u32 X_STAGES, u32 PARTS, u32 FORM> __device
             if (!p.weights_early) {
                 grid_wait();
             }
-            for (u32 step = begin; step < end; step++) {
-                w.bring(leads, COLUMNS * PANEL, [&](char *to, u64 *full) { tma_load_2d_by(EVICT_FIRST, to, &p.w_map, full, i32(step * WGMMA_DEPTH), i32(first)); });
-            }
+            do {
+                for (u32 step = begin; step < end; step++) {
+                    w.bring(leads, W_BYTES, [&](char *to, u64 *full) {
+                        tma_load_2d_by(EVICT_FIRST, to, &p.w_map, full, i32(step * WGMMA_DEPTH), i32(first));
+                        if constexpr (GATED) {
+                            tma_load_2d_by(EVICT_FIRST, to + COLUMNS * PANEL, &p.gate_map, full, i32(step * WGMMA_DEPTH), i32(first));
+                        }
+                    });
+                }
+            } while (next_ahead_tile<COLUMNS, SEVERAL>(p, first));
         } else if (warp == 9) {
             grid_wait();
-            for (u32 step = begin; step < end; step++) {
-                x.bring(leads, bytes, [&](char *to, u64 *full) { tma_load_2d(to, &p.x_map, full, i32(step * WGMMA_DEPTH), 0); });
-            }
+            do {
+                for (u32 step = begin; step < end; step++) {
+                    x.bring(leads, bytes, [&](char *to, u64 *full) { tma_load_2d(to, &p.x_map, full, i32(step * WGMMA_DEPTH), 0); });
+                }
+            } while (next_ahead_tile<COLUMNS, SEVERAL>(p, first));
         }
         __syncwarp();
         if constexpr (PARTS > 1) {
@@ -168,70 +201,77 @@ template <u32 COLUMNS, u32 W_STAGES, u32 X_STAGES, u32 PARTS, u32 FORM> __device
         }
     } else {
         registers_take<224>();
-        u32 group = warp / 4, lane = threadIdx.x % 32, own = EIGHTS * part / PARTS, count = EIGHTS * (part + 1) / PARTS - own;
+        u32 group = warp / 4, lane = threadIdx.x % 32, from = EIGHTS * part / PARTS, count = EIGHTS * (part + 1) / PARTS - from;
         u64 x_tiles = wgmma_descriptor(shared_address(x.tiles) + group * 64 * PANEL, 16, 8 * PANEL, SWIZZLE_128);
         u64 w_tiles = wgmma_descriptor(shared_address(w.tiles), 16, 8 * PANEL, SWIZZLE_128);
         if (!p.weights_early) {
             grid_wait();
         }
-        // The bias is asked for before the products: behind them it would be waited for.
-        AheadOutputs<MOST> outputs(p, warp * 16 + lane / 4, first + own * 8 + lane % 4 * 2, count);
-        f32 d[COLUMNS / 2];
-        if (PARTS > 1 && begin == end) {
+        do {
+            // The bias is asked for before the products: behind them it would be waited for.
+            AheadOutputs<MOST> outputs(p, warp * 16 + lane / 4, first + from * 8 + lane % 4 * 2, count);
+            f32 d[WIDTH / 2];
+            if (PARTS > 1 && begin == end) {
 #pragma unroll
-            for (u32 i = 0; i < COLUMNS / 2; i++) {
-                d[i] = 0.0f;
-            }
-        }
-        u32 before[2] = {0, 0};
-        for (u32 step = begin; step < end; step++) {
-            x.wait();
-            w.wait();
-            u64 a = wgmma_moved(x_tiles, x.stage * WGMMA_X_BYTES), b = wgmma_moved(w_tiles, w.stage * COLUMNS * PANEL);
-            multiply_stage<COLUMNS>(d, a, b, step > begin);
-            // All but this step's are done.
-            wgmma_wait<1>();
-            if (step > begin) {
-                w.release(before[0]);
-                x.release(before[1]);
-            }
-            before[0] = w.stage;
-            before[1] = x.stage;
-            w.advance();
-            x.advance();
-        }
-        // Before it Y may still be read, and the residual written.
-        grid_wait();
-        wgmma_wait<0>();
-        wgmma_hold(d);
-        auto eight = [&](u32 i) { return float4{d[i * 4], d[i * 4 + 1], d[i * 4 + 2], d[i * 4 + 3]}; };
-        if constexpr (PARTS == 1) {
-            outputs.template write<FORM>(eight);
-        } else {
-            // Nothing is under way to any block's stages any more, and nobody reads them.
-            cluster_arrive_relaxed();
-            cluster_wait();
-            u32 place = shared_address(tiles) + threadIdx.x * 16;
-#pragma unroll
-            for (u32 to = 0; to < PARTS; to++) {
-                u32 there = cluster_address(place + part * SUMS_BYTES, to);
-#pragma unroll
-                for (u32 i = EIGHTS * to / PARTS; i < EIGHTS * (to + 1) / PARTS; i++) {
-                    cluster_write(there + (i - EIGHTS * to / PARTS) * 4096, eight(i));
+                for (u32 i = 0; i < WIDTH / 2; i++) {
+                    d[i] = 0.0f;
                 }
             }
-            cluster_arrive();
-            cluster_wait();
-            outputs.template write<FORM>([&](u32 i) {
-                float4 sums = {};
-#pragma unroll
-                for (u32 from = 0; from < PARTS; from++) {
-                    float4 more = *(const float4 *)(tiles + from * SUMS_BYTES + i * 4096 + threadIdx.x * 16);
-                    sums = {sums.x + more.x, sums.y + more.y, sums.z + more.z, sums.w + more.w};
+            u32 before[2] = {0, 0};
+            for (u32 step = begin; step < end; step++) {
+                x.wait();
+                w.wait();
+                u64 a = wgmma_moved(x_tiles, x.stage * WGMMA_X_BYTES), b = wgmma_moved(w_tiles, w.stage * W_BYTES);
+                multiply_stage<WIDTH>(d, a, b, step > begin);
+                // All but this step's are done.
+                wgmma_wait<1>();
+                if (step > begin) {
+                    w.release(before[0]);
+                    x.release(before[1]);
                 }
-                return sums;
-            });
-        }
+                before[0] = w.stage;
+                before[1] = x.stage;
+                w.advance();
+                x.advance();
+            }
+            // Before it Y may still be read, and the residual written.
+            grid_wait();
+            wgmma_wait<0>();
+            wgmma_hold(d);
+            auto eight = [&](u32 i) { return float4{d[i * 4], d[i * 4 + 1], d[i * 4 + 2], d[i * 4 + 3]}; };
+            if constexpr (PARTS == 1) {
+                if constexpr (SEVERAL) {
+                    w.release(before[0]);
+                    x.release(before[1]);
+                }
+                outputs.template write<FORM, GATED>(eight, [&](u32 i) { return eight(GATED ? EIGHTS + i : i); });
+            } else {
+                // Nothing is under way to any block's stages any more, and nobody reads them.
+                cluster_arrive_relaxed();
+                cluster_wait();
+                u32 place = shared_address(tiles) + threadIdx.x * 16;
+#pragma unroll
+                for (u32 to = 0; to < PARTS; to++) {
+                    u32 there = cluster_address(place + part * SUMS_BYTES, to);
+#pragma unroll
+                    for (u32 i = EIGHTS * to / PARTS; i < EIGHTS * (to + 1) / PARTS; i++) {
+                        cluster_write(there + (i - EIGHTS * to / PARTS) * 4096, eight(i));
+                    }
+                }
+                cluster_arrive();
+                cluster_wait();
+                auto sum = [&](u32 i) {
+                    float4 sums = {};
+#pragma unroll
+                    for (u32 other = 0; other < PARTS; other++) {
+                        float4 more = *(const float4 *)(tiles + other * SUMS_BYTES + i * 4096 + threadIdx.x * 16);
+                        sums = {sums.x + more.x, sums.y + more.y, sums.z + more.z, sums.w + more.w};
+                    }
+                    return sums;
+                };
+                outputs.template write<FORM, false>(sum, [](u32) { return float4{}; });
+            }
+        } while (next_ahead_tile<COLUMNS, SEVERAL>(p, first));
         __syncwarp();
     }
 }

@@ -173,7 +173,7 @@ __device__ __forceinline__ u32 wgmma_begin(const GemmParams &p, const Ring &ring
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
 template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
-    static_assert(CLUSTER <= 2, "each of two brings half of W's tile");
+    static_assert(CLUSTER <= 2 || COLUMNS == 0, "each of two brings half of W's tile");
     static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
     WgmmaRing<COLUMNS, RING> ring(shared);

@@ -56,15 +56,15 @@ __device__ __forceinline__ void store_elements(element *to, const f32 (&values)[
 }
 
 // Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of the cluster's blocks. By the threads of both warp groups.
-template <u32 COLUMNS, u32 PARTS, u32 FORM, bool ODD>
-__device__ __forceinline__ void finish_rows(const GemmParams &p, const TileSums<COLUMNS> &own, u64 y, u64 first, u32 from, u32 to) {
+template <u32 COLUMNS, u32 PARTS, u32 FORM, bool ODD, u32 THREADS = 256, class Sums>
+__device__ __forceinline__ void finish_rows(const GemmParams &p, const Sums &own, u64 y, u64 first, u32 from, u32 to) {
     constexpr u32 COUNT = ODD ? 1 : 8, ITEMS = COLUMNS / COUNT;
     u32 sums = shared_address(own.sums), blocks[PARTS];
 #pragma unroll
     for (u32 i = 0; i < PARTS; i++) {
         blocks[i] = cluster_address(sums, i);
     }
-    for (u32 item = from * ITEMS + threadIdx.x; item < to * ITEMS; item += 256) {
+    for (u32 item = from * ITEMS + threadIdx.x; item < to * ITEMS; item += THREADS) {
         u32 row = item / ITEMS, column = item % ITEMS * COUNT;
         u64 place = (y + row) * p.y_stride + first + column;
         if (first + column < p.columns) {

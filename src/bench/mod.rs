@@ -19,12 +19,15 @@ mod micro;
 mod mixture;
 pub mod models;
 pub mod operand;
+pub mod own;
 mod padding;
 pub mod pattern;
+mod point;
 pub mod pool;
 mod population;
 mod prefix;
 mod published;
+mod ragged;
 mod registered;
 pub mod report;
 pub mod sample;
@@ -76,6 +79,8 @@ pub struct Options {
     pub adapters: Option<u32>,
     /// Which layers, of the suite of layers; of attention, mlp and projections whose sizes.
     pub layers: layer::Choice,
+    /// Sizes of products and MLPs that no list has.
+    pub own: own::Choice,
 }
 
 /// Runs a suite. `began` is told each shape's name before it is measured, with how many there are; where it breaks, the
@@ -141,6 +146,7 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
         suite if models::known(suite) && options.layers != layer::Choice::default() => models::points(suite, &options.layers, options.dtype, extent)?,
         suite => suite::points(suite, options.dtype, extent),
     };
+    points = options.own.points(options.suite, options.dtype, points)?;
     if let Some(adapters) = options.adapters {
         points.retain(|point| !matches!(point.shape, Shape::Registered { .. }));
         points.extend(suite::registered(options.dtype, kind, Some(adapters)));

@@ -79,7 +79,7 @@ fn shapes(suite: Suite, sizes: Sizes, batch: u64, lengths: &[u64], causal: bool)
         }
         Suite::Mlp => {
             for &length in lengths {
-                shapes.push(Shape::FusedMlp { tokens: rows(length)?, d_model: hidden, d_ff: intermediate, layers: 1 });
+                shapes.push(Shape::FusedMlp { tokens: rows(length)?, d_model: hidden, d_ff: intermediate, gated: false, layers: 1 });
             }
         }
         _ => {

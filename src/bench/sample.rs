@@ -301,12 +301,14 @@ impl<D: Device> Input<D> {
 pub struct MlpValues {
     /// `[d_ff, d_model]`.
     pub w1: Values,
+    /// `[d_ff, d_model]`, of a gated one.
+    pub wg: Option<Values>,
     /// `[d_ff]`.
-    pub b1: Values,
+    pub b1: Option<Values>,
     /// `[d_out, d_ff]`.
     pub w2: Values,
     /// `[d_out]`.
-    pub b2: Values,
+    pub b2: Option<Values>,
 }
 
 /// Rows of the MLP, at most `most`, each with all of its intermediate, and columns of y.
@@ -318,10 +320,10 @@ pub fn fused_mlp(op: &FusedMlp, x: &Values, values: &MlpValues, most: u64, draw:
     let host = fused_mlp::Host {
         x: x.rows(&rows, op.d_model),
         w1: values.w1.all(),
-        wg: None,
-        b1: Some(values.b1.all()),
+        wg: values.wg.as_ref().map(Values::all),
+        b1: values.b1.as_ref().map(Values::all),
         w2: values.w2.rows(&columns, op.d_ff),
-        b2: Some(values.b2.rows(&columns, 1)),
+        b2: values.b2.as_ref().map(|values| values.rows(&columns, 1)),
         residual: None,
     };
     vec![Sample::new(Posed { op: small, host }, places(&rows, &columns, op.d_out))]

@@ -4,43 +4,14 @@ use serde::Serialize;
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
+pub use super::point::Point;
+use super::ragged::Sequences;
 use super::timing::Schedule;
 use crate::cases::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::layer::{Model, Sizes, Style};
 use crate::ops::{Activation, FusedMlp};
-
-/// One line of a suite.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
-    /// The suite.
-    pub suite: Suite,
-    /// The sizes.
-    #[serde(flatten)]
-    pub shape: Shape,
-    /// Of every operand.
-    pub dtype: DType,
-    /// Whether the work is captured once and replayed: what a server does with work this short.
-    pub captured: bool,
-}
-
-impl Point {
-    /// Its name: the shape's, and how the work was launched where a suite has both ways. What `--shape` searches.
-    pub fn name(&self) -> String {
-        let name = self.shape.name();
-        let both = match &self.shape {
-            Shape::Launches { .. } => true,
-            Shape::CodebookGemm { .. } => self.suite == Suite::ForwardPass,
-            _ => false,
-        };
-        match (both, self.captured) {
-            (false, _) => name,
-            (true, true) => name + ", graph",
-            (true, false) => name + ", no graph",
-        }
-    }
-}
 
 /// A list of shapes with one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -139,7 +110,7 @@ pub enum Shape {
         #[serde(skip_serializing_if = "is_one")]
         layers: u64,
     },
-    /// Two products with a GELU (tanh form) and both biases.
+    /// Two products with a GELU (tanh form) and both biases, or gated.
     FusedMlp {
         /// Rows of x.
         tokens: u64,
@@ -147,6 +118,9 @@ pub enum Shape {
         d_model: u64,
         /// Columns of the intermediate.
         d_ff: u64,
+        /// SwiGLU without biases, as Llama has it.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        gated: bool,
         /// As of `Linear`.
         #[serde(skip_serializing_if = "is_one")]
         layers: u64,
@@ -188,6 +162,8 @@ pub enum Shape {
         /// As of `Attention`.
         layers: u64,
     },
+    /// Sequences of their own lengths in one launch.
+    Ragged(Sequences),
     /// Queries of many sequences over a prefix that all share.
     Prefix {
         /// Sequences, one query each.
@@ -313,7 +289,9 @@ impl Shape {
                 let delta = delta.map_or_else(String::new, |Delta { adapters, rank }| format!(" + r{rank} adapters{adapters}"));
                 format!("m{tokens} n{d_out} k{d_in}{delta}{}{}", padding.suffix(), in_a_row(*layers))
             }
-            Self::FusedMlp { tokens, d_model, d_ff, layers } => format!("m{tokens} {d_model}-{d_ff}-{d_model} gelu{}", in_a_row(*layers)),
+            Self::FusedMlp { tokens, d_model, d_ff, gated, layers } => {
+                format!("m{tokens} {d_model}-{d_ff}-{d_model} {}{}", if *gated { "swiglu" } else { "gelu" }, in_a_row(*layers))
+            }
             Self::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, blocks, layers } => {
                 let dense = || if q_len == kv_len { "prefill".to_owned() } else { "decode".into() };
                 let mut name = blocks.map_or_else(dense, |blocks| blocks.name());
@@ -333,6 +311,7 @@ impl Shape {
             Self::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
                 format!("append and decode b{batch} h{heads}/{kv_heads} d{head_dim} s{kv_len}{}", in_a_row(*layers))
             }
+            Self::Ragged(sequences) => sequences.name(),
             Self::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
                 let form = rank.map_or_else(|| "plain".to_owned(), |rank| format!("r{rank} of 4 bits"));
                 format!("prefix {form}, b{batch} h{heads}/{kv_heads} d{head_dim} s{tokens}")
@@ -389,7 +368,7 @@ fn is_one(layers: &u64) -> bool {
 }
 
 /// The fused MLP of a shape.
-pub(super) fn fused_mlp(dtype: DType, tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
-    let activation = Activation::GeluTanh;
-    FusedMlp { bias1: true, bias2: true, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
+pub(super) fn fused_mlp(dtype: DType, [tokens, d_model, d_ff]: [u64; 3], gated: bool) -> FusedMlp {
+    let activation = if gated { Activation::Silu } else { Activation::GeluTanh };
+    FusedMlp { gated, bias1: !gated, bias2: !gated, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
 }

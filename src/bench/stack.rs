@@ -53,7 +53,7 @@ impl Products {
     }
 }
 
-/// MLPs with biases, each on what the one before wrote.
+/// MLPs, with biases where these are not gated, each on what the one before wrote.
 pub struct Mlps {
     pub op: FusedMlp,
     pub layers: u64,
@@ -64,20 +64,22 @@ impl Mlps {
         let FusedMlp { dtype, tokens, d_model, d_ff, .. } = self.op;
         // A row of the oracle's takes a good part of a second.
         let most = if self.layers == 1 { 4 } else { 2 };
-        // Behind GELU a value's square is about half of what it was: these keep it along a row of layers.
-        let (first, second) = (1.0 / (d_model as f64).sqrt(), (2.0 / d_ff as f64).sqrt());
+        // Behind GELU a value's square is about half of what it was, and of a gated product a third: these keep it along a row of layers.
+        let (first, second) = (1.0 / (d_model as f64).sqrt(), (if self.op.gated { 2.8 } else { 2.0 } / d_ff as f64).sqrt());
         let mut placed = Placed::default();
         let (x, mut on_device) = source.normal(session, "x", dtype, tokens * d_model, 1.0)?;
         let mut input = Input::Drawn(x);
         for _ in 0..self.layers {
             let mut normal = |role, count, deviation| source.normal(session, role, dtype, count, deviation);
             let (w1, up) = normal("w1", d_ff * d_model, first)?;
-            let (b1, up_bias) = normal("b1", d_ff, 0.5)?;
             let (w2, down) = normal("w2", d_model * d_ff, second)?;
-            let (b2, down_bias) = normal("b2", d_model, 0.5)?;
-            let values = MlpValues { w1, b1, w2, b2 };
+            let mut some = |there: bool, role, count, deviation| there.then(|| normal(role, count, deviation)).transpose().map(Option::unzip);
+            let (wg, gate) = some(self.op.gated, "wg", d_ff * d_model, first)?;
+            let (b1, up_bias) = some(self.op.bias1, "b1", d_ff, 0.5)?;
+            let (b2, down_bias) = some(self.op.bias2, "b2", d_model, 0.5)?;
+            let values = MlpValues { w1, wg, b1, w2, b2 };
             let y = session.alloc(tokens * d_model * dtype.size())?;
-            let args = FusedMlpArgs { x: on_device, w1: up, wg: None, b1: Some(up_bias), w2: down, b2: Some(down_bias), residual: None, y: y.clone() };
+            let args = FusedMlpArgs { x: on_device, w1: up, wg: gate, b1: up_bias, w2: down, b2: down_bias, residual: None, y: y.clone() };
             let (op, x) = (self.op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
             let samples = move |session: &mut Session<D>| Ok(sample::fused_mlp(&op, &x.values(session, dtype)?, &values, most, &mut drawn()));
             on_device = y.clone();

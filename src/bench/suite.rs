@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::models;
 use super::pattern::Blocks;
 use super::published;
+use super::ragged::{self, Chunk, Sequences};
 use super::shape::{Delta, Held, Padding, Point, Shape, Suite};
 use crate::device::Kind;
 use crate::dtype::DType;
@@ -101,7 +102,7 @@ fn captured(shape: &Shape) -> bool {
         | Shape::Launches { .. }
         | Shape::Layer { .. } => true,
         Shape::Linear { layers, .. } | Shape::FusedMlp { layers, .. } => *layers > 1,
-        Shape::Copy { .. } => false,
+        Shape::Ragged(_) | Shape::Copy { .. } => false,
     }
 }
 
@@ -127,7 +128,7 @@ fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
 }
 
 pub(super) fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
-    Shape::FusedMlp { tokens, d_model, d_ff, layers: 1 }
+    Shape::FusedMlp { tokens, d_model, d_ff, gated: false, layers: 1 }
 }
 
 /// MLPs of so many tokens one by one, and of `few` so many layers in a row, in one graph.
@@ -155,6 +156,13 @@ fn in_layers(mut shape: Shape, count: u64) -> Shape {
         *layers = count;
     }
     shape
+}
+
+/// Sequences of up to `longest` tokens in one launch: their prompts, or the next chunk of each.
+fn ragged(count: u64, longest: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, chunk: Option<Chunk>, causal: bool) -> Entry {
+    let least = chunk.map_or(1, |chunk| chunk.queries);
+    let lengths = ragged::lengths(count, longest).into_iter().map(|length| length.max(least)).collect();
+    (Shape::Ragged(Sequences { lengths, chunk, heads, kv_heads, head_dim, causal }), false)
 }
 
 /// One query of each sequence over a prefix that all share: plain, then in factors of these ranks.
@@ -234,6 +242,17 @@ fn attention() -> Vec<Entry> {
     all.push((sparse(1, 64, 8192), true));
     all.push((sparse(8, 64, 8192), false));
     all.push((sparse(32, 128, 8192), false));
+    // As a server takes prompts in: several in a launch, and then in chunks, over a cache in pages.
+    all.extend(
+        [(8, 4096, 128, true), (8, 4096, 128, false), (8, 4096, 64, true), (64, 1024, 128, true)]
+            .map(|(count, longest, head_dim, causal)| ragged(count, longest, [32, 8], head_dim, None, causal)),
+    );
+    all.extend(
+        [(4, 8192, 512, 16), (4, 8192, 512, 64), (1, 16384, 2048, 64)]
+            .map(|(count, longest, queries, page)| ragged(count, longest, [32, 8], 128, Some(Chunk { queries, page }), true)),
+    );
+    // A part of the heads, as one of several devices has them: few tiles.
+    all.push(ragged(1, 8192, [8, 1], 128, Some(Chunk { queries: 512, page: 64 }), true));
     // Dense attention of many short sequences, as the reference's kernel in Triton was measured.
     all.extend([(32, 8, 128), (8, 8, 512), (16, 16, 2048)].map(|(batch, heads, length)| (prefill(batch, [heads; 2], 64, length, false), false)));
     all
@@ -271,6 +290,8 @@ fn small_attention() -> Vec<Entry> {
         (decode(1, [8, 2], 64, 1024), false),
         (in_layers(decode(1, [8, 2], 64, 1024), 3), false),
         append(2, [8, 2], 64, 1000, 3),
+        ragged(3, 200, [4, 2], 64, None, true),
+        ragged(2, 300, [4, 2], 64, Some(Chunk { queries: 70, page: 16 }), true),
         (sparse(2, 64, 512), false),
     ]
 }

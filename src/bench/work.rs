@@ -7,6 +7,7 @@ use super::mixture::Mixture;
 use super::pattern::sparse;
 use super::pool::Pool;
 use super::prefix::Prefix;
+use super::ragged::Ragged;
 use super::registered::Crowd;
 use super::sample::{Checked, Copies, Memory, Placed, check, poison_all};
 use super::shape::{Delta, Held, Point, Shape, Suite, fused_mlp};
@@ -161,8 +162,8 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let products = Products { op, adapters, layers, extent };
             making.run(products.op.clone(), |session| products.operands(session, &mut source))
         }
-        Shape::FusedMlp { tokens, d_model, d_ff, layers } => {
-            let mlps = Mlps { op: fused_mlp(dtype, tokens, d_model, d_ff), layers };
+        Shape::FusedMlp { tokens, d_model, d_ff, gated, layers } => {
+            let mlps = Mlps { op: fused_mlp(dtype, [tokens, d_model, d_ff], gated), layers };
             making.run(mlps.op.clone(), |session| mlps.operands(session, &mut source))
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
@@ -178,6 +179,11 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
         Shape::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
             let step = Step { dtype, batch, heads: [heads, kv_heads], kv_len, head_dim, layers };
             making.run(step.attention(), |session| step.operands(session, &mut source.draw))
+        }
+        Shape::Ragged(ref sequences) => {
+            let ragged = Ragged { dtype, sequences: sequences.clone() };
+            let making = Making { cost: Some(ragged.cost()), ..making };
+            making.run(ragged.op()?, |session| ragged.operands(session, &mut source.draw))
         }
         Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
             let prefix = Prefix { dtype, batch, heads: [heads, kv_heads], tokens, head_dim };

@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn starts(lengths: &[i32]) -> Vec<i32> {
+pub(super) fn starts(lengths: &[i32]) -> Vec<i32> {
     let mut total = 0;
     std::iter::once(0)
         .chain(lengths.iter().map(|length| {
@@ -237,7 +237,7 @@ pub(super) fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], [
 }
 
 /// Which elements of the pool belong to no sequence: whoever reads them gets NaN.
-fn unused_elements(op: &Attention, table: &PageTable) -> Vec<bool> {
+pub(super) fn unused_elements(op: &Attention, table: &PageTable) -> Vec<bool> {
     let shape = table.shape();
     let Strides { batch, token, .. } = op.k;
     let mut unused = vec![true; (shape.pool_pages * batch) as usize];

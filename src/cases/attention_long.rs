@@ -56,11 +56,15 @@ fn many_steps() -> Vec<Case> {
         cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([11, 11], [1, 270], 64) }));
         let heads_first = Strides::bhsd(135, 16, 112);
         cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([16, 16], [1, 135], 112) }));
+        // So many that no item is cut: in boxes of two heads, and of one, on four multiprocessors.
+        cases.push(case("decode_boxes_whole", op([8, 8], [1, 1500], 64)));
+        cases.push(case("decode_boxes_whole_odd", Attention { batch: 3, ..op([8, 4], [1, 2000], 64) }));
         cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[190, 0, 1, 33, 16]));
         cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 600]));
         cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 400, 20]], |op| op.causal = true));
     }
     cases.push(case("decode_boxes_large", Attention::dense(DType::F16, 9, [32, 16], [1, 1851], 64)));
+    cases.push(case("decode_boxes_whole_large", Attention::dense(DType::BF16, 16, [16, 16], [1, 3200], 64)));
     cases.push(paged_case("paged16_boxes_large", DType::BF16, 16, [16, 8], [1, 64], LARGE));
     cases
 }

@@ -147,6 +147,7 @@ fn with_slice(mut op: CodebookGemm, change: impl Fn(&mut CodebookSlice)) -> Code
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = edges();
     cases.extend(segments());
+    cases.extend(joint());
     let mixed = Assignment::Mixed;
     let gated = |op| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
     for dtype in DType::ALL {
@@ -245,6 +246,20 @@ fn segments() -> Vec<Case> {
     let long = CodebookGemm::s2lc(DType::F16, 130, [4608, 40, 16], 100, CodeWidth::FourThree);
     cases.push(case("segments130_long", long, mixed));
     cases
+}
+
+/// Many tokens over many adapters, as few bits and columns as one launch takes: several tiles a block, shares of d_in that are not there, segments of more
+/// than 16 tokens, tokens without an adapter.
+fn joint() -> Vec<Case> {
+    let of = |dtype, tokens, dims, adapters| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, tokens, dims, adapters, CodeWidth::FourThree) };
+    let core = with_slice(of(DType::BF16, 150, [520, 256, 8], 40), |slice| slice.core = true);
+    vec![
+        case("joint150", of(DType::F16, 150, [136, 128, 16], 40), Assignment::Mixed),
+        case("joint150_core", CodebookGemm { scaled_by: ScaledBy::Token, ..core }, Assignment::Mixed),
+        case("joint600", of(DType::F16, 600, [72, 384, 16], 33), Assignment::Runs),
+        case("joint140_one", of(DType::BF16, 140, [264, 128, 16], 35), Assignment::One),
+        case("joint130_base", of(DType::F16, 130, [64, 128, 16], 35), Assignment::BaseOnly).zero("no token has an adapter: zeros are written"),
+    ]
 }
 
 fn edges() -> Vec<Case> {

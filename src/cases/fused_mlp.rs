@@ -65,8 +65,15 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
     }
     // As many outputs as there are tiles for most of an H200's multiprocessors, a block each.
-    let ahead = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, 66, [24, 8640, 3144]) };
-    cases.push(case("ahead", ahead).large());
+    let ahead = |op| FusedMlp { bias1: true, bias2: true, residual: true, ..op };
+    cases.push(case("ahead", ahead(op(DType::F16, 66, [24, 8640, 3144]))).large());
+    // Two tiles a block; gated, one and two.
+    cases.push(case("ahead_twice", ahead(op(DType::F16, 66, [24, 24_000, 3144]))).large());
+    cases.push(case("gated_ahead", ahead(gated(DType::BF16, 127, [24, 9000, 3144]))).large());
+    cases.push(case("gated_ahead_twice", ahead(gated(DType::F16, 72, [24, 17_001, 3144]).with_padded_weights())).large());
+    // The same for four multiprocessors, and rings that go round.
+    cases.push(case("ahead_tiles", ahead(op(DType::F16, 66, [328, 613, 128]).with_padded_weights())));
+    cases.push(case("gated_ahead_tiles", ahead(gated(DType::F16, 66, [328, 368, 128]))));
     // Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of the weights, and of x as well; and that do not.
     for (n, tokens) in [1, 5, 16, 40, 70, 128, 300].into_iter().enumerate() {
         let dims = [[131, 264, 131], [131, 203, 133], [136, 203, 64]][n % 3];

@@ -184,6 +184,18 @@ fn rows_apart() -> Vec<Case> {
     cases
 }
 
+/// Rows that tiles of 128 would leave partly empty, for kernels that have tokens as wgmma's N: each of their tiles, the last of rows and of outputs
+/// not whole, outputs that are whole in eights and that are not, K in parts of which neither is.
+fn across() -> Vec<Case> {
+    let sizes =
+        [[350, 1032, 72], [528, 1033, 72], [129, 6024, 72], [65, 12_297, 72], [129, 12_296, 72], [65, 25_001, 72], [200, 16_392, 72], [300, 1993, 4104]];
+    let everything = |n: usize| {
+        let (dtype, activation) = ([DType::F16, DType::BF16][n % 2], Some(Activation::ALL[n % Activation::ALL.len()]));
+        Linear { bias: true, residual: true, activation, ..Linear::new(dtype, sizes[n]) }
+    };
+    (0..sizes.len()).map(|n| case(format!("across{}_n{}", sizes[n][0], sizes[n][1]), everything(n)).large()).collect()
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, edge) in EDGES.into_iter().enumerate() {
@@ -220,6 +232,11 @@ pub(super) fn cases() -> Vec<Case> {
         let op = Linear { bias: true, residual: true, activation, ..Linear::new(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [tokens, 1000, 1160]) };
         cases.push(case(format!("few_rows{tokens}"), op));
     }
+    // A tile of outputs that blocks share, each a part of a long K, where there are four multiprocessors; and two tiles a block.
+    for (name, dims) in [("parts", [100, 117, 1480]), ("tiles", [66, 1100, 72])] {
+        let few = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, dims) };
+        cases.push(case(format!("few_rows_{name}"), few));
+    }
     cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
     cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
     // Tiles of 40 rows of w, which both halves of a block take; and so long a k, of so few outputs, that clusters of four share it.
@@ -249,6 +266,7 @@ pub(super) fn cases() -> Vec<Case> {
         let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [2060, 2544, d_in]) };
         cases.push(case(format!("in_turns_k{d_in}"), op).large());
     }
+    cases.extend(across());
     let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
     cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
     for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {

@@ -7,6 +7,7 @@
 mod attention;
 mod attention_forms;
 mod attention_long;
+mod attention_ragged;
 mod attention_rows;
 mod codebook_gemm;
 mod draw;
@@ -206,6 +207,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(attention::cases());
     cases.extend(attention_forms::cases());
     cases.extend(attention_long::cases());
+    cases.extend(attention_ragged::cases());
     cases.extend(attention_rows::cases());
     cases.extend(prefix_attention::cases());
     cases.extend(fused_mlp::cases());

@@ -137,6 +137,21 @@ fn micro_counts_bytes_of_copies_and_divides_launches() {
 }
 
 #[test]
+fn sizes_of_ones_own_take_the_place_of_a_list() {
+    let own = |suite, more: &[&str]| {
+        let output = run(&[&["bench", "--backend", "cpu", "--iterations", "2", "--warmup", "1", "--json", suite], more].concat());
+        object(&output, "bench")
+    };
+    let value = own("mlp", &["--gated", "--sizes", "3x16x24", "--sizes", "1x8x40"]);
+    assert_eq!(names(&value), ["m3 16-24-16 swiglu", "m1 8-40-8 swiglu"]);
+    assert!(results(&value).iter().all(|result| result["status"] == "measured" && result["gated"] == true), "{value}");
+    assert_eq!(names(&own("linear", &["--sizes", "5x33x70"])), ["m5 n33 k70"]);
+    for wrong in [&["attention", "--sizes", "1x2x3"][..], &["linear", "--gated"], &["mlp", "--sizes", "1x2"], &["mlp", "--quick", "--sizes", "1x2x3"]] {
+        assert_eq!(run(&[&["bench", "--backend", "cpu"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_sweep_has_each_size_with_its_aligned_neighbour() {
     let value = measured("align", &["--axis", "k", "--from", "255", "--to", "257", "--dtype", "bf16"]);
     assert_eq!(names(&value), ["m256 n256 k255", "m256 n256 k256", "m256 n256 k257", "m256 n256 k264"]);

@@ -22,6 +22,9 @@ const SIMT: Kernels = Kernels { arch: "80", words: "(simt", most_flops: MOST_FLO
 /// Those that run on Ampere too.
 const AMPERE: Kernels = Kernels { arch: "80", words: "(sm80 | (short | (split | (runs | (segments", most_flops: MOST_FLOPS[0] };
 const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90 | (segments", most_flops: MOST_FLOPS[1] };
+/// Blocks that wait for each other, one a multiprocessor: at least as many as there are adapters.
+const JOINT: Kernels = Kernels { arch: "90", words: "(joint", most_flops: MOST_FLOPS[1] };
+const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
 
 /// Cases that between them walk over what the tensor-core kernels do: tiles and their edges, rings that go round, splits along K,
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
@@ -38,12 +41,15 @@ const FEW_HOPPER: Kernels = Kernels {
     arch: "90",
     words: "attention/causal129_bf16 (sm90, | attention/many_queries_d80_bf16 (sm90, | attention/blocks_q_shorter_causal_f16 (sm90, \
             | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90_rotated \
+            | attention/ragged_d64_causal_gqa_f16 (sm90_ragged, | attention/ragged_page48_d96_window_bf16 (sm90_ragged, \
             | attention/quartet_causal_f16 (sm90_quartet, | attention/blocks128_f16 (sm90_steps, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
             | codebook_gemm/segments150_even_fourthree_bf16 (segments_sm80, \
             | fused_mlp/tokens255_f16 (sm90, | fused_mlp/few_tokens17_f16 (sm90_stream, | fused_mlp/gated_few_tokens_deep_f16 (sm90_stream, \
-            | fused_mlp/padded_w_tokens70_f16 (sm90_ahead, \
+            | fused_mlp/padded_w_tokens70_f16 (sm90_ahead, | fused_mlp/ahead_tiles_f16 (sm90_ahead_any, \
+            | fused_mlp/gated_ahead_tiles_f16 (sm90_ahead_any, | linear/few_rows_parts_f16 (sm90_ahead, \
+            | linear/few_rows_tiles_f16 (sm90_ahead, \
             | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90_norm, \
             | linear/short_k_three_deltas384_f16 (sm90_stationary, | linear/short_k_at_once72_bf16 (sm90_short, | linear/few_rows2_f16 (sm90_stream, \
             | linear/few_rows_delta_one_adapter_bf16 (sm90_stream_adapted,",
@@ -75,7 +81,10 @@ impl Emulator {
         let mut command = crate::probe(suite);
         command.arg(name).env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
         command.env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", kernels.most_flops).env("TRIFUSE_EMULATOR_ARCH", kernels.arch);
-        command.env("TRIFUSE_MATCH", kernels.words).env("RUST_BACKTRACE", "0").envs(settings.iter().map(|&name| (name, "1")));
+        command
+            .env("TRIFUSE_MATCH", kernels.words)
+            .env("RUST_BACKTRACE", "0")
+            .envs(settings.iter().map(|&setting| setting.split_once('=').unwrap_or((setting, "1"))));
         command.output().unwrap()
     }
 }
@@ -129,6 +138,13 @@ pub fn trials() -> Vec<Trial> {
         trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
             both_orders(emulator, &FEW_HOPPER, 19)?;
             expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
+        }),
+        // Blocks of one launch that tell each other what they summed; and one that hears nothing in time makes all of it itself.
+        trial("a codebook GEMM in one launch", lacks, |emulator| {
+            for settings in [&[WIDE][..], &[WIDE, "TRIFUSE_EMULATOR_BACKWARDS", "TRIFUSE_EMULATOR_OVERLAP"], &[WIDE, "TRIFUSE_EMULATOR_DEAF"]] {
+                expect_success(&emulator.run("conformance", &JOINT, settings), 5)?;
+            }
+            Ok(())
         }),
         // Launches of a graph that start early, and the ones before them at the latest moment.
         trial("launches that start early, and a missing wait is found", lacks, |emulator| {

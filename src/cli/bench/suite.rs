@@ -12,6 +12,7 @@ use trifuse::bench::align::{Axis, Sweep};
 use trifuse::bench::layer::Choice as LayerChoice;
 use trifuse::bench::markdown::{heading, notes, table};
 use trifuse::bench::models::known;
+use trifuse::bench::own;
 use trifuse::bench::report::SuiteReport;
 use trifuse::bench::shape::Suite;
 use trifuse::bench::stored::{Entry, Stored};
@@ -76,6 +77,12 @@ pub struct Args {
     /// From one size to the next; the aligned neighbour of each is measured too
     #[arg(long, default_value_t = 1, value_name = "SIZES")]
     pub step: u64,
+    /// Of `linear` and `mlp`, in place of their lists: rows, outputs and K of a product, tokens, model and intermediate of an MLP; may be given more than once
+    #[arg(long, value_name = "16x4096x11008", conflicts_with_all = ["quick", "model", "seq", "batch"])]
+    pub sizes: Vec<own::Sizes>,
+    /// Of `mlp`: SwiGLU without biases, as Llama has it, rather than GELU with them
+    #[arg(long)]
+    pub gated: bool,
     #[command(flatten)]
     pub layers: Layers,
 }
@@ -181,6 +188,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         sweep,
         adapters: args.adapters,
         layers,
+        own: own::Choice { sizes: args.sizes.clone(), gated: args.gated },
     };
     prepare(args.markdown.as_deref(), args.pictures.as_deref())?;
     let interrupt = Interrupt::listen()?;

@@ -94,9 +94,14 @@ inline void tell_16(float4 *to, float4 value) {
     *to = {told(value.x), told(value.y), told(value.z), told(value.w)};
 }
 inline bool hear_16(const float4 *from, float4 &value) {
-    for (int i = 0; i < 4; i++) {
+    // Or it looks once.
+    static const bool deaf = getenv("TRIFUSE_EMULATOR_DEAF") != nullptr;
+    for (int i = 0; i < 4 && !deaf; i++) {
         emulated_wait_for_count((const unsigned *)from + i, 1);
     }
     value = *from;
-    return true;
+    return __float_as_uint(value.x) && __float_as_uint(value.y) && __float_as_uint(value.z) && __float_as_uint(value.w);
 }
+inline void tell(f32 *to, f32 value) { *to = __float_as_uint(value) == 0 ? -0.0f : value; }
+inline void count_round(u32 *counter, u32 most) { *counter = *counter >= most ? 0 : *counter + 1; }
+inline u32 read_count(const u32 *counter) { return *counter; }

@@ -28,7 +28,7 @@ template <class T> constexpr bool is_f16 = false;
 template <> constexpr bool is_f16<f16> = true;
 
 template <class T, int N, int A_MN = 0, int B_MN = 0> void wgmma_ss(f32 (&d)[N / 2], u64 a, u64 b, bool accumulate) {
-    static_assert(N == 40 || N == 88 || N == 168 || (N % 16 == 0 && N <= 256 && N != 48 && N != 176 && N != 240), "a width that there is");
+    static_assert(N == 24 || N == 40 || N == 72 || N == 88 || N == 104 || N == 120 || N == 136 || N == 152 || N == 168 || (N % 16 == 0 && N <= 256), "a width that there is");
     emulated_wgmma({d, nullptr, a, b, N, A_MN, B_MN, accumulate, !is_f16<T>});
 }
 
