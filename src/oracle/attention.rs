@@ -1,6 +1,6 @@
 //! `O = softmax(scale · Q · Kᵀ + mask) · V`, query by query, every score at once.
 
-use super::{Define, Output, Rounding, dot, expect_len, reversed};
+use super::{Define, Output, Rounding, dots, expect_len, reversed, spread};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::Op;
@@ -49,11 +49,11 @@ struct Sequence<'a> {
     q_len: usize,
     kv_len: usize,
     /// The element where a query's (and its output's) first head starts, for given strides.
-    query: Box<dyn Fn(Strides, usize) -> usize + 'a>,
+    query: Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>,
     /// The element where a key's first head starts, for given strides.
-    key: Box<dyn Fn(Strides, usize) -> usize + 'a>,
+    key: Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>,
     /// The element of the LSE for a head and query.
-    lse: Box<dyn Fn(usize, usize) -> usize + 'a>,
+    lse: Box<dyn Fn(usize, usize) -> usize + Sync + 'a>,
 }
 
 impl Host {
@@ -169,15 +169,16 @@ impl Define for Attention {
         };
         let mut o = vec![None; span(self.o, q_rows, self.head_dim) as usize];
         let mut lse = vec![None; self.lse_len() as usize];
+        let at = |strides: Strides, token: usize, head: usize| token + head * strides.head as usize;
         for b in 0..self.batch as usize {
             let sequence = host.sequence(self, b);
-            for (head, i) in (0..self.heads as usize).flat_map(|head| (0..sequence.q_len).map(move |i| (head, i))) {
+            // Of a head and a query: the row of o, and its LSE.
+            let attend = |head: usize, i: usize| {
                 let kv_head = head / (self.heads / self.kv_heads) as usize;
-                let at = |strides: Strides, token: usize, head: usize| token + head * strides.head as usize;
                 let query = &host.q[at(self.q, (sequence.query)(self.q, i), head)..][..d];
                 let keys = host.visible(self, &sequence, head, i);
-                let score = |&j: &usize| rounding.step(scale * dot(query, &host.k[at(self.k, (sequence.key)(self.k, j), kv_head)..][..d], rounding));
-                let scores: Vec<f64> = keys.iter().map(score).collect();
+                let key = |n: usize| &host.k[at(self.k, (sequence.key)(self.k, keys[n]), kv_head)..][..d];
+                let scores: Vec<f64> = dots(query, key, keys.len(), rounding).into_iter().map(|score| rounding.step(scale * score)).collect();
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let mut sum = 0.0;
                 let mut row = vec![0.0; d];
@@ -191,12 +192,22 @@ impl Define for Attention {
                         *out = rounding.step(*out + weight * value);
                     }
                 }
+                if keys.is_empty() {
+                    // ln 0 = −∞ is what an empty row gives.
+                    return (row, f64::NEG_INFINITY);
+                }
+                row.iter_mut().for_each(|value| *value = rounding.keep(*value / sum));
+                (row, rounding.step(most + rounding.step(sum.ln())))
+            };
+            let queries = sequence.q_len;
+            let rows = spread(self.heads as usize * queries, sequence.kv_len * d, |range| range.map(|n| attend(n / queries, n % queries)).collect());
+            for (n, (row, log)) in rows.into_iter().enumerate() {
+                let (head, i) = (n / queries, n % queries);
                 let first = at(self.o, (sequence.query)(self.o, i), head);
                 for (place, value) in o[first..][..d].iter_mut().zip(row) {
-                    *place = Some(if keys.is_empty() { 0.0 } else { rounding.keep(value / sum) });
+                    *place = Some(value);
                 }
-                // ln 0 = −∞ is what an empty row gives.
-                lse[(sequence.lse)(head, i)] = Some(if keys.is_empty() { f64::NEG_INFINITY } else { rounding.step(most + rounding.step(sum.ln())) });
+                lse[(sequence.lse)(head, i)] = Some(log);
             }
         }
         let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least: 0.0 }];

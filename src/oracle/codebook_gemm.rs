@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Define, Output, Rounding, dot, expect_len, expect_optional, pitched_len, reversed, transposed};
+use super::{Define, Output, Rounding, dots, expect_len, expect_optional, pitched_len, reversed, transposed};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
@@ -148,7 +148,8 @@ pub(super) fn deltas<R: Rounding>(op: &CodebookGemm, host: &Host, x: &[f64], whi
             g = row_times(&g, core, rank, rounding).into_iter().map(|g| rounding.keep(g)).collect();
         }
         let scaling = host.scaling[if op.scaled_by == ScaledBy::Token { t } else { adapter }];
-        rows.push(Some(output.chunks_exact(rank).map(|row| rounding.step(scaling * dot(&g, row, rounding))).collect()));
+        let sums = dots(&g, |n| &output[n * rank..][..rank], d_out, rounding);
+        rows.push(Some(sums.into_iter().map(|sum| rounding.step(scaling * sum)).collect()));
     }
     Ok(rows)
 }

@@ -1,6 +1,6 @@
 //! `Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual`, or gated `Y = (act(X·Wgᵀ) ⊙ (X·W1ᵀ + b1))·W2ᵀ + b2 + residual`.
 
-use super::{Define, Output, Rounding, activate, dot, every, expect_len, expect_optional, transposed};
+use super::{Define, Output, Rounding, activate, expect_len, expect_optional, products, transposed};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{FusedMlp, Op};
@@ -42,30 +42,19 @@ impl Define for FusedMlp {
         expect_optional("fused_mlp: residual", host.residual.as_deref(), self.residual, self.tokens * self.d_out)?;
 
         let (d_model, d_ff, d_out) = (self.d_model as usize, self.d_ff as usize, self.d_out as usize);
-        let mut y = Vec::with_capacity(host.x.len() / d_model * d_out);
-        for (t, x) in host.x.chunks_exact(d_model).enumerate() {
-            let hidden = every(d_ff, d_model, |f| {
-                let row = f * d_model..(f + 1) * d_model;
-                let mut up = dot(x, &host.w1[row.clone()], rounding);
-                if let Some(b1) = &host.b1 {
-                    up = rounding.step(up + b1[f]);
-                }
-                rounding.keep(match &host.wg {
-                    Some(wg) => activate(self.activation, dot(x, &wg[row], rounding), rounding) * up,
-                    None => activate(self.activation, up, rounding),
-                })
-            });
-            for (n, w2) in host.w2.chunks_exact(d_ff).enumerate() {
-                let mut value = dot(&hidden, w2, rounding);
-                if let Some(b2) = &host.b2 {
-                    value = rounding.step(value + b2[n]);
-                }
-                if let Some(residual) = &host.residual {
-                    value = rounding.step(value + residual[t * d_out + n]);
-                }
-                y.push(rounding.keep(value));
-            }
-        }
+        let gate = host.wg.as_ref().map(|wg| products(&host.x, wg, d_model, rounding, |_, _, gate| activate(self.activation, gate, rounding)));
+        let hidden = products(&host.x, &host.w1, d_model, rounding, |t, f, up| {
+            let up = host.b1.as_ref().map_or(up, |b1| rounding.step(up + b1[f]));
+            rounding.keep(match &gate {
+                Some(gate) => gate[t * d_ff + f] * up,
+                None => activate(self.activation, up, rounding),
+            })
+        });
+        let y = products(&hidden, &host.w2, d_ff, rounding, |t, n, value| {
+            let value = host.b2.as_ref().map_or(value, |b2| rounding.step(value + b2[n]));
+            let value = host.residual.as_ref().map_or(value, |residual| rounding.step(value + residual[t * d_out + n]));
+            rounding.keep(value)
+        });
         Ok(vec![Output::packed("y", self.dtype, y)])
     }
 

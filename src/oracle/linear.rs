@@ -1,7 +1,7 @@
 //! `Y = act(X·Wᵀ + bias + delta) + residual`, and the norm of its rows.
 
 use super::pointwise::layer_norm;
-use super::{Define, Output, Rounding, activate, codebook_gemm, dot, expect_len, expect_optional, reversed, transposed};
+use super::{Define, Output, Rounding, activate, codebook_gemm, expect_len, expect_optional, products, reversed, transposed};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::ops::{CodebookGemm, Linear, Op};
@@ -57,25 +57,13 @@ impl Define for Linear {
             expect_optional(name, values, self.norm.is_some(), self.d_out)?;
         }
         let (d_in, d_out) = (self.d_in as usize, self.d_out as usize);
-        let mut y = Vec::with_capacity(host.x.len() / d_in * d_out);
-        for (t, x) in host.x.chunks_exact(d_in).enumerate() {
-            for (n, w) in host.w.chunks_exact(d_in).enumerate() {
-                let mut value = dot(x, w, rounding);
-                if let Some(bias) = &host.bias {
-                    value = rounding.step(value + bias[n]);
-                }
-                if let Some(delta) = &delta[t] {
-                    value = rounding.step(value + delta[n]);
-                }
-                if let Some(activation) = self.activation {
-                    value = activate(activation, value, rounding);
-                }
-                if let Some(residual) = &host.residual {
-                    value = rounding.step(value + residual[t * d_out + n]);
-                }
-                y.push(rounding.keep(value));
-            }
-        }
+        let mut y = products(&host.x, &host.w, d_in, rounding, |t, n, value| {
+            let value = host.bias.as_ref().map_or(value, |bias| rounding.step(value + bias[n]));
+            let value = delta[t].as_ref().map_or(value, |delta| rounding.step(value + delta[n]));
+            let value = self.activation.map_or(value, |activation| activate(activation, value, rounding));
+            let value = host.residual.as_ref().map_or(value, |residual| rounding.step(value + residual[t * d_out + n]));
+            rounding.keep(value)
+        });
         if let (Some(eps), Some([weight, bias])) = (self.norm, &host.norm) {
             for row in y.chunks_exact_mut(d_out) {
                 let normed: Vec<f64> = layer_norm(row, eps, weight, bias, rounding).into_iter().map(|value| rounding.keep(value)).collect();

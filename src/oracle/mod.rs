@@ -15,6 +15,8 @@ pub mod prefix_attention;
 
 pub use activation::activate;
 
+use std::ops::Range;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::Op;
@@ -131,25 +133,70 @@ fn dot<R: Rounding>(a: &[f64], b: &[f64], rounding: R) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| rounding.step(sum + a * b))
 }
 
+/// Four of [`dot`] at once, each in its own order: the additions of one wait for each other, those of four do not.
+fn four_dots<R: Rounding>(a: &[f64], b: [&[f64]; 4], rounding: R) -> [f64; 4] {
+    let [b0, b1, b2, b3] = b.map(|row| &row[..a.len()]);
+    let mut sums = [0.0; 4];
+    for (i, a) in a.iter().enumerate() {
+        let [sum0, sum1, sum2, sum3] = sums;
+        sums = [rounding.step(sum0 + a * b0[i]), rounding.step(sum1 + a * b1[i]), rounding.step(sum2 + a * b2[i]), rounding.step(sum3 + a * b3[i])];
+    }
+    sums
+}
+
+/// Σ a·b of `a` and each of `count` rows.
+fn dots<'a, R: Rounding>(a: &[f64], row: impl Fn(usize) -> &'a [f64], count: usize, rounding: R) -> Vec<f64> {
+    let mut sums = Vec::with_capacity(count);
+    while sums.len() + 4 <= count {
+        let first = sums.len();
+        sums.extend(four_dots(a, [0, 1, 2, 3].map(|n| row(first + n)), rounding));
+    }
+    sums.extend((sums.len()..count).map(|n| dot(a, row(n), rounding)));
+    sums
+}
+
 /// Steps of arithmetic from which on threads are worth their start.
 const MANY: usize = 1 << 22;
 
-/// What `of` gives for each number below `count`, each of which takes `steps` steps: on every core where that is much. Every value is
-/// the same as on one.
-fn every(count: usize, steps: usize, of: impl Fn(usize) -> f64 + Sync) -> Vec<f64> {
+/// What `of` gives for each range of numbers below `count`, one after another; a number takes `steps` steps. On every core where that is
+/// much: every value is the same as on one.
+fn spread<T: Send>(count: usize, steps: usize, of: impl Fn(Range<usize>) -> Vec<T> + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     if threads == 1 || count.saturating_mul(steps) < MANY {
-        return (0..count).map(of).collect();
+        return of(0..count);
     }
     let share = count.div_ceil(threads);
-    let mut values = vec![0.0; count];
+    let mut parts = Vec::new();
+    parts.resize_with(threads, Vec::new);
     std::thread::scope(|scope| {
-        for (number, part) in values.chunks_mut(share).enumerate() {
+        for (number, part) in parts.iter_mut().enumerate() {
             let of = &of;
-            scope.spawn(move || part.iter_mut().enumerate().for_each(|(at, value)| *value = of(number * share + at)));
+            scope.spawn(move || *part = of((number * share).min(count)..((number + 1) * share).min(count)));
         }
     });
-    values
+    parts.into_iter().flatten().collect()
+}
+
+/// x·wᵀ `[rows of x, rows of w]`: each the sum that [`dot`] gives for rows of `depth`, put through `finish` with its two rows' numbers.
+fn products<R: Rounding>(x: &[f64], w: &[f64], depth: usize, rounding: R, finish: impl Fn(usize, usize, f64) -> f64) -> Vec<f64> {
+    // Four rows of w meet all of x, while they are in a cache.
+    let near: Vec<Vec<&[f64]>> = w.chunks(4 * depth).map(|near| near.chunks_exact(depth).collect()).collect();
+    let (rows, columns) = (x.len() / depth, w.len() / depth);
+    let strips = spread(near.len(), 4 * rows * depth, |range| {
+        let strip = |near: &Vec<&[f64]>| {
+            let mut values = Vec::with_capacity(rows * near.len());
+            for x in x.chunks_exact(depth) {
+                match near[..] {
+                    [b0, b1, b2, b3] => values.extend(four_dots(x, [b0, b1, b2, b3], rounding)),
+                    _ => values.extend(near.iter().map(|w| dot(x, w, rounding))),
+                }
+            }
+            values
+        };
+        near[range].iter().map(strip).collect()
+    });
+    let of = |t: usize, n: usize| finish(t, n, strips[n / 4][t * near[n / 4].len() + n % 4]);
+    (0..rows * columns).map(|at| of(at / columns, at % columns)).collect()
 }
 
 /// `matrix [rows, columns]` as if it had been stored column by column; where that changes nothing, from end to
@@ -172,10 +219,23 @@ mod tests {
 
     #[test]
     fn many_cores_give_what_one_does() {
-        let of = |number: usize| (number as f64).sqrt();
-        let one: Vec<f64> = (0..1001).map(of).collect();
-        assert_eq!(every(1001, 1, of), one);
-        assert_eq!(every(1001, MANY, of), one);
-        assert_eq!(every(0, MANY, of), Vec::<f64>::new());
+        let of = |range: Range<usize>| range.map(|number| (number as f64).sqrt()).collect::<Vec<_>>();
+        let one = of(0..1001);
+        for count in [0, 1, 3, 1001] {
+            assert_eq!(spread(count, 1, of), one[..count]);
+            assert_eq!(spread(count, MANY, of), one[..count]);
+        }
+    }
+
+    #[test]
+    fn a_product_of_many_has_the_bits_of_its_sums() {
+        let draw = |count: usize| (0..count).map(|i| (i as f64 * 0.7).sin()).collect::<Vec<_>>();
+        let (depth, rounding) = (19, Stepwise(DType::F16));
+        for (rows, columns) in [(1, 1), (3, 4), (5, 7), (700, 331)] {
+            let (x, w) = (draw(rows * depth), draw(columns * depth));
+            let found = products(&x, &w, depth, rounding, |t, n, sum| sum + (t * columns + n) as f64);
+            let expected = (0..rows * columns).map(|i| dot(&x[i / columns * depth..][..depth], &w[i % columns * depth..][..depth], rounding) + i as f64);
+            assert_eq!(found, expected.collect::<Vec<_>>());
+        }
     }
 }

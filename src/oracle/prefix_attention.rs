@@ -2,7 +2,7 @@
 
 use super::attention::{self, HostForm};
 use super::codebook_gemm::{FactorHost, turn_factor};
-use super::{Define, Output, Rounding, dot, expect_len};
+use super::{Define, Output, Rounding, expect_len, products};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::prefix_attention::Factors;
@@ -41,8 +41,7 @@ impl FactorsHost {
         let rank = factors.rank as usize;
         let coefficients = self.coefficients.of(0, tokens as usize, rank, rounding)?;
         let basis = self.basis.of(0, width as usize, rank, rounding)?;
-        let row = |own: &[f64]| basis.chunks_exact(rank).map(|column| rounding.keep(dot(own, column, rounding))).collect::<Vec<_>>();
-        Ok(coefficients.chunks_exact(rank).flat_map(row).collect())
+        Ok(products(&coefficients, &basis, rank, rounding, |_, _, value| rounding.keep(value)))
     }
 }
 
