@@ -12,6 +12,9 @@
 #include "tile/outputs.cuh"
 #include "tile/wgmma_ring.cuh"
 
+// Registers of a thread for sums and bias: with more of them some are spilled.
+constexpr u32 SUMS_AND_BIAS = 144;
+
 // COUNT places of BYTES bytes, filled and emptied in turn: barriers of both, and where one of its users is.
 template <u32 BYTES, u32 COUNT> struct AheadRing {
     static constexpr u32 LENGTH = COUNT, SIZE = BYTES * COUNT;
@@ -61,24 +64,37 @@ template <u32 BYTES, u32 COUNT> struct AheadRing {
     }
 };
 
-// A thread's outputs: of MOST eights of columns, `count` of which there are, two neighbours of each of two rows.
-template <u32 MOST> struct AheadOutputs {
+// A thread's outputs: of MOST eights of columns, `count` of which there are, two neighbours of each of two rows. Their bias is read AT_FIRST, or
+// where it is added: behind the products it is waited for, and beside the sums of the widest tiles there are no registers for it.
+template <u32 MOST, bool AT_FIRST> struct AheadOutputs {
     const GemmParams &p;
     u64 row, column;   // of the first of them
     u32 count;
-    f32 bias[MOST][2];
+    f32 held[AT_FIRST ? MOST : 1][2];
 
     __device__ __forceinline__ AheadOutputs(const GemmParams &p, u64 row, u64 column, u32 count) : p(p), row(row), column(column), count(count) {
+        if constexpr (AT_FIRST) {
 #pragma unroll
-        for (u32 i = 0; i < MOST; i++) {
+            for (u32 i = 0; i < MOST; i++) {
 #pragma unroll
-            for (u32 e = 0; e < 2; e++) {
-                bias[i][e] = p.bias && there(row, i, e) ? widen(p.bias[column + i * 8 + e]) : 0.0f;
+                for (u32 e = 0; e < 2; e++) {
+                    held[i][e] = read_bias(i, e);
+                }
             }
         }
     }
 
     __device__ __forceinline__ bool there(u64 row, u32 i, u32 e) const { return row < p.rows && i < count && column + i * 8 + e < p.columns; }
+
+    __device__ __forceinline__ f32 read_bias(u32 i, u32 e) const { return p.bias && there(row, i, e) ? widen(p.bias[column + i * 8 + e]) : 0.0f; }
+
+    __device__ __forceinline__ f32 bias(u32 i, u32 e) const {
+        if constexpr (AT_FIRST) {
+            return held[i][e];
+        } else {
+            return read_bias(i, e);
+        }
+    }
 
     // An output, bias and all, from the sum of W and, where GATED, that of G.
     template <u32 FORM, bool GATED> __device__ __forceinline__ f32 output(f32 sum, f32 gate) const {
@@ -92,7 +108,7 @@ template <u32 MOST> struct AheadOutputs {
     // The two of one row. WORDS: they move at once; else the second may not be there.
     template <u32 FORM, bool GATED, bool WORDS> __device__ __forceinline__ void write_two(u64 row, u32 i, float2 sums, float2 gates) const {
         u64 at = row * p.y_stride + column + i * 8;
-        f32 values[2] = {output<FORM, GATED>(sums.x + bias[i][0], gates.x), output<FORM, GATED>(sums.y + bias[i][1], gates.y)};
+        f32 values[2] = {output<FORM, GATED>(sums.x + bias(i, 0), gates.x), output<FORM, GATED>(sums.y + bias(i, 1), gates.y)};
         if constexpr (WORDS) {
             if (there(row, i, 0)) {
                 u32 more = p.residual ? *(const u32 *)(p.residual + at) : 0;
@@ -208,8 +224,7 @@ __device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
             grid_wait();
         }
         do {
-            // The bias is asked for before the products: behind them it would be waited for.
-            AheadOutputs<MOST> outputs(p, warp * 16 + lane / 4, first + from * 8 + lane % 4 * 2, count);
+            AheadOutputs<MOST, WIDTH / 2 + 2 * MOST <= SUMS_AND_BIAS> outputs(p, warp * 16 + lane / 4, first + from * 8 + lane % 4 * 2, count);
             f32 d[WIDTH / 2];
             if (PARTS > 1 && begin == end) {
 #pragma unroll
