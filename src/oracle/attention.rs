@@ -169,10 +169,11 @@ impl Define for Attention {
         };
         let mut o = vec![None; span(self.o, q_rows, self.head_dim) as usize];
         let mut lse = vec![None; self.lse_len() as usize];
+        let mut averaged = 0.0_f64;
         let at = |strides: Strides, token: usize, head: usize| token + head * strides.head as usize;
         for b in 0..self.batch as usize {
             let sequence = host.sequence(self, b);
-            // Of a head and a query: the row of o, and its LSE.
+            // Of a head and a query: the row of o, its LSE, and the greatest element of the values that it averages.
             let attend = |head: usize, i: usize| {
                 let kv_head = head / (self.heads / self.kv_heads) as usize;
                 let query = &host.q[at(self.q, (sequence.query)(self.q, i), head)..][..d];
@@ -180,7 +181,7 @@ impl Define for Attention {
                 let key = |n: usize| &host.k[at(self.k, (sequence.key)(self.k, keys[n]), kv_head)..][..d];
                 let scores: Vec<f64> = dots(query, key, keys.len(), rounding).into_iter().map(|score| rounding.step(scale * score)).collect();
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let mut sum = 0.0;
+                let (mut sum, mut greatest) = (0.0, 0.0_f64);
                 let mut row = vec![0.0; d];
                 for (&j, score) in keys.iter().zip(&scores) {
                     let weight = rounding.step(rounding.step(score - most).exp());
@@ -190,18 +191,20 @@ impl Define for Attention {
                     let value = &host.v[at(self.v, (sequence.key)(self.v, j), kv_head)..][..d];
                     for (out, value) in row.iter_mut().zip(value) {
                         *out = rounding.step(*out + weight * value);
+                        greatest = greatest.max(value.abs());
                     }
                 }
                 if keys.is_empty() {
                     // ln 0 = −∞ is what an empty row gives.
-                    return (row, f64::NEG_INFINITY);
+                    return (row, f64::NEG_INFINITY, greatest);
                 }
                 row.iter_mut().for_each(|value| *value = rounding.keep(*value / sum));
-                (row, rounding.step(most + rounding.step(sum.ln())))
+                (row, rounding.step(most + rounding.step(sum.ln())), greatest)
             };
             let queries = sequence.q_len;
             let rows = spread(self.heads as usize * queries, sequence.kv_len * d, |range| range.map(|n| attend(n / queries, n % queries)).collect());
-            for (n, (row, log)) in rows.into_iter().enumerate() {
+            for (n, (row, log, greatest)) in rows.into_iter().enumerate() {
+                averaged = averaged.max(greatest);
                 let (head, i) = (n / queries, n % queries);
                 let first = at(self.o, (sequence.query)(self.o, i), head);
                 for (place, value) in o[first..][..d].iter_mut().zip(row) {
@@ -210,7 +213,9 @@ impl Define for Attention {
                 lse[(sequence.lse)(head, i)] = Some(log);
             }
         }
-        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least: 0.0 }];
+        // In fewer bits what a weight is rounded to is more than what its exponential is off by.
+        let least = if self.dtype == DType::F32 && averaged.is_finite() { averaged } else { 0.0 };
+        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least }];
         if self.lse {
             outputs.push(Output { name: "lse".into(), dtype: DType::F32, rounded: DType::F32, elements: lse, least: 8.0 });
         }
