@@ -16,14 +16,8 @@ impl Table for FusedMlp {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<FusedMlp>; 6] = [
-    super::fused_mlp_ahead::AHEAD,
-    super::fused_mlp_stream::STREAM,
-    super::fused_mlp_tensor::SM90,
-    super::fused_mlp_tensor::SM80,
-    super::fused_mlp_ahead::ANY,
-    SIMT,
-];
+const VARIANTS: [Variant<FusedMlp>; 5] =
+    [super::fused_mlp_ahead::AHEAD, super::fused_mlp_stream::STREAM, super::fused_mlp_tensor::SM90, super::fused_mlp_tensor::SM80, SIMT];
 
 const SIMT: Variant<FusedMlp> = Variant {
     name: "simt",

@@ -18,74 +18,50 @@ pub(super) const AHEAD: Variant<FusedMlp> = Variant {
     label: "fused_mlp/sm90_ahead",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers: |op, target| covers(op, target, Take::One),
-    unit: |op, target| unit_of(op, target, Take::One),
-    units: |_: Arch| units(&UP, Take::One),
+    covers,
+    unit: |op, target| {
+        let tiles = tiles(op, target).unwrap_or(Tiles { up: if op.gated { GATED[0] } else { UP[0] }, down: DOWN[0], several: op.gated });
+        unit(op.dtype, &tiles, ActivationForm::of(Some(op.activation)))
+    },
+    units: |_: Arch| {
+        let ups = UP.map(|up| (up, false)).into_iter().chain(SEVERAL.into_iter().chain(GATED).map(|up| (up, true)));
+        let tiles: Vec<Tiles> = ups.flat_map(|(up, several)| DOWN.map(|down| Tiles { up, down, several })).collect();
+        let forms = || tiles.iter().flat_map(|tiles| ActivationForm::ALL.map(|form| (tiles, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tiles, form)| unit(dtype, tiles, form))).collect()
+    },
     workspace,
-    launch: launch_one,
+    launch,
 };
-
-/// What no GPU has timed yet: gated products, and several tiles a block. It stands behind what is taken today.
-pub(super) const ANY: Variant<FusedMlp> = Variant {
-    name: "sm90_ahead_any",
-    label: "fused_mlp/sm90_ahead_any",
-    runs_on: RunsOn::Only(90),
-    tensor_cores: TensorCores::By("HGMMA"),
-    covers: |op, target| covers(op, target, Take::Several),
-    unit: |op, target| unit_of(op, target, Take::Several),
-    units: |_: Arch| units(&[&GATED[..], &UP[1..2]].concat(), Take::Several),
-    workspace,
-    launch: launch_any,
-};
-
-/// Tiles of a block in the first product, at most; several are gated or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Take {
-    One,
-    Several,
-}
-
-impl Take {
-    /// The variant.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::One => AHEAD.name,
-            Self::Several => ANY.name,
-        }
-    }
-
-    const fn most(self) -> u64 {
-        match self {
-            Self::One => 1,
-            Self::Several => 4,
-        }
-    }
-}
 
 /// Tiles of the first product, plain and gated, and of the second, whose outputs are fewer: the widths of Llama's layers.
 const UP: [AheadTile; 3] = [AheadTile::new(88, 1), AheadTile::new(112, 1), AheadTile::new(128, 1)];
+const SEVERAL: [AheadTile; 1] = [UP[1]];
 const GATED: [AheadTile; 4] = [AheadTile::gated(72), AheadTile::gated(88), AheadTile::gated(112), AheadTile::gated(128)];
 const DOWN: [AheadTile; 3] = [AheadTile::new(64, 2), AheadTile::new(80, 2), AheadTile::new(128, 2)];
+/// Of the first product, a block takes no more.
+const MOST: u64 = 4;
 
 /// Those of both products.
-fn tiles(op: &FusedMlp, target: &Target, take: Take) -> Option<[AheadTile; 2]> {
-    let up: &[AheadTile] = match (op.gated, take) {
-        (true, _) => &GATED,
-        (false, Take::One) => &UP,
-        // The one that seventy billion parameters' 28,672 outputs take.
-        (false, Take::Several) => &UP[1..2],
-    };
-    Some([AheadTile::choose(up, op.d_ff, take.most(), target)?, AheadTile::choose(&DOWN, op.d_out, 1, target)?])
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tiles {
+    up: AheadTile,
+    down: AheadTile,
+    /// Whether blocks of the first product may take one tile after another.
+    several: bool,
 }
 
-fn covers(op: &FusedMlp, target: &Target, take: Take) -> std::result::Result<(), String> {
+fn tiles(op: &FusedMlp, target: &Target) -> Option<Tiles> {
+    let several = |tiles| AheadTile::choose(tiles, op.d_ff, MOST, target).map(|up| (up, true));
+    let (up, several) =
+        if op.gated { several(&GATED) } else { AheadTile::choose(&UP, op.d_ff, 1, target).map(|up| (up, false)).or_else(|| several(&SEVERAL)) }?;
+    Some(Tiles { up, down: AheadTile::choose(&DOWN, op.d_out, 1, target)?, several })
+}
+
+fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     WgmmaTile::enough_rows(op.tokens)?;
     if op.tokens > AheadTile::ROWS {
-        return Err(format!("{} tokens: a block has one tile of {}", op.tokens, AheadTile::ROWS));
-    }
-    if op.gated && take == Take::One {
-        return Err("a gated product has two weights, whose stages there is little room for".into());
+        return Err(format!("{} tokens: a block has tiles of {}", op.tokens, AheadTile::ROWS));
     }
     if chunk_rows(op, target)? < op.tokens {
         return Err(format!("the intermediate of {} tokens is larger than the workspace", op.tokens));
@@ -94,26 +70,15 @@ fn covers(op: &FusedMlp, target: &Target, take: Take) -> std::result::Result<(),
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_ff), op.d_model, stride)?;
     }
     WgmmaTile::reads(op.dtype, op.d_out, op.d_ff, op.w2_stride)?;
-    let [up, down] =
-        tiles(op, target, take).ok_or_else(|| format!("{} and {} outputs: not a tile for most multiprocessors, and no more", op.d_ff, op.d_out))?;
+    let Tiles { up, down, .. } =
+        tiles(op, target).ok_or_else(|| format!("{} and {} outputs: not a tile for most multiprocessors, and no more", op.d_ff, op.d_out))?;
     fits(up.shared_bytes().max(down.shared_bytes()), target)
 }
 
 /// The tile of the kernels that take over where an operand starts at an odd place.
 const INSTEAD: MmaTile = MmaTile::MIDDLE;
 
-fn unit_of(op: &FusedMlp, target: &Target, take: Take) -> Unit {
-    let [up, down] = tiles(op, target, take).unwrap_or([if op.gated { GATED[0] } else { UP[1] }, DOWN[0]]);
-    unit(op.dtype, &up, &down, ActivationForm::of(Some(op.activation)), take)
-}
-
-fn units(up: &[AheadTile], take: Take) -> Vec<Unit> {
-    let pairs = || up.iter().flat_map(|&up| DOWN.map(|down| (up, down)));
-    let forms = || pairs().flat_map(|pair| ActivationForm::ALL.map(|form| (pair, form)));
-    HALVES.iter().flat_map(|&dtype| forms().map(move |((up, down), form)| unit(dtype, &up, &down, form, take))).collect()
-}
-
-fn unit(dtype: DType, up: &AheadTile, down: &AheadTile, activation: ActivationForm, take: Take) -> Unit {
+fn unit(dtype: DType, Tiles { up, down, several }: &Tiles, activation: ActivationForm) -> Unit {
     let numbers = [
         ("UP_COLUMNS", up.columns),
         ("UP_STAGES", up.stages()),
@@ -126,10 +91,11 @@ fn unit(dtype: DType, up: &AheadTile, down: &AheadTile, activation: ActivationFo
         ("CLUSTER", down.parts),
     ];
     let mut defines = [numbers.map(|(name, value)| (name, value.to_string())).into(), INSTEAD.defines()].concat();
-    defines.push(("AHEAD_SEVERAL", (take == Take::Several).to_string()));
+    defines.push(("AHEAD_SEVERAL", several.to_string()));
     defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", up.gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
+    let turns = if *several && !up.gated { " in turn" } else { "" };
     Unit {
-        name: format!("fused_mlp/{} {dtype}, {}, {} columns, {} columns, {}", take.name(), form(up.gated), up.columns, down.columns, activation.name()),
+        name: format!("fused_mlp/sm90_ahead {dtype}, {}, {} columns{turns}, {} columns, {}", form(up.gated), up.columns, down.columns, activation.name()),
         source: source!("fused_mlp/sm90_ahead.cu"),
         headers: vec![gemm_header(), repack_header()],
         defines,
@@ -142,25 +108,15 @@ fn unit(dtype: DType, up: &AheadTile, down: &AheadTile, activation: ActivationFo
     }
 }
 
-unsafe fn launch_one(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { launch(queue, plan, workspace, args, Take::One) }
-}
-
-unsafe fn launch_any(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { launch(queue, plan, workspace, args, Take::Several) }
-}
-
-unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>, take: Take) -> Result<()> {
+unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and aligned rows start where TMA can read them.
         unsafe {
             bring(queue, plan, workspace, &mut up)?;
-            match tiles(&plan.op, &plan.target, take) {
-                Some([up_tile, down_tile]) if up.aligned() && down.aligned() => {
-                    up_tile.run(queue, plan, "mlp_up_ahead", &up)?;
-                    down_tile.run(queue, plan, "mlp_down_ahead", &down)?;
+            match tiles(&plan.op, &plan.target) {
+                Some(tiles) if up.aligned() && down.aligned() => {
+                    tiles.up.run(queue, plan, "mlp_up_ahead", &up)?;
+                    tiles.down.run(queue, plan, "mlp_down_ahead", &down)?;
                 }
                 _ => {
                     for product in [up, down] {
@@ -181,16 +137,16 @@ mod tests {
 
     #[test]
     fn a_tile_a_block_of_most_multiprocessors() {
-        let of = |op: FusedMlp, take| tiles(&op, &H200, take).map(|tiles| tiles.map(|tile| tile.columns));
+        let of = |op: FusedMlp| tiles(&op, &H200).map(|tiles| (tiles.up.columns, tiles.down.columns, tiles.several));
         let plain = |dims: [u64; 4]| FusedMlp::new(DType::F16, dims, crate::ops::Activation::Silu);
-        let columns = |dims| of(plain(dims), Take::One);
-        assert_eq!(columns([128, 4096, 11008, 4096]), Some([88, 64]));
-        assert_eq!(columns([128, 4096, 14336, 4096]), Some([112, 64]));
-        assert_eq!(columns([128, 5120, 13824, 5120]), Some([112, 80]));
-        assert_eq!([[128, 8192, 28672, 8192], [128, 768, 3072, 768]].map(columns), [None; 2], "more than a tile, and fewer than multiprocessors");
-        assert_eq!(of(plain([128, 8192, 28672, 8192]), Take::Several), Some([112, 128]), "two tiles a block");
-        let gated = |d_ff| of(FusedMlp { gated: true, ..plain([128, 4096, d_ff, 4096]) }, Take::Several);
-        assert_eq!([11008, 14336, 18944, 28672].map(gated), [Some([88, 64]), Some([112, 64]), Some([72, 64]), Some([112, 64])]);
+        assert_eq!(of(plain([128, 4096, 11008, 4096])), Some((88, 64, false)));
+        assert_eq!(of(plain([128, 4096, 14336, 4096])), Some((112, 64, false)));
+        assert_eq!(of(plain([128, 5120, 13824, 5120])), Some((112, 80, false)));
+        assert_eq!(of(plain([128, 8192, 28672, 8192])), Some((112, 128, true)), "two tiles a block");
+        assert_eq!(of(plain([128, 768, 3072, 768])), None, "fewer than multiprocessors");
+        let gated = |d_ff| of(FusedMlp { gated: true, ..plain([128, 4096, d_ff, 4096]) });
+        let chosen = [11008, 14336, 18944, 28672].map(gated);
+        assert_eq!(chosen, [88, 112, 72, 112].map(|columns| Some((columns, 64, true))));
         for tile in UP.into_iter().chain(GATED).chain(DOWN) {
             assert!(tile.shared_bytes() <= 227 << 10 && tile.stages() >= tile.x_stages(), "{tile:?}: {} stages", tile.stages());
         }
