@@ -81,7 +81,7 @@ impl AheadTile {
     }
 
     /// Tiles of a block.
-    fn rounds(&self, outputs: u64, target: &Target) -> u64 {
+    pub(super) fn rounds(&self, outputs: u64, target: &Target) -> u64 {
         self.blocks(outputs).div_ceil(self.room(target))
     }
 

@@ -24,14 +24,14 @@ impl Table for Linear {
 const VARIANTS: [Variant<Linear>; 11] = [
     super::linear_norm::NORM,
     super::linear_stream_adapted::ADAPTED,
+    super::linear_ahead::AHEAD,
     super::linear_stream::STREAM,
     super::linear_short::SHORT,
+    super::linear_across::ACROSS,
     super::linear_stationary::STATIONARY,
     super::linear_tensor::SM90,
-    super::linear_across::ACROSS,
     super::linear_rows::ROWS,
     super::linear_tensor::SM80,
-    super::linear_ahead::AHEAD,
     SIMT,
 ];
 

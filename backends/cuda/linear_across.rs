@@ -1,5 +1,5 @@
-//! `linear` by tiles whose tokens are wgmma's N: the variant `sm90_across`, of `kernels/tile/wgmma_across.cuh`. It stands behind `sm90`, which
-//! covers all that it does, until a GPU has timed both: see `docs/tried/linear-tiles.md`.
+//! `linear` by tiles whose tokens are wgmma's N: the variant `sm90_across`, of `kernels/tile/wgmma_across.cuh`. It takes what its model below says is done
+//! sooner than by the tiles of 128 rows of `sm90`, which cover all of it: where the last of those would be mostly empty.
 
 use super::gemm::{ActivationForm, GemmParams, HALVES, MmaTile, Product, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
@@ -7,7 +7,7 @@ use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use super::linear_tensor::{product, shape};
 use super::wgmma::WgmmaTile;
 use super::wgmma_choice::Shape;
-use super::{Cuda, Queue};
+use super::{Cuda, Queue, linear_stationary};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -52,7 +52,7 @@ const TILES: [AcrossTile; 8] = [
     tile_of(192, 176, 1),
 ];
 
-/// What an H200 takes, in microseconds.
+/// What an H200 takes, in microseconds, as measured at 55 products of 129 to 2,048 rows.
 mod cost {
     /// From a launch to its first products, and from the last outputs to the next launch; and of clusters.
     pub(super) const LAUNCH: f64 = 4.7;
@@ -60,15 +60,25 @@ mod cost {
     /// A step of 64 elements of K, and more for 64 outputs of each token.
     pub(super) const STEP: f64 = 0.03;
     pub(super) const TOKEN: f64 = 0.0013;
-    /// A tile's outputs, and a round behind another.
+    /// The same where one warp group multiplies: each step waits for the one before.
+    pub(super) const STEP_ALONE: f64 = 0.15;
+    pub(super) const TOKEN_ALONE: f64 = 0.0005;
+    /// A tile's outputs, what an activation adds to them, and a round behind another.
     pub(super) const OUTPUTS: f64 = 1.2;
+    pub(super) const ACTIVATION: f64 = 1.1;
     pub(super) const ROUND: f64 = 2.0;
+    /// Outputs that are not whole in eights, for each token of a tile; and in all, for tiles of `sm90`.
+    pub(super) const ODD_TOKEN: f64 = 0.05;
+    pub(super) const ODD: f64 = 1.5;
     /// Every doubling of the parts of K.
     pub(super) const MEET: f64 = 2.0;
     /// Bytes a microsecond from memory, of that what is lost with no multiprocessor at work, and from the second-level cache.
     pub(super) const MEMORY: f64 = 3.7e6;
     pub(super) const IDLE: f64 = 0.3;
     pub(super) const CACHE: f64 = 14e6;
+    /// What tiles of `sm90` of few columns take of what `wgmma_choice.rs` says; and how many columns are few.
+    pub(super) const NARROW: f64 = 1.1;
+    pub(super) const NARROW_COLUMNS: u64 = 80;
 }
 
 impl AcrossTile {
@@ -105,7 +115,13 @@ impl AcrossTile {
         let (blocks, room) = (self.blocks(shape.rows, shape.outputs), WgmmaTile::room_of(self.parts, target));
         let (rounds, idle) = (blocks.div_ceil(room) as f64, 1.0 - blocks.min(room) as f64 / room as f64);
         let steps = shape.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(self.parts) as f64;
-        let products = rounds * (steps * (cost::STEP + cost::TOKEN * (self.outputs / 64 * self.tokens) as f64) + cost::OUTPUTS) + (rounds - 1.0) * cost::ROUND;
+        let step = match self.groups() {
+            [1, 1] => cost::STEP_ALONE + cost::TOKEN_ALONE * self.tokens as f64,
+            _ => cost::STEP + cost::TOKEN * (self.outputs / 64 * self.tokens) as f64,
+        };
+        let odd = if shape.has_odd_outputs() { cost::ODD_TOKEN * self.tokens as f64 } else { 0.0 };
+        let outputs = cost::OUTPUTS + odd + if shape.activated { cost::ACTIVATION } else { 0.0 };
+        let products = rounds * (steps * step + outputs) + (rounds - 1.0) * cost::ROUND;
         let memory = shape.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle);
         let lines = if shape.straddles { 2.0 } else { 1.0 };
         let read = blocks as f64 * steps * (self.outputs + self.tokens) as f64 * lines * 2.0 * WgmmaTile::DEPTH as f64;
@@ -155,16 +171,34 @@ fn tile(op: &Linear, target: &Target) -> (AcrossTile, f64) {
     choose(&shape(op), target)
 }
 
+/// Whether a product is done sooner so than by the tile of 128 rows that it would take.
+fn beats_rows(shape: &Shape, target: &Target) -> bool {
+    let tile = shape.choose(target);
+    let narrow = tile.columns <= cost::NARROW_COLUMNS && tile.parts() == 1;
+    let rows = shape.time(&tile, target) * if narrow { cost::NARROW } else { 1.0 } + if shape.has_odd_outputs() { cost::ODD } else { 0.0 };
+    choose(shape, target).1 < rows
+}
+
+/// Outputs of all rows from which on `sm90_stationary`, where it is for a product, is done sooner.
+const STATIONARY_OUTPUTS: u64 = 3 << 19;
+
 fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    WgmmaTile::enough_rows(op.tokens)?;
-    if op.delta.is_some() {
-        return Err("adapters: other kernels add them as they multiply".into());
+    if op.tokens <= WgmmaTile::ROWS {
+        return Err(format!("{} rows: a tile of {} has room for them", op.tokens, WgmmaTile::ROWS));
     }
+    op.no_delta()?;
     // It copies nothing first.
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
+    let sooner = match linear_stationary::covers(op, target) {
+        Ok(()) => op.tokens.saturating_mul(op.d_out) < STATIONARY_OUTPUTS,
+        Err(_) => beats_rows(&shape(op), target),
+    };
+    if !sooner {
+        return Err("tiles of rows of X are done sooner".into());
     }
     fits(tile(op, target).0.shared_bytes(), target)
 }
@@ -210,8 +244,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
+    use crate::cases::{self, Posed, Problem};
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 
@@ -231,6 +267,17 @@ mod tests {
             let straddles = !depth.is_multiple_of(64);
             assert_eq!(choose(&Shape { rows, outputs, depth, straddles, ..Shape::default() }, &H200).0, tile, "{rows} × {outputs} × {depth}");
         }
+    }
+
+    #[test]
+    fn the_cases_take_every_tile() {
+        let mut taken = Vec::new();
+        for case in cases::all().into_iter().filter(|case| case.name().starts_with("linear/across")) {
+            let Problem::Linear(Posed { op, .. }) = case.problem().unwrap() else { panic!("{}", case.name()) };
+            assert_eq!(covers(&op, &H200), Ok(()), "{}", case.name());
+            taken.push(tile(&op, &H200).0);
+        }
+        assert!(TILES.iter().all(|tile| taken.contains(tile)), "{taken:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::ahead::AheadTile;
 use super::gemm::{ActivationForm, HALVES, MmaTile, fits, gemm_header, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Plan, RunsOn, Target, TensorCores, Variant};
-use super::linear_tensor::{product, repacked_bytes, strides};
+use super::linear_tensor::{product, repacked_bytes, shape, strides};
 use super::repack::{REPACK, repack_header};
 use super::wgmma::WgmmaTile;
 use super::{Cuda, Queue};
@@ -13,7 +13,6 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-/// No GPU has timed it yet: it stands behind what is taken today.
 pub(super) const AHEAD: Variant<Linear> = Variant {
     name: "sm90_ahead",
     label: "linear/sm90_ahead",
@@ -28,6 +27,9 @@ pub(super) const AHEAD: Variant<Linear> = Variant {
     workspace: |op, _| repacked_bytes(op),
     launch,
 };
+
+/// Rows up to which blocks take one tile after another: with more, other multiprocessors' turns are longer than what is gained.
+const ROUNDS_ROWS: u64 = 96;
 
 const TILES: [AheadTile; 10] = [
     AheadTile::new(24, 1),
@@ -53,13 +55,17 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if op.tokens > AheadTile::ROWS {
         return Err(format!("{} rows: a block has tiles of {}", op.tokens, AheadTile::ROWS));
     }
-    if op.delta.is_some() {
-        return Err("adapters: other kernels add them as they multiply".into());
+    op.no_delta()?;
+    if shape(op).tiles_beat_stream(target) {
+        return Err("tiles of sm90 take no more time here".into());
     }
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
     let tile = tile(op, target).ok_or_else(|| format!("{} outputs: no tiles for most multiprocessors", op.d_out))?;
+    if op.tokens > ROUNDS_ROWS && tile.rounds(op.d_out, target) > 1 {
+        return Err(format!("{} rows, more than {ROUNDS_ROWS}, of several tiles a block: streaming W is as fast", op.tokens));
+    }
     fits(tile.shared_bytes(), target)
 }
 

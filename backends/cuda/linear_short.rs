@@ -57,9 +57,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
-    if op.delta.is_some() {
-        return Err("adapters: other kernels add them as they multiply".into());
-    }
+    op.no_delta()?;
     if op.d_in > STEPS * WgmmaTile::DEPTH {
         return Err(format!("a K of {}: a block asks for all of at most {}", op.d_in, STEPS * WgmmaTile::DEPTH));
     }

@@ -63,7 +63,7 @@ fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
 const LEAST_ROWS: u64 = 256;
 const LEAST_SHARE: u64 = 75;
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+pub(super) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     if op.tokens < LEAST_ROWS {

@@ -71,6 +71,11 @@ impl Shape {
         2.0 * (self.rows as f64 * (self.depth + self.outputs) as f64 + self.outputs as f64 * self.depth as f64)
     }
 
+    /// Whether outputs are not whole in eights, which are stored one by one.
+    pub(super) fn has_odd_outputs(&self) -> bool {
+        !self.outputs.is_multiple_of(8)
+    }
+
     /// Whether K may be split: see [`WgmmaTile::CUT_DEPTH`]. An encoder's K is no longer than that.
     pub(super) fn splits(&self) -> bool {
         self.depth >= WgmmaTile::CUT_DEPTH && (self.outputs >= WgmmaTile::CUT_OUTPUTS || self.depth > WgmmaTile::CUT_DEPTH)
@@ -123,8 +128,8 @@ impl Shape {
         !self.narrow_alone(tile, target) && (!tile.takes_turns() || self.turns(tile, target))
     }
 
-    /// Of a tile.
-    fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
+    /// Microseconds that a tile takes, from one launch to the next.
+    pub(super) fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
         let parts = tile.parts();
         let blocks = tile.blocks(self.rows, self.outputs, false);
         let room = tile.room(target);

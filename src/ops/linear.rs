@@ -91,6 +91,11 @@ impl Linear {
     pub fn no_norm(&self) -> std::result::Result<(), String> {
         if self.norm.is_some() { Err("a norm at the end: a launch of its own is for that".into()) } else { Ok(()) }
     }
+
+    /// Whether no adapter adds to it, or what is wrong: not every kernel does that as it multiplies.
+    pub fn no_delta(&self) -> std::result::Result<(), String> {
+        if self.delta.is_some() { Err("adapters: other kernels add them as they multiply".into()) } else { Ok(()) }
+    }
 }
 
 impl Op for Linear {
