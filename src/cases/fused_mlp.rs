@@ -66,11 +66,11 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // As many outputs as there are tiles for most of an H200's multiprocessors, a block each.
     let ahead = |op| FusedMlp { bias1: true, bias2: true, residual: true, ..op };
-    cases.push(case("ahead", ahead(op(DType::F16, 66, [24, 8640, 3144]))).large());
+    cases.push(case("ahead", ahead(op(DType::F16, 66, [24, 8640, 3144]))));
     // Two tiles a block; gated, one and two.
-    cases.push(case("ahead_twice", ahead(op(DType::F16, 66, [24, 24_000, 3144]))).large());
-    cases.push(case("gated_ahead", ahead(gated(DType::BF16, 127, [24, 9000, 3144]))).large());
-    cases.push(case("gated_ahead_twice", ahead(gated(DType::F16, 72, [24, 17_001, 3144]).with_padded_weights())).large());
+    cases.push(case("ahead_twice", ahead(op(DType::F16, 66, [24, 24_000, 3144]))));
+    cases.push(case("gated_ahead", ahead(gated(DType::BF16, 127, [24, 9000, 3144]))));
+    cases.push(case("gated_ahead_twice", ahead(gated(DType::F16, 72, [24, 17_001, 3144]).with_padded_weights())));
     // The same for four multiprocessors, and rings that go round.
     cases.push(case("ahead_tiles", ahead(op(DType::F16, 66, [328, 613, 128]).with_padded_weights())));
     cases.push(case("gated_ahead_tiles", ahead(gated(DType::F16, 66, [328, 368, 128]))));
@@ -91,7 +91,7 @@ pub(super) fn cases() -> Vec<Case> {
     // A first product that fills multiprocessors best in tiles of 168 outputs: the last tile cut short, and whole.
     for (dtype, d_ff, activation) in [(DType::F16, 4408, Activation::GeluErf), (DType::BF16, 4536, Activation::GeluTanh)] {
         let fitted = FusedMlp { bias1: true, residual: true, activation, ..op(dtype, 300, [72, d_ff, 41]) };
-        cases.push(case(format!("fitted_tiles{d_ff}"), fitted).large());
+        cases.push(case(format!("fitted_tiles{d_ff}"), fitted));
     }
     // Products that fill multiprocessors best in other widths: the first one's, gated too, and the second one's, written whole and not.
     for (n, [d_model, d_ff, d_out]) in
@@ -99,18 +99,18 @@ pub(super) fn cases() -> Vec<Case> {
     {
         let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
         let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 300, [d_model, d_ff, d_out]) };
-        cases.push(case(format!("widths{}", d_ff.max(d_out)), wide).large());
+        cases.push(case(format!("widths{}", d_ff.max(d_out)), wide));
     }
     // Tiles of two widths.
     for (n, dims) in [[72, 27_000, 24], [72, 27_496, 24], [24, 72, 42_000]].into_iter().enumerate() {
         let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
         let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 130, dims) };
-        cases.push(case(format!("two_widths{}", dims[1].max(dims[2])), wide).large());
+        cases.push(case(format!("two_widths{}", dims[1].max(dims[2])), wide));
     }
     // A first product whose tiles warp groups take in turn.
     let in_turns = FusedMlp { bias1: true, residual: true, activation: Activation::GeluErf, ..op(DType::F16, 2060, [136, 2544, 24]) };
-    cases.push(case("in_turns", in_turns).large());
-    cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])).large());
+    cases.push(case("in_turns", in_turns));
+    cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])));
     // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.
     cases.push(case("few_tokens_wide", op(DType::BF16, 5, [40, 128, 5003])));
     cases.push(case("few_tokens_wider", op(DType::F16, 3, [40, 48, 17_001])));

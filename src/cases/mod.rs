@@ -122,22 +122,12 @@ macro_rules! from_posed {
 }
 from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise }
 
-/// How long the oracle takes over a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    /// A fraction of a second.
-    Small,
-    /// A second or so, for lengths in the thousands on two axes.
-    Large,
-}
-
 type Build = dyn Fn(&mut Draw) -> Result<Problem> + Send + Sync;
 
 /// A named case.
 pub struct Case {
     name: String,
     kind: OpKind,
-    size: Size,
     zero: Option<&'static str>,
     orderless: Option<&'static str>,
     build: Box<Build>,
@@ -146,12 +136,7 @@ pub struct Case {
 impl Case {
     /// A case called `<operation>/<name>`, whose operands `build` draws. Its data depends on that name alone.
     pub fn new(kind: OpKind, name: impl std::fmt::Display, build: impl Fn(&mut Draw) -> Result<Problem> + Send + Sync + 'static) -> Self {
-        Self { name: format!("{}/{name}", kind.name()), kind, size: Size::Small, zero: None, orderless: None, build: Box::new(build) }
-    }
-
-    /// The same, and it takes long.
-    fn large(self) -> Self {
-        Self { size: Size::Large, ..self }
+        Self { name: format!("{}/{name}", kind.name()), kind, zero: None, orderless: None, build: Box::new(build) }
     }
 
     /// The same, and for that reason zero (or nothing at all) is the true answer.
@@ -174,11 +159,6 @@ impl Case {
         self.kind
     }
 
-    /// How long the oracle takes.
-    pub const fn size(&self) -> Size {
-        self.size
-    }
-
     /// Why no operand can be put in the wrong order, where none can.
     pub const fn orderless_reason(&self) -> Option<&'static str> {
         self.orderless
@@ -197,7 +177,7 @@ impl Case {
 
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Case").field("name", &self.name).field("size", &self.size).field("zero", &self.zero).finish_non_exhaustive()
+        f.debug_struct("Case").field("name", &self.name).field("zero", &self.zero).finish_non_exhaustive()
     }
 }
 
