@@ -26,13 +26,12 @@ impl Table for CodebookGemm {
 }
 
 const VARIANTS: [Variant<CodebookGemm>; 7] = [
+    codebook_gemm_joint::JOINT,
     codebook_gemm_runs_sm80::RUNS_SM80,
     codebook_gemm_runs::RUNS,
     codebook_gemm_segments::SEGMENTS,
     codebook_gemm_tile::SM90,
     codebook_gemm_tile::SM80,
-    // A candidate: those before it take all that it takes.
-    codebook_gemm_joint::JOINT,
     SIMT,
 ];
 

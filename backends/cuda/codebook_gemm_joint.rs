@@ -1,6 +1,6 @@
-//! One launch in place of the two of `segments_sm80`, for Hopper: a candidate, taken where it is named alone (`scripts/gpu/candidates.sh`).
+//! One launch in place of the two of `segments_sm80`, for Hopper, with the same bits.
 
-use super::codebook_gemm_launch::{GROUP, ROWS, THREADS, TileParams, read_early, tile_params, whole};
+use super::codebook_gemm_launch::{CLUSTER, GROUP, ROWS, THREADS, TileParams, read_early, tile_params, whole};
 use super::codebook_gemm_runs::LEAST_TOKENS;
 use super::codebook_gemm_segments::{self, Shares};
 use super::codebook_gemm_tile::{covers as covers_tiles, rank_of, width_of};
@@ -61,8 +61,8 @@ const WARPS: u64 = THREADS as u64 / 32;
 /// As in `kernels/codebook_gemm/joint.cuh`: groups of columns that a warp has in registers and in shared memory.
 const HELD: u64 = 6;
 const KEPT: u64 = 8;
-/// Pairs of a segment and a group that a block has room for, however they are split among two segments.
-const PAIRS: u64 = (HELD + KEPT) * (WARPS - 1);
+/// Pairs of a unit and a group that a block has room for, however they are split among two units, of which a warp has one.
+const PAIRS: u64 = (HELD + KEPT) * (WARPS - 1) + 1;
 /// In front of what is told lies the count.
 const COUNT_BYTES: u64 = 256;
 
@@ -80,6 +80,8 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
     if op.tokens < LEAST_TOKENS {
         return Err(format!("{} tokens: it is for {LEAST_TOKENS} or more", op.tokens));
     }
+    // One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
+    codebook_gemm_segments::beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
     covers_tiles(op, target, false)?;
     let [slice] = op.slices.as_slice() else {
         return Err(format!("{} slices: it takes one", op.slices.len()));
@@ -98,9 +100,9 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
     }
     // Blocks wait for each other: one a multiprocessor, so that all are there at once, and each has decoded all of its pairs before.
     let (units, groups) = (u64::from(target.units), slice.d_out / GROUP);
-    let pairs = (op.tokens.min(u64::from(op.adapters)) * groups).div_ceil(units.max(1));
+    let pairs = (codebook_gemm_segments::most_units(op) * groups).div_ceil(units.max(1));
     if units < SHARES || pairs > groups.min(PAIRS) {
-        return Err(format!("{pairs} pairs of an adapter and {GROUP} columns for each of {units} multiprocessors, or more than a segment has"));
+        return Err(format!("{pairs} pairs of an adapter's tokens and {GROUP} columns for each of {units} multiprocessors, more than it decodes ahead"));
     }
     let shared = shared_bytes();
     if shared > target.shared_bytes {
@@ -144,9 +146,9 @@ fn unit(dtype: DType) -> Unit {
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
-    let (op, units) = (&plan.op, u64::from(plan.target.units));
+    let (op, blocks) = (&plan.op, plan.target.units);
     let (Some(slice), Some(of)) = (op.slices.first(), args.slices.first()) else { return Ok(()) };
-    let tile = tile_params(op, args, slice, of, units as u32);
+    let tile = tile_params(op, args, slice, of, blocks);
     let room = |start, bytes| workspace.part(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
     let told = room(0, told_bytes(op))?;
     if !whole(&tile) || !tile.output.codes.is_multiple_of(16) || !tile.core.is_multiple_of(16) {
@@ -161,10 +163,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         counted: address(&told),
         each: Shares::of(op).each as u32,
         segments: op.tokens.min(u64::from(op.adapters)) as u32,
-        lanes: op.tokens.div_ceil(ROWS).min(units / SHARES) as u32,
+        lanes: op.tokens.div_ceil(ROWS).min(u64::from(blocks) / SHARES) as u32,
         unused: 0,
     };
-    let launch = Launch { shared_bytes: shared_bytes(), overlap: early, ..Launch::new(units as u32, THREADS) };
+    let launch = Launch { shared_bytes: shared_bytes(), overlap: early, ..Launch::new(blocks, THREADS) };
     plan.most_shared("codebook_gemm_joint")?;
     // SAFETY: the caller's promise; the workspace was zero at first, and the kernel leaves what the next launch expects; launches still under way write
     // nothing that it reads before it waits.
@@ -178,4 +180,23 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     }
     queue.leave_open(open);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(tokens: u64, adapters: u32) -> CodebookGemm {
+        CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [4096, 4096, RANK], adapters, CodeWidth::FourThree) }
+    }
+
+    #[test]
+    fn blocks_have_room_for_whatever_tokens_the_adapters_have() {
+        let takes = |tokens, adapters| covers(&op(tokens, adapters), &H200).is_ok();
+        assert!(takes(256, 100) && takes(4096, 16) && takes(1024, 87) && takes(129, 96));
+        assert!(!takes(512, 100) && !takes(256, 200), "more than is decoded ahead");
+        assert!(!takes(240, 32), "15 clusters, of which each has a place");
+    }
 }

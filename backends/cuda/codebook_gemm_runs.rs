@@ -4,7 +4,7 @@ use super::codebook_gemm::{FactorParams, adapter_of_token, factor, factor_header
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
 use super::params::params;
-use super::{Cuda, Queue};
+use super::{Cuda, Queue, codebook_gemm_segments};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -66,18 +66,21 @@ const fn columns(rank: u64, size: u64) -> u64 {
     if rank * size <= 32 { 4 } else { 2 }
 }
 
-fn covers(op: &CodebookGemm, _: &Target) -> std::result::Result<(), String> {
+fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let rank = rank_of(op);
     if !RANKS.contains(&rank) {
         return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));
     }
-    few_adapters(op)
+    few_adapters(op, target)
 }
 
 /// Whether tokens are many and adapters few, or why it is not worth it.
-pub(super) fn few_adapters(op: &CodebookGemm) -> std::result::Result<(), String> {
+pub(super) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
         return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
+    }
+    if codebook_gemm_segments::takes_few_adapters(op, target) {
+        return Err(format!("{} inputs, and outputs of no encoder: tokens of an adapter may lie anywhere", op.d_in));
     }
     Ok(())
 }

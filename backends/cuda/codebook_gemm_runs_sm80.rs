@@ -94,7 +94,7 @@ pub(super) fn rank_of(op: &CodebookGemm) -> u64 {
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
-    few_adapters(op)?;
+    few_adapters(op, target)?;
     if op.scaled_by == ScaledBy::Token {
         return Err("a scaling for each token: it folds an adapter's into the factors".into());
     }

@@ -15,7 +15,7 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{Factor, ScaledBy};
+use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(super) const SEGMENTS: Variant<CodebookGemm> = Variant {
@@ -71,6 +71,8 @@ const PARTS: u64 = 2;
 const RESIDENT: u64 = 2;
 /// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
 const CODES_BYTES: u64 = 47 << 10;
+/// Elements of an encoder's largest factor product, 4,096 × 1,024.
+const ENCODERS: u64 = 1 << 22;
 /// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
 pub(super) const SHARES: u64 = 8;
 
@@ -92,18 +94,34 @@ pub(super) fn projected_bytes(op: &CodebookGemm) -> u64 {
     op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
 }
 
+/// Whether clusters of `sm90`, that have 16 tokens each, take tokens of as few adapters, and with the same bits: it sums in the order of this variant unless there
+/// are many slices.
+fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
+    target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter
+}
+
+/// Whether so many tokens are done sooner than by tiles of 16 in clusters, of which up to `places` are as fast, or why not. Only here does the rule look at how many
+/// tokens there are: a row is to get the same whoever is beside it.
+pub(super) fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::result::Result<(), String> {
+    if op.adapters < MANY && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
+        return Err(format!("{} tokens over {} adapters, fewer than {MANY}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
+    }
+    Ok(())
+}
+
+/// Whether many tokens of few adapters are its own, which `runs_sm80` takes else. That wants the tokens of an adapter to be neighbours, as those of an encoder's
+/// sentences are; where they are not, as those of a decoder's batch, it takes up to eight times as long. An encoder's products are not as large.
+pub(super) fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
+    let large = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) > ENCODERS;
+    has_clusters(op, target) && op.slices.iter().all(large) && covers_tiles(op, target, false).is_ok()
+}
+
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    if op.tokens < LEAST_TOKENS || !ADAPTERS.contains(&op.adapters) {
+    let few = op.adapters < *ADAPTERS.start() && takes_few_adapters(op, target);
+    if op.tokens < LEAST_TOKENS || !(few || ADAPTERS.contains(&op.adapters)) {
         return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
     }
-    if op.adapters < MANY {
-        // Only here does the rule look at how many tokens there are: a row is to get the same whoever is beside it, and `sm90` sums in the order of this variant
-        // unless there are many slices.
-        let clusters = target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter;
-        if !clusters || op.tokens.div_ceil(ROWS) * CLUSTER <= u64::from(target.units) {
-            return Err(format!("{} tokens over {} adapters, fewer than {MANY}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
-        }
-    }
+    beats_clusters(op, target, u64::from(target.units) / CLUSTER)?;
     covers_tiles(op, target, false)?;
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
     let pairs = most_units(op).saturating_mul(groups);
@@ -123,8 +141,9 @@ fn most_segments(op: &CodebookGemm) -> u64 {
 }
 
 /// Units that there may be: up to `MOST` tokens of one adapter.
-fn most_units(op: &CodebookGemm) -> u64 {
-    most_segments(op) + op.tokens / MOST
+pub(super) fn most_units(op: &CodebookGemm) -> u64 {
+    let segments = most_segments(op);
+    segments + (op.tokens - segments) / MOST
 }
 
 /// Blocks of the second kernel for each slice, and groups of columns of one, at most: all multiprocessors are to have as many.

@@ -10,7 +10,6 @@
 //
 // Operands that do not start on 16 bytes are left to the kernels of segments.cu, which are in this unit too.
 
-#define WHOLE_SEGMENTS
 #include "codebook_gemm/segments.cu"
 #include "codebook_gemm/joint.cuh"
 

@@ -4,11 +4,7 @@
 
 #include "codebook_gemm/tile.cuh"
 
-#ifdef WHOLE_SEGMENTS
-constexpr u32 MOST = 1 << 30;    // tokens of a unit: all that an adapter has
-#else
 constexpr u32 MOST = 64;    // tokens of a unit, neighbours in the index's order
-#endif
 constexpr u32 MOST_PARTS = 2;    // of a block's piece, which is no longer than a unit
 
 // Neighbouring groups of columns of one unit.

@@ -248,17 +248,18 @@ fn segments() -> Vec<Case> {
     cases
 }
 
-/// Many tokens over many adapters, as few bits and columns as one launch takes: several tiles a block, shares of d_in that are not there, segments of more
-/// than 16 tokens, tokens without an adapter.
+/// Many tokens over many adapters, as few bits and columns as one launch takes: several tiles a block, shares of d_in that are not there, adapters of
+/// more than 16 tokens and of more than 64, tokens without an adapter.
 fn joint() -> Vec<Case> {
     let of = |dtype, tokens, dims, adapters| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, tokens, dims, adapters, CodeWidth::FourThree) };
-    let core = with_slice(of(DType::BF16, 150, [520, 256, 8], 40), |slice| slice.core = true);
+    let core = with_slice(of(DType::BF16, 250, [520, 256, 8], 40), |slice| slice.core = true);
     vec![
-        case("joint150", of(DType::F16, 150, [136, 128, 16], 40), Assignment::Mixed),
-        case("joint150_core", CodebookGemm { scaled_by: ScaledBy::Token, ..core }, Assignment::Mixed),
+        case("joint260", of(DType::F16, 260, [136, 128, 16], 40), Assignment::Mixed),
+        case("joint250_core", core, Assignment::Mixed),
+        case("joint150_scaled", CodebookGemm { scaled_by: ScaledBy::Token, ..of(DType::BF16, 150, [520, 256, 8], 100) }, Assignment::Mixed),
         case("joint600", of(DType::F16, 600, [72, 384, 16], 33), Assignment::Runs),
-        case("joint140_one", of(DType::BF16, 140, [264, 128, 16], 35), Assignment::One),
-        case("joint130_base", of(DType::F16, 130, [64, 128, 16], 35), Assignment::BaseOnly).zero("no token has an adapter: zeros are written"),
+        case("joint300_one", of(DType::BF16, 300, [264, 128, 16], 35), Assignment::One),
+        case("joint250_base", of(DType::F16, 250, [64, 128, 16], 35), Assignment::BaseOnly).zero("no token has an adapter: zeros are written"),
     ]
 }
 
