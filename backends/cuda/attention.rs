@@ -31,10 +31,9 @@ const VARIANTS: [Variant<Attention>; 12] = [
     attention_split_boxes::VARIANT,
     attention_split::VARIANT,
     // Sequences of their own lengths, of many queries.
+    attention_sm90_ragged::AHEAD,
     attention_sm90_ragged::VARIANT,
     attention_sm80::VARIANT,
-    // Not the first choice of anything: not timed.
-    attention_sm90_ragged::AHEAD,
     SIMT,
 ];
 
