@@ -20,6 +20,8 @@ mod mix;
 mod numbers;
 #[path = "contract/refusals.rs"]
 mod refusals;
+#[path = "contract/rows.rs"]
+mod rows;
 #[path = "contract/strides.rs"]
 mod strides;
 #[path = "contract/threads.rs"]
@@ -73,6 +75,7 @@ impl Visit for Collect {
             mix::tests(),
             numbers::tests(),
             refusals::tests(),
+            rows::tests(),
             strides::tests(),
             threads::tests(),
             time::tests(),

@@ -29,7 +29,7 @@ const LAUNCHES: u32 = 3;
 const WIDTH: CodeWidth = CodeWidth::FourThree;
 
 fn chained<B: Backend>(device: &Arc<B>) -> Result<()> {
-    for ([tokens, d], adapters, accumulate) in [([16, 2048], 1, true), ([16, 2048], 16, false), ([140, 4096], 40, false)] {
+    for ([tokens, d], adapters, accumulate) in [([16, 2048], 1, true), ([16, 2048], 16, false), ([140, 4096], 40, false), ([260, 4096], 40, false)] {
         let of = |wait| results(device, [tokens, d], adapters, accumulate, wait);
         let [waited_for, at_once] = [of(true)?, of(false)?];
         for (launch, (expected, found)) in waited_for.iter().zip(&at_once).enumerate() {

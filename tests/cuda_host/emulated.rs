@@ -47,8 +47,8 @@ const FEW_HOPPER: Kernels = Kernels {
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
             | codebook_gemm/segments150_even_fourthree_bf16 (segments_sm80, \
             | fused_mlp/tokens255_f16 (sm90, | fused_mlp/few_tokens17_f16 (sm90_stream, | fused_mlp/gated_few_tokens_deep_f16 (sm90_stream, \
-            | fused_mlp/padded_w_tokens70_f16 (sm90_ahead, | fused_mlp/ahead_tiles_f16 (sm90_ahead_any, \
-            | fused_mlp/gated_ahead_tiles_f16 (sm90_ahead_any, | linear/few_rows_parts_f16 (sm90_ahead, \
+            | fused_mlp/padded_w_tokens70_f16 (sm90_ahead, | fused_mlp/ahead_tiles_f16 (sm90_ahead, \
+            | fused_mlp/gated_ahead_tiles_f16 (sm90_ahead, | linear/few_rows_parts_f16 (sm90_ahead, \
             | linear/few_rows_tiles_f16 (sm90_ahead, \
             | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90_norm, \
             | linear/short_k_three_deltas384_f16 (sm90_stationary, | linear/short_k_at_once72_bf16 (sm90_short, | linear/few_rows2_f16 (sm90_stream, \
