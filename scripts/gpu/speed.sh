@@ -10,7 +10,7 @@ suite attention 180
 suite linear 90
 suite mlp 90
 suite adapters 120
-plan candidates 240 env OUT="$out/candidates" scripts/gpu/candidates.sh
+plan candidates 60 env OUT="$out/candidates" scripts/gpu/candidates.sh
 if [ -e "$MODEL/model.safetensors" ]; then
   # shellcheck disable=SC2086 # a file, or none
   plan embed 120 "$PROGRAMS/embed_speed" "$MODEL" "$ADAPTERS/A" cuda f16 ${PAIRS:-}
