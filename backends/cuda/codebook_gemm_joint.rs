@@ -1,7 +1,6 @@
 //! One launch in place of the two of `segments_sm80`, for Hopper, with the same bits.
 
 use super::codebook_gemm_launch::{CLUSTER, GROUP, ROWS, THREADS, TileParams, read_early, tile_params, whole};
-use super::codebook_gemm_runs::LEAST_TOKENS;
 use super::codebook_gemm_segments::{self, Shares};
 use super::codebook_gemm_tile::{covers as covers_tiles, rank_of, width_of};
 use super::jit::{Arch, Unit, source};
@@ -77,9 +76,7 @@ fn told_bytes(op: &CodebookGemm) -> u64 {
 }
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    if op.tokens < LEAST_TOKENS {
-        return Err(format!("{} tokens: it is for {LEAST_TOKENS} or more", op.tokens));
-    }
+    codebook_gemm_segments::takes_adapters(op, target)?;
     // One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
     codebook_gemm_segments::beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
     covers_tiles(op, target, false)?;
@@ -198,5 +195,10 @@ mod tests {
         assert!(takes(256, 100) && takes(4096, 16) && takes(1024, 87) && takes(129, 96));
         assert!(!takes(512, 100) && !takes(256, 200), "more than is decoded ahead");
         assert!(!takes(240, 32), "15 clusters, of which each has a place");
+        let encoder = |tokens| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [1536, 384, RANK], 24, CodeWidth::FourThree) };
+        assert!(
+            ![256, 1024, 16_384].iter().any(|&tokens| covers(&encoder(tokens), &H200).is_ok()),
+            "other bits than those of `runs_sm80`, which takes the rest"
+        );
     }
 }

@@ -116,11 +116,18 @@ pub(super) fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
     has_clusters(op, target) && op.slices.iter().all(large) && covers_tiles(op, target, false).is_ok()
 }
 
-fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+/// Whether tokens are many, and of so many adapters, or why it is not worth it. Few adapters have this variant and those of the same bits, or `runs_sm80`, whatever
+/// number of tokens there is.
+pub(super) fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let few = op.adapters < *ADAPTERS.start() && takes_few_adapters(op, target);
     if op.tokens < LEAST_TOKENS || !(few || ADAPTERS.contains(&op.adapters)) {
         return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
     }
+    Ok(())
+}
+
+fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    takes_adapters(op, target)?;
     beats_clusters(op, target, u64::from(target.units) / CLUSTER)?;
     covers_tiles(op, target, false)?;
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
