@@ -1,5 +1,6 @@
 //! One launch in place of the two of `segments_sm80`, for Hopper, with the same bits.
 
+use super::codebook_gemm_choice::{beats_clusters, takes_adapters};
 use super::codebook_gemm_launch::{CLUSTER, GROUP, ROWS, THREADS, TileParams, read_early, tile_params, whole};
 use super::codebook_gemm_segments::{self, Shares};
 use super::codebook_gemm_tile::{covers as covers_tiles, rank_of, width_of};
@@ -76,9 +77,9 @@ fn told_bytes(op: &CodebookGemm) -> u64 {
 }
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    codebook_gemm_segments::takes_adapters(op, target)?;
+    takes_adapters(op, target)?;
     // One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
-    codebook_gemm_segments::beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
+    beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
     covers_tiles(op, target, false)?;
     let [slice] = op.slices.as_slice() else {
         return Err(format!("{} slices: it takes one", op.slices.len()));

@@ -1,10 +1,11 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
 
 use super::codebook_gemm::{FactorParams, adapter_of_token, factor, factor_header, scaled_by_token};
+use super::codebook_gemm_choice::few_adapters;
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
 use super::params::params;
-use super::{Cuda, Queue, codebook_gemm_segments};
+use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -51,10 +52,6 @@ const RANKS: [u64; 3] = [8, 16, 32];
 const TOKENS: u64 = 64;
 const SHRINK_THREADS: u32 = 256;
 const EXPAND_THREADS: u32 = 96;
-/// The fewest tokens, and the most adapters: with more adapters a run is short, and each run decodes its columns anew. The rule does
-/// not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
-pub(super) const LEAST_TOKENS: u64 = 129;
-const MOST_ADAPTERS: u32 = 31;
 
 fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
@@ -72,17 +69,6 @@ fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String>
         return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));
     }
     few_adapters(op, target)
-}
-
-/// Whether tokens are many and adapters few, or why it is not worth it.
-pub(super) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
-        return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
-    }
-    if codebook_gemm_segments::takes_few_adapters(op, target) {
-        return Err(format!("{} inputs, and outputs of no encoder: tokens of an adapter may lie anywhere", op.d_in));
-    }
-    Ok(())
 }
 
 /// Whether kernels that wait themselves may start before the one before them has ended.

