@@ -48,11 +48,11 @@ fn imports_go_one_way() {
 #[test]
 fn kernels_include_downwards_and_no_system_header() {
     hold(imports::kernels);
-    assert_eq!(said(imports::kernels, "kernels/linear/sm80.cu", "#include <stdint.h>"), 1);
-    assert_eq!(said(imports::kernels, "kernels/linear/sm80.cu", "#include \"tile/gemm.cuh\"\n#include \"ptx/mma.cuh\""), 0);
-    assert_eq!(said(imports::kernels, "kernels/linear/sm80.cu", "#include \"attention/mask.cuh\""), 1);
-    assert_eq!(said(imports::kernels, "kernels/tile/gemm.cuh", "#include \"../linear/shape.cuh\""), 1);
-    assert_eq!(said(imports::kernels, "kernels/ptx/mma.cuh", "#  include \"tile/gemm.cuh\""), 1);
+    assert_eq!(said(imports::kernels, "kernels/gemm/sm80/tile.cu", "#include <stdint.h>"), 1);
+    assert_eq!(said(imports::kernels, "kernels/gemm/sm80/tile.cu", "#include \"gemm/gemm.cuh\"\n#include \"ptx/mma.cuh\""), 0);
+    assert_eq!(said(imports::kernels, "kernels/gemm/sm80/tile.cu", "#include \"attention/mask.cuh\""), 1);
+    assert_eq!(said(imports::kernels, "kernels/gemm/gemm.cuh", "#include \"../linear/shape.cuh\""), 1);
+    assert_eq!(said(imports::kernels, "kernels/ptx/mma.cuh", "#  include \"gemm/gemm.cuh\""), 1);
 }
 
 #[test]

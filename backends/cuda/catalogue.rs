@@ -1,7 +1,7 @@
 //! Every variant there is: for listings, for compiling ahead, and for checks without a GPU.
 
-use super::jit::{Arch, Unit};
-use super::kernel::{RunsOn, Table, TensorCores, Variant};
+use crate::backends::cuda::jit::{Arch, Unit};
+use crate::backends::cuda::variant::{RunsOn, Table, TensorCores, Variant};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 
 /// A variant of an operation.
@@ -40,8 +40,8 @@ pub fn catalogue() -> Vec<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jit::Arch;
-    use super::super::kernel::RunsOn;
+    use crate::backends::cuda::jit::unit::Arch;
+    use crate::backends::cuda::variant::RunsOn;
 
     #[test]
     fn sources_run_where_they_say() {

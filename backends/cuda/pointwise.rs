@@ -1,11 +1,11 @@
 //! The small operations of a layer on CUDA.
 
-use super::jit::{Arch, Unit, source};
-use super::kernel::{Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
-use super::linear::activation_code;
-use super::open::{Appended, Open, Pool};
-use super::params::params;
-use super::{Cuda, Queue};
+use crate::backends::cuda::gemm::activation::activation_code;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::pdl::{Appended, Open, Pool};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -65,12 +65,12 @@ fn unit(dtype: DType) -> Unit {
         source: source!("pointwise/simt.cu"),
         headers: vec![
             ("pointwise/params.cuh", PointwiseParams::cuda()),
-            ("pointwise/kind.cuh", include_str!("../../kernels/pointwise/kind.cuh").into()),
-            ("pointwise/append.cuh", include_str!("../../kernels/pointwise/append.cuh").into()),
-            ("pointwise/norm.cuh", include_str!("../../kernels/pointwise/norm.cuh").into()),
-            ("pointwise/lines.cuh", include_str!("../../kernels/pointwise/lines.cuh").into()),
-            ("pointwise/rope.cuh", include_str!("../../kernels/pointwise/rope.cuh").into()),
-            ("pointwise/wide.cuh", include_str!("../../kernels/pointwise/wide.cuh").into()),
+            ("pointwise/kind.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/kind.cuh")).into()),
+            ("pointwise/append.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/append.cuh")).into()),
+            ("pointwise/norm.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/norm.cuh")).into()),
+            ("pointwise/lines.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/lines.cuh")).into()),
+            ("pointwise/rope.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/rope.cuh")).into()),
+            ("pointwise/wide.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/wide.cuh")).into()),
         ],
         defines: vec![("ELEMENT", dtype.name().into())],
         entries: &ENTRIES,

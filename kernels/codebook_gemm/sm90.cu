@@ -10,7 +10,7 @@
 
 #define BULK
 
-#include "codebook_gemm/line.cuh"
+#include "codebook_gemm/balanced.cuh"
 #include "ptx/cluster.cuh"
 
 // Blocks of a cluster where there are many slices.

@@ -2,7 +2,7 @@
 // kernel's name is how many bytes it moves at once.
 #pragma once
 
-#include "tile/mma_gemm.cuh"
+#include "gemm/sm80/tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) mlp_mma_4(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];

@@ -5,7 +5,7 @@
 // d_ff the sums of `mlp_down` wait in `partial` [rows, d_out] f32.
 
 #include "tile/activation.cuh"
-#include "tile/gemm.cuh"
+#include "gemm/gemm.cuh"
 #include "fused_mlp/params.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) mlp_up(const FusedMlpParams p) {

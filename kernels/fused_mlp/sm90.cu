@@ -1,7 +1,7 @@
 // Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual and its gated form on the tensor cores of Hopper, f16 and bf16, chunk of tokens by
 // chunk as in sm80.cu. Operands that TMA cannot read go to the kernels for Ampere.
 
-#include "tile/wgmma_tiles.cuh"
+#include "gemm/sm90/tiles.cuh"
 #include "fused_mlp/mma.cuh"
 #include "tile/repack_operands.cuh"
 

@@ -1,7 +1,7 @@
 // Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual, gated or not, for 65 to 128 tokens on Hopper, f16 and bf16: two launches, a tile of outputs a block.
 // Each asks for as much of its weights as fits before the launch before has ended. Where an operand starts at an odd place, the kernels for Ampere take over.
 
-#include "tile/wgmma_ahead.cuh"
+#include "gemm/sm90/skinny_tile.cuh"
 #include "fused_mlp/mma.cuh"
 #include "tile/repack_operands.cuh"
 

@@ -2,8 +2,8 @@
 // its weight once. The second asks for its first stages of W2 on every multiprocessor where the first has ended, before the intermediate is
 // there. Where an operand starts at an odd place, the kernels for Ampere take over.
 
-#include "tile/stream_gemm.cuh"
-#include "tile/stream_params.cuh"
+#include "gemm/sm90/skinny.cuh"
+#include "gemm/skinny_params.cuh"
 #include "fused_mlp/mma.cuh"
 #include "tile/repack_operands.cuh"
 

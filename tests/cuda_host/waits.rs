@@ -1,6 +1,6 @@
 //! Machine code of kernels that may start before the launch before has ended: where they wait for it.
 
-/// How the names of those kernels begin that read something before, of which the host knows what may still be written (`open.rs`), or that only copies
+/// How the names of those kernels begin that read something before, of which the host knows what may still be written (`pdl.rs`), or that only copies
 /// write it; and of those that are never started early.
 const EARLY: [&str; 4] = ["codebook_gemm_", "attention_split_boxes", "pointwise_append", "linear_stream_adapted"];
 /// Instructions that reach device memory, and no other.

@@ -1,0 +1,111 @@
+//! Block-sparse `attention` by a map of the blocks: their lists, made on the device before each launch.
+
+use std::borrow::Cow;
+
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
+use crate::device::Slice;
+use crate::error::{Error, Result};
+use crate::ops::attention::{AttentionIndex, Form};
+use crate::ops::index::{BlockMask, HostIndex, Index, MapShape};
+use crate::ops::{Attention, AttentionArgs};
+
+params! {
+    /// Where the map lies, and where its lists go.
+    ListParams {
+        map: [const u8],
+        /// As the words of a block mask with room for every block.
+        words: [i32],
+        q_blocks: u32,
+        kv_blocks: u32,
+        patterns: u32,
+        capacity: u32,
+    }
+}
+
+/// The kernel that lists.
+pub(crate) const ENTRY: &str = "attention_lists";
+/// Warps of a block, each with a row of the map, in `kernels/attention/block_lists.cuh`.
+const ROWS: u64 = 8;
+/// Its shared memory: two counts a warp.
+const SCRATCH: u32 = ROWS as u32 * 2 * 4;
+
+pub(crate) fn headers() -> [(&'static str, String); 2] {
+    [
+        ("attention/block_lists.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/block_lists.cuh")).into()),
+        ("attention/list_params.cuh", ListParams::cuda()),
+    ]
+}
+
+/// The operation that the other kernels run: with lists in place of a map.
+pub(crate) fn listed(op: &Attention) -> Cow<'_, Attention> {
+    match op.form {
+        Form::BlockMap(shape) => Cow::Owned(Attention { form: Form::Blocks(shape.lists()), ..op.clone() }),
+        _ => Cow::Borrowed(op),
+    }
+}
+
+/// Bytes of the lists, at the start of the workspace; what follows starts as one of its own does.
+fn bytes(shape: &MapShape) -> u64 {
+    (BlockMask::capacity(&shape.lists()) * 4).next_multiple_of(256)
+}
+
+/// Bytes of the workspace of a variant that takes `own` for the listed operation.
+pub(crate) fn workspace(op: &Attention, own: impl FnOnce(&Attention) -> u64) -> u64 {
+    let lists = if let Form::BlockMap(shape) = op.form { bytes(&shape) } else { 0 };
+    lists + own(&listed(op))
+}
+
+/// A variant's launch of the operation that it is given: one without a map.
+type Run = unsafe fn(&mut Queue, &Plan<Attention>, &Attention, &Slice<Cuda>, &AttentionArgs<Cuda>) -> Result<()>;
+
+/// Launches what makes the lists, where there is a map, and then `run`.
+///
+/// # Safety
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan's module has the kernel.
+pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, all: &Slice<Cuda>, args: &AttentionArgs<Cuda>, run: Run) -> Result<()> {
+    let (Form::BlockMap(shape), AttentionIndex::BlockMap(map)) = (plan.op.form, &args.index) else {
+        // SAFETY: the caller's promise.
+        return unsafe { run(queue, plan, &plan.op, all, args) };
+    };
+    let room = bytes(&shape);
+    let part = |at: u64, bytes: Option<u64>| {
+        bytes.and_then(|bytes| all.part(at, bytes)).ok_or_else(|| Error::invalid("workspace", format!("{room} bytes and more"), all.len))
+    };
+    let (words, rest) = (part(0, Some(room))?, part(room, all.len.checked_sub(room))?);
+    let lists = shape.lists();
+    let params = ListParams {
+        map: address(map.slice()),
+        words: address(&words),
+        q_blocks: shape.q_blocks,
+        kv_blocks: shape.kv_blocks,
+        patterns: shape.patterns,
+        capacity: lists.capacity,
+    };
+    // It waits for the launch before, and reads nothing until then.
+    let overlap = plan.target.arch.0 >= 90;
+    let grid = blocks(u64::from(shape.patterns) * u64::from(shape.q_blocks).div_ceil(ROWS));
+    let args = AttentionArgs { index: AttentionIndex::Blocks(Index::over(lists, words)), ..args.clone() };
+    // SAFETY: the caller's promise; the lists have a part of the workspace for themselves.
+    unsafe {
+        plan.launch(queue, ENTRY, &Launch { shared_bytes: SCRATCH, overlap, ..Launch::new(grid, ROWS as u32 * 32) }, &params)?;
+        run(queue, plan, &listed(&plan.op), &rest, &args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+
+    #[test]
+    fn lists_come_before_what_a_variant_wants_itself() {
+        let shape = MapShape { block: 128, q_blocks: 64, kv_blocks: 64, patterns: 32 };
+        let dense = Attention::dense(DType::F16, 1, [32, 32], [8192, 8192], 128);
+        let op = Attention { form: Form::BlockMap(shape), ..dense.clone() };
+        assert!(matches!(listed(&op).form, Form::Blocks(lists) if lists.capacity == 1 << 17));
+        assert_eq!(workspace(&op, |_| 512), (4 * (32 * 65 + (2 << 17)) as u64).next_multiple_of(256) + 512);
+        assert_eq!((workspace(&dense, |_| 512), listed(&dense).form), (512, Form::Dense));
+    }
+}

@@ -1,0 +1,38 @@
+//! `attention` on CUDA: its variants, best first.
+
+pub(crate) mod block_lists;
+pub(crate) mod block_pairs;
+pub(crate) mod params;
+pub(crate) mod repack;
+pub(crate) mod simt;
+pub(crate) mod simt_tile;
+pub(crate) mod sm80;
+pub(crate) mod sm90;
+
+use simt::SIMT;
+
+use crate::backends::cuda::variant::{Table, Variant, names};
+use crate::ops::Attention;
+
+impl Table for Attention {
+    const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
+    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+}
+
+const VARIANTS: [Variant<Attention>; 12] = [
+    // The block-sparse form alone.
+    sm90::block_sparse::VARIANT,
+    // Rows that do not start on multiples of 16 bytes.
+    sm90::unaligned::VARIANT,
+    sm90::small_head::VARIANT,
+    sm90::intra_split::VARIANT,
+    sm90::VARIANT,
+    sm80::varlen_short::VARIANT,
+    sm90::decode::VARIANT,
+    sm80::decode::VARIANT,
+    // Sequences of their own lengths, of many queries.
+    sm90::varlen::AHEAD,
+    sm90::varlen::VARIANT,
+    sm80::VARIANT,
+    SIMT,
+];

@@ -1,0 +1,226 @@
+//! Operands of `attention` whose rows do not start where a kernel can read them, copied into the workspace to where they do.
+
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::attention::Strides;
+use crate::ops::{Attention, AttentionArgs};
+
+params! {
+    /// An operand to copy: no rows where it stays where it is. Strides in elements.
+    RowsParams {
+        from: [const element],
+        end: [const element],
+        to: [element],
+        /// Of all sequences, tokens and heads: `inner` after one another, `middle` times, and that again and again.
+        rows: u64,
+        inner: u64,
+        middle: u64,
+        inner_stride: u64,
+        middle_stride: u64,
+        outer_stride: u64,
+    }
+}
+
+params! {
+    /// Of the kernel that copies.
+    RepackParams {
+        q: RowsParams,
+        k: RowsParams,
+        v: RowsParams,
+        head_dim: u64,
+        to_stride: u64,
+    }
+}
+
+/// The kernel that copies: its name, and what it includes.
+pub(crate) const ENTRY: &str = "attention_repack";
+
+pub(crate) fn headers() -> [(&'static str, String); 3] {
+    [
+        ("attention/repack.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/repack.cuh")).into()),
+        ("attention/rows_params.cuh", RowsParams::cuda()),
+        ("attention/repack_params.cuh", RepackParams::cuda()),
+    ]
+}
+
+/// Threads of a block, and elements that each writes at a time, in `kernels/tile/repack.cuh`.
+const THREADS: u64 = 256;
+const WIDTH: u64 = 8;
+/// Blocks that a multiprocessor has of an operand at most: they stay, and walk over the rows.
+const BLOCKS: u64 = 8;
+
+/// Where the elements of q, k or v lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub(crate) batch: u64,
+    pub(crate) tokens: u64,
+    pub(crate) heads: u64,
+    pub(crate) strides: Strides,
+}
+
+impl Rows {
+    /// Of q, k and v.
+    pub(crate) fn of(op: &Attention) -> [Self; 3] {
+        let rows = |(batch, tokens), heads, strides| Self { batch, tokens, heads, strides };
+        [rows(op.q_extent(), op.heads, op.q), rows(op.kv_extent(), op.kv_heads, op.k), rows(op.kv_extent(), op.kv_heads, op.v)]
+    }
+
+    /// Whether rows lie multiples of 16 bytes apart.
+    pub(crate) fn aligned(&self, dtype: DType) -> bool {
+        let Strides { batch, token, head } = self.strides;
+        let free = |count: u64, stride: u64| count <= 1 || (stride * dtype.size()).is_multiple_of(16);
+        free(self.batch, batch) && free(self.tokens, token) && free(self.heads, head)
+    }
+
+    /// Whether a token's heads lie further apart than a head's tokens.
+    const fn heads_outside(&self) -> bool {
+        self.strides.head > self.strides.token
+    }
+
+    /// The axes of a copy, in its order, `(count, stride)` each: those that lie end to end as one.
+    fn axes(&self) -> [(u64, u64); 3] {
+        let Strides { batch, token, head } = self.strides;
+        let (tokens, heads) = ((self.tokens, token), (self.heads, head));
+        let (mut inner, mut middle) = if self.heads_outside() { (tokens, heads) } else { (heads, tokens) };
+        let joins = |inner: (u64, u64), outer: (u64, u64)| outer.0 == 1 || outer.1 == inner.0 * inner.1;
+        let mut outer = (self.batch, batch);
+        if joins(inner, middle) {
+            (inner.0, middle) = (inner.0 * middle.0, (1, 0));
+            if joins(inner, outer) {
+                (inner.0, outer) = (inner.0 * outer.0, (1, 0));
+            }
+        }
+        [inner, middle, outer]
+    }
+
+    fn count(&self) -> u64 {
+        self.batch.saturating_mul(self.tokens).saturating_mul(self.heads)
+    }
+
+    /// Elements from the first to one past the last.
+    pub(crate) fn span(&self, head_dim: u64) -> u64 {
+        let last = |count: u64, stride| count.saturating_sub(1) * stride;
+        if self.count() == 0 {
+            0
+        } else {
+            last(self.batch, self.strides.batch) + last(self.tokens, self.strides.token) + last(self.heads, self.strides.head) + head_dim
+        }
+    }
+}
+
+/// Which operands of an operation are copied.
+#[derive(Clone, Debug)]
+pub(crate) struct Repack {
+    rows: [Rows; 3],
+    copied: [bool; 3],
+    head_dim: u64,
+    /// Bytes of an element.
+    size: u64,
+}
+
+impl Repack {
+    /// Copies of the operands that `readable` refuses.
+    pub(crate) fn of(op: &Attention, readable: impl Fn(&Rows) -> bool) -> Self {
+        let rows = Rows::of(op);
+        Self { rows, copied: rows.each_ref().map(|rows| !readable(rows)), head_dim: op.head_dim, size: op.dtype.size() }
+    }
+
+    /// Elements of a row of a copy.
+    fn stride(&self) -> u64 {
+        self.head_dim.next_multiple_of(WIDTH)
+    }
+
+    /// Bytes of each copy, multiples of 16.
+    fn parts(&self) -> [u64; 3] {
+        [0, 1, 2].map(|i: usize| if self.copied[i] { self.rows[i].count().saturating_mul(self.stride() * self.size) } else { 0 })
+    }
+
+    /// Bytes of all copies.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts().into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The operation on the copies: padded rows end to end, in the order in which they were.
+    pub(crate) fn reads(&self, op: &Attention) -> Attention {
+        let strides = |i: usize| match self.copied[i] {
+            true if self.rows[i].heads_outside() => Strides::bhsd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
+            true => Strides::bshd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
+            false => self.rows[i].strides,
+        };
+        Attention { q: strides(0), k: strides(1), v: strides(2), ..op.clone() }
+    }
+
+    /// Puts the copying into the queue, if there is any, and says where q, k and v then start. The plan's module has [`ENTRY`].
+    ///
+    /// # Safety
+    /// As [`Plan::launch`]; `workspace` starts on a multiple of 16 bytes.
+    pub(crate) unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<[u64; 3]> {
+        let mut starts = [&args.q, &args.k, &args.v].map(address);
+        if self.bytes() == 0 {
+            return Ok(starts);
+        }
+        if workspace.len < self.bytes() {
+            return Err(Error::invalid("workspace", format!("at least {} bytes", self.bytes()), workspace.len));
+        }
+        let (mut to, parts, mut most) = (address(workspace), self.parts(), 0);
+        let params = [0, 1, 2].map(|i: usize| {
+            let rows = &self.rows[i];
+            let (from, count) = (starts[i], if self.copied[i] { rows.count() } else { 0 });
+            let [inner, middle, outer] = rows.axes();
+            let params = RowsParams {
+                from,
+                end: from + rows.span(self.head_dim) * self.size,
+                to,
+                rows: count,
+                inner: inner.0,
+                middle: middle.0,
+                inner_stride: inner.1,
+                middle_stride: middle.1,
+                outer_stride: outer.1,
+            };
+            if self.copied[i] {
+                starts[i] = to;
+                to += parts[i];
+                most = most.max(count * self.stride() / WIDTH);
+            }
+            params
+        });
+        let [q, k, v] = params;
+        let params = RepackParams { q, k, v, head_dim: self.head_dim, to_stride: self.stride() };
+        let launch = Launch { grid: [blocks(most.div_ceil(THREADS).min(BLOCKS * u64::from(plan.target.units))), 3, 1], ..Launch::new(1, THREADS as u32) };
+        // SAFETY: the caller's promise; the workspace holds the copies.
+        unsafe { plan.launch(queue, ENTRY, &launch, &params)? };
+        Ok(starts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_that_lie_end_to_end_are_one() {
+        let rows = |strides| Rows { batch: 2, tokens: 5, heads: 3, strides };
+        assert_eq!(rows(Strides::bshd(5, 3, 107)).axes(), [(30, 107), (1, 0), (1, 0)]);
+        assert_eq!(rows(Strides::bhsd(5, 3, 107)).axes(), [(30, 107), (1, 0), (1, 0)]);
+        let packed = Strides { batch: 2000, token: 330, head: 107 };
+        assert_eq!(rows(packed).axes(), [(3, 107), (5, 330), (2, 2000)]);
+        let apart = Strides { batch: 2000, token: 321, head: 107 };
+        assert_eq!(rows(apart).axes(), [(15, 107), (1, 0), (2, 2000)]);
+    }
+
+    #[test]
+    fn copies_lie_one_after_the_other_in_padded_rows() {
+        let op = Attention::dense(DType::F16, 2, [4, 2], [65, 130], 107);
+        let repack = Repack::of(&op, |rows| rows.heads == 4);
+        assert_eq!(repack.parts(), [0, 2 * 130 * 2 * 112 * 2, 2 * 130 * 2 * 112 * 2]);
+        let read = repack.reads(&op);
+        assert_eq!((read.q, read.k, read.head_dim), (op.q, Strides::bshd(130, 2, 112), 107));
+        assert_eq!(repack.rows.map(|rows| rows.span(107)), [2 * 65 * 4 * 107, 2 * 130 * 2 * 107, 2 * 130 * 2 * 107]);
+        assert_eq!(Repack::of(&op, |_| true).bytes(), 0);
+    }
+}

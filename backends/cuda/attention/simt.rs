@@ -1,0 +1,64 @@
+//! `attention` on plain CUDA cores: every form, dtype and stride.
+
+use super::block_lists as lists;
+use super::params::{headers, parameters};
+use super::simt_tile::{self, HELD, ROWS, THREADS, held, numbers};
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, TensorCores, Variant, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::attention::Form;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const SIMT: Variant<Attention> = Variant {
+    name: "simt",
+    label: "attention/simt",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::Without("it serves f32 and every stride; the tensor cores round f32 to 11 bits"),
+    covers: |_, _| Ok(()),
+    unit: |op, _| unit(op.dtype, held(op.head_dim)),
+    units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim))).collect(),
+    workspace: |op, _| lists::workspace(op, |_| 0),
+    launch,
+};
+
+fn shared_bytes(held: u64) -> u32 {
+    (numbers(held) * 4) as u32
+}
+
+fn unit(dtype: DType, held: u64) -> Unit {
+    let mut headers = headers();
+    headers.extend(lists::headers());
+    headers.push(simt_tile::header());
+    Unit {
+        name: format!("attention/simt {dtype} head_dim {held}"),
+        source: source!("attention/simt.cu"),
+        headers,
+        defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
+        entries: &["attention_simt", lists::ENTRY],
+        shared_bytes: shared_bytes(held),
+    }
+}
+
+/// Heads that are rows of one tile: those that share keys, unless each has a pattern of its own.
+fn pack(op: &Attention) -> u64 {
+    match op.form {
+        Form::Blocks(shape) if shape.patterns != 1 => 1,
+        _ => op.heads / op.kv_heads,
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let pack = pack(op);
+    let work = op.batch * (op.heads / pack) * (op.q_len * pack).div_ceil(ROWS);
+    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), THREADS) };
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, "attention_simt", &launch, &parameters(op, args, pack)) }
+}

@@ -1,0 +1,231 @@
+//! `attention` of few queries over long caches: the keys split over blocks, joined in the same launch.
+
+use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
+use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "split",
+    label: "attention/split",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, target| Tile::of(op, target).unit(op.dtype),
+    units,
+    workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
+    launch,
+};
+
+params! {
+    /// What every variant takes, and the workspace.
+    SplitParams {
+        common: AttentionParams,
+        /// Two parts a block.
+        parts: [f32],
+        /// Of each block: blocks that have left their part of the sequence that starts in its stretch. All zero between launches.
+        arrivals: [u32],
+    }
+}
+
+/// Rows of a tile, and elements after a row in shared memory, in `kernels/attention/sm80/decode.cuh`.
+const ROWS: u64 = 16;
+const PADDING: u64 = 8;
+/// Steps on the line of all steps, that it is counted in 32 bits.
+const LONGEST: u64 = 1 << 30;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    /// Elements of a head, padded.
+    held: u64,
+    /// Keys of a step of a warp.
+    keys: u64,
+    warps: u64,
+    /// Steps of a warp that are in shared memory, or under way to it.
+    stages: u64,
+}
+
+impl Tile {
+    fn of(op: &Attention, target: &Target) -> Self {
+        let tile = Self::exactly(sm80::held(op.head_dim), target.arch);
+        // Two stages are under way while one is used; where a multiprocessor has several sequences and heads to itself, less is faster.
+        let alone = rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units);
+        if alone { tile.shallow() } else { tile }
+    }
+
+    /// The deepest ring that fits: one block a multiprocessor leaves fewer parts to join than two.
+    fn exactly(held: u64, arch: Arch) -> Self {
+        let keys = if held <= 64 { 32 } else { 16 };
+        let room = u64::from(arch.shared_bytes().unwrap_or(99 << 10));
+        let choice = |(warps, stages)| Self { held, keys, warps, stages };
+        let fits = |tile: &Self| u64::from(tile.shared_bytes()) + tile.static_bytes() <= room;
+        [(8, 3), (8, 2), (4, 3), (4, 2), (2, 3)].map(choice).into_iter().find(fits).unwrap_or(choice((2, 2)))
+    }
+
+    fn shallow(self) -> Self {
+        Self { stages: 2, ..self }
+    }
+
+    fn shared_bytes(self) -> u32 {
+        let pitch = self.held + PADDING;
+        // Rows of Q of one item more than the copies may run ahead.
+        ((self.warps * self.stages * 2 * self.keys + (self.stages + 1) * ROWS) * pitch * 2) as u32
+    }
+
+    /// Shared memory that the kernel declares itself: maxima and sums, and a word.
+    fn static_bytes(self) -> u64 {
+        self.warps * ROWS * 8 + 16
+    }
+
+    /// Keys of a step of a block.
+    fn step(self) -> u64 {
+        self.warps * self.keys
+    }
+
+    fn unit(self, dtype: DType) -> Unit {
+        let mut headers = headers();
+        headers.push(("attention/decode_line.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/decode_line.cuh")).into()));
+        headers.push(("attention/sm80/decode.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/decode.cuh")).into()));
+        headers.push(("attention/decode_params.cuh", SplitParams::cuda()));
+        let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(80));
+        for (name, value) in
+            [("SPLIT_KEYS", self.keys), ("SPLIT_WARPS", self.warps), ("SPLIT_STAGES", self.stages), ("SPLIT_SHARED_BYTES", self.shared_bytes().into())]
+        {
+            defines.push((name, value.to_string()));
+        }
+        Unit {
+            name: format!("attention/split {dtype} head_dim {} stages {}", self.held, self.stages),
+            source: source!("attention/sm80/decode.cu"),
+            headers,
+            defines,
+            entries: &["attention_split", "attention_split_narrow"],
+            shared_bytes: self.shared_bytes(),
+        }
+    }
+}
+
+/// The blocks of a launch: each of `blocks` stretches of keys has one for every tile of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grid {
+    blocks: u64,
+    tiles: u64,
+}
+
+impl Grid {
+    /// As many blocks as run at once. Lengths are read on the device, so that the grid does not depend on them.
+    fn of(op: &Attention, target: &Target) -> Self {
+        let tiles = tiles(op);
+        Self { blocks: (u64::from(target.units) / tiles).max(1), tiles }
+    }
+
+    /// Parts first: they have to lie on multiples of 16 bytes.
+    fn parts_bytes(self, tile: Tile) -> u64 {
+        self.blocks * self.tiles * 2 * ROWS * (tile.held + 2) * 4
+    }
+
+    fn workspace(self, tile: Tile) -> u64 {
+        self.parts_bytes(tile) + self.blocks * self.tiles * 4
+    }
+}
+
+fn units(arch: Arch) -> Vec<Unit> {
+    let both = |held| {
+        let deep = Tile::exactly(held, arch);
+        std::iter::once(deep).chain((deep.stages != 2).then_some(deep.shallow()))
+    };
+    sm80::HELD.iter().copied().flat_map(both).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
+}
+
+/// Rows of a sequence and of the heads that share its keys.
+fn rows(op: &Attention) -> u64 {
+    op.q_len.saturating_mul(op.heads / op.kv_heads)
+}
+
+fn tiles(op: &Attention) -> u64 {
+    rows(op).div_ceil(ROWS).max(1)
+}
+
+fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::covers(op, target)?;
+    if op.form.is_sparse() {
+        return Err("it does not run the block-sparse form".into());
+    }
+    if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {
+        return Err("there is nothing to split".into());
+    }
+    let rows = rows(op);
+    let blocks = op.batch * op.kv_heads;
+    if rows > 4 * ROWS || (rows > ROWS && blocks >= u64::from(target.units)) {
+        return Err(format!("{rows} rows share keys: the blocks of whole sequences fill the GPU"));
+    }
+    let steps = blocks.saturating_mul(op.kv_len.div_ceil(Tile::of(op, target).step()));
+    if steps > LONGEST {
+        return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
+    }
+    Ok(())
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let (tile, grid) = (Tile::of(op, &plan.target), Grid::of(op, &plan.target));
+    let mut common = parameters(op, args, op.heads / op.kv_heads);
+    common.tiles = grid.tiles as u32;
+    let entry = if sm80::aligned(op, &common) { "attention_split" } else { "attention_split_narrow" };
+    let parts = address(workspace);
+    let params = SplitParams { common, parts, arrivals: parts + grid.parts_bytes(tile) };
+    // It waits for the launch before, and reads nothing until then.
+    let overlap = plan.target.arch.0 >= 90;
+    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new((grid.blocks * grid.tiles) as u32, (tile.warps * 32) as u32) };
+    // SAFETY: the caller's promise; the workspace is as large as `Grid::workspace` says, and its counters are zero.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_fits_every_chip() {
+        for (arch, held) in Arch::CHECKED.into_iter().flat_map(|arch| sm80::HELD.map(|held| (arch, held))) {
+            let tile = Tile::exactly(held, arch);
+            assert!(u64::from(tile.shared_bytes()) + tile.static_bytes() <= u64::from(arch.shared_bytes().unwrap_or(0)), "{arch} {tile:?}");
+        }
+        assert_eq!(Tile::exactly(128, Arch(90)), Tile { held: 128, keys: 16, warps: 8, stages: 3 });
+    }
+
+    #[test]
+    fn many_heads_with_keys_of_their_own_take_two_stages() {
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let stages = |batch, heads| Tile::of(&Attention::dense(DType::F16, batch, heads, [1, 4096], 128), &target).stages;
+        assert_eq!([stages(16, [32, 32]), stages(1, [32, 32]), stages(64, [32, 8])], [2, 3, 3]);
+        let compiled = units(Arch(90));
+        assert!([2, 3].iter().all(|stages| compiled.iter().any(|unit| unit.name == format!("attention/split f16 head_dim 128 stages {stages}"))));
+    }
+
+    #[test]
+    fn the_grid_fills_the_chip_whatever_the_batch() {
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let op = |batch, heads, q_len| Attention::dense(DType::F16, batch, heads, [q_len, 4096], 128);
+        assert_eq!(Grid::of(&op(1, [32, 32], 1), &target), Grid { blocks: 132, tiles: 1 });
+        assert_eq!(Grid::of(&op(64, [32, 8], 1), &target), Grid { blocks: 132, tiles: 1 });
+        assert_eq!(Grid::of(&op(1, [48, 2], 1), &target), Grid { blocks: 66, tiles: 2 });
+        assert_eq!(Grid::of(&op(1, [8, 1], 8), &target), Grid { blocks: 33, tiles: 4 });
+    }
+
+    #[test]
+    fn long_prompts_are_left_to_others() {
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let op = |batch, heads, q_len| Attention::dense(DType::F16, batch, heads, [q_len, 4096], 128);
+        assert_eq!(covers(&op(16, [32, 8], 1), &target), Ok(()));
+        assert_eq!(covers(&op(1, [32, 8], 16), &target), Ok(()));
+        assert!(covers(&op(64, [32, 8], 16), &target).is_err());
+        assert!(covers(&op(1, [32, 32], 65), &target).is_err());
+    }
+}

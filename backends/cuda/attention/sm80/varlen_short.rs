@@ -1,0 +1,191 @@
+//! `attention` of many short sequences end to end: what a text encoder asks for.
+
+use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
+use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::attention::Form;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "short",
+    label: "attention/short",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, _| Tile::of(op).unit(op.dtype),
+    units,
+    workspace: |_, _| 0,
+    launch,
+};
+
+params! {
+    /// What every variant takes, and the number of tiles.
+    ShortParams {
+        common: AttentionParams,
+        work: u32,
+        /// Tiles side by side on the rows of a sequence: each has some of the heads.
+        groups: u32,
+    }
+}
+
+/// Head dimensions that a kernel is compiled for.
+const HELD: [u64; 2] = [32, 64];
+/// Queries, and at most as many keys of a step, in `kernels/attention/sm80/varlen_short.cuh`.
+const ROWS: u64 = 128;
+/// Warps that multiply; one more copies.
+const WARPS: u64 = 4;
+/// Elements after a row in shared memory.
+const PADDING: u64 = 8;
+/// Of longer sequences blocks of all keys would be better, and more rows a warp.
+const LONGEST: u64 = 512;
+/// Heads of a tile where most sequences are short enough for two heads a step. With four the last tiles end later.
+const TOGETHER: u64 = 2;
+
+/// What a kernel is compiled for: a head, padded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile(u64);
+
+impl Tile {
+    fn of(op: &Attention) -> Self {
+        Self(HELD.into_iter().find(|&held| op.head_dim <= held).unwrap_or(HELD[1]))
+    }
+
+    /// Two stages of Q, K and V.
+    fn shared_bytes(self) -> u32 {
+        (2 * 3 * ROWS * (self.0 + PADDING) * 2) as u32
+    }
+
+    /// Blocks of the first kernel that a multiprocessor of Hopper holds at a time, by their registers and shared memory. The general one
+    /// has one less.
+    fn resident(self) -> u64 {
+        if self.0 <= 32 { 3 } else { 2 }
+    }
+
+    fn unit(self, dtype: DType) -> Unit {
+        let mut headers = headers();
+        headers.push(("attention/sm80/varlen_short.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/varlen_short.cuh")).into()));
+        headers.push(("attention/varlen_short_params.cuh", ShortParams::cuda()));
+        let mut defines = sm80::Tile::exactly(self.0).defines(dtype, Arch(80));
+        for (name, value) in [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())] {
+            defines.push((name, value.to_string()));
+        }
+        Unit {
+            name: format!("attention/short {dtype} head_dim {}", self.0),
+            source: source!("attention/sm80/varlen_short.cu"),
+            headers,
+            defines,
+            entries: &["attention_short", "attention_short_general", "attention_sm80_narrow"],
+            shared_bytes: self.shared_bytes(),
+        }
+    }
+}
+
+fn units(arch: Arch) -> Vec<Unit> {
+    let fits = |tile: &Tile| arch.shared_bytes().is_none_or(|room| tile.shared_bytes() <= room);
+    HELD.map(Tile).into_iter().filter(fits).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
+}
+
+fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::covers(op, target)?;
+    if !matches!(op.form, Form::Varlen(_)) {
+        return Err("it runs the form of sequences end to end".into());
+    }
+    let longest = op.q_len.max(op.kv_len);
+    if longest > LONGEST || op.batch == 0 {
+        return Err(format!("sequences of {longest}: it is for at most {LONGEST}"));
+    }
+    if op.head_dim > HELD[1] {
+        return Err(format!("head_dim {} > {}: two stages of keys do not fit beside another block", op.head_dim, HELD[1]));
+    }
+    if op.scale_value() <= 0.0 {
+        return Err("the scale is not positive".into());
+    }
+    if !Rows::of(op).iter().all(|rows| rows.aligned(op.dtype)) {
+        return Err("rows do not start on multiples of 16 bytes".into());
+    }
+    let shared = Tile::of(op).shared_bytes();
+    if shared + 256 > target.shared_bytes {
+        return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// Heads of a tile: several where most sequences leave room for them, as long as the tiles go round. It changes no sum.
+fn band(op: &Attention, resident: u64) -> u64 {
+    let tokens = op.q_extent().1;
+    // Heads that share keys would need them next to each other.
+    let short = tokens <= op.batch * ROWS / 2 && op.heads == op.kv_heads;
+    if short && work(op, TOGETHER) >= 2 * resident { TOGETHER } else { 1 }
+}
+
+/// Tiles: `band` heads of so many rows of each sequence.
+fn work(op: &Attention, band: u64) -> u64 {
+    op.batch * op.heads.div_ceil(band) * op.q_len.div_ceil(ROWS)
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let (op, tile) = (&plan.op, Tile::of(&plan.op));
+    let mut common = parameters(op, args, op.heads / op.kv_heads);
+    if !sm80::aligned(op, &common) {
+        let starts = [common.q, common.k, common.v];
+        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere.
+        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.0), op, args, starts) };
+    }
+    let general = op.causal || op.window.is_some() || op.lse;
+    let (entry, resident) = if general { ("attention_short_general", tile.resident() - 1) } else { ("attention_short", tile.resident()) };
+    let resident = u64::from(plan.target.units) * resident;
+    let band = band(op, resident);
+    let work = work(op, band);
+    (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band as u32);
+    let params = ShortParams { common, work: work as u32, groups: op.heads.div_ceil(band) as u32 };
+    // It waits for the launch before, and reads nothing until then.
+    let overlap = plan.target.arch.0 >= 90;
+    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), ((WARPS + 1) * 32) as u32) };
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::index::VarlenShape;
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn encoder(batch: u64, tokens: u64, longest: u64) -> Attention {
+        let shape = VarlenShape { batch, total_q: tokens, total_kv: tokens, max_q: longest, max_kv: longest };
+        Attention::varlen(DType::F16, shape, [12, 12], 32)
+    }
+
+    #[test]
+    fn every_batch_of_sentences_is_covered() {
+        for (batch, tokens, longest) in [(1, 3, 3), (1, 17, 17), (32, 4096, 128), (1024, 54_000, 100), (7, 900, 256), (2, 513, 512)] {
+            assert_eq!(covers(&encoder(batch, tokens, longest), &TARGET), Ok(()), "{batch} sentences of at most {longest}");
+        }
+        assert!(covers(&encoder(1, 513, 513), &TARGET).is_err());
+        assert!(covers(&Attention::dense(DType::F16, 1, [12, 12], [128, 128], 32), &TARGET).is_err());
+        assert!(covers(&Attention { scale: (-1.0).into(), ..encoder(1, 3, 3) }, &TARGET).is_err());
+    }
+
+    #[test]
+    fn heads_go_together_where_most_sentences_are_short_and_many() {
+        let resident = 132 * 3;
+        let of = |batch, tokens, longest| band(&encoder(batch, tokens, longest), resident);
+        assert_eq!([of(1024, 54_000, 100), of(1024, 131_072, 128), of(32, 1700, 100)], [2, 1, 1]);
+    }
+
+    #[test]
+    fn a_chip_of_little_shared_memory_has_the_kernels_that_fit_it() {
+        assert_eq!([units(Arch(86)).len(), units(Arch(80)).len(), units(Arch(90)).len()], [2, 4, 4]);
+        let small = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+        assert_eq!(covers(&encoder(32, 4096, 128), &small), Ok(()));
+        assert!(covers(&Attention { head_dim: 64, ..encoder(32, 4096, 128) }, &small).is_err());
+    }
+}

@@ -1,0 +1,259 @@
+//! Block-sparse `attention` on Hopper with rows of blocks cut into parts, the longest taken first: for lists whose rows are few, or of
+//! very different length.
+
+use crate::backends::cuda::attention::block_lists as lists;
+use crate::backends::cuda::attention::sm90;
+use crate::backends::cuda::attention::sm90::schedule as order;
+use crate::backends::cuda::attention::sm90::tile::{HELD, ROWS, Tile, TmaParams, held};
+use crate::backends::cuda::jit::{Arch, Unit};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::attention::Form;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "sm90_parts",
+    label: "attention/sm90_parts",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, target| unit(Tile::of(op, target.units), op.dtype),
+    units,
+    workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + Cut::of(op, target.units).map_or(0, |cut| cut.bytes(op))),
+    launch,
+};
+
+params! {
+    /// What the kernels of `sm90` take, and where the parts of rows are joined.
+    PartParams {
+        tiles: TmaParams,
+        /// Steps of a part at most.
+        length: u32,
+        /// Parts of cut rows, of the heads that share their patterns.
+        slots: u32,
+        /// Heads and sequences of a pattern that are taken together.
+        band: u32,
+    }
+}
+
+/// Parts that a plan has room for in shared memory, and bytes of that, in `kernels/attention/sm90/block_sparse.cuh`.
+const PLAN_PARTS: u64 = 4096;
+const PLAN_BYTES: u64 = PLAN_PARTS * 8 + 256;
+/// Steps of a row at most, that places in it are counted in 32 bits.
+const LONGEST_ROW: u64 = 1 << 19;
+/// Steps of a part at least: of a shorter one most is beginning and end.
+const LEAST: u64 = 2;
+/// Bytes for the parts at most: they are to stay in the second-level cache until they are joined, most of the time.
+const MOST_BYTES: u64 = 128 << 20;
+/// What beginning and ending a tile takes; leaving a part for others to join besides; and a plan: in tenths of a step, as measured.
+const TILE_TENTHS: u64 = 6;
+const PART_TENTHS: u64 = 24;
+const PLAN_TENTHS: u64 = 16;
+/// One block in so many is there, for want of a better guess, where the shape does not say.
+const MAP_ONE_IN: u64 = 4;
+
+/// How rows of blocks are cut. It follows from the operation's shape, not from its lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    /// Rows of tiles, of all patterns.
+    rows: u64,
+    /// Heads and sequences of each pattern.
+    copies: u64,
+    /// Those of them that are taken together.
+    band: u64,
+    /// Steps of a part at most.
+    length: u64,
+    /// Parts at most.
+    parts: u64,
+    /// Parts of cut rows at most.
+    slots: u64,
+}
+
+impl Cut {
+    /// That of a block-sparse operation, for so many multiprocessors; or why there is none.
+    fn of(op: &Attention, units: u32) -> std::result::Result<Self, String> {
+        let (shape, listed) = match op.form {
+            Form::Blocks(shape) => (shape, u64::from(shape.capacity)),
+            Form::BlockMap(shape) => (shape.lists(), shape.blocks().div_ceil(MAP_ONE_IN)),
+            _ => return Err("it runs the block-sparse form alone".into()),
+        };
+        let (patterns, tiles) = (u64::from(shape.patterns), op.q_len.div_ceil(ROWS));
+        let (rows, copies) = (patterns * tiles, op.batch * op.heads / patterns.max(1));
+        if rows > PLAN_PARTS / 2 {
+            return Err(format!("{rows} rows of tiles: a plan has room for {}", PLAN_PARTS / 2));
+        }
+        // Two columns of blocks of 64 are a step, for both of the rows of a tile.
+        let together = ROWS / u64::from(shape.block);
+        let longest = u64::from(shape.kv_blocks).div_ceil(together);
+        if longest > LONGEST_ROW || copies > 1 << 18 {
+            return Err(format!("rows of {longest} steps, {copies} times: at most {LONGEST_ROW}, and {}", 1 << 18));
+        }
+        let steps = |blocks: u64| ((blocks + (together - 1) * rows) / together).min(rows * longest);
+        // Patterns may share their lists.
+        let (likely, most) = (steps(listed), steps(patterns.saturating_mul(shape.capacity.into())));
+        let kept = copies * part_bytes(op);
+        let room = most.div_ceil(PLAN_PARTS - rows).max((2 * most * kept).div_ceil(MOST_BYTES));
+        let band = taken_together((order::band(op) / patterns.max(1)).max(1), copies);
+        let length = part_length([rows, copies, band], likely, u64::from(units.max(1))).max(room);
+        let whole = length >= longest;
+        Ok(Self { rows, copies, band, length, parts: rows + if whole { 0 } else { most / length }, slots: if whole { 0 } else { 2 * most / length } })
+    }
+
+    /// Of the workspace.
+    fn bytes(self, op: &Attention) -> u64 {
+        self.parts_bytes(op) + self.copies * self.slots * Tile::of(op, 1).consumers * 4 * 4
+    }
+
+    fn parts_bytes(self, op: &Attention) -> u64 {
+        self.copies * self.slots * part_bytes(op)
+    }
+}
+
+fn part_bytes(op: &Attention) -> u64 {
+    Tile { held: held(op.head_dim), consumers: 2 }.sums_bytes()
+}
+
+/// Heads of a pattern, of which `cached` have keys that fit the cache together: all where two bands would do. The second would be
+/// small beside its longest rows, and they would come late.
+fn taken_together(cached: u64, copies: u64) -> u64 {
+    if copies <= 2 * cached { copies.max(1) } else { cached }
+}
+
+/// Steps of a part at most: what takes least time were all rows as long as the mean one, of a multiprocessor's share of a band and
+/// a whole, a half, a third and a quarter of that row. Longer rows are cut into more of them, and keep nobody waiting.
+fn part_length([rows, copies, band]: [u64; 3], steps: u64, units: u64) -> u64 {
+    let (share, mean) = ((steps * band).div_ceil(units).max(LEAST), steps.div_ceil(rows.max(1)).max(1));
+    let time = |&length: &u64| {
+        let parts = mean.div_ceil(length);
+        let (leaving, planning) = if parts > 1 { (PART_TENTHS, PLAN_TENTHS) } else { (0, 0) };
+        (rows * copies * parts).div_ceil(units) * (10 * mean.div_ceil(parts) + TILE_TENTHS + leaving) + planning
+    };
+    // Of equals the first.
+    [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).max(LEAST))).min_by_key(time).unwrap_or(share)
+}
+
+fn unit(tile: Tile, dtype: DType) -> Unit {
+    let mut unit = tile.unit(dtype);
+    unit.name = format!("attention/sm90_parts {dtype} head_dim {}", tile.held);
+    unit.headers
+        .push(("attention/sm90/block_sparse.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/block_sparse.cuh")).into()));
+    unit.headers.push(("attention/block_sparse_params.cuh", PartParams::cuda()));
+    unit.defines.extend([("PLAN_PARTS", PLAN_PARTS.to_string()), ("PLAN_BYTES", PLAN_BYTES.to_string())]);
+    unit.entries = &ENTRIES;
+    unit.shared_bytes += PLAN_BYTES as u32;
+    unit
+}
+
+const ENTRIES: [&str; 6] = [
+    "attention_sm90_block_parts",
+    "attention_sm90_pair_parts",
+    "attention_sm80_narrow",
+    crate::backends::cuda::attention::repack::ENTRY,
+    crate::backends::cuda::attention::block_pairs::ENTRY,
+    lists::ENTRY,
+];
+
+fn units(_: Arch) -> Vec<Unit> {
+    HELD.into_iter().flat_map(|held| [DType::F16, DType::BF16].map(|dtype| unit(Tile { held, consumers: 2 }, dtype))).collect()
+}
+
+fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm90::covers(op, target)?;
+    Cut::of(op, target.units)?;
+    let listed = lists::listed(op);
+    let (Form::Blocks(shape), band) = (listed.form, order::band(op)) else { return Ok(()) };
+    if order::cluster(&listed, target.units) > 1 || order::by_steps(&listed, target.units) {
+        return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());
+    }
+    // Rows are in the order of their lengths, whatever the head.
+    if 2 * band < u64::from(shape.patterns) {
+        return Err(format!("{} heads have patterns of their own, and keys of {} fit the cache together", shape.patterns, 2 * band));
+    }
+    Ok(())
+}
+
+/// Where the parts begin in the workspace.
+fn parts_at(op: &Attention) -> u64 {
+    sm90::own_bytes(op).next_multiple_of(256)
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let cut = Cut::of(&plan.op, plan.target.units).map_err(|reason| Error::unsupported("attention", reason))?;
+    let tile = Tile::of(op, plan.target.units);
+    // SAFETY: the caller's promise.
+    let Some(mut tiles) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile, tile.keys())? }) else { return Ok(()) };
+    tiles.queue = address(workspace);
+    tiles.parts = address(workspace) + parts_at(op);
+    tiles.arrivals = tiles.parts + cut.parts_bytes(op);
+    let entry = if tiles.pairs == 0 { "attention_sm90_block_parts" } else { "attention_sm90_pair_parts" };
+    let grid = blocks((cut.parts * cut.copies).min(plan.target.units.into()));
+    let params = PartParams { tiles, length: cut.length as u32, slots: cut.slots as u32, band: cut.band as u32 };
+    // It waits for the launch before, and reads nothing until then.
+    let launch = Launch { shared_bytes: tile.shared_bytes() + PLAN_BYTES as u32, overlap: true, ..Launch::new(grid, tile.threads()) };
+    // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::index::{BlockShape, MapShape};
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(heads: u64, tokens: u64, head_dim: u64, [block, patterns, capacity]: [u32; 3]) -> Attention {
+        let q_blocks = tokens.div_ceil(u64::from(block)) as u32;
+        let shape = BlockShape { block, q_blocks, kv_blocks: q_blocks, patterns, capacity, masks: 0 };
+        Attention { form: Form::Blocks(shape), ..Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], head_dim) }
+    }
+
+    fn cut(op: &Attention) -> Cut {
+        Cut::of(op, TARGET.units).unwrap_or(Cut { rows: 0, copies: 0, band: 0, length: 0, parts: 0, slots: 0 })
+    }
+
+    #[test]
+    fn few_rows_are_cut_so_that_they_fill_the_chip() {
+        let length = |tokens, capacity| cut(&op(1, tokens, 64, [128, 1, capacity])).length;
+        // 63 rows of 13: two parts each. 178 rows of 36: three rounds of halves, in place of two of whole rows. 126 rows of 26: one of each.
+        assert_eq!([length(3968, 204), length(8064, 800), length(22_784, 6400), length(16_128, 3200)], [2, 7, 18, 26]);
+        assert_eq!(cut(&op(1, 8064, 64, [128, 1, 800])), Cut { rows: 63, copies: 1, band: 1, length: 7, parts: 63 + 114, slots: 228 });
+    }
+
+    #[test]
+    fn many_rows_are_cut_only_where_one_is_longer_than_a_share_of_everything() {
+        for (heads, capacity) in [(8, 800), (32, 888)] {
+            let cut = cut(&op(heads, 8192, 64, [128, 1, capacity]));
+            assert!(cut.length >= 14, "{cut:?}: longer than the mean row");
+        }
+        let dense = cut(&op(32, 8192, 128, [128, 1, 4096]));
+        assert_eq!((dense.slots, dense.parts), (0, 64));
+    }
+
+    #[test]
+    fn a_plan_fits_and_so_do_the_parts() {
+        let map = MapShape { block: 64, q_blocks: 128, kv_blocks: 128, patterns: 8 };
+        let dense = Attention::dense(DType::F16, 1, [8, 8], [8192, 8192], 128);
+        let all = [op(1, 131_072, 128, [128, 1, 104_858]), op(8, 8192, 128, [64, 8, 26_000]), Attention { form: Form::BlockMap(map), ..dense }];
+        for op in all {
+            let cut = cut(&op);
+            assert!(cut.length >= LEAST && cut.parts <= PLAN_PARTS && cut.slots <= PLAN_PARTS, "{cut:?}");
+            assert!(cut.bytes(&op) <= MOST_BYTES + MOST_BYTES / 1000, "{cut:?}");
+            assert_eq!(covers(&op, &TARGET), Ok(()));
+        }
+        assert!(covers(&op(8, 131_072, 128, [128, 8, 800_000]), &TARGET).is_err());
+    }
+
+    #[test]
+    fn the_plan_fits_beside_the_tiles() {
+        assert!(units(Arch(90)).iter().all(|unit| unit.shared_bytes <= 227 << 10));
+    }
+}

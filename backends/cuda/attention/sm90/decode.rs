@@ -1,0 +1,397 @@
+//! `attention` of few queries over long caches on Hopper: keys come as boxes of TMA.
+
+use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
+use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::pdl::{Early, Pool, starts_early};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::attention::{AttentionIndex, Form, Strides};
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "sm90_split",
+    label: "attention/sm90_split",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, target| Tile::of(op, target).unit(op.dtype),
+    units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect(),
+    workspace: |op, target| told_bytes(op, Tile::of(op, target), target),
+    launch,
+};
+
+params! {
+    /// Descriptions of k and v, what every variant takes, and the workspace.
+    SplitBoxesParams {
+        k: map,
+        v: map,
+        common: AttentionParams,
+        /// What each block tells the one that joins an item. All zero between launches.
+        parts: [f32],
+        /// Of a box.
+        heads: u32,
+        /// Whether k and v are the first to leave the second-level cache.
+        once: u32,
+        /// Whether it reads keys before it waits for the launch before.
+        early: u32,
+        /// Then: how many of the last positions of each sequence it reads behind, and whether q.
+        late: u32,
+        late_q: u32,
+        /// Of sequences that are all as long, for the first keys, which are asked for before the device has counted: items that are cut among all
+        /// blocks, whole ones of each, steps of an item, and of a stretch of what is cut.
+        cut_items: u32,
+        whole: u32,
+        steps: u32,
+        each: u32,
+    }
+}
+
+/// Keys of a step of a warp, rows of a matrix instruction, and keys of a stretch at least, in `kernels/attention/sm90/decode.cuh`.
+const KEYS: u64 = 16;
+const ROWS: u64 = 16;
+const LEAST_KEYS: u64 = 512;
+/// Elements of a row of a box: 128 bytes, as wide as the swizzle.
+const PANEL: u64 = 64;
+/// Shared memory of a block that is alone on a multiprocessor, but for what the kernel declares itself, and of one of two.
+const ROOM: u64 = 226 << 10;
+const HALF: u64 = 112 << 10;
+const MOST_SLOTS: u64 = 12;
+/// Head dimensions that a kernel is compiled for: Q is read as it lies, without padding.
+const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
+/// Steps on the line of all steps, that it is counted in 32 bits.
+const LONGEST: u64 = 1 << 30;
+/// Steps of a multiprocessor from which on a launch has it to itself, and multiprocessors that share an item then, at most: its parts are joined
+/// by one.
+const ALONE_STEPS: u64 = 12;
+const ALONE_PARTS: u64 = 4;
+/// The same where the next launch's blocks stand beside. Of more parts an item, `split` is faster where it has to wait for the launch before.
+const BESIDE_STEPS: u64 = 2;
+const BESIDE_PARTS: u64 = 5;
+/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end. Steps of a multiprocessor from which on
+/// that is so, and the share of all multiprocessors that have to get as many items each.
+const WHOLE_HEADS: [u64; 2] = [2, 1];
+const WHOLE_STEPS: u64 = 48;
+const WHOLE_SHARE: (u64, u64) = (31, 32);
+/// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
+/// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
+const MOST_ONCE: u64 = 512 << 20;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    head_dim: u64,
+    /// Rows that share keys, at most.
+    rows: u64,
+    /// Warps that multiply: eight have a multiprocessor to themselves; of four, the next launch's stand beside.
+    warps: u64,
+}
+
+impl Tile {
+    fn of(op: &Attention, target: &Target) -> Self {
+        let tile = |warps| Self::new(op.head_dim, rows(op), warps);
+        if tile(8).fills(op, target, ALONE_STEPS, ALONE_PARTS) { tile(8) } else { tile(4) }
+    }
+
+    fn new(head_dim: u64, rows: u64, warps: u64) -> Self {
+        Self { head_dim, rows: rows.next_power_of_two().clamp(warps, ROWS), warps }
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        let rows = [(8, 8), (8, 16), (4, 4), (4, 8), (4, 16)];
+        HEADS.into_iter().flat_map(move |head_dim| rows.map(|(warps, rows)| Self { head_dim, rows, warps }))
+    }
+
+    /// Whether there are `steps` for each multiprocessor, and no item is cut into more than `parts`.
+    fn fills(self, op: &Attention, target: &Target, steps: u64, parts: u64) -> bool {
+        let (heads, units) = (self.heads(op), u64::from(target.units));
+        let items = op.batch * (op.kv_heads / heads);
+        items.saturating_mul(op.kv_len.div_ceil(self.tokens(heads))) >= steps * units && items * parts >= units
+    }
+
+    /// Tokens of a box of so many heads, which is a step of a block.
+    fn tokens(self, heads: u64) -> u64 {
+        self.warps * KEYS / heads
+    }
+
+    /// Heads of a box, which lies in one page: one, or more of pages that have fewer tokens than a step.
+    fn heads(self, op: &Attention) -> u64 {
+        let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
+        let step = self.warps * KEYS;
+        step / [step, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
+    }
+
+    /// How the steps are shared out, of items that are cut where that is needed.
+    fn share(self, op: &Attention, target: &Target) -> Share {
+        let units = u64::from(target.units);
+        let items = |heads| op.batch * (op.kv_heads / heads);
+        let whole = |&heads: &u64| {
+            let turns = items(heads).div_ceil(units).max(1);
+            let evenly = op.kv_heads.is_multiple_of(heads) && items(heads).is_multiple_of(turns);
+            evenly && items(heads) / turns * WHOLE_SHARE.1 >= units * WHOLE_SHARE.0
+        };
+        if alike(op) && self.warps == 8 && self.fills(op, target, WHOLE_STEPS, ALONE_PARTS) {
+            if let Some(heads) = WHOLE_HEADS.into_iter().find(whole) {
+                return Share { heads, items: items(heads), blocks: items(heads) / items(heads).div_ceil(units).max(1) };
+            }
+        }
+        let heads = self.heads(op);
+        Share { heads, items: items(heads), blocks: units }
+    }
+
+    /// Of K or V of a step of a block.
+    fn slot_bytes(self) -> u64 {
+        self.head_dim.div_ceil(PANEL) * self.warps * KEYS * PANEL * 2
+    }
+
+    /// What the warps leave for each other: O, maximum and sum of each row, on multiples of 16.
+    fn left_bytes(self) -> u64 {
+        self.warps * self.rows * (self.head_dim + 4) * 4
+    }
+
+    fn slots(self) -> u64 {
+        let room = if self.warps == 8 { ROOM } else { HALF };
+        ((room - self.left_bytes()) / self.slot_bytes()).min(MOST_SLOTS)
+    }
+
+    fn shared_bytes(self) -> u32 {
+        (self.slots() * self.slot_bytes() + self.left_bytes()) as u32
+    }
+
+    fn unit(self, dtype: DType) -> Unit {
+        let mut headers = headers();
+        headers.push(("attention/decode_line.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/decode_line.cuh")).into()));
+        headers.push(("attention/sm90/decode.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/decode.cuh")).into()));
+        headers.push(("attention/decode_boxes_params.cuh", SplitBoxesParams::cuda()));
+        let mut defines = sm80::Tile::exactly(self.head_dim).defines(dtype, Arch(90));
+        let shape = [("BOX_WARPS", self.warps), ("BOX_RESIDENT", 8 / self.warps), ("BOX_SLOTS", self.slots()), ("BOX_MOST_ROWS", self.rows)];
+        for (name, value) in shape.into_iter().chain([("BOX_SHARED_BYTES", self.shared_bytes().into())]) {
+            defines.push((name, value.to_string()));
+        }
+        Unit {
+            name: format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", self.head_dim, self.rows, self.warps),
+            source: source!("attention/sm90/decode.cu"),
+            headers,
+            defines,
+            entries: &["attention_split_boxes", "attention_sm80_narrow"],
+            shared_bytes: self.shared_bytes(),
+        }
+    }
+}
+
+/// How a launch is shared out: heads of a box, items (a sequence's keys of these heads), and blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    heads: u64,
+    items: u64,
+    blocks: u64,
+}
+
+/// Whether all sequences are as long, as the host knows.
+fn alike(op: &Attention) -> bool {
+    matches!(op.form, Form::Dense)
+}
+
+/// Keys of a sequence that some row sees, where all are as long.
+fn seen(op: &Attention) -> u64 {
+    op.kv_len - op.window.map_or(0, |window| op.kv_len.saturating_sub(op.q_len).saturating_sub(window))
+}
+
+/// Rows of a sequence and of the heads that share its keys.
+fn rows(op: &Attention) -> u64 {
+    op.q_len.saturating_mul(op.heads / op.kv_heads)
+}
+
+/// Of k and v together, at most.
+fn kv_bytes(op: &Attention) -> u64 {
+    [op.batch, op.kv_heads, op.kv_len, op.head_dim].into_iter().fold(4, u64::saturating_mul)
+}
+
+/// What blocks tell: eight numbers for four columns of a row.
+fn told_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
+    u64::from(target.units) * tile.share(op, target).heads * rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
+}
+
+/// The rows of k or v as TMA sees them: elements, tokens, heads, sequences or pages.
+struct Described {
+    dims: [u64; 4],
+    strides: [u64; 3],
+    box_dims: [u32; 4],
+}
+
+impl Described {
+    fn new(op: &Attention, rows: &Rows, tokens: u64, heads: u64) -> Self {
+        // The stride of an axis with one index is never used, but has to be legal.
+        let legal = |count, stride| if count == 1 { 8 } else { stride };
+        let Strides { batch, token, head } = rows.strides;
+        Self {
+            dims: [op.head_dim, rows.tokens, rows.heads, rows.batch],
+            strides: [legal(rows.tokens, token), legal(rows.heads, head), legal(rows.batch, batch)],
+            box_dims: [PANEL as u32, tokens as u32, heads as u32, 1],
+        }
+    }
+
+    fn layout(&self, dtype: DType) -> Layout<'_> {
+        Layout { dtype, dims: &self.dims, strides: &self.strides, box_dims: &self.box_dims, swizzle: Swizzle::B128, promotion: Promotion::B128 }
+    }
+}
+
+fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::covers(op, target)?;
+    if op.form.is_sparse() {
+        return Err("it does not run the block-sparse form".into());
+    }
+    if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {
+        return Err("there is nothing to split".into());
+    }
+    if rows(op) > ROWS {
+        return Err(format!("{} rows share keys: expected at most {ROWS}", rows(op)));
+    }
+    if !HEADS.contains(&op.head_dim) || op.q.head != op.head_dim {
+        return Err(format!("head_dim {}: expected one of {HEADS:?}, and heads of q end to end", op.head_dim));
+    }
+    let tile = Tile::of(op, target);
+    let Share { heads, items, .. } = tile.share(op, target);
+    let tokens = tile.tokens(heads);
+    // A step of a window starts anywhere, and would end in another page.
+    if matches!(op.form, Form::Paged(shape) if op.window.is_some() || !shape.page.is_multiple_of(tokens)) {
+        return Err(format!("pages: expected multiples of {tokens} tokens, and no window"));
+    }
+    if !op.kv_heads.is_multiple_of(heads) {
+        return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
+    }
+    let steps = items.saturating_mul(op.kv_len.div_ceil(tokens));
+    if tile.warps == 4 && !tile.fills(op, target, BESIDE_STEPS, BESIDE_PARTS) {
+        return Err(format!("{steps} steps of {items} sequences and heads: too few for {} multiprocessors", target.units));
+    }
+    if steps > LONGEST {
+        return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
+    }
+    let [q, k, v] = Rows::of(op);
+    if !q.aligned(op.dtype) {
+        return Err("rows of q do not lie multiples of 16 bytes apart".into());
+    }
+    let legal = |rows: &Rows| Described::new(op, rows, tokens, heads).layout(op.dtype).validate();
+    [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
+}
+
+/// What is read of k or v before the wait.
+fn early(op: &Attention, args: &AttentionArgs<Cuda>, cache: &Slice<Cuda>, Strides { batch, token, head }: Strides) -> Early {
+    let (start, size) = (address(cache), op.dtype.size());
+    let columns = match (op.form, &args.index) {
+        (Form::Paged(cache), AttentionIndex::Paged(table)) if batch == token.saturating_mul(cache.page) => {
+            let width = (op.kv_heads - 1).saturating_mul(head).saturating_add(op.head_dim).saturating_mul(size);
+            Some((Pool { start, table: address(table.slice()), cache, row: token.saturating_mul(size) }, width))
+        }
+        _ => None,
+    };
+    Early { range: range(cache), columns }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let tile = Tile::of(op, &plan.target);
+    let common: AttentionParams = parameters(op, args, op.heads / op.kv_heads);
+    if !sm80::aligned(op, &common) {
+        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere too.
+        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(op.head_dim), op, args, [common.q, common.k, common.v]) };
+    }
+    // Two launches side by side gain where each is short.
+    let mut open = queue.take_open();
+    let late = open.late(&[(&args.k, op.k), (&args.v, op.v)].map(|(cache, strides)| early(op, args, cache, strides)));
+    let late = late.filter(|late| *late < op.kv_len).and_then(|late| u32::try_from(late).ok());
+    let late_q = !starts_early(&open, &[range(&args.q)]);
+    if late.is_none() {
+        open.clear();
+    }
+    open.extend([Some(&args.o), args.lse.as_ref(), Some(workspace)].into_iter().flatten().map(range));
+    let [_, k, v] = Rows::of(op);
+    let Share { heads, items, blocks } = tile.share(op, &plan.target);
+    let tokens = tile.tokens(heads);
+    let map = |rows: &Rows, start| Described::new(op, rows, tokens, heads).layout(op.dtype).encode_at(start);
+    let (whole, cut_items) = if alike(op) { (items / blocks, items % blocks) } else { (0, 0) };
+    let steps = seen(op).div_ceil(tokens);
+    let params = SplitBoxesParams {
+        k: map(&k, common.k)?,
+        v: map(&v, common.v)?,
+        common,
+        parts: address(workspace),
+        heads: heads as u32,
+        once: (kv_bytes(op) < MOST_ONCE).into(),
+        early: late.is_some().into(),
+        late: late.unwrap_or(0),
+        late_q: late_q.into(),
+        cut_items: cut_items as u32,
+        whole: whole as u32,
+        steps: steps as u32,
+        each: (cut_items * steps).div_ceil(blocks).max(LEAST_KEYS / (tile.warps * KEYS)) as u32,
+    };
+    let entry = "attention_split_boxes";
+    plan.most_shared(entry)?;
+    let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(blocks as u32, ((tile.warps + 1) * 32) as u32) };
+    // SAFETY: the caller's promise; the workspace is as large as the variant says, and zero; launches still under way write nothing that this
+    // one reads before it waits.
+    unsafe { plan.launch(queue, entry, &launch, &params)? };
+    queue.leave_open(open);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::index::PageShape;
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    #[test]
+    fn every_kernel_fits() {
+        for tile in Tile::all() {
+            let room = if tile.warps == 8 { ROOM } else { HALF };
+            assert!(u64::from(tile.shared_bytes()) <= room && tile.slots() >= 3, "{tile:?}");
+        }
+        assert_eq!([1, 5, 16].map(|rows| Tile::new(128, rows, 4).slots()), [6, 5, 4]);
+        assert_eq!(Tile::new(128, 1, 8).slots(), 6);
+    }
+
+    #[test]
+    fn short_launches_stand_side_by_side() {
+        let tile = |batch, heads, kv_len| {
+            let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
+            covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).warps)
+        };
+        assert_eq!([tile(16, [32, 32], 4096), tile(8, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
+        assert_eq!([tile(1, [32, 32], 4096), tile(4, [32, 8], 1024), tile(4, [32, 8], 4096)], [Some(4); 3]);
+        assert_eq!([tile(1, [32, 8], 4096), tile(1, [32, 8], 32768), tile(1, [32, 32], 256)], [None; 3]);
+    }
+
+    #[test]
+    fn nothing_is_cut_where_as_good_as_all_multiprocessors_have_as_much() {
+        let share = |batch, heads, kv_len| {
+            let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
+            let Share { heads, items, blocks } = Tile::of(&op, &TARGET).share(&op, &TARGET);
+            [heads, items, blocks]
+        };
+        assert_eq!([share(16, [32, 32], 4096), share(64, [32, 8], 8192)], [[2, 256, 128]; 2]);
+        assert_eq!(share(128, [16, 4], 8192), [2, 256, 128]);
+        assert_eq!(share(256, [8, 1], 8192), [1, 256, 128], "one head");
+        assert_eq!(share(15, [32, 32], 4096), [1, 480, 132], "240 or 480 on 120");
+        assert_eq!([share(16, [32, 8], 4096), share(1, [32, 32], 4096)], [[1, 128, 132], [1, 32, 132]], "short");
+    }
+
+    #[test]
+    fn a_box_lies_in_one_page() {
+        let heads = |page, batch| {
+            let shape = PageShape { batch, pages: 8192 / page, page, pool_pages: 1 << 16 };
+            let op = Attention::paged(DType::F16, shape, [32, 8], 1, 128);
+            covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
+        };
+        assert_eq!([heads(8, 64), heads(16, 64), heads(48, 64), heads(64, 64), heads(256, 64)], [None, Some(8), Some(8), Some(2), Some(1)]);
+        assert_eq!([heads(16, 4), heads(16, 20), heads(64, 4)], [None, Some(4), Some(1)]);
+    }
+}

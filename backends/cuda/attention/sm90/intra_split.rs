@@ -1,0 +1,104 @@
+//! `attention` on Hopper where tiles are few: four warp groups have the same 64 rows, and each takes every fourth step.
+
+use crate::backends::cuda::attention::block_lists as lists;
+use crate::backends::cuda::attention::block_pairs as pairs;
+use crate::backends::cuda::attention::repack;
+use crate::backends::cuda::attention::sm90;
+use crate::backends::cuda::attention::sm90::schedule::by_steps;
+use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, NARROW, Tile, held};
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "sm90_steps",
+    label: "attention/sm90_steps",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, _| unit(tile(op), op.dtype),
+    units,
+    workspace: |op, _| lists::workspace(op, sm90::own_bytes),
+    launch,
+};
+
+/// Warp groups of a block.
+const GROUPS: u64 = 4;
+/// Of a step.
+const KEYS: u64 = 128;
+/// Steps in the rings of all groups: K and V of one and K of the next in each.
+const STAGES: u64 = 6;
+/// Bytes for the barriers.
+const BARRIERS: u64 = 1024;
+
+/// Rows of one group, which all have.
+fn tile(op: &Attention) -> Tile {
+    Tile { held: held(op.head_dim), consumers: 1 }
+}
+
+/// Q in panels of 64 elements, whatever a head has, and K and V.
+const SHARED_BYTES: u32 = ((GROUP + STAGES * 2 * KEYS) * NARROW * 2 + BARRIERS) as u32;
+
+fn unit(tile: Tile, dtype: DType) -> Unit {
+    let mut unit = tile.unit(dtype);
+    let defines = [("GROUPS", GROUPS), ("RING_STAGES", STAGES), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", SHARED_BYTES.into()), ("BARRIER_BYTES", BARRIERS)];
+    unit.name = format!("attention/sm90_steps {dtype} head_dim {}", tile.held);
+    unit.source = source!("attention/sm90/intra_split.cu");
+    unit.headers.push((
+        "attention/sm90/intra_split_keys.cuh",
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/intra_split_keys.cuh")).into(),
+    ));
+    unit.headers.push((
+        "attention/sm90/intra_split_join.cuh",
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/intra_split_join.cuh")).into(),
+    ));
+    unit.defines.retain(|(name, _)| defines.iter().all(|(other, _)| name != other));
+    unit.defines.extend(defines.map(|(name, value)| (name, value.to_string())));
+    unit.entries = &["attention_sm90_steps", "attention_sm90_steps_blocks", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+    unit.shared_bytes = SHARED_BYTES;
+    unit
+}
+
+fn units(_: Arch) -> Vec<Unit> {
+    let narrow = HELD.into_iter().filter(|&held| held <= NARROW).map(|held| Tile { held, consumers: 1 });
+    narrow.flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
+}
+
+fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm90::covers(op, target)?;
+    if !by_steps(&lists::listed(op), target.units) {
+        return Err("tiles of 64 rows are not few, or their steps are many".into());
+    }
+    Ok(())
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
+}
+
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let entry = if op.form.is_sparse() { "attention_sm90_steps_blocks" } else { "attention_sm90_steps" };
+    // SAFETY: the caller's promise.
+    let Some(params) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile(op), KEYS)? }) else { return Ok(()) };
+    let grid = [op.q_len.div_ceil(GROUP) as u32, op.heads as u32, op.batch as u32];
+    // It waits for the launch before, and reads nothing until then.
+    let launch = Launch { grid, shared_bytes: SHARED_BYTES, overlap: true, ..Launch::new(1, (GROUPS * 128) as u32) };
+    // SAFETY: the caller's promise.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_multiprocessor_holds_four_rings() {
+        const { assert!(SHARED_BYTES <= 227 << 10) };
+        assert!(units(Arch(90)).iter().all(|unit| unit.shared_bytes == SHARED_BYTES));
+    }
+}

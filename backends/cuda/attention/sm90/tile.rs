@@ -1,0 +1,217 @@
+//! What the kernels of `attention` on Hopper are compiled for, and what they take.
+
+use crate::backends::cuda::attention::block_lists as lists;
+use crate::backends::cuda::attention::block_pairs as pairs;
+use crate::backends::cuda::attention::params::{AttentionParams, headers};
+use crate::backends::cuda::attention::repack;
+use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::variant::params::params;
+use crate::dtype::DType;
+use crate::ops::Attention;
+use crate::ops::attention::Form;
+
+params! {
+    /// Descriptions of q, k and v, and what every variant takes.
+    TmaParams {
+        q: map,
+        k: map,
+        v: map,
+        common: AttentionParams,
+        /// Where blocks ask for their next tile: zero between launches. Null where each has one.
+        queue: [u32],
+        /// The plan of blocks of 64, where there is one.
+        pairs: [i32],
+        /// Tiles.
+        work: u32,
+        /// Columns that a pattern has room for in the plan.
+        region: u32,
+        /// Of the last panel of k.
+        k_tail: map,
+        /// Of o, where blocks have one tile each.
+        o: map,
+        /// What a warp summed over a part of its rows' keys, of each slot.
+        parts: [f32],
+        /// Of each slot and warp: parts that are there. All zero between launches.
+        arrivals: [u32],
+    }
+}
+
+/// Rows of a tile but for the larger one.
+pub(crate) const ROWS: u64 = 128;
+/// Rows of a warp group.
+pub(crate) const GROUP: u64 = 64;
+/// Up to this many elements of a head the registers hold a third warp group.
+pub(crate) const NARROW: u64 = 64;
+/// Bytes for the barriers.
+const BARRIERS: u64 = 512;
+/// Elements of a copied row: 128 bytes, as wide as the swizzle.
+pub(crate) const PANEL: u64 = 64;
+/// Head dimensions that a kernel is compiled for: of a head between two, products go as far as the next. These have steps of [`KEYS`].
+pub(crate) const HELD: [u64; 6] = [32, 64, 80, 96, 112, 128];
+/// Keys of a step; blocks of a list are as long.
+const KEYS: u64 = 128;
+/// Wider heads, and keys of their steps: what shared memory has room for beside one tile of Q.
+pub(crate) const WIDE: [(u64, u64); 8] = [(144, 128), (160, 128), (176, 112), (192, 112), (208, 80), (224, 80), (240, 80), (256, 80)];
+/// The longest head that blocks are listed for, and the longest of all.
+pub(crate) const LISTED: u64 = HELD[HELD.len() - 1];
+pub(crate) const WIDEST: u64 = WIDE[WIDE.len() - 1].0;
+
+pub(crate) fn held(head_dim: u64) -> u64 {
+    HELD.into_iter().chain(WIDE.map(|(held, _)| held)).find(|&held| head_dim <= held).unwrap_or(WIDEST)
+}
+
+/// Of a step, by the head that a kernel is compiled for.
+pub(crate) fn keys(held: u64) -> u64 {
+    WIDE.into_iter().find(|&(wide, _)| wide == held).map_or(KEYS, |(_, keys)| keys)
+}
+
+/// What a kernel is compiled for: elements of a head, and warp groups that multiply, 64 rows of a tile each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    pub(crate) held: u64,
+    pub(crate) consumers: u64,
+}
+
+impl Tile {
+    /// Three groups where that takes less time: the softmax of narrow heads takes longer than their products, and more warps hide more
+    /// of it. A tile of 192 rows was measured to take 6/5 of the time of one of 128; where tiles are few the last ones decide.
+    pub(crate) fn of(op: &Attention, units: u32) -> Self {
+        let waves = |rows| work(op, rows).div_ceil(u64::from(units.max(1)));
+        let three = op.head_dim <= NARROW && matches!(op.form, Form::Dense) && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
+        Self { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
+    }
+
+    pub(crate) const fn rows(self) -> u64 {
+        self.consumers * GROUP
+    }
+
+    pub(crate) fn keys(self) -> u64 {
+        keys(self.held)
+    }
+
+    /// Tiles of Q that there is room for.
+    const fn q_stages(self) -> u64 {
+        if self.held <= LISTED { 2 } else { 1 }
+    }
+
+    /// Steps in the ring of keys.
+    const fn stages(self) -> u64 {
+        if self.held <= NARROW && self.consumers == 2 { 4 } else { 2 }
+    }
+
+    /// Of a block: a warp group copies.
+    pub(crate) const fn threads(self) -> u32 {
+        (self.consumers as u32 + 1) * 128
+    }
+
+    pub(crate) fn shared_bytes(self) -> u32 {
+        let (row, k_row) = (self.held.next_multiple_of(PANEL), self.held.next_multiple_of(PANEL) - PANEL + self.tail());
+        ((self.q_stages() * self.rows() * row + self.stages() * self.keys() * (k_row + row)) * 2 + BARRIERS) as u32
+    }
+
+    /// What its threads have summed over a part of the keys: O as the registers hold it, then maxima and sums.
+    pub(crate) const fn sums_bytes(self) -> u64 {
+        self.consumers * 128 * (self.held / 2 + 4) * 4
+    }
+
+    /// Elements of a row of the last panel of K: of wide heads half a panel where that is enough, which leaves room for more keys.
+    pub(crate) fn tail(self) -> u64 {
+        if self.held > LISTED && (1..=PANEL / 2).contains(&(self.held % PANEL)) { PANEL / 2 } else { PANEL }
+    }
+
+    pub(crate) fn unit(self, dtype: DType) -> Unit {
+        let mut headers = headers();
+        headers.extend(repack::headers());
+        headers.extend(pairs::headers());
+        headers.extend(lists::headers());
+        headers.push(("attention/sm90/tile.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/tile.cuh")).into()));
+        headers.push(("attention/sm90/mask.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/mask.cuh")).into()));
+        headers.push(("attention/sm90/output.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/output.cuh")).into()));
+        headers.push(("attention/sm90/schedule.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/schedule.cuh")).into()));
+        headers.push(("attention/sm90/stream_k.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/stream_k.cuh")).into()));
+        headers.push(("attention/sm90/producer.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/producer.cuh")).into()));
+        headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
+        let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
+        defines.extend([
+            ("CONSUMERS", self.consumers.to_string()),
+            ("RING_STAGES", self.stages().to_string()),
+            ("BLOCK_KEYS", self.keys().to_string()),
+            ("TAIL_BYTES", (self.tail() * 2).to_string()),
+            ("Q_STAGES", self.q_stages().to_string()),
+            ("TMA_SHARED_BYTES", self.shared_bytes().to_string()),
+            ("BARRIER_BYTES", BARRIERS.to_string()),
+        ]);
+        Unit {
+            name: format!("attention/sm90 {dtype} head_dim {} rows {}", self.held, self.rows()),
+            source: source!("attention/sm90/tile.cu"),
+            headers,
+            defines,
+            // Blocks of a list are 128 long, and so are the steps of the heads that may have one.
+            entries: match self.consumers {
+                2 if self.held <= NARROW => &NARROW_ENTRIES,
+                2 if self.held <= LISTED => &LISTED_ENTRIES,
+                2 => &WIDE_ENTRIES,
+                _ => &ENTRIES,
+            },
+            shared_bytes: self.shared_bytes(),
+        }
+    }
+}
+
+const ENTRIES: [&str; 5] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+const WIDE_ENTRIES: [&str; 8] = [
+    "attention_sm90",
+    "attention_sm90_neighbours",
+    "attention_sm90_plain",
+    "attention_sm90_halves",
+    "attention_sm80_narrow",
+    repack::ENTRY,
+    pairs::ENTRY,
+    lists::ENTRY,
+];
+const LISTED_ENTRIES: [&str; 10] = [
+    "attention_sm90",
+    "attention_sm90_neighbours",
+    "attention_sm90_plain",
+    "attention_sm90_halves",
+    "attention_sm90_blocks",
+    "attention_sm90_pairs",
+    "attention_sm80_narrow",
+    repack::ENTRY,
+    pairs::ENTRY,
+    lists::ENTRY,
+];
+const NARROW_ENTRIES: [&str; 9] = [
+    "attention_sm90",
+    "attention_sm90_plain",
+    "attention_sm90_halves",
+    "attention_sm90_blocks",
+    "attention_sm90_pairs",
+    "attention_sm80_narrow",
+    repack::ENTRY,
+    pairs::ENTRY,
+    lists::ENTRY,
+];
+
+pub(crate) fn units(_: Arch) -> Vec<Unit> {
+    let two = HELD.into_iter().chain(WIDE.map(|(held, _)| held)).map(|held| Tile { held, consumers: 2 });
+    let three = HELD.into_iter().filter(|&held| held <= NARROW).map(|held| Tile { held, consumers: 3 });
+    two.chain(three).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
+}
+
+/// Tiles of all heads and sequences.
+pub(crate) fn work(op: &Attention, rows: u64) -> u64 {
+    op.batch * op.heads * op.q_len.div_ceil(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_fit() {
+        assert!(HELD.iter().all(|&held| Tile { held, consumers: if held <= NARROW { 3 } else { 2 } }.shared_bytes() <= 227 << 10));
+        assert!(WIDE.iter().all(|&(held, keys)| keys % 16 == 0 && Tile { held, consumers: 2 }.shared_bytes() <= 227 << 10));
+    }
+}

@@ -1,0 +1,287 @@
+//! `attention` on Hopper where sequences have lengths of their own, as they lie on the device: end to end, or with keys in pages.
+
+use crate::backends::cuda::attention::block_lists as lists;
+use crate::backends::cuda::attention::block_pairs as pairs;
+use crate::backends::cuda::attention::params::parameters;
+use crate::backends::cuda::attention::repack::{self as repack, Repack, Rows};
+use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::attention::sm90::Described;
+use crate::backends::cuda::attention::sm90::schedule::sharing;
+use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, held};
+use crate::backends::cuda::jit::{Arch, Unit};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::tensor_map::TensorMap;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::attention::Form;
+use crate::ops::{Attention, AttentionArgs};
+
+pub(crate) const VARIANT: Variant<Attention> = Variant {
+    name: "sm90_ragged",
+    label: "attention/sm90_ragged",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, target| unit(tile(op, target.units), op.dtype),
+    units,
+    workspace: |op, _| COPIES_AT + copies(op).bytes(),
+    launch,
+};
+
+/// Where pages are small, or tiles few: all numbers of a step's pages are read at once, before there is room for its keys, and blocks share few tiles.
+pub(crate) const AHEAD: Variant<Attention> = Variant {
+    name: "sm90_ragged_ahead",
+    label: "attention/sm90_ragged_ahead",
+    covers: covers_ahead,
+    unit: |op, target| unit_ahead(tile(op, target.units), op.dtype),
+    units: units_ahead,
+    launch: launch_ahead,
+    ..VARIANT
+};
+
+params! {
+    /// What the kernels of `sm90` take, and how keys are brought.
+    RaggedParams {
+        tiles: TmaParams,
+        /// Keys of a box, a power of two: of a step that many lie in one page.
+        box_keys: u32,
+        /// Keys of a head that fit the second-level cache together.
+        band_keys: u32,
+    }
+}
+
+/// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
+const COPIES_AT: u64 = 256;
+/// Bytes of keys and values that stay in the second-level cache, of 50 MB.
+const CACHED_BYTES: u64 = 24 << 20;
+/// The least keys of a box, and what those of pages come in at most.
+const LEAST_BOX: u64 = 16;
+/// Sequences whose order a block has room for, beside its tiles.
+const SPANS: u64 = 2048;
+/// Bytes of that order: one place more than there are.
+const PLAN_BYTES: u32 = ((SPANS + 1) * 8).next_multiple_of(16) as u32;
+
+/// Three groups for narrow heads where that takes less time, as in [`Tile::of`], by the tiles that there are on average.
+fn tile(op: &Attention, units: u32) -> Tile {
+    let waves = |rows: u64| (op.heads * (op.q_extent().0 * op.q_extent().1 + op.batch * rows / 2)).div_ceil(rows * u64::from(units.max(1)));
+    let three = op.head_dim <= NARROW && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
+    Tile { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
+}
+
+fn unit(tile: Tile, dtype: DType) -> Unit {
+    let mut unit = tile.unit(dtype);
+    unit.name = format!("attention/sm90_ragged {dtype} head_dim {} rows {}", tile.held, tile.rows());
+    unit.headers.push(("attention/sm90/varlen.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/varlen.cuh")).into()));
+    unit.headers.push(("attention/varlen_params.cuh", RaggedParams::cuda()));
+    unit.defines.extend([("RAGGED_ROWS", "1".into()), ("PLAN_SPANS", SPANS.to_string()), ("PLAN_BYTES", PLAN_BYTES.to_string())]);
+    unit.entries = &ENTRIES;
+    unit.shared_bytes += PLAN_BYTES;
+    unit
+}
+
+const ENTRIES: [&str; 6] = ["attention_sm90_varlen", "attention_sm90_paged", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+
+fn units(_: Arch) -> Vec<Unit> {
+    let two = HELD.into_iter().filter(|&held| held >= NARROW).map(|held| Tile { held, consumers: 2 });
+    two.chain([Tile { held: NARROW, consumers: 3 }]).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
+}
+
+fn unit_ahead(tile: Tile, dtype: DType) -> Unit {
+    let mut unit = unit(tile, dtype);
+    unit.name = unit.name.replace("sm90_ragged", "sm90_ragged_ahead");
+    unit.defines.push(("RAGGED_AHEAD", "1".into()));
+    unit
+}
+
+fn units_ahead(_: Arch) -> Vec<Unit> {
+    let tiles = [(NARROW, 2), (NARROW, 3), (LISTED, 2)].map(|(held, consumers)| Tile { held, consumers });
+    tiles.into_iter().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit_ahead(tile, dtype))).collect()
+}
+
+/// The operands that TMA cannot read where they are, and that are copied first; of a pool of pages an operation may use few.
+fn copies(op: &Attention) -> Repack {
+    let paged = matches!(op.form, Form::Paged(_));
+    Repack::of(op, |rows| paged || rows.aligned(op.dtype))
+}
+
+/// Keys of a box.
+fn box_keys(op: &Attention, tile: Tile) -> u64 {
+    match op.form {
+        Form::Paged(shape) => 1 << shape.page.trailing_zeros().min(tile.keys().trailing_zeros()),
+        _ => tile.keys(),
+    }
+}
+
+/// Tiles of all heads, at most: how long each sequence is only the device knows.
+fn most_work(op: &Attention, rows: u64) -> u64 {
+    let each = op.batch * op.q_len.div_ceil(rows);
+    let all = match op.form {
+        Form::Varlen(shape) => each.min((shape.total_q + op.batch * (rows - 1)) / rows),
+        _ => each,
+    };
+    all * op.heads
+}
+
+fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::covers(op, target)?;
+    if !matches!(op.form, Form::Varlen(_) | Form::Paged(_)) {
+        return Err("it runs the forms of sequences end to end and of pages".into());
+    }
+    if op.head_dim > LISTED || held(op.head_dim) < NARROW {
+        return Err(format!("head_dim {}: it is measured for heads of 64 and 128, and serves what is held as those or between", op.head_dim));
+    }
+    if op.scale_value() <= 0.0 {
+        return Err("the scale is not positive".into());
+    }
+    if op.q_len < GROUP {
+        return Err(format!("q_len {}: a warp group has {GROUP} rows", op.q_len));
+    }
+    let tile = tile(op, target.units);
+    if op.batch > SPANS {
+        return Err(format!("{} sequences: shared memory has room for the order of {SPANS}", op.batch));
+    }
+    let rows = Rows::of(&copies(op).reads(op));
+    if rows.iter().any(|rows| rows.batch * rows.tokens == 0 || rows.tokens > i32::MAX as u64) {
+        return Err("no tokens, or more than TMA counts".into());
+    }
+    if box_keys(op, tile) < LEAST_BOX {
+        return Err(format!("pages of no multiple of {LEAST_BOX} keys"));
+    }
+    if !rows.iter().all(|rows| rows.aligned(op.dtype)) {
+        return Err("rows in pages do not start on multiples of 16 bytes".into());
+    }
+    let legal = |rows: &Rows| Described::new(op.head_dim, rows, GROUP, PANEL).layout(op.dtype).validate();
+    rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())
+}
+
+fn covers_ahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    covers(op, target)?;
+    if ![NARROW, LISTED].contains(&held(op.head_dim)) {
+        return Err(format!("head_dim {}: it is for heads of 64 and 128", op.head_dim));
+    }
+    let tile = tile(op, target.units);
+    // Elsewhere it was slower, by 1 to 7 %.
+    if box_keys(op, tile) > LEAST_BOX && cluster(op, tile, target.units) == 1 {
+        return Err(format!("boxes of {} keys, and tiles for all multiprocessors", box_keys(op, tile)));
+    }
+    Ok(())
+}
+
+/// Blocks that share the keys of a tile, where there are few.
+fn cluster(op: &Attention, tile: Tile, units: u32) -> u64 {
+    if tile.consumers == 2 { sharing(most_work(op, tile.rows()), op.kv_len.div_ceil(tile.keys()), units) } else { 1 }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { launch_by(queue, plan, workspace, args, 1) }
+}
+
+unsafe fn launch_ahead(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let cluster = cluster(&plan.op, tile(&plan.op, plan.target.units), plan.target.units);
+    // SAFETY: the caller's promise.
+    unsafe { launch_by(queue, plan, workspace, args, cluster) }
+}
+
+/// By clusters of so many blocks for each tile; more than one where the kernels are those of [`AHEAD`].
+unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>, cluster: u64) -> Result<()> {
+    let (tile, copies) = (tile(&plan.op, plan.target.units), copies(&plan.op));
+    let room = workspace.part(COPIES_AT, copies.bytes()).ok_or_else(|| Error::invalid("workspace", "room for copies", workspace.len))?;
+    let op = &copies.reads(&plan.op);
+    // SAFETY: the caller's promise; a workspace is a buffer of its own.
+    let starts = unsafe { copies.launch(queue, plan, &room, args)? };
+    if starts.iter().any(|start| !start.is_multiple_of(16)) {
+        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere.
+        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.held), op, args, starts) };
+    }
+    let mut common = parameters(op, args, 1);
+    [common.q, common.k, common.v] = starts;
+    let ([q, k, v], box_keys) = (Rows::of(op), box_keys(op, tile));
+    let map =
+        |rows: &Rows, box_rows, width, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows, width).layout(op.dtype).encode_at(start) };
+    let (work, units) = (most_work(op, tile.rows()), u64::from(plan.target.units));
+    let q = map(&q, GROUP, PANEL, starts[0])?;
+    let tiles = TmaParams {
+        q,
+        k: map(&k, box_keys, PANEL, starts[1])?,
+        v: map(&v, box_keys, PANEL, starts[2])?,
+        common,
+        queue: if work > units { address(workspace) } else { 0 },
+        pairs: 0,
+        work: work as u32,
+        region: 0,
+        k_tail: map(&k, box_keys, tile.tail(), starts[1])?,
+        o: q,
+        parts: 0,
+        arrivals: 0,
+    };
+    let band_keys = CACHED_BYTES / (2 * op.head_dim * op.dtype.size());
+    let params = RaggedParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
+    let entry = if matches!(op.form, Form::Paged(_)) { "attention_sm90_paged" } else { "attention_sm90_varlen" };
+    // It waits for the launch before, and reads nothing until then.
+    let (shared_bytes, cluster_blocks) = (tile.shared_bytes() + PLAN_BYTES, [cluster as u32, 1, 1]);
+    let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(work.min(units) * cluster), tile.threads()) };
+    // SAFETY: the caller's promise; the counter in the workspace is zero.
+    unsafe { plan.launch(queue, entry, &launch, &params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::index::{PageShape, VarlenShape};
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn varlen(batch: u64, total: u64, longest: u64, head_dim: u64) -> Attention {
+        let shape = VarlenShape { batch, total_q: total, total_kv: total, max_q: longest, max_kv: longest };
+        Attention::varlen(DType::F16, shape, [32, 8], head_dim)
+    }
+
+    fn paged(page: u64, q_len: u64, head_dim: u64) -> Attention {
+        Attention::paged(DType::F16, PageShape { batch: 4, pages: 16, page, pool_pages: 99 }, [32, 8], q_len, head_dim)
+    }
+
+    #[test]
+    fn long_sequences_of_every_head_are_covered() {
+        for head_dim in 1..=256 {
+            let held = (33..=128).contains(&head_dim);
+            assert_eq!(covers(&varlen(8, 9000, 3000, head_dim), &TARGET).is_ok(), held, "{head_dim}");
+            assert_eq!(covers(&paged(48, 512, head_dim), &TARGET).is_ok(), held && head_dim.is_multiple_of(8), "{head_dim}");
+        }
+        assert!(
+            covers(&varlen(8, 500, 63, 64), &TARGET).is_err() && covers(&paged(24, 512, 64), &TARGET).is_err() && covers(&paged(64, 63, 64), &TARGET).is_err()
+        );
+        assert!(covers(&varlen(3000, 90_000, 100, 128), &TARGET).is_err(), "more sequences than there is room for");
+        assert!(covers(&Attention::dense(DType::F16, 1, [8, 8], [512, 512], 64), &TARGET).is_err());
+    }
+
+    #[test]
+    fn a_box_lies_in_one_page_and_in_one_step() {
+        let of = |page, head_dim| box_keys(&paged(page, 512, head_dim), tile(&paged(page, 512, head_dim), TARGET.units));
+        assert_eq!([of(16, 128), of(48, 128), of(64, 128), of(256, 64)], [16, 16, 64, 128]);
+    }
+
+    #[test]
+    fn there_are_blocks_for_every_tile_that_sequences_may_have() {
+        // 31 sequences of one token and a long one.
+        let op = varlen(32, 4000 + 31, 4000, 128);
+        assert_eq!(most_work(&op, 128), 32 * 63);
+        assert!(most_work(&op, 128) >= 32 * (4000u64.div_ceil(128) + 31));
+        assert_eq!(most_work(&paged(64, 300, 128), 128), 32 * 4 * 3);
+    }
+
+    #[test]
+    fn few_tiles_are_shared_by_clusters() {
+        let of = |op: &Attention| cluster(op, tile(op, TARGET.units), TARGET.units);
+        let pages = |heads: [u64; 2], q_len| Attention::paged(DType::F16, PageShape { batch: 1, pages: 512, page: 16, pool_pages: 999 }, heads, q_len, 128);
+        assert_eq!([of(&pages([8, 1], 128)), of(&pages([8, 1], 512)), of(&pages([32, 8], 512)), of(&varlen(4, 4096, 2048, 64))], [8, 2, 1, 1]);
+    }
+
+    #[test]
+    fn everything_fits() {
+        assert!(units(Arch(90)).iter().all(|unit| unit.shared_bytes <= 227 << 10));
+    }
+}

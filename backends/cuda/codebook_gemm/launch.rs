@@ -1,0 +1,135 @@
+//! How the tensor-core variants of `codebook_gemm` are launched: what slices share, and when a launch may start early.
+
+use super::factor::{factor, scaled_by_token};
+use super::tile::{GROUP, GROUPED, ROWS, TileGroup, TileParams, TileSlice};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, address_of, range};
+use crate::error::Result;
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, FactorArgs};
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+fn aligned(address: u64, stride: u64) -> u32 {
+    u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
+}
+
+pub(crate) fn tile_params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, blocks: u32) -> TileParams {
+    let input = factor(slice.input, &of.input, op.d_in, slice.rank);
+    TileParams {
+        x: address(&args.x),
+        y: address(&of.y),
+        index: address(args.token_adapter.slice()),
+        scaling: address(&args.scaling),
+        core: address_of(of.core.as_ref()),
+        tokens: op.tokens,
+        x_stride: op.x_stride,
+        y_stride: slice.y_stride,
+        input,
+        output: factor(slice.output, &of.output, slice.d_out, slice.rank),
+        accumulate: u32::from(op.accumulate),
+        x_aligned: aligned(address(&args.x), op.x_stride),
+        v_aligned: aligned(input.values, slice.rank),
+        y_aligned: aligned(address(&of.y), slice.y_stride),
+        blocks,
+        x_early: 0,
+        y_early: 0,
+        scaled_by_token: scaled_by_token(op),
+    }
+}
+
+/// Whether all rows are whole multiples of 16 bytes, so that the short kernel takes them.
+pub(crate) fn whole(params: &TileParams) -> bool {
+    let aligned = params.x_aligned & params.v_aligned & params.y_aligned == 1;
+    aligned && params.input.d.is_multiple_of(8) && params.output.d.is_multiple_of(8) && params.input.rank.is_multiple_of(8)
+}
+
+/// Slices with their operands.
+pub(crate) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
+
+/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
+/// columns.
+pub(crate) fn sharing(op: &CodebookGemm, slices: &Slices<'_>, wanted: u64, most: u64) -> u64 {
+    let tiles = op.tokens.div_ceil(ROWS).max(1) * slices.len() as u64;
+    (wanted / tiles).clamp(1, most.min(widest(slices).div_ceil(GROUP)))
+}
+
+pub(crate) fn widest(slices: &Slices<'_>) -> u64 {
+    slices.iter().map(|(slice, _)| slice.d_out).max().unwrap_or(1)
+}
+
+/// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
+pub(crate) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
+    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
+    // Launches of about the same size.
+    let most = slices.len().div_ceil(slices.len().div_ceil(GROUPED).max(1)).max(1);
+    for group in slices.chunks(most) {
+        let together = group.iter().all(|(slice, of)| whole(&tile_params(op, args, slice, of, 1)));
+        group.chunks(if together { most } else { 1 }).try_for_each(&mut launch)?;
+    }
+    Ok(())
+}
+
+/// The same slices as one launch has them.
+pub(crate) fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
+    let own = |params: &TileParams| TileSlice {
+        y: params.y,
+        core: params.core,
+        values: params.input.values,
+        basis_of: params.input.basis_of,
+        codes: params.output.codes,
+        codebooks: params.output.codebooks,
+        y_stride: params.y_stride,
+        d_out: params.output.d,
+        rank: params.output.rank,
+        bits: params.output.bits,
+        words_per_adapter: params.output.words_per_adapter,
+        unused: 0,
+    };
+    let mut group = TileGroup {
+        x: first.x,
+        index: first.index,
+        scaling: first.scaling,
+        tokens: first.tokens,
+        x_stride: first.x_stride,
+        d_in: first.input.d,
+        accumulate: first.accumulate,
+        blocks: first.blocks,
+        x_early: first.x_early,
+        y_early: first.y_early,
+        scaled_by_token: first.scaled_by_token,
+        unused: 0,
+        slices: [own(first); GROUPED],
+    };
+    group.slices.iter_mut().zip(slices).for_each(|(slice, params)| *slice = own(params));
+    group
+}
+
+/// Puts one launch of `slices` into the queue: `single` names the kernel of one slice alone, `grouped` that of several.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entries: [&str; 2], launch: &Launch) -> Result<()> {
+    let [single, grouped] = entries;
+    match slices {
+        [] => Ok(()),
+        // SAFETY: the caller's promise.
+        [one] => unsafe { plan.launch(queue, single, launch, one) },
+        [first, ..] => {
+            let group = tile_group(first, slices);
+            let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
+            // SAFETY: as above; the grid has as many rows as there are slices.
+            unsafe { plan.launch(queue, grouped, &launch, &group) }
+        }
+    }
+}
+
+/// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.
+pub(crate) fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<std::ops::Range<u64>> {
+    let mut reads = vec![range(&args.scaling)];
+    for factor in [&of.input, &of.output] {
+        reads.push(match factor {
+            FactorArgs::Dense { values, .. } => range(values),
+            FactorArgs::Coded { codebooks, .. } => range(codebooks),
+        });
+    }
+    reads
+}

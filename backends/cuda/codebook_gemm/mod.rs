@@ -1,0 +1,36 @@
+//! `codebook_gemm` on CUDA: its variants, best first.
+
+pub(crate) mod choose;
+pub(crate) mod factor;
+pub(crate) mod launch;
+pub(crate) mod prepare;
+pub(crate) mod sgmv;
+pub(crate) mod sgmv_fused;
+pub(crate) mod sgmv_long;
+pub(crate) mod sgmv_simt;
+pub(crate) mod simt;
+pub(crate) mod sm80;
+pub(crate) mod sm90;
+pub(crate) mod tile;
+
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, names};
+use crate::device::Slice;
+use crate::error::Result;
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+impl Table for CodebookGemm {
+    const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
+    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+
+    fn prepared_bytes(plan: &Plan<Self>) -> u64 {
+        prepare::prepared_bytes(plan)
+    }
+
+    unsafe fn prepare(queue: &mut Queue, plan: &Plan<Self>, prepared: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { prepare::unpack(queue, plan, prepared, args) }
+    }
+}
+
+const VARIANTS: [Variant<CodebookGemm>; 7] = [sgmv_fused::JOINT, sgmv_long::RUNS_SM80, sgmv_simt::RUNS, sgmv::SEGMENTS, sm90::SM90, sm80::SM80, simt::SIMT];

@@ -1,0 +1,132 @@
+//! What a product takes of adapters, made ready for it: their output factors, decoded, and of each token h, or the input factor to make it of.
+
+use crate::backend::Kernel;
+use crate::backends::cuda::codebook_gemm::sgmv_long::{
+    ALIGN, DEPTH, GROUP, LEAST_ROWS, PROJECT_WARPS, RANKS, RUNS_SM80, RunsMmaParams, TOGETHER, aligned, bytes, decoding_bytes, group_params, parts, project,
+    rank_of,
+};
+use crate::backends::cuda::codebook_gemm::sgmv_simt::overlaps;
+use crate::backends::cuda::gemm::lora::{AdapterSlice, AdapterSums};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks, range};
+use crate::device::Slice;
+use crate::error::{Result, ensure};
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+/// The same of a plan; 0 for one of another variant.
+pub(crate) fn prepared_bytes(plan: &Plan<CodebookGemm>) -> u64 {
+    if <Cuda as Kernel<CodebookGemm>>::variant(plan) == RUNS_SM80.name { bytes(&plan.op) } else { 0 }
+}
+
+/// With what [`unpack`] leaves at `place`.
+fn unpacked(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, mut place: u64) -> RunsMmaParams {
+    let op = &plan.op;
+    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
+    let mut params = group_params(plan, args, &slices, 0);
+    for (of, slice) in params.slices.iter_mut().zip(&op.slices) {
+        let [factors, basis, scales] = parts(op, slice);
+        (of.projected, of.token_scale) = (0, 0);
+        (of.fragments, of.basis, of.table_scale) = (place, place + factors, place + factors + basis);
+        place += factors + basis + scales;
+    }
+    for of in &mut params.slices[op.slices.len()..] {
+        of.decoding = 0;
+    }
+    params
+}
+
+/// Leaves at `to` what a product takes that does not depend on tokens.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn unpack(queue: &mut Queue, plan: &Plan<CodebookGemm>, to: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    if prepared_bytes(plan) == 0 {
+        return Ok(());
+    }
+    let params = unpacked(plan, args, address(to));
+    let turning = op.slices.len() as u64 * op.d_in.div_ceil(DEPTH);
+    let launch =
+        Launch { shared_bytes: decoding_bytes(RANKS[0]), overlap: overlaps(plan), ..Launch::new(params.decoding + blocks(turning), PROJECT_WARPS as u32 * 32) };
+    // SAFETY: the caller's promise; the kernel waits before it writes.
+    unsafe { plan.launch(queue, "codebook_gemm_unpack", &launch, &params) }
+}
+
+/// What a product needs to make h itself, whose tiles are `tile` columns wide; put into the queue first where it is not prepared. `None`,
+/// and nothing is done, where adapters are not of that form.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn with_basis(
+    queue: &mut Queue,
+    plan: &Plan<CodebookGemm>,
+    workspace: &Slice<Cuda>,
+    args: &CodebookGemmArgs<Cuda>,
+    tile: u64,
+) -> Result<Option<AdapterSums>> {
+    let op = &plan.op;
+    let needed = prepared_bytes(plan);
+    if needed == 0 || (op.slices.len() > 1 && !op.slices[0].d_out.is_multiple_of(tile)) {
+        return Ok(None);
+    }
+    let place = match &args.prepared {
+        Some(prepared) => {
+            ensure(prepared.len == needed && address(prepared).is_multiple_of(ALIGN), "prepared", format_args!("{needed} bytes, of this plan"), prepared.len)?;
+            prepared
+        }
+        None => {
+            // SAFETY: the caller's promise; the workspace has room for it.
+            unsafe { unpack(queue, plan, workspace, args)? };
+            workspace
+        }
+    };
+    Ok(Some(sums(op, &unpacked(plan, args, address(place)))))
+}
+
+/// The projection alone, for a product that adds `h·(O·Qᵀ)ᵀ` to its sums itself, whose tiles are `tile` columns wide; `None`, and nothing
+/// is done, where what the plan leaves is not what it could read.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn projected(
+    queue: &mut Queue,
+    plan: &Plan<CodebookGemm>,
+    workspace: &Slice<Cuda>,
+    args: &CodebookGemmArgs<Cuda>,
+    tile: u64,
+) -> Result<Option<AdapterSums>> {
+    let op = &plan.op;
+    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
+    let columns = op.slices.first().map_or(0, |slice| slice.d_out);
+    let readable = match slices.len() {
+        1 => true,
+        TOGETHER => op.d_in <= LEAST_ROWS && aligned(op, args) && columns.is_multiple_of(tile) && op.slices.iter().all(|slice| slice.d_out == columns),
+        _ => false,
+    };
+    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != RUNS_SM80.name || !readable || rank_of(op) != RANKS[0] {
+        return Ok(None);
+    }
+    let params = group_params(plan, args, &slices, address(workspace));
+    // SAFETY: the caller's promise.
+    unsafe { project(queue, plan, &params, slices.len(), aligned(op, args))? };
+    if overlaps(plan) {
+        queue.leave_open(range(workspace).into());
+    }
+    Ok(Some(sums(op, &params)))
+}
+
+fn sums(op: &CodebookGemm, params: &RunsMmaParams) -> AdapterSums {
+    let columns = op.slices[0].d_out;
+    AdapterSums {
+        token_adapter: params.token_adapter,
+        columns: columns as u32,
+        groups: columns.div_ceil(GROUP) as u32,
+        slices: params.slices.map(|of| AdapterSlice {
+            projected: of.projected,
+            token_scale: of.token_scale,
+            fragments: of.fragments,
+            table_scale: of.table_scale,
+            basis: of.basis,
+        }),
+    }
+}

@@ -1,0 +1,206 @@
+//! One launch in place of the two of `segments_sm80`, for Hopper, with the same bits.
+
+use crate::backends::cuda::codebook_gemm::choose::{beats_clusters, takes_adapters};
+use crate::backends::cuda::codebook_gemm::launch::{read_early, tile_params, whole};
+use crate::backends::cuda::codebook_gemm::sgmv::{self, Shares};
+use crate::backends::cuda::codebook_gemm::tile::{CLUSTER, GROUP, ROWS, THREADS, TileParams};
+use crate::backends::cuda::codebook_gemm::tile::{covers as covers_tiles, rank_of, width_of};
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::runtime::pdl::starts_early;
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::codebook_gemm::{CodebookSlice, Factor};
+use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
+
+pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
+    name: "joint",
+    label: "codebook_gemm/joint",
+    runs_on: RunsOn::From(90),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, _| unit(op.dtype),
+    units: |_: Arch| [DType::F16, DType::BF16].map(unit).into(),
+    workspace: |op, _| told_bytes(op) + sgmv::projected_bytes(op),
+    launch,
+};
+
+params! {
+    /// What the kernel knows beside the operation.
+    JointPlan {
+        /// h of each share of d_in, of each token in the index's order, twice; in the workspace.
+        told: [f32],
+        /// Blocks that have ended, counted round and round, of two launches; there too.
+        counted: [u32],
+        /// Elements of d_in in a share.
+        each: u32,
+        /// Segments that there may be.
+        segments: u32,
+        /// Tiles of tokens that blocks take at once.
+        lanes: u32,
+        unused: u32,
+    }
+}
+
+params! {
+    JointParams {
+        tile: TileParams,
+        plan: JointPlan,
+    }
+}
+
+/// The only form that it is compiled for.
+const RANK: u64 = 16;
+const WIDTH: u32 = CodeWidth::FourThree.bits();
+/// Parts of d_in, and what each has at most.
+const SHARES: u64 = sgmv::SHARES;
+const SHARE: u64 = 512;
+const WARPS: u64 = THREADS as u64 / 32;
+/// As in `kernels/codebook_gemm/sgmv_fused.cuh`: groups of columns that a warp has in registers and in shared memory.
+const HELD: u64 = 6;
+const KEPT: u64 = 8;
+/// Pairs of a unit and a group that a block has room for, however they are split among two units, of which a warp has one.
+const PAIRS: u64 = (HELD + KEPT) * (WARPS - 1) + 1;
+/// In front of what is told lies the count.
+const COUNT_BYTES: u64 = 256;
+
+/// Shared memory of a block; the kernel says if it is too little.
+const fn shared_bytes() -> u32 {
+    let (tables, basis, decoded) = (2 * 128 * 128, SHARE * RANK * 2, WARPS * KEPT * 32 * 8 * 4);
+    (tables + basis + decoded + 512) as u32
+}
+
+fn told_bytes(op: &CodebookGemm) -> u64 {
+    COUNT_BYTES + 2 * SHARES * op.tokens * RANK * 4
+}
+
+fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    takes_adapters(op, target)?;
+    // One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
+    beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
+    covers_tiles(op, target, false)?;
+    let [slice] = op.slices.as_slice() else {
+        return Err(format!("{} slices: it takes one", op.slices.len()));
+    };
+    if op.accumulate {
+        return Err("y is added to: it is written over".into());
+    }
+    if rank_of(op) != RANK || width_of(op) != WIDTH || !matches!(slice.input, Factor::Dense { bases: 1 }) {
+        return Err(format!("it is for ranks up to {RANK}, one basis and codes of {WIDTH} bits"));
+    }
+    if op.d_in > SHARES * SHARE {
+        return Err(format!("{} inputs, more than its blocks keep of the basis", op.d_in));
+    }
+    if !starts_whole(slice) {
+        return Err("rows of codes that do not start on 16 bytes".into());
+    }
+    // Blocks wait for each other: one a multiprocessor, so that all are there at once, and each has decoded all of its pairs before.
+    let (units, groups) = (u64::from(target.units), slice.d_out / GROUP);
+    let pairs = (sgmv::most_units(op) * groups).div_ceil(units.max(1));
+    if units < SHARES || pairs > groups.min(PAIRS) {
+        return Err(format!("{pairs} pairs of an adapter's tokens and {GROUP} columns for each of {units} multiprocessors, more than it decodes ahead"));
+    }
+    let shared = shared_bytes();
+    if shared > target.shared_bytes {
+        return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// Whether each rank of an adapter's codes is groups of 32 columns, and starts on 16 bytes where the first does.
+fn starts_whole(slice: &CodebookSlice) -> bool {
+    let words = slice.d_out / GROUP * u64::from(WIDTH);
+    let Factor::Coded { words_per_adapter, .. } = slice.output else { return false };
+    slice.d_out.is_multiple_of(GROUP) && words.is_multiple_of(4) && words_per_adapter.is_multiple_of(4)
+}
+
+fn unit(dtype: DType) -> Unit {
+    let both = sgmv::unit(dtype, RANK, WIDTH);
+    let mut headers = both.headers;
+    headers.push(("codebook_gemm/sgmv.cu", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/sgmv.cu")).into()));
+    headers.push(("codebook_gemm/sgmv_fused.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/sgmv_fused.cuh")).into()));
+    headers.push(("codebook_gemm/sgmv_fused_params.cuh", [JointPlan::cuda(), JointParams::cuda()].concat()));
+    let mut defines = both.defines;
+    defines.push(("JOINT_BYTES", shared_bytes().to_string()));
+    Unit {
+        name: format!("codebook_gemm/joint {dtype}"),
+        source: source!("codebook_gemm/sgmv_fused.cu"),
+        headers,
+        defines,
+        entries: &[
+            "codebook_gemm_joint",
+            "codebook_gemm_segments_project",
+            "codebook_gemm_segments_project_long",
+            "codebook_gemm_segments_project_any",
+            "codebook_gemm_segments_project_grouped",
+            "codebook_gemm_segments_expand",
+            "codebook_gemm_segments_expand_any",
+            "codebook_gemm_segments_expand_grouped",
+        ],
+        shared_bytes: both.shared_bytes.max(shared_bytes()),
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let (op, blocks) = (&plan.op, plan.target.units);
+    let (Some(slice), Some(of)) = (op.slices.first(), args.slices.first()) else { return Ok(()) };
+    let tile = tile_params(op, args, slice, of, blocks);
+    let room = |start, bytes| workspace.part(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
+    let told = room(0, told_bytes(op))?;
+    if !whole(&tile) || !tile.output.codes.is_multiple_of(16) || !tile.core.is_multiple_of(16) {
+        let projected = room(told.len, sgmv::projected_bytes(op))?;
+        // SAFETY: the caller's promise; this unit has its kernels, and the workspace its part.
+        return unsafe { sgmv::launch(queue, plan, &projected, args) };
+    }
+    let mut open = queue.take_open();
+    let early = starts_early(&open, &read_early(args, of));
+    let own = JointPlan {
+        told: address(&told) + COUNT_BYTES,
+        counted: address(&told),
+        each: Shares::of(op).each as u32,
+        segments: op.tokens.min(u64::from(op.adapters)) as u32,
+        lanes: op.tokens.div_ceil(ROWS).min(u64::from(blocks) / SHARES) as u32,
+        unused: 0,
+    };
+    let launch = Launch { shared_bytes: shared_bytes(), overlap: early, ..Launch::new(blocks, THREADS) };
+    plan.most_shared("codebook_gemm_joint")?;
+    // SAFETY: the caller's promise; the workspace was zero at first, and the kernel leaves what the next launch expects; launches still under way write
+    // nothing that it reads before it waits.
+    unsafe { plan.launch(queue, "codebook_gemm_joint", &launch, &JointParams { tile, plan: own })? };
+    if !early {
+        open.clear();
+    }
+    open.extend([range(&of.y)]);
+    if !open.names(&range(&told)) {
+        open.extend([range(&told)]);
+    }
+    queue.leave_open(open);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(tokens: u64, adapters: u32) -> CodebookGemm {
+        CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [4096, 4096, RANK], adapters, CodeWidth::FourThree) }
+    }
+
+    #[test]
+    fn blocks_have_room_for_whatever_tokens_the_adapters_have() {
+        let takes = |tokens, adapters| covers(&op(tokens, adapters), &H200).is_ok();
+        assert!(takes(256, 100) && takes(4096, 16) && takes(1024, 87) && takes(129, 96));
+        assert!(!takes(512, 100) && !takes(256, 200), "more than is decoded ahead");
+        assert!(!takes(240, 32), "15 clusters, of which each has a place");
+        let encoder = |tokens| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [1536, 384, RANK], 24, CodeWidth::FourThree) };
+        assert!(
+            ![256, 1024, 16_384].iter().any(|&tokens| covers(&encoder(tokens), &H200).is_ok()),
+            "other bits than those of `runs_sm80`, which takes the rest"
+        );
+    }
+}

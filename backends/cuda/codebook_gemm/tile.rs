@@ -1,0 +1,228 @@
+//! The tile of the tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block; what its kernels take and are compiled for.
+
+use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor_header};
+use crate::backends::cuda::jit::{Unit, source};
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Plan, Target};
+use crate::dtype::DType;
+use crate::ops::codebook_gemm::{CodebookSlice, Factor};
+use crate::ops::{CodeWidth, CodebookGemm};
+
+params! {
+    /// Of one slice.
+    TileParams {
+        x: [const element],
+        y: [element],
+        /// The words of the token index.
+        index: [const i32],
+        scaling: [const f32],
+        core: [const f32],
+        tokens: u64,
+        x_stride: u64,
+        y_stride: u64,
+        input: FactorParams,
+        output: FactorParams,
+        accumulate: u32,
+        /// Rows of x, of the input factor and of y start on multiples of 16 bytes.
+        x_aligned: u32,
+        v_aligned: u32,
+        y_aligned: u32,
+        /// Blocks that share a tile of tokens.
+        blocks: u32,
+        /// No launch still under way writes x or the core.
+        x_early: u32,
+        /// Nor reads or writes y. Only with the above.
+        y_early: u32,
+        /// The scaling is each token's own.
+        scaled_by_token: u32,
+    }
+}
+
+params! {
+    /// What slices of one launch do not share.
+    TileSlice {
+        y: [element],
+        core: [const f32],
+        values: [const element],
+        basis_of: [const i32],
+        codes: [const u32],
+        codebooks: [const f32],
+        y_stride: u64,
+        d_out: u64,
+        rank: u32,
+        bits: u32,
+        words_per_adapter: u32,
+        unused: u32,
+    }
+}
+
+params! {
+    /// Of one launch of several slices, whose rows are whole multiples of 16 bytes: 4 KiB of parameters are what every driver takes.
+    TileGroup {
+        x: [const element],
+        index: [const i32],
+        scaling: [const f32],
+        tokens: u64,
+        x_stride: u64,
+        d_in: u64,
+        accumulate: u32,
+        blocks: u32,
+        x_early: u32,
+        y_early: u32,
+        scaled_by_token: u32,
+        unused: u32,
+        slices: [TileSlice; 48],
+    }
+}
+
+/// Slices that one launch takes at most.
+pub(crate) const GROUPED: usize = 48;
+/// As in `kernels/codebook_gemm/tile.cuh`.
+pub(crate) const ROWS: u64 = 16;
+pub(crate) const GROUP: u64 = 32;
+pub(crate) const THREADS: u32 = 256;
+/// Groups of columns that a warp finishes at once, at most.
+pub(crate) const HELD: u64 = 2;
+/// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
+pub(crate) const CLUSTER: u64 = 8;
+/// From this many slices on, clusters have fewer blocks. What h is summed from depends on it, and so it may not on the batch.
+pub(crate) const MANY_SLICES: usize = 17;
+pub(crate) const FEW: u64 = 2;
+
+/// Columns of both factors that a kernel is compiled for.
+pub(crate) const RANKS: [u64; 3] = [16, 32, 64];
+/// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
+pub(crate) const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
+/// The ranks that the kernel for an operation is compiled for.
+pub(crate) fn rank_of(op: &CodebookGemm) -> u64 {
+    let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
+    RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(RANKS[RANKS.len() - 1])
+}
+
+/// The bits of every field, where a kernel is compiled for them.
+pub(crate) fn width_of(op: &CodebookGemm) -> u32 {
+    let bits = |slice: &CodebookSlice| match slice.output {
+        Factor::Coded { width: Some(width), .. } => width.bits(),
+        _ => WIDTHS[0],
+    };
+    let first = op.slices.first().map_or(WIDTHS[0], bits);
+    if WIDTHS.contains(&first) && op.slices.iter().all(|slice| bits(slice) == first) { first } else { WIDTHS[0] }
+}
+
+pub(crate) fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
+    if op.dtype == DType::F32 {
+        return Err("f32: the tensor cores would round it to 11 bits".into());
+    }
+    if op.tokens > 1 << 26 {
+        return Err(format!("{} tokens, more than one launch takes", op.tokens));
+    }
+    for slice in &op.slices {
+        if slice.rank > RANKS[RANKS.len() - 1] {
+            return Err(format!("rank {}, more than a warp's registers take of decoded columns, {}", slice.rank, RANKS[RANKS.len() - 1]));
+        }
+        match (slice.input, slice.output) {
+            (Factor::Dense { .. }, Factor::Coded { .. }) => {}
+            (Factor::Coded { .. }, _) => return Err("codes on the input side: they are decoded along d_in, which only single tokens read".into()),
+            (_, Factor::Dense { .. }) => return Err("a dense factor on the output side: nothing to decode".into()),
+        }
+    }
+    let shared = shared_bytes(rank_of(op), width_of(op), clusters);
+    if shared > target.shared_bytes {
+        return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// Shared memory for codes, in bytes: for a quarter of a cluster's 4,096 columns of eight adapters, with two blocks a
+/// multiprocessor; without clusters, as much as leaves room for as many blocks as before, and for one of rank 64 on the
+/// smallest chips.
+const fn codes_bytes(rank: u64, clusters: bool) -> u64 {
+    match (clusters, rank) {
+        (true, _) => 44 << 10,
+        (false, 16) => 20 << 10,
+        (false, 32) => 36 << 10,
+        (false, _) => 10 << 10,
+    }
+}
+
+/// The sizes of `Space` and `ClusterSpace`.
+fn shared_bytes(rank: u64, width: u32, clusters: bool) -> u32 {
+    let stage = if rank == 16 { 512 } else { 256 };
+    let v = 2 * stage * (rank + 8) * 2;
+    let tables = ROWS * if width >= 7 { 256 } else { 512 };
+    let space = v + codes_bytes(rank, clusters) + ROWS * (rank + 8) * 2 + ROWS * rank * 4 + tables;
+    let received = if clusters { CLUSTER * ROWS * rank * 4 } else { 0 };
+    (space.next_multiple_of(128) + received) as u32
+}
+
+pub(crate) fn units(clusters: bool) -> Vec<Unit> {
+    let dtypes = [DType::F16, DType::BF16];
+    let all = dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| WIDTHS.map(|width| unit(dtype, rank, width, clusters))));
+    all.flatten().collect()
+}
+
+/// Whether there are kernels whose warps decode many groups of columns of a tile's adapters before they wait: where registers and the codes' room do.
+pub(crate) const fn decodes_ahead(rank: u64, width: u32) -> bool {
+    rank == 16 && width >= 1 && width <= 7
+}
+
+/// What every kernel that decodes into fragments of mma includes.
+pub(crate) fn headers() -> Vec<(&'static str, String)> {
+    vec![
+        factor_header(),
+        ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
+        ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
+        ("codebook_gemm/tile.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/tile.cuh")).into()),
+        ("codebook_gemm/decode.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/decode.cuh")).into()),
+        ("codebook_gemm/expand.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/expand.cuh")).into()),
+        ("codebook_gemm/balanced.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/balanced.cuh")).into()),
+    ]
+}
+
+pub(crate) fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
+    let shared_bytes = shared_bytes(rank, width, clusters);
+    Unit {
+        name: format!(
+            "codebook_gemm/{} {dtype} rank {rank} {}",
+            if clusters { "sm90" } else { "sm80" },
+            if width == 0 { "any width".into() } else { format!("{width} bits") }
+        ),
+        source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
+        headers: headers(),
+        defines: vec![
+            ("ELEMENT", dtype.name().into()),
+            ("RANK", rank.to_string()),
+            ("WIDTH", width.to_string()),
+            ("SHARED_BYTES", shared_bytes.to_string()),
+            ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
+            ("CLUSTER", CLUSTER.to_string()),
+        ],
+        entries: match (clusters, rank, decodes_ahead(rank, width)) {
+            (false, ..) => &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"],
+            (true, 16, true) => &[
+                "codebook_gemm_sm90",
+                "codebook_gemm_sm90_ahead",
+                "codebook_gemm_sm90_line",
+                "codebook_gemm_sm90_rehearsed",
+                "codebook_gemm_sm90_wide",
+                "codebook_gemm_sm90_any",
+                "codebook_gemm_sm90_grouped",
+                "codebook_gemm_sm90_many",
+            ],
+            (true, 16, false) => &[
+                "codebook_gemm_sm90",
+                "codebook_gemm_sm90_rehearsed",
+                "codebook_gemm_sm90_wide",
+                "codebook_gemm_sm90_any",
+                "codebook_gemm_sm90_grouped",
+                "codebook_gemm_sm90_many",
+            ],
+            (true, ..) => &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"],
+        },
+        shared_bytes,
+    }
+}
+
+pub(crate) fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {
+    shared_bytes(rank_of(&plan.op), width_of(&plan.op), clusters)
+}

@@ -1,0 +1,172 @@
+//! One GPU as a [`Device`]: its memory, queues, and the kernels that were loaded.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::jit::{Arch, Cache, Module, Unit};
+use super::runtime::devices::{Found, find};
+use super::runtime::event::Mark;
+use super::runtime::memory::{Buffer, Context, Memory};
+use super::runtime::queue::{Graph, Queue};
+use super::runtime::{clocks, library};
+use crate::device::{Caps, Clock, Clocks, Device, Open, Slice};
+use crate::error::{Error, Result};
+
+/// One NVIDIA GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    /// As the driver numbers it.
+    device: i32,
+    caps: Caps,
+    arch: Arch,
+    driver: i32,
+    pub(crate) memory: Arc<Memory>,
+    cache: Cache,
+    /// What was loaded, by the hash of what it was made from.
+    modules: Mutex<HashMap<String, Module>>,
+}
+
+/// The device, as far as choosing and tiling depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// What code is compiled for.
+    pub arch: Arch,
+    /// Multiprocessors.
+    pub units: u32,
+    /// Shared memory that one block may use, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// Whether kernels can be had: compiled now, or ahead.
+fn kernels() -> Result<()> {
+    if Cache::from_environment().is_empty() { library::nvrtc().map(|_| ()) } else { Ok(()) }
+}
+
+impl Cuda {
+    /// The device as variants see it.
+    pub(crate) fn target(&self) -> Target {
+        Target { arch: self.arch, units: self.caps.units, shared_bytes: self.caps.shared_bytes as u32 }
+    }
+
+    /// The kernels of `unit`: loaded already, or built and loaded now.
+    pub(crate) fn module(&self, unit: &Unit) -> Result<Module> {
+        let hash = unit.hash(self.arch);
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = modules().get(&hash) {
+            return Ok(module.clone());
+        }
+        // Not under the lock: compiling takes long, and two threads may well compile different kernels.
+        let built = unit.build(self.arch, &self.cache)?;
+        let module = Module::load(&self.memory, unit, &built.cubin, self.driver)?;
+        Ok(modules().entry(hash).or_insert(module).clone())
+    }
+}
+
+impl Open for Cuda {
+    fn list() -> Result<Vec<Caps>> {
+        Ok(find(kernels())?.1.into_iter().map(|found| found.caps).collect())
+    }
+
+    fn open(index: usize) -> Result<Self> {
+        let (driver, mut found) = find(kernels())?;
+        if index >= found.len() {
+            return Err(Error::NoBackend { name: format!("cuda:{index}"), reason: format!("devices are numbered from 0 to {}", found.len() - 1) });
+        }
+        let Found { device, caps, capability } = found.swap_remove(index);
+        let memory = Arc::new(Memory::new(Context::new(device)?)?);
+        Ok(Self { device, caps, arch: Arch(capability), driver, memory, cache: Cache::from_environment(), modules: Mutex::default() })
+    }
+}
+
+impl Device for Cuda {
+    const NAME: &'static str = "cuda";
+    type Buffer = Buffer;
+    type Queue = Queue;
+    type Graph = Graph;
+    type Mark = Mark;
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn queue(&self) -> Result<Queue> {
+        Queue::new(Arc::clone(&self.memory))
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Buffer> {
+        self.memory.alloc(bytes)
+    }
+
+    fn alloc_host(&self, bytes: u64) -> Result<Buffer> {
+        self.memory.alloc_host(bytes)
+    }
+
+    fn buffer_id(buffer: &Buffer) -> usize {
+        buffer.id()
+    }
+
+    fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.is_of(&self.memory)
+    }
+
+    fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
+        queue.write(address(dst), src)
+    }
+
+    fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        queue.read(address(src), dst)
+    }
+
+    fn copy(&self, queue: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        queue.copy(address(src), address(dst), src.len)
+    }
+
+    fn mark(&self, queue: &mut Queue) -> Result<Mark> {
+        Mark::new(queue)
+    }
+
+    fn seconds_between(&self, _queue: &mut Queue, earlier: &Mark, later: &Mark) -> Result<f64> {
+        later.seconds_since(earlier)
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Device
+    }
+
+    fn clocks(&self) -> Option<Clocks> {
+        clocks::now(self.device)
+    }
+
+    fn wait(&self, queue: &mut Queue) -> Result<()> {
+        queue.wait()
+    }
+
+    fn begin_capture(&self, queue: &mut Queue) -> Result<()> {
+        queue.begin_capture()
+    }
+
+    fn end_capture(&self, queue: &mut Queue) -> Result<Graph> {
+        queue.end_capture()
+    }
+
+    unsafe fn replay(&self, queue: &mut Queue, graph: &Graph) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { queue.replay(graph) }
+    }
+}
+
+/// Where an operand starts on the device.
+pub fn address(slice: &Slice<Cuda>) -> u64 {
+    slice.buffer.address() + slice.offset
+}
+
+/// Where an operand starts on the device; 0 where there is none.
+pub fn address_of(slice: Option<&Slice<Cuda>>) -> u64 {
+    slice.map_or(0, address)
+}
+
+/// The addresses of an operand.
+pub fn range(slice: &Slice<Cuda>) -> Range<u64> {
+    address(slice)..address(slice) + slice.len
+}

@@ -1,0 +1,3 @@
+//! Products on Ampere: asynchronous copies and mma.
+
+pub(crate) mod tile;

@@ -1,0 +1,349 @@
+//! Which tile of `kernels/gemm/sm90/mainloop.cuh`, `gemm/sm90/mixed_width.cuh`, `gemm/sm90/pingpong.cuh`, `gemm/sm90/split_k_multicast.cuh` or `gemm/sm90/split_k_cluster.cuh` a product of `linear` takes: what the model below
+//! says takes the least time. One model for every shape: tiles, rounds of multiprocessors, steps of K, bytes, and the exchange of sums.
+//! And which those of `fused_mlp`, and those with a basis, take.
+
+use crate::backends::cuda::gemm::sm90::tile::{Shares, WgmmaTile};
+use crate::backends::cuda::variant::Target;
+use crate::dtype::DType;
+
+/// A product of `linear`: rows of X, outputs, K, and whether outputs take the exponential of an activation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shape {
+    pub rows: u64,
+    pub outputs: u64,
+    pub depth: u64,
+    pub activated: bool,
+    /// Rows of X or of W do not all start on lines of the second-level cache: what a step reads of one lies in two.
+    pub straddles: bool,
+}
+
+/// What an H200 takes, in microseconds, as measured at Llama-2's projections.
+mod cost {
+    /// From a launch to its first products, and from the last outputs to the next launch.
+    pub(crate) const LAUNCH: f64 = 4.2;
+    /// The same in `fused_mlp`, where the launch before is its own; and what chunks of fewer tokens lose.
+    pub(crate) const NEXT: f64 = 2.7;
+    /// And of clusters, whose blocks start together and wait for each other.
+    pub(crate) const CLUSTER: f64 = 1.3;
+    /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs; and what narrower ones lose behind wide ones.
+    pub(crate) const STEP: f64 = 0.03;
+    pub(crate) const COLUMN: f64 = 0.0025;
+    pub(crate) const OUTPUTS: f64 = 1.2;
+    pub(crate) const NARROWER: f64 = 1.03;
+    /// What an activation adds to a tile's outputs.
+    pub(crate) const ACTIVATION: f64 = 1.1;
+    /// Of the time of a tile's products, that of the two that warp groups have in turn in its place: they read W twice.
+    pub(crate) const TURN: f64 = 1.1;
+    /// Bytes a microsecond from memory; of that, the part that is lost with no multiprocessor at work.
+    pub(crate) const MEMORY: f64 = 3.7e6;
+    pub(crate) const IDLE: f64 = 0.3;
+    /// Bytes a microsecond from the second-level cache to the multiprocessors: to clusters that share rows of W, to those that share a tile, and to
+    /// blocks by themselves.
+    pub(crate) const CACHE: f64 = 12e6;
+    pub(crate) const CACHE_PARTS: f64 = 10.5e6;
+    pub(crate) const CACHE_ALONE: f64 = 14e6;
+    /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them: in a cluster, and among several.
+    pub(crate) const MEET: f64 = 2.0;
+    pub(crate) const MEET_OUTSIDE: f64 = 3.0;
+    /// What takes longer starts when the launch before has ended: blocks of neighbouring numbers, which read the same rows of W, then lie in one
+    /// group of multiprocessors. One that starts earlier takes each multiprocessor as it becomes free.
+    pub(crate) const PLACED: f64 = 60.0;
+}
+
+/// Rounds of the last tiles, at most, that take the place of wide ones.
+const NARROW_ROUNDS: u64 = 3;
+
+/// The rows from which on warp groups take turns: with fewer they were not timed.
+const TURN_ROWS: u64 = 1024;
+
+/// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
+const TILE_ROWS: u64 = 64;
+
+/// Whether rows of those strides, in elements, do not all start on lines of the second-level cache.
+pub(crate) fn straddles(dtype: DType, strides: [u64; 2]) -> bool {
+    const LINE: u64 = 128;
+    strides.into_iter().any(|stride| !(stride * dtype.size()).is_multiple_of(LINE))
+}
+
+impl Shape {
+    /// Of the operands and Y.
+    pub(crate) fn bytes(&self) -> f64 {
+        2.0 * (self.rows as f64 * (self.depth + self.outputs) as f64 + self.outputs as f64 * self.depth as f64)
+    }
+
+    /// Whether outputs are not whole in eights, which are stored one by one.
+    pub(crate) fn has_odd_outputs(&self) -> bool {
+        !self.outputs.is_multiple_of(8)
+    }
+
+    /// Whether K may be split: see [`WgmmaTile::CUT_DEPTH`]. An encoder's K is no longer than that.
+    pub(crate) fn splits(&self) -> bool {
+        self.depth >= WgmmaTile::CUT_DEPTH && (self.outputs >= WgmmaTile::CUT_OUTPUTS || self.depth > WgmmaTile::CUT_DEPTH)
+    }
+
+    /// Of rounds of tiles of that width.
+    fn rounds(&self, tile: &WgmmaTile, columns: u64, rounds: u64) -> f64 {
+        let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
+        let products = steps * (cost::STEP + cost::COLUMN * columns as f64);
+        if tile.takes_turns() {
+            // Of half as many rows; outputs, but for the last, are written beside the products of the other warp group.
+            return rounds as f64 * products * 0.5 * cost::TURN + cost::OUTPUTS;
+        }
+        rounds as f64 * (products + cost::OUTPUTS)
+    }
+
+    /// Of a tile of two widths, how many columns of tiles are wide, whole rounds of them or nearly; how many rounds there are in all, and their
+    /// time. None where outputs are not whole in eights, which kernels of one width are for.
+    fn widths(&self, tile: &WgmmaTile, target: &Target) -> Option<(u64, u64, f64)> {
+        let (clusters, down) = (tile.room(target) / tile.cluster(), tile.down(self.rows).max(1));
+        let whole = (self.outputs / tile.columns).saturating_mul(down) / clusters;
+        let split = |round: u64| {
+            let wide = clusters * round / down;
+            let left = self.outputs.checked_sub(wide * tile.columns).filter(|&left| left > 0)?;
+            let (first, all) = ((wide * down).div_ceil(clusters), ((wide + left.div_ceil(tile.last)) * down).div_ceil(clusters));
+            let time = self.rounds(tile, tile.columns, first) + cost::NARROWER * self.rounds(tile, tile.last, all - first);
+            Some((wide, all, time))
+        };
+        let rounds = whole.saturating_sub(NARROW_ROUNDS)..=whole;
+        rounds.filter(|_| self.outputs.is_multiple_of(8)).filter_map(split).min_by(|a, b| a.2.total_cmp(&b.2))
+    }
+
+    /// Of a tile of two widths, the columns of tiles that are wide.
+    pub(crate) fn wide(&self, tile: &WgmmaTile, target: &Target) -> u64 {
+        if tile.has_widths() { self.widths(tile, target).map_or(0, |(wide, ..)| wide) } else { 0 }
+    }
+
+    /// Whether a tile is one of two widths and of no use: none would be wide.
+    fn narrow_alone(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        tile.has_widths() && self.wide(tile, target) == 0
+    }
+
+    /// Of a tile that warp groups have in turn, whether both of them get one, and outputs are whole in eights, which its kernel is for.
+    fn turns(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        self.rows >= TURN_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
+    }
+
+    /// Whether a tile of those that share W is of use.
+    fn takes(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        !self.narrow_alone(tile, target) && (!tile.takes_turns() || self.turns(tile, target))
+    }
+
+    /// Microseconds that a tile takes, from one launch to the next.
+    pub(crate) fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
+        let parts = tile.parts();
+        let blocks = tile.blocks(self.rows, self.outputs, false);
+        let room = tile.room(target);
+        let idle = 1.0 - blocks.min(room) as f64 / room as f64;
+        let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(parts) as f64;
+        let rows = self.rows.min(tile.rows) as f64;
+        let (rounds, products) = if tile.has_widths() {
+            self.widths(tile, target).map_or((1, f64::INFINITY), |(_, rounds, time)| (rounds, time))
+        } else {
+            let rounds = blocks.div_ceil(room);
+            (rounds, self.rounds(tile, tile.columns, rounds))
+        };
+        // Of what the blocks of a cluster share each brings its part.
+        let (x, w) = match tile.shares {
+            Shares::W | Shares::Both(_) => (rows, 0.5 * tile.columns as f64),
+            Shares::Nothing | Shares::Tile(_) => (rows, tile.columns as f64),
+        };
+        let lines = if self.straddles { 2.0 } else { 1.0 };
+        let read = blocks as f64 * steps * (x + w) * lines * 2.0 * WgmmaTile::DEPTH as f64;
+        let exchange = if tile.meets_outside() { cost::MEET_OUTSIDE } else { cost::MEET } * (parts as f64).log2();
+        let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds as f64 - 1.0) * cost::OUTPUTS;
+        let activation = if !self.activated { 0.0 } else { cost::ACTIVATION * if tile.takes_turns() { 1.0 } else { rounds as f64 } };
+        let (launch, cache) = match tile.shares {
+            Shares::Nothing => (cost::LAUNCH, cost::CACHE_ALONE),
+            Shares::W | Shares::Both(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE),
+            Shares::Tile(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE_PARTS),
+        };
+        launch + (products + activation).max(memory).max(read / cache) + exchange
+    }
+
+    /// Whether its launch may start while the one before still runs: what that gains is a microsecond, and blocks that lie anywhere take up to a
+    /// tenth longer.
+    pub(crate) fn starts_early(&self, tile: &WgmmaTile, target: &Target) -> bool {
+        Self::starts_early_after(self.time(tile, target))
+    }
+
+    /// The same of a product that takes so long.
+    pub(crate) fn starts_early_after(time: f64) -> bool {
+        time <= cost::PLACED
+    }
+
+    /// The tile.
+    pub(crate) fn choose(&self, target: &Target) -> WgmmaTile {
+        let takes = |tile: &WgmmaTile| match tile.shares {
+            // Of a single tile of rows there is none below.
+            Shares::W | Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
+            Shares::W | Shares::Nothing => self.takes(tile, target),
+            Shares::Tile(_) | Shares::Both(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
+        };
+        let timed = WgmmaTile::all().filter(takes).map(|tile| (tile, self.time(&tile, target)));
+        timed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(WgmmaTile::WIDE, |(tile, _)| tile)
+    }
+
+    /// Whether that is faster than streaming W, for few rows: wherever K is long and a round of tiles is enough.
+    pub(crate) fn tiles_beat_stream(&self, target: &Target) -> bool {
+        let tile = self.choose(target);
+        self.rows > TILE_ROWS && self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target)
+    }
+}
+
+impl WgmmaTile {
+    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::WHOLE.into_iter().flat_map(|tile| [Some(tile), tile.alone()]).flatten().chain(Self::PARTS)
+    }
+
+    const WHOLE: [Self; 18] = [
+        Self::WIDE,
+        Self::IN_TURNS,
+        Self::ending(224),
+        Self::ending(168),
+        Self::ending(160),
+        Self::ending(128),
+        Self::new(224),
+        Self::new(208),
+        Self::MIDDLE,
+        Self::new(168),
+        Self::new(160),
+        Self::new(144),
+        Self::NARROW,
+        Self::new(112),
+        Self::new(96),
+        Self::new(88),
+        Self::new(80),
+        Self::SLIM,
+    ];
+    const PARTS: [Self; 8] =
+        [Self::split(64, 2), Self::split(80, 2), Self::split(96, 2), Self::split(128, 2), Self::split(40, 4), Self::split(96, 4), Self::both(2), Self::both(4)];
+    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second. Both are in clusters, or neither is.
+    pub(crate) const OF_UP: [Self; 7] = [Self::WIDE, Self::IN_TURNS, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
+    pub(crate) const OF_DOWN: [Self; 7] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160), Self::NARROW, Self::new(96), Self::SLIM];
+
+    /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
+    pub(crate) fn least(tiles: impl Iterator<Item = Self>, products: &[(Shape, u64)], target: &Target) -> (Self, f64) {
+        let takes = |tile: &Self| products.first().is_none_or(|(shape, _)| shape.takes(tile, target));
+        let there = || products.iter().filter(|(shape, times)| shape.rows * times > 0);
+        let time = |tile: &Self| there().map(|(shape, times)| *times as f64 * (shape.time(tile, target) - cost::LAUNCH + cost::NEXT)).sum::<f64>();
+        let timed = tiles.filter(takes).map(|tile| (tile, time(&tile)));
+        timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((Self::WIDE, f64::INFINITY))
+    }
+
+    /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
+    /// row gets is the same from both.
+    pub(crate) fn choose_with_basis(shape: Shape, target: &Target) -> Option<Self> {
+        let Shape { outputs, depth, .. } = shape;
+        let short = depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
+        short.then(|| Self::least([Self::MIDDLE, Self::NARROW].into_iter(), &[(shape, 1)], target).0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::cuda::jit::unit::Arch;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn chosen(rows: u64, outputs: u64, depth: u64) -> (u64, Shares) {
+        let tile = Shape { rows, outputs, depth, ..Shape::default() }.choose(&H200);
+        (tile.columns, tile.shares)
+    }
+
+    #[test]
+    fn a_tile_is_as_small_as_the_work_asks_for() {
+        assert_eq!(chosen(4096, 4096, 4096), (256, Shares::Nothing));
+        assert_eq!(chosen(512, 4096, 4096), (128, Shares::Nothing), "64 wide tiles for 132 multiprocessors");
+        for tile in WgmmaTile::all() {
+            assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+        for tile in WgmmaTile::OF_UP {
+            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
+        }
+    }
+
+    #[test]
+    fn widths_fill_whole_rounds() {
+        for (rows, outputs, depth, columns) in [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256)] {
+            assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Nothing), "{rows} × {outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn wide_tiles_fill_whole_rounds_and_narrower_ones_the_last() {
+        for (rows, outputs, depth, last, wide) in [
+            (512, 13824, 5120, 168, 33),
+            (1024, 11008, 4096, 160, 33),
+            (1024, 13824, 5120, 168, 33),
+            (2048, 13824, 5120, 160, 49),
+            (2048, 5120, 13824, 128, 16),
+        ] {
+            let shape = Shape { rows, outputs, depth, ..Shape::default() };
+            let tile = shape.choose(&H200);
+            assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, last, wide), "{rows} × {outputs} × {depth}");
+        }
+        let odd = Shape { rows: 1024, outputs: 13823, depth: 5120, ..Shape::default() };
+        assert!(!odd.choose(&H200).has_widths(), "outputs that are not whole in eights");
+    }
+
+    #[test]
+    fn a_long_k_of_more_than_64_rows_is_tiles_and_of_fewer_a_stream() {
+        let beats = |rows, outputs, depth| Shape { rows, outputs, depth, ..Shape::default() }.tiles_beat_stream(&H200);
+        for (outputs, depth) in [(5120, 5120), (8192, 8192), (5120, 13824), (10240, 8192), (11008, 4096), (28672, 8192), (8192, 28672), (1024, 8192)] {
+            assert!(beats(128, outputs, depth) && chosen(128, outputs, depth).1 != Shares::W, "{outputs} × {depth}");
+        }
+        for (rows, outputs, depth) in [(64, 10240, 8192), (128, 100_000, 8192), (128, 1536, 384), (16, 4096, 4096)] {
+            assert!(!beats(rows, outputs, depth), "{rows} × {outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn k_is_split_where_tiles_of_all_of_it_leave_multiprocessors_idle() {
+        for (rows, outputs, depth, columns, parts) in [(128, 5120, 13824, 80, 2), (128, 4096, 11008, 64, 2), (128, 1024, 8192, 40, 4), (256, 1024, 8192, 96, 4)]
+        {
+            assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Tile(parts)), "{rows} × {outputs} × {depth}");
+        }
+        for (rows, outputs, depth, parts) in [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (256, 4096, 11008, 2), (129, 4096, 9000, 2), (129, 2001, 9000, 4)] {
+            assert_eq!(chosen(rows, outputs, depth), (128, Shares::Both(parts)), "{rows} × {outputs} × {depth}");
+        }
+        for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {
+            assert_eq!(chosen(128, outputs, depth), (columns, Shares::Nothing), "{outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn long_products_wait_for_the_launch_before() {
+        let early = |rows, outputs, depth| {
+            let shape = Shape { rows, outputs, depth, ..Shape::default() };
+            shape.starts_early(&shape.choose(&H200), &H200)
+        };
+        for (rows, outputs, depth) in [(512, 12288, 4096), (512, 11008, 4096), (512, 4096, 11008), (512, 10240, 8192), (1024, 4096, 11008)] {
+            assert!(!early(rows, outputs, depth), "{rows} × {outputs} × {depth}");
+        }
+        for (rows, outputs, depth) in [(256, 11008, 4096), (256, 4096, 11008), (512, 4096, 4096), (512, 3072, 768), (4096, 768, 768)] {
+            assert!(early(rows, outputs, depth), "{rows} × {outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn a_short_k_takes_turns() {
+        let turns = |rows, outputs, depth, activated| Shape { rows, outputs, depth, activated, ..Shape::default() }.choose(&H200).takes_turns();
+        assert!(turns(8192, 2304, 768, false) && turns(4096, 3072, 768, true) && turns(4096, 4096, 1024, true), "as timed");
+        assert!(turns(2060, 2544, 392, true) && turns(2060, 2544, 136, true), "as the cases have it");
+        assert!(!turns(4096, 4096, 1024, false) && !turns(2048, 4096, 4096, true), "products hide their outputs");
+        assert!(!turns(8192, 2303, 768, true), "outputs that are not whole in eights");
+        assert!(!turns(1024, 768, 768, true), "one tile for both warp groups");
+    }
+
+    #[test]
+    fn an_encoder_has_no_product_whose_sums_depend_on_its_rows() {
+        for rows in [65, 128, 129, 256, 4096] {
+            for (outputs, depth) in [(384, 1536), (1024, 4096), (4096, 1024), (3072, 768)] {
+                assert_eq!(Shape { rows, outputs, depth, activated: true, ..Shape::default() }.choose(&H200).parts(), 1, "{rows} × {outputs} × {depth}");
+            }
+        }
+        assert!(Shape { rows: 512, outputs: 1024, depth: 8192, ..Shape::default() }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
+    }
+}

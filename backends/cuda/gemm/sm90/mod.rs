@@ -1,0 +1,8 @@
+//! Products on Hopper: TMA and wgmma.
+
+pub(crate) mod cost;
+pub(crate) mod rows;
+pub(crate) mod skinny;
+pub(crate) mod skinny_tile;
+pub(crate) mod start;
+pub(crate) mod tile;

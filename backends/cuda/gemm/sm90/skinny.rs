@@ -1,0 +1,324 @@
+//! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/gemm/sm90/skinny.cuh` and its ring.
+
+use crate::backends::cuda::gemm::problem::{GemmParams, Product};
+use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::runtime::pdl::Open;
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
+use crate::backends::cuda::variant::{Launch, Plan, range};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::Op;
+
+params! {
+    /// Of a product by itself.
+    StreamParams {
+        gemm: GemmParams,
+        tile_rows: u32,
+        /// Whether the second-level cache keeps W.
+        keeps: u32,
+        /// Whether W and bias are read before the wait for the launch before.
+        ahead: u32,
+    }
+}
+
+/// How a product is started.
+pub(crate) struct StreamUse {
+    /// That the device has room for.
+    pub clusters: u64,
+    /// Whether K is split.
+    pub split: bool,
+    /// See [`StreamParams`].
+    pub keeps: bool,
+    /// See [`Launch::overlap`]; of a product whose reads were compared with what may still be written.
+    pub overlap: bool,
+}
+
+/// The shape of a block's stages: how many rows of X and of W it has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamTile {
+    tokens: u64,
+    weight_rows: u64,
+    stages: u64,
+    cluster: u64,
+    /// Bytes of a stage for what comes beside X.
+    beside: u64,
+}
+
+impl StreamTile {
+    /// All of them: as many stages as fit into 227 KiB.
+    pub(crate) const ALL: [Self; 4] = [Self::new(16, 6), Self::new(32, 5), Self::new(64, 4), Self::new(128, 3)];
+    /// The most rows of X.
+    pub(crate) const MOST_ROWS: u64 = 128;
+    const THREADS: u32 = 384;
+    /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no multiprocessor out.
+    const CLUSTER: u64 = 2;
+    /// The most rows of a tile of W, and elements of K of a stage.
+    const WEIGHT_ROWS: u64 = 128;
+    /// The same where K is split.
+    const SPLIT_ROWS: u64 = 64;
+    const DEPTH: u64 = 128;
+    /// Tokens from which on stages are no larger than a tile wants.
+    const FITTED_ROWS: u64 = 128;
+    /// Stages where other things share the memory.
+    const LEAST_STAGES: u64 = 3;
+    const MOST_STAGES: u64 = 8;
+
+    const fn new(tokens: u64, stages: u64) -> Self {
+        Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages, cluster: Self::CLUSTER, beside: 0 }
+    }
+
+    /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warp groups that take different
+    /// rows read past those of a smaller stage, and leave what they find there unused.
+    pub(crate) const fn weight_rows_for(tile_rows: u32, split: bool) -> u64 {
+        match tile_rows {
+            _ if split => Self::SPLIT_ROWS,
+            ..=96 => 96,
+            _ => Self::WEIGHT_ROWS,
+        }
+    }
+
+    /// All that `weight_rows_for` gives, and whether K is split.
+    pub(crate) const WEIGHT_ROWS_FOR: [(u64, bool); 3] = [(Self::SPLIT_ROWS, true), (96, false), (Self::WEIGHT_ROWS, false)];
+
+    /// With room for `weight_rows` of W and for `beside` bytes of something else, and as many stages as `room` bytes hold, as long as enough of W
+    /// is under way.
+    pub(crate) fn within(room: u64, tokens: u64, weight_rows: u64, beside: u64) -> Option<Self> {
+        let tile = Self { tokens, weight_rows, stages: 0, cluster: Self::CLUSTER, beside };
+        let stages = (room.checked_sub(tile.shared_bytes().into())? / tile.stage_bytes()).min(Self::MOST_STAGES);
+        (stages >= Self::LEAST_STAGES).then_some(Self { stages, ..tile })
+    }
+
+    /// Clusters of four, where they split K: half of the stages for each block.
+    pub(crate) const fn quartered(self) -> Self {
+        Self { cluster: 4, ..self }
+    }
+
+    /// Whether so few columns, and so long a K, are worth clusters of four, of which not every multiprocessor finds a place in one.
+    pub(crate) const fn quarters(columns: u64, depth: u64, units: u32) -> bool {
+        depth > 4096 && columns <= Self::quarter_clusters(units) * Self::SPLIT_ROWS
+    }
+
+    /// Clusters of four that surely fit: 30 of 33 do on an H200.
+    pub(crate) const fn quarter_clusters(units: u32) -> u64 {
+        units as u64 / 4 * 7 / 8
+    }
+
+    /// Blocks of a cluster.
+    pub(crate) const fn cluster(&self) -> u64 {
+        self.cluster
+    }
+
+    /// The smallest for that many rows of X.
+    pub(crate) fn choose(rows: u64) -> Self {
+        Self::ALL.into_iter().find(|tile| rows <= tile.tokens).unwrap_or(Self::ALL[3])
+    }
+
+    /// The same with no more room for W than tiles of so many rows want, and more stages in its place: where tokens take half of a stage,
+    /// little of W is under way.
+    pub(crate) fn fitted(self, tile_rows: u32, split: bool) -> Self {
+        if self.tokens < Self::FITTED_ROWS { self } else { self.filled(tile_rows, split) }
+    }
+
+    /// The same for any number of tokens: where launches follow each other, more stages are asked for before the one before has ended.
+    pub(crate) fn filled(self, tile_rows: u32, split: bool) -> Self {
+        Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split), 0).unwrap_or(self)
+    }
+
+    /// For tiles of at most 64 rows that both warp groups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
+    /// of a stage to W as it is, and 128 have no more stages so.
+    pub(crate) fn grouped(self) -> Self {
+        match self.tokens {
+            32 | 64 => Self::within(227 << 10, self.tokens, Self::SPLIT_ROWS, 0).unwrap_or(self),
+            _ => self,
+        }
+    }
+
+    /// Every one that `grouped` makes anew.
+    pub(crate) fn all_grouped() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|tile| tile.grouped() != *tile).map(Self::grouped)
+    }
+
+    /// Every one that `fit`, one of the two above, makes for tiles of a product that is split along K, or not.
+    pub(crate) fn every(split: bool, fit: fn(Self, u32, bool) -> Self) -> Vec<Self> {
+        let rows = Self::WEIGHT_ROWS_FOR.into_iter().filter(|(_, of)| *of == split).map(|(rows, _)| rows as u32);
+        let mut all: Vec<_> = rows.flat_map(|rows| Self::ALL.map(|tile| fit(tile, rows, split))).collect();
+        all.sort_by_key(|tile| (tile.tokens, tile.weight_rows));
+        all.dedup();
+        all
+    }
+
+    /// Why it is not for that product, if so.
+    /// `strides`: elements from row to row of X and of W.
+    pub(crate) fn covers(dtype: DType, [rows, columns, depth]: [u64; 3], strides: [u64; 2]) -> std::result::Result<(), String> {
+        if rows > Self::MOST_ROWS {
+            return Err(format!("{rows} rows > {}: it is no longer the weights' bytes that take the time", Self::MOST_ROWS));
+        }
+        strides.into_iter().try_for_each(|stride| WgmmaTile::reads(dtype, columns, depth, stride))
+    }
+
+    const fn stage_bytes(&self) -> u64 {
+        // Three barriers.
+        (self.weight_rows + self.tokens) * Self::DEPTH * 2 + self.beside + 24
+    }
+
+    pub(crate) fn shared_bytes(&self) -> u32 {
+        // And what it takes to start on a multiple of 1,024.
+        (self.stages * self.stage_bytes() + 1024) as u32
+    }
+
+    pub(crate) fn defines(&self, split: bool) -> Vec<(&'static str, String)> {
+        let values = [
+            ("TOKENS", self.tokens),
+            ("STREAM_ROWS", self.weight_rows),
+            ("STREAM_STAGES", self.stages),
+            ("STREAM_CLUSTER", self.cluster),
+            ("STREAM_BESIDE", self.beside),
+        ];
+        values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("STREAM_SPLIT", split.to_string())]).collect()
+    }
+
+    /// For the names of units.
+    pub(crate) fn name(&self) -> String {
+        let Self { tokens, weight_rows, .. } = self;
+        if *weight_rows == Self::WEIGHT_ROWS { format!("{tokens} rows") } else { format!("{tokens} rows, {weight_rows} of W") }
+    }
+
+    /// As above.
+    pub(crate) const fn weight_rows(&self) -> u64 {
+        self.weight_rows
+    }
+
+    /// Clusters that fill that many multiprocessors.
+    pub(crate) const fn clusters(units: u32) -> u64 {
+        let clusters = units as u64 / Self::CLUSTER;
+        if clusters == 0 { 1 } else { clusters }
+    }
+
+    /// Whether a last product of that many columns is split along K: narrow tiles would each read the same X for few rows of W.
+    pub(crate) const fn splits(columns: u64, clusters: u64) -> bool {
+        columns <= clusters * Self::SPLIT_ROWS
+    }
+
+    /// Whether blocks have one tile of so few rows that a warp group alone would multiply it: then both take them, half of a stage each.
+    pub(crate) const fn by_groups(columns: u64, clusters: u64) -> bool {
+        columns <= clusters * Self::CLUSTER * Self::SPLIT_ROWS
+    }
+
+    /// Rows of a tile of W, where `columns` of them are dealt out to `clusters`.
+    pub(crate) fn tile_rows(columns: u64, clusters: u64, split: bool) -> u32 {
+        let rows = if split {
+            columns.div_ceil(clusters)
+        } else {
+            let blocks = clusters * Self::CLUSTER;
+            columns.div_ceil(blocks * columns.div_ceil(blocks * Self::WEIGHT_ROWS))
+        };
+        rows.next_multiple_of(4).max(8) as u32
+    }
+
+    /// Clusters that have work.
+    pub(crate) const fn clusters_of(columns: u64, tile_rows: u32, split: bool) -> u64 {
+        let tiles = columns.div_ceil(tile_rows as u64);
+        if split { tiles } else { tiles.div_ceil(Self::CLUSTER) }
+    }
+
+    /// The parameters of a product with its tensor maps.
+    pub(crate) fn params(&self, product: &Product<'_>, tile_rows: u32) -> Result<GemmParams> {
+        let map = |slice, rows: u64, stride: u64, box_rows: u64| {
+            let box_dims = [64, box_rows as u32];
+            Layout {
+                dtype: product.dtype,
+                dims: &[product.depth, rows],
+                strides: &[stride],
+                box_dims: &box_dims,
+                swizzle: Swizzle::B128,
+                promotion: Promotion::B128,
+            }
+            .encode(slice)
+        };
+        let parts = if product.gate.is_some() { 1 } else { 2 };
+        let mut params = product.params();
+        params.x_map = map(&product.x, product.rows, product.x_stride, (self.tokens * parts / self.cluster).max(8))?;
+        params.w_map = map(&product.w, product.columns, product.w_stride, u64::from(tile_rows))?;
+        if let Some(gate) = &product.gate {
+            params.gate_map = map(gate, product.columns, product.w_stride, u64::from(tile_rows))?;
+        }
+        Ok(params)
+    }
+
+    /// Puts kernel `entry` of a product by itself into the queue. Weights and bias that no launch which may still run writes, it reads
+    /// before that has ended.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`]; aligned rows start where TMA can read them.
+    pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>, how: StreamUse) -> Result<()> {
+        let StreamUse { clusters, split, keeps, overlap } = how;
+        if product.rows == 0 || product.columns == 0 {
+            return Ok(());
+        }
+        let tile_rows = Self::tile_rows(product.columns, clusters, split);
+        let used = Self::clusters_of(product.columns, tile_rows, split).min(clusters);
+        // What adapters add has a wait of its own.
+        let (ahead, open) = if product.adds { (false, Open::default()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
+        let params = StreamParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };
+        queue.leave_open(open);
+        Ok(())
+    }
+
+    /// How the kernels are started on that many clusters.
+    pub(crate) fn launch(&self, clusters: u64) -> Launch {
+        let grid = (clusters * self.cluster) as u32;
+        Launch { shared_bytes: self.shared_bytes(), cluster: [self.cluster as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_fit_and_take_every_count_of_rows() {
+        for tile in StreamTile::ALL {
+            assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}: {}", tile.shared_bytes());
+        }
+        for (split, count) in [(true, 4), (false, 5)] {
+            let fitted = StreamTile::every(split, StreamTile::fitted);
+            assert_eq!(fitted.len(), count, "{fitted:?}");
+            assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= StreamTile::LEAST_STAGES), "{fitted:?}");
+        }
+        // 4096 and 11,008 outputs of 132 multiprocessors, and more.
+        for (rows, split, stages) in [(64, true, 4), (84, false, 4), (108, false, 3)] {
+            let tile = StreamTile::choose(128).fitted(rows, split);
+            assert_eq!(tile.stages, stages, "{rows}");
+            assert!(tile.weight_rows >= rows.into() && StreamTile::every(split, StreamTile::fitted).contains(&tile));
+        }
+        let filled = [(16, 8), (32, 7), (64, 5), (128, 4)];
+        for (tokens, stages) in filled {
+            let tile = StreamTile::choose(tokens).filled(84, false);
+            assert_eq!(tile.stages, stages, "{tokens}");
+            assert!(StreamTile::every(false, StreamTile::filled).contains(&tile));
+        }
+        for rows in 0..=StreamTile::MOST_ROWS {
+            assert!(StreamTile::choose(rows).tokens >= rows);
+        }
+        assert!(StreamTile::covers(DType::F16, [129, 64, 64], [64; 2]).is_err());
+        assert!(StreamTile::covers(DType::F16, [1, 64, 4095], [4096, 4095]).is_err());
+        assert!(StreamTile::covers(DType::F16, [1, 64, 4095], [4096; 2]).is_ok());
+    }
+
+    #[test]
+    fn a_block_gets_one_tile_where_one_would_do() {
+        for columns in [1, 7, 33, 512, 4096, 4097, 8192, 8448, 8449, 11008, 16896, 16897, 32000] {
+            let split = StreamTile::splits(columns, 66);
+            for split in [split, false] {
+                let rows = StreamTile::tile_rows(columns, 66, split);
+                assert!((8..=if split { 64 } else { 128 }).contains(&rows) && rows.is_multiple_of(2), "{columns}: {rows}");
+                assert!(columns > 132 * 128 || StreamTile::clusters_of(columns, rows, split) <= 66, "{columns}: {rows}");
+            }
+        }
+        assert_eq!(StreamTile::tile_rows(11008, 66, false), 84, "132 tiles for 132 multiprocessors");
+    }
+}

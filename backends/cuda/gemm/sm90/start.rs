@@ -1,0 +1,124 @@
+//! How a product on Hopper is started: tensor maps, parameters, grid.
+
+use super::cost::Shape;
+use super::tile::WgmmaTile;
+use crate::backends::cuda::gemm::lora::{AdaptedParams, AdapterSums};
+use crate::backends::cuda::gemm::problem::{GemmParams, Product};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::tensor_map::{Layout, Swizzle};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address};
+use crate::device::Slice;
+use crate::error::Result;
+use crate::ops::Op;
+
+/// How a product's kernel is started.
+pub(crate) struct WgmmaLaunch {
+    pub tile: WgmmaTile,
+    /// The kernel, and that for outputs that cannot be moved 16 bytes at a time.
+    pub entry: &'static str,
+    pub odd_entry: &'static str,
+    /// It may start while the kernel before still runs, if it is short (see [`Shape::starts_early`]) or comes on top of what that one writes.
+    pub overlap: bool,
+    /// And, if it does, read the weights meanwhile: nothing that may still run writes them.
+    pub weights_early: bool,
+}
+
+impl WgmmaLaunch {
+    /// The kernel for a product's outputs.
+    pub(crate) const fn entry_of(&self, params: &GemmParams) -> &'static str {
+        if params.vector == 0 { self.odd_entry } else { self.entry }
+    }
+}
+
+impl Product<'_> {
+    /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, with what it reads X and the weights by.
+    fn wgmma_params(&self, tile: &WgmmaTile) -> Result<GemmParams> {
+        let mut params = self.params();
+        let rows = |slice: &Slice<Cuda>, rows: u64, stride: u64, count: u64| WgmmaTile::rows_map(self.dtype, slice, [rows, self.depth], stride, count);
+        // Rows 8q + 2i + e, e first, then q, then i: see `Places` in the kernel. Whole eights are the outputs of those that use it.
+        let (stride, eights) = (self.w_stride, self.columns / 8);
+        let runs = |slice: &Slice<Cuda>, count: u32| {
+            let (dims, box_dims) = ([self.depth, 2, eights, 4], [WgmmaTile::DEPTH as u32, 2, count, 4]);
+            Layout {
+                dtype: self.dtype,
+                dims: &dims,
+                strides: &[stride, 8 * stride, 2 * stride],
+                box_dims: &box_dims,
+                swizzle: Swizzle::B128,
+                promotion: WgmmaTile::promotion(self.dtype, stride),
+            }
+            .encode(slice)
+        };
+        params.x_map = rows(&self.x, self.rows, self.x_stride, tile.rows)?;
+        params.x_last_map = rows(&self.x, self.rows, self.x_stride, tile.last_rows(self.rows))?;
+        if params.vector == 0 || tile.is_single() {
+            // Blocks that share W's tile bring half of it each, where that is whole in eights.
+            let halves = !tile.is_single() && tile.cluster() == 2 && (tile.columns / 2).is_multiple_of(8);
+            params.w_map = rows(&self.w, self.columns, stride, if halves { tile.columns / 2 } else { tile.columns })?;
+            return Ok(params);
+        }
+        params.w_map = runs(&self.w, 4)?;
+        params.rest_map = runs(&self.w, 1)?;
+        if let Some(gate) = &self.gate {
+            params.gate_map = runs(gate, 4)?;
+        }
+        Ok(params)
+    }
+
+    /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, and how it is started. Every row of X and of the weights starts on a multiple of 16
+    /// bytes; a gated product's outputs can be moved 16 bytes at a time.
+    pub(crate) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
+        let (tile, mut params) = (&how.tile, self.wgmma_params(&how.tile)?);
+        let outputs = if self.gate.is_some() { 2 * self.columns } else { self.columns };
+        let shape = Shape { rows: self.rows, outputs, depth: self.depth, ..Shape::default() };
+        let overlap = how.overlap && (self.adds || shape.starts_early(tile, target));
+        params.weights_early = (how.weights_early && overlap).into();
+        params.wide = shape.wide(tile, target) as u32;
+        let shared_bytes = if params.vector == 0 { tile.odd_shared_bytes() } else { tile.shared_bytes() };
+        Ok((params, Launch { shared_bytes, overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
+    }
+
+    /// Puts it into the queue.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    pub(crate) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, how: &WgmmaLaunch) -> Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let (params, launch) = self.wgmma_start(how, &plan.target)?;
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, how.entry_of(&params), &launch, &params) }
+    }
+
+    /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    pub(crate) unsafe fn launch_with_basis<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
+        let (k, run, stride) = (self.depth, WgmmaTile::RUN, self.w_stride);
+        let x_box = [WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32];
+        let w = Layout {
+            dtype: self.dtype,
+            dims: &[k, 2, 4, 4, self.columns / run],
+            strides: &[stride, 8 * stride, 2 * stride, run * stride],
+            box_dims: &[WgmmaTile::DEPTH as u32, 2, 4, 4, (tile.columns / 2 / run) as u32],
+            swizzle: Swizzle::B128,
+            promotion: WgmmaTile::promotion(self.dtype, stride),
+        };
+        let gemm = GemmParams {
+            x_map: WgmmaTile::layout(self.dtype, &[k, self.rows], &[self.x_stride], &x_box).encode(&self.x)?,
+            w_map: w.encode_at(address(&self.w))?,
+            adds: 0,
+            ..self.params()
+        };
+        let launch = Launch {
+            shared_bytes: tile.basis_shared_bytes(),
+            // The kernel waits before it reads anything.
+            overlap: true,
+            ..tile.launch(self.rows, self.columns, false, &plan.target)
+        };
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry, &launch, &AdaptedParams { gemm, sums }) }
+    }
+}

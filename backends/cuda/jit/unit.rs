@@ -1,0 +1,295 @@
+//! From CUDA C++ to machine code at run time: NVRTC, with every header in memory, to CUBIN for one architecture.
+//!
+//! PTX is not an option: NVRTC passes inline PTX through unchecked, and PTX of a newer toolkit does not load on an
+//! older driver.
+
+use std::ffi::{CString, c_char, c_int};
+use std::fmt;
+use std::str::FromStr;
+
+use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+
+use crate::backends::cuda::jit::cache::{Built, Cache, hash};
+use crate::backends::cuda::jit::resources::Resources;
+use crate::backends::cuda::runtime::library;
+use crate::error::{Error, Result};
+
+macro_rules! headers {
+    ($($name:literal,)*) => {
+        /// Every shared header, under the name that sources include it by.
+        const HEADERS: &[(&str, &str)] = &[$(($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name))),)*];
+    };
+}
+
+headers! {
+    "ptx/types.cuh",
+    "ptx/copy.cuh",
+    "ptx/grid.cuh",
+    "ptx/cluster.cuh",
+    "ptx/mma.cuh",
+    "ptx/special.cuh",
+    "ptx/wgmma.cuh",
+    "tile/activation.cuh",
+    "gemm/adapter_sums.cuh",
+    "tile/reduce.cuh",
+    "gemm/gemm.cuh",
+    "tile/columns.cuh",
+    "gemm/outputs.cuh",
+    "gemm/ordered_outputs.cuh",
+    "tile/repack.cuh",
+    "tile/repack_operands.cuh",
+    "gemm/sm80/tile.cuh",
+    "gemm/sm90/swap_ab.cuh",
+    "gemm/sm90/skinny_tile.cuh",
+    "gemm/sm90/lora.cuh",
+    "gemm/sm90/mainloop.cuh",
+    "gemm/sm90/unaligned_epilogue.cuh",
+    "gemm/sm90/epilogue.cuh",
+    "gemm/sm90/split_k_multicast.cuh",
+    "gemm/sm90/ring.cuh",
+    "gemm/sm90/single_shot.cuh",
+    "gemm/sm90/split_k_cluster.cuh",
+    "gemm/sm90/tiles.cuh",
+    "gemm/sm90/pingpong.cuh",
+    "gemm/sm90/mixed_width.cuh",
+    "gemm/sm80/gemv_unaligned.cuh",
+    "gemm/sm90/skinny.cuh",
+    "gemm/sm90/skinny_ring.cuh",
+    "gemm/sm90/skinny_sums.cuh",
+    "gemm/sm90/skinny_codes.cuh",
+    "gemm/sm90/skinny_lora.cuh",
+    "tile/power.cuh",
+    "gemm/sm90/weight_stationary.cuh",
+    "gemm/sm90/layernorm.cuh",
+    "gemm/delta.cuh",
+    "gemm/sm80/fallback.cuh",
+    "fused_mlp/mma.cuh",
+    "tile/codes.cuh",
+    "tile/attention_mask.cuh",
+}
+
+/// A source under `kernels/`.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// From `kernels/`.
+    pub path: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! source {
+    ($path:literal) => {
+        $crate::backends::cuda::jit::unit::Source { path: $path, text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $path)) }
+    };
+}
+pub(crate) use source;
+
+/// The architecture that code is compiled for, by its compute capability, major × 10 + minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Arch(pub u32);
+
+impl Arch {
+    /// The architectures that every variant is checked on.
+    pub const CHECKED: [Self; 4] = [Self(80), Self(86), Self(89), Self(90)];
+
+    /// Shared memory that one block may use, in bytes, where that is known.
+    pub fn shared_bytes(self) -> Option<u32> {
+        match self.0 {
+            80 | 87 => Some(163 << 10),
+            86 | 89 | 120 => Some(99 << 10),
+            90 | 100 | 103 => Some(227 << 10),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // wgmma and the rest of Hopper's own instructions exist only with the suffix.
+        write!(f, "sm_{}{}", self.0, if self.0 == 90 { "a" } else { "" })
+    }
+}
+
+impl FromStr for Arch {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let digits = text.strip_prefix("sm_").unwrap_or(text);
+        let number = digits.strip_suffix('a').unwrap_or(digits).parse().ok().filter(|number| (80..1000).contains(number));
+        number.map(Self).ok_or_else(|| Error::invalid("arch", "an architecture from sm_80 on, as sm_90a", format!("{text:?}")))
+    }
+}
+
+/// All that one compilation depends on.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// The name in errors and listings.
+    pub name: String,
+    /// The source.
+    pub source: Source,
+    /// Headers that the host writes: the structs of parameters.
+    pub headers: Vec<(&'static str, String)>,
+    /// Constants: the tile configuration and the dtype.
+    pub defines: Vec<(&'static str, String)>,
+    /// The kernels in it.
+    pub entries: &'static [&'static str],
+    /// Dynamic shared memory of a block, at most, in bytes.
+    pub shared_bytes: u32,
+}
+
+impl Unit {
+    fn options(&self, arch: Arch) -> Vec<String> {
+        let mut options = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into(), "--generate-line-info".into()];
+        options.extend(self.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+        if cfg!(debug_assertions) {
+            // Waits in kernels then give up with a trap, rather than hang the device.
+            options.push("-DTRIFUSE_DEBUG=1".into());
+        }
+        options
+    }
+
+    fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        HEADERS.iter().copied().chain(self.headers.iter().map(|(name, text)| (*name, text.as_str())))
+    }
+
+    /// The hash of everything that the machine code depends on but the compiler.
+    pub fn hash(&self, arch: Arch) -> String {
+        let options = self.options(arch);
+        let mut texts = vec![self.source.path, self.source.text];
+        texts.extend(self.headers().flat_map(|(name, text)| [name, text]));
+        texts.extend(options.iter().map(String::as_str));
+        hash(texts)
+    }
+
+    /// The machine code: from `cache`, or compiled and kept there.
+    pub fn build(&self, arch: Arch, cache: &Cache) -> Result<Built> {
+        let compiler = library::nvrtc();
+        let hash = self.hash(arch);
+        if let Some(built) = cache.get(&hash, compiler.as_ref().ok().copied()) {
+            return Ok(built);
+        }
+        let version = compiler.map_err(|error| Error::unsupported(&self.name, format!("it is not compiled ahead for {arch}, and {error}")))?;
+        let built = self.compile(arch, version)?;
+        cache.put(&hash, version, &built);
+        Ok(built)
+    }
+
+    /// Compiles, whatever the cache holds. `version` is NVRTC's: proof that it is there.
+    pub fn compile(&self, arch: Arch, version: (i32, i32)) -> Result<Built> {
+        let failed = |log: String| Error::Compile { kernel: format!("{} for {arch}", self.name), log };
+        let (major, minor) = version;
+        if !supported().contains(&(arch.0 as i32)) {
+            return Err(failed(format!("NVRTC {major}.{minor} does not know this architecture; install a newer NVRTC")));
+        }
+        let text = |text: &str| CString::new(text).map_err(|_| failed("a source holds a zero byte".into()));
+        let (source, path) = (text(self.source.text)?, text(self.source.path)?);
+        let headers = self.headers().map(|(name, body)| Ok((text(name)?, text(body)?))).collect::<Result<Vec<_>>>()?;
+        let options = self.options(arch).iter().map(|option| text(option)).collect::<Result<Vec<_>>>()?;
+        let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
+        let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+
+        let mut program = Program(std::ptr::null_mut());
+        // SAFETY: NVRTC is there; every pointer is to a terminated text that outlives the program.
+        let created = unsafe { sys::nvrtcCreateProgram(&mut program.0, source.as_ptr(), path.as_ptr(), names.len() as c_int, bodies.as_ptr(), names.as_ptr()) };
+        if created != nvrtcResult::NVRTC_SUCCESS {
+            return Err(failed(format!("NVRTC {major}.{minor}: {created:?}")));
+        }
+        // SAFETY: the program was created; the options are terminated texts.
+        let status = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as c_int, options.as_ptr()) };
+        let log = program.log();
+        if status != nvrtcResult::NVRTC_SUCCESS {
+            return Err(failed(format!("NVRTC {major}.{minor}: {status:?}\n{log}")));
+        }
+        let cubin = program.cubin().ok_or_else(|| failed(format!("NVRTC {major}.{minor} gave no machine code\n{log}")))?;
+        Ok(Built { cubin, log })
+    }
+}
+
+/// The architectures that NVRTC knows. It must be there.
+fn supported() -> Vec<c_int> {
+    let mut count = 0;
+    // SAFETY: stores one number.
+    if unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) } != nvrtcResult::NVRTC_SUCCESS {
+        return Vec::new();
+    }
+    let mut list = vec![0; count.max(0) as usize];
+    // SAFETY: the list has room for as many as were counted.
+    if unsafe { sys::nvrtcGetSupportedArchs(list.as_mut_ptr()) } != nvrtcResult::NVRTC_SUCCESS {
+        return Vec::new();
+    }
+    list
+}
+
+/// What one compiled unit uses.
+pub fn resources(built: &Built) -> Vec<Resources> {
+    Resources::parse(&built.log)
+}
+
+struct Program(nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: the program was created; stores one number.
+        if unsafe { sys::nvrtcGetProgramLogSize(self.0, &mut size) } != nvrtcResult::NVRTC_SUCCESS {
+            return String::new();
+        }
+        let mut log = vec![0u8; size];
+        // SAFETY: the log has room for the size that was told.
+        unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast()) };
+        String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned()
+    }
+
+    fn cubin(&self) -> Option<Vec<u8>> {
+        let mut size = 0;
+        // SAFETY: the program was compiled; stores one number.
+        let told = unsafe { sys::nvrtcGetCUBINSize(self.0, &mut size) };
+        let mut cubin = vec![0u8; size];
+        // SAFETY: room for the size that was told.
+        let got = unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) };
+        (told == nvrtcResult::NVRTC_SUCCESS && got == nvrtcResult::NVRTC_SUCCESS && size > 0).then_some(cubin)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: created once, destroyed once.
+            unsafe { sys::nvrtcDestroyProgram(&mut self.0) };
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_are_read_and_written_as_nvrtc_names_them() {
+        for (text, name) in [("sm_80", "sm_80"), ("90", "sm_90a"), ("90a", "sm_90a"), ("sm_90a", "sm_90a"), ("120", "sm_120")] {
+            assert_eq!(text.parse::<Arch>().unwrap().to_string(), name);
+        }
+        for text in ["", "sm_", "75", "compute_80", "sm_90b"] {
+            assert!(text.parse::<Arch>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_hash_depends_on_everything() {
+        let unit = |defines: &str, header: &str| Unit {
+            name: "probe".into(),
+            source: Source { path: "probe.cu", text: "" },
+            headers: vec![("params.cuh", header.to_owned())],
+            defines: vec![("TILE", defines.to_owned())],
+            entries: &[],
+            shared_bytes: 0,
+        };
+        let one = unit("1", "struct P {};").hash(Arch(80));
+        assert_eq!(one, unit("1", "struct P {};").hash(Arch(80)));
+        assert_ne!(one, unit("2", "struct P {};").hash(Arch(80)));
+        assert_ne!(one, unit("1", "struct Q {};").hash(Arch(80)));
+        assert_ne!(one, unit("1", "struct P {};").hash(Arch(90)));
+    }
+}

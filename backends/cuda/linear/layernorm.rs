@@ -1,0 +1,249 @@
+//! `linear` with a norm at its end: the variant `sm90_norm`, of `kernels/gemm/sm90/layernorm.cuh`.
+
+use crate::backends::cuda::codebook_gemm::prepare::with_basis;
+use crate::backends::cuda::codebook_gemm::sgmv_long::RUNS_SM80;
+use crate::backends::cuda::codebook_gemm::sgmv_long::has_basis;
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::lora::{AdapterSums, adapter_header};
+use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, fits, gemm_header, half};
+use crate::backends::cuda::gemm::repack::padded;
+use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::linear::problem::{product, unpacked};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle, TensorMap};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::{Linear, LinearArgs};
+
+pub(crate) const NORM: Variant<Linear> = Variant {
+    name: "sm90_norm",
+    label: "linear/sm90_norm",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, target| unit(op.dtype, groups(op.tokens, target)),
+    units: |_: Arch| HALVES.iter().flat_map(|&dtype| [1, 2].map(|groups| unit(dtype, groups))).collect(),
+    workspace: |_, _| 0,
+    launch,
+};
+
+params! {
+    /// Of the kernel that has whole rows in a tile.
+    NormParams {
+        x_map: map,
+        w_map: map,
+        residual_map: map,
+        bias: [const element],
+        weight: [const element],
+        shift: [const element],
+        residual: [const element],
+        y: [element],
+        rows: u64,
+        depth: u64,
+        eps: f32,
+        unused: u32,
+    }
+}
+
+params! {
+    /// With what adapters add.
+    NormBasisParams {
+        norm: NormParams,
+        sums: AdapterSums,
+    }
+}
+
+params! {
+    /// Of the kernel that normalises rows where they lie.
+    NormRowsParams {
+        weight: [const element],
+        shift: [const element],
+        y: [element],
+        rows: u64,
+        eps: f32,
+        unused: u32,
+    }
+}
+
+/// Outputs: a row's sums lie in the registers of four threads.
+const COLUMNS: u64 = 384;
+/// Rows of a warp group, elements of K a step, steps under way.
+const ROWS: u64 = 64;
+const STEP: u64 = 64;
+const STAGES: u64 = 3;
+/// Rows of adapters' basis in a step.
+const BASIS_ROWS: u64 = 16;
+/// Blocks that share W.
+const CLUSTER: u64 = 2;
+/// Outputs that are in one order in Y and in another in shared memory.
+const RUN: u64 = 32;
+
+/// Warp groups of a tile. One where that gives more multiprocessors something to do; what a row becomes is the same.
+fn groups(rows: u64, target: &Target) -> u64 {
+    if rows <= ROWS * u64::from(target.units) { 1 } else { 2 }
+}
+
+/// The stages, the barriers, three numbers a column, and what it takes to start on a multiple of 1,024.
+const fn shared_bytes(groups: u64, basis: bool) -> u32 {
+    let basis = if basis { BASIS_ROWS } else { 0 };
+    (STAGES * (COLUMNS + groups * ROWS + basis) * STEP * 2 + 128 + 3 * COLUMNS * 4 + 1024) as u32
+}
+
+/// Not by the number of rows: which rows are beside it must not change what a row becomes.
+fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+    if op.norm.is_none() {
+        return Err("no norm at the end".into());
+    }
+    half(op.dtype)?;
+    if op.d_out != COLUMNS {
+        return Err(format!("rows of {} outputs: a tile holds {COLUMNS}", op.d_out));
+    }
+    if op.activation.is_some() {
+        return Err("an activation before the norm: a launch of its own is for the norm then".into());
+    }
+    if let Some(delta) = &op.delta {
+        if delta.slices.len() != 1 || !has_basis(delta) {
+            return Err("adapters of another form than one basis and codes: a launch of its own is for the norm then".into());
+        }
+        (RUNS_SM80.covers)(delta, target)?;
+    }
+    // It copies nothing first, and what adapters add is read in whole eights.
+    for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
+    fits(shared_bytes(2, true), target)
+}
+
+/// The tile of the kernels that take over where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::MIDDLE;
+
+fn unit(dtype: DType, groups: u64) -> Unit {
+    let mut defines = INSTEAD.defines();
+    let numbers = [("NORM_COLUMNS", COLUMNS), ("NORM_GROUPS", groups), ("NORM_STAGES", STAGES), ("CLUSTER", CLUSTER)];
+    defines.extend(numbers.map(|(name, value)| (name, value.to_string())));
+    defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", ActivationForm::Floor.name().into())]);
+    Unit {
+        name: format!("linear/sm90_norm {dtype}, {groups} warp groups"),
+        source: source!("gemm/sm90/layernorm.cu"),
+        headers: vec![
+            gemm_header(),
+            adapter_header(),
+            ("gemm/layernorm_params.cuh", NormParams::cuda()),
+            ("gemm/layernorm_lora_params.cuh", NormBasisParams::cuda()),
+            ("gemm/layernorm_rows_params.cuh", NormRowsParams::cuda()),
+        ],
+        defines,
+        entries: &["linear_norm", "linear_norm_basis", "linear_norm_rows", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: if shared_bytes(groups, true) > INSTEAD.shared_bytes() { shared_bytes(groups, true) } else { INSTEAD.shared_bytes() },
+    }
+}
+
+/// With tensor maps: of W a block's part of a step in the order that the kernel tells, of the residual runs of 32 columns of 64 rows.
+fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weight, shift]: [u64; 2]) -> Result<NormParams> {
+    let (rows, k, stride) = (product.rows, product.depth, product.w_stride);
+    let map = |dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle, start| {
+        Layout { dtype, dims, strides, box_dims, swizzle, promotion: Promotion::B128 }.encode_at(start)
+    };
+    let w_box = [STEP as u32, 2, 4, 4, (COLUMNS / RUN / CLUSTER) as u32];
+    let residual_map = match product.residual {
+        0 => TensorMap::NONE,
+        start => map(&[RUN, rows, COLUMNS / RUN], &[COLUMNS, RUN], &[RUN as u32, ROWS as u32, (COLUMNS / RUN) as u32], Swizzle::None, start)?,
+    };
+    Ok(NormParams {
+        x_map: map(&[k, rows], &[product.x_stride], &[STEP as u32, (groups * ROWS) as u32], Swizzle::B128, product.x)?,
+        w_map: map(&[k, 2, 4, 4, COLUMNS / RUN], &[stride, 8 * stride, 2 * stride, RUN * stride], &w_box, Swizzle::B128, product.w)?,
+        residual_map,
+        bias: product.bias,
+        weight,
+        shift,
+        residual: product.residual,
+        y: product.y,
+        rows,
+        depth: k,
+        eps,
+        unused: 0,
+    })
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    if op.tokens == 0 {
+        return Ok(());
+    }
+    let (Some(eps), Some(norm)) = (op.norm.map(f32::from_bits), &args.norm) else {
+        return Err(Error::invalid("linear", "a norm", "none"));
+    };
+    let alone = unpacked(op, args);
+    let (params, [weight, shift]) = (alone.params(), [address(&norm.weight), address(&norm.bias)]);
+    // SAFETY: the caller's promise; width and vector say that rows start where TMA can read them, and 16 bytes be written.
+    unsafe {
+        if alone.aligned() && params.vector == 1 {
+            let sums = match (&plan.delta, &args.delta) {
+                (Some(delta), Some(own)) => with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)?,
+                _ => None,
+            };
+            if op.delta.is_some() && sums.is_none() {
+                return Err(Error::invalid("linear: delta", "of one basis", "another form"));
+            }
+            let groups = groups(op.tokens, &plan.target);
+            let clusters = op.tokens.div_ceil(groups * ROWS * CLUSTER).min((u64::from(plan.target.units) / CLUSTER).max(1));
+            // The kernel waits before it reads anything.
+            let launch = Launch {
+                shared_bytes: shared_bytes(groups, sums.is_some()),
+                cluster: [CLUSTER as u32, 1, 1],
+                overlap: true,
+                ..Launch::new((clusters * CLUSTER) as u32, (groups as u32 + 1) * 128)
+            };
+            let norm = norm_params(&params, op.dtype, groups, eps, [weight, shift])?;
+            return match sums {
+                Some(sums) => plan.launch(queue, "linear_norm_basis", &launch, &NormBasisParams { norm, sums }),
+                None => plan.launch(queue, "linear_norm", &launch, &norm),
+            };
+        }
+        // What adapters add is left in y first.
+        let (product, _) = product(queue, plan, workspace, args)?;
+        product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"])?;
+        let rows = NormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };
+        plan.launch(queue, "linear_norm_rows", &Launch::new(blocks(op.tokens.div_ceil(8)), 256), &rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(tokens: u64) -> Linear {
+        Linear { bias: true, residual: true, norm: Some(1e-12f32.to_bits()), ..Linear::new(DType::F16, [tokens, 384, 1536]) }
+    }
+
+    #[test]
+    fn the_number_of_rows_decides_nothing_but_the_tile() {
+        for tokens in [1, 64, 4096, 131_072] {
+            assert_eq!(covers(&op(tokens), &H200), Ok(()), "{tokens}");
+        }
+        assert_eq!([1, 8448, 8449].map(|rows| groups(rows, &H200)), [1, 1, 2]);
+    }
+
+    #[test]
+    fn what_it_does_not_do_has_a_reason() {
+        let odd = [
+            Linear { norm: None, ..op(64) },
+            Linear { d_out: 768, ..op(64) },
+            Linear { d_in: 1540, x_stride: 1540, w_stride: 1540, ..op(64) },
+            Linear { x_stride: 1540, ..op(64) },
+            Linear { w_stride: 1540, ..op(64) },
+            Linear { dtype: DType::F32, ..op(64) },
+            Linear { activation: Some(crate::ops::Activation::Relu), ..op(64) },
+        ];
+        for op in odd {
+            assert!(covers(&op, &H200).is_err(), "{op:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `linear` as a product: operands, strides, and what is put into the queue before it.
+
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::problem::Product;
+use crate::backends::cuda::gemm::repack::{Copies, padded};
+use crate::backends::cuda::gemm::sm90::cost::{Shape, straddles};
+use crate::backends::cuda::runtime::pdl::starts_early;
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Plan, range};
+use crate::device::Slice;
+use crate::error::Result;
+use crate::ops::{Linear, LinearArgs};
+
+/// Bytes of what is copied before the product.
+pub(crate) fn repacked_bytes(op: &Linear) -> u64 {
+    Copies::of(op).bytes([op.tokens, op.d_out], op.d_in)
+}
+
+/// The strides of X and of W that a product's kernel finds, copied or as they are.
+pub(crate) fn strides(op: &Linear) -> [u64; 2] {
+    Copies::of(op).strides([x_stride(op), op.w_stride], op.d_in)
+}
+
+/// That of X. A single row has none: TMA is told one that it takes.
+fn x_stride(op: &Linear) -> u64 {
+    if op.tokens == 1 { padded(op.d_in) } else { op.x_stride }
+}
+
+/// What the choice of tiles goes by.
+pub(crate) fn shape(op: &Linear) -> Shape {
+    let activated = ActivationForm::of(op.activation) != ActivationForm::Floor;
+    Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in), activated, straddles: straddles(op.dtype, strides(op)) }
+}
+
+/// The product on its operands as they are.
+pub(crate) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'a> {
+    Product {
+        dtype: op.dtype,
+        x: args.x.clone(),
+        w: args.w.clone(),
+        gate: None,
+        bias: args.bias.as_ref(),
+        residual: args.residual.clone(),
+        y: args.y.clone(),
+        rows: op.tokens,
+        columns: op.d_out,
+        depth: op.d_in,
+        x_stride: x_stride(op),
+        w_stride: op.w_stride,
+        y_stride: op.d_out,
+        activation: op.activation,
+        adds: op.delta.is_some(),
+    }
+}
+
+/// The product on its operands as they are, with the adapters' part put into the queue before it: it finds that in y, rounded once.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn adapted<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
+    if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
+        // SAFETY: the caller's promise: the delta's y is this operation's own.
+        unsafe { delta.run(queue, &plan.delta_workspace(workspace)?, own)? };
+    }
+    Ok(unpacked(&plan.op, args))
+}
+
+/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
+/// the queue: the adapters' part, and where that pays, copies of the operands in the workspace.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
+    // SAFETY: the caller's promise; the workspace is as large as the copies want it.
+    let product = unsafe {
+        let mut product = adapted(queue, plan, workspace, args)?;
+        Copies::of(&plan.op).launch(queue, plan, workspace, &mut product)?;
+        product
+    };
+    let overlap = product.adds && early(queue, args);
+    Ok((product, overlap))
+}
+
+/// Whether a product that waits only before it reads what adapters add may start while the launches before still run.
+pub(crate) fn early(queue: &mut Queue, args: &LinearArgs<Cuda>) -> bool {
+    let reads = [Some(&args.x), Some(&args.w), args.bias.as_ref(), args.residual.as_ref()];
+    starts_early(&queue.take_open(), &reads.into_iter().flatten().map(range).collect::<Vec<_>>())
+}
+
+/// Whether kernels that make h of the adapters' basis themselves take it: they read X, W and the basis in whole eights, and write so.
+pub(crate) fn takes_basis(product: &Product<'_>) -> bool {
+    product.width() == 16 && product.writes_whole()
+}

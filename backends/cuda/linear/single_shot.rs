@@ -1,0 +1,130 @@
+//! `linear` on a K of a step or two: the variant `sm90_short`, of `kernels/gemm/sm90/single_shot.cuh`.
+
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
+use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
+use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::linear::problem::product;
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Linear, LinearArgs};
+
+pub(crate) const SHORT: Variant<Linear> = Variant {
+    name: "sm90_short",
+    label: "linear/sm90_short",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, target| unit(op.dtype, &tile(op, target), ActivationForm::of(op.activation)),
+    units: |_: Arch| {
+        let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form))).collect()
+    },
+    workspace: |_, _| 0,
+    launch,
+};
+
+/// A block's tiles, the first whose blocks all have room at once, and the steps of K that there is room for.
+const TILES: [WgmmaTile; 2] = [WgmmaTile::SLIM, WgmmaTile::NARROW];
+const STEPS: u64 = 2;
+const THREADS: u32 = 256;
+
+/// Blocks that a multiprocessor has room for: of registers, as the kernel is compiled.
+const fn room(tile: &WgmmaTile) -> u64 {
+    if tile.columns == WgmmaTile::SLIM.columns { 3 } else { 2 }
+}
+
+const fn shared_bytes(tile: &WgmmaTile) -> u32 {
+    // The stages, a barrier each, and what it takes to start on a multiple of 1,024.
+    (STEPS * ((tile.rows + tile.columns) * WgmmaTile::DEPTH * 2 + 8) + 1024) as u32
+}
+
+fn blocks(op: &Linear, tile: &WgmmaTile) -> u64 {
+    op.tokens.div_ceil(tile.rows).saturating_mul(op.d_out.div_ceil(tile.columns))
+}
+
+fn has_room(op: &Linear, tile: &WgmmaTile, target: &Target) -> bool {
+    blocks(op, tile) <= room(tile) * u64::from(target.units)
+}
+
+fn tile(op: &Linear, target: &Target) -> WgmmaTile {
+    TILES.into_iter().find(|tile| has_room(op, tile, target)).unwrap_or(WgmmaTile::NARROW)
+}
+
+fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    op.no_norm()?;
+    WgmmaTile::enough_rows(op.tokens)?;
+    op.no_delta()?;
+    if op.d_in > STEPS * WgmmaTile::DEPTH {
+        return Err(format!("a K of {}: a block asks for all of at most {}", op.d_in, STEPS * WgmmaTile::DEPTH));
+    }
+    if !op.d_out.is_multiple_of(8) {
+        return Err(format!("{} outputs: it writes eight at once", op.d_out));
+    }
+    let tile = tile(op, target);
+    if !has_room(op, &tile, target) {
+        return Err(format!("{} tiles: {} have room at once", blocks(op, &tile), room(&tile) * u64::from(target.units)));
+    }
+    // It copies nothing first.
+    for stride in [op.x_stride, op.w_stride] {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
+    fits(shared_bytes(&tile), target)
+}
+
+/// The tile of the kernels that take over where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::MIDDLE;
+
+fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
+    let mut defines = [INSTEAD.defines(), tile.defines()].concat();
+    defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
+    defines.extend([("SHORT_STEPS", STEPS.to_string()), ("SHORT_BLOCKS", room(tile).to_string())]);
+    Unit {
+        name: format!("linear/sm90_short {dtype}, {}, {}", tile.name(), activation.name()),
+        source: source!("gemm/sm90/single_shot.cu"),
+        headers: vec![gemm_header()],
+        defines,
+        entries: &["linear_short", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: shared_bytes(tile).max(INSTEAD.shared_bytes()),
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise; rows start where TMA can read them, and 16 bytes can be written.
+    unsafe {
+        let (product, _) = product(queue, plan, workspace, args)?;
+        if !product.aligned() || !product.writes_whole() {
+            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+        }
+        // The kernel waits before it reads anything.
+        let tile = tile(&plan.op, &plan.target);
+        let how = WgmmaLaunch { tile, entry: "linear_short", odd_entry: "", overlap: true, weights_early: false };
+        let (params, launch) = product.wgmma_start(&how, &plan.target)?;
+        let launch = Launch { shared_bytes: shared_bytes(&tile), overlap: launch.overlap, ..Launch::new(blocks(&plan.op, &tile) as u32, THREADS) };
+        plan.launch(queue, how.entry, &launch, &params)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    #[test]
+    fn it_takes_a_short_k_whose_tiles_have_room_at_once() {
+        let takes = |sizes| covers(&Linear::new(DType::F16, sizes), &H200).is_ok();
+        for sizes in [[2048, 2048, 128], [2048, 1672, 120], [1089, 2048, 128], [65, 8, 8]] {
+            assert!(takes(sizes), "{sizes:?}");
+        }
+        for sizes in [[2177, 2048, 128], [2048, 2048, 136], [2048, 2041, 128], [64, 2048, 128], [2048, 2048, 127]] {
+            assert!(!takes(sizes), "{sizes:?}");
+        }
+    }
+}

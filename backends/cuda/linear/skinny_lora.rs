@@ -1,0 +1,249 @@
+//! `linear` on few rows with what adapters add, in one launch: the variant `sm90_stream_adapted`, of `kernels/gemm/sm90/skinny_lora.cuh`.
+
+use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, gemm_header};
+use crate::backends::cuda::gemm::sm90::skinny::StreamTile;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::linear::problem::{product, unpacked};
+use crate::backends::cuda::linear::skinny::{self, INSTEAD, splits};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::{CodebookGemmArgs, CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
+use crate::ops::{Linear, LinearArgs};
+
+pub(crate) const ADAPTED: Variant<Linear> = Variant {
+    name: "sm90_stream_adapted",
+    label: "linear/sm90_stream_adapted",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers: |op, target| {
+        skinny::covers(op, target)?;
+        // It reads X and W as they lie, and X in whole eights.
+        for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
+            StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
+        }
+        Adapted::of(op, target).map(drop)
+    },
+    unit: |op, target| match Adapted::of(op, target) {
+        Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
+        // `covers` has refused it.
+        Err(_) => (skinny::STREAM.unit)(op, target),
+    },
+    units: |arch: Arch| {
+        let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(adapted, form)| adapted.unit(dtype, form))).collect()
+    },
+    workspace: |_, _| 0,
+    launch,
+};
+
+params! {
+    /// Of `linear_stream_adapted`.
+    LinearAdaptedParams {
+        gemm: GemmParams,
+        /// Of the basis.
+        basis_map: map,
+        /// The words of the token index.
+        index: [const i32],
+        scaling: [const f32],
+        core: [const f32],
+        input: FactorParams,
+        output: FactorParams,
+        tile_rows: u32,
+        unused: u32,
+    }
+}
+
+/// A warp group more than without adapters.
+const THREADS: u32 = 512;
+/// Rows of the basis in a stage.
+const BASIS_ROWS: u64 = 128;
+/// Values of an adapter in its table.
+const TABLE_ENTRIES: u64 = 160;
+/// Bytes that the kernel keeps for the barriers of the stages.
+const BARRIERS: u64 = 256;
+/// Tokens and columns of both factors that kernels are compiled for.
+const TOKENS: [u64; 2] = [16, 32];
+const RANKS: [u64; 2] = [16, 32];
+
+/// A kernel for a product with adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Adapted {
+    tile: StreamTile,
+    tokens: u64,
+    rank: u64,
+    split: bool,
+    /// Of the adapters' own shared memory.
+    own_bytes: u64,
+}
+
+impl Adapted {
+    /// The kernel for that many tokens, ranks and rows of W, where a block has room for the rows of U of as many adapters.
+    fn new(tokens: u64, rank: u64, (rows, split): (u64, bool), shared_bytes: u32) -> Option<Self> {
+        let parts = if split { 4 } else { 2 };
+        // U, g, the tables, a word a column of codes and four a token; h; and the rest.
+        let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16) + parts * tokens * rank * 4 + 256;
+        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows, BASIS_ROWS * rank * 2)?;
+        Some(Self { tile, tokens, rank, split, own_bytes })
+    }
+
+    /// All that there are on an architecture.
+    fn all(arch: Arch) -> Vec<Self> {
+        let shared_bytes = arch.shared_bytes().unwrap_or(0);
+        let of = |tokens| RANKS.into_iter().flat_map(move |rank| StreamTile::WEIGHT_ROWS_FOR.map(|rows| Self::new(tokens, rank, rows, shared_bytes)));
+        TOKENS.into_iter().flat_map(of).flatten().collect()
+    }
+
+    /// The kernel for an operation that `sm90_stream` covers, or why there is none.
+    fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
+        let delta = op.delta.as_ref().ok_or("no adapters")?;
+        let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
+        let (Factor::Dense { bases: 1 }, Factor::Coded { .. }) = (slice.input, slice.output) else {
+            return Err("other factors than one basis on the input side and codes on the output side".into());
+        };
+        if slice.rank % 8 != 0 {
+            return Err(format!("rank {}: rows of the basis are read in whole eights", slice.rank));
+        }
+        let least = |sizes: &[u64], wanted: u64| sizes.iter().copied().find(|&size| wanted <= size).unwrap_or(u64::MAX);
+        let (tokens, rank) = (least(&TOKENS, op.tokens), least(&RANKS, slice.rank));
+        let room = || format!("{} tokens of rank {}: a block has no room for that many adapters' rows", op.tokens, slice.rank);
+        if tokens == u64::MAX || rank == u64::MAX {
+            return Err(room());
+        }
+        let split = splits(op, target);
+        let tile_rows = StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split);
+        Self::new(tokens, rank, (StreamTile::weight_rows_for(tile_rows, split), split), target.shared_bytes).ok_or_else(room)
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        self.tile.shared_bytes() + (self.own_bytes + BARRIERS) as u32
+    }
+
+    fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
+        let mut defines = [self.tile.defines(self.split), INSTEAD.defines()].concat();
+        defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
+        defines.extend([("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
+        let rows = if self.split { "K split".into() } else { format!("{} rows of W", self.tile.weight_rows()) };
+        Unit {
+            name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
+            source: source!("gemm/sm90/skinny_lora.cu"),
+            headers: vec![gemm_header(), factor_header(), ("gemm/skinny_lora_params.cuh", LinearAdaptedParams::cuda())],
+            defines,
+            entries: &["linear_stream_adapted", "linear_mma_4", "linear_mma_2"],
+            shared_bytes: self.shared_bytes().max(INSTEAD.shared_bytes()),
+        }
+    }
+
+    fn start(&self, clusters: u64) -> Launch {
+        Launch { threads: THREADS, shared_bytes: self.shared_bytes(), ..self.tile.launch(clusters) }
+    }
+
+    /// # Safety
+    /// As [`Plan::launch`].
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+        let op = &plan.op;
+        let own = unpacked(op, args);
+        let (Some(Operands { slice, basis, operands, of }), true) = (Operands::of(op, args), own.aligned()) else {
+            // SAFETY: the caller's promise. What is on multiples of 16 bytes is on multiples of 4 too.
+            unsafe {
+                let (product, _) = product(queue, plan, workspace, args)?;
+                return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+            }
+        };
+        let room = StreamTile::clusters(plan.target.units);
+        let tile_rows = StreamTile::tile_rows(op.d_out, room, self.split);
+        let clusters = StreamTile::clusters_of(op.d_out, tile_rows, self.split).min(room);
+        let mut gemm = self.tile.params(&own, tile_rows)?;
+        // Nothing is found in y.
+        gemm.adds = 0;
+        let basis_map = Layout {
+            dtype: op.dtype,
+            dims: &[slice.rank, op.d_in],
+            strides: &[slice.rank],
+            box_dims: &[slice.rank as u32, BASIS_ROWS as u32],
+            swizzle: Swizzle::None,
+            promotion: Promotion::B128,
+        }
+        .encode(basis)?;
+        let params = LinearAdaptedParams {
+            gemm,
+            basis_map,
+            index: address(of.token_adapter.slice()),
+            scaling: address(&of.scaling),
+            core: address_of(operands.core.as_ref()),
+            input: factor(slice.input, &operands.input, op.d_in, slice.rank),
+            output: factor(slice.output, &operands.output, op.d_out, slice.rank),
+            tile_rows,
+            unused: 0,
+        };
+        // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
+        unsafe { plan.launch(queue, "linear_stream_adapted", &self.start(clusters), &params) }
+    }
+}
+
+/// What adapters have: the one slice, its operands and those of all.
+struct Operands<'a> {
+    slice: &'a CodebookSlice,
+    basis: &'a Slice<Cuda>,
+    operands: &'a CodebookSliceArgs<Cuda>,
+    of: &'a CodebookGemmArgs<Cuda>,
+}
+
+impl<'a> Operands<'a> {
+    /// Where the basis starts on a multiple of 16 bytes.
+    fn of(op: &'a Linear, args: &'a LinearArgs<Cuda>) -> Option<Self> {
+        let (delta, of) = (op.delta.as_ref()?, args.delta.as_ref()?);
+        let (slice, operands) = (delta.slices.first()?, of.slices.first()?);
+        let FactorArgs::Dense { values: basis, .. } = &operands.input else { return None };
+        address(basis).is_multiple_of(16).then_some(Self { slice, basis, operands, of })
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    match Adapted::of(&plan.op, &plan.target) {
+        // SAFETY: the caller's promise.
+        Ok(adapted) if plan.op.tokens > 0 => unsafe { adapted.launch(queue, plan, workspace, args) },
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{CodeWidth, CodebookGemm};
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn of([tokens, d_out, rank]: [u64; 3]) -> std::result::Result<Adapted, String> {
+        let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);
+        Adapted::of(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_out, 4096]) }, &H200)
+    }
+
+    #[test]
+    fn blocks_have_room_for_the_adapters_of_a_batch() {
+        for sizes in [
+            [1, 4096, 8],
+            [16, 4096, 16],
+            [16, 4096, 32],
+            [16, 11008, 16],
+            [16, 17000, 16],
+            [16, 11008, 32],
+            [16, 17000, 32],
+            [32, 11008, 16],
+            [32, 4096, 16],
+            [17, 1024, 8],
+        ] {
+            let adapted = of(sizes).map(|adapted| (adapted.shared_bytes() <= H200.shared_bytes, Adapted::all(H200.arch).contains(&adapted)));
+            assert_eq!(adapted, Ok((true, true)), "{sizes:?}");
+        }
+        for sizes in [[33, 4096, 16], [32, 4096, 32], [16, 4096, 40], [16, 4096, 9]] {
+            assert!(of(sizes).is_err(), "{sizes:?}");
+        }
+    }
+}

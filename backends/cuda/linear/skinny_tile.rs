@@ -1,0 +1,130 @@
+//! `linear` on 65 to 128 rows, at the speed of memory: the variant `sm90_ahead`, of `kernels/gemm/sm90/skinny_tile.cuh`.
+
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
+use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
+use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm90::skinny_tile::AheadTile;
+use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Linear, LinearArgs};
+
+pub(crate) const AHEAD: Variant<Linear> = Variant {
+    name: "sm90_ahead",
+    label: "linear/sm90_ahead",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, target| unit(op.dtype, &tile(op, target).unwrap_or(TILES[0]), ActivationForm::of(op.activation)),
+    units: |_: Arch| {
+        let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
+        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form))).collect()
+    },
+    workspace: |op, _| repacked_bytes(op),
+    launch,
+};
+
+/// Rows up to which blocks take one tile after another: of more, 128 × 128256 × 4096 took 3 % longer so than streamed.
+const ROUNDS_ROWS: u64 = 96;
+
+const TILES: [AheadTile; 10] = [
+    AheadTile::new(24, 1),
+    AheadTile::new(40, 1),
+    AheadTile::new(72, 1),
+    AheadTile::new(112, 1),
+    AheadTile::new(144, 1),
+    AheadTile::new(208, 1),
+    AheadTile::new(256, 1),
+    AheadTile::new(40, 2),
+    AheadTile::new(64, 2),
+    AheadTile::new(72, 2),
+];
+
+fn tile(op: &Linear, target: &Target) -> Option<AheadTile> {
+    AheadTile::least(&TILES, [op.d_out, op.d_in], target)
+}
+
+fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    op.no_norm()?;
+    WgmmaTile::enough_rows(op.tokens)?;
+    if op.tokens > AheadTile::ROWS {
+        return Err(format!("{} rows: a block has tiles of {}", op.tokens, AheadTile::ROWS));
+    }
+    op.no_delta()?;
+    if shape(op).tiles_beat_stream(target) {
+        return Err("tiles of sm90 take no more time here".into());
+    }
+    for stride in strides(op) {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
+    let tile = tile(op, target).ok_or_else(|| format!("{} outputs: no tiles for most multiprocessors", op.d_out))?;
+    if op.tokens > ROUNDS_ROWS && tile.rounds(op.d_out, target) > 1 {
+        return Err(format!("{} rows, more than {ROUNDS_ROWS}, of several tiles a block: streaming W is as fast", op.tokens));
+    }
+    fits(tile.shared_bytes(), target)
+}
+
+/// The tile of the kernels that take over where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::MIDDLE;
+
+fn unit(dtype: DType, tile: &AheadTile, activation: ActivationForm) -> Unit {
+    let numbers = [
+        ("AHEAD_COLUMNS", tile.columns),
+        ("AHEAD_STAGES", tile.stages()),
+        ("AHEAD_PARTS", tile.parts),
+        ("TOKEN_STAGES", tile.x_stages()),
+        ("CLUSTER", tile.parts),
+    ];
+    let mut defines = [numbers.map(|(name, value)| (name, value.to_string())).into(), INSTEAD.defines()].concat();
+    defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
+    let parts = if tile.parts == 1 { String::new() } else { format!(", K in {} parts", tile.parts) };
+    Unit {
+        name: format!("linear/sm90_ahead {dtype}, {} columns{parts}, {}", tile.columns, activation.name()),
+        source: source!("gemm/sm90/skinny_tile.cu"),
+        headers: vec![gemm_header(), repack_header()],
+        defines,
+        entries: &[REPACK, "linear_ahead", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+    }
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise; aligned rows start where TMA can read them.
+    unsafe {
+        let (product, _) = product(queue, plan, workspace, args)?;
+        match tile(&plan.op, &plan.target) {
+            Some(tile) if product.aligned() => tile.run(queue, plan, "linear_ahead", &product),
+            _ => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    #[test]
+    fn a_tile_for_most_multiprocessors_and_k_in_parts_where_outputs_are_few() {
+        let chosen = |d_out, d_in| tile(&Linear::new(DType::F16, [72, d_out, d_in]), &H200).map(|tile| (tile.columns, tile.parts));
+        assert_eq!(chosen(4608, 3584), Some((72, 2)));
+        assert_eq!(chosen(2304, 2304), Some((40, 2)));
+        assert_eq!(chosen(18_944, 3584), Some((144, 1)));
+        assert_eq!(chosen(14_336, 3584), Some((112, 1)));
+        for tile in TILES {
+            assert!(tile.shared_bytes() <= 227 << 10 && tile.stages() >= 3, "{tile:?}: {} stages", tile.stages());
+        }
+        let takes = |op: &Linear| covers(op, &H200).is_ok();
+        let op = Linear::new(DType::F16, [72, 4608, 3584]);
+        assert!(takes(&op) && !takes(&Linear { tokens: 64, ..op.clone() }) && !takes(&Linear { tokens: 129, ..op.clone() }));
+        assert!(!takes(&Linear { dtype: DType::F32, ..op }));
+    }
+}

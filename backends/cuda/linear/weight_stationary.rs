@@ -1,0 +1,196 @@
+//! `linear` on many rows and a short K: the variant `sm90_stationary`, of `kernels/gemm/sm90/weight_stationary.cuh`.
+
+use crate::backends::cuda::codebook_gemm::prepare::{projected, with_basis};
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::lora::{AdaptedParams, adapted_headers};
+use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, Product, fits, gemm_header, half};
+use crate::backends::cuda::gemm::repack::padded;
+use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::linear::problem::{early, product, takes_basis, unpacked};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{Linear, LinearArgs};
+
+pub(crate) const STATIONARY: Variant<Linear> = Variant {
+    name: "sm90_stationary",
+    label: "linear/sm90_stationary",
+    runs_on: RunsOn::Only(90),
+    tensor_cores: TensorCores::By("HGMMA"),
+    covers,
+    unit: |op, _| unit(op.dtype, ActivationForm::of(op.activation)),
+    units: |_: Arch| HALVES.iter().flat_map(|&dtype| ActivationForm::ALL.map(|form| unit(dtype, form))).collect(),
+    workspace: |_, _| 0,
+    launch,
+};
+
+/// Rows of W that a block keeps, and the most elements of K.
+const SLAB: u64 = 192;
+const MOST_DEPTH: u64 = 384;
+/// Rows of X a tile, elements of K a step, steps of X under way.
+const TILE: u64 = 64;
+const STEP: u64 = 64;
+const STAGES: u64 = 10;
+/// The same where a basis and its adapters' output factors, of a slab each, lie there too.
+const BASIS_STAGES: u64 = 6;
+const BASIS_ROWS: u64 = 16;
+const FACTORS: u64 = 3;
+const THREADS: u32 = 512;
+/// Blocks of a cluster: they share X.
+const CLUSTER: u64 = 2;
+/// Outputs that are in one order in Y and in another in shared memory.
+const RUN: u64 = 32;
+
+const SHARED_BYTES: u32 = {
+    // The slab, the stages, the barriers, the bias, and what it takes to start on a multiple of 1,024.
+    (SLAB * MOST_DEPTH * 2 + STAGES * TILE * STEP * 2 + 256 + SLAB * 4 + 1024) as u32
+};
+const BASIS_SHARED_BYTES: u32 = {
+    let factors = FACTORS * SLAB * BASIS_ROWS * 2;
+    ((SLAB + BASIS_ROWS) * MOST_DEPTH * 2 + BASIS_STAGES * TILE * STEP * 2 + factors + 256 + SLAB * 4 + 1024) as u32
+};
+const _: () = assert!(BASIS_SHARED_BYTES < SHARED_BYTES);
+
+/// Slabs of two blocks across, and clusters of each that share its rows, at most as many as there are tiles.
+fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
+    let pairs = outputs.div_ceil(CLUSTER * SLAB).max(1);
+    (pairs, (u64::from(target.units) / CLUSTER / pairs).min(rows.div_ceil(TILE)))
+}
+
+/// The rows from which on it is faster, and the least share of the multiprocessors' sums that are outputs, in percent.
+const LEAST_ROWS: u64 = 256;
+const LEAST_SHARE: u64 = 75;
+
+pub(crate) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    op.no_norm()?;
+    if op.tokens < LEAST_ROWS {
+        return Err(format!("{} rows < {LEAST_ROWS}: bringing the slab would take the time", op.tokens));
+    }
+    if op.d_in > MOST_DEPTH {
+        return Err(format!("a K of {}: {SLAB} rows of W longer than {MOST_DEPTH} do not stay in shared memory", op.d_in));
+    }
+    if !op.d_out.is_multiple_of(RUN) {
+        return Err(format!("{} outputs: it writes runs of {RUN}", op.d_out));
+    }
+    // It copies nothing first, and what adapters add is read in whole eights.
+    for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
+        WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
+    }
+    let (_, lanes) = grid(u64::MAX, op.d_out, target);
+    let share = lanes * op.d_out * 100 / (u64::from(target.units) * SLAB).max(1);
+    if share < LEAST_SHARE {
+        return Err(format!("{} outputs: slabs of {SLAB} would use {share} % of the multiprocessors", op.d_out));
+    }
+    fits(SHARED_BYTES, target)
+}
+
+/// The tile of the kernels that take over where an operand starts at an odd place.
+const INSTEAD: MmaTile = MmaTile::MIDDLE;
+
+fn unit(dtype: DType, activation: ActivationForm) -> Unit {
+    let mut defines = INSTEAD.defines();
+    defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("SLAB_STAGES", STAGES.to_string())]);
+    defines.push(("SLAB_BASIS_STAGES", BASIS_STAGES.to_string()));
+    Unit {
+        name: format!("linear/sm90_stationary {dtype}, {}", activation.name()),
+        source: source!("gemm/sm90/weight_stationary.cu"),
+        headers: [vec![gemm_header()], adapted_headers()].concat(),
+        defines,
+        entries: &["linear_stationary", "linear_stationary_adapted", "linear_stationary_basis", "linear_mma_4", "linear_mma_2"],
+        shared_bytes: if SHARED_BYTES > INSTEAD.shared_bytes() { SHARED_BYTES } else { INSTEAD.shared_bytes() },
+    }
+}
+
+/// With tensor maps: of X half a tile a block, of W a step of the slab in the order that the kernel tells.
+fn gemm_params(product: &Product<'_>) -> Result<GemmParams> {
+    let (dtype, k) = (product.dtype, product.depth);
+    let x = Layout {
+        dtype,
+        dims: &[k, product.rows],
+        strides: &[product.x_stride],
+        box_dims: &[STEP as u32, (TILE / CLUSTER) as u32],
+        swizzle: Swizzle::B128,
+        promotion: Promotion::B128,
+    };
+    let stride = product.w_stride;
+    let w = Layout {
+        dtype,
+        dims: &[k, 2, 4, 4, product.columns / RUN],
+        strides: &[stride, 8 * stride, 2 * stride, RUN * stride],
+        box_dims: &[STEP as u32, 2, 4, 4, (SLAB / RUN) as u32],
+        swizzle: Swizzle::B128,
+        promotion: Promotion::B128,
+    };
+    Ok(GemmParams { x_map: x.encode_at(address(&product.x))?, w_map: w.encode_at(address(&product.w))?, ..product.params() })
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    if op.tokens == 0 {
+        return Ok(());
+    }
+    let (pairs, lanes) = grid(op.tokens, op.d_out, &plan.target);
+    let blocks = Launch { shared_bytes: SHARED_BYTES, cluster: [CLUSTER as u32, 1, 1], ..Launch::new((lanes * pairs * CLUSTER) as u32, THREADS) };
+    let alone = unpacked(op, args);
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, takes_basis(&alone)) {
+        // SAFETY: the caller's promise. The second kernel reads what the first leaves in the workspace.
+        unsafe {
+            let workspace = plan.delta_workspace(workspace)?;
+            if let Some(sums) = with_basis(queue, delta, &workspace, own, SLAB)? {
+                // Nothing is in y, and the kernel waits before it reads anything.
+                let launch = Launch { shared_bytes: BASIS_SHARED_BYTES, overlap: true, ..blocks };
+                let gemm = GemmParams { adds: 0, ..gemm_params(&alone)? };
+                return plan.launch(queue, "linear_stationary_basis", &launch, &AdaptedParams { gemm, sums });
+            }
+            if let Some(sums) = projected(queue, delta, &workspace, own, SLAB)? {
+                let launch = Launch { overlap: early(queue, args), ..blocks };
+                return plan.launch(queue, "linear_stationary_adapted", &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
+            }
+        }
+    }
+    // SAFETY: the caller's promise; width and vector say that rows start where TMA can read them, and 16 bytes be written.
+    unsafe {
+        let (product, overlap) = product(queue, plan, workspace, args)?;
+        if !product.aligned() || !product.writes_whole() {
+            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+        }
+        // With no adapters' part the kernel waits before it reads anything.
+        let launch = Launch { overlap: overlap || !product.adds, ..blocks };
+        plan.launch(queue, "linear_stationary", &launch, &gemm_params(&product)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(sizes: [u64; 3]) -> Linear {
+        Linear::new(DType::F16, sizes)
+    }
+
+    #[test]
+    fn it_takes_what_fills_the_device_with_slabs() {
+        for sizes in [[131_072, 1152, 384], [131_072, 384, 384], [4096, 1536, 384], [65_536, 768, 64], [5000, 4192, 8]] {
+            assert_eq!(covers(&op(sizes), &H200), Ok(()), "{sizes:?}");
+        }
+        for sizes in [[131_072, 1152, 392], [131_072, 1160, 384], [131_072, 416, 384], [200, 1536, 384], [131_072, 384, 380], [5000, 1 << 20, 64]] {
+            assert!(covers(&op(sizes), &H200).is_err(), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn every_multiprocessor_has_a_slab_and_rows() {
+        assert_eq!(grid(131_072, 1152, &H200), (3, 22));
+        assert_eq!(grid(131_072, 1536, &H200), (4, 16));
+        assert_eq!(grid(100, 384, &H200), (1, 2), "two tiles");
+        assert_eq!(grid(100, 1 << 20, &H200).1, 0, "more slabs than multiprocessors");
+    }
+}

@@ -1,0 +1,149 @@
+//! `prefix_attention` on the tensor cores of Ampere and later.
+
+use crate::backends::cuda::attention;
+use crate::backends::cuda::attention::sm80::Tile;
+use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::prefix_attention::grid::{Grid, head_rows, headers, launch_grid};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::Factor;
+use crate::ops::prefix_attention::Factors;
+use crate::ops::{PrefixAttention, PrefixAttentionArgs};
+
+pub(crate) const VARIANT: Variant<PrefixAttention> = Variant {
+    name: "sm80",
+    label: "prefix_attention/sm80",
+    runs_on: RunsOn::From(80),
+    tensor_cores: TensorCores::By("HMMA"),
+    covers,
+    unit: |op, target| unit(op.dtype, held(op.head_dim), target.arch),
+    units: |arch| HELD.iter().flat_map(|&held| [DType::F16, DType::BF16].map(|dtype| unit(dtype, held, arch))).collect(),
+    workspace: |op, target| Shape::of(op, target).grid.workspace(op),
+    launch,
+};
+
+/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+const HELD: [u64; 3] = [32, 64, 128];
+/// Keys of a step, rows of a warp, and elements after a row in shared memory: as in `kernels/attention/sm80/tile.cuh`.
+const KEYS: u64 = 64;
+const WARP_ROWS: u64 = 16;
+const PADDING: u64 = 8;
+/// Elements of a coded factor's table, and of its index a step of 16 columns: as in `kernels/attention/sm80/prefix_factors.cuh`.
+const TABLE: u64 = 160;
+const INDEX_STEP: u64 = 32;
+/// Rows of the factors are counted, and places in their codes, in 32 bits.
+const LONGEST: u64 = 1 << 27;
+/// Shared memory of a multiprocessor beside what a block of its own takes.
+const BLOCK_RESERVED: u64 = 1024;
+
+fn held(head_dim: u64) -> u64 {
+    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(128)
+}
+
+/// What a block holds: a tile of K and of V, and of each the index of its codes, coefficients of the tile, and the head's basis.
+fn shared_bytes(op: &PrefixAttention) -> u64 {
+    let held = held(op.head_dim);
+    let factors = |factors: Factors| {
+        let steps = factors.rank.div_ceil(16);
+        let index = if matches!(factors.coefficients, Factor::Coded { .. }) { TABLE + INDEX_STEP * steps } else { 0 };
+        index + (KEYS + held) * (steps * 16 + PADDING)
+    };
+    2 * (2 * KEYS * (held + PADDING) + factors(op.key) + factors(op.value))
+}
+
+fn unit(dtype: DType, held: u64, arch: Arch) -> Unit {
+    let mut all = attention::params::headers();
+    all.extend(headers());
+    all.push(("attention/sm80/prefix_factors.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/prefix_factors.cuh")).into()));
+    Unit {
+        name: format!("prefix_attention/sm80 {dtype} head_dim {held}"),
+        source: source!("attention/sm80/prefix.cu"),
+        headers: all,
+        defines: Tile::exactly(held).defines(dtype, Arch(80)),
+        entries: &["prefix_attention_sm80", "prefix_attention_sm80_many", "prefix_attention_join"],
+        // How much it is depends on the ranks.
+        shared_bytes: arch.shared_bytes().unwrap_or(99 << 10),
+    }
+}
+
+/// How a launch is cut.
+struct Shape {
+    many: bool,
+    grid: Grid,
+}
+
+impl Shape {
+    fn of(op: &PrefixAttention, target: &Target) -> Self {
+        let many = head_rows(op) > 4 * WARP_ROWS;
+        let rows = if many { 8 } else { 4 } * WARP_ROWS;
+        // Two small blocks a multiprocessor, where their memory allows it.
+        let together = if !many && 2 * (shared_bytes(op) + BLOCK_RESERVED) <= u64::from(target.shared_bytes) { 2 } else { 1 };
+        Self { many, grid: Grid::of(op, rows, KEYS, together * u64::from(target.units)) }
+    }
+}
+
+fn covers(op: &PrefixAttention, target: &Target) -> std::result::Result<(), String> {
+    if op.dtype == DType::F32 {
+        return Err("the tensor cores round f32 to 11 bits".into());
+    }
+    if op.head_dim > 128 {
+        return Err(format!("heads of {} elements, and it is made for 128 at most", op.head_dim));
+    }
+    let words = [op.key.coefficients, op.key.basis, op.value.coefficients, op.value.basis].map(|factor| match factor {
+        Factor::Coded { words_per_adapter, .. } => words_per_adapter.into(),
+        Factor::Dense { .. } => 0,
+    });
+    if let Some(most) = words.into_iter().chain([op.tokens, op.width()]).find(|&count| count >= LONGEST) {
+        return Err(format!("a factor of {most} rows or words of codes, and they are counted to {LONGEST}"));
+    }
+    if !(op.plain().scale_value().abs() * std::f32::consts::LOG2_E).is_finite() {
+        return Err("the scale times log2(e) is not finite".into());
+    }
+    let (shared, room) = (shared_bytes(op), u64::from(target.shared_bytes));
+    if shared > room {
+        let ranks = [op.key.rank, op.value.rank];
+        return Err(format!("with ranks {ranks:?} a block needs {shared} bytes of shared memory, and there are {room}"));
+    }
+    let work = Shape::of(op, target).grid.blocks(op);
+    if work > 1 << 30 {
+        return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
+    }
+    Ok(())
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<PrefixAttention>, workspace: &Slice<Cuda>, args: &PrefixAttentionArgs<Cuda>) -> Result<()> {
+    let op = &plan.op;
+    let Shape { many, grid } = Shape::of(op, &plan.target);
+    let (entry, threads) = if many { ("prefix_attention_sm80_many", 256) } else { ("prefix_attention_sm80", 128) };
+    let launch = Launch { shared_bytes: shared_bytes(op) as u32, ..Launch::new(blocks(grid.blocks(op)), threads) };
+    // SAFETY: the caller's promise; the workspace is that of this grid.
+    unsafe { launch_grid(queue, plan, (entry, launch), grid, workspace, args) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+
+    fn op(dtype: DType, rank: u64, head_dim: u64) -> PrefixAttention {
+        let dense = Factors { rank, coefficients: Factor::Dense { bases: 1 }, basis: Factor::Dense { bases: 1 } };
+        PrefixAttention::new(dtype, 16, [32, 8], [1, 4096], head_dim, [dense; 2])
+    }
+
+    #[test]
+    fn what_is_not_covered_says_why() {
+        assert_eq!(covers(&op(DType::F16, 128, 128), &TARGET), Ok(()));
+        assert!(covers(&op(DType::F32, 16, 64), &TARGET).is_err_and(|why| why.contains("f32")));
+        assert!(covers(&op(DType::F16, 16, 129), &TARGET).is_err_and(|why| why.contains("129")));
+        assert!(covers(&op(DType::F16, 1024, 128), &TARGET).is_err_and(|why| why.contains("shared memory")));
+    }
+
+    #[test]
+    fn ranks_of_64_fit_the_smallest_chip() {
+        assert_eq!(covers(&op(DType::BF16, 64, 128), &Target { shared_bytes: 99 << 10, ..TARGET }), Ok(()));
+    }
+}

@@ -1,0 +1,369 @@
+//! A queue: one stream, pinned memory to copy through, and the names of what was launched, for error messages.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
+
+use crate::backends::cuda::runtime::library::{Status, check, ok};
+use crate::backends::cuda::runtime::memory::{Memory, Stream};
+use crate::backends::cuda::runtime::pdl::{Open, starts_early};
+use crate::error::{Error, Result};
+
+/// Bytes of one slot of pinned memory: large enough for full speed over PCIe, small enough to wait little for one.
+const SLOT: usize = 512 << 10;
+/// Slots of a queue.
+const SLOTS: usize = 16;
+
+/// Work runs in the order it was put in.
+#[derive(Debug)]
+pub struct Queue {
+    stream: Arc<Stream>,
+    /// The allocations that the stream already waits for.
+    seen: u64,
+    staging: Option<Staging>,
+    journal: Journal,
+    capturing: bool,
+    /// Whether what comes next is the first of a capture: a graph begins when all before it has ended.
+    first: bool,
+    /// See [`take_open`](Self::take_open).
+    open: Open,
+    /// Dropped last: it may be the last hold on the context, and the fields above live in that.
+    memory: Arc<Memory>,
+}
+
+// SAFETY: the handles inside may be used from every thread; `&mut` keeps them to one at a time.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// A new one on `memory`'s device.
+    pub fn new(memory: Arc<Memory>) -> Result<Self> {
+        let stream = memory.open_stream()?;
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Open::default() })
+    }
+
+    /// Readies the thread and the stream for work: the context current, allocations waited for.
+    fn enter(&mut self) -> Result<()> {
+        self.open.clear();
+        self.first = false;
+        self.memory.context.bind()?;
+        // A recorded launch waits at replay: an edge from outside may not enter a capture.
+        if self.capturing { Ok(()) } else { self.memory.join(&self.stream, &mut self.seen) }
+    }
+
+    /// The driver's stream, ready for a launch of that name.
+    pub fn launching(&mut self, name: &'static str) -> Result<sys::CUstream> {
+        self.enter()?;
+        self.journal.add(name);
+        Ok(self.stream.raw)
+    }
+
+    /// What launches write that may not have ended where the next one starts early (see `Launch::overlap`): those
+    /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
+    /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
+    pub fn take_open(&mut self) -> Open {
+        std::mem::take(&mut self.open)
+    }
+
+    /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
+    pub fn leave_open(&mut self, writes: Open) {
+        self.open = writes;
+    }
+
+    /// Whether a launch that reads `early` before it waits, and lets the next one start, may start before those at the end of the queue have ended;
+    /// and what to leave open behind it, where it writes `writes`.
+    pub fn ahead(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, Open) {
+        let (open, writes) = (self.take_open(), Open::from_iter(writes));
+        match starts_early(&open, early) {
+            true => (true, open.and(writes)),
+            false => (false, writes),
+        }
+    }
+
+    /// What to leave open behind a launch that may start early, waits before it reads anything and writes `writes`: nothing where it is not known
+    /// what may still be under way.
+    pub fn behind(&mut self, writes: Open) -> Open {
+        let open = self.take_open();
+        if self.first || open.is_known() { open.and(writes) } else { Open::default() }
+    }
+
+    /// The driver's stream, as a number, for libraries that work on it (baselines in benchmarks).
+    pub fn raw(&self) -> sys::CUstream {
+        self.stream.raw
+    }
+
+    /// Copies `bytes` to the device. They are taken before this returns.
+    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.enter()?;
+        self.journal.add("write");
+        let stream = self.stream.raw;
+        let staging = self.staging()?;
+        for (index, chunk) in bytes.chunks(SLOT).enumerate() {
+            let slot = staging.take().map_err(|status| Error::device("waiting for an earlier copy", status))?;
+            // SAFETY: the slot has room for a chunk and no copy uses it; the caller's memory lies on the device.
+            unsafe {
+                std::ptr::copy_nonoverlapping(chunk.as_ptr(), slot.pointer, chunk.len());
+                let to = address + (index * SLOT) as u64;
+                ok(sys::cuMemcpyHtoDAsync_v2(to, slot.pointer.cast(), chunk.len(), stream), "a write")?;
+                ok(sys::cuEventRecord(slot.done, stream), "a write")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies from the device, after all earlier work. Blocks.
+    pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
+        self.enter()?;
+        self.journal.add("read");
+        let stream = self.stream.raw;
+        let failed = |journal: &Journal, status: Status| Error::device(journal.to_string(), status);
+        self.staging()?;
+        let Some(staging) = &mut self.staging else { return Ok(()) };
+        for (first, window) in bytes.chunks_mut(SLOT * SLOTS).enumerate() {
+            let mut slots = [None; SLOTS];
+            for (index, chunk) in window.chunks(SLOT).enumerate() {
+                let slot = staging.take().map_err(|status| failed(&self.journal, status))?;
+                let from = address + ((first * SLOTS + index) * SLOT) as u64;
+                // SAFETY: the slot has room for a chunk and no copy uses it; the caller's memory lies on the device.
+                unsafe {
+                    check(sys::cuMemcpyDtoHAsync_v2(slot.pointer.cast(), from, chunk.len(), stream)).map_err(|s| failed(&self.journal, s))?;
+                    check(sys::cuEventRecord(slot.done, stream)).map_err(|s| failed(&self.journal, s))?;
+                }
+                slots[index] = Some(slot);
+            }
+            for (chunk, slot) in window.chunks_mut(SLOT).zip(slots.into_iter().flatten()) {
+                // SAFETY: the event is alive; after it the slot holds the chunk.
+                unsafe {
+                    check(sys::cuEventSynchronize(slot.done)).map_err(|s| failed(&self.journal, s))?;
+                    std::ptr::copy_nonoverlapping(slot.pointer, chunk.as_mut_ptr(), chunk.len());
+                }
+            }
+        }
+        self.wait()
+    }
+
+    /// Copies `bytes` from one address to another, either of which may be page-locked memory of the host; the ranges lie apart.
+    pub fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
+        let stream = self.launching("copy")?;
+        // SAFETY: the caller's ranges lie apart from each other, on the device or in page-locked memory: addresses tell which.
+        ok(unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream) }, "a copy")
+    }
+
+    /// The device's memory, whose context the handles of this queue belong to.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Blocks until all is done, and reports what failed.
+    pub fn wait(&mut self) -> Result<()> {
+        self.memory.context.bind()?;
+        // SAFETY: the stream is alive.
+        let done = check(unsafe { sys::cuStreamSynchronize(self.stream.raw) });
+        let result = done.map_err(|status| Error::device(self.journal.to_string(), status));
+        self.journal = Journal::default();
+        result
+    }
+
+    /// From here launches are recorded.
+    pub fn begin_capture(&mut self) -> Result<()> {
+        self.enter()?;
+        let stream = self.stream.raw;
+        // Relaxed: other calls of this thread, such as an allocation in the device's own stream, are not the capture's
+        // business, and are not recorded.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive and captures nothing yet.
+        self.stream.set_capturing(true, || ok(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) }, "beginning a capture"))?;
+        (self.capturing, self.first) = (true, true);
+        Ok(())
+    }
+
+    /// What was recorded since; the queue runs things again, whatever this returns.
+    pub fn end_capture(&mut self) -> Result<Graph> {
+        // What was recorded has not run: the next launch follows what ran before.
+        self.open.clear();
+        self.first = false;
+        self.memory.context.bind()?;
+        let stream = self.stream.raw;
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream is alive; stores one handle. Even where it fails, the stream captures no longer.
+        let ended = self.stream.set_capturing(false, || ok(unsafe { sys::cuStreamEndCapture(stream, &mut graph) }, "ending a capture"));
+        self.capturing = false;
+        ended?;
+        let mut replay = Graph { exec: std::ptr::null_mut(), done: std::ptr::null_mut(), memory: Arc::clone(&self.memory) };
+        // SAFETY: the graph was just made and is destroyed once; each call stores one handle.
+        unsafe {
+            let made = check(sys::cuGraphInstantiateWithFlags(&mut replay.exec, graph, 0));
+            let event = check(sys::cuEventCreate(&mut replay.done, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32));
+            sys::cuGraphDestroy(graph);
+            made.and(event).map_err(|status| match status {
+                Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => Error::OutOfMemory { requested: 0, purpose: "a captured graph".into() },
+                status => Error::device("making a graph of a capture", status),
+            })?;
+        }
+        Ok(replay)
+    }
+
+    /// Runs recorded work again.
+    ///
+    /// # Safety
+    /// What it names is alive.
+    pub unsafe fn replay(&mut self, graph: &Graph) -> Result<()> {
+        let stream = self.launching("a captured graph")?;
+        // SAFETY: graph, event and stream are alive, and the caller keeps what the graph names.
+        unsafe {
+            ok(sys::cuGraphLaunch(graph.exec, stream), "replaying a captured graph")?;
+            ok(sys::cuEventRecord(graph.done, stream), "replaying a captured graph")
+        }
+    }
+
+    fn staging(&mut self) -> Result<&mut Staging> {
+        match &mut self.staging {
+            Some(staging) => Ok(staging),
+            none => Ok(none.insert(Staging::new()?)),
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.memory.context.bind().is_ok() {
+            if self.capturing {
+                drop(self.end_capture());
+            }
+            // The pinned memory goes with the queue, so that copies through it must be over.
+            // SAFETY: the stream is alive.
+            unsafe { sys::cuStreamSynchronize(self.stream.raw) };
+        }
+        self.memory.close_stream(&self.stream);
+    }
+}
+
+/// Recorded launches, ready to run again.
+#[derive(Debug)]
+pub struct Graph {
+    exec: CUgraphExec,
+    /// Recorded after each replay.
+    done: CUevent,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: the handles inside may be used from every thread.
+unsafe impl Send for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.memory.context.bind().is_err() {
+            return;
+        }
+        // SAFETY: handles made in `end_capture`, destroyed once, after the last replay.
+        unsafe {
+            if !self.done.is_null() {
+                sys::cuEventSynchronize(self.done);
+                sys::cuEventDestroy_v2(self.done);
+            }
+            if !self.exec.is_null() {
+                sys::cuGraphExecDestroy(self.exec);
+            }
+        }
+    }
+}
+
+/// A ring of pinned memory: the device copies from and to it on its own.
+#[derive(Debug)]
+struct Staging {
+    pointer: *mut u8,
+    done: [CUevent; SLOTS],
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    pointer: *mut u8,
+    done: CUevent,
+}
+
+impl Staging {
+    fn new() -> Result<Self> {
+        let mut staging = Self { pointer: std::ptr::null_mut(), done: [std::ptr::null_mut(); SLOTS], next: 0 };
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: a context is current; each call stores one handle.
+        unsafe {
+            match check(sys::cuMemHostAlloc(&mut pointer, SLOT * SLOTS, 0)) {
+                Err(Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                    return Err(Error::OutOfMemory { requested: (SLOT * SLOTS) as u64, purpose: "pinned memory on the host".into() });
+                }
+                got => got.map_err(|status| Error::device("an allocation of pinned memory", status))?,
+            }
+            staging.pointer = pointer.cast();
+            for done in &mut staging.done {
+                ok(sys::cuEventCreate(done, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32), "making an event")?;
+            }
+        }
+        Ok(staging)
+    }
+
+    /// The next slot, once the copy that used it last is over.
+    fn take(&mut self) -> Result<Slot, Status> {
+        let index = self.next % SLOTS;
+        self.next += 1;
+        // SAFETY: the event is alive; one that was never recorded counts as done. The slot lies inside the ring.
+        unsafe {
+            check(sys::cuEventSynchronize(self.done[index]))?;
+            Ok(Slot { pointer: self.pointer.add(index * SLOT), done: self.done[index] })
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once; the queue has waited for its copies.
+        unsafe {
+            for done in self.done.into_iter().filter(|done| !done.is_null()) {
+                sys::cuEventDestroy_v2(done);
+            }
+            if !self.pointer.is_null() {
+                sys::cuMemFreeHost(self.pointer.cast());
+            }
+        }
+    }
+}
+
+/// The last launches: the device tells that something failed, not what.
+#[derive(Debug, Default)]
+struct Journal {
+    last: [&'static str; 4],
+    count: usize,
+}
+
+impl Journal {
+    fn add(&mut self, name: &'static str) {
+        self.last[self.count % self.last.len()] = name;
+        self.count += 1;
+    }
+}
+
+impl std::fmt::Display for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let known = self.count.min(self.last.len());
+        if known == 0 {
+            return f.write_str("waiting for the queue");
+        }
+        let names: Vec<&str> = (self.count - known..self.count).map(|at| self.last[at % self.last.len()]).collect();
+        write!(f, "one of {} launches (the last: {})", self.count, names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Journal;
+
+    #[test]
+    fn the_journal_names_the_last_launches_in_order() {
+        let mut journal = Journal::default();
+        assert_eq!(journal.to_string(), "waiting for the queue");
+        for name in ["a", "b", "c", "d", "e"] {
+            journal.add(name);
+        }
+        assert_eq!(journal.to_string(), "one of 5 launches (the last: b, c, d, e)");
+    }
+}

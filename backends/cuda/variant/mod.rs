@@ -1,0 +1,246 @@
+//! Variants of an operation: tables of them, choosing one, launching its kernels.
+
+pub(crate) mod params;
+pub(crate) mod tensor_map;
+
+use std::any::Any;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+
+pub(crate) use super::device::{Cuda, Target, address, address_of, range};
+use super::jit::{Arch, Module, Unit};
+pub(crate) use super::runtime::launch::{Launch, blocks};
+use super::runtime::library::check;
+use super::runtime::memory::Buffer;
+use super::runtime::queue::Queue;
+use crate::backend::Kernel;
+use crate::device::Slice;
+use crate::error::{Error, Result};
+use crate::ops::{CodebookGemm, Op};
+
+/// One way to run an operation: a line in the operation's table.
+pub struct Variant<O: Op> {
+    /// `simt`, `sm80`, `sm90`.
+    pub name: &'static str,
+    /// The operation's and the variant's name, in error messages.
+    pub label: &'static str,
+    /// The architectures that its source is for.
+    pub runs_on: RunsOn,
+    /// What its machine code must show.
+    pub tensor_cores: TensorCores,
+    /// Whether it can run an operation, or why not.
+    pub covers: fn(&O, &Target) -> std::result::Result<(), String>,
+    /// What to compile for an operation that it covers.
+    pub unit: fn(&O, &Target) -> Unit,
+    /// Everything that `unit` may give on that architecture: what is compiled ahead, and checked without a GPU.
+    pub units: fn(Arch) -> Vec<Unit>,
+    /// Bytes of workspace.
+    pub workspace: fn(&O, &Target) -> u64,
+    /// Puts the kernels of a plan into the queue.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub launch: LaunchPlan<O>,
+}
+
+/// Queue, plan, workspace, operands.
+pub type LaunchPlan<O> = unsafe fn(&mut Queue, &Plan<O>, &Slice<Cuda>, &<O as Op>::Args<Cuda>) -> Result<()>;
+
+/// The architectures that a source is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunsOn {
+    /// That compute capability and everything newer.
+    From(u32),
+    /// That one alone: instructions such as wgmma exist nowhere else.
+    Only(u32),
+}
+
+impl RunsOn {
+    /// Whether `arch` is one, or why not.
+    pub fn accept(self, Arch(found): Arch) -> std::result::Result<(), String> {
+        match self {
+            Self::From(least) if found < least => Err(format!("compute capability {found} < {least}")),
+            Self::Only(exact) if found != exact => Err(format!("compute capability {found}, made for {exact} alone")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a variant's machine code must use the tensor cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorCores {
+    /// By this instruction: `HMMA`, `HGMMA`.
+    By(&'static str),
+    /// It does without, for this reason.
+    Without(&'static str),
+}
+
+/// An operation that this backend has variants of.
+pub trait Table: Op {
+    /// Best first.
+    const VARIANTS: &'static [Variant<Self>];
+    /// Their names.
+    const NAMES: &'static [&'static str];
+
+    /// What that variant has a kernel of another operation do first.
+    fn delta(&self, _variant: &Variant<Self>) -> Option<CodebookGemm> {
+        None
+    }
+
+    /// Of [`Kernel::prepared_bytes`].
+    fn prepared_bytes(_plan: &Plan<Self>) -> u64 {
+        0
+    }
+
+    /// Of [`Kernel::prepare`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn prepare(_queue: &mut Queue, _plan: &Plan<Self>, _prepared: &Slice<Cuda>, _args: &Self::Args<Cuda>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The names in a table.
+pub const fn names<O: Op, const N: usize>(table: &[Variant<O>]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = table[at].name;
+        at += 1;
+    }
+    names
+}
+
+/// A variant chosen and compiled for an operation.
+pub struct Plan<O: Op> {
+    /// The operation.
+    pub op: O,
+    /// The device it was made for.
+    pub target: Target,
+    /// Its kernels.
+    pub module: Module,
+    /// Of [`Table::delta`].
+    pub delta: Option<Box<Plan<CodebookGemm>>>,
+    variant: &'static Variant<O>,
+    workspace: u64,
+    /// Of [`once`](Self::once).
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl<O: Op> Plan<O> {
+    /// What `decide` says at the plan's first launch, kept for every later one: choosing among tiles, and asking the driver, takes the host as long as
+    /// several launches. It may depend on the plan alone, and a variant has one such thing.
+    pub fn once<T: Copy + Send + Sync + 'static>(&self, decide: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        if let Some(kept) = self.kept.get().and_then(|kept| kept.downcast_ref()) {
+            return Ok(*kept);
+        }
+        let decided = decide(self)?;
+        self.kept.get_or_init(|| Box::new(decided));
+        Ok(decided)
+    }
+
+    /// Puts the kernels of this plan into the queue.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub unsafe fn run(&self, queue: &mut Queue, workspace: &Slice<Cuda>, args: &O::Args<Cuda>) -> Result<()> {
+        // SAFETY: the caller's promise is the variant's condition.
+        unsafe { (self.variant.launch)(queue, self, workspace, args) }
+    }
+
+    /// The part of this plan's workspace, at its end, that is the workspace of [`Table::delta`].
+    pub fn delta_workspace(&self, workspace: &Slice<Cuda>) -> Result<Slice<Cuda>> {
+        let bytes = self.delta.as_ref().map_or(0, |delta| delta.workspace);
+        let part = workspace.len.checked_sub(bytes).and_then(|first| workspace.part(first, bytes));
+        part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
+    }
+
+    /// Puts kernel `entry` of this plan into the queue, if it has any blocks.
+    ///
+    /// # Safety
+    /// `params` is what the kernel takes, and every address in it is alive and as large as the kernel expects.
+    pub unsafe fn launch<P: Copy>(&self, queue: &mut Queue, entry: &str, launch: &Launch, params: &P) -> Result<()> {
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        let function = self.module.function(entry)?.raw();
+        let stream = queue.launching(self.variant.label)?;
+        // SAFETY: the caller's promise.
+        unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
+    }
+
+    /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
+    /// A kernel keeps it.
+    pub fn most_shared(&self, entry: &str) -> Result<()> {
+        self.module.function(entry)?.most_shared()
+    }
+
+    /// Clusters of kernel `entry` that the device runs at once where nothing else does.
+    pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
+        let function = self.module.function(entry)?.raw();
+        let mut count = 0;
+        // SAFETY: the function is loaded; stores one number.
+        let asked = launch.with_config(std::ptr::null_mut(), |config| check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, function, config) }));
+        asked.map_err(|status| Error::device(format!("counting resident clusters of {} ({entry})", self.variant.label), status))?;
+        Ok(count.max(0) as u64)
+    }
+}
+
+impl<O: Table> Kernel<O> for Cuda {
+    type Plan = Plan<O>;
+
+    fn variants(&self) -> &'static [&'static str] {
+        O::NAMES
+    }
+
+    fn plan(&self, op: &O, only: Option<&str>) -> Result<Plan<O>> {
+        let target = self.target();
+        let variant = choose(O::VARIANTS, op, &target, only)?;
+        let module = self.module(&(variant.unit)(op, &target))?;
+        let delta = op.delta(variant).map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
+        let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
+        let workspace = (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
+        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace, kept: OnceLock::new() })
+    }
+
+    fn workspace_bytes(plan: &Plan<O>) -> u64 {
+        plan.workspace
+    }
+
+    fn workspace(&self, plan: &Plan<O>) -> Result<Buffer> {
+        // Counters start from zero.
+        self.memory.alloc_zeroed(plan.workspace)
+    }
+
+    fn prepared_bytes(plan: &Plan<O>) -> u64 {
+        O::prepared_bytes(plan)
+    }
+
+    unsafe fn prepare(&self, queue: &mut Queue, plan: &Plan<O>, prepared: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { O::prepare(queue, plan, prepared, args) }
+    }
+
+    fn variant(plan: &Plan<O>) -> &'static str {
+        plan.variant.name
+    }
+
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { plan.run(queue, workspace, args) }
+    }
+}
+
+/// The first variant that runs `op` (`only` that one, where it is named), or every variant's reason.
+fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<&'static Variant<O>> {
+    let mut reasons = Vec::new();
+    for variant in table.iter().filter(|variant| only.is_none_or(|name| name == variant.name)) {
+        match variant.runs_on.accept(target.arch).and_then(|()| (variant.covers)(op, target)) {
+            Ok(()) => return Ok(variant),
+            Err(reason) => reasons.push(format!("{}: {reason}", variant.name)),
+        }
+    }
+    Err(Error::unsupported(O::NAME, reasons.join("; ")))
+}

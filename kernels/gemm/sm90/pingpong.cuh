@@ -1,0 +1,106 @@
+// Tiles of X·Wᵀ as in gemm/sm90/mainloop.cuh, for a K so short that a tile's outputs take a good part of the time of its products: the two warp
+// groups have tiles of their own, 64 rows each, and take turns. While one writes outputs the other has the tensor cores to itself.
+//
+// The turns are a matter of right as well as of speed: a warp group sees every second tile's stages, and of the phases of a barrier only the
+// last two can be told apart. When its turn has come, all stages before its own have arrived.
+#pragma once
+
+#include "gemm/sm90/mainloop.cuh"
+
+constexpr u32 TURN_ROWS = 64, TURN_BAND = 16;
+constexpr u32 TURN_CLUSTER = 2;   // whatever the other kernels of a unit have: W is read twice as often as theirs
+constexpr u32 TURN_BARRIER = 3;   // and the next: a named barrier of each warp group, told that its turn has come
+
+// Clusters' tiles, one below the other.
+__device__ __forceinline__ u32 turns_down(const GemmParams &p) { return u32((p.rows + TURN_ROWS * TURN_CLUSTER - 1) / (TURN_ROWS * TURN_CLUSTER)); }
+
+// Y = act(X·Wᵀ + bias) + residual.
+template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma_turns(const GemmParams &p, char *shared) {
+    using P = Places<COLUMNS>;
+    WgmmaRing<COLUMNS, RING, TURN_CLUSTER, TURN_ROWS> ring(shared);
+    // Said so that the compiler knows that a warp has one, as in wgmma_gemm.
+    u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
+    wgmma_open(ring, p);
+    cluster_arrive();
+    cluster_wait();
+    wgmma_await(p);
+    u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), stage = 0, phase = 0;
+    // Reckoned where they are used: held all along they are registers too many.
+    auto place = [&](u32 index, u32 &row, u32 &column) { tile_place<TURN_BAND>(index, turns_down(p), tiles_across<COLUMNS>(p), row, column); };
+    auto there = [&](u32 index) { return index < turns_down(p) * tiles_across<COLUMNS>(p); };
+    auto each = [] { return block_count_anew() / TURN_CLUSTER; };
+    if (group == 2) {
+        registers_give<56>();
+        if (shuffle_from(threadIdx.x / 32, 0) == 8) {
+            u32 own = shuffle_from(rank, 0);
+            bool leads = elect_one();
+            for (u32 index = blockIdx.x / TURN_CLUSTER; there(index); index += each()) {
+                u32 row, column;
+                place(index, row, column);
+                i32 y = i32((row * TURN_CLUSTER + own) * TURN_ROWS), first = i32(column * COLUMNS);
+                auto rows = [&](char *x_tile, u64 *full, i32 k) { tma_load_2d(x_tile, &p.x_map, full, k, y); };
+                auto weights = [&](char *w_tile, u64 *full, i32 k) {
+                    bring_weights<COLUMNS, false, false, TURN_CLUSTER>(p, w_tile, full, own, k, first, EVICT_NORMAL);
+                };
+                ring.bring(stage, phase, leads, 0, steps, ring.STAGE, rows, weights, [&] {
+                    if (p.residual) {
+                        prefetch_residual<COLUMNS>(p, y, TURN_ROWS, first);
+                    }
+                });
+            }
+        }
+        __syncwarp();
+    } else {
+        registers_take<224>();
+        f32 d[COLUMNS / 2];
+        auto pass = [&] {
+            stage += steps;
+            phase ^= stage / RING & 1;
+            stage %= RING;
+        };
+        if (group == 1) {
+            pass();
+        }
+        u32 index = blockIdx.x / TURN_CLUSTER + group * each();
+        if (!there(index)) {
+            cluster_arrive();
+        }
+        for (; there(index); index += 2 * each()) {
+            u32 tile_row, tile_column;
+            place(index, tile_row, tile_column);
+            u64 column = u64(tile_column) * COLUMNS;
+            BiasAhead bias;
+            bias.read<P>(p, column);
+            if (index >= each()) {
+                named_barrier_sync(TURN_BARRIER + group, 256);
+            }
+            u32 last = ring.template multiply<false>(stage, phase, 0, 0, steps, d);
+            if (there(index + each())) {
+                named_barrier_arrive(TURN_BARRIER + 1 - group, 256);
+            }
+            // Rows of a warp group's tile are counted from its threads' places in the block on.
+            u64 row = u64(tile_row * TURN_CLUSTER + rank) * TURN_ROWS - group * TURN_ROWS;
+            Ahead ahead;
+            if (p.residual) {
+                read_ahead<P>(p, row, column, ahead);
+            }
+            wgmma_wait<0>();
+            wgmma_hold(d);
+            ring.release(last);
+            // As in wgmma_gemm.
+            if (!there(index + 2 * each())) {
+                cluster_arrive();
+            }
+            if (p.adds) {
+                grid_wait();
+            }
+            write_tile<P, false, FORM>(p, row, column, d, ahead, bias);
+            pass();
+        }
+    }
+    // The other block may still write into this one, or arrive at its barriers.
+    if (group == 2) {
+        cluster_arrive();
+    }
+    cluster_wait();
+}

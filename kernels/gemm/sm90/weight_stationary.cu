@@ -1,0 +1,23 @@
+// Y = act(X·Wᵀ + bias) + residual on the tensor cores of Hopper for many rows and a short K, f16 and bf16. Where an operand starts at
+// an odd place, the kernels for Ampere take over.
+
+#include "gemm/sm90/weight_stationary.cuh"
+#include "gemm/sm80/fallback.cuh"
+#include "gemm/adapted_params.cuh"
+
+extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary(const __grid_constant__ GemmParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    stationary_gemm<ACTIVATION_FORM>(p, shared);
+}
+
+// With what adapters add, of which a kernel before this one has left h.
+extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary_adapted(const __grid_constant__ AdaptedParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    stationary_gemm<ACTIVATION_FORM, PROJECTED>(p.gemm, shared, p.sums);
+}
+
+// And with their basis as further rows of W.
+extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary_basis(const __grid_constant__ AdaptedParams p) {
+    extern __shared__ __align__(1024) char shared[];
+    stationary_gemm<ACTIVATION_FORM, WITH_BASIS>(p.gemm, shared, p.sums);
+}

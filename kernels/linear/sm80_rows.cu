@@ -1,8 +1,0 @@
-// Y = act(X·Wᵀ + bias) + residual for up to 16 rows, f16 and bf16, where rows of W start anywhere.
-
-#include "tile/rows_gemm.cuh"
-
-extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) linear_rows(const __grid_constant__ GemmParams p) {
-    extern __shared__ __align__(128) char shared[];
-    rows_gemm(p, shared);
-}
