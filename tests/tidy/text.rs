@@ -71,6 +71,14 @@ pub fn links(file: &File) -> Vec<String> {
     faults
 }
 
+/// Pages of the notebook that its index does not lead to: nobody would find what they say.
+pub fn unlisted(files: &[File]) -> Vec<String> {
+    let index = files.iter().find(|file| file.path == "lab/README.md").map_or("", |file| file.text.as_str());
+    let listed = |file: &&File| file.path.strip_prefix("lab/").is_some_and(|page| [")", "#"].iter().any(|end| index.contains(&format!("]({page}{end}"))));
+    let pages = files.iter().filter(|file| file.under("lab") && file.path.ends_with(".md") && file.path != "lab/README.md");
+    pages.filter(|file| !listed(file)).map(|file| file.path.clone()).collect()
+}
+
 /// A link's page and, behind `#`, its heading.
 fn split_link(link: &str) -> (&str, Option<&str>) {
     link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)))
