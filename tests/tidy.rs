@@ -115,6 +115,15 @@ fn links_resolve() {
 }
 
 #[test]
+fn the_notebook_lists_its_pages() {
+    let unlisted = text::unlisted(&files());
+    assert!(unlisted.is_empty(), "lab/README.md leads to none of {unlisted:?}");
+    let page = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+    let pages = [page("lab/README.md", "[a](a.md) [b](b.md#c) d.md"), page("lab/a.md", ""), page("lab/b.md", ""), page("lab/d.md", "")];
+    assert_eq!(text::unlisted(&pages), ["lab/d.md"]);
+}
+
+#[test]
 fn dependencies_have_accepted_licences() {
     let faults = licences::faults();
     assert!(faults.is_empty(), "{}", faults.join("\n"));

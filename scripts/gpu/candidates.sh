@@ -3,7 +3,7 @@
 #
 # A row of the list is NAME|SUITE OPTIONS|SHAPE|BEFORE|AFTER: BEFORE and AFTER are options or VARIABLE=VALUE, SHAPE a part of the shapes'
 # names; what was decided last stays until another comes. OUT is the folder for NAME.before.json and NAME.after.json.
-# docs/tried/ says what follows from each.
+# lab/ says what follows from each.
 set -uo pipefail
 
 candidates=(

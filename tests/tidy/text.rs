@@ -46,12 +46,15 @@ pub fn links(file: &File) -> Vec<String> {
     if !file.path.ends_with(".md") {
         return Vec::new();
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(Path::new(&file.path).parent().unwrap_or(Path::new("")));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = root.join(Path::new(&file.path).parent().unwrap_or(Path::new("")));
+    // A package leaves the notebook out, and not the pages that lead to it.
+    let packaged = !root.join("lab").exists();
     let mut faults = Vec::new();
     for (number, line) in file.text.lines().enumerate() {
         for after in line.split("](").skip(1) {
             let (target, anchor) = split_link(after.split([')', ' ']).next().unwrap_or_default());
-            if target.contains("://") || target.starts_with("mailto:") {
+            if target.contains("://") || target.starts_with("mailto:") || packaged && target.trim_start_matches("../").starts_with("lab/") {
                 continue;
             }
             let path = folder.join(target);
@@ -66,6 +69,14 @@ pub fn links(file: &File) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Pages of the notebook that its index does not lead to: nobody would find what they say.
+pub fn unlisted(files: &[File]) -> Vec<String> {
+    let index = files.iter().find(|file| file.path == "lab/README.md").map_or("", |file| file.text.as_str());
+    let listed = |file: &&File| file.path.strip_prefix("lab/").is_some_and(|page| [")", "#"].iter().any(|end| index.contains(&format!("]({page}{end}"))));
+    let pages = files.iter().filter(|file| file.under("lab") && file.path.ends_with(".md") && file.path != "lab/README.md");
+    pages.filter(|file| !listed(file)).map(|file| file.path.clone()).collect()
 }
 
 /// A link's page and, behind `#`, its heading.

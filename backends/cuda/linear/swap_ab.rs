@@ -43,7 +43,7 @@ const fn tile_of(outputs: u64, tokens: u64, parts: u64) -> AcrossTile {
     AcrossTile { outputs, tokens, parts }
 }
 
-/// Those that the model below wants where tiles of 128 rows are furthest behind (`docs/tried/linear-tiles.md`), and a small one.
+/// Those that the model below wants where tiles of 128 rows are furthest behind (`lab/linear-tiles.md`), and a small one.
 const TILES: [AcrossTile; 8] = [
     tile_of(64, 48, 1),
     tile_of(64, 72, 1),

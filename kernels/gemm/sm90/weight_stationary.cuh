@@ -35,7 +35,7 @@ constexpr u32 SLAB_X_BYTES = SLAB_TILE * SLAB_LINE, SLAB_W_BYTES = SLAB * SLAB_L
 // What adapters add: nothing that the product does not find in Y; what it makes of h, which a kernel before has left; or of X itself.
 enum AdapterForm : u32 { NONE_OR_IN_Y = 0, PROJECTED = 1, WITH_BASIS = 2 };
 
-// Whether X goes to registers by ldmatrix on its way into the product: where docs/tried/linear-short-k.md says that it was faster. A basis leaves no
+// Whether X goes to registers by ldmatrix on its way into the product: where lab/linear-short-k.md says that it was faster. A basis leaves no
 // registers for it.
 template <u32 FORM, AdapterForm ADAPTERS> constexpr bool X_IN_REGISTERS = FORM == EXACT_GELU && ADAPTERS != WITH_BASIS;
 
