@@ -5,10 +5,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/imports.rs"]
 mod imports;
 #[path = "tidy/licences.rs"]
 mod licences;
+#[path = "tidy/paths.rs"]
+mod paths;
 #[path = "tidy/source.rs"]
 mod source;
 #[path = "tidy/text.rs"]
@@ -43,6 +47,55 @@ fn imports_go_one_way() {
     assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "fn f() { crate::oracle::linear() }"), 1);
     assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "use super::cuda::jit;"), 1);
     assert_eq!(said(imports::rust, "src/newcomer.rs", "fn f() {}"), 1, "a module that the table does not know");
+}
+
+/// Made-up files.
+fn made<const N: usize>(files: [(&str, &str); N]) -> [File; N] {
+    files.map(|(path, text)| File { path: path.into(), text: text.into() })
+}
+
+#[test]
+fn imports_make_no_circle() {
+    let faults = circles::faults(&files());
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    let told = circles::faults(&made([("src/a.rs", "use crate::b::F;"), ("src/b.rs", "mod m {}\nfn f() { super::a::g() }"), ("src/c.rs", "use crate::a::g;")]));
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("a circle of 2 files: src/a.rs, src/b.rs\n    src/a.rs:1 -> src/b.rs\n    src/b.rs:2 -> src/a.rs"), "{told:?}");
+    let circles =
+        |parent: &str, child: &str, other: &str| circles::faults(&made([("src/a/mod.rs", parent), ("src/a/b.rs", child), ("src/a/c.rs", other)])).len();
+    assert_eq!(circles("mod b; pub use b::F; struct S;", "use super::S;", ""), 0, "a list of contents is no arrow");
+    assert_eq!(circles("mod b; struct S { f: b::F }", "use super::S;", ""), 1, "a parent that uses its child");
+    assert_eq!(circles("use b::F; struct S;", "use super::S;", ""), 1, "an import for itself");
+    assert_eq!(circles("pub use b::F;", "use super::c::G;", "use super::F;"), 1, "through what the parent gives again");
+    assert_eq!(circles("pub use b::F;", "", "use super::F;"), 0, "the same, one way");
+    assert_eq!(circles("", "use super::c; fn f() { c::g() }", "use crate::a::{b::{self, F}};"), 1, "through the name of a module");
+    assert_eq!(circles("", "use super::c; use half::f16;", "use super::b::F;"), 0, "a module that is imported and not used");
+    assert_eq!(circles("", "#[cfg(test)] mod tests { use super::super::c::g; }", "use super::b::F;"), 0, "tests may");
+    assert_eq!(circles("", "mod inner { fn f() { super::super::c::g() } }", "use super::b::F;"), 1, "from an inner module");
+    assert_eq!(circles("", "fn f() { x.super_::<u8>(); y.c::<u8>() }", "use super::b::F;"), 0, "a method of that name");
+}
+
+#[test]
+fn the_bench_stands_on_three_floors() {
+    let faults = circles::bench(&files());
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    let up = |path: &str, text: &str| {
+        let others = ["src/bench/mod.rs", "src/bench/shape.rs", "src/bench/stored.rs", "src/bench/timing.rs"].map(|other| (other, ""));
+        circles::bench(&made([(path, text), others[0], others[1], others[2], others[3]])).len()
+    };
+    assert_eq!(up("src/bench/suite.rs", "use super::timing::Times; use super::shape::Shape;"), 1, "from the model to measuring");
+    assert_eq!(up("src/bench/judge.rs", "use super::stored::Stored; use super::shape::Shape;"), 1, "from measuring to rendering");
+    assert_eq!(up("src/bench/markdown.rs", "use super::stored::Stored; use super::timing::Times;"), 0);
+}
+
+/// For a script that follows them: `cargo test --test tidy circles_are_counted -- --nocapture`.
+#[test]
+fn circles_are_counted() {
+    let all = files();
+    println!("circles outside the exempt folder: {}", circles::faults(&all).len());
+    println!("circles in the whole product: {:?}", circles::Counts::of(&all));
+    let two = made([("src/a.rs", "use crate::b::F;"), ("src/b.rs", "use crate::a::G;")]);
+    assert_eq!(circles::Counts::of(&two), circles::Counts { circles: 1, files: 2, arrows: 2 });
 }
 
 #[test]

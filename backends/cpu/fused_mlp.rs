@@ -4,8 +4,8 @@ use rayon::prelude::*;
 
 use super::element::{self, Element, by_dtype, with_scratch};
 use super::linear::Epilogue;
-use super::memory::View;
 use super::product::{self, Rows, Tiling};
+use super::view::View;
 use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;

@@ -6,8 +6,8 @@ use rayon::prelude::*;
 
 use super::codebook::{self, Projection};
 use super::element::{Element, by_dtype, with_scratch};
-use super::memory::View;
 use super::product::{self, Rows, Tiling};
+use super::view::View;
 use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;

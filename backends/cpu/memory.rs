@@ -1,12 +1,9 @@
 //! Host memory that launches share: counted, aligned, and watched, so that a misuse is an error and no data race.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
-use super::Cpu;
-use crate::device::Slice;
 use crate::error::{Error, Result};
 
 /// Every buffer starts on a multiple of this many bytes.
@@ -38,14 +35,14 @@ impl Budget {
 
 /// A counted handle to host memory; a clone aliases.
 #[derive(Clone)]
-pub struct Buffer(Arc<Memory>);
+pub struct Buffer(pub(super) Arc<Memory>);
 
-struct Memory {
+pub(super) struct Memory {
     /// What the allocator gave, and its layout; nothing for zero bytes.
     allocation: Option<(*mut u8, Layout)>,
     /// The first aligned byte.
-    start: *mut u8,
-    bytes: u64,
+    pub(super) start: *mut u8,
+    pub(super) bytes: u64,
     budget: Arc<Budget>,
     /// Launches that read, or −1 while one writes.
     holds: AtomicIsize,
@@ -127,65 +124,6 @@ impl Drop for Held<'_> {
         for (memory, exclusive) in &self.0 {
             memory.holds.fetch_add(if *exclusive { 1 } else { -1 }, Ordering::Release);
         }
-    }
-}
-
-/// The elements of a slice. Pieces of it are read and written from many threads at once, so it is a pointer; whoever
-/// asks for a piece answers for it.
-pub struct View<T> {
-    start: *mut T,
-    len: usize,
-    elements: PhantomData<T>,
-}
-
-impl<T> Clone for View<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for View<T> {}
-
-// SAFETY: a view gives access only through unsafe functions, whose callers answer for races.
-unsafe impl<T: Send + Sync> Send for View<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for View<T> {}
-
-impl<T: bytemuck::Pod> View<T> {
-    /// The elements of `slice`, whose offset is a multiple of their size.
-    pub fn new(slice: &Slice<Cpu>) -> Self {
-        debug_assert!(slice.offset + slice.len <= slice.buffer.0.bytes && slice.offset.is_multiple_of(align_of::<T>() as u64));
-        let start = slice.buffer.0.start.wrapping_add(slice.offset as usize).cast();
-        Self { start, len: slice.len as usize / size_of::<T>(), elements: PhantomData }
-    }
-
-    /// `len` elements from `at`.
-    ///
-    /// # Safety
-    /// They lie inside the view, the buffer is held, and nothing writes them while the result lives.
-    pub unsafe fn read<'a>(self, at: usize, len: usize) -> &'a [T] {
-        debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
-        // SAFETY: as this function's contract; memory is zeroed when it is made, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(self.start.add(at), len) }
-    }
-
-    /// `len` elements from `at`, to write.
-    ///
-    /// # Safety
-    /// They lie inside the view, the buffer is held exclusively, and nothing else refers to them while the result lives.
-    pub unsafe fn write<'a>(self, at: usize, len: usize) -> &'a mut [T] {
-        debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
-        // SAFETY: as this function's contract.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
-    }
-
-    /// All elements.
-    ///
-    /// # Safety
-    /// As [`read`](Self::read).
-    pub unsafe fn all<'a>(self) -> &'a [T] {
-        // SAFETY: as this function's contract.
-        unsafe { self.read(0, self.len) }
     }
 }
 

@@ -15,10 +15,13 @@ mod math;
 mod memory;
 mod pointwise;
 mod prefix_attention;
+mod processor;
 mod product;
 mod queue;
+mod view;
 
 pub use memory::Buffer;
+pub use processor::Cpu;
 pub use queue::{Graph, Queue};
 
 use std::sync::Arc;
@@ -26,13 +29,8 @@ use std::time::Instant;
 
 use crate::device::{Caps, Clock, Device, Open, Slice};
 use crate::error::{Error, Result, ensure};
-use memory::{Budget, View};
-
-/// The machine's processors.
-pub struct Cpu {
-    caps: Caps,
-    budget: Arc<Budget>,
-}
+use memory::Budget;
+use view::View;
 
 impl Device for Cpu {
     const NAME: &'static str = "cpu";

@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::few_rows::{self, FEW_ROWS};
-use super::memory::View;
+use super::view::View;
 
 /// Columns that are widened at a time: a tile of them stays in the second-level cache.
 const DEPTH: usize = 512;

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use super::buffer::number;
+use super::compiled::Cache;
 use super::fault::Faults;
-use super::pipeline::Cache;
 use super::{Buffer, Wgpu};
 use crate::device::{Caps, Device, Kind, Open};
 use crate::error::{Error, Result};

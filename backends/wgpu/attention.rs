@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::attention_shader::{Kind, Layout, Stage};
-use super::pipeline::Pipeline;
+use super::compiled::Pipeline;
 use super::queue::{MAX_WORK, part};
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;

@@ -8,7 +8,7 @@
 //! How many runs of tokens share an adapter is data, and may change between two replays of a captured graph: a dispatch
 //! asks for the most tiles that there can be, and the groups that find no tokens return.
 
-use super::codebook_gemm_stage::{Launch, Stage};
+use super::codebook_gemm_stage::{Launch, Rows, Stage, Target};
 use super::queue::part;
 use super::source::Source;
 use super::{Queue, Wgpu, codebook_gemm_stage};
@@ -31,15 +31,6 @@ pub struct Plan {
     rows: u64,
 }
 
-/// What y is, besides its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    pub dtype: DType,
-    /// Elements from a row to the next.
-    pub stride: u64,
-    pub accumulate: bool,
-}
-
 /// One slice, compiled.
 pub(super) struct SlicePlan {
     project: Stage,
@@ -48,13 +39,6 @@ pub(super) struct SlicePlan {
     rank: u64,
     /// Rows that one dispatch of any stage can reach.
     pub rows: u64,
-}
-
-/// Rows of x and of y that are next to each other.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rows {
-    pub first: u64,
-    pub count: u64,
 }
 
 /// Every specialisation.

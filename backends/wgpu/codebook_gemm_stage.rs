@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::codebook_gemm::{Rows, Target};
-use super::pipeline::Pipeline;
+use super::compiled::Pipeline;
 use super::queue::part;
 use super::source::{Constant, Element, File, Operand, Source, shader};
 use super::{Queue, Wgpu};
@@ -13,6 +12,22 @@ use crate::error::Result;
 use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{Factor, FactorArgs, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
+
+/// What y is, besides its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub dtype: DType,
+    /// Elements from a row to the next.
+    pub stride: u64,
+    pub accumulate: bool,
+}
+
+/// Rows of x and of y that are next to each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    pub first: u64,
+    pub count: u64,
+}
 
 /// Tokens of a tile, and columns of h and of y that a workgroup computes: as in the shaders.
 const TILE: u64 = 16;

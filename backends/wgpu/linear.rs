@@ -1,7 +1,8 @@
 //! `linear`: one tiled shader with everything in its epilogue, see [`super::product`]; for adapters on top, the codebook
 //! kernels first put the delta of the same rows into the workspace, in f32, which the epilogue adds.
 
-use super::codebook_gemm::{MAX_WORKSPACE, Rows, SlicePlan, Target};
+use super::codebook_gemm::{MAX_WORKSPACE, SlicePlan};
+use super::codebook_gemm_stage::{Rows, Target};
 use super::product::{Epilogue, Operands, Product, Sizes, VARIANTS};
 use super::queue::part;
 use super::{Queue, Wgpu};

@@ -25,6 +25,9 @@ mod attention_shader;
 mod buffer;
 mod codebook_gemm;
 mod codebook_gemm_stage;
+mod compiled;
+mod context;
+mod copies;
 mod device;
 mod fault;
 mod fused_mlp;
@@ -39,35 +42,15 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex};
-
 pub use buffer::Buffer;
+pub use context::Wgpu;
 pub use mark::Mark;
 pub use queue::{Graph, Queue};
 pub use source::{Constant, Element, File, Operand, Source};
 
-use crate::device::Caps;
-use fault::Faults;
-use pipeline::Cache;
-
-/// A device that wgpu reaches through Vulkan.
-pub struct Wgpu {
-    /// No other device of the process has it: what wgpu numbers, it numbers from the same start for each.
-    number: usize,
-    raw: wgpu::Device,
-    queue: wgpu::Queue,
-    caps: Caps,
-    limits: wgpu::Limits,
-    faults: Arc<Faults>,
-    pipelines: Mutex<Cache>,
-    /// Bytes behind each operand that are bound with it. A shader that reads past what is bound gets the last element there, which no case would show.
-    #[cfg(test)]
-    pub(crate) behind: u64,
-}
-
 /// Every shader of this backend in every specialisation, as the pipelines compose it.
 pub fn sources() -> Vec<Source> {
-    let mut all = vec![buffer::patch_source()];
+    let mut all = vec![copies::patch_source()];
     all.extend(codebook_gemm::sources());
     all.extend(product::sources());
     all.extend(pointwise::sources());

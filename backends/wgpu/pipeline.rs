@@ -1,9 +1,9 @@
 //! From a [`Source`] to a compiled pipeline, kept for the life of the device; and from slices to its bindings.
 
-use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 
+use super::compiled::{Immediates, MAX_IMMEDIATES, Pipeline};
 use super::source::Source;
 use super::{Buffer, Wgpu};
 use crate::device::Slice;
@@ -11,45 +11,6 @@ use crate::error::{Error, Result};
 
 /// Invocations of the largest workgroup of any shader.
 const INVOCATIONS: u32 = 256;
-/// Bytes of immediates that every Vulkan driver has room for.
-const MAX_IMMEDIATES: usize = 128;
-
-/// Pipelines by their whole text.
-pub(super) type Cache = HashMap<String, Arc<Pipeline>>;
-
-/// A compiled shader.
-pub(super) struct Pipeline {
-    pub kernel: String,
-    pub raw: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
-    /// Of each operand of the source: its name and, where it is present, bytes an element.
-    operands: Vec<(&'static str, Option<u64>)>,
-}
-
-/// The bytes of the variable `launch`: the number of groups, the operands' offsets, the shader's `Params`.
-#[derive(Clone)]
-pub(super) struct Immediates {
-    bytes: [u8; MAX_IMMEDIATES],
-    len: usize,
-}
-
-impl Immediates {
-    fn new(kernel: &str, header: &[u32], params: &[u8]) -> Result<Self> {
-        let header: &[u8] = bytemuck::cast_slice(header);
-        let mut bytes = [0; MAX_IMMEDIATES];
-        let len = header.len() + params.len();
-        if len > MAX_IMMEDIATES || !len.is_multiple_of(4) {
-            return Err(Error::Compile { kernel: kernel.into(), log: format!("{len} bytes of immediates, expected whole words, at most {MAX_IMMEDIATES}") });
-        }
-        bytes[..header.len()].copy_from_slice(header);
-        bytes[header.len()..len].copy_from_slice(params);
-        Ok(Self { bytes, len })
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
 
 impl Wgpu {
     /// The compiled form of `source`. Slow the first time a device sees it.

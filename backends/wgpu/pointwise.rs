@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::pipeline::Pipeline;
+use super::compiled::Pipeline;
 use super::product::activation_constant;
 use super::queue::part;
 use super::source::{Constant, Element, File, Operand, Source, shader};

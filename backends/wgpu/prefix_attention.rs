@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::codebook_gemm_stage::MIXED;
-use super::pipeline::Pipeline;
+use super::compiled::Pipeline;
 use super::queue::{MAX_WORK, part};
 use super::source::{Constant, Element, File, Operand, Source, shader};
 use super::{Queue, Wgpu};

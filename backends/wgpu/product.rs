@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::pipeline::Pipeline;
+use super::compiled::Pipeline;
 use super::queue::{MAX_WORK, part};
 use super::source::{Constant, Element, File, Operand, Source, shader};
 use super::{Queue, Wgpu};

@@ -2,7 +2,7 @@
 //!
 //! A captured graph is the same steps kept instead of submitted; a replay puts clones of them (handles) into the queue.
 
-use super::pipeline::{Immediates, Pipeline};
+use super::compiled::{Immediates, Pipeline};
 use super::{Buffer, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result, ensure};

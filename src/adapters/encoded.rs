@@ -8,19 +8,10 @@ use std::collections::BTreeMap;
 use half::f16;
 
 use super::certificate::Certificate;
+pub use super::certificate::Rung;
+pub use super::matrix::Matrix;
 use crate::error::{Error, Result, ensure};
 use crate::ops::codes::{self, CODEBOOK_LEN, CodeWidth};
-
-/// A host matrix, row-major.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Matrix<T = f32> {
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub cols: usize,
-    /// `rows · cols` elements.
-    pub data: Vec<T>,
-}
 
 /// A compressed population.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,62 +81,10 @@ pub struct CodedColumns {
     pub codebook: [f32; CODEBOOK_LEN],
 }
 
-/// The rungs of the ladder, cheapest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rung {
-    /// One input basis for all, output codes: S2LC as published.
-    SharedInput,
-    /// One of several input bases, output codes.
-    ClusteredInput,
-    /// One output basis for all, input codes.
-    SharedOutput,
-    /// Both factors private, both coded.
-    PrivateCoded,
-    /// Plain f16 LoRA: nothing lost but the rounding.
-    Plain,
-}
-
 /// Elements that one decoded factor may have, so that a small hostile file cannot ask for the whole memory.
 pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 26;
 /// Rows or columns that a weight may have. The longest dimension of models in use is their vocabulary, below 2^19.
 pub const MAX_DIMENSION: usize = 1 << 24;
-
-impl<T: Copy> Matrix<T> {
-    /// `data` as a matrix.
-    ///
-    /// # Errors
-    /// A length that is not `rows · cols`.
-    pub fn new(rows: usize, cols: usize, data: Vec<T>) -> Result<Self> {
-        let matrix = Self { rows, cols, data };
-        ensure(matrix.is_whole(), "matrix", format_args!("{rows} × {cols} elements"), matrix.data.len())?;
-        Ok(matrix)
-    }
-
-    /// Whether it has as many elements as its sizes say.
-    pub(super) fn is_whole(&self) -> bool {
-        self.rows.checked_mul(self.cols) == Some(self.data.len())
-    }
-
-    /// The element of that row and column.
-    ///
-    /// # Panics
-    /// One that there is not.
-    pub fn at(&self, row: usize, col: usize) -> T {
-        self.data[row * self.cols + col]
-    }
-
-    /// Rows for columns.
-    pub fn transposed(&self) -> Self {
-        let data = (0..self.cols).flat_map(|col| (0..self.rows).map(move |row| self.at(row, col))).collect();
-        Self { rows: self.cols, cols: self.rows, data }
-    }
-
-    /// Every element through `f`.
-    pub fn map<U>(&self, f: impl FnMut(T) -> U) -> Matrix<U> {
-        Matrix { rows: self.rows, cols: self.cols, data: self.data.iter().copied().map(f).collect() }
-    }
-}
 
 /// The sizes of a [`SharedProjection`]: what an adapter is checked against before the bases themselves are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,33 +243,6 @@ impl EncodedProjection {
     pub fn delta(&self, shared: &SharedProjection) -> Result<Matrix<f64>> {
         let (a, b) = self.factors(shared)?;
         Ok(b.times(&a).map(|value| value * f64::from(self.scaling)))
-    }
-}
-
-impl Matrix<f16> {
-    /// The elements as multiples of 1/128 below 1, where all of them are: what a byte each holds exactly.
-    pub fn as_steps(&self) -> Option<Vec<i8>> {
-        let step = |value: &f16| {
-            let steps = value.to_f32() * 128.0;
-            (steps.fract() == 0.0 && steps.abs() <= 127.0).then_some(steps as i8)
-        };
-        self.data.iter().map(step).collect()
-    }
-}
-
-impl Matrix<f64> {
-    /// The product; the inner sizes are the caller's to match.
-    fn times(&self, right: &Self) -> Self {
-        let mut data = vec![0.0; self.rows * right.cols];
-        for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
-            for (k, line) in right.data.chunks_exact(right.cols).enumerate() {
-                let factor = self.at(row, k);
-                for (sum, value) in out.iter_mut().zip(line) {
-                    *sum += factor * value;
-                }
-            }
-        }
-        Self { rows: self.rows, cols: right.cols, data }
     }
 }
 

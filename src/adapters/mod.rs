@@ -7,6 +7,7 @@ pub mod decompress;
 pub mod encode;
 pub mod encoded;
 pub mod engine;
+mod matrix;
 pub mod peft;
 pub mod prefix;
 pub mod whole;

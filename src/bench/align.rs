@@ -4,19 +4,18 @@
 //! ("dimensional collapse" of compressed models, whose ranks and heads have odd sizes) shows as a slowdown against the
 //! neighbour that does more work and is aligned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::report::{Entry, Outcome};
+use super::extent::Extent;
 use super::shape::{Padding, Point, Shape, Suite};
-use super::suite::Extent;
 use crate::device::Kind;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// Elements that a size is rounded up to: 16 bytes in a type of two bytes.
-const ALIGNED: u64 = 8;
+pub(super) const ALIGNED: u64 = 8;
 /// The largest size of a product.
 const MOST_SIZE: u64 = 1 << 20;
 /// The largest head.
@@ -158,50 +157,6 @@ pub fn points(sweep: &Sweep, dtype: DType, extent: Extent) -> Result<Vec<Point>>
     Ok(points)
 }
 
-/// A size against its aligned neighbour.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Aligned {
-    /// The neighbour's name.
-    pub neighbour: String,
-    /// The time over the neighbour's, both with cold caches, in the middle: above 1 the odd size is slower, though it is
-    /// less work.
-    pub slowdown: f64,
-    /// The same with warm caches.
-    pub slowdown_warm: f64,
-}
-
-/// The next shape with all its sizes aligned; nothing where it is itself. One row stays one row.
-fn neighbour(shape: &Shape) -> Option<Shape> {
-    let mut next = shape.clone();
-    match &mut next {
-        Shape::Linear { tokens, d_out, d_in, padding, .. } => {
-            *padding = Padding::None;
-            for size in [d_out, d_in].into_iter().chain((*tokens > 1).then_some(tokens)) {
-                *size = size.next_multiple_of(ALIGNED);
-            }
-        }
-        Shape::Attention { head_dim, .. } => *head_dim = head_dim.next_multiple_of(ALIGNED),
-        _ => {}
-    }
-    (next != *shape).then_some(next)
-}
-
-/// Tells in every entry of the suite how it stands against its neighbour, where both were measured.
-pub(super) fn compare(results: &mut [Entry]) {
-    let median = |entry: &Entry| match &entry.outcome {
-        Outcome::Measured(measured) => Some([&measured.cold, &measured.warm].map(|times| times.seconds.median)),
-        _ => None,
-    };
-    let medians: BTreeMap<String, [f64; 2]> = results.iter().filter_map(|entry| Some((entry.name.clone(), median(entry)?))).collect();
-    for entry in results.iter_mut().filter(|entry| entry.point.suite == Suite::Align) {
-        let own = medians.get(&entry.name);
-        let name = neighbour(&entry.point.shape).map(|shape| Point { shape, ..entry.point.clone() }.name());
-        if let (Some([cold, warm]), Some((name, [beside_cold, beside_warm]))) = (own, name.and_then(|name| medians.get_key_value(&name))) {
-            entry.aligned = Some(Aligned { neighbour: name.clone(), slowdown: cold / beside_cold, slowdown_warm: warm / beside_warm });
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -230,15 +185,5 @@ mod tests {
         assert!(refused(Axis::M, 9, 8, 1) && refused(Axis::N, 0, 8, 1) && refused(Axis::K, 1, 8, 0) && refused(Axis::HeadDim, 64, 257, 1));
         assert!(!refused(Axis::HeadDim, 255, 256, 1));
         assert!(refused(Axis::M, 1, u64::MAX, 1) && refused(Axis::M, u64::MAX, u64::MAX, 1));
-    }
-
-    #[test]
-    fn the_neighbour_is_the_next_multiple_of_eight() {
-        let product = |tokens, d_out, d_in| Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None, layers: 1 };
-        assert_eq!(neighbour(&product(1, 4095, 4001)), Some(product(1, 4096, 4008)));
-        assert_eq!(neighbour(&product(4095, 4096, 4096)), Some(product(4096, 4096, 4096)));
-        assert_eq!(neighbour(&product(1, 8, 16)), None);
-        let padded = Shape::Linear { tokens: 8, d_out: 16, d_in: 13, delta: None, padding: Padding::Weights, layers: 1 };
-        assert_eq!((padded.name().as_str(), neighbour(&padded)), ("m8 n16 k13, w padded", Some(product(8, 16, 16))));
     }
 }

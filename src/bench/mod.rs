@@ -10,53 +10,60 @@ mod adapters;
 pub mod align;
 pub mod ceiling;
 pub mod compare;
+mod copy;
 mod decode;
 pub mod density;
+mod extent;
+mod judge;
 pub mod layer;
 pub mod layout;
+mod listed;
 pub mod markdown;
 mod micro;
 mod mixture;
 pub mod models;
+mod neighbour;
 pub mod operand;
 pub mod own;
 mod padding;
 pub mod pattern;
-mod point;
 pub mod pool;
 mod population;
 mod prefix;
 mod published;
 mod ragged;
+mod rates;
 mod registered;
 pub mod report;
 pub mod sample;
+mod schedule;
+mod sequences;
 pub mod shape;
+mod shares;
 mod stack;
 pub mod statistics;
 pub mod stored;
 pub mod suite;
 pub mod sweep;
 pub mod timing;
+mod units;
 pub mod work;
 
 use std::ops::ControlFlow;
 
-use crate::backend::{Backend, Kernel};
-use crate::device::Clock;
+use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::{Cost, Op};
 use crate::session::Session;
 
 use align::Sweep;
-use ceiling::Ceilings;
+use judge::Judge;
 use pool::Pool;
-use report::{Entry, Environment, Flag, Measured, Milliseconds, Outcome, Rates, SuiteReport, Timing};
-use sample::{Checked, Memory};
+use rates::Ceilings;
+use report::{Entry, Environment, Outcome, SuiteReport, Timing};
 use shape::{Point, Shape, Suite};
-use timing::{Caches, Flush, LEAST, Schedule};
-use work::{Made, Measure, Work, with_pooled};
+use timing::{Flush, Schedule};
+use work::with_pooled;
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
@@ -113,7 +120,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         };
         results.push(Entry { name, pattern: point.shape.pattern()?, point, outcome, aligned: None });
     }
-    align::compare(&mut results);
+    neighbour::compare(&mut results);
     let timing = Timing {
         schedule: options.schedule,
         clock: session.clock(),
@@ -139,7 +146,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
 
 /// The points that the options leave.
 fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
-    let extent = suite::Extent { kind, quick: options.quick };
+    let extent = extent::Extent { kind, quick: options.quick };
     let mut points = match options.suite {
         Suite::Align => align::points(&options.sweep, options.dtype, extent)?,
         Suite::Layer => layer::points(&options.layers, options.dtype, extent)?,
@@ -163,80 +170,10 @@ fn chosen(options: &Options, kind: crate::device::Kind) -> Result<Vec<Point>> {
 
 fn measure<D: Backend>(session: &mut Session<D>, pool: &mut Pool<D>, point: &Point, variant: Option<&str>, judge: Judge<'_, D>) -> Result<Outcome> {
     if let Shape::Copy { bytes } = point.shape {
-        return micro::copy_point(session, bytes, &judge);
+        return copy::copy_point(session, bytes, &judge);
     }
     if let Shape::Layer { .. } = point.shape {
         return layer::measure(session, point, variant, &judge);
     }
     with_pooled(session, pool, point, variant, judge).map(Into::into)
-}
-
-impl From<Made<Outcome>> for Outcome {
-    fn from(made: Made<Outcome>) -> Self {
-        match made {
-            Made::Measured(outcome) => outcome,
-            Made::Wrong(why) => Self::Wrong { why },
-            Made::Unsupported(why) => Self::Unsupported { why },
-        }
-    }
-}
-
-/// Times what is ready, and judges the times.
-struct Judge<'a, D: Backend> {
-    flush: &'a Flush<D>,
-    ceilings: &'a Ceilings,
-    schedule: Schedule,
-}
-
-impl<D: Backend> Judge<'_, D> {
-    /// Times what `enqueue` puts into the queue: `launches` of `variant`, checked, of that cost.
-    fn times(
-        &self,
-        session: &mut Session<D>,
-        (variant, launches): (&'static str, usize),
-        (checked, cost, memory): (Checked, Cost, Option<Memory>),
-        mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>,
-    ) -> Result<Outcome> {
-        let mut time = |caches| self.flush.time(session, self.schedule, caches, &mut enqueue);
-        let (cold, warm) = (time(Caches::Cold)?, time(Caches::Warm)?);
-        for (times, caches) in [(&cold, "cold"), (&warm, "warm")] {
-            if let Some(why) = self.ceilings.impossible(cost, times.seconds.median, self.flush.bytes()) {
-                return Ok(Outcome::Refused { why: format!("with {caches} caches: {why}") });
-            }
-        }
-        let host_clock = session.clock() == Clock::Host;
-        let either = |test: &dyn Fn(&timing::Times) -> bool| test(&cold) || test(&warm);
-        let noisy = |times: &timing::Times| {
-            let [low, high] = times.seconds.median_interval95;
-            times.seconds.count > LEAST && high - low > 0.1 * times.seconds.median
-        };
-        let rates = Rates::of(cost, cold.seconds.median, self.ceilings);
-        let flags = [
-            (Flag::HostClock, host_clock),
-            (Flag::LaunchBound, !host_clock && either(&|times| times.host_seconds > times.ahead_seconds)),
-            (Flag::Noisy, either(&noisy)),
-            (Flag::Cut, either(&|times| times.seconds.count < self.schedule.iterations as usize)),
-            (Flag::AboveCeiling, rates.share_of_ceiling > ceiling::DISTURBED),
-            (Flag::NotOptimised, cfg!(debug_assertions)),
-        ];
-        let flags = flags.into_iter().filter_map(|(flag, set)| set.then_some(flag)).collect();
-        let milliseconds = Milliseconds::of(&cold.seconds);
-        let launch_seconds = cold.seconds.median / launches.max(1) as f64;
-        let launch_host_seconds = cold.host_seconds / launches.max(1) as f64;
-        let parts = None;
-        let told = Measured { variant, launches, launch_seconds, launch_host_seconds, checked, cost, memory, parts, milliseconds, cold, warm, rates, flags };
-        Ok(Outcome::Measured(Box::new(told)))
-    }
-}
-
-impl<D: Backend> Measure<D> for Judge<'_, D> {
-    type Out = Outcome;
-
-    fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, checked: Checked) -> Result<Outcome>
-    where
-        D: Kernel<O>,
-    {
-        let facts = (checked, work.cost(), work.memory());
-        self.times(session, (work.variant(), work.launches()), facts, |session| work.enqueue(session))
-    }
 }

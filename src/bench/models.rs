@@ -1,8 +1,8 @@
 //! The shapes of Llama-2's layers by the model's name: their products, their attention, their MLP.
 
+use super::extent::Extent;
 use super::layer::{self, Choice, LENGTHS};
 use super::shape::{Padding, Point, Shape, Suite};
-use super::suite::Extent;
 use crate::device::Kind;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use super::listed::{mlp, product};
 use super::shape::{Point, Shape, Suite};
-use super::suite::{mlp, product};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 

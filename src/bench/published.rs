@@ -1,8 +1,8 @@
 //! Sizes that four published suites measured and that no other list has: wide heads, products near 8192, a short K, small MLPs.
 //! `benches/peers/references.py` puts what they published beside what is measured here.
 
+use super::listed::{Entry, mlp, prefill, product};
 use super::shape::Shape;
-use super::suite::{Entry, mlp, prefill, product};
 use crate::device::Kind;
 
 /// The list; on a processor the sizes that were published of one, in f32.

@@ -4,12 +4,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use super::adapters::{bytes, samples};
 use super::operand::{Values, spread};
 use super::population::{Population, op};
-use super::sample::{Memory, Placed, Probe};
+use super::sample::{Memory, Placed, Probe, Registered};
 use crate::cases::Draw;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -36,25 +34,6 @@ pub struct Crowd {
     pub d: u64,
     pub rank: u64,
     pub width: CodeWidth,
-}
-
-/// What was registered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Registered {
-    /// Adapters, all of them on the device.
-    pub adapters: u64,
-    /// Projections of which the device holds them.
-    pub projections: u64,
-    /// Projections that were asked for.
-    pub projections_asked: u64,
-    /// Until the device held all: memory asked for and filled.
-    pub seconds: f64,
-    /// What one adapter takes of all projections that were asked for: codes and codebooks, as allocated.
-    pub adapter_bytes: u64,
-    /// Adapters of all those projections, with their bases, that 80·10⁹ bytes hold.
-    pub fit_80_gb: u64,
-    /// … that 141·10⁹ bytes hold.
-    pub fit_141_gb: u64,
 }
 
 impl Crowd {

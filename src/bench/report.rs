@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::align::Aligned;
-use super::ceiling::{Bound, Ceilings};
-use super::layer::Parts;
 use super::pattern::Pattern;
+use super::rates::{Ceilings, Rates};
 use super::sample::{Checked, Memory};
 use super::shape::{Point, Suite};
 use super::statistics::Statistics;
@@ -107,6 +105,18 @@ pub struct Entry {
     pub aligned: Option<Aligned>,
 }
 
+/// A size against its aligned neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Aligned {
+    /// The neighbour's name.
+    pub neighbour: String,
+    /// The time over the neighbour's, both with cold caches, in the middle: above 1 the odd size is slower, though it is
+    /// less work.
+    pub slowdown: f64,
+    /// The same with warm caches.
+    pub slowdown_warm: f64,
+}
+
 /// What came of a shape.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
@@ -167,6 +177,36 @@ pub struct Measured {
     pub flags: Vec<Flag>,
 }
 
+/// A layer's launches, each timed by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The medians of all of them with cold caches, together.
+    pub cold_seconds: f64,
+    /// The same with warm caches.
+    pub warm_seconds: f64,
+    /// In the layer's order.
+    pub each: Vec<Part>,
+}
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// What it does in the layer.
+    pub name: String,
+    /// The operation.
+    pub op: String,
+    /// The variant that ran.
+    pub variant: String,
+    /// The median with cold caches.
+    pub cold_seconds: f64,
+    /// The median with warm ones.
+    pub warm_seconds: f64,
+    /// Its work, by itself: what is between two launches counts for both.
+    pub cost: Cost,
+    /// Rates of the cold median.
+    pub rates: Rates,
+}
+
 /// Times in milliseconds, by the field names of the reference harness. Percentiles are by nearest rank and the standard
 /// deviation is of the sample, as in [`Statistics`]; that harness interpolates, and divides by the number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -193,23 +233,6 @@ impl Milliseconds {
     }
 }
 
-/// Amounts a second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rates {
-    /// Operations of the blocks that are computed.
-    pub executed_flops: f64,
-    /// Operations that the result depends on.
-    pub useful_flops: f64,
-    /// Operations of the same shape with no mask and no sparsity: no rate of a device.
-    pub dense_equivalent_flops: f64,
-    /// Bytes, each operand moved once.
-    pub bytes: f64,
-    /// The least time at the measured ceilings over the time: 1 is at the ceiling.
-    pub share_of_ceiling: f64,
-    /// Which ceiling that is.
-    pub bound: Bound,
-}
-
 /// What makes a time less than it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -226,21 +249,6 @@ pub enum Flag {
     AboveCeiling,
     /// The program was built without optimisation: host work is slow, and all of the `cpu` backend.
     NotOptimised,
-}
-
-impl Rates {
-    /// Of `cost` in `seconds`.
-    pub fn of(cost: Cost, seconds: f64, ceilings: &Ceilings) -> Self {
-        let (floor, bound) = ceilings.floor(cost);
-        Self {
-            executed_flops: cost.executed_flops / seconds,
-            useful_flops: cost.useful_flops / seconds,
-            dense_equivalent_flops: cost.dense_flops / seconds,
-            bytes: cost.bytes / seconds,
-            share_of_ceiling: floor / seconds,
-            bound,
-        }
-    }
 }
 
 impl Outcome {

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::operand::{Values, fill, spread};
 use super::pattern::Pattern;
-pub use super::registered::Registered;
 use crate::cases::{Draw, Posed, Problem};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -102,6 +101,25 @@ pub struct Memory {
     /// Where a population was registered that is far larger than a batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<Registered>,
+}
+
+/// What was registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Registered {
+    /// Adapters, all of them on the device.
+    pub adapters: u64,
+    /// Projections of which the device holds them.
+    pub projections: u64,
+    /// Projections that were asked for.
+    pub projections_asked: u64,
+    /// Until the device held all: memory asked for and filled.
+    pub seconds: f64,
+    /// What one adapter takes of all projections that were asked for: codes and codebooks, as allocated.
+    pub adapter_bytes: u64,
+    /// Adapters of all those projections, with their bases, that 80·10⁹ bytes hold.
+    pub fit_80_gb: u64,
+    /// … that 141·10⁹ bytes hold.
+    pub fit_141_gb: u64,
 }
 
 /// That an answer was compared, and how it came out.

@@ -1,17 +1,19 @@
 //! What is measured: an operation's sizes, in words that a report and a peer's program understand.
 
+mod point;
+
 use serde::Serialize;
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
-pub use super::point::Point;
-use super::ragged::Sequences;
-use super::timing::Schedule;
+use super::schedule::Schedule;
+use super::sequences::Sequences;
 use crate::cases::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::layer::{Model, Sizes, Style};
 use crate::ops::{Activation, FusedMlp};
+pub use point::Point;
 
 /// A list of shapes with one subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -6,10 +6,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub use super::ceiling::Ceilings;
-pub use super::layer::{Part, Parts};
+pub use super::rates::{Ceilings, Rates};
 use super::report::SuiteReport;
-pub use super::report::{Environment, Rates};
+pub use super::report::{Environment, Part, Parts};
 pub use super::sample::{Checked, Memory, Registered};
 pub use crate::device::Clocks;
 use crate::error::{Error, Result};

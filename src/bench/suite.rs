@@ -1,25 +1,18 @@
 //! The lists of shapes: one for GPUs, and one a hundred times smaller for processors.
 
 use super::align::{self, Sweep};
-use super::density;
+pub use super::extent::Extent;
 use super::layer;
 use super::layout::Layout;
+use super::listed::{Entry, mlp, prefill, product};
 use super::models;
 use super::pattern::Blocks;
 use super::published;
-use super::ragged::{self, Chunk, Sequences};
+use super::sequences::{Chunk, Sequences, lengths};
 use super::shape::{Delta, Held, Padding, Point, Shape, Suite};
+use super::shares;
 use crate::device::Kind;
 use crate::dtype::DType;
-
-/// Which list of a suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// What runs the work: a processor, be it behind a graphics driver, gets shapes that end in its lifetime.
-    pub kind: Kind,
-    /// A few shapes that stand for the rest.
-    pub quick: bool,
-}
 
 /// The points of `suite`, in the order in which they are measured.
 pub fn points(suite: Suite, dtype: DType, extent: Extent) -> Vec<Point> {
@@ -112,13 +105,6 @@ pub(super) fn ceilings(dtype: DType, kind: Kind) -> Vec<Point> {
     sizes.iter().map(|&n| Point { suite: Suite::Linear, dtype, captured: false, shape: product(n, n, n) }).collect()
 }
 
-/// A shape, and whether it is in the quick list.
-pub(super) type Entry = (Shape, bool);
-
-pub(super) fn product(tokens: u64, d_out: u64, d_in: u64) -> Shape {
-    Shape::Linear { tokens, d_out, d_in, delta: None, padding: Padding::None, layers: 1 }
-}
-
 /// A product whose K is odd, as it comes, with w packed at load, and with rows of x as well.
 fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
     let forms = [Padding::None, Padding::Weights, Padding::Both];
@@ -127,18 +113,10 @@ fn odd_k(tokens: u64, d_out: u64, d_in: u64) -> Vec<Entry> {
     forms.map(|padding| (Shape::Linear { tokens, d_out, d_in, delta: None, padding, layers: 1 }, false)).collect()
 }
 
-pub(super) fn mlp(tokens: u64, d_model: u64, d_ff: u64) -> Shape {
-    Shape::FusedMlp { tokens, d_model, d_ff, gated: false, layers: 1 }
-}
-
 /// MLPs of so many tokens one by one, and of `few` so many layers in a row, in one graph.
 fn mlps(tokens: &[u64], [d_model, d_ff]: [u64; 2], few: &[u64], layers: u64) -> Vec<Entry> {
     let alone = tokens.iter().map(|&tokens| (mlp(tokens, d_model, d_ff), [16, 4096].contains(&tokens)));
     alone.chain(few.iter().map(|&tokens| (in_layers(mlp(tokens, d_model, d_ff), layers), false))).collect()
-}
-
-pub(super) fn prefill(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, length: u64, causal: bool) -> Shape {
-    Shape::Attention { batch, heads, kv_heads, q_len: length, kv_len: length, head_dim, causal, blocks: None, layers: 1 }
 }
 
 fn decode(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64) -> Shape {
@@ -161,7 +139,7 @@ fn in_layers(mut shape: Shape, count: u64) -> Shape {
 /// Sequences of up to `longest` tokens in one launch: their prompts, or the next chunk of each.
 fn ragged(count: u64, longest: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, chunk: Option<Chunk>, causal: bool) -> Entry {
     let least = chunk.map_or(1, |chunk| chunk.queries);
-    let lengths = ragged::lengths(count, longest).into_iter().map(|length| length.max(least)).collect();
+    let lengths = lengths(count, longest).into_iter().map(|length| length.max(least)).collect();
     (Shape::Ragged(Sequences { lengths, chunk, heads, kv_heads, head_dim, causal }), false)
 }
 
@@ -198,7 +176,7 @@ fn block_counts(kind: Kind) -> Vec<Entry> {
     };
     let maps: &[_] = if kind == Kind::Cpu { &counts[..1] } else { &[(800, 1, 64, 8064), (12800, 1, 64, 32_256), (800, 32, 128, 8064)] };
     let maps: Vec<Entry> = maps.iter().map(|&count| counted(true, count)).collect();
-    counts.into_iter().map(|count| counted(false, count)).chain(maps).chain(density::shapes(kind).into_iter().map(|shape| (shape, false))).collect()
+    counts.into_iter().map(|count| counted(false, count)).chain(maps).chain(shares::shapes(kind).into_iter().map(|shape| (shape, false))).collect()
 }
 
 fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) -> Shape {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::markdown::seconds;
 use super::stored::{Entry, Measured, Peers, Stored};
+use super::units::seconds;
 
 /// Fields that are swept, of products and of attention, and what they are called.
 const FIELDS: [(&str, &str); 4] = [("tokens", "M"), ("d_out", "N"), ("d_in", "K"), ("head_dim", "head")];

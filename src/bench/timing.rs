@@ -4,21 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+pub use super::schedule::Schedule;
 use super::statistics::Statistics;
 use crate::device::{Clock, Clocks, Device, Kind, Slice};
 use crate::error::{Error, Result};
 use crate::session::Session;
-
-/// How often and how long.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Schedule {
-    /// Runs before the first that is timed.
-    pub warmup: u32,
-    /// Timed runs.
-    pub iterations: u32,
-    /// Seconds after which no further run is timed, once [`LEAST`] are.
-    pub limit_seconds: f64,
-}
 
 /// Timed runs that a limit leaves, at least.
 pub const LEAST: usize = 5;
@@ -32,13 +22,6 @@ const MOST_FLUSHES: usize = 16;
 const STRETCH: f64 = 4e-3;
 /// Seconds of a rest at most: what takes longer leaves the device waiting itself.
 const LONGEST_REST: f64 = 0.05;
-
-impl Default for Schedule {
-    /// As the reference harness: 10 to warm up, 50 timed.
-    fn default() -> Self {
-        Self { warmup: 10, iterations: 50, limit_seconds: 10.0 }
-    }
-}
 
 /// What the caches hold when a timed run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,5 +1,4 @@
-use super::dtype_named;
-use super::tensors::Tensors;
+use super::tensors::{Tensors, dtype_named};
 use crate::cases::{Posed, Problem};
 use crate::error::Result;
 use crate::ops::{Activation, FusedMlp, Linear};

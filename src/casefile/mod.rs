@@ -19,7 +19,6 @@ mod tensors;
 use std::path::{Path, PathBuf};
 
 use crate::cases::Problem;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op};
 use crate::safetensors_file::TensorFile;
@@ -88,9 +87,4 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     paths.sort();
     if paths.is_empty() { Err(Error::input(folder, "expected at least one .safetensors file, found none")) } else { Ok(paths) }
-}
-
-/// The dtype of the operands, as in `params`.
-fn dtype_named(tensors: &Tensors, name: &str) -> Result<DType> {
-    name.parse().map_err(|_| tensors.fault("params", format!("dtype: expected f16, bf16 or f32, found {name:?}")))
 }

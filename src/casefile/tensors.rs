@@ -125,3 +125,8 @@ impl Tensors {
         }
     }
 }
+
+/// The dtype of the operands, as in `params`.
+pub fn dtype_named(tensors: &Tensors, name: &str) -> Result<DType> {
+    name.parse().map_err(|_| tensors.fault("params", format!("dtype: expected f16, bf16 or f32, found {name:?}")))
+}

@@ -1,4 +1,5 @@
-use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
+use super::case::{Case, EDGES, OpKind, Posed, dtype_in_turn};
+use super::draw::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::{Attention, Scale, Strides};

@@ -1,7 +1,8 @@
 //! Attention over sequences of different length, listed blocks, and pages.
 
 use super::attention::{Scores, case_with};
-use super::{Case, Draw};
+use super::case::Case;
+use super::draw::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::{Attention, Form, Strides};

@@ -2,7 +2,7 @@
 
 use super::attention::{Scores, case_with};
 use super::attention_forms::{ALL, Blocks, FULL, RowLengths, block_case, block_rows_case, paged_case, varlen_case};
-use super::{Case, dtype_in_turn};
+use super::case::{Case, dtype_in_turn};
 use crate::dtype::DType;
 use crate::ops::attention::{Attention, Scale, Strides};
 use crate::oracle::attention::HostForm;

@@ -2,7 +2,7 @@
 
 use super::attention::{Scores, pose};
 use super::attention_forms::{page_index, starts, unused_elements};
-use super::{Case, OpKind};
+use super::case::{Case, OpKind};
 use crate::dtype::DType;
 use crate::ops::attention::Attention;
 use crate::ops::index::{HostIndex, PageShape, Varlen};

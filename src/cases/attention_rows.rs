@@ -1,8 +1,8 @@
 //! Attention of many queries whose heads and rows do not start on multiples of 16 bytes, and heads of every width.
 
-use super::Case;
 use super::attention::{Scores, case_with};
 use super::attention_forms::{ALL, Blocks, block_case, varlen_case};
+use super::case::Case;
 use crate::dtype::DType;
 use crate::ops::attention::{Attention, Strides};
 use crate::oracle::attention::HostForm;

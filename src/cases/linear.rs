@@ -1,5 +1,6 @@
+use super::case::{Case, EDGES, OpKind, Posed, Problem, dtype_in_turn};
 use super::codebook_gemm::{Assignment, Population, coded};
-use super::{Case, Draw, EDGES, OpKind, Posed, Problem, dtype_in_turn};
+use super::draw::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::codebook_gemm::Factor;

@@ -1,5 +1,6 @@
 use super::attention_forms::page_index;
-use super::{Case, Draw, EDGES, OpKind, Posed, dtype_in_turn};
+use super::case::{Case, EDGES, OpKind, Posed, dtype_in_turn};
+use super::draw::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Activation;

@@ -1,7 +1,8 @@
 //! Attention over a prefix in factors: ranks, widths of codes, heads, lengths that end inside a tile, and joining.
 
+use super::case::{Case, OpKind, Posed, dtype_in_turn};
 use super::codebook_gemm::{coded, factor};
-use super::{Case, Draw, OpKind, Posed, dtype_in_turn};
+use super::draw::Draw;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::Strides;

@@ -14,6 +14,7 @@ mod inspect;
 mod interrupt;
 mod kept;
 mod kernels;
+mod outcome;
 mod output;
 mod progress;
 mod samples;
@@ -25,6 +26,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use trifuse::Result;
 use trifuse::backends::Choice;
 
+use outcome::Outcome;
 use output::{Color, Output};
 
 const AFTER: &str = "Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input; 130 interrupted.";
@@ -94,33 +96,6 @@ impl Command {
             Self::Bench(_) => "bench",
             Self::Kernels(_) => "kernels",
             Self::Completions(_) => "completions",
-        }
-    }
-}
-
-/// How a command ended, where it ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// All it checked is right.
-    Right,
-    /// Something it checked is not.
-    Wrong,
-    /// What was given cannot be used, and the report says why.
-    BadInput,
-    /// There is no backend of the sort that was asked for, and the report says why.
-    NoBackend,
-    /// Ctrl-C; what was done until then is told.
-    Interrupted,
-}
-
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Right => Self::SUCCESS,
-            Outcome::Wrong => Self::from(1),
-            Outcome::NoBackend => Self::from(3),
-            Outcome::BadInput => Self::from(4),
-            Outcome::Interrupted => Self::from(interrupt::STATUS),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::forward::{Encoder, Row};
+use super::forward::Encoder;
+use super::laid_out::Row;
 use crate::adapters::encode::calibration::{Calibration, MIN_ROWS};
 use crate::adapters::encoded::Matrix;
 use crate::backend::Backend;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::Config;
-use super::laid_out::LaidOut;
-use super::layer::{Pass, apart};
+use super::laid_out::{LaidOut, Row};
+use super::layer::{Pass, Watch, apart};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
@@ -36,18 +36,6 @@ impl Default for EncoderOptions {
     fn default() -> Self {
         Self { dtype: DType::F32, pool_bytes: None, ride: None }
     }
-}
-
-/// Sees the inputs of a projection: its module path, the columns, and the rows of all sentences.
-pub type Watch<'a> = dyn FnMut(&str, usize, &[f64]) -> Result<()> + 'a;
-
-/// One sentence of a batch.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Rows of the token table, 1 to [`Config::max_tokens`] of them.
-    pub ids: &'a [i32],
-    /// The adapter, or the base model alone.
-    pub adapter: Option<AdapterId>,
 }
 
 /// A batch whose tokens and adapters are on the device.

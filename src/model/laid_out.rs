@@ -1,11 +1,19 @@
 //! A batch as the device will read it, made by the host alone.
 
 use super::config::Config;
-use super::forward::Row;
 use super::shape::Shape;
 use crate::adapters::engine::AdapterId;
 use crate::error::{Result, ensure};
 use crate::ops::index::{TokenAdapters, Varlen};
+
+/// One sentence of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// Rows of the token table, 1 to [`Config::max_tokens`] of them.
+    pub ids: &'a [i32],
+    /// The adapter, or the base model alone.
+    pub adapter: Option<AdapterId>,
+}
 
 /// A checked batch of sentences, its indices laid out.
 pub struct LaidOut {

@@ -1,7 +1,6 @@
 //! One pass through the encoder: every launch of it, in order.
 
 use super::config::Config;
-use super::forward::Watch;
 use super::plans::{Class, kept};
 use super::weights::{Affine, Block, Weights};
 use crate::adapters::engine::{Batch, Engine, Target};
@@ -13,6 +12,9 @@ use crate::ops::attention::AttentionIndex;
 use crate::ops::pointwise::Kind;
 use crate::ops::{Activation, AttentionArgs, CodebookGemm, CodebookGemmArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::session::Session;
+
+/// Sees the inputs of a projection: its module path, the columns, and the rows of all sentences.
+pub type Watch<'a> = dyn FnMut(&str, usize, &[f64]) -> Result<()> + 'a;
 
 /// What a pass needs.
 pub struct Pass<'a, 'w, D: Backend> {

@@ -23,7 +23,9 @@ mod text;
 mod weights;
 
 pub use config::{Config, Pooling};
-pub use forward::{Encoder, EncoderOptions, Prepared, Row, Watch};
+pub use forward::{Encoder, EncoderOptions, Prepared};
+pub use laid_out::Row;
+pub use layer::Watch;
 pub use place::{files, find};
 pub use shape::MIN_ROWS;
 pub use text::{Text, Tokens};

@@ -3,8 +3,9 @@
 //! The reference asks for cos(U, Û) > 0.99 and a mean error below 0.005 on random U. The cosine of ΔW is what a model
 //! sees, and an error means something only beside the spread of the values, so both are asked of ΔW.
 
+use super::findings::Findings;
+use super::samples::Samples;
 use super::served::{cosine, delta_of, deltas, encode_all, one_layer};
-use super::{Findings, Samples};
 use crate::adapters::encode::EncodeOptions;
 use crate::adapters::encoded::Rung;
 use crate::error::{Error, Result};

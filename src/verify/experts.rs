@@ -1,7 +1,8 @@
 //! Test 5: adapters as the experts of a mixture; wherever each expert lies on the device, the answer has the same bits.
 
+use super::findings::Findings;
+use super::samples::Samples;
 use super::served::{deltas, encode_all, one_layer, times};
-use super::{Findings, Samples};
 use crate::adapters::encode::EncodeOptions;
 use crate::adapters::encoded::Population;
 use crate::adapters::engine::{AdapterId, Engine, EngineOptions, Routing, Target};

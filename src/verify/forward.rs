@@ -3,8 +3,9 @@
 //! The reference allows an error of 0.05 whatever the size of the values. Here the rule is that of
 //! [`crate::tolerance`]: within twice the error of the plain computation in the operand's own precision.
 
+use super::findings::Findings;
+use super::samples::Samples;
 use super::served::{apply, deltas, encode_all, one_layer, times};
-use super::{Findings, Samples};
 use crate::adapters::encode::EncodeOptions;
 use crate::adapters::encoded::{Population, Rung};
 use crate::adapters::engine::{AdapterId, Engine, EngineOptions};

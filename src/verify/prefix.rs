@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::Findings;
+use super::findings::Findings;
 use super::served::{apply, cosine};
 use crate::adapters::encode::prefix::{EncodedPrefix, KEY, PREFIX, VALUE, encode_prefix};
 use crate::adapters::encoded::Matrix;

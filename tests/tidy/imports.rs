@@ -65,7 +65,7 @@ pub fn rust(file: &File) -> Vec<String> {
 }
 
 /// `src/ops/index/mod.rs` is `ops::index`; `backends/mod.rs` is `backends`.
-fn module_path(path: &str) -> Vec<String> {
+pub fn module_path(path: &str) -> Vec<String> {
     let path = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs").trim_end_matches("/mod");
     path.split('/').map(str::to_owned).collect()
 }

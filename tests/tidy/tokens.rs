@@ -83,7 +83,7 @@ fn walk(stream: TokenStream) -> Vec<Flat> {
 }
 
 /// How many tokens a `#[cfg(test)] mod name { … }` at the front takes, other attributes between them counted too.
-fn test_module(tokens: &[TokenTree]) -> Option<usize> {
+pub fn test_module(tokens: &[TokenTree]) -> Option<usize> {
     let attribute = |at: usize| match (tokens.get(at)?, tokens.get(at + 1)?) {
         (TokenTree::Punct(punct), TokenTree::Group(group)) if punct.as_char() == '#' && group.delimiter() == Delimiter::Bracket => {
             Some(group.stream().to_string().replace(' ', ""))
@@ -113,7 +113,7 @@ fn macros(tokens: &[Flat]) -> impl Iterator<Item = (usize, String)> + '_ {
 }
 
 /// Whether the file holds a module's tests alone.
-fn is_tests(file: &File) -> bool {
+pub fn is_tests(file: &File) -> bool {
     file.path.ends_with("/tests.rs") || file.path.contains("/tests/")
 }
 

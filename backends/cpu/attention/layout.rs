@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::backends::cpu::Cpu;
-use crate::backends::cpu::memory::View;
+use crate::backends::cpu::view::View;
 use crate::error::{Error, Result};
 use crate::ops::Attention;
 use crate::ops::attention::{AttentionIndex, Form, Strides};

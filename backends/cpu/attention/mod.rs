@@ -11,8 +11,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::element::{Element, by_dtype, with_scratch};
-use super::memory::View;
 use super::product::{self, Rows};
+use super::view::View;
 use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::backends::cpu::Cpu;
 use crate::backends::cpu::element::Element;
-use crate::backends::cpu::memory::View;
+use crate::backends::cpu::view::View;
 use crate::error::{Error, Result};
 use crate::ops::codebook_gemm::{self as op, FactorArgs};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};

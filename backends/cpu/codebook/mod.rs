@@ -12,8 +12,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::element::{Element, by_dtype, with_scratch};
-use super::memory::View;
 use super::product::Rows;
+use super::view::View;
 use super::{Cpu, Queue, few_rows, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;

@@ -9,7 +9,7 @@ use faer::linalg::svd::{ComputeSvdVectors, svd, svd_scratch};
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
 use faer::{Accum, MatRef, Par};
 
-use crate::adapters::encoded::Matrix;
+use crate::adapters::matrix::Matrix;
 use crate::error::{Error, Result};
 
 /// A float64 matrix, column-major.

@@ -7,17 +7,20 @@
 mod batch;
 mod class;
 mod delta;
+mod id;
 mod mixture;
 mod pool;
+mod prepare;
 mod prepared;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use batch::Batch;
 use class::{Class, Form};
+pub use id::AdapterId;
+use id::numbers;
 pub use mixture::{Mixture, Routing};
 use pool::Pool;
 use prepared::Prepared;
@@ -32,10 +35,6 @@ use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
 use crate::ops::{CodebookGemmArgs, ScaledBy, codebook_gemm::CodebookSlice};
 use crate::session::{Plan, Session};
-
-/// An adapter that an engine knows. Stays valid until it is removed; no two of a program are the same, of other engines neither.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AdapterId(u64);
 
 /// How an engine is set up.
 #[derive(Clone, Copy, Debug)]
@@ -63,12 +62,6 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     version: u64,
     /// By projections side by side; `None` where the device has no use for it.
     prepared: HashMap<Vec<String>, Option<Prepared<D>>>,
-}
-
-/// Numbers of engines and of adapters: none is given twice.
-fn numbers(count: usize) -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(count as u64, Ordering::Relaxed)
 }
 
 /// One projection of [`Engine::apply`]: `y` gets the delta added.

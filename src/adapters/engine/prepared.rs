@@ -1,76 +1,15 @@
-//! What products take of adapters ready-made: decoded once for as long as they stay as they are, not once a pass.
+//! What a device prepared of adapters, as an engine keeps it.
 
-use super::Engine;
-use super::class::Class;
-use super::delta::side_by_side;
 use crate::backend::Kernel;
 use crate::device::Slice;
-use crate::error::Result;
-use crate::ops::index::TokenAdapters;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
-use crate::session::{Plan, Session};
-
-/// Rows of the launch that stands for all: as many as an encoder's batch has at least, so that a backend chooses as it does there.
-const ROWS: usize = 256;
+use crate::session::Plan;
 
 /// What a device prepared of the adapters of some projections.
 pub struct Prepared<D: Kernel<CodebookGemm>> {
-    plan: Plan<CodebookGemm, D>,
-    args: CodebookGemmArgs<D>,
-    at: Slice<D>,
+    pub plan: Plan<CodebookGemm, D>,
+    pub args: CodebookGemmArgs<D>,
+    pub at: Slice<D>,
     /// Of the engine's arrays when it was.
-    version: u64,
-}
-
-impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// Has the device decode what products of these projections take (see [`Session::prepare`]), for [`delta`](Self::delta) to name
-    /// from then on; nothing where the device has no use for it, or they are not [`alike`](Self::alike). Not inside a capture.
-    ///
-    /// # Errors
-    /// No device memory.
-    pub fn prepare(&mut self, session: &mut Session<D>, projections: &[&str]) -> Result<()> {
-        let key: Vec<String> = projections.iter().map(|&path| path.into()).collect();
-        if self.prepared.contains_key(&key) || !self.alike(projections) {
-            return Ok(());
-        }
-        let classes: Vec<&Class<D>> = projections.iter().filter_map(|path| self.classes.iter().find(|class| class.form().path() == *path)).collect();
-        let Some(first) = classes.first() else { return Ok(()) };
-        let d_out: u64 = classes.iter().map(|class| class.d_out()).sum();
-        let size = self.dtype.size();
-        let (x, y) = (session.alloc(ROWS as u64 * first.d_in() * size)?, session.alloc(ROWS as u64 * d_out * size)?);
-        let (op, slices) = side_by_side(&classes, self.dtype, ROWS, &y)?;
-        let plan = session.plan(op)?;
-        let Some(at) = session.alloc_prepared(&plan)? else {
-            self.prepared.insert(key, None);
-            return Ok(());
-        };
-        let token_adapter = session.index(&TokenAdapters::new(&[-1; ROWS], first.capacity())?)?;
-        let args = CodebookGemmArgs { x, token_adapter, scaling: first.scaling().clone(), slices, prepared: None };
-        session.prepare(&plan, &at, &args)?;
-        self.prepared.insert(key, Some(Prepared { plan, args, at, version: self.version }));
-        Ok(())
-    }
-
-    /// Prepares anew what was prepared before adapters changed. To be called before work that was captured with it is replayed.
-    ///
-    /// # Errors
-    /// A device that fails.
-    pub fn refresh(&mut self, session: &mut Session<D>) -> Result<()> {
-        for prepared in self.prepared.values_mut().flatten().filter(|prepared| prepared.version != self.version) {
-            session.prepare(&prepared.plan, &prepared.at, &prepared.args)?;
-            prepared.version = self.version;
-        }
-        Ok(())
-    }
-
-    /// What was prepared of these projections.
-    pub(super) fn prepared(&self, projections: &[&str]) -> Option<Slice<D>> {
-        let key: Vec<String> = projections.iter().map(|&path| path.into()).collect();
-        self.prepared.get(&key)?.as_ref().map(|prepared| prepared.at.clone())
-    }
-
-    /// Bytes of device memory that it takes.
-    pub fn prepared_bytes(&self) -> u64 {
-        self.prepared.values().flatten().map(|prepared| prepared.at.len).sum()
-    }
+    pub version: u64,
 }

@@ -17,7 +17,7 @@ pub use folder::{CONFIG_FILE, TENSOR_FILE, adapter_files, adapter_folders, inspe
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::encoded::Matrix;
+use super::matrix::Matrix;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 

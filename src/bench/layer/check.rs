@@ -1,6 +1,6 @@
 //! Samples of what each launch of a layer gives, from what the device left for it to read.
 
-use super::{Numbers, Operands};
+use super::operands::{Numbers, Operands};
 use crate::backend::Backend;
 use crate::bench::operand::{Values, spread};
 use crate::bench::sample::{Checked, Sample, check_output, places, poison};

@@ -1,7 +1,7 @@
 //! Which layers the suite measures.
 
+use super::super::extent::Extent;
 use super::super::shape::{Point, Shape, Suite};
-use super::super::suite::Extent;
 use crate::device::Kind;
 use crate::dtype::DType;
 use crate::error::{Result, ensure};

@@ -12,7 +12,7 @@ use trifuse::backends::cuda::jit::{Arch, Unit, resources};
 use trifuse::backends::cuda::{CACHE_DIR, Cache, Entry, RunsOn, TensorCores, catalogue, nvrtc_version};
 use trifuse::{Error, Result};
 
-use super::Args;
+use super::args::Args;
 use super::report::{ArchUnits, Compiled, Kernel, Kernels, VariantRow};
 use crate::cli::Outcome;
 use crate::cli::output::Output;

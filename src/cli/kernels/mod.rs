@@ -2,33 +2,15 @@
 
 #[cfg(feature = "cuda")]
 mod ahead;
+mod args;
 #[cfg(feature = "cuda")]
 mod report;
-
-use std::path::PathBuf;
 
 use trifuse::Result;
 
 use super::Outcome;
 use super::output::Output;
-
-/// Arguments of `kernels`.
-#[derive(Debug, clap::Args)]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read where there are CUDA kernels"))]
-pub struct Args {
-    /// Compile for these architectures into the cache, and show what each kernel uses
-    #[arg(long, value_name = "sm_80,sm_90a", value_delimiter = ',')]
-    arch: Vec<String>,
-    /// Compile into this folder instead; a machine without NVRTC uses it as TRIFUSE_CACHE_DIR
-    #[arg(long, short, value_name = "DIR", requires = "arch")]
-    output: Option<PathBuf>,
-    /// Only this operation
-    #[arg(long, value_name = "NAME")]
-    op: Option<String>,
-    /// Only this variant of each operation
-    #[arg(long, value_name = "NAME")]
-    variant: Option<String>,
-}
+pub use args::Args;
 
 /// Lists, and compiles where an architecture is named.
 #[cfg(feature = "cuda")]

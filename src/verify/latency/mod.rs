@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use self::population::{Population, Sizes};
 use self::work::Work;
-use super::{Check, Findings, Verdict};
+use super::findings::{Check, Findings, Verdict};
 use crate::backend::Backend;
 use crate::device::Kind;
 use crate::error::Result;

@@ -7,11 +7,9 @@
 
 mod ncu;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
+pub use self::ncu::Relaunch;
 use self::ncu::{Counted, METRICS, Profiled};
-use super::{Check, Findings, Verdict};
+use super::findings::{Check, Findings, Verdict};
 use crate::backend::{Backend, Kernel};
 use crate::cases::{Case, OpKind, Population, Problem};
 use crate::conformance::{Mode, Outcome, Subject, run_case};
@@ -19,15 +17,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{CodeWidth, CodebookGemm};
 use crate::session::Session;
-
-/// How to start this program again so that it does no more than [`launch`].
-#[derive(Clone, Debug)]
-pub struct Relaunch {
-    /// The program.
-    pub program: PathBuf,
-    /// Its arguments, after which the variant and the case follow as one, `variant/case`.
-    pub arguments: Vec<OsString>,
-}
 
 /// Bytes of a sector of the L2, the least that is written at once.
 const SECTOR: u64 = 32;

@@ -1,10 +1,19 @@
 //! Nsight Compute, from outside: started on this program, its table read.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Relaunch;
 use crate::error::{Error, Result};
+
+/// How to start this program again so that it does no more than [`launch`](super::launch).
+#[derive(Clone, Debug)]
+pub struct Relaunch {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, after which the variant and the case follow as one, `variant/case`.
+    pub arguments: Vec<OsString>,
+}
 
 /// What is counted of every kernel: sectors that multiprocessors write to the L2, atomics and reductions there, sectors of
 /// local memory, bytes written to DRAM.

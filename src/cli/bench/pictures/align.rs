@@ -7,7 +7,7 @@ use trifuse::Result;
 use trifuse::bench::stored::{Peers, Stored};
 use trifuse::bench::sweep::{CLASSES, Panel, best_peer, class, panels};
 
-use super::{Area, Drawn, GRID, colour, device, sheet, short, time_unit};
+use super::sheet::{Area, Drawn, GRID, colour, device, sheet, short, time_unit};
 
 /// Whether it is the best peer's, and the class of sizes.
 type Key = (bool, usize);

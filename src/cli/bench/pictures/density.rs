@@ -5,7 +5,7 @@ use trifuse::Result;
 use trifuse::bench::density::{Shares, shares};
 use trifuse::bench::stored::Stored;
 
-use super::{Area, Drawn, GREY, GRID, colour, device, legend, prefix, sheet, short, time_unit};
+use super::sheet::{Area, Drawn, GREY, GRID, colour, device, legend, prefix, sheet, short, time_unit};
 
 pub fn picture(report: &Stored) -> Result<Option<String>> {
     let shares = if report.suite == "sparse" { shares(report) } else { Vec::new() };

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Stored, Times};
 
-use super::{Area, Drawn, GRID, colour, device, sheet, short, time_unit};
+use super::sheet::{Area, Drawn, GRID, colour, device, sheet, short, time_unit};
 
 const BINS: usize = 30;
 const COLUMNS: usize = 3;

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Entry, Peers, Stored};
 
-use super::{Drawn, GRID, colour, device, legend, prefix, sheet, short};
+use super::sheet::{Area, Drawn, GRID, colour, device, legend, prefix, sheet, short};
 
 /// Lengths and rates by what draws one line.
 type Lines = BTreeMap<String, Vec<(u64, f64)>>;
@@ -45,7 +45,7 @@ fn form(entry: &Entry) -> Option<(String, u64)> {
     Some((format!("b{} h{}/{} d{}{causal}", size("batch")?, size("heads")?, size("kv_heads")?, size("head_dim")?), length))
 }
 
-fn draw(area: &super::Area, own: &Lines, other: &Lines) -> Drawn {
+fn draw(area: &Area, own: &Lines, other: &Lines) -> Drawn {
     let every = || own.values().chain(other.values()).flatten();
     let (least, most) = every().fold((u64::MAX, 0), |(least, most), point| (least.min(point.0), most.max(point.0)));
     let (factor, unit) = prefix(every().map(|point| point.1).fold(0.0, f64::max));

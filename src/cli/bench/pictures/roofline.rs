@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::bench::stored::{Ceilings, Measured, Stored};
 
-use super::{COLOURS, Drawn, GREY, GRID, colour, device, legend, prefix, sheet, short};
+use super::sheet::{Area, COLOURS, Drawn, GREY, GRID, colour, device, legend, prefix, sheet, short};
 
 /// A point: operations a byte, operations a second.
 type Point = (f64, f64);
@@ -43,7 +43,7 @@ fn points(report: &Stored) -> Vec<Point> {
     measured.filter(drawable).map(|m| (m.cost.executed_flops / m.cost.bytes, m.rates.executed_flops)).collect()
 }
 
-fn draw(area: &super::Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Drawn {
+fn draw(area: &Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Drawn {
     let every = || groups.iter().flat_map(|(_, points)| points);
     let (least, most) = every().fold((f64::INFINITY, 0.0f64), |(least, most), point| (least.min(point.0), most.max(point.0)));
     // What a processor can do is not known well enough to be drawn, so only one of the two limits is there.

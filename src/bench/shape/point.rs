@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::shape::{Shape, Suite};
+use super::{Shape, Suite};
 use crate::dtype::DType;
 
 /// One line of a suite.

@@ -1,0 +1,79 @@
+//! A matrix in host memory.
+
+use half::f16;
+
+use crate::error::{Result, ensure};
+
+/// A host matrix, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix<T = f32> {
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// `rows · cols` elements.
+    pub data: Vec<T>,
+}
+
+impl<T: Copy> Matrix<T> {
+    /// `data` as a matrix.
+    ///
+    /// # Errors
+    /// A length that is not `rows · cols`.
+    pub fn new(rows: usize, cols: usize, data: Vec<T>) -> Result<Self> {
+        let matrix = Self { rows, cols, data };
+        ensure(matrix.is_whole(), "matrix", format_args!("{rows} × {cols} elements"), matrix.data.len())?;
+        Ok(matrix)
+    }
+
+    /// Whether it has as many elements as its sizes say.
+    pub(super) fn is_whole(&self) -> bool {
+        self.rows.checked_mul(self.cols) == Some(self.data.len())
+    }
+
+    /// The element of that row and column.
+    ///
+    /// # Panics
+    /// One that there is not.
+    pub fn at(&self, row: usize, col: usize) -> T {
+        self.data[row * self.cols + col]
+    }
+
+    /// Rows for columns.
+    pub fn transposed(&self) -> Self {
+        let data = (0..self.cols).flat_map(|col| (0..self.rows).map(move |row| self.at(row, col))).collect();
+        Self { rows: self.cols, cols: self.rows, data }
+    }
+
+    /// Every element through `f`.
+    pub fn map<U>(&self, f: impl FnMut(T) -> U) -> Matrix<U> {
+        Matrix { rows: self.rows, cols: self.cols, data: self.data.iter().copied().map(f).collect() }
+    }
+}
+
+impl Matrix<f16> {
+    /// The elements as multiples of 1/128 below 1, where all of them are: what a byte each holds exactly.
+    pub fn as_steps(&self) -> Option<Vec<i8>> {
+        let step = |value: &f16| {
+            let steps = value.to_f32() * 128.0;
+            (steps.fract() == 0.0 && steps.abs() <= 127.0).then_some(steps as i8)
+        };
+        self.data.iter().map(step).collect()
+    }
+}
+
+impl Matrix<f64> {
+    /// The product; the inner sizes are the caller's to match.
+    pub(super) fn times(&self, right: &Self) -> Self {
+        let mut data = vec![0.0; self.rows * right.cols];
+        for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
+            for (k, line) in right.data.chunks_exact(right.cols).enumerate() {
+                let factor = self.at(row, k);
+                for (sum, value) in out.iter_mut().zip(line) {
+                    *sum += factor * value;
+                }
+            }
+        }
+        Self { rows: self.rows, cols: right.cols, data }
+    }
+}

@@ -1,0 +1,21 @@
+//! What can be asked of `kernels`.
+
+use std::path::PathBuf;
+
+/// Arguments of `kernels`.
+#[derive(Debug, clap::Args)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read where there are CUDA kernels"))]
+pub struct Args {
+    /// Compile for these architectures into the cache, and show what each kernel uses
+    #[arg(long, value_name = "sm_80,sm_90a", value_delimiter = ',')]
+    pub arch: Vec<String>,
+    /// Compile into this folder instead; a machine without NVRTC uses it as TRIFUSE_CACHE_DIR
+    #[arg(long, short, value_name = "DIR", requires = "arch")]
+    pub output: Option<PathBuf>,
+    /// Only this operation
+    #[arg(long, value_name = "NAME")]
+    pub op: Option<String>,
+    /// Only this variant of each operation
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
+}
