@@ -135,9 +135,16 @@ pub struct Unit {
     pub entries: &'static [&'static str],
     /// Dynamic shared memory of a block, at most, in bytes.
     pub shared_bytes: u32,
+    /// Units of other kernels that the same plans launch: a fallback, what repacks, what makes lists.
+    pub also: Vec<Unit>,
 }
 
 impl Unit {
+    /// A source alone, with nothing else set.
+    pub fn new(name: impl Into<String>, source: Source) -> Self {
+        Self { name: name.into(), source, headers: Vec::new(), defines: Vec::new(), entries: &[], shared_bytes: 0, also: Vec::new() }
+    }
+
     fn options(&self, arch: Arch) -> Vec<String> {
         let mut options = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into(), "--generate-line-info".into()];
         options.extend(self.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
@@ -285,6 +292,7 @@ mod tests {
             defines: vec![("TILE", defines.to_owned())],
             entries: &[],
             shared_bytes: 0,
+            also: Vec::new(),
         };
         let one = unit("1", "struct P {};").hash(Arch(80));
         assert_eq!(one, unit("1", "struct P {};").hash(Arch(80)));

@@ -65,6 +65,7 @@ fn probe_unit(source: &'static str) -> Unit {
         defines: Vec::new(),
         entries: &["probe"],
         shared_bytes: 0,
+        also: Vec::new(),
     }
 }
 
