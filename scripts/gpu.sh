@@ -20,8 +20,9 @@
 #             (tests/golden/minilm.safetensors, tests/data/adapters). PAIRS: JSON lines with `a` and `b`, whose lengths `embed_speed` takes
 # REPEATS     runs of each case in conformance (100)
 # PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers (docs/performance.md)
-# TRIFUSE_PROFILE=dev packs programs that are built in a fraction of the time: waits in kernels then end with a trap, and the host is
-#             slow. TRIFUSE_PROFILE=packed is a release without link-time optimisation, for timings; reports say which it was.
+# TRIFUSE_KERNEL_DEBUG=1 has waits in kernels end with a trap where they would hang; TRIFUSE_KERNEL_LINES=1 gives profilers the sources' lines
+# TRIFUSE_PROFILE=dev packs programs that are built in a fraction of the time, and whose host side is slow.
+#             TRIFUSE_PROFILE=packed is a release without link-time optimisation, for timings; reports say which it was.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -56,7 +57,7 @@ case ${1:-} in
     exit $failed
     ;;
   *)
-    sed -n '2,24p' "$0" >&2
+    sed -n '2,25p' "$0" >&2
     exit 2
     ;;
 esac

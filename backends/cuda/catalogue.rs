@@ -1,7 +1,9 @@
 //! Every variant there is: for listings, for compiling ahead, and for checks without a GPU.
 
-use crate::backends::cuda::jit::{Arch, Unit};
-use crate::backends::cuda::variant::{RunsOn, Table, TensorCores, Variant};
+use std::collections::HashSet;
+
+use super::jit::{Arch, Unit};
+use super::variant::{RunsOn, Table, TensorCores, Variant};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 
 /// A variant of an operation.
@@ -23,10 +25,23 @@ impl Entry {
         Self { op: O::NAME, variant: variant.name, runs_on: variant.runs_on, tensor_cores: variant.tensor_cores, units: variant.units }
     }
 
-    /// Everything of this variant that there is to compile for `arch`; nothing where the variant does not run there.
+    /// This variant's own units for `arch`, each once; nothing where the variant does not run there.
     pub fn units(&self, arch: Arch) -> Vec<Unit> {
-        if self.runs_on.accept(arch).is_ok() { (self.units)(arch) } else { Vec::new() }
+        if self.runs_on.accept(arch).is_ok() { distinct((self.units)(arch), arch, &[]) } else { Vec::new() }
     }
+
+    /// The units that its plans launch beside its own, each once: no others are needed. They need not show what its own must.
+    pub fn helpers(&self, arch: Arch) -> Vec<Unit> {
+        let own = self.units(arch);
+        let beside = own.iter().flat_map(|unit| unit.all().into_iter().skip(1).cloned()).collect();
+        distinct(beside, arch, &own)
+    }
+}
+
+/// Each of `units` once, and none that is in `known`. Two are one that give the same machine code.
+fn distinct(units: Vec<Unit>, arch: Arch, known: &[Unit]) -> Vec<Unit> {
+    let mut met: HashSet<String> = known.iter().map(|unit| unit.hash(arch)).collect();
+    units.into_iter().filter(|unit| met.insert(unit.hash(arch))).collect()
 }
 
 /// Every variant of every operation, best first for each.
@@ -40,8 +55,25 @@ pub fn catalogue() -> Vec<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use crate::backends::cuda::jit::unit::Arch;
-    use crate::backends::cuda::variant::RunsOn;
+    use super::super::jit::Source;
+    use super::*;
+
+    fn unit(name: &str, also: Vec<Unit>) -> Unit {
+        Unit { defines: vec![("N", name.into())], also, ..Unit::new(name, Source { path: "probe.cu", text: "" }) }
+    }
+
+    #[test]
+    fn units_beside_others_are_listed_once_and_apart() {
+        fn shared() -> Unit {
+            unit("shared", vec![unit("deep", Vec::new()), unit("one", Vec::new())])
+        }
+        let units: fn(Arch) -> Vec<Unit> = |_| vec![unit("one", vec![shared()]), unit("two", vec![shared()]), unit("one", Vec::new())];
+        let entry = Entry { op: "probe", variant: "probe", runs_on: RunsOn::From(80), tensor_cores: TensorCores::By("HMMA"), units };
+        let names = |units: Vec<Unit>| units.into_iter().map(|unit| unit.name).collect::<Vec<_>>();
+        assert_eq!(names(entry.units(Arch(80))), ["one", "two"]);
+        assert_eq!(names(entry.helpers(Arch(80))), ["shared", "deep"]);
+        assert_eq!(names([entry.units(Arch(75)), entry.helpers(Arch(75))].concat()), [""; 0]);
+    }
 
     #[test]
     fn sources_run_where_they_say() {

@@ -1,9 +1,10 @@
 //! One GPU as a [`Device`]: its memory, queues, and the kernels that were loaded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::jit::building::build_all;
 use super::jit::{Arch, Cache, Module, Unit};
 use super::runtime::devices::{Found, find};
 use super::runtime::event::Mark;
@@ -49,17 +50,25 @@ impl Cuda {
         Target { arch: self.arch, units: self.caps.units, shared_bytes: self.caps.shared_bytes as u32 }
     }
 
-    /// The kernels of `unit`: loaded already, or built and loaded now.
-    pub(crate) fn module(&self, unit: &Unit) -> Result<Module> {
-        let hash = unit.hash(self.arch);
-        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(module) = modules().get(&hash) {
-            return Ok(module.clone());
+    /// The kernels of each unit: loaded already, or built side by side and loaded now.
+    pub(crate) fn modules(&self, units: &[&Unit]) -> Result<Vec<Module>> {
+        let hashes: Vec<String> = units.iter().map(|unit| unit.hash(self.arch)).collect();
+        let loaded = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missing: Vec<(&String, &Unit)> = hashes.iter().zip(units.iter().copied()).collect();
+        {
+            let loaded = loaded();
+            let mut met = HashSet::new();
+            missing.retain(|(hash, _)| !loaded.contains_key(*hash) && met.insert(*hash));
         }
         // Not under the lock: compiling takes long, and two threads may well compile different kernels.
-        let built = unit.build(self.arch, &self.cache)?;
-        let module = Module::load(&self.memory, unit, &built.cubin, self.driver)?;
-        Ok(modules().entry(hash).or_insert(module).clone())
+        let built = build_all(&missing.iter().map(|(_, unit)| *unit).collect::<Vec<_>>(), self.arch, &self.cache)?;
+        for ((hash, unit), built) in missing.into_iter().zip(built) {
+            let module = Module::load(&self.memory, unit, &built.cubin, self.driver)?;
+            loaded().entry(hash.clone()).or_insert(module);
+        }
+        let loaded = loaded();
+        let lost = || Error::invalid("loading", "a module for every unit", "none");
+        hashes.iter().map(|hash| loaded.get(hash).cloned().ok_or_else(lost)).collect()
     }
 }
 

@@ -75,6 +75,7 @@ fn unit(dtype: DType) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into())],
         entries: &ENTRIES,
         shared_bytes: 0,
+        also: Vec::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use libtest_mimic::Trial;
-use trifuse::backends::cuda::jit::{Arch, Unit};
+use trifuse::backends::cuda::jit::{Arch, Unit, compilations};
 use trifuse::backends::cuda::{Cache, LIBRARY_DIR, catalogue, nvrtc_version};
 
 const ARCH: Arch = Arch(80);
@@ -15,10 +15,16 @@ fn unit() -> Unit {
     entry.units(ARCH).swap_remove(0)
 }
 
-/// Builds into the folder that TRIFUSE_CACHE_DIR names.
+/// Builds into the folder that TRIFUSE_CACHE_DIR names, on two threads at once; tells the size, and how many units were compiled.
 pub fn probe() {
-    let built = unit().build(ARCH, &Cache::from_environment()).unwrap();
-    println!("{}", built.cubin.len());
+    let build = || unit().build(ARCH, &Cache::from_environment()).unwrap();
+    let built = std::thread::scope(|scope| {
+        let beside = scope.spawn(build);
+        let built = build();
+        assert!(built == beside.join().unwrap(), "two threads at once have one and the same");
+        built
+    });
+    println!("{} bytes, {} compiled", built.cubin.len(), compilations());
 }
 
 fn entries(folder: &Path) -> Vec<std::path::PathBuf> {
@@ -63,16 +69,31 @@ pub fn trials() -> Vec<Trial> {
             assert!(one.cubin != two.cubin);
             assert_eq!(entries(folder.path()).len(), 2);
         }),
-        trial("four processes at once leave one whole entry", || {
+        trial("four processes at once compile once, and leave one whole entry", || {
             let folder = tempfile::tempdir().unwrap();
             let start = || crate::probe("build").env("TRIFUSE_CACHE_DIR", folder.path()).stdout(std::process::Stdio::piped()).spawn().unwrap();
             let children: Vec<_> = (0..4).map(|_| start()).collect();
+            let mut compiled = 0;
             for child in children {
-                assert!(child.wait_with_output().unwrap().status.success());
+                let output = child.wait_with_output().unwrap();
+                assert!(output.status.success());
+                compiled += usize::from(String::from_utf8_lossy(&output.stdout).trim_end().ends_with(" 1 compiled"));
             }
+            assert_eq!(compiled, 1);
             let kernels = folder.path().join("kernels");
-            assert_eq!(entries(&kernels).len(), 1, "no temporary file is left");
+            assert_eq!(entries(&kernels).len(), 1, "no temporary file is left, and no lock");
             assert!(unit().build(ARCH, &Cache::at(kernels)).is_ok());
+        }),
+        trial("a lock that a dead process left holds nobody up", || {
+            let folder = tempfile::tempdir().unwrap();
+            let cache = Cache::at(folder.path());
+            unit().build(ARCH, &cache).unwrap();
+            let entry = entries(folder.path()).swap_remove(0);
+            let lock = folder.path().join(format!("{}.lock", entry.file_name().unwrap().to_str().unwrap()));
+            std::fs::remove_file(&entry).unwrap();
+            std::fs::write(&lock, b"").unwrap();
+            unit().build(ARCH, &cache).unwrap();
+            assert_eq!(entries(folder.path()), [entry]);
         }),
         trial("a folder that cannot be used costs only time", || {
             let file = tempfile::NamedTempFile::new().unwrap();
@@ -103,7 +124,7 @@ pub fn trials() -> Vec<Trial> {
             };
             let output = child();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), built.cubin.len().to_string());
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("{} bytes, 0 compiled", built.cubin.len()));
         }),
     ]
 }

@@ -1,5 +1,6 @@
 //! Every variant, and every function of `kernels/ptx`, compiled to machine code for every architecture.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -58,14 +59,7 @@ fn frugal(unit: &Unit, arch: Arch) {
 }
 
 fn probe_unit(source: &'static str) -> Unit {
-    Unit {
-        name: "probe".into(),
-        source: Source { path: "probe.cu", text: source },
-        headers: Vec::new(),
-        defines: Vec::new(),
-        entries: &["probe"],
-        shared_bytes: 0,
-    }
+    Unit { entries: &["probe"], ..Unit::new("probe", Source { path: "probe.cu", text: source }) }
 }
 
 /// Names every function of the Ampere headers.
@@ -304,6 +298,14 @@ pub fn trials() -> Vec<Trial> {
             }
         }
     }
+    let mut beside: Vec<(Unit, Arch)> = Vec::new();
+    for (entry, arch) in catalogue().into_iter().flat_map(|entry| Arch::CHECKED.map(|arch| (entry, arch))) {
+        beside.extend(entry.helpers(arch).into_iter().map(|unit| (unit, arch)));
+    }
+    let mut met: HashSet<String> = HashSet::new();
+    for (unit, arch) in beside.into_iter().filter(|(unit, arch)| met.insert(unit.hash(*arch))) {
+        trials.push(trial(&format!("compile: {} for {arch}", unit.name), lacks, Box::new(move || frugal(&unit, arch))));
+    }
     // One unit of each variant that both have.
     for entry in catalogue() {
         if let Some(unit) = entry.units(Arch(86)).into_iter().next() {
@@ -353,6 +355,18 @@ pub fn trials() -> Vec<Trial> {
         Box::new(|| match compile(&probe_unit(HOPPER), Arch(80)) {
             Err(Error::Compile { kernel, log }) => assert!(kernel.contains("sm_80") && log.contains("sm_90"), "{kernel}: {log}"),
             other => panic!("{other:?}"),
+        }),
+    ));
+    trials.push(trial(
+        "compile: an include that leads nowhere is an error that names it, but for one that a condition leaves out",
+        lacks,
+        Box::new(|| {
+            match compile(&probe_unit("#include \"ptx/none.cuh\""), Arch(80)) {
+                Err(Error::Compile { log, .. }) => assert!(log.contains("probe.cu includes ptx/none.cuh"), "{log}"),
+                other => panic!("{other:?}"),
+            }
+            let left_out = "#if 0\n#include \"ptx/none.cuh\"\n#endif\nextern \"C\" __global__ void probe() {}";
+            compile(&probe_unit(left_out), Arch(80)).unwrap();
         }),
     ));
     trials.push(trial(

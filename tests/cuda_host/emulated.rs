@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use libtest_mimic::{Failed, Trial};
 use trifuse::backends::cuda::LIBRARY_DIR;
+use trifuse::backends::cuda::jit::KERNEL_DEBUG;
 
 /// The most operations of a case. For kernels that run a thread after the other nine in ten cases are below it: more takes minutes, and
 /// shows nothing more. Products of warp groups are done as a whole, and more of them cost little.
@@ -80,7 +81,8 @@ impl Emulator {
     fn run_named(&self, suite: &str, name: &str, kernels: &Kernels, settings: &[&str]) -> Output {
         let mut command = crate::probe(suite);
         command.arg(name).env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
-        command.env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", kernels.most_flops).env("TRIFUSE_EMULATOR_ARCH", kernels.arch);
+        // A kernel that would wait for ever, as one with a fault on purpose may, gives up. The flags of a release are compiled elsewhere.
+        command.env(KERNEL_DEBUG, "1").env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", kernels.most_flops).env("TRIFUSE_EMULATOR_ARCH", kernels.arch);
         command
             .env("TRIFUSE_MATCH", kernels.words)
             .env("RUST_BACKTRACE", "0")

@@ -39,6 +39,7 @@ fn unit(dtype: DType, held: u64) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
         entries: &["attention_simt", lists::ENTRY],
         shared_bytes: shared_bytes(held),
+        also: Vec::new(),
     }
 }
 

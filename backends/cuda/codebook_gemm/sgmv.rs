@@ -188,6 +188,7 @@ pub(crate) fn unit(dtype: DType, rank: u64, width: u32) -> Unit {
             "codebook_gemm_segments_expand_grouped",
         ],
         shared_bytes: project_bytes(rank, true).max(expand_bytes(rank, width, most_groups(rank, width))),
+        also: Vec::new(),
     }
 }
 

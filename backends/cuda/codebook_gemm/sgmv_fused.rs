@@ -141,6 +141,7 @@ fn unit(dtype: DType) -> Unit {
             "codebook_gemm_segments_expand_grouped",
         ],
         shared_bytes: both.shared_bytes.max(shared_bytes()),
+        also: Vec::new(),
     }
 }
 

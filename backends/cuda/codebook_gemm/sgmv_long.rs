@@ -194,6 +194,7 @@ fn unit(dtype: DType, rank: u64) -> Unit {
             ]
         },
         shared_bytes: if together { alone.max(all) } else { alone },
+        also: Vec::new(),
     }
 }
 

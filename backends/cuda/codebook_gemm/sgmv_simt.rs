@@ -84,6 +84,7 @@ fn unit(dtype: DType, rank: u64) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
         entries: &["codebook_gemm_shrink", "codebook_gemm_expand"],
         shared_bytes: 0,
+        also: Vec::new(),
     }
 }
 

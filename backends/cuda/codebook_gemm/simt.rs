@@ -52,6 +52,7 @@ fn unit(dtype: DType) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into())],
         entries: &["codebook_gemm_simt"],
         shared_bytes: 0,
+        also: Vec::new(),
     }
 }
 

@@ -220,6 +220,7 @@ pub(crate) fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit 
             (true, ..) => &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"],
         },
         shared_bytes,
+        also: Vec::new(),
     }
 }
 

@@ -96,6 +96,7 @@ fn unit(dtype: DType) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into())],
         entries: &["mlp_up", "mlp_down"],
         shared_bytes: 0,
+        also: Vec::new(),
     }
 }
 

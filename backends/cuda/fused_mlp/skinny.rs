@@ -69,6 +69,7 @@ fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: A
             &[REPACK, "mlp_up_stream", "mlp_down_stream", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

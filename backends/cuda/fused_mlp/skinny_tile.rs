@@ -107,6 +107,7 @@ fn unit(dtype: DType, Tiles { up, down, several }: &Tiles, activation: Activatio
             &[REPACK, "mlp_up_ahead", "mlp_down_ahead", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: up.shared_bytes().max(down.shared_bytes()).max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

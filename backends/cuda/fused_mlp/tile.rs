@@ -103,6 +103,7 @@ fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
             &[REPACK, "mlp_mma_16", "mlp_mma_ragged", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: tile.shared_bytes(),
+        also: Vec::new(),
     }
 }
 
@@ -124,6 +125,7 @@ fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: Acti
             &[REPACK, "mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2"]
         },
         shared_bytes: shared_bytes_sm90(tiles).max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Compiled kernels on disk, named by the hash of all that they depend on.
 //!
-//! An entry is written under a temporary name and renamed, so that two processes may compile the same kernel at once;
-//! it carries a checksum, so that a damaged one is compiled anew. A folder that cannot be read or written costs time,
+//! An entry is written under a temporary name and renamed, so that no process ever sees half of one; it carries a checksum, so that a damaged one is compiled anew. A folder that cannot be read or written costs time,
 //! never an answer.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+
+use super::lock::Lock;
 
 /// The folder for compiled kernels; empty for none.
 pub const CACHE_DIR: &str = "TRIFUSE_CACHE_DIR";
@@ -74,6 +75,13 @@ impl Cache {
         }
     }
 
+    /// Holds every other process off `hash` until it is dropped. Nothing where the folder, or the system, knows no such lock.
+    pub fn lock(&self, hash: &str, compiler: (i32, i32)) -> Option<Lock> {
+        let folder = self.folder.as_ref()?;
+        std::fs::create_dir_all(folder).ok()?;
+        Lock::wait(&folder.join(format!("{}.lock", name(hash, compiler))))
+    }
+
     /// Keeps an entry. Failing to is no error: the next process compiles again.
     pub fn put(&self, hash: &str, compiler: (i32, i32), built: &Built) {
         let Some(folder) = &self.folder else { return };
@@ -118,13 +126,19 @@ fn read(path: &Path) -> Option<Built> {
 }
 
 /// The hash of a list of texts. Each is counted in with its length, so that no two lists run together.
-pub fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+pub fn hash<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for text in texts {
         hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text.as_bytes());
+        hash.update(text);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize())
+}
+
+/// Bytes as people write them, two digits each.
+fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[cfg(test)]
@@ -186,12 +200,14 @@ mod tests {
         for cache in [Cache::at(file.path().join("under a file")), Cache { folder: None }] {
             cache.put("aa", (13, 0), &built());
             assert_eq!(cache.get("aa", None), None);
+            assert!(cache.lock("aa", (13, 0)).is_none());
         }
     }
 
     #[test]
     fn lists_of_texts_do_not_run_together() {
-        assert_ne!(hash(["ab", "c"]), hash(["a", "bc"]));
-        assert_eq!(hash(["ab"]).len(), 64);
+        let [one, two] = [["ab", "c"], ["a", "bc"]].map(|texts| hash(texts.map(str::as_bytes)));
+        assert_ne!(one, two);
+        assert_eq!((one.len(), hex(&[0, 0x1f, 0xa0])), (64, "001fa0".to_owned()));
     }
 }

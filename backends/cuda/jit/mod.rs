@@ -1,12 +1,15 @@
 //! From CUDA C++ to kernels on the device: what is compiled together, NVRTC, the cache on disk, loading.
 
+pub(crate) mod building;
 pub(crate) mod cache;
+pub(crate) mod lock;
 pub(crate) mod module;
 pub(crate) mod resources;
+pub(crate) mod sources;
 pub(crate) mod unit;
 
 pub use cache::{Built, CACHE_DIR, Cache};
-pub(crate) use module::Module;
+pub(crate) use module::{Function, Module};
 pub use resources::Resources;
 pub(crate) use unit::source;
-pub use unit::{Arch, Source, Unit, resources};
+pub use unit::{Arch, KERNEL_DEBUG, KERNEL_LINES, Source, Unit, compilations, resources};

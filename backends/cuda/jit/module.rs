@@ -60,11 +60,14 @@ impl Module {
         Ok(Self(Arc::new(loaded)))
     }
 
-    /// The kernel of that name.
-    pub fn function(&self, entry: &str) -> Result<&Function> {
-        let all = &self.0.functions;
-        let found = all.iter().find(|function| function.entry == entry);
-        found.ok_or_else(|| Error::invalid("kernel", format!("one of {:?}", all.iter().map(|function| function.entry).collect::<Vec<_>>()), entry))
+    /// The kernel of that name, if it is one of these.
+    pub fn function(&self, entry: &str) -> Option<&Function> {
+        self.0.functions.iter().find(|function| function.entry == entry)
+    }
+
+    /// The names of its kernels.
+    pub fn entries(&self) -> impl Iterator<Item = &'static str> {
+        self.0.functions.iter().map(|function| function.entry)
     }
 }
 

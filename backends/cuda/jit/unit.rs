@@ -1,4 +1,4 @@
-//! From CUDA C++ to machine code at run time: NVRTC, with every header in memory, to CUBIN for one architecture.
+//! From CUDA C++ to machine code at run time: NVRTC, with all headers in memory, to CUBIN for one architecture.
 //!
 //! PTX is not an option: NVRTC passes inline PTX through unchecked, and PTX of a newer toolkit does not load on an
 //! older driver.
@@ -6,67 +6,21 @@
 use std::ffi::{CString, c_char, c_int};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-use crate::backends::cuda::jit::cache::{Built, Cache, hash};
-use crate::backends::cuda::jit::resources::Resources;
-use crate::backends::cuda::runtime::library;
+use super::cache::{Built, hash};
+use super::resources::Resources;
+use super::sources::{Follow, included};
 use crate::error::{Error, Result};
 
-macro_rules! headers {
-    ($($name:literal,)*) => {
-        /// Every shared header, under the name that sources include it by.
-        const HEADERS: &[(&str, &str)] = &[$(($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $name))),)*];
-    };
-}
+/// Set to 1, kernels carry the lines of their sources, for a profiler.
+pub const KERNEL_LINES: &str = "TRIFUSE_KERNEL_LINES";
 
-headers! {
-    "ptx/types.cuh",
-    "ptx/copy.cuh",
-    "ptx/grid.cuh",
-    "ptx/cluster.cuh",
-    "ptx/mma.cuh",
-    "ptx/special.cuh",
-    "ptx/wgmma.cuh",
-    "tile/activation.cuh",
-    "gemm/adapter_sums.cuh",
-    "tile/reduce.cuh",
-    "gemm/gemm.cuh",
-    "tile/columns.cuh",
-    "gemm/outputs.cuh",
-    "gemm/ordered_outputs.cuh",
-    "tile/repack.cuh",
-    "tile/repack_operands.cuh",
-    "gemm/sm80/tile.cuh",
-    "gemm/sm90/swap_ab.cuh",
-    "gemm/sm90/skinny_tile.cuh",
-    "gemm/sm90/lora.cuh",
-    "gemm/sm90/mainloop.cuh",
-    "gemm/sm90/unaligned_epilogue.cuh",
-    "gemm/sm90/epilogue.cuh",
-    "gemm/sm90/split_k_multicast.cuh",
-    "gemm/sm90/ring.cuh",
-    "gemm/sm90/single_shot.cuh",
-    "gemm/sm90/split_k_cluster.cuh",
-    "gemm/sm90/tiles.cuh",
-    "gemm/sm90/pingpong.cuh",
-    "gemm/sm90/mixed_width.cuh",
-    "gemm/sm80/gemv_unaligned.cuh",
-    "gemm/sm90/skinny.cuh",
-    "gemm/sm90/skinny_ring.cuh",
-    "gemm/sm90/skinny_sums.cuh",
-    "gemm/sm90/skinny_codes.cuh",
-    "gemm/sm90/skinny_lora.cuh",
-    "tile/power.cuh",
-    "gemm/sm90/weight_stationary.cuh",
-    "gemm/sm90/layernorm.cuh",
-    "gemm/delta.cuh",
-    "gemm/sm80/fallback.cuh",
-    "fused_mlp/mma.cuh",
-    "tile/codes.cuh",
-    "tile/attention_mask.cuh",
-}
+/// Set to 1, waits in kernels give up with a trap, rather than hang the device.
+pub const KERNEL_DEBUG: &str = "TRIFUSE_KERNEL_DEBUG";
 
 /// A source under `kernels/`.
 #[derive(Clone, Copy, Debug)]
@@ -135,55 +89,54 @@ pub struct Unit {
     pub entries: &'static [&'static str],
     /// Dynamic shared memory of a block, at most, in bytes.
     pub shared_bytes: u32,
+    /// Units of other kernels that the same plans launch: a fallback, what repacks, what makes lists.
+    pub also: Vec<Unit>,
 }
 
 impl Unit {
+    /// A source alone, with nothing else set.
+    pub fn new(name: impl Into<String>, source: Source) -> Self {
+        Self { name: name.into(), source, headers: Vec::new(), defines: Vec::new(), entries: &[], shared_bytes: 0, also: Vec::new() }
+    }
+
+    /// This unit, and those beside it, at any depth.
+    pub fn all(&self) -> Vec<&Self> {
+        std::iter::once(self).chain(self.also.iter().flat_map(Self::all)).collect()
+    }
+
     fn options(&self, arch: Arch) -> Vec<String> {
-        let mut options = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into(), "--generate-line-info".into()];
+        static SWITCHES: OnceLock<[bool; 2]> = OnceLock::new();
+        let [lines, debug] = *SWITCHES.get_or_init(|| [KERNEL_LINES, KERNEL_DEBUG].map(|name| std::env::var_os(name).is_some_and(|value| value == "1")));
+        let mut options = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into()];
+        options.extend(lines.then(|| "--generate-line-info".into()));
         options.extend(self.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
-        if cfg!(debug_assertions) {
-            // Waits in kernels then give up with a trap, rather than hang the device.
-            options.push("-DTRIFUSE_DEBUG=1".into());
-        }
+        options.extend(debug.then(|| "-DTRIFUSE_DEBUG=1".into()));
         options
     }
 
-    fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
-        HEADERS.iter().copied().chain(self.headers.iter().map(|(name, text)| (*name, text.as_str())))
-    }
-
-    /// The hash of everything that the machine code depends on but the compiler.
+    /// The hash of everything that the machine code depends on but the compiler: the source, the headers that it includes, the options.
     pub fn hash(&self, arch: Arch) -> String {
-        let options = self.options(arch);
-        let mut texts = vec![self.source.path, self.source.text];
-        texts.extend(self.headers().flat_map(|(name, text)| [name, text]));
-        texts.extend(options.iter().map(String::as_str));
-        hash(texts)
-    }
-
-    /// The machine code: from `cache`, or compiled and kept there.
-    pub fn build(&self, arch: Arch, cache: &Cache) -> Result<Built> {
-        let compiler = library::nvrtc();
-        let hash = self.hash(arch);
-        if let Some(built) = cache.get(&hash, compiler.as_ref().ok().copied()) {
-            return Ok(built);
-        }
-        let version = compiler.map_err(|error| Error::unsupported(&self.name, format!("it is not compiled ahead for {arch}, and {error}")))?;
-        let built = self.compile(arch, version)?;
-        cache.put(&hash, version, &built);
-        Ok(built)
+        let (all, options) = (included(&self.source, &self.headers, Follow::All), self.options(arch));
+        let headers = all.headers.iter().flat_map(|header| [header.name.as_bytes(), &header.digest]);
+        let source = [self.source.path.as_bytes(), &all.digest];
+        hash(source.into_iter().chain(headers).chain(options.iter().map(String::as_bytes)))
     }
 
     /// Compiles, whatever the cache holds. `version` is NVRTC's: proof that it is there.
     pub fn compile(&self, arch: Arch, version: (i32, i32)) -> Result<Built> {
         let failed = |log: String| Error::Compile { kernel: format!("{} for {arch}", self.name), log };
+        if let Some((name, by)) = included(&self.source, &self.headers, Follow::Certain).missing.first() {
+            let found = "neither a file of kernels/ nor a header that the host writes";
+            return Err(failed(format!("{by} includes {name}, which is {found}; includes are quoted, by their path from kernels/")));
+        }
         let (major, minor) = version;
         if !supported().contains(&(arch.0 as i32)) {
             return Err(failed(format!("NVRTC {major}.{minor} does not know this architecture; install a newer NVRTC")));
         }
+        let all = included(&self.source, &self.headers, Follow::All);
         let text = |text: &str| CString::new(text).map_err(|_| failed("a source holds a zero byte".into()));
         let (source, path) = (text(self.source.text)?, text(self.source.path)?);
-        let headers = self.headers().map(|(name, body)| Ok((text(name)?, text(body)?))).collect::<Result<Vec<_>>>()?;
+        let headers = all.headers.iter().map(|header| Ok((text(header.name)?, text(header.text)?))).collect::<Result<Vec<_>>>()?;
         let options = self.options(arch).iter().map(|option| text(option)).collect::<Result<Vec<_>>>()?;
         let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
@@ -195,6 +148,7 @@ impl Unit {
         if created != nvrtcResult::NVRTC_SUCCESS {
             return Err(failed(format!("NVRTC {major}.{minor}: {created:?}")));
         }
+        COMPILED.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the program was created; the options are terminated texts.
         let status = unsafe { sys::nvrtcCompileProgram(program.0, options.len() as c_int, options.as_ptr()) };
         let log = program.log();
@@ -204,6 +158,14 @@ impl Unit {
         let cubin = program.cubin().ok_or_else(|| failed(format!("NVRTC {major}.{minor} gave no machine code\n{log}")))?;
         Ok(Built { cubin, log })
     }
+}
+
+/// Compilations of this process.
+static COMPILED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many units this process has compiled, with or without success.
+pub fn compilations() -> usize {
+    COMPILED.load(Ordering::Relaxed)
 }
 
 /// The architectures that NVRTC knows. It must be there.
@@ -277,19 +239,26 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_depends_on_everything() {
-        let unit = |defines: &str, header: &str| Unit {
-            name: "probe".into(),
-            source: Source { path: "probe.cu", text: "" },
-            headers: vec![("params.cuh", header.to_owned())],
+    fn the_hash_depends_on_everything_that_is_compiled() {
+        let unit = |defines: &str, params: &str, unused: &str| Unit {
+            headers: vec![("params.cuh", params.to_owned()), ("unused.cuh", unused.to_owned())],
             defines: vec![("TILE", defines.to_owned())],
-            entries: &[],
-            shared_bytes: 0,
+            ..Unit::new("probe", Source { path: "probe.cu", text: "#include \"params.cuh\"" })
         };
-        let one = unit("1", "struct P {};").hash(Arch(80));
-        assert_eq!(one, unit("1", "struct P {};").hash(Arch(80)));
-        assert_ne!(one, unit("2", "struct P {};").hash(Arch(80)));
-        assert_ne!(one, unit("1", "struct Q {};").hash(Arch(80)));
-        assert_ne!(one, unit("1", "struct P {};").hash(Arch(90)));
+        let one = unit("1", "struct P {};", "").hash(Arch(80));
+        assert_eq!(one, unit("1", "struct P {};", "").hash(Arch(80)));
+        assert_ne!(one, unit("2", "struct P {};", "").hash(Arch(80)));
+        assert_ne!(one, unit("1", "struct Q {};", "").hash(Arch(80)));
+        assert_ne!(one, unit("1", "struct P {};", "").hash(Arch(90)));
+        assert_eq!(one, unit("1", "struct P {};", "struct U {};").hash(Arch(80)), "a header that nothing includes");
+    }
+
+    #[test]
+    fn an_include_that_leads_nowhere_is_named() {
+        let unit = Unit::new("probe", Source { path: "probe.cu", text: "#include \"ptx/none.cuh\"" });
+        match unit.compile(Arch(80), (13, 0)) {
+            Err(Error::Compile { log, .. }) => assert!(log.contains("probe.cu includes ptx/none.cuh"), "{log}"),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -61,6 +61,7 @@ fn unit(dtype: DType, tokens: u64, shared_bytes: u32) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into()), ("ROWS_TOKENS", tokens.to_string())],
         entries: &["linear_rows"],
         shared_bytes,
+        also: Vec::new(),
     }
 }
 

@@ -140,6 +140,7 @@ fn unit(dtype: DType, groups: u64) -> Unit {
         defines,
         entries: &["linear_norm", "linear_norm_basis", "linear_norm_rows", "linear_mma_4", "linear_mma_2"],
         shared_bytes: if shared_bytes(groups, true) > INSTEAD.shared_bytes() { shared_bytes(groups, true) } else { INSTEAD.shared_bytes() },
+        also: Vec::new(),
     }
 }
 

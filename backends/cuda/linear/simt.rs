@@ -57,6 +57,7 @@ fn unit(dtype: DType) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into())],
         entries: &["linear_project", "linear_simt"],
         shared_bytes: 0,
+        also: Vec::new(),
     }
 }
 

@@ -92,6 +92,7 @@ fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
         defines,
         entries: &["linear_short", "linear_mma_4", "linear_mma_2"],
         shared_bytes: shared_bytes(tile).max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

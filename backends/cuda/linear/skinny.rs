@@ -93,6 +93,7 @@ fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm
             false => &[REPACK, "linear_stream", "linear_stream_groups", "linear_mma_4", "linear_mma_2"],
         },
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

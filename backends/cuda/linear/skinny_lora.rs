@@ -137,6 +137,7 @@ impl Adapted {
             defines,
             entries: &["linear_stream_adapted", "linear_mma_4", "linear_mma_2"],
             shared_bytes: self.shared_bytes().max(INSTEAD.shared_bytes()),
+            also: Vec::new(),
         }
     }
 

@@ -92,6 +92,7 @@ fn unit(dtype: DType, tile: &AheadTile, activation: ActivationForm) -> Unit {
         defines,
         entries: &[REPACK, "linear_ahead", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

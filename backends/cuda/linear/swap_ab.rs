@@ -219,6 +219,7 @@ fn unit(dtype: DType, tile: &AcrossTile, activation: ActivationForm) -> Unit {
         defines,
         entries: &["linear_across", "linear_across_odd", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

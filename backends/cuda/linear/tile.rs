@@ -86,6 +86,7 @@ fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
         defines,
         entries: &[REPACK, "linear_mma_16", "linear_mma_ragged", "linear_mma_4", "linear_mma_2"],
         shared_bytes: tile.shared_bytes(),
+        also: Vec::new(),
     }
 }
 
@@ -107,6 +108,7 @@ fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit
             (false, false) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
         },
         shared_bytes: tile.most_shared_bytes().max(INSTEAD.shared_bytes()),
+        also: Vec::new(),
     }
 }
 

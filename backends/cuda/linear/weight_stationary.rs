@@ -104,6 +104,7 @@ fn unit(dtype: DType, activation: ActivationForm) -> Unit {
         defines,
         entries: &["linear_stationary", "linear_stationary_adapted", "linear_stationary_basis", "linear_mma_4", "linear_mma_2"],
         shared_bytes: if SHARED_BYTES > INSTEAD.shared_bytes() { SHARED_BYTES } else { INSTEAD.shared_bytes() },
+        also: Vec::new(),
     }
 }
 

@@ -36,6 +36,7 @@ fn unit(dtype: DType, held: u64) -> Unit {
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
         entries: &["prefix_attention_simt", "prefix_attention_join"],
         shared_bytes: shared_bytes(held),
+        also: Vec::new(),
     }
 }
 

@@ -66,6 +66,7 @@ fn unit(dtype: DType, held: u64, arch: Arch) -> Unit {
         entries: &["prefix_attention_sm80", "prefix_attention_sm80_many", "prefix_attention_join"],
         // How much it is depends on the ranks.
         shared_bytes: arch.shared_bytes().unwrap_or(99 << 10),
+        also: Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys;
 
 pub(crate) use super::device::{Cuda, Target, address, address_of, range};
-use super::jit::{Arch, Module, Unit};
+use super::jit::{Arch, Function, Module, Unit};
 pub(crate) use super::runtime::launch::{Launch, blocks};
 use super::runtime::library::check;
 use super::runtime::memory::Buffer;
@@ -31,7 +31,7 @@ pub struct Variant<O: Op> {
     pub tensor_cores: TensorCores,
     /// Whether it can run an operation, or why not.
     pub covers: fn(&O, &Target) -> std::result::Result<(), String>,
-    /// What to compile for an operation that it covers.
+    /// What to compile for an operation that it covers, with what is beside it.
     pub unit: fn(&O, &Target) -> Unit,
     /// Everything that `unit` may give on that architecture: what is compiled ahead, and checked without a GPU.
     pub units: fn(Arch) -> Vec<Unit>,
@@ -119,8 +119,8 @@ pub struct Plan<O: Op> {
     pub op: O,
     /// The device it was made for.
     pub target: Target,
-    /// Its kernels.
-    pub module: Module,
+    /// Its kernels: of the variant's unit, and of those beside it.
+    modules: Vec<Module>,
     /// Of [`Table::delta`].
     pub delta: Option<Box<Plan<CodebookGemm>>>,
     variant: &'static Variant<O>,
@@ -157,6 +157,15 @@ impl<O: Op> Plan<O> {
         part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
     }
 
+    /// Kernel `entry` of this plan.
+    fn function(&self, entry: &str) -> Result<&Function> {
+        let found = self.modules.iter().find_map(|module| module.function(entry));
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.modules.iter().flat_map(Module::entries).collect();
+            Error::invalid("kernel", format!("one of {known:?}"), entry)
+        })
+    }
+
     /// Puts kernel `entry` of this plan into the queue, if it has any blocks.
     ///
     /// # Safety
@@ -165,7 +174,7 @@ impl<O: Op> Plan<O> {
         if launch.grid.contains(&0) {
             return Ok(());
         }
-        let function = self.module.function(entry)?.raw();
+        let function = self.function(entry)?.raw();
         let stream = queue.launching(self.variant.label)?;
         // SAFETY: the caller's promise.
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
@@ -174,12 +183,12 @@ impl<O: Op> Plan<O> {
     /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
     /// A kernel keeps it.
     pub fn most_shared(&self, entry: &str) -> Result<()> {
-        self.module.function(entry)?.most_shared()
+        self.function(entry)?.most_shared()
     }
 
     /// Clusters of kernel `entry` that the device runs at once where nothing else does.
     pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
-        let function = self.module.function(entry)?.raw();
+        let function = self.function(entry)?.raw();
         let mut count = 0;
         // SAFETY: the function is loaded; stores one number.
         let asked = launch.with_config(std::ptr::null_mut(), |config| check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, function, config) }));
@@ -198,11 +207,17 @@ impl<O: Table> Kernel<O> for Cuda {
     fn plan(&self, op: &O, only: Option<&str>) -> Result<Plan<O>> {
         let target = self.target();
         let variant = choose(O::VARIANTS, op, &target, only)?;
-        let module = self.module(&(variant.unit)(op, &target))?;
-        let delta = op.delta(variant).map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
+        let (unit, delta) = ((variant.unit)(op, &target), op.delta(variant));
+        let mut modules = {
+            // With those of the plan inside this one, which then finds them there: all are compiled side by side.
+            let inner = delta.as_ref().and_then(|delta| Some((choose(CodebookGemm::VARIANTS, delta, &target, None).ok()?.unit)(delta, &target)));
+            self.modules(&unit.all().into_iter().chain(inner.iter().flat_map(Unit::all)).collect::<Vec<_>>())?
+        };
+        modules.truncate(unit.all().len());
+        let delta = delta.map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
         let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
         let workspace = (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
-        Ok(Plan { op: op.clone(), target, module, delta, variant, workspace, kept: OnceLock::new() })
+        Ok(Plan { op: op.clone(), target, modules, delta, variant, workspace, kept: OnceLock::new() })
     }
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {

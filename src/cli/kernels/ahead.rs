@@ -1,5 +1,6 @@
 //! Compiling variants ahead of their first use.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,12 +32,7 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
         None => Cache::from_environment(),
     };
     let folder = cache.folder().map(Path::to_path_buf).filter(|_| !archs.is_empty());
-    let work: Vec<Work> = entries
-        .iter()
-        .flat_map(|entry| {
-            archs.iter().flat_map(move |&arch| entry.units(arch).into_iter().map(move |unit| Work { unit, arch, tensor_cores: entry.tensor_cores }))
-        })
-        .collect();
+    let work = work(&entries, &archs);
     if work.is_empty() && !archs.is_empty() {
         return Err(Error::unsupported("compiling ahead", format!("no variant that was asked for runs on {}", args.arch.join(", "))));
     }
@@ -96,6 +92,16 @@ struct Work {
     unit: Unit,
     arch: Arch,
     tensor_cores: TensorCores,
+}
+
+/// Every unit of these variants once: their own first, which must show more than those beside them.
+fn work(entries: &[Entry], archs: &[Arch]) -> Vec<Work> {
+    let beside = TensorCores::Without("it is launched beside a variant's own kernels");
+    let mut met = HashSet::new();
+    let own = entries.iter().flat_map(|entry| archs.iter().map(move |&arch| (entry.units(arch), arch, entry.tensor_cores)));
+    let helpers = entries.iter().flat_map(|entry| archs.iter().map(move |&arch| (entry.helpers(arch), arch, beside)));
+    let all = own.chain(helpers).flat_map(|(units, arch, tensor_cores)| units.into_iter().map(move |unit| Work { unit, arch, tensor_cores }));
+    all.filter(|work| met.insert(work.unit.hash(work.arch))).collect()
 }
 
 /// Compiles on every core; the first error in the order of the work is told, after all have ended.

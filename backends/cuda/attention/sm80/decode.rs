@@ -107,6 +107,7 @@ impl Tile {
             defines,
             entries: &["attention_split", "attention_split_narrow"],
             shared_bytes: self.shared_bytes(),
+            also: Vec::new(),
         }
     }
 }

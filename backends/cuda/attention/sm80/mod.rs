@@ -115,6 +115,7 @@ impl Tile {
             defines: self.defines(dtype, arch),
             entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide", repack::ENTRY, lists::ENTRY],
             shared_bytes: self.shared_bytes(arch),
+            also: Vec::new(),
         }
     }
 }

@@ -83,6 +83,7 @@ impl Tile {
             defines,
             entries: &["attention_short", "attention_short_general", "attention_sm80_narrow"],
             shared_bytes: self.shared_bytes(),
+            also: Vec::new(),
         }
     }
 }

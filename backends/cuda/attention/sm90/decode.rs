@@ -181,6 +181,7 @@ impl Tile {
             defines,
             entries: &["attention_split_boxes", "attention_sm80_narrow"],
             shared_bytes: self.shared_bytes(),
+            also: Vec::new(),
         }
     }
 }

@@ -155,6 +155,7 @@ impl Tile {
                 _ => &ENTRIES,
             },
             shared_bytes: self.shared_bytes(),
+            also: Vec::new(),
         }
     }
 }
