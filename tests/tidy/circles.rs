@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::paths::Paths;
 use crate::source::File;
 
-/// TO BE REMOVED: the folder whose own circles are still being taken apart. Arrows between two of its files are left out.
-const EXEMPT: &str = "backends/cuda";
-
 /// The bench's lowest floor: what is measured. A file of the bench on neither list measures, or holds what measuring reports.
 const MODEL: [&str; 16] = [
     "align",
@@ -41,7 +38,7 @@ fn floor(file: &File) -> Option<usize> {
 
 /// Arrows of the bench that run from a floor to a higher one.
 pub fn bench(files: &[File]) -> Vec<String> {
-    let graph = Graph::read(files, None);
+    let graph = Graph::read(files);
     let arrows = graph.arrows.iter().flat_map(|(from, arrows)| arrows.iter().map(move |(to, line)| (&files[*from], &files[*to], *line)));
     let up = arrows.filter(|(from, to, _)| matches!((floor(from), floor(to)), (Some(low), Some(high)) if low < high));
     up.map(|(from, to, line)| from.fault(line, format_args!("a lower floor of the bench may not import {}", to.path))).collect()
@@ -54,13 +51,12 @@ struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    fn read(files: &'a [File], exempt: Option<&str>) -> Self {
+    fn read(files: &'a [File]) -> Self {
         let paths = Paths::read(files);
-        let is_exempt = |number: usize| exempt.is_some_and(|folder| files[number].under(folder));
         let mut arrows: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
         for mention in paths.mentions.iter().filter(|mention| !(mention.published && paths.is_from_below(mention))) {
             let from = mention.file;
-            if let Some(to) = paths.target(mention).filter(|to| *to != from && !(is_exempt(from) && is_exempt(*to))) {
+            if let Some(to) = paths.target(mention).filter(|to| *to != from) {
                 arrows.entry(from).or_default().entry(to).or_insert(mention.line);
             }
         }
@@ -121,7 +117,7 @@ impl<'a> Graph<'a> {
 
 /// A fault a circle.
 pub fn faults(files: &[File]) -> Vec<String> {
-    let graph = Graph::read(files, Some(EXEMPT));
+    let graph = Graph::read(files);
     let told = |circle: Vec<usize>| {
         let names: Vec<&str> = circle.iter().map(|file| files[*file].path.as_str()).collect();
         format!("a circle of {} files: {}\n    {}", names.len(), names.join(", "), graph.shortest(&circle).join("\n    "))
@@ -129,7 +125,7 @@ pub fn faults(files: &[File]) -> Vec<String> {
     graph.circles().into_iter().map(told).collect()
 }
 
-/// What there is, with the exempt folder: circles, files that are in one, and arrows between two files of one circle.
+/// What there is: circles, files that are in one, and arrows between two files of one circle.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Sets of files of which each leads to each other.
@@ -143,7 +139,7 @@ pub struct Counts {
 impl Counts {
     /// Counts among these files.
     pub fn of(files: &[File]) -> Self {
-        let graph = Graph::read(files, None);
+        let graph = Graph::read(files);
         let circles = graph.circles();
         let inside = |circle: &Vec<usize>| circle.iter().flat_map(|file| graph.next(*file)).filter(|next| circle.contains(next)).count();
         Self { circles: circles.len(), files: circles.iter().map(Vec::len).sum(), arrows: circles.iter().map(inside).sum() }

@@ -1,8 +1,8 @@
-//! Which of the codebook GEMM's variants takes many tokens: what their `covers` have in common.
+//! Which of the codebook GEMM's variants takes many tokens: what their `supports` have in common.
 
 use std::ops::RangeInclusive;
 
-use crate::backends::cuda::codebook_gemm::tile::covers as covers_tiles;
+use crate::backends::cuda::codebook_gemm::tile::supports as supports_tiles;
 use crate::backends::cuda::codebook_gemm::tile::{MANY_SLICES, ROWS};
 use crate::backends::cuda::jit::unit::Arch;
 use crate::backends::cuda::variant::Target;
@@ -52,7 +52,7 @@ pub(crate) fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) ->
 /// are not as large.
 fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
     let large = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) > ENCODERS;
-    has_clusters(op, target) && op.slices.iter().all(large) && covers_tiles(op, target, false).is_ok()
+    has_clusters(op, target) && op.slices.iter().all(large) && supports_tiles(op, target, false).is_ok()
 }
 
 /// Whether tokens are many, and of as many adapters as `segments_sm80` takes, or why it is not worth it. Few adapters have that variant and those of

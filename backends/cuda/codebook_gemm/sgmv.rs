@@ -4,7 +4,7 @@ use crate::backends::cuda::codebook_gemm::choose::{beats_clusters, takes_adapter
 use crate::backends::cuda::codebook_gemm::launch::{each_group, read_early, tile_group, tile_params, whole, widest};
 use crate::backends::cuda::codebook_gemm::sgmv_simt::overlaps;
 use crate::backends::cuda::codebook_gemm::tile::{CLUSTER, GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams};
-use crate::backends::cuda::codebook_gemm::tile::{RANKS, WIDTHS, covers as covers_tiles, headers, rank_of, width_of};
+use crate::backends::cuda::codebook_gemm::tile::{RANKS, WIDTHS, headers, rank_of, supports as supports_tiles, width_of};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -21,7 +21,8 @@ pub(crate) const SEGMENTS: Variant<CodebookGemm> = Variant {
     label: "codebook_gemm/segments_sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype, rank_of(op), width_of(op)),
     units: |_: Arch| units(),
     workspace: |op, _| projected_bytes(op),
@@ -85,10 +86,10 @@ pub(crate) fn projected_bytes(op: &CodebookGemm) -> u64 {
     op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
 }
 
-fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     beats_clusters(op, target, u64::from(target.units) / CLUSTER)?;
-    covers_tiles(op, target, false)?;
+    supports_tiles(op, target, false)?;
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
     let pairs = most_units(op).saturating_mul(groups);
     if pairs >= 1 << 31 {

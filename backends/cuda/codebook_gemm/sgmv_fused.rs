@@ -4,7 +4,7 @@ use crate::backends::cuda::codebook_gemm::choose::{beats_clusters, takes_adapter
 use crate::backends::cuda::codebook_gemm::launch::{read_early, tile_params, whole};
 use crate::backends::cuda::codebook_gemm::sgmv::{self, Shares};
 use crate::backends::cuda::codebook_gemm::tile::{CLUSTER, GROUP, ROWS, THREADS, TileParams};
-use crate::backends::cuda::codebook_gemm::tile::{covers as covers_tiles, rank_of, width_of};
+use crate::backends::cuda::codebook_gemm::tile::{rank_of, supports as supports_tiles, width_of};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -21,7 +21,8 @@ pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
     label: "codebook_gemm/joint",
     runs_on: RunsOn::From(90),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype),
     units: |_: Arch| [DType::F16, DType::BF16].map(unit).into(),
     workspace: |op, _| told_bytes(op) + sgmv::projected_bytes(op),
@@ -77,11 +78,11 @@ fn told_bytes(op: &CodebookGemm) -> u64 {
     COUNT_BYTES + 2 * SHARES * op.tokens * RANK * 4
 }
 
-fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     // One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
     beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
-    covers_tiles(op, target, false)?;
+    supports_tiles(op, target, false)?;
     let [slice] = op.slices.as_slice() else {
         return Err(format!("{} slices: it takes one", op.slices.len()));
     };
@@ -194,13 +195,13 @@ mod tests {
 
     #[test]
     fn blocks_have_room_for_whatever_tokens_the_adapters_have() {
-        let takes = |tokens, adapters| covers(&op(tokens, adapters), &H200).is_ok();
+        let takes = |tokens, adapters| supports(&op(tokens, adapters), &H200).is_ok();
         assert!(takes(256, 100) && takes(4096, 16) && takes(1024, 87) && takes(129, 96));
         assert!(!takes(512, 100) && !takes(256, 200), "more than is decoded ahead");
         assert!(!takes(240, 32), "15 clusters, of which each has a place");
         let encoder = |tokens| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [1536, 384, RANK], 24, CodeWidth::FourThree) };
         assert!(
-            ![256, 1024, 16_384].iter().any(|&tokens| covers(&encoder(tokens), &H200).is_ok()),
+            ![256, 1024, 16_384].iter().any(|&tokens| supports(&encoder(tokens), &H200).is_ok()),
             "other bits than those of `runs_sm80`, which takes the rest"
         );
     }

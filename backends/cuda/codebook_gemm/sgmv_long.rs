@@ -19,7 +19,8 @@ pub(crate) const RUNS_SM80: Variant<CodebookGemm> = Variant {
     label: "codebook_gemm/runs_sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype, rank_of(op)),
     units: |_: Arch| HALVES.iter().flat_map(|&dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
     workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum::<u64>().max(bytes(op)),
@@ -119,7 +120,7 @@ pub(crate) fn rank_of(op: &CodebookGemm) -> u64 {
     RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
 }
 
-fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     few_adapters(op, target)?;
     if op.scaled_by == ScaledBy::Token {

@@ -16,7 +16,8 @@ pub(crate) const RUNS: Variant<CodebookGemm> = Variant {
     label: "codebook_gemm/runs",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("ranks are small: x and y take longer to move than to multiply"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype, rank_of(op)),
     units: |_: Arch| DType::ALL.into_iter().flat_map(|dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
     workspace: |op, _| op.tokens * rank_of(op) * 4,
@@ -63,7 +64,7 @@ const fn columns(rank: u64, size: u64) -> u64 {
     if rank * size <= 32 { 4 } else { 2 }
 }
 
-fn covers(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let rank = rank_of(op);
     if !RANKS.contains(&rank) {
         return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));

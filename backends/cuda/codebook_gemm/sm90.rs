@@ -18,7 +18,8 @@ pub(crate) const SM90: Variant<CodebookGemm> = Variant {
     // Not by wgmma: it multiplies 64 rows at least, of which 16 tokens fill a quarter, and reads its second operand from shared
     // memory alone, while codes are decoded into registers.
     tensor_cores: TensorCores::By("HMMA"),
-    covers: |op, target| covers(op, target, true),
+    supports: |op, target| supports(op, target, true),
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype, rank_of(op), width_of(op), true),
     units: |_: Arch| units(true),
     workspace: |_, _| 0,

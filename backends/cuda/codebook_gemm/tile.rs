@@ -109,7 +109,7 @@ pub(crate) fn width_of(op: &CodebookGemm) -> u32 {
     if WIDTHS.contains(&first) && op.slices.iter().all(|slice| bits(slice) == first) { first } else { WIDTHS[0] }
 }
 
-pub(crate) fn covers(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
+pub(crate) fn supports(op: &CodebookGemm, target: &Target, clusters: bool) -> std::result::Result<(), String> {
     if op.dtype == DType::F32 {
         return Err("f32: the tensor cores would round it to 11 bits".into());
     }

@@ -19,7 +19,8 @@ pub(crate) const STREAM: Variant<FusedMlp> = Variant {
     label: "fused_mlp/sm90_stream",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, op.gated, &tile(op, target), splits(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
         let tiles = StreamTile::every(false, StreamTile::filled).into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
@@ -42,13 +43,13 @@ fn splits(op: &FusedMlp, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
-fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     if chunk_rows(op, target)? < op.tokens {
         return Err(format!("the intermediate of {} tokens is larger than the workspace", op.tokens));
     }
-    StreamTile::covers(op.dtype, [op.tokens, op.d_ff, op.d_model], up_strides(op))?;
-    StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_ff], [op.w2_stride; 2])?;
+    StreamTile::supports(op.dtype, [op.tokens, op.d_ff, op.d_model], up_strides(op))?;
+    StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_ff], [op.w2_stride; 2])?;
     fits(tile(op, target).shared_bytes(), target)
 }
 

@@ -20,7 +20,8 @@ pub(crate) const AHEAD: Variant<FusedMlp> = Variant {
     label: "fused_mlp/sm90_ahead",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| {
         let tiles = tiles(op, target).unwrap_or(Tiles { up: if op.gated { GATED[0] } else { UP[0] }, down: DOWN[0], several: op.gated });
         unit(op.dtype, &tiles, ActivationForm::of(Some(op.activation)))
@@ -59,7 +60,7 @@ fn tiles(op: &FusedMlp, target: &Target) -> Option<Tiles> {
     Some(Tiles { up, down: AheadTile::choose(&DOWN, op.d_out, 1, target)?, several })
 }
 
-fn covers(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     WgmmaTile::enough_rows(op.tokens)?;
     if op.tokens > AheadTile::ROWS {

@@ -21,11 +21,12 @@ pub(crate) const SM80: Variant<FusedMlp> = Variant {
     label: "fused_mlp/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers: |op, target| {
+    supports: |op, target| {
         half(op.dtype)?;
         chunk_rows(op, target)?;
         fits(mma_tile(op, target).shared_bytes(), target)
     },
+    suits: |_, _| Ok(()),
     unit: |op, target| unit_sm80(op.dtype, op.gated, &mma_tile(op, target)),
     units: |arch: Arch| each_form(MmaTile::on(arch)).map(|(dtype, gated, tile)| unit_sm80(dtype, gated, &tile)).collect(),
     workspace,
@@ -37,7 +38,8 @@ pub(crate) const SM90: Variant<FusedMlp> = Variant {
     label: "fused_mlp/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers: covers_sm90,
+    supports: supports_sm90,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tiles(op, target), ActivationForm::of(Some(op.activation))),
     units: |_: Arch| {
         let pairs = WgmmaTile::OF_UP.into_iter().flat_map(|up| WgmmaTile::OF_DOWN.map(|down| [up, down]));
@@ -61,7 +63,7 @@ fn wgmma_tiles(op: &FusedMlp, target: &Target) -> [WgmmaTile; 2] {
     tiles(op, chunk_rows(op, target).unwrap_or(op.tokens), target).map(|(tile, _)| tile)
 }
 
-fn covers_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
+fn supports_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     WgmmaTile::enough_rows(op.tokens)?;
     chunk_rows(op, target)?;
@@ -205,7 +207,7 @@ mod tests {
 
     #[test]
     fn weights_packed_at_load_take_the_kernels_of_whole_rows() {
-        let takes = |op: &FusedMlp| (covers_sm90(op, &H200).is_ok(), workspace(op, &H200));
+        let takes = |op: &FusedMlp| (supports_sm90(op, &H200).is_ok(), workspace(op, &H200));
         let odd = op(300, 4095, 11008);
         assert_eq!(takes(&odd), (false, 300 * 11008 * 2), "two bytes at a time");
         let padded = odd.with_padded_weights();

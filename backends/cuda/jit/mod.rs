@@ -11,5 +11,6 @@ pub(crate) mod unit;
 pub use cache::{Built, CACHE_DIR, Cache};
 pub(crate) use module::{Function, Module};
 pub use resources::Resources;
-pub(crate) use unit::source;
-pub use unit::{Arch, KERNEL_DEBUG, KERNEL_LINES, Source, Unit, compilations, resources};
+pub use sources::Source;
+pub(crate) use sources::source;
+pub use unit::{Arch, KERNEL_DEBUG, KERNEL_LINES, Unit, compilations, resources};

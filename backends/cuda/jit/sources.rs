@@ -7,7 +7,21 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-use super::unit::Source;
+/// A source under `kernels/`.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// From `kernels/`.
+    pub path: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! source {
+    ($path:literal) => {
+        $crate::backends::cuda::jit::sources::Source { path: $path, text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $path)) }
+    };
+}
+pub(crate) use source;
 
 /// A file of `kernels/`.
 pub struct File {

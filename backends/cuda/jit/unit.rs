@@ -13,7 +13,7 @@ use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::cache::{Built, hash};
 use super::resources::Resources;
-use super::sources::{Follow, included};
+use super::sources::{Follow, Source, included};
 use crate::error::{Error, Result};
 
 /// Set to 1, kernels carry the lines of their sources, for a profiler.
@@ -21,22 +21,6 @@ pub const KERNEL_LINES: &str = "TRIFUSE_KERNEL_LINES";
 
 /// Set to 1, waits in kernels give up with a trap, rather than hang the device.
 pub const KERNEL_DEBUG: &str = "TRIFUSE_KERNEL_DEBUG";
-
-/// A source under `kernels/`.
-#[derive(Clone, Copy, Debug)]
-pub struct Source {
-    /// From `kernels/`.
-    pub path: &'static str,
-    /// Its text.
-    pub text: &'static str,
-}
-
-macro_rules! source {
-    ($path:literal) => {
-        $crate::backends::cuda::jit::unit::Source { path: $path, text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $path)) }
-    };
-}
-pub(crate) use source;
 
 /// The architecture that code is compiled for, by its compute capability, major × 10 + minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -15,7 +15,8 @@ pub(crate) const ROWS: Variant<Linear> = Variant {
     label: "linear/sm80_rows",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, room(op.tokens), target.shared_bytes),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| ROOMS.map(|tokens| unit(dtype, tokens, arch.shared_bytes().unwrap_or(0)))).collect(),
     workspace: |_, _| 0,
@@ -40,7 +41,7 @@ fn shared_bytes(tokens: u64, depth: u64) -> u64 {
     room(tokens).saturating_mul(line) + 2 * WARPS * 32 * 4 * 4 * (room(tokens) / 8)
 }
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     if op.tokens > ROOMS[1] {
@@ -52,7 +53,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     fits(u32::try_from(shared_bytes(op.tokens, op.d_in)).unwrap_or(u32::MAX), target)
 }
 
-/// With all the shared memory that a block may use: it is K that decides, which `covers` sees to.
+/// With all the shared memory that a block may use: it is K that decides, which `supports` sees to.
 fn unit(dtype: DType, tokens: u64, shared_bytes: u32) -> Unit {
     Unit {
         name: format!("linear/sm80_rows {dtype}, {tokens} rows"),
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn it_takes_few_odd_rows_that_fit() {
-        let takes = |tokens, d_in, target| covers(&Linear::new(DType::F16, [tokens, 4096, d_in]), target).is_ok();
+        let takes = |tokens, d_in, target| supports(&Linear::new(DType::F16, [tokens, 4096, d_in]), target).is_ok();
         assert!(takes(1, 4095, &H200) && takes(16, 4095, &H200) && takes(8, 11007, &H200) && takes(1, 4095, &RTX3090));
         assert!(!takes(17, 4095, &H200) && !takes(1, 4096, &H200) && !takes(1, 1 << 20, &H200) && !takes(16, 4095, &RTX3090));
         assert!(shared_bytes(1, 1) >= 8 * 64 && shared_bytes(9, 4095) > shared_bytes(8, 4095));

@@ -25,7 +25,8 @@ pub(crate) const NORM: Variant<Linear> = Variant {
     label: "linear/sm90_norm",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, groups(op.tokens, target)),
     units: |_: Arch| HALVES.iter().flat_map(|&dtype| [1, 2].map(|groups| unit(dtype, groups))).collect(),
     workspace: |_, _| 0,
@@ -95,7 +96,7 @@ const fn shared_bytes(groups: u64, basis: bool) -> u32 {
 }
 
 /// Not by the number of rows: which rows are beside it must not change what a row becomes.
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if op.norm.is_none() {
         return Err("no norm at the end".into());
     }
@@ -110,7 +111,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
         if delta.slices.len() != 1 || !has_basis(delta) {
             return Err("adapters of another form than one basis and codes: a launch of its own is for the norm then".into());
         }
-        (RUNS_SM80.covers)(delta, target)?;
+        (RUNS_SM80.supports)(delta, target)?;
     }
     // It copies nothing first, and what adapters add is read in whole eights.
     for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn the_number_of_rows_decides_nothing_but_the_tile() {
         for tokens in [1, 64, 4096, 131_072] {
-            assert_eq!(covers(&op(tokens), &H200), Ok(()), "{tokens}");
+            assert_eq!(supports(&op(tokens), &H200), Ok(()), "{tokens}");
         }
         assert_eq!([1, 8448, 8449].map(|rows| groups(rows, &H200)), [1, 1, 2]);
     }
@@ -244,7 +245,7 @@ mod tests {
             Linear { activation: Some(crate::ops::Activation::Relu), ..op(64) },
         ];
         for op in odd {
-            assert!(covers(&op, &H200).is_err(), "{op:?}");
+            assert!(supports(&op, &H200).is_err(), "{op:?}");
         }
     }
 }

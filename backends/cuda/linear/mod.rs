@@ -47,7 +47,7 @@ const VARIANTS: [Variant<Linear>; 11] = [
 mod tests {
     use super::*;
     use crate::backends::cuda::jit::Arch;
-    use crate::backends::cuda::variant::Target;
+    use crate::backends::cuda::variant::{Target, choose};
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
 
@@ -56,8 +56,7 @@ mod tests {
 
     /// The variant that is taken, and its workspace.
     fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
-        let fits = |variant: &&Variant<Linear>| variant.runs_on.accept(target.arch).is_ok() && (variant.covers)(op, target).is_ok();
-        VARIANTS.iter().find(fits).map(|variant| (variant.name, (variant.workspace)(op, target)))
+        choose(&VARIANTS, op, target, None).ok().map(|variant| (variant.name, (variant.workspace)(op, target)))
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub(crate) const SHORT: Variant<Linear> = Variant {
     label: "linear/sm90_short",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, &tile(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
@@ -56,7 +57,7 @@ fn tile(op: &Linear, target: &Target) -> WgmmaTile {
     TILES.into_iter().find(|tile| has_room(op, tile, target)).unwrap_or(WgmmaTile::NARROW)
 }
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn it_takes_a_short_k_whose_tiles_have_room_at_once() {
-        let takes = |sizes| covers(&Linear::new(DType::F16, sizes), &H200).is_ok();
+        let takes = |sizes| supports(&Linear::new(DType::F16, sizes), &H200).is_ok();
         for sizes in [[2048, 2048, 128], [2048, 1672, 120], [1089, 2048, 128], [65, 8, 8]] {
             assert!(takes(sizes), "{sizes:?}");
         }

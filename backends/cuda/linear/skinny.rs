@@ -19,13 +19,14 @@ pub(crate) const STREAM: Variant<Linear> = Variant {
     label: "linear/sm90_stream",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers: |op, target| {
-        covers(op, target)?;
+    supports: |op, target| {
+        supports(op, target)?;
         match shape(op).tiles_beat_stream(target) {
             true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
             false => Ok(()),
         }
     },
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::every(split, StreamTile::fitted).into_iter().map(move |tile| (tile, split)));
@@ -60,10 +61,10 @@ pub(crate) fn splits(op: &Linear, target: &Target) -> bool {
     StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
 }
 
-pub(crate) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
+    StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
     fits(tile(op, target).shared_bytes(), target)
 }
 

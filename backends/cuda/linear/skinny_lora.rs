@@ -22,17 +22,18 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     label: "linear/sm90_stream_adapted",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers: |op, target| {
-        skinny::covers(op, target)?;
+    supports: |op, target| {
+        skinny::supports(op, target)?;
         // It reads X and W as they lie, and X in whole eights.
         for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
-            StreamTile::covers(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
+            StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
         }
         Adapted::of(op, target).map(drop)
     },
+    suits: |_, _| Ok(()),
     unit: |op, target| match Adapted::of(op, target) {
         Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
-        // `covers` has refused it.
+        // `supports` has refused it.
         Err(_) => (skinny::STREAM.unit)(op, target),
     },
     units: |arch: Arch| {
@@ -100,7 +101,7 @@ impl Adapted {
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
-    /// The kernel for an operation that `sm90_stream` covers, or why there is none.
+    /// The kernel for an operation that `sm90_stream` supports, or why there is none.
     fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
         let delta = op.delta.as_ref().ok_or("no adapters")?;
         let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };

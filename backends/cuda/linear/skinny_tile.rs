@@ -20,7 +20,8 @@ pub(crate) const AHEAD: Variant<Linear> = Variant {
     label: "linear/sm90_ahead",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, &tile(op, target).unwrap_or(TILES[0]), ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
@@ -50,7 +51,7 @@ fn tile(op: &Linear, target: &Target) -> Option<AheadTile> {
     AheadTile::least(&TILES, [op.d_out, op.d_in], target)
 }
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;
@@ -123,7 +124,7 @@ mod tests {
         for tile in TILES {
             assert!(tile.shared_bytes() <= 227 << 10 && tile.stages() >= 3, "{tile:?}: {} stages", tile.stages());
         }
-        let takes = |op: &Linear| covers(op, &H200).is_ok();
+        let takes = |op: &Linear| supports(op, &H200).is_ok();
         let op = Linear::new(DType::F16, [72, 4608, 3584]);
         assert!(takes(&op) && !takes(&Linear { tokens: 64, ..op.clone() }) && !takes(&Linear { tokens: 129, ..op.clone() }));
         assert!(!takes(&Linear { dtype: DType::F32, ..op }));

@@ -21,7 +21,8 @@ pub(crate) const ACROSS: Variant<Linear> = Variant {
     label: "linear/sm90_across",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, &tile(op, target).0, ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
@@ -185,7 +186,7 @@ fn beats_rows(shape: &Shape, target: &Target) -> bool {
 /// Outputs of all rows from which on `sm90_stationary`, where it is for a product, is done sooner.
 const STATIONARY_OUTPUTS: u64 = 3 << 19;
 
-fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     if op.tokens <= WgmmaTile::ROWS {
@@ -196,7 +197,7 @@ fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    let sooner = match weight_stationary::covers(op, target) {
+    let sooner = match weight_stationary::supports(op, target) {
         Ok(()) => op.tokens.saturating_mul(op.d_out) < STATIONARY_OUTPUTS,
         Err(_) => beats_rows(&shape(op), target),
     };
@@ -278,7 +279,7 @@ mod tests {
         let mut taken = Vec::new();
         for case in cases::all().into_iter().filter(|case| case.name().starts_with("linear/across")) {
             let Problem::Linear(Posed { op, .. }) = case.problem().unwrap() else { panic!("{}", case.name()) };
-            assert_eq!(covers(&op, &H200), Ok(()), "{}", case.name());
+            assert_eq!(supports(&op, &H200), Ok(()), "{}", case.name());
             taken.push(tile(&op, &H200).0);
         }
         assert!(TILES.iter().all(|tile| taken.contains(tile)), "{taken:?}");

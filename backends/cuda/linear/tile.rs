@@ -25,7 +25,8 @@ pub(crate) const SM80: Variant<Linear> = Variant {
     label: "linear/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
+    supports: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
+    suits: |_, _| Ok(()),
     unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
     workspace: |op, _| repacked_bytes(op),
@@ -37,7 +38,8 @@ pub(crate) const SM90: Variant<Linear> = Variant {
     label: "linear/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers: covers_sm90,
+    supports: supports_sm90,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || WgmmaTile::all().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
@@ -66,7 +68,7 @@ fn basis_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
     WgmmaTile::choose_with_basis(Shape { outputs: delta.slices[0].d_out, ..shape(op) }, target)
 }
 
-fn covers_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     WgmmaTile::enough_rows(op.tokens)?;

@@ -22,7 +22,8 @@ pub(crate) const STATIONARY: Variant<Linear> = Variant {
     label: "linear/sm90_stationary",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(op.dtype, ActivationForm::of(op.activation)),
     units: |_: Arch| HALVES.iter().flat_map(|&dtype| ActivationForm::ALL.map(|form| unit(dtype, form))).collect(),
     workspace: |_, _| 0,
@@ -66,7 +67,7 @@ fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
 const LEAST_ROWS: u64 = 256;
 const LEAST_SHARE: u64 = 75;
 
-pub(crate) fn covers(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     if op.tokens < LEAST_ROWS {
@@ -180,10 +181,10 @@ mod tests {
     #[test]
     fn it_takes_what_fills_the_device_with_slabs() {
         for sizes in [[131_072, 1152, 384], [131_072, 384, 384], [4096, 1536, 384], [65_536, 768, 64], [5000, 4192, 8]] {
-            assert_eq!(covers(&op(sizes), &H200), Ok(()), "{sizes:?}");
+            assert_eq!(supports(&op(sizes), &H200), Ok(()), "{sizes:?}");
         }
         for sizes in [[131_072, 1152, 392], [131_072, 1160, 384], [131_072, 416, 384], [200, 1536, 384], [131_072, 384, 380], [5000, 1 << 20, 64]] {
-            assert!(covers(&op(sizes), &H200).is_err(), "{sizes:?}");
+            assert!(supports(&op(sizes), &H200).is_err(), "{sizes:?}");
         }
     }
 

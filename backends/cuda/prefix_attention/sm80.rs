@@ -18,7 +18,8 @@ pub(crate) const VARIANT: Variant<PrefixAttention> = Variant {
     label: "prefix_attention/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(op.dtype, held(op.head_dim), target.arch),
     units: |arch| HELD.iter().flat_map(|&held| [DType::F16, DType::BF16].map(|dtype| unit(dtype, held, arch))).collect(),
     workspace: |op, target| Shape::of(op, target).grid.workspace(op),
@@ -86,7 +87,7 @@ impl Shape {
     }
 }
 
-fn covers(op: &PrefixAttention, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &PrefixAttention, target: &Target) -> std::result::Result<(), String> {
     if op.dtype == DType::F32 {
         return Err("the tensor cores round f32 to 11 bits".into());
     }
@@ -137,14 +138,14 @@ mod tests {
 
     #[test]
     fn what_is_not_covered_says_why() {
-        assert_eq!(covers(&op(DType::F16, 128, 128), &TARGET), Ok(()));
-        assert!(covers(&op(DType::F32, 16, 64), &TARGET).is_err_and(|why| why.contains("f32")));
-        assert!(covers(&op(DType::F16, 16, 129), &TARGET).is_err_and(|why| why.contains("129")));
-        assert!(covers(&op(DType::F16, 1024, 128), &TARGET).is_err_and(|why| why.contains("shared memory")));
+        assert_eq!(supports(&op(DType::F16, 128, 128), &TARGET), Ok(()));
+        assert!(supports(&op(DType::F32, 16, 64), &TARGET).is_err_and(|why| why.contains("f32")));
+        assert!(supports(&op(DType::F16, 16, 129), &TARGET).is_err_and(|why| why.contains("129")));
+        assert!(supports(&op(DType::F16, 1024, 128), &TARGET).is_err_and(|why| why.contains("shared memory")));
     }
 
     #[test]
     fn ranks_of_64_fit_the_smallest_chip() {
-        assert_eq!(covers(&op(DType::BF16, 64, 128), &Target { shared_bytes: 99 << 10, ..TARGET }), Ok(()));
+        assert_eq!(supports(&op(DType::BF16, 64, 128), &Target { shared_bytes: 99 << 10, ..TARGET }), Ok(()));
     }
 }

@@ -29,9 +29,12 @@ pub struct Variant<O: Op> {
     pub runs_on: RunsOn,
     /// What its machine code must show.
     pub tensor_cores: TensorCores,
-    /// Whether it can run an operation, or why not.
-    pub covers: fn(&O, &Target) -> std::result::Result<(), String>,
-    /// What to compile for an operation that it covers, with what is beside it.
+    /// Whether its kernels can compute an operation, or why not. It names no time, no other variant, no count of multiprocessors.
+    pub supports: fn(&O, &Target) -> std::result::Result<(), String>,
+    /// Whether it is worth taking for an operation that it supports, or what is faster. The choice alone asks: a variant that is named runs
+    /// whatever it supports.
+    pub suits: fn(&O, &Target) -> std::result::Result<(), String>,
+    /// What to compile for an operation that it supports, with what is beside it.
     pub unit: fn(&O, &Target) -> Unit,
     /// Everything that `unit` may give on that architecture: what is compiled ahead, and checked without a GPU.
     pub units: fn(Arch) -> Vec<Unit>,
@@ -248,14 +251,16 @@ impl<O: Table> Kernel<O> for Cuda {
     }
 }
 
-/// The first variant that runs `op` (`only` that one, where it is named), or every variant's reason.
-fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<&'static Variant<O>> {
-    let mut reasons = Vec::new();
+/// The first variant that supports `op` and suits it (that one, where `only` names it, whether it suits or not), or every variant's reason.
+/// Where none suits, the last that supports it: tables end with what serves everything.
+pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<&'static Variant<O>> {
+    let (mut reasons, mut slower) = (Vec::new(), None);
     for variant in table.iter().filter(|variant| only.is_none_or(|name| name == variant.name)) {
-        match variant.runs_on.accept(target.arch).and_then(|()| (variant.covers)(op, target)) {
-            Ok(()) => return Ok(variant),
+        match variant.runs_on.accept(target.arch).and_then(|()| (variant.supports)(op, target)) {
+            Ok(()) if only.is_some() || (variant.suits)(op, target).is_ok() => return Ok(variant),
+            Ok(()) => slower = Some(variant),
             Err(reason) => reasons.push(format!("{}: {reason}", variant.name)),
         }
     }
-    Err(Error::unsupported(O::NAME, reasons.join("; ")))
+    slower.ok_or_else(|| Error::unsupported(O::NAME, reasons.join("; ")))
 }

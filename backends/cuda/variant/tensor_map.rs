@@ -82,7 +82,7 @@ impl Layout<'_> {
     /// Every rule of the hardware that does not depend on where the tensor lies.
     ///
     /// # Errors
-    /// [`Invalid`](crate::Error::Invalid); a variant's `covers` turns it into its reason.
+    /// [`Invalid`](crate::Error::Invalid); a variant's `supports` turns it into its reason.
     pub fn validate(&self) -> Result<()> {
         let (size, axes) = (self.dtype.size(), self.dims.len());
         ensure((1..=5).contains(&axes), "tensor map", "1 to 5 axes", axes)?;

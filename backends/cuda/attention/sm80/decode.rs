@@ -16,7 +16,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/split",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| Tile::of(op, target).unit(op.dtype),
     units,
     workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
@@ -153,8 +154,8 @@ fn tiles(op: &Attention) -> u64 {
     rows(op).div_ceil(ROWS).max(1)
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::supports(op, target)?;
     if op.form.is_sparse() {
         return Err("it does not run the block-sparse form".into());
     }
@@ -224,9 +225,9 @@ mod tests {
     fn long_prompts_are_left_to_others() {
         let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
         let op = |batch, heads, q_len| Attention::dense(DType::F16, batch, heads, [q_len, 4096], 128);
-        assert_eq!(covers(&op(16, [32, 8], 1), &target), Ok(()));
-        assert_eq!(covers(&op(1, [32, 8], 16), &target), Ok(()));
-        assert!(covers(&op(64, [32, 8], 16), &target).is_err());
-        assert!(covers(&op(1, [32, 32], 65), &target).is_err());
+        assert_eq!(supports(&op(16, [32, 8], 1), &target), Ok(()));
+        assert_eq!(supports(&op(1, [32, 8], 16), &target), Ok(()));
+        assert!(supports(&op(64, [32, 8], 16), &target).is_err());
+        assert!(supports(&op(1, [32, 32], 65), &target).is_err());
     }
 }

@@ -20,7 +20,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| Tile::of(op).unit(op.dtype, target.arch),
     units,
     workspace: |op, _| lists::workspace(op, |op| copies(op).bytes()),
@@ -125,7 +126,7 @@ fn units(arch: Arch) -> Vec<Unit> {
 }
 
 /// What the tensor cores and 32-bit positions allow.
-pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+pub(crate) fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if op.dtype == DType::F32 {
         return Err("the tensor cores round f32 to 11 bits".into());
     }
@@ -242,7 +243,7 @@ mod tests {
             let op = Attention::dense(DType::F16, 2, [32, 8], [5000, 5000], head_dim);
             let Tile(held) = Tile::of(&op);
             assert!(held >= head_dim && held < head_dim + 32 && HELD.contains(&held));
-            assert_eq!(covers(&op, &TARGET), Ok(()));
+            assert_eq!(supports(&op, &TARGET), Ok(()));
         }
     }
 
@@ -254,8 +255,8 @@ mod tests {
     #[test]
     fn what_is_not_covered_says_why() {
         let op = Attention::dense(DType::F32, 1, [1, 1], [1, 1], 64);
-        assert!(covers(&op, &TARGET).is_err());
+        assert!(supports(&op, &TARGET).is_err());
         let long = Attention::dense(DType::F16, 1, [1, 1], [1, 1 << 30], 64);
-        assert!(covers(&long, &TARGET).is_err());
+        assert!(supports(&long, &TARGET).is_err());
     }
 }

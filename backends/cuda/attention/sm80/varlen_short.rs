@@ -18,7 +18,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/short",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| Tile::of(op).unit(op.dtype),
     units,
     workspace: |_, _| 0,
@@ -93,8 +94,8 @@ fn units(arch: Arch) -> Vec<Unit> {
     HELD.map(Tile).into_iter().filter(fits).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::supports(op, target)?;
     if !matches!(op.form, Form::Varlen(_)) {
         return Err("it runs the form of sequences end to end".into());
     }
@@ -168,11 +169,11 @@ mod tests {
     #[test]
     fn every_batch_of_sentences_is_covered() {
         for (batch, tokens, longest) in [(1, 3, 3), (1, 17, 17), (32, 4096, 128), (1024, 54_000, 100), (7, 900, 256), (2, 513, 512)] {
-            assert_eq!(covers(&encoder(batch, tokens, longest), &TARGET), Ok(()), "{batch} sentences of at most {longest}");
+            assert_eq!(supports(&encoder(batch, tokens, longest), &TARGET), Ok(()), "{batch} sentences of at most {longest}");
         }
-        assert!(covers(&encoder(1, 513, 513), &TARGET).is_err());
-        assert!(covers(&Attention::dense(DType::F16, 1, [12, 12], [128, 128], 32), &TARGET).is_err());
-        assert!(covers(&Attention { scale: (-1.0).into(), ..encoder(1, 3, 3) }, &TARGET).is_err());
+        assert!(supports(&encoder(1, 513, 513), &TARGET).is_err());
+        assert!(supports(&Attention::dense(DType::F16, 1, [12, 12], [128, 128], 32), &TARGET).is_err());
+        assert!(supports(&Attention { scale: (-1.0).into(), ..encoder(1, 3, 3) }, &TARGET).is_err());
     }
 
     #[test]
@@ -186,7 +187,7 @@ mod tests {
     fn a_chip_of_little_shared_memory_has_the_kernels_that_fit_it() {
         assert_eq!([units(Arch(86)).len(), units(Arch(80)).len(), units(Arch(90)).len()], [2, 4, 4]);
         let small = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
-        assert_eq!(covers(&encoder(32, 4096, 128), &small), Ok(()));
-        assert!(covers(&Attention { head_dim: 64, ..encoder(32, 4096, 128) }, &small).is_err());
+        assert_eq!(supports(&encoder(32, 4096, 128), &small), Ok(()));
+        assert!(supports(&Attention { head_dim: 64, ..encoder(32, 4096, 128) }, &small).is_err());
     }
 }

@@ -20,7 +20,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90_parts",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(Tile::of(op, target.units), op.dtype),
     units,
     workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + Cut::of(op, target.units).map_or(0, |cut| cut.bytes(op))),
@@ -161,8 +162,8 @@ fn units(_: Arch) -> Vec<Unit> {
     HELD.into_iter().flat_map(|held| [DType::F16, DType::BF16].map(|dtype| unit(Tile { held, consumers: 2 }, dtype))).collect()
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm90::supports(op, target)?;
     Cut::of(op, target.units)?;
     let listed = lists::listed(op);
     let (Form::Blocks(shape), band) = (listed.form, order::band(op)) else { return Ok(()) };
@@ -247,9 +248,9 @@ mod tests {
             let cut = cut(&op);
             assert!(cut.length >= LEAST && cut.parts <= PLAN_PARTS && cut.slots <= PLAN_PARTS, "{cut:?}");
             assert!(cut.bytes(&op) <= MOST_BYTES + MOST_BYTES / 1000, "{cut:?}");
-            assert_eq!(covers(&op, &TARGET), Ok(()));
+            assert_eq!(supports(&op, &TARGET), Ok(()));
         }
-        assert!(covers(&op(8, 131_072, 128, [128, 8, 800_000]), &TARGET).is_err());
+        assert!(supports(&op(8, 131_072, 128, [128, 8, 800_000]), &TARGET).is_err());
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90_split",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| Tile::of(op, target).unit(op.dtype),
     units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect(),
     workspace: |op, target| told_bytes(op, Tile::of(op, target), target),
@@ -243,8 +244,8 @@ impl Described {
     }
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::supports(op, target)?;
     if op.form.is_sparse() {
         return Err("it does not run the block-sparse form".into());
     }
@@ -364,7 +365,7 @@ mod tests {
     fn short_launches_stand_side_by_side() {
         let tile = |batch, heads, kv_len| {
             let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
-            covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).warps)
+            supports(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).warps)
         };
         assert_eq!([tile(16, [32, 32], 4096), tile(8, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
         assert_eq!([tile(1, [32, 32], 4096), tile(4, [32, 8], 1024), tile(4, [32, 8], 4096)], [Some(4); 3]);
@@ -390,7 +391,7 @@ mod tests {
         let heads = |page, batch| {
             let shape = PageShape { batch, pages: 8192 / page, page, pool_pages: 1 << 16 };
             let op = Attention::paged(DType::F16, shape, [32, 8], 1, 128);
-            covers(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
+            supports(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
         };
         assert_eq!([heads(8, 64), heads(16, 64), heads(48, 64), heads(64, 64), heads(256, 64)], [None, Some(8), Some(8), Some(2), Some(1)]);
         assert_eq!([heads(16, 4), heads(16, 20), heads(64, 4)], [None, Some(4), Some(1)]);

@@ -19,7 +19,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90_steps",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(tile(op), op.dtype),
     units,
     workspace: |op, _| lists::workspace(op, sm90::own_bytes),
@@ -68,8 +69,8 @@ fn units(_: Arch) -> Vec<Unit> {
     narrow.flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm90::supports(op, target)?;
     if !by_steps(&lists::listed(op), target.units) {
         return Err("tiles of 64 rows are not few, or their steps are many".into());
     }

@@ -32,7 +32,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| Tile::of(op, target.units).unit(op.dtype),
     units,
     workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + runs_bytes(listed, target.units)),
@@ -91,8 +92,8 @@ impl Described {
     }
 }
 
-pub(crate) fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::covers(op, target)?;
+pub(crate) fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::supports(op, target)?;
     let op = &*lists::listed(op);
     match op.form {
         Form::Dense => {}
@@ -184,7 +185,7 @@ pub(crate) unsafe fn ready(
     let op = &copies.reads(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &rest, args)? };
-    // Strides are legal, as `covers` has seen; where the operands start is known only now.
+    // Strides are legal, as `supports` has seen; where the operands start is known only now.
     if starts.iter().any(|start| !start.is_multiple_of(16)) {
         // SAFETY: the caller's promise; this module holds the kernel too.
         unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.held), op, args, starts)? };
@@ -234,15 +235,15 @@ mod tests {
     fn every_head_that_registers_hold_is_covered() {
         let op = |head_dim| Attention::dense(DType::F16, 2, [32, 8], [4096, 4096], head_dim);
         for head_dim in 1..=256 {
-            assert_eq!(covers(&op(head_dim), &TARGET), Ok(()));
+            assert_eq!(supports(&op(head_dim), &TARGET), Ok(()));
             assert!(held(head_dim) >= head_dim);
         }
         let listed = |head_dim| {
             let shape = BlockShape { block: 128, q_blocks: 32, kv_blocks: 32, patterns: 1, capacity: 300, masks: 0 };
             Attention { form: Form::Blocks(shape), ..op(head_dim) }
         };
-        assert_eq!(covers(&listed(128), &TARGET), Ok(()));
-        assert!(covers(&listed(129), &TARGET).is_err());
+        assert_eq!(supports(&listed(128), &TARGET), Ok(()));
+        assert!(supports(&listed(129), &TARGET).is_err());
     }
 
     #[test]
@@ -253,7 +254,7 @@ mod tests {
         let rows = |heads: u64| Strides { batch: 2048 * heads * 112, token: heads * 112, head: 112 };
         let spaced = Attention { q: rows(32), k: rows(2), ..packed(107) };
         assert_eq!(copies(&spaced).bytes(), 4 * 2048 * 2 * 112 * 2, "only v");
-        assert_eq!(covers(&spaced, &TARGET), Ok(()));
+        assert_eq!(supports(&spaced, &TARGET), Ok(()));
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90_quartet",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| Quartet::of(op, target.units).unwrap_or(Quartet::PAIRS).unit(op.dtype),
     units: |_: Arch| Quartet::ALL.into_iter().flat_map(|quartet| [DType::F16, DType::BF16].map(|dtype| quartet.unit(dtype))).collect(),
     workspace: |_, _| 0,
@@ -110,8 +111,8 @@ impl Quartet {
     }
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm90::supports(op, target)?;
     if !matches!(op.form, Form::Dense) || op.window.is_some() {
         return Err("it runs the dense form without a window".into());
     }

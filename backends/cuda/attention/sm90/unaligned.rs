@@ -23,7 +23,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90_rotated",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, _| unit(tile(op), op.dtype),
     units,
     workspace: |_, _| QUEUE_BYTES,
@@ -172,8 +173,8 @@ fn brought(rows: &Rows) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm90::supports(op, target)?;
     if !matches!(op.form, Form::Dense) {
         return Err("it runs the dense form alone".into());
     }
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn tokens_of_keys_lie_multiples_of_16_bytes_apart() {
-        let takes = |op: &Attention| covers(op, &TARGET).is_ok();
+        let takes = |op: &Attention| supports(op, &TARGET).is_ok();
         assert!((65..=256).all(|head_dim| takes(&op([32, 32], head_dim)) != head_dim.is_multiple_of(8)));
         assert!(takes(&op([6, 6], 108)) && !takes(&op([31, 31], 107)) && !takes(&op([32, 32], 63)), "tokens that start anywhere, narrow heads");
         assert!(takes(&op([32, 8], 107)), "heads of q start elsewhere than those of k");

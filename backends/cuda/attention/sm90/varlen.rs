@@ -24,7 +24,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm90_ragged",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    covers,
+    supports,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit(tile(op, target.units), op.dtype),
     units,
     workspace: |op, _| COPIES_AT + copies(op).bytes(),
@@ -35,7 +36,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 pub(crate) const AHEAD: Variant<Attention> = Variant {
     name: "sm90_ragged_ahead",
     label: "attention/sm90_ragged_ahead",
-    covers: covers_ahead,
+    supports: covers_ahead,
+    suits: |_, _| Ok(()),
     unit: |op, target| unit_ahead(tile(op, target.units), op.dtype),
     units: units_ahead,
     launch: launch_ahead,
@@ -125,8 +127,8 @@ fn most_work(op: &Attention, rows: u64) -> u64 {
     all * op.heads
 }
 
-fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::covers(op, target)?;
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    sm80::supports(op, target)?;
     if !matches!(op.form, Form::Varlen(_) | Form::Paged(_)) {
         return Err("it runs the forms of sequences end to end and of pages".into());
     }
@@ -158,7 +160,7 @@ fn covers(op: &Attention, target: &Target) -> std::result::Result<(), String> {
 }
 
 fn covers_ahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    covers(op, target)?;
+    supports(op, target)?;
     if ![NARROW, LISTED].contains(&held(op.head_dim)) {
         return Err(format!("head_dim {}: it is for heads of 64 and 128", op.head_dim));
     }
@@ -248,14 +250,16 @@ mod tests {
     fn long_sequences_of_every_head_are_covered() {
         for head_dim in 1..=256 {
             let held = (33..=128).contains(&head_dim);
-            assert_eq!(covers(&varlen(8, 9000, 3000, head_dim), &TARGET).is_ok(), held, "{head_dim}");
-            assert_eq!(covers(&paged(48, 512, head_dim), &TARGET).is_ok(), held && head_dim.is_multiple_of(8), "{head_dim}");
+            assert_eq!(supports(&varlen(8, 9000, 3000, head_dim), &TARGET).is_ok(), held, "{head_dim}");
+            assert_eq!(supports(&paged(48, 512, head_dim), &TARGET).is_ok(), held && head_dim.is_multiple_of(8), "{head_dim}");
         }
         assert!(
-            covers(&varlen(8, 500, 63, 64), &TARGET).is_err() && covers(&paged(24, 512, 64), &TARGET).is_err() && covers(&paged(64, 63, 64), &TARGET).is_err()
+            supports(&varlen(8, 500, 63, 64), &TARGET).is_err()
+                && supports(&paged(24, 512, 64), &TARGET).is_err()
+                && supports(&paged(64, 63, 64), &TARGET).is_err()
         );
-        assert!(covers(&varlen(3000, 90_000, 100, 128), &TARGET).is_err(), "more sequences than there is room for");
-        assert!(covers(&Attention::dense(DType::F16, 1, [8, 8], [512, 512], 64), &TARGET).is_err());
+        assert!(supports(&varlen(3000, 90_000, 100, 128), &TARGET).is_err(), "more sequences than there is room for");
+        assert!(supports(&Attention::dense(DType::F16, 1, [8, 8], [512, 512], 64), &TARGET).is_err());
     }
 
     #[test]

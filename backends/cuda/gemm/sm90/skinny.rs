@@ -151,7 +151,7 @@ impl StreamTile {
 
     /// Why it is not for that product, if so.
     /// `strides`: elements from row to row of X and of W.
-    pub(crate) fn covers(dtype: DType, [rows, columns, depth]: [u64; 3], strides: [u64; 2]) -> std::result::Result<(), String> {
+    pub(crate) fn supports(dtype: DType, [rows, columns, depth]: [u64; 3], strides: [u64; 2]) -> std::result::Result<(), String> {
         if rows > Self::MOST_ROWS {
             return Err(format!("{rows} rows > {}: it is no longer the weights' bytes that take the time", Self::MOST_ROWS));
         }
@@ -304,9 +304,9 @@ mod tests {
         for rows in 0..=StreamTile::MOST_ROWS {
             assert!(StreamTile::choose(rows).tokens >= rows);
         }
-        assert!(StreamTile::covers(DType::F16, [129, 64, 64], [64; 2]).is_err());
-        assert!(StreamTile::covers(DType::F16, [1, 64, 4095], [4096, 4095]).is_err());
-        assert!(StreamTile::covers(DType::F16, [1, 64, 4095], [4096; 2]).is_ok());
+        assert!(StreamTile::supports(DType::F16, [129, 64, 64], [64; 2]).is_err());
+        assert!(StreamTile::supports(DType::F16, [1, 64, 4095], [4096, 4095]).is_err());
+        assert!(StreamTile::supports(DType::F16, [1, 64, 4095], [4096; 2]).is_ok());
     }
 
     #[test]
