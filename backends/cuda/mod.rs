@@ -57,6 +57,8 @@ mod mark;
 mod memory;
 mod module;
 mod open;
+mod pack;
+mod pack_writer;
 mod params;
 mod pointwise;
 mod prefix_attention;
@@ -83,6 +85,8 @@ pub use kernel::{RunsOn, Target, TensorCores};
 pub use library::{LIBRARY_DIR, nvrtc as nvrtc_version};
 pub use mark::Mark;
 pub use memory::Buffer;
+pub use pack::{KERNELS, Pack, Packs};
+pub use pack_writer::PackWriter;
 pub use queue::{Graph, Queue};
 pub use resources::Resources;
 
@@ -122,8 +126,15 @@ struct Found {
 fn find() -> Result<(i32, Vec<Found>)> {
     let driver = library::driver()?;
     let nvrtc = library::nvrtc();
-    if let (Err(error), true) = (nvrtc, Cache::from_environment().is_empty()) {
-        return Err(error);
+    if let Err(error) = nvrtc {
+        let cache = Cache::from_environment();
+        if cache.is_empty() {
+            return Err(match error {
+                // A pack that was passed over would have done instead.
+                Error::NoBackend { name, reason } => Error::NoBackend { name, reason: [vec![reason], cache.refused()].concat().join("; ") },
+                error => error,
+            });
+        }
     }
     let mut count = 0;
     // SAFETY: the driver was started; stores one number.
