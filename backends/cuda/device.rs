@@ -41,7 +41,14 @@ pub struct Target {
 
 /// Whether kernels can be had: compiled now, or ahead.
 fn kernels() -> Result<()> {
-    if Cache::from_environment().is_empty() { library::nvrtc().map(|_| ()) } else { Ok(()) }
+    let Err(error) = library::nvrtc() else { return Ok(()) };
+    let cache = Cache::from_environment();
+    match error {
+        _ if !cache.is_empty() => Ok(()),
+        // A pack that was passed over would have done instead.
+        Error::NoBackend { name, reason } => Err(Error::NoBackend { name, reason: [vec![reason], cache.refused()].concat().join("; ") }),
+        error => Err(error),
+    }
 }
 
 impl Cuda {

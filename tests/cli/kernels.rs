@@ -16,7 +16,7 @@ mod with_cuda {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    use trifuse::backends::cuda::{CACHE_DIR, LIBRARY_DIR, nvrtc_version};
+    use trifuse::backends::cuda::{CACHE_DIR, KERNELS, LIBRARY_DIR, Pack, nvrtc_version};
 
     use crate::support::{err, files, object, out, run, scratch, text, trifuse};
 
@@ -39,9 +39,9 @@ mod with_cuda {
     }
 
     /// As on an image that has a driver and no NVRTC.
-    fn without_compiler(arguments: &[&str], cache: &Path, empty: &Path) -> Command {
+    fn without_compiler(arguments: &[&str], pack: &Path, empty: &Path) -> Command {
         let mut command = trifuse(arguments);
-        command.env(LIBRARY_DIR, empty).env(CACHE_DIR, cache);
+        command.env(LIBRARY_DIR, empty).env(CACHE_DIR, empty).env(KERNELS, pack);
         for variable in ["VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"] {
             command.env_remove(variable);
         }
@@ -87,14 +87,17 @@ mod with_cuda {
             eprintln!("skipped: NVRTC is not here");
             return;
         }
-        let (folder, empty) = (scratch(), scratch());
-        let arguments = [&POINTWISE[..], &["--arch", "sm_80,sm_90a", "--output", text(folder.path())]].concat();
-        let output = with_compiler(&arguments).output().unwrap();
+        let (folder, cache, empty) = (scratch(), scratch(), scratch());
+        let path = folder.path().join("a.pack");
+        let arguments = [&POINTWISE[..], &["--arch", "sm_80,sm_90a", "--output", text(&path)]].concat();
+        let output = with_compiler(&arguments).env(CACHE_DIR, cache.path()).output().unwrap();
         assert!(output.status.success(), "{}", err(&output));
-        assert!(err(&output).contains(CACHE_DIR), "it says how to use them: {}", err(&output));
+        assert!(err(&output).contains(KERNELS), "it says how to use them: {}", err(&output));
         let value = object(&output, "kernels");
         let compiled = value["compiled"].as_array().unwrap();
-        assert_eq!(files(&folder.path().join("kernels")).len(), compiled.len(), "one file a unit");
+        assert_eq!(files(&cache.path().join("kernels")).len(), compiled.len(), "one file a unit");
+        assert_eq!((files(folder.path()), Pack::open(&path).unwrap().len()), (vec!["a.pack".into()], compiled.len()));
+        assert_eq!(value["pack"]["bytes"].as_u64(), Some(std::fs::metadata(&path).unwrap().len()));
         for unit in compiled {
             assert_eq!((&unit["cached"], unit["faults"].as_array().unwrap().len()), (&false.into(), 0), "{unit}");
             let kernel = &unit["kernels"][0];
@@ -102,7 +105,7 @@ mod with_cuda {
             assert_eq!((kernel["spill_bytes"].as_u64(), kernel["local_bytes"].as_u64()), (Some(0), Some(0)), "{unit}");
         }
 
-        let output = without_compiler(&[&POINTWISE[..], &["--arch=sm_90a"]].concat(), folder.path(), empty.path()).output().unwrap();
+        let output = without_compiler(&[&POINTWISE[..], &["--arch=sm_90a"]].concat(), &path, empty.path()).output().unwrap();
         // A machine whose loader finds an NVRTC by itself cannot be without one.
         if object(&output, "kernels")["compiler"].is_null() {
             assert!(output.status.success(), "{}", err(&output));
@@ -111,11 +114,16 @@ mod with_cuda {
             let lacking = without_compiler(&[&POINTWISE[..], &["--arch=sm_86"]].concat(), folder.path(), empty.path()).output().unwrap();
             assert_eq!(lacking.status.code(), Some(3));
             assert!(err(&lacking).contains("not compiled ahead for sm_86") && err(&lacking).contains("NVRTC"), "{}", err(&lacking));
+            // A damaged one is named, and serves nothing.
+            std::fs::write(folder.path().join("b.pack"), std::fs::read(&path).unwrap().split_off(1)).unwrap();
+            let damaged = without_compiler(&[&POINTWISE[..], &["--arch=sm_90a"]].concat(), &folder.path().join("b.pack"), empty.path()).output().unwrap();
+            assert_eq!(damaged.status.code(), Some(3));
+            assert!(err(&damaged).contains("b.pack"), "{}", err(&damaged));
         }
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_an_error() {
+    fn a_pack_that_cannot_be_written_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let below = file.path().join("below a file");
         let output = with_compiler(&[&POINTWISE[..], &["--arch", "sm_80", "--output", text(&below)]].concat()).output().unwrap();

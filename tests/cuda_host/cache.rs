@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use trifuse::backends::cuda::jit::{Arch, Unit, compilations};
-use trifuse::backends::cuda::{Cache, LIBRARY_DIR, catalogue, nvrtc_version};
+use trifuse::backends::cuda::{Cache, KERNELS, LIBRARY_DIR, PackWriter, Packs, catalogue, nvrtc_version};
 
 const ARCH: Arch = Arch(80);
 
@@ -108,6 +108,29 @@ pub fn trials() -> Vec<Trial> {
             let folder = tempfile::tempdir().unwrap();
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
             assert!(unit().build(ARCH, &Cache::at(folder.path())).is_ok());
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        }),
+        trial("a pack is served whatever made it, with a read-only folder behind it or none", || {
+            use std::os::unix::fs::PermissionsExt;
+            let folder = tempfile::tempdir().unwrap();
+            let mut made = unit().build(ARCH, &Cache::at(folder.path().join("kernels"))).unwrap();
+            made.log.push_str("of the pack");
+            let mut writer = PackWriter::new(Some((99, 9)));
+            writer.add(&unit(), ARCH, &made);
+            let path = folder.path().join("a.pack");
+            writer.write(&mut std::fs::File::create(&path).unwrap()).unwrap();
+            std::fs::remove_dir_all(folder.path().join("kernels")).unwrap();
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o555)).unwrap();
+            for kept in ["kernels", "a.pack/below a file"] {
+                let cache = Cache::at(folder.path().join(kept)).with_packs(Packs::at(folder.path()));
+                assert!(unit().build(ARCH, &cache).unwrap() == made);
+                for version in [None, Some((12, 4)), nvrtc_version().ok()] {
+                    assert!(cache.get(&unit().hash(ARCH), version).as_ref() == Some(&made), "{version:?}");
+                }
+                assert_eq!((cache.refused(), cache.get(&unit().hash(Arch(90)), None)), (Vec::new(), None));
+            }
+            let output = crate::probe("build").env("TRIFUSE_CACHE_DIR", "").env(KERNELS, folder.path()).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("{} bytes, 0 compiled", made.cubin.len()));
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         }),
         trial("kernels compiled ahead need no compiler", || {

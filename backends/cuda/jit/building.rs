@@ -19,7 +19,11 @@ impl Unit {
         if let Some(built) = kept(compiler.as_ref().ok().copied()) {
             return Ok(built);
         }
-        let version = compiler.map_err(|error| Error::unsupported(&self.name, format!("it is not compiled ahead for {arch}, and {error}")))?;
+        let version = compiler.map_err(|error| {
+            // A pack that was passed over may have it.
+            let reasons = [vec![error.to_string()], cache.refused()].concat().join("; ");
+            Error::unsupported(&self.name, format!("it is not compiled ahead for {arch}, and {reasons}"))
+        })?;
         Flight::board((cache.folder().map(PathBuf::from), hash.clone())).result(|| {
             // Where there is no lock to be had, two processes may compile the same; both are right.
             let _lock = cache.lock(&hash, version);

@@ -1,14 +1,16 @@
-//! Compiled kernels on disk, named by the hash of all that they depend on.
+//! Compiled kernels on disk, named by the hash of all that they depend on: in packs, which are only read, and in a folder.
 //!
 //! An entry is written under a temporary name and renamed, so that no process ever sees half of one; it carries a checksum, so that a damaged one is compiled anew. A folder that cannot be read or written costs time,
 //! never an answer.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use super::lock::Lock;
+use super::pack::Packs;
 
 /// The folder for compiled kernels; empty for none.
 pub const CACHE_DIR: &str = "TRIFUSE_CACHE_DIR";
@@ -25,26 +27,33 @@ pub struct Built {
     pub log: String,
 }
 
-/// A folder of compiled kernels, or none.
+/// A folder of compiled kernels, or none; and packs in front of it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     folder: Option<PathBuf>,
+    packs: Arc<Packs>,
 }
 
 impl Cache {
     /// In `folder`, which need not exist yet.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Some(folder.into()) }
+        Self { folder: Some(folder.into()), packs: Arc::default() }
     }
 
-    /// Where the environment says: [`CACHE_DIR`], else `trifuse/kernels` in the user's cache folder, else nowhere.
+    /// This folder, with `packs` in front of it.
+    pub fn with_packs(self, packs: Packs) -> Self {
+        Self { packs: Arc::new(packs), ..self }
+    }
+
+    /// Where the environment says: [`CACHE_DIR`], else `trifuse/kernels` in the user's cache folder, else nowhere. In front of it the packs of
+    /// [`KERNELS`](super::KERNELS).
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let folder = match std::env::var_os(CACHE_DIR) {
             Some(folder) => Some(folder).filter(|folder| !folder.is_empty()).map(PathBuf::from),
             None => set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache"))).map(|cache| cache.join("trifuse")),
         };
-        Self { folder: folder.map(|folder| folder.join("kernels")) }
+        Self { folder: folder.map(|folder| folder.join("kernels")), packs: Arc::new(Packs::from_environment()) }
     }
 
     /// The folder, if there is one.
@@ -54,7 +63,12 @@ impl Cache {
 
     /// Whether it holds any kernel.
     pub fn is_empty(&self) -> bool {
-        !self.names().any(|name| name.ends_with(".cubin"))
+        self.packs.is_empty() && !self.names().any(|name| name.ends_with(".cubin"))
+    }
+
+    /// Why packs, or kernels in them, were passed over; nothing where all is well.
+    pub fn refused(&self) -> Vec<String> {
+        self.packs.refused()
     }
 
     fn names(&self) -> impl Iterator<Item = String> {
@@ -62,8 +76,13 @@ impl Cache {
         entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
     }
 
-    /// The entry of `hash`, made by `compiler`; by any compiler where that is absent.
+    /// The entry of `hash`: a pack's, whatever made it; else one made by `compiler`, or by any compiler where that is absent.
     pub fn get(&self, hash: &str, compiler: Option<(i32, i32)>) -> Option<Built> {
+        self.packs.get(hash).or_else(|| self.kept(hash, compiler))
+    }
+
+    /// The folder's own entry.
+    fn kept(&self, hash: &str, compiler: Option<(i32, i32)>) -> Option<Built> {
         let folder = self.folder.as_ref()?;
         match compiler {
             Some(version) => read(&folder.join(name(hash, version))),
@@ -136,7 +155,7 @@ pub fn hash<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> String {
 }
 
 /// Bytes as people write them, two digits each.
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
@@ -197,7 +216,7 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_made_is_no_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for cache in [Cache::at(file.path().join("under a file")), Cache { folder: None }] {
+        for cache in [Cache::at(file.path().join("under a file")), Cache { folder: None, packs: Arc::default() }] {
             cache.put("aa", (13, 0), &built());
             assert_eq!(cache.get("aa", None), None);
             assert!(cache.lock("aa", (13, 0)).is_none());

@@ -4,12 +4,16 @@ pub(crate) mod building;
 pub(crate) mod cache;
 pub(crate) mod lock;
 pub(crate) mod module;
+pub(crate) mod pack;
+pub(crate) mod pack_writer;
 pub(crate) mod resources;
 pub(crate) mod sources;
 pub(crate) mod unit;
 
 pub use cache::{Built, CACHE_DIR, Cache};
 pub(crate) use module::{Function, Module};
+pub use pack::{KERNELS, Pack, Packs};
+pub use pack_writer::PackWriter;
 pub use resources::Resources;
 pub use sources::Source;
 pub(crate) use sources::source;

@@ -4,17 +4,17 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use trifuse::adapters::whole::make_folder;
+use trifuse::adapters::whole::{check_file, make_folder, write_file};
 use trifuse::backends::cuda::jit::{Arch, Unit, resources};
-use trifuse::backends::cuda::{CACHE_DIR, Cache, Entry, RunsOn, TensorCores, catalogue, nvrtc_version};
+use trifuse::backends::cuda::{Cache, Entry, KERNELS, PackWriter, Packs, RunsOn, TensorCores, catalogue, nvrtc_version};
 use trifuse::{Error, Result};
 
 use super::args::Args;
-use super::report::{ArchUnits, Compiled, Kernel, Kernels, VariantRow};
+use super::report::{ArchUnits, Compiled, Kernel, Kernels, PackFile, VariantRow};
 use crate::cli::Outcome;
 use crate::cli::output::Output;
 use crate::cli::progress::Progress;
@@ -26,9 +26,12 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     let archs = args.arch.iter().map(|text| text.parse()).collect::<Result<Vec<Arch>>>()?;
     let shown = if archs.is_empty() { Arch::CHECKED.to_vec() } else { archs.clone() };
     let variants = entries.iter().map(|entry| row(entry, &shown)).collect();
-    let cache = match &args.output {
-        // Where a process finds it that has this folder in `TRIFUSE_CACHE_DIR`.
-        Some(folder) => Cache::at(folder.join("kernels")),
+    if let Some(path) = &args.output {
+        check_file(path)?;
+    }
+    let cache = match args.output {
+        // All of a pack is of one compiler: nothing is taken from other packs.
+        Some(_) => Cache::from_environment().with_packs(Packs::default()),
         None => Cache::from_environment(),
     };
     let folder = cache.folder().map(Path::to_path_buf).filter(|_| !archs.is_empty());
@@ -36,15 +39,21 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     if work.is_empty() && !archs.is_empty() {
         return Err(Error::unsupported("compiling ahead", format!("no variant that was asked for runs on {}", args.arch.join(", "))));
     }
-    if let Some(folder) = &folder {
+    if let (Some(folder), None) = (&folder, &args.output) {
         make_folder(folder)?;
     }
-    let compiled = compile_all(&work, &cache, &Progress::new(output, "compiling", work.len() as u64))?;
-    let compiler = nvrtc_version().ok().map(|(major, minor)| format!("NVRTC {major}.{minor}"));
-    let report = Kernels { compiler, folder, seconds: start.elapsed().as_secs_f64(), variants, compiled };
+    let compiler = nvrtc_version().ok();
+    let writer = args.output.as_ref().map(|_| Mutex::new(PackWriter::new(compiler)));
+    let compiled = compile_all(&work, &cache, writer.as_ref(), &Progress::new(output, "compiling", work.len() as u64))?;
+    let pack = args.output.as_ref().zip(writer).map(|(path, writer)| write_pack(path, writer)).transpose()?;
+    let compiler = compiler.map(|(major, minor)| format!("NVRTC {major}.{minor}"));
+    let report = Kernels { compiler, folder, pack, seconds: start.elapsed().as_secs_f64(), variants, compiled };
     output.report(&report)?;
-    if let (Some(folder), false) = (&args.output, report.compiled.is_empty()) {
-        output.note(format_args!("use them on a machine without NVRTC, by this same build of trifuse: {CACHE_DIR}={}", folder.display()));
+    for reason in cache.refused() {
+        output.note(format_args!("passed over: {reason}"));
+    }
+    if let Some(pack) = &report.pack {
+        output.note(format_args!("use it on a machine without NVRTC, by this same build of trifuse: {KERNELS}={}", pack.path.display()));
     }
     Ok(if report.compiled.iter().all(|unit| unit.faults.is_empty()) { Outcome::Right } else { Outcome::Wrong })
 }
@@ -104,8 +113,15 @@ fn work(entries: &[Entry], archs: &[Arch]) -> Vec<Work> {
     all.filter(|work| met.insert(work.unit.hash(work.arch))).collect()
 }
 
-/// Compiles on every core; the first error in the order of the work is told, after all have ended.
-fn compile_all(work: &[Work], cache: &Cache, progress: &Progress) -> Result<Vec<Compiled>> {
+fn write_pack(path: &Path, writer: Mutex<PackWriter>) -> Result<PackFile> {
+    let writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
+    write_file(path, |to| writer.write(to))?;
+    let bytes = std::fs::metadata(path).map_err(Error::io(path, "read"))?.len();
+    Ok(PackFile { path: path.into(), bytes })
+}
+
+/// Compiles on every core, and takes all into `pack`; the first error in the order of the work is told, after all have ended.
+fn compile_all(work: &[Work], cache: &Cache, pack: Option<&Mutex<PackWriter>>, progress: &Progress) -> Result<Vec<Compiled>> {
     let disassembler = if work.iter().any(|work| matches!(work.tensor_cores, TensorCores::By(_))) { disassembler() } else { None };
     let results: Vec<Mutex<Option<Result<Compiled>>>> = work.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
@@ -115,7 +131,7 @@ fn compile_all(work: &[Work], cache: &Cache, progress: &Progress) -> Result<Vec<
             scope.spawn(|| {
                 while let (number, Some(work)) = take(&next, work) {
                     progress.now(format!("{} for {}", work.unit.name, work.arch));
-                    let done = compile(work, cache, disassembler.as_deref());
+                    let done = compile(work, cache, pack, disassembler.as_deref());
                     if let Ok(mut place) = results[number].lock() {
                         *place = Some(done);
                     }
@@ -133,7 +149,7 @@ fn take<'a>(next: &AtomicUsize, work: &'a [Work]) -> (usize, Option<&'a Work>) {
     (number, work.get(number))
 }
 
-fn compile(Work { unit, arch, tensor_cores }: &Work, cache: &Cache, disassembler: Option<&Path>) -> Result<Compiled> {
+fn compile(Work { unit, arch, tensor_cores }: &Work, cache: &Cache, pack: Option<&Mutex<PackWriter>>, disassembler: Option<&Path>) -> Result<Compiled> {
     let (hash, compiler) = (unit.hash(*arch), nvrtc_version().ok());
     let kept = cache.get(&hash, compiler);
     let cached = kept.is_some();
@@ -141,8 +157,10 @@ fn compile(Work { unit, arch, tensor_cores }: &Work, cache: &Cache, disassembler
         Some(built) => built,
         None => unit.build(*arch, cache)?,
     };
-    // Elsewhere a cache that cannot be written costs only time; here it is what was asked for.
-    if let (Some(folder), true) = (cache.folder(), !cached && cache.get(&hash, compiler).is_none()) {
+    // Elsewhere a cache that cannot be written costs only time; here, where no pack is made, it is what was asked for.
+    if let Some(pack) = pack {
+        pack.lock().unwrap_or_else(PoisonError::into_inner).add(unit, *arch, &built);
+    } else if let (Some(folder), true) = (cache.folder(), !cached && cache.get(&hash, compiler).is_none()) {
         return Err(Error::Io { path: folder.into(), action: "write", source: std::io::Error::other("the kernel is not there after it was written") });
     }
     let mut faults = Vec::new();

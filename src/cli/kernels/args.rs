@@ -9,8 +9,8 @@ pub struct Args {
     /// Compile for these architectures into the cache, and show what each kernel uses
     #[arg(long, value_name = "sm_80,sm_90a", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Compile into this folder instead; a machine without NVRTC uses it as TRIFUSE_CACHE_DIR
-    #[arg(long, short, value_name = "DIR", requires = "arch")]
+    /// Write them into this one file, a pack; a machine without NVRTC has it in TRIFUSE_KERNELS
+    #[arg(long, short, value_name = "PACK", requires = "arch")]
     pub output: Option<PathBuf>,
     /// Only this operation
     #[arg(long, value_name = "NAME")]

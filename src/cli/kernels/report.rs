@@ -13,10 +13,19 @@ pub struct Kernels {
     pub compiler: Option<String>,
     /// Where compiled kernels went; nothing where none were asked for, or where the environment names no folder.
     pub folder: Option<PathBuf>,
+    /// The file that all went into, where one was asked for.
+    pub pack: Option<PackFile>,
     pub seconds: f64,
     pub variants: Vec<VariantRow>,
     /// What was compiled or found compiled; empty where no architecture was named.
     pub compiled: Vec<Compiled>,
+}
+
+/// A file of compiled kernels.
+#[derive(Debug, Serialize)]
+pub struct PackFile {
+    pub path: PathBuf,
+    pub bytes: u64,
 }
 
 /// A variant of an operation, and what there is of it to compile.
@@ -87,7 +96,11 @@ impl Report for Kernels {
             }
         }
         let cached = self.compiled.iter().filter(|unit| unit.cached).count();
-        let place = self.folder.as_ref().map_or_else(|| "in no folder: the environment names none".into(), |folder| format!("in {}", folder.display()));
+        let place = match (&self.pack, &self.folder) {
+            (Some(PackFile { path, bytes }), _) => format!("in {}, {:.1} MB", path.display(), *bytes as f64 / 1e6),
+            (None, Some(folder)) => format!("in {}", folder.display()),
+            (None, None) => "in no folder: the environment names none".into(),
+        };
         let count = self.compiled.len();
         page.line(format!("{count} units, {} of them compiled now, {cached} found, {place} ({:.1} s)", count - cached, self.seconds))
     }
