@@ -6,7 +6,9 @@
 //! - `TRIFUSE_REPEATS=100`: besides, every case that often on every variant, each run the same bits as the first;
 //! - `TRIFUSE_MOST_FLOPS=1e8`: no case with more work than that, for tools that slow a kernel down a hundredfold;
 //! - `TRIFUSE_MATCH="linear/ (sm90"`: trials whose names hold every one of these words, or all of those behind a `|`;
-//! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be.
+//! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be;
+//! - `TRIFUSE_SAMPLE=4`: of the drawn cases every fourth on a software driver, from number `TRIFUSE_TURN` on; files, and backends that
+//!   are fast, have all of theirs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -127,7 +129,16 @@ impl Visit for Collect<'_> {
         std::mem::forget(device.clone());
         let mut trials = Vec::new();
         let mut captured = BTreeSet::new();
-        for subject in self.0 {
+        // A driver that computes on the processor takes most of the time of all checks.
+        let slow = B::NAME == "wgpu" && device.caps().kind == trifuse::device::Kind::Cpu;
+        let (sample, turn) = (setting("TRIFUSE_SAMPLE").unwrap_or(1).max(1), setting("TRIFUSE_TURN").unwrap_or(0usize));
+        let taken = |number: usize, subject: &Subject| !slow || subject.name().starts_with("vectors/") || (number + turn).is_multiple_of(sample);
+        let left = self.0.iter().enumerate().filter(|(number, subject)| !taken(*number, subject)).count();
+        if left > 0 {
+            let name = format!("{left} of {} cases (skipped: of the drawn ones this revision has every {sample}th here; ./check full has all)", self.0.len());
+            trials.push(Trial::test(name, || Ok(())).with_kind(B::NAME).with_ignored_flag(true));
+        }
+        for (_, subject) in self.0.iter().enumerate().filter(|(number, subject)| taken(*number, subject)) {
             for &variant in variants(&*device, subject.kind()) {
                 trials.push(trial(&device, subject, variant, Mode::Direct));
                 trials.push(trial(&device, subject, variant, Mode::Aligned));

@@ -25,6 +25,12 @@ mod driver;
 #[path = "cuda_host/emulated.rs"]
 mod emulated;
 #[cfg(feature = "cuda")]
+#[path = "cuda_host/ledger.rs"]
+mod ledger;
+#[cfg(feature = "cuda")]
+#[path = "cuda_host/ptx.rs"]
+mod ptx;
+#[cfg(feature = "cuda")]
 #[path = "cuda_host/waits.rs"]
 mod waits;
 
@@ -50,6 +56,7 @@ fn main() {
         match probe.as_str() {
             "list" => driver::probe(),
             "build" => cache::probe(),
+            "ledger" => ledger::probe(),
             // The suites of every backend, in a process that sees the emulated one.
             "contract" => contract::main(),
             "conformance" => conformance::main(),
@@ -66,6 +73,7 @@ fn main() {
     let mut trials = driver::trials();
     trials.extend(cache::trials());
     trials.extend(compile::trials());
+    trials.extend(ptx::trials());
     trials.extend(emulated::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
