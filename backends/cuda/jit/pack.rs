@@ -113,6 +113,11 @@ impl Pack {
         self.index.units.len()
     }
 
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.index.units.is_empty()
+    }
+
     /// The machine code of the unit of that hash, if it is there.
     pub fn get(&self, hash: &str) -> Result<Option<Built>> {
         let Some(&number) = self.index.units.get(hash) else { return Ok(None) };
@@ -204,7 +209,7 @@ impl Packs {
 
     /// Whether no unit is there.
     pub fn is_empty(&self) -> bool {
-        self.packs.iter().all(|pack| pack.len() == 0)
+        self.packs.iter().all(Pack::is_empty)
     }
 
     /// Why packs, or kernels in them, were passed over.
