@@ -7,6 +7,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/cuda.rs"]
+mod cuda;
 #[path = "tidy/imports.rs"]
 mod imports;
 #[path = "tidy/licences.rs"]
@@ -73,6 +75,30 @@ fn imports_make_no_circle() {
     assert_eq!(circles("", "#[cfg(test)] mod tests { use super::super::c::g; }", "use super::b::F;"), 0, "tests may");
     assert_eq!(circles("", "mod inner { fn f() { super::super::c::g() } }", "use super::b::F;"), 1, "from an inner module");
     assert_eq!(circles("", "fn f() { x.super_::<u8>(); y.c::<u8>() }", "use super::b::F;"), 0, "a method of that name");
+}
+
+#[test]
+fn the_cuda_wing_stands_on_its_layers() {
+    let faults = cuda::imports(&files());
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    let said = |path: &str, text: &str| {
+        let variant = "const VARIANT: Variant<Linear> = 0;";
+        let others = [("backends/cuda/jit/unit.rs", ""), ("backends/cuda/linear/skinny.rs", variant), ("backends/cuda/linear/problem.rs", "")];
+        cuda::imports(&made([(path, text), others[0], others[1], others[2]])).len()
+    };
+    assert_eq!(said("backends/cuda/gemm/problem.rs", "use crate::backends::cuda::jit::unit::Unit;"), 0);
+    assert_eq!(said("backends/cuda/gemm/problem.rs", "use crate::backends::cuda::linear::problem::product;"), 1, "an operation above");
+    assert_eq!(said("backends/cuda/newcomer.rs", ""), 1, "no layer");
+    let variant = |import: &str| said("backends/cuda/linear/tile.rs", &format!("use super::{import};\nconst VARIANT: Variant<Linear> = 0;"));
+    assert_eq!([variant("skinny::splits"), variant("problem::product")], [1, 0], "a variant that imports one");
+}
+
+#[test]
+fn can_is_not_should() {
+    hold(cuda::supports);
+    let said_of = |text: &str| said(cuda::supports, "backends/cuda/linear/tile.rs", text);
+    assert_eq!(said_of("fn supports(op: &Op, target: &Target) -> R {\n    (target.units > 4).then_some(())\n}\nfn suits() { target.units }\n"), 1);
+    assert_eq!(said_of("fn supports(op: &Op, target: &Target) -> R {\n    Ok(())\n}\nfn suits() {\n    target.units\n}\n"), 0);
 }
 
 #[test]

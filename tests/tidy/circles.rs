@@ -39,19 +39,19 @@ fn floor(file: &File) -> Option<usize> {
 /// Arrows of the bench that run from a floor to a higher one.
 pub fn bench(files: &[File]) -> Vec<String> {
     let graph = Graph::read(files);
-    let arrows = graph.arrows.iter().flat_map(|(from, arrows)| arrows.iter().map(move |(to, line)| (&files[*from], &files[*to], *line)));
-    let up = arrows.filter(|(from, to, _)| matches!((floor(from), floor(to)), (Some(low), Some(high)) if low < high));
+    let up = graph.arrows().filter(|(from, to, _)| matches!((floor(from), floor(to)), (Some(low), Some(high)) if low < high));
     up.map(|(from, to, line)| from.fault(line, format_args!("a lower floor of the bench may not import {}", to.path))).collect()
 }
 
 /// The files by their number, and the line of the first arrow from one to another.
-struct Graph<'a> {
+pub struct Graph<'a> {
     files: &'a [File],
     arrows: BTreeMap<usize, BTreeMap<usize, usize>>,
 }
 
 impl<'a> Graph<'a> {
-    fn read(files: &'a [File]) -> Self {
+    /// Reads what each of `files` names.
+    pub fn read(files: &'a [File]) -> Self {
         let paths = Paths::read(files);
         let mut arrows: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
         for mention in paths.mentions.iter().filter(|mention| !(mention.published && paths.is_from_below(mention))) {
@@ -61,6 +61,11 @@ impl<'a> Graph<'a> {
             }
         }
         Self { files, arrows }
+    }
+
+    /// From one file to another, with the line.
+    pub fn arrows(&self) -> impl Iterator<Item = (&'a File, &'a File, usize)> + '_ {
+        self.arrows.iter().flat_map(|(from, arrows)| arrows.iter().map(|(to, line)| (&self.files[*from], &self.files[*to], *line)))
     }
 
     fn next(&self, file: usize) -> impl Iterator<Item = usize> + '_ {

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::cache::{Built, Cache};
+use super::built::Built;
+use super::cache::Cache;
 use super::unit::{Arch, Unit};
 use crate::backends::cuda::runtime::library;
 use crate::error::{Error, Result};

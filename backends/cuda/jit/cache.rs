@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::built::Built;
 use super::lock::Lock;
 use super::pack::Packs;
 
@@ -17,15 +18,6 @@ pub const CACHE_DIR: &str = "TRIFUSE_CACHE_DIR";
 
 /// The first line of an entry: what it is, and the version of its layout.
 const MAGIC: &[u8] = b"trifuse kernel 1\n";
-
-/// Machine code and the compiler's log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Built {
-    /// The CUBIN.
-    pub cubin: Vec<u8>,
-    /// What the compiler and the assembler said.
-    pub log: String,
-}
 
 /// A folder of compiled kernels, or none; and packs in front of it.
 #[derive(Clone, Debug)]
@@ -144,22 +136,6 @@ fn read(path: &Path) -> Option<Built> {
     Some(Built { cubin: cubin.to_vec(), log: std::str::from_utf8(log).ok()?.to_owned() })
 }
 
-/// The hash of a list of texts. Each is counted in with its length, so that no two lists run together.
-pub fn hash<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut hash = Sha256::new();
-    for text in texts {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-    }
-    hex(&hash.finalize())
-}
-
-/// Bytes as people write them, two digits each.
-pub fn hex(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -221,12 +197,5 @@ mod tests {
             assert_eq!(cache.get("aa", None), None);
             assert!(cache.lock("aa", (13, 0)).is_none());
         }
-    }
-
-    #[test]
-    fn lists_of_texts_do_not_run_together() {
-        let [one, two] = [["ab", "c"], ["a", "bc"]].map(|texts| hash(texts.map(str::as_bytes)));
-        assert_ne!(one, two);
-        assert_eq!((one.len(), hex(&[0, 0x1f, 0xa0])), (64, "001fa0".to_owned()));
     }
 }

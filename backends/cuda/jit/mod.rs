@@ -1,6 +1,7 @@
 //! From CUDA C++ to kernels on the device: what is compiled together, NVRTC, the cache on disk, loading.
 
 pub(crate) mod building;
+pub(crate) mod built;
 pub(crate) mod cache;
 pub(crate) mod lock;
 pub(crate) mod module;
@@ -10,7 +11,8 @@ pub(crate) mod resources;
 pub(crate) mod sources;
 pub(crate) mod unit;
 
-pub use cache::{Built, CACHE_DIR, Cache};
+pub use built::Built;
+pub use cache::{CACHE_DIR, Cache};
 pub(crate) use module::{Function, Module};
 pub use pack::{KERNELS, Pack, Packs};
 pub use pack_writer::PackWriter;

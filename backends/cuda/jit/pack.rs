@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::cache::{Built, hex};
+use super::built::{Built, hex};
 use crate::error::{Error, Result};
 
 /// A pack, or a folder of packs (`*.pack`), that is looked into before the cache.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use lzma_rust2::{LzmaOptions, LzmaWriter};
 use sha2::{Digest, Sha256};
 
-use super::cache::{Built, hex};
+use super::built::{Built, hex};
 use super::pack::{Block, Content, Index, MAGIC, MOST_BYTES};
 use super::unit::{Arch, Unit};
 use crate::dtype::DType;

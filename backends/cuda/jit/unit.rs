@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-use super::cache::{Built, hash};
+use super::built::{Built, hash};
 use super::resources::Resources;
 use super::sources::{Follow, Source, included};
 use crate::error::{Error, Result};
