@@ -5,7 +5,6 @@
 // so that K and V are read once for all. Eight threads share a row; they keep its maximum and sum each for itself.
 
 #include "tile/attention_mask.cuh"
-#include "attention/block_lists.cuh"
 #include "attention/sequence.cuh"
 #include "attention/simt_tile.cuh"
 

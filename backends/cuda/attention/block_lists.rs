@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
@@ -26,16 +27,24 @@ params! {
 
 /// The kernel that lists.
 pub(crate) const ENTRY: &str = "attention_lists";
-/// Warps of a block, each with a row of the map, in `kernels/attention/block_lists.cuh`.
+/// Warps of a block, each with a row of the map, in `kernels/attention/block_lists.cu`.
 const ROWS: u64 = 8;
 /// Its shared memory: two counts a warp.
 const SCRATCH: u32 = ROWS as u32 * 2 * 4;
 
-pub(crate) fn headers() -> [(&'static str, String); 2] {
-    [
-        ("attention/block_lists.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/block_lists.cuh")).into()),
-        ("attention/list_params.cuh", ListParams::cuda()),
-    ]
+/// The kernel that lists, whatever the type of elements.
+pub(crate) fn unit() -> Unit {
+    Unit {
+        headers: vec![("attention/list_params.cuh", ListParams::cuda())],
+        entries: &[ENTRY],
+        shared_bytes: SCRATCH,
+        ..Unit::new("attention/block_lists", source!("attention/block_lists.cu"))
+    }
+}
+
+/// The kernel that lists, where an operation has a map.
+pub(crate) fn unit_of(op: &Attention) -> Option<Unit> {
+    matches!(op.form, Form::BlockMap(_)).then(unit)
 }
 
 /// The operation that the other kernels run: with lists in place of a map.
@@ -63,7 +72,7 @@ type Run = unsafe fn(&mut Queue, &Plan<Attention>, &Attention, &Slice<Cuda>, &At
 /// Launches what makes the lists, where there is a map, and then `run`.
 ///
 /// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan's module has the kernel.
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan has what [`unit_of`] gives.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, all: &Slice<Cuda>, args: &AttentionArgs<Cuda>, run: Run) -> Result<()> {
     let (Form::BlockMap(shape), AttentionIndex::BlockMap(map)) = (plan.op.form, &args.index) else {
         // SAFETY: the caller's promise.

@@ -1,5 +1,6 @@
 //! Block-sparse `attention` by blocks of 64 in tiles of 128 rows: the plan of the columns of each tile, made on the device.
 
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
@@ -32,11 +33,13 @@ const LONGEST: u64 = 1 << 26;
 /// Words for each column in `kernels/attention/block_pairs.cuh`: the column, its kind for either row, and a count on the way.
 const WORDS: u64 = 4;
 
-pub(crate) fn headers() -> [(&'static str, String); 2] {
-    [
-        ("attention/block_pairs.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/block_pairs.cuh")).into()),
-        ("attention/pair_params.cuh", PairParams::cuda()),
-    ]
+/// The kernel that plans, whatever the type of elements.
+pub(crate) fn unit() -> Unit {
+    Unit {
+        headers: vec![("attention/pair_params.cuh", PairParams::cuda())],
+        entries: &[ENTRY],
+        ..Unit::new("attention/block_pairs", source!("attention/block_pairs.cu"))
+    }
 }
 
 /// A plan's sizes.
@@ -79,7 +82,7 @@ impl Pairs {
     /// Plans into `workspace`, from the mask as it is on the device then.
     ///
     /// # Safety
-    /// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan's module has the kernel, and nothing else uses `workspace`.
+    /// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan has the kernel, and nothing else uses `workspace`.
     pub(crate) unsafe fn launch(self, queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, index: u64) -> Result<()> {
         let BlockShape { q_blocks, patterns, capacity, .. } = self.shape;
         let params = PairParams { index, plan: address(workspace), q_blocks, patterns, capacity, tiles: self.tiles as u32, region: self.region() as u32 };

@@ -57,23 +57,10 @@ params! {
     }
 }
 
-/// What the kernels of this operation share.
+/// The header that the host writes for every kernel of this operation.
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
-    let mut headers: Vec<_> = SHARED.iter().map(|&(name, text)| (name, text.to_owned())).collect();
-    headers.push(("attention/params.cuh", AttentionParams::cuda()));
-    headers
+    vec![("attention/params.cuh", AttentionParams::cuda())]
 }
-
-const SHARED: [(&str, &str); 8] = [
-    ("attention/sequence.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sequence.cuh"))),
-    ("attention/partial.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/partial.cuh"))),
-    ("attention/columns.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/columns.cuh"))),
-    ("attention/sm80/unaligned.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/unaligned.cuh"))),
-    ("attention/walk.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/walk.cuh"))),
-    ("attention/sm80/copies.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/copies.cuh"))),
-    ("attention/sm80/products.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/products.cuh"))),
-    ("attention/sm80/tile.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/tile.cuh"))),
-];
 
 /// What every kernel takes; `pack` heads are rows of one tile.
 pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) -> AttentionParams {

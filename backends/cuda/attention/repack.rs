@@ -1,5 +1,6 @@
 //! Operands of `attention` whose rows do not start where a kernel can read them, copied into the workspace to where they do.
 
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
@@ -36,15 +37,17 @@ params! {
     }
 }
 
-/// The kernel that copies: its name, and what it includes.
+/// The kernel that copies.
 pub(crate) const ENTRY: &str = "attention_repack";
 
-pub(crate) fn headers() -> [(&'static str, String); 3] {
-    [
-        ("attention/repack.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/repack.cuh")).into()),
-        ("attention/rows_params.cuh", RowsParams::cuda()),
-        ("attention/repack_params.cuh", RepackParams::cuda()),
-    ]
+/// The kernel that copies, which moves the bits of f16 and bf16 alike.
+pub(crate) fn unit() -> Unit {
+    Unit {
+        headers: vec![("attention/rows_params.cuh", RowsParams::cuda()), ("attention/repack_params.cuh", RepackParams::cuda())],
+        defines: vec![("ELEMENT", "f16".into())],
+        entries: &[ENTRY],
+        ..Unit::new("attention/repack", source!("attention/repack.cu"))
+    }
 }
 
 /// Threads of a block, and elements that each writes at a time, in `kernels/tile/repack.cuh`.
@@ -144,6 +147,11 @@ impl Repack {
         self.parts().into_iter().fold(0, u64::saturating_add)
     }
 
+    /// The kernel that copies, where there is anything to copy.
+    pub(crate) fn unit(&self) -> Option<Unit> {
+        self.copied.contains(&true).then(unit)
+    }
+
     /// The operation on the copies: padded rows end to end, in the order in which they were.
     pub(crate) fn reads(&self, op: &Attention) -> Attention {
         let strides = |i: usize| match self.copied[i] {
@@ -154,7 +162,7 @@ impl Repack {
         Attention { q: strides(0), k: strides(1), v: strides(2), ..op.clone() }
     }
 
-    /// Puts the copying into the queue, if there is any, and says where q, k and v then start. The plan's module has [`ENTRY`].
+    /// Puts the copying into the queue, if there is any, and says where q, k and v then start. The plan has what [`unit`](Self::unit) gives.
     ///
     /// # Safety
     /// As [`Plan::launch`]; `workspace` starts on a multiple of 16 bytes.

@@ -2,7 +2,7 @@
 
 use super::block_lists as lists;
 use super::params::{headers, parameters};
-use super::simt_tile::{self, HELD, ROWS, THREADS, held, numbers};
+use super::simt_tile::{HELD, ROWS, THREADS, held, numbers};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, TensorCores, Variant, blocks};
@@ -19,8 +19,8 @@ pub(crate) const SIMT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every stride; the tensor cores round f32 to 11 bits"),
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype, held(op.head_dim)),
-    units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim))).collect(),
+    unit: |op, _| unit(op.dtype, held(op.head_dim), Vec::from_iter(lists::unit_of(op))),
+    units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim, vec![lists::unit()]))).collect(),
     workspace: |op, _| lists::workspace(op, |_| 0),
     launch,
 };
@@ -29,18 +29,14 @@ fn shared_bytes(held: u64) -> u32 {
     (numbers(held) * 4) as u32
 }
 
-fn unit(dtype: DType, held: u64) -> Unit {
-    let mut headers = headers();
-    headers.extend(lists::headers());
-    headers.push(simt_tile::header());
+fn unit(dtype: DType, held: u64, also: Vec<Unit>) -> Unit {
     Unit {
-        name: format!("attention/simt {dtype} head_dim {held}"),
-        source: source!("attention/simt.cu"),
-        headers,
+        headers: headers(),
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
-        entries: &["attention_simt", lists::ENTRY],
+        entries: &["attention_simt"],
         shared_bytes: shared_bytes(held),
-        also: Vec::new(),
+        also,
+        ..Unit::new(format!("attention/simt {dtype} head_dim {held}"), source!("attention/simt.cu"))
     }
 }
 

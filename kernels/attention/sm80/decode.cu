@@ -172,14 +172,18 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_split(const Split
     }
 }
 
+#ifdef COMPILE_attention_split
 // Every row of Q, K and V starts on a multiple of 16 bytes.
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, 1) attention_split(const SplitParams p) {
     extern __shared__ __align__(16) char shared[];
     attend_split<true>(p, shared);
 }
+#endif
 
+#ifdef COMPILE_attention_split_narrow
 // Rows start anywhere.
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, 1) attention_split_narrow(const SplitParams p) {
     extern __shared__ __align__(16) char shared[];
     attend_split<false>(p, shared);
 }
+#endif

@@ -6,9 +6,8 @@
 // What a row adds up, and in which order, depends on its own sequence alone.
 #pragma once
 
-#include "attention/columns.cuh"
-#include "attention/varlen_short_params.cuh"
 #include "attention/sm80/tile.cuh"
+#include "attention/varlen_short_params.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/grid.cuh"
 

@@ -9,8 +9,8 @@
 // joins the parts in the order of the keys, and writes the output: warps wait for nobody here either.
 #pragma once
 
-#include "attention/block_sparse_params.cuh"
 #include "attention/sm90/output.cuh"
+#include "attention/block_sparse_params.cuh"
 
 constexpr u32 RUN = BLOCK_THREADS / 32;    // warps of a block; and what a lane adds up of the threads of a block
 constexpr u32 KINDS = RUN - 1;             // of lengths, told apart no closer than that: a warp for each, and one for the slots

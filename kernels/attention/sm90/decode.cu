@@ -1,6 +1,5 @@
 // O = softmax(scale·Q·Kᵀ + mask)·V for few queries over a long cache, on Hopper.
 
-#include "attention/sm80/unaligned.cuh"
 #include "attention/sm90/decode.cuh"
 
 // The warps that multiply go over a stretch. `ended` takes what a warp has of an item, after its last step there.

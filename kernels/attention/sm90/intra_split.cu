@@ -4,8 +4,6 @@
 // waits for the others at the end alone, where they add up what each has left in shared memory. There is no group that copies: the first warp of
 // each asks for its keys.
 
-#include "attention/block_lists.cuh"
-#include "attention/sm80/unaligned.cuh"
 #include "attention/sm90/mask.cuh"
 #include "attention/sm90/intra_split_join.cuh"
 #include "attention/sm90/intra_split_keys.cuh"
@@ -143,13 +141,17 @@ template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const 
     join_groups(all, block, rows, o, rings, group);
 }
 
+#ifdef COMPILE_attention_sm90_steps
 extern "C" __global__ void __launch_bounds__(GROUPS * GROUP_THREADS, 1) attention_sm90_steps(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_in_steps<EveryKey>(p, tiles);
 }
+#endif
 
+#ifdef COMPILE_attention_sm90_steps_blocks
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(GROUPS * GROUP_THREADS, 1) attention_sm90_steps_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_in_steps<ListedKeys>(p, tiles);
 }
+#endif

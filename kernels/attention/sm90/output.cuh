@@ -1,10 +1,10 @@
-// What the consumers of `sm90.cu` do with a tile that is done: O and the LSE to device memory, or joined in a cluster.
+// What the consumers of `attention/sm90/pipeline.cuh` do with a tile that is done: O and the LSE to device memory, or joined in a cluster.
 #pragma once
 
 #include "attention/columns.cuh"
 #include "attention/partial.cuh"
-#include "attention/repack.cuh"
 #include "attention/sm90/tile.cuh"
+#include "tile/repack.cuh"
 
 // 32 columns of row `r` of O from tile `first`: eight of them for each of the four lanes that hold the row.
 __device__ __forceinline__ uint4 gather_columns(const Output &o, int first, int r, f32 share) {

@@ -1,4 +1,4 @@
-// The warp of `sm90.cu` that copies: Q of each tile, and the keys of its steps into the ring.
+// The warp of `attention/sm90/pipeline.cuh` that copies: Q of each tile, and the keys of its steps into the ring.
 #pragma once
 
 #include "attention/sm90/schedule.cuh"

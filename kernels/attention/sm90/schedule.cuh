@@ -1,4 +1,4 @@
-// Which tiles a block of `sm90.cu` takes, and where their output goes. `Parts` (attention/sm90/block_sparse.cuh) is one more.
+// Which tiles a block of `attention/sm90/pipeline.cuh` takes, and where their output goes. `Parts` (attention/sm90/block_sparse.cuh) is one more.
 #pragma once
 
 #include "attention/sm90/output.cuh"

@@ -4,7 +4,6 @@
 // under way at once. Here each group has 128: its weights lie where its scores lay, and its products and its softmax follow one another. What
 // keeps the tensor cores busy meanwhile are the other three. There is no group that copies: the first warp asks for keys.
 
-#include "attention/sm80/unaligned.cuh"
 #include "attention/sm90/mask.cuh"
 #include "attention/sm90/schedule.cuh"
 

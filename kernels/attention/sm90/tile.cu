@@ -1,409 +1,17 @@
 // O = softmax(scale·Q·Kᵀ + mask)·V on Hopper's tensor cores, dense and block-sparse, after FlashAttention-3 (Shah et al., 2024,
 // arXiv 2407.08608).
-//
-// A producer warp copies K and V by TMA into a ring of STAGES. Each consumer warp group holds 64 rows of the scores, of P and of
-// O in registers: the scores of the next step are multiplied while P·V of this one runs, and the softmax of one group runs under
-// the products of the other (named barriers 1 and 2). Keys are walked from the last to the first, so that masks come early.
-//
-// Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
-// under the products of its neighbours. Where tiles are few each block has one (`Plain`, `Halves`), in a quarter of the code. Where there are
-// fewer than multiprocessors the blocks of a cluster share the keys of one (`join_output`).
 
-#include "attention/block_lists.cuh"
-#ifndef ROTATE_ROWS
-#include "attention/sm80/unaligned.cuh"
-#endif
-#include "attention/sm90/mask.cuh"
-#include "attention/sm90/schedule.cuh"
-#include "attention/sm90/producer.cuh"
-#ifdef PLAN_PARTS
-#include "attention/sm90/block_sparse.cuh"
-#endif
-#ifdef ROTATE_ROWS
-#include "attention/sm90/unaligned.cuh"
-#elif defined(RAGGED_ROWS)
-#include "attention/sm90/varlen.cuh"
-#else
 #include "attention/sm90/stream_k.cuh"
-#endif
+#include "attention/sm90/pipeline.cuh"
 
-// This warp is done with keys, which `empty` guards in every block that they were brought to.
-template <class Order> __device__ __forceinline__ void leave_keys(u64 *empty) {
-    if constexpr (Order::SHARED_KEYS) {
-        if (threadIdx.x % 32 < 2) {
-            mbarrier_arrive_remote_relaxed(empty, threadIdx.x % 32);
-        }
-    } else {
-        leave(empty);
-    }
-}
-
-// Keys of the step in a stage, for warp group `group`.
-template <Lists LISTED> __device__ __forceinline__ auto keys_of(const Shared &shared, u32 stage, i32 step, u32 group) {
-    if constexpr (LISTED == BLOCKS_OF_64) {
-        const PairKeys &keys = shared.pairs[stage];
-        return GroupKeys{{keys.first[0], keys.first[1]}, {keys.kind[group][0], keys.kind[group][1]}};
-    } else {
-        return LISTED ? shared.keys[stage] : Keys{step * BLOCK_KEYS, -1};
-    }
-}
-
-template <Lists LISTED, class K>
-__device__ __forceinline__ void hide(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, const K &keys) {
-    if constexpr (LISTED == BLOCKS_OF_64) {
-        hide_pair(p, s, rows, mask, keys);
-    } else {
-        hide_scores<LISTED>(p, s, rows, mask, keys);
-    }
-}
-
-// Goes past a step whose keys this group does not see.
-template <Lists LISTED> __device__ __forceinline__ void pass_keys(Shared &shared, u32 count) {
-    u32 at = count % STAGES, round = count / STAGES % 2;
-    await(shared.k_there(at), round);
-    if (HALVED_KEYS<LISTED>) {
-        await(&shared.k_rest[at], round);
-    }
-    leave(&shared.k_ring.empty[at]);
-    await(shared.v_there(at), round);
-    leave(&shared.v_ring.empty[at]);
-}
-
-// The tiles of a warp group: 64 rows of each; `group` counts from 0.
-template <Lists LISTED, class Order> __device__ __forceinline__ void consume(const Order &order, const Stage &stage, u32 group) {
-    const AttentionParams &p = order.p.common;
-    Shared &shared = *stage.shared;
-    f32 factor = p.scale * 1.4426950409f;
-    // Where the group's rows begin in a tile.
-    u32 own_rows = group * 64;
-    u64 q_tiles = wgmma_descriptor(shared_address(stage.q) + own_rows * ROW_BYTES, 16, PATTERN, SWIZZLE_128);
-    u64 k_tiles = wgmma_descriptor(shared_address(stage.k), 16, PATTERN, SWIZZLE_128);
-    u64 v_tiles = wgmma_descriptor(shared_address(stage.v), BLOCK_KEYS * ROW_BYTES, PATTERN, SWIZZLE_128);
-    u32 count = 0;
-
-#pragma unroll 1
-    for (u32 turn = 0;; turn++) {
-        u32 place = turn % Q_STAGES;
-        await(&shared.q_full[place][group], turn / Q_STAGES % 2);
-        // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
-        u32 work = ONE_TILE<Order> ? 0 : shuffle_from(threadIdx.x % 32 == 0 ? shared.work[turn % TOLD_TILES] : 0, 0);
-        if (work == ~0u) {
-            return;
-        }
-        Block block;
-        if constexpr (ONE_TILE<Order>) {
-            block = order.template block<LISTED>(0);
-        } else if constexpr (!Order::IN_PARTS) {
-            Told told = {};
-            if (threadIdx.x % 32 == 0) {
-                told = shared.told[turn % TOLD_TILES];
-            }
-            block.batch = shuffle_from(told.batch, 0);
-            block.head = shuffle_from(told.head, 0);
-            block.first_row = i32(shuffle_from(u32(told.first_row), 0));
-            block.steps = {i32(shuffle_from(u32(told.first), 0)), i32(shuffle_from(u32(told.last), 0))};
-            block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
-            if constexpr (RAGGED) {
-                order.told_span(block, shared.spans[turn % TOLD_TILES]);
-            }
-        } else {
-            block = order.template block<LISTED>(work);
-            block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
-        }
-        if constexpr (ROTATED) {
-            order.turn_queries(block, stage.q + place * Q_BYTES + (own_rows + threadIdx.x / 32 % 4 * 16) * ROW_BYTES, group);
-        }
-        u64 *q_empty = &shared.q_empty[place][Q_PARTS > 1 ? group : 0];
-        u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
-        // Steps after the first that both groups multiply, in turn.
-        i32 turns = block.steps.last - block.steps.first, first = block.first_row + i32(own_rows);
-        if constexpr (IN_HALVES<Order>) {
-            i32 early = Halves::early_row(p, block.first_row), own = Plain::last_step(p, block.mask, early + 64);
-            first = group > 0 ? early : block.first_row;
-            turns = own < turns ? own : turns;
-            for (; group > 0 && block.steps.last > own; block.steps.last--, count++) {
-                pass_keys<LISTED>(shared, count);
-            }
-        }
-        Rows rows = rows_from(p, block, first);
-
-        Output o;
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; i++) {
-            o[i] = 0.0f;
-        }
-        if (HIDES_ONCE<Order> || block.steps.last >= block.steps.first) {
-            Weights weights;
-            await(shared.k_there(count % STAGES), count / STAGES % 2);
-            // The first group's product comes first: its softmax then runs under that of the next. Without a second step nothing would keep
-            // a group from being a tile ahead, and arriving twice.
-            bool in_line = HEAD_DIM > 64 && TAKES_TURNS<Order> && block.steps.last > block.steps.first;
-            if (in_line && group > 0) {
-                named_barrier_sync(4 + group, 256);
-            }
-            {
-                Scores s;
-                wgmma_fence();
-                start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, count % STAGES * K_BYTES), &shared.k_rest[count % STAGES], count / STAGES % 2);
-                if (in_line && group < CONSUMERS - 1) {
-                    named_barrier_arrive(5 + group, 256);
-                }
-                if (group == CONSUMERS - 1 && turns > 0) {
-                    // The first group may multiply again, as soon as its softmax is done.
-                    named_barrier_arrive(1, 256);
-                }
-                wgmma_wait<0>();
-                wgmma_hold(s);
-                auto keys = keys_of<LISTED>(shared, count % STAGES, block.steps.last, group);
-                if (LISTED) {
-                    __syncwarp();
-                }
-                leave_keys<Order>(&shared.k_ring.empty[count % STAGES]);
-                if constexpr (!HIDES_ONCE<Order>) {
-                    hide<LISTED>(p, s, rows, block.mask, keys);
-                } else if (block.steps.last * BLOCK_KEYS + BLOCK_KEYS > rows.all_end) {
-                    hide_behind(s, rows, block.mask, block.steps.last * BLOCK_KEYS);
-                }
-                soften_scores(s, rows, factor);
-                pack_weights(weights, s);
-            }
-            if constexpr (RAGGED) {
-                i32 there = block.span.kv_len - block.steps.last * BLOCK_KEYS;
-                if (there < BLOCK_KEYS) {
-                    await(shared.v_there(count % STAGES), count / STAGES % 2);
-                    order.clear_values(stage.v + count % STAGES * V_BYTES, there, group);
-                }
-            }
-            for (i32 step = block.steps.last - 1; step >= block.steps.first; step--) {
-                Scores s;
-                u32 next = count + 1;
-                await(shared.k_there(next % STAGES), next / STAGES % 2);
-                // Where the other group is behind, or done, nobody waits for it.
-                bool in_turn = TAKES_TURNS<Order> || step - block.steps.first < turns;
-                if (in_turn) {
-                    named_barrier_sync(1 + group, 256);
-                }
-                wgmma_fence();
-                start_scores<HALVED_KEYS<LISTED>>(s, q, wgmma_moved(k, next % STAGES * K_BYTES), &shared.k_rest[next % STAGES], next / STAGES % 2);
-                await(shared.v_there(count % STAGES), count / STAGES % 2);
-                wgmma_fence();
-                start_output(o, weights, wgmma_moved(v, count % STAGES * V_BYTES), [&] {
-                    if (in_turn && (group < CONSUMERS - 1 || step != block.steps.first)) {
-                        named_barrier_arrive(group < CONSUMERS - 1 ? 2 + group : 1, 256);
-                    }
-                });
-                wgmma_wait<1>();
-                wgmma_hold(s);
-                auto keys = keys_of<LISTED>(shared, next % STAGES, step, group);
-                if (LISTED) {
-                    __syncwarp();
-                }
-                leave_keys<Order>(&shared.k_ring.empty[next % STAGES]);
-                if (!HIDES_ONCE<Order>) {
-                    hide<LISTED>(p, s, rows, block.mask, keys);
-                }
-                soften_scores(s, rows, factor);
-                wgmma_wait<0>();
-                wgmma_hold(o);
-                hold(weights);
-                leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
-                pack_weights(weights, s);
-                shrink_output(o, rows);
-                count = next;
-            }
-            if (!BY_WAY_OF_Q) {
-                leave(q_empty);
-            }
-            await(shared.v_there(count % STAGES), count / STAGES % 2);
-            wgmma_fence();
-            start_output(o, weights, wgmma_moved(v, count % STAGES * V_BYTES), [] {});
-            wgmma_wait<0>();
-            wgmma_hold(o);
-            hold(weights);
-            leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
-            count++;
-        } else if (!BY_WAY_OF_Q) {
-            leave(q_empty);
-        }
-        if (Order::IN_PARTS) {
-            // Their output does not go by way of Q.
-            leave(q_empty);
-        }
-        order.put(stage, block, work, rows, o, group, stage.q + place * Q_BYTES + (own_rows + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
-        if (ONE_TILE<Order>) {
-            return;
-        }
-        if (!Order::IN_PARTS && BY_WAY_OF_Q) {
-            // What the warp has written there comes before Q of the tile after the next.
-            fence_proxy_async();
-            __syncwarp();
-            leave(q_empty);
-        }
-    }
-}
-
-// Registers of a thread of the group that copies, in which whoever reads a plan or mends rows needs some more, and of one that multiplies.
-constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : AHEAD ? 56 : 40;
-constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : AHEAD ? 224 : 232;
-
-static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
-
-template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(Order order, char *tiles) {
-    constexpr u32 READERS = CONSUMERS * 4 * (Order::SHARED_KEYS ? 2 : 1);   // warps that read a step's keys
-    Stage stage;
-    stage.q = tiles;
-    stage.k = stage.q + Q_STAGES * Q_BYTES;
-    stage.v = stage.k + STAGES * K_BYTES;
-    stage.shared = (Shared *)(stage.v + STAGES * V_BYTES);
-    Shared &shared = *stage.shared;
-    // Of one lane for all, so that the compiler knows that no warp takes both branches.
-    u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
-    if (warp == 0 && elect_one()) {
-        if constexpr (ROTATED) {
-            order.prefetch_maps(place_of(order.p.common, blockIdx.x / cluster_size()).head);
-        } else {
-            tma_prefetch_map(&order.p.q);
-            tma_prefetch_map(&order.p.k);
-            if (K_TAIL) {
-                tma_prefetch_map(&order.p.k_tail);
-            }
-            tma_prefetch_map(&order.p.v);
-        }
-        for (int i = 0; i < Q_STAGES; i++) {
-            for (int g = 0; g < CONSUMERS; g++) {
-                // Every lane that mends rows says for itself that they may be read.
-                mbarrier_init(&shared.q_full[i][g], ROTATED ? 32 : 1);
-            }
-            for (int part = 0; part < Q_PARTS; part++) {
-                // A lane of each consumer warp.
-                mbarrier_init(&shared.q_empty[i][part], CONSUMERS * 4 / Q_PARTS);
-            }
-        }
-        if (ROTATED) {
-            for (int g = 0; g < CONSUMERS; g++) {
-                mbarrier_init(&shared.q_there[g], 1);
-            }
-            for (int i = 0; i < TOLD_TILES; i++) {
-                mbarrier_init(&shared.told_ring.full[i], 1);
-                mbarrier_init(&shared.told_ring.empty[i], 1);
-            }
-        }
-        for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(&shared.k_ring.full[i], 1);
-            mbarrier_init(&shared.k_rest[i], 1);
-            mbarrier_init(&shared.v_ring.full[i], 1);
-            mbarrier_init(&shared.k_ring.empty[i], READERS);
-            mbarrier_init(&shared.v_ring.empty[i], READERS);
-            if (ROTATED) {
-                mbarrier_init(&shared.k_ready[i], 1);
-                mbarrier_init(&shared.v_ready[i], 1);
-            }
-        }
-        fence_mbarrier_init();
-        if constexpr (ASKS_FIRST<Order>) {
-            grid_launch_next();
-            grid_wait();
-            ask_first<LISTED>(order, stage);
-        }
-    }
-    // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
-    grid_launch_next();
-    grid_wait();
-    order.template prepare<LISTED>(stage);
-    if (Order::SHARED_KEYS) {
-        // The other block's barriers are there too.
-        cluster_arrive();
-        cluster_wait();
-    } else {
-        // Whoever copies waits for nobody.
-        if (warp == 0) {
-            __syncwarp();
-            named_barrier_arrive(7, BLOCK_THREADS);
-        } else {
-            named_barrier_sync(7, BLOCK_THREADS);
-        }
-    }
-    if (group == 0) {
-        registers_give<GIVEN>();
-#ifdef ROTATE_ROWS
-        produce_in_warps(order, stage, warp);
-#else
-        if (warp == 0 && elect_one()) {
-            produce<LISTED>(order, stage);
-        }
-#endif
-        if (JOINED<Order> && cluster_size() > 1) {
-            __syncwarp();
-            cluster_arrive();
-            cluster_wait();
-            cluster_arrive();
-            cluster_wait();
-        }
-    } else {
-        registers_take<TAKEN>();
-        consume<LISTED>(order, stage, group - 1);
-        if constexpr (JOINED<Order>) {
-            if (cluster_size() > 1) {
-                // What all have kept is there, and then stays until all have read it.
-                cluster_arrive();
-                cluster_wait();
-                order.join(stage);
-                cluster_arrive();
-                cluster_wait();
-            }
-        }
-    }
-    if (Order::SHARED_KEYS) {
-        // Nothing comes to a block that has ended.
-        __syncwarp();
-        cluster_arrive();
-        cluster_wait();
-    }
-}
-
-#ifdef PLAN_PARTS
-// Only the listed blocks of 128 queries and keys, rows in parts.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_block_parts(const __grid_constant__ PartParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<BLOCKS_OF_128>(Parts(p, tiles), tiles);
-}
-
-// Only the listed blocks of 64, by the plan of `attention_pairs`, rows in parts.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pair_parts(const __grid_constant__ PartParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<BLOCKS_OF_64>(Parts(p, tiles), tiles);
-}
-#elif defined(ROTATE_ROWS)
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_rotated(const __grid_constant__ RotatedParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Rotated<Tiles>{{p.tiles}, p}, tiles);
-}
-
-#if HEAD_DIM > 64
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_rotated_neighbours(const __grid_constant__ RotatedParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Rotated<Neighbours>{{p.tiles}, p}, tiles);
-}
-#endif
-#elif defined(RAGGED_ROWS)
-// Sequences end to end.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_varlen(const __grid_constant__ RaggedParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Ragged<false>(p, tiles), tiles);
-}
-
-// Keys in pages.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_paged(const __grid_constant__ RaggedParams p) {
-    extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Ragged<true>(p, tiles), tiles);
-}
-#else
+#ifdef COMPILE_attention_sm90
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Tiles{p}, tiles);
 }
+#endif
 
-#if HEAD_DIM > 64
+#ifdef COMPILE_attention_sm90_neighbours
 // By clusters of two blocks, which share their keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_neighbours(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
@@ -411,31 +19,34 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_ne
 }
 #endif
 
-#if CONSUMERS == 2
+#ifdef COMPILE_attention_sm90_plain
 // A tile for each block of threads.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_plain(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Plain{p}, tiles);
 }
+#endif
 
+#ifdef COMPILE_attention_sm90_halves
 // The same of causal sequences that have no more tiles than there are multiprocessors.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_halves(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(Halves{p}, tiles);
 }
+#endif
 
-#if HEAD_DIM <= 128
+#ifdef COMPILE_attention_sm90_blocks
 // Only the listed blocks of 128 queries and keys.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_128>(Tiles{p}, tiles);
 }
+#endif
 
+#ifdef COMPILE_attention_sm90_pairs
 // Only the listed blocks of 64, by the plan of `attention_pairs`.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_pairs(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<BLOCKS_OF_64>(Tiles{p}, tiles);
 }
-#endif
-#endif
 #endif

@@ -1,9 +1,8 @@
-// What a block of `sm90.cu` works on, and what its consumers do with a step: the products and the softmax.
+// What a block of `attention/sm90/pipeline.cuh` works on, and what its consumers do with a step: the products and the softmax.
 #pragma once
 
 #include "attention/block_pairs.cuh"
 #include "attention/sm80/tile.cuh"
-#include "attention/repack.cuh"
 #include "attention/tma_params.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"

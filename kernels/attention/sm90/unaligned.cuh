@@ -8,11 +8,10 @@
 // columns of no element comes to columns of O that nobody writes.
 #pragma once
 
+#include "attention/sm90/producer.cuh"
 #include "attention/head_map.cuh"
 #include "attention/heads_params.cuh"
-#include "attention/tma_params.cuh"
 #include "attention/unaligned_params.cuh"
-#include "attention/sm90/producer.cuh"
 
 constexpr u32 NO_STEP = ~0u;       // for the warps that mend
 constexpr i32 TOLD_EARLY = 2;      // steps before a tile's last one, at which the next tile's Q is asked for

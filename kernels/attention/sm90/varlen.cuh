@@ -4,9 +4,9 @@
 // whatever lies behind a sequence's keys may be infinite or no number: so the groups make those rows of V zero, in shared memory, in a tile's first step.
 #pragma once
 
-#include "attention/varlen_params.cuh"
 #include "attention/sm90/output.cuh"
 #include "attention/sm90/producer.cuh"
+#include "attention/varlen_params.cuh"
 
 // What a thread says of its sequences: how many tiles of a head they have; and the keys of one.
 struct alignas(8) SpanSize {

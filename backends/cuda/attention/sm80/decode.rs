@@ -1,7 +1,8 @@
 //! `attention` of few queries over long caches: the keys split over blocks, joined in the same launch.
 
+use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
-use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::attention::sm80::tile as sm80;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
@@ -18,7 +19,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| Tile::of(op, target).unit(op.dtype),
+    unit: |op, target| Tile::of(op, target).unit(if sm80::rows_aligned(op) { ALIGNED } else { UNALIGNED }, op.dtype),
     units,
     workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
     launch,
@@ -90,28 +91,26 @@ impl Tile {
         self.warps * self.keys
     }
 
-    fn unit(self, dtype: DType) -> Unit {
-        let mut headers = headers();
-        headers.push(("attention/decode_line.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/decode_line.cuh")).into()));
-        headers.push(("attention/sm80/decode.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/decode.cuh")).into()));
-        headers.push(("attention/decode_params.cuh", SplitParams::cuda()));
+    /// The kernel for rows that start on multiples of 16 bytes, or the one for rows that start anywhere.
+    fn unit(self, entry: Entry, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(80));
-        for (name, value) in
-            [("SPLIT_KEYS", self.keys), ("SPLIT_WARPS", self.warps), ("SPLIT_STAGES", self.stages), ("SPLIT_SHARED_BYTES", self.shared_bytes().into())]
-        {
-            defines.push((name, value.to_string()));
-        }
+        let shape = [("SPLIT_KEYS", self.keys), ("SPLIT_WARPS", self.warps), ("SPLIT_STAGES", self.stages), ("SPLIT_SHARED_BYTES", self.shared_bytes().into())];
+        defines.extend(shape.map(|(name, value)| (name, value.to_string())));
+        defines.push(entry.defined());
+        let word = if entry == UNALIGNED { " unaligned" } else { "" };
         Unit {
-            name: format!("attention/split {dtype} head_dim {} stages {}", self.held, self.stages),
-            source: source!("attention/sm80/decode.cu"),
-            headers,
+            headers: [headers(), vec![("attention/decode_params.cuh", SplitParams::cuda())]].concat(),
             defines,
-            entries: &["attention_split", "attention_split_narrow"],
+            entries: entry.list,
             shared_bytes: self.shared_bytes(),
-            also: Vec::new(),
+            also: if entry == ALIGNED { vec![self.unit(UNALIGNED, dtype)] } else { Vec::new() },
+            ..Unit::new(format!("attention/split{word} {dtype} head_dim {} stages {}", self.held, self.stages), source!("attention/sm80/decode.cu"))
         }
     }
 }
+
+const ALIGNED: Entry = entry!("attention_split");
+const UNALIGNED: Entry = entry!("attention_split_narrow");
 
 /// The blocks of a launch: each of `blocks` stretches of keys has one for every tile of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +141,8 @@ fn units(arch: Arch) -> Vec<Unit> {
         let deep = Tile::exactly(held, arch);
         std::iter::once(deep).chain((deep.stages != 2).then_some(deep.shallow()))
     };
-    sm80::HELD.iter().copied().flat_map(both).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
+    let each = sm80::HELD.iter().copied().flat_map(both).flat_map(|tile| [ALIGNED, UNALIGNED].map(|entry| (tile, entry)));
+    each.flat_map(|(tile, entry)| [DType::F16, DType::BF16].map(|dtype| tile.unit(entry, dtype))).collect()
 }
 
 /// Rows of a sequence and of the heads that share its keys.
@@ -155,7 +155,7 @@ fn tiles(op: &Attention) -> u64 {
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::supports(op, target)?;
+    sm80::limits(op, target)?;
     if op.form.is_sparse() {
         return Err("it does not run the block-sparse form".into());
     }
@@ -179,14 +179,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let (tile, grid) = (Tile::of(op, &plan.target), Grid::of(op, &plan.target));
     let mut common = parameters(op, args, op.heads / op.kv_heads);
     common.tiles = grid.tiles as u32;
-    let entry = if sm80::aligned(op, &common) { "attention_split" } else { "attention_split_narrow" };
+    let entry = if sm80::aligned(op, &common) { ALIGNED } else { UNALIGNED };
     let parts = address(workspace);
     let params = SplitParams { common, parts, arrivals: parts + grid.parts_bytes(tile) };
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new((grid.blocks * grid.tiles) as u32, (tile.warps * 32) as u32) };
     // SAFETY: the caller's promise; the workspace is as large as `Grid::workspace` says, and its counters are zero.
-    unsafe { plan.launch(queue, entry, &launch, &params) }
+    unsafe { plan.launch(queue, entry.name(), &launch, &params) }
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
 //! `attention` on the tensor cores of Ampere and later.
 
 pub(crate) mod decode;
+pub(crate) mod tile;
+pub(crate) mod unaligned;
 pub(crate) mod varlen_short;
 
+pub(crate) use tile::Tile;
+
 use crate::backends::cuda::attention::block_lists as lists;
-use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
-use crate::backends::cuda::attention::repack::{self as repack, Repack, Rows};
+use crate::backends::cuda::attention::params::{self, parameters};
+use crate::backends::cuda::attention::repack::{self as repack, Repack};
+use crate::backends::cuda::attention::sm80::tile::{HELD, ROWS, WARPS, aligned, band, limits, pack, rows_aligned, tiles, work};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
@@ -20,164 +25,75 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    supports,
+    supports: limits,
     suits: |_, _| Ok(()),
-    unit: |op, target| Tile::of(op).unit(op.dtype, target.arch),
+    unit,
     units,
     workspace: |op, _| lists::workspace(op, |op| copies(op).bytes()),
     launch,
 };
 
-/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
-pub(crate) const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
-/// Keys of a step, warps, and rows of a matrix instruction in `kernels/attention/sm80/copies.cuh`.
-const KEYS: u64 = 64;
-const WARPS: u64 = 4;
-const STEP: u64 = 16;
-/// Elements of which a row in shared memory has whole multiples: 128 bytes.
-const LINE: u64 = 64;
-/// Rows of a block of threads.
-const ROWS: u64 = WARPS * STEP;
-/// Head dimensions up to which a warp of the wide kernel has registers for twice the rows. Above, two warps share them, and hand
-/// each other their weights and a number of each row.
-const TWICE: u64 = 128;
-const HANDED_BYTES: u32 = (2 * ROWS * KEYS + WARPS * 2 * STEP * 4) as u32;
-
-/// The head dimension that a kernel for heads of `head_dim` elements is compiled for.
-pub(crate) fn held(head_dim: u64) -> u64 {
-    HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
+/// The kernels, of which a plan launches one, or [`unaligned`] where operands turn out to start elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// Every form.
+    General,
+    /// Sequences without lists and with many queries.
+    Wide,
+    /// Rows that start anywhere.
+    Unaligned,
 }
 
-/// Shared memory of a block on the smallest chips.
-const SMALLEST: u32 = 99 << 10;
-
-/// The kernels for many queries.
-const WIDE: [(&str, &str); 4] = [
-    ("attention/sm80/softmax.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/softmax.cuh"))),
-    ("attention/sm80/held.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/held.cuh"))),
-    ("attention/sm80/wide.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/wide.cuh"))),
-    ("attention/sm80/halves.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/halves.cuh"))),
-];
-
-/// What a kernel is compiled for: a head, padded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tile(u64);
-
-impl Tile {
-    pub(crate) fn of(op: &Attention) -> Self {
-        Self(held(op.head_dim))
+impl Kernel {
+    /// That of an operation without a map.
+    fn of(op: &Attention, target: &Target) -> Self {
+        let (tile, lists) = (Tile::of(op), matches!(op.form, Form::Blocks(_) | Form::Paged(_)));
+        let many = op.q_len > ROWS && tile.has_wide(target.arch) && work(op, tile.wide_rows()) >= u64::from(target.units);
+        match rows_aligned(&copies(op).reads(op)) {
+            false => Self::Unaligned,
+            true if many && !lists => Self::Wide,
+            true => Self::General,
+        }
     }
 
-    /// A kernel for heads of `held` elements, of those there are.
-    pub(crate) fn exactly(held: u64) -> Self {
-        Self(held)
-    }
-
-    /// Rows of a block of threads of the wide kernel.
-    fn wide_rows(self) -> u64 {
-        if self.0 <= TWICE { 2 * ROWS } else { ROWS }
-    }
-
-    /// Shared memory of a block of the general kernel, and of the wide one.
-    fn general_bytes(self) -> u32 {
-        self.tile_bytes(ROWS)
-    }
-
-    fn wide_bytes(self) -> u32 {
-        self.tile_bytes(self.wide_rows()) + if self.0 <= TWICE { 0 } else { HANDED_BYTES }
-    }
-
-    fn tile_bytes(self, rows: u64) -> u32 {
-        ((rows + 2 * KEYS) * self.0.next_multiple_of(LINE) * 2) as u32
-    }
-
-    /// Whether a block of the wide kernel fits a multiprocessor: but for 256 elements on the small chips of Ampere and Ada.
-    fn has_wide(self, arch: Arch) -> bool {
-        self.wide_bytes() <= arch.shared_bytes().unwrap_or(SMALLEST)
-    }
-
-    pub(crate) fn shared_bytes(self, arch: Arch) -> u32 {
-        if self.has_wide(arch) { self.wide_bytes() } else { self.general_bytes() }
-    }
-
-    pub(crate) fn defines(self, dtype: DType, arch: Arch) -> Vec<(&'static str, String)> {
-        vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string()), ("SHARED_BYTES", self.shared_bytes(arch).to_string())]
-    }
-
-    fn unit(self, dtype: DType, arch: Arch) -> Unit {
-        let mut headers = headers();
-        headers.extend(repack::headers());
-        headers.extend(lists::headers());
-        headers.extend(WIDE.map(|(name, text)| (name, text.to_owned())));
+    fn unit(self, tile: Tile, dtype: DType) -> Unit {
+        let (word, source, entries, shared_bytes): (_, _, &[&str], _) = match self {
+            Self::General => ("general", source!("attention/sm80/tile.cu"), &["attention_sm80"], tile.general_bytes()),
+            Self::Wide => ("wide", source!("attention/sm80/wide.cu"), &["attention_sm80_wide"], tile.wide_bytes()),
+            Self::Unaligned => return unaligned::unit(tile.held(), dtype),
+        };
+        let mut defines = tile.defines(dtype, Arch(80));
+        defines.push(("SHARED_BYTES", shared_bytes.to_string()));
         Unit {
-            name: format!("attention/sm80 {dtype} head_dim {}", self.0),
-            source: source!("attention/sm80/tile.cu"),
-            headers,
-            defines: self.defines(dtype, arch),
-            entries: &["attention_sm80", "attention_sm80_narrow", "attention_sm80_wide", repack::ENTRY, lists::ENTRY],
-            shared_bytes: self.shared_bytes(arch),
-            also: Vec::new(),
+            headers: params::headers(),
+            defines,
+            entries,
+            shared_bytes,
+            also: vec![unaligned::unit(tile.held(), dtype)],
+            ..Unit::new(format!("attention/sm80 {word} {dtype} head_dim {}", tile.held()), source)
         }
     }
 }
 
+fn unit(op: &Attention, target: &Target) -> Unit {
+    let listed = lists::listed(op);
+    let mut unit = Kernel::of(&listed, target).unit(Tile::of(op), op.dtype);
+    unit.also.extend([copies(&listed).unit(), lists::unit_of(op)].into_iter().flatten());
+    unit
+}
+
 fn units(arch: Arch) -> Vec<Unit> {
-    HELD.iter().flat_map(|&head_dim| [DType::F16, DType::BF16].map(|dtype| Tile(head_dim).unit(dtype, arch))).collect()
-}
-
-/// What the tensor cores and 32-bit positions allow.
-pub(crate) fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    if op.dtype == DType::F32 {
-        return Err("the tensor cores round f32 to 11 bits".into());
-    }
-    // Positions are sums of two lengths, and a window may reach below zero.
-    let longest = 1 << 29;
-    if op.q_len.saturating_mul(pack(op)) > longest || op.kv_len > longest {
-        return Err(format!("positions are 32-bit numbers: at most {longest} queries and keys"));
-    }
-    if !(op.scale_value().abs() * std::f32::consts::LOG2_E).is_finite() {
-        return Err("the scale times log2(e) is not finite".into());
-    }
-    let work = work(op, ROWS);
-    if work > 1 << 30 {
-        return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
-    }
-    let shared = Tile::of(op).general_bytes();
-    if shared > target.shared_bytes {
-        return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
-    }
-    Ok(())
-}
-
-/// Heads that are rows of one tile. Where queries are few, the heads that share keys fill a tile; where they are many, each
-/// head has tiles of its own.
-fn pack(op: &Attention) -> u64 {
-    let group = op.heads / op.kv_heads;
-    match op.form {
-        form if form.is_sparse() => 1,
-        _ if op.q_len >= ROWS => 1,
-        _ => group,
-    }
-}
-
-/// Blocks of threads that a head, or a group of packed ones, needs.
-fn tiles(op: &Attention, rows: u64) -> u64 {
-    (op.q_len * pack(op)).div_ceil(rows)
-}
-
-/// Heads whose tiles are taken together, late queries first: of causal sequences they have the most to do.
-fn band(op: &Attention) -> u64 {
-    if op.causal { op.batch * (op.heads / pack(op)) } else { 1 }
-}
-
-/// Blocks of threads.
-fn work(op: &Attention, rows: u64) -> u64 {
-    (op.batch * (op.heads / pack(op))).saturating_mul(tiles(op, rows))
-}
-
-/// Whether every row of q, k and v starts on a multiple of 16 bytes.
-pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
-    Rows::of(op).iter().all(|rows| rows.aligned(op.dtype)) && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
+    let kernels =
+        |tile: Tile| [Kernel::General, Kernel::Wide, Kernel::Unaligned].into_iter().filter(move |kernel| *kernel != Kernel::Wide || tile.has_wide(arch));
+    let each = HELD.iter().flat_map(|&held| kernels(Tile::exactly(held)).map(move |kernel| (kernel, Tile::exactly(held))));
+    each.flat_map(|(kernel, tile)| {
+        [DType::F16, DType::BF16].map(|dtype| {
+            let mut unit = kernel.unit(tile, dtype);
+            unit.also.extend([repack::unit(), lists::unit()]);
+            unit
+        })
+    })
+    .collect()
 }
 
 /// The operands that are copied first, to rows that start on multiples of 16 bytes. It pays where more than one tile reads them; of
@@ -193,37 +109,19 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 }
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let copies = copies(op);
-    // SAFETY: the caller's promise; a workspace is a buffer of its own, and the plan's module was compiled for this tile.
-    unsafe {
-        let starts = copies.launch(queue, plan, workspace, args)?;
-        launch_tile(queue, plan, Tile::of(op), &copies.reads(op), args, starts)
-    }
-}
-
-/// Launches the kernel of the plan's module that suits the operands: those of `op`, where q, k and v start at `starts`.
-///
-/// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the module was compiled for `tile`, and has the kernels that the operands may need.
-pub(crate) unsafe fn launch_tile(
-    queue: &mut Queue,
-    plan: &Plan<Attention>,
-    tile: Tile,
-    op: &Attention,
-    args: &AttentionArgs<Cuda>,
-    starts: [u64; 3],
-) -> Result<()> {
+    let (copies, tile, kernel) = (copies(op), Tile::of(op), Kernel::of(op, &plan.target));
+    // SAFETY: the caller's promise; a workspace is a buffer of its own.
+    let starts = unsafe { copies.launch(queue, plan, workspace, args)? };
+    let op = &copies.reads(op);
     let mut params = parameters(op, args, pack(op));
     [params.q, params.k, params.v] = starts;
-    let lists = matches!(op.form, Form::Blocks(_) | Form::Paged(_));
-    let many = op.q_len > ROWS && tile.has_wide(plan.target.arch) && work(op, tile.wide_rows()) >= u64::from(plan.target.units);
-    let (entry, rows, shared_bytes) = match aligned(op, &params) {
-        true if many && !lists => ("attention_sm80_wide", tile.wide_rows(), tile.wide_bytes()),
-        true => ("attention_sm80", ROWS, tile.general_bytes()),
-        false => ("attention_sm80_narrow", ROWS, tile.general_bytes()),
+    let (entry, rows, shared_bytes) = match kernel {
+        Kernel::Wide if aligned(op, &params) => ("attention_sm80_wide", tile.wide_rows(), tile.wide_bytes()),
+        Kernel::General if aligned(op, &params) => ("attention_sm80", ROWS, tile.general_bytes()),
+        // SAFETY: the caller's promise; every plan has that kernel.
+        _ => return unsafe { unaligned::launch(queue, plan, tile.held(), op, args, starts) },
     };
-    params.tiles = tiles(op, rows) as u32;
-    params.band = band(op) as u32;
+    (params.tiles, params.band) = (tiles(op, rows) as u32, band(op) as u32);
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes, overlap, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
@@ -235,28 +133,14 @@ pub(crate) unsafe fn launch_tile(
 mod tests {
     use super::*;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 99 << 10 };
-
     #[test]
-    fn every_head_dim_has_a_tile_that_fits_the_smallest_chip() {
-        for head_dim in 1..=256 {
-            let op = Attention::dense(DType::F16, 2, [32, 8], [5000, 5000], head_dim);
-            let Tile(held) = Tile::of(&op);
-            assert!(held >= head_dim && held < head_dim + 32 && HELD.contains(&held));
-            assert_eq!(supports(&op, &TARGET), Ok(()));
-        }
-    }
-
-    #[test]
-    fn a_tile_lies_in_one_row_of_blocks() {
-        assert!([64, 128].iter().all(|block| block % ROWS == 0 && block % KEYS == 0));
-    }
-
-    #[test]
-    fn what_is_not_covered_says_why() {
-        let op = Attention::dense(DType::F32, 1, [1, 1], [1, 1], 64);
-        assert!(supports(&op, &TARGET).is_err());
-        let long = Attention::dense(DType::F16, 1, [1, 1], [1, 1 << 30], 64);
-        assert!(supports(&long, &TARGET).is_err());
+    fn a_plan_has_the_kernels_that_it_can_launch_and_no_others() {
+        let target = Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 };
+        let names = |op: &Attention| unit(op, &target).all().into_iter().map(|unit| unit.entries).collect::<Vec<_>>().concat();
+        let op = |q_len, head_dim| Attention::dense(DType::F16, 4, [32, 32], [q_len, 2048], head_dim);
+        assert_eq!(names(&op(2048, 128)), ["attention_sm80_wide", "attention_sm80_narrow"]);
+        assert_eq!(names(&op(2048, 107)), ["attention_sm80_wide", "attention_sm80_narrow", repack::ENTRY]);
+        assert_eq!(names(&op(1, 128)), ["attention_sm80", "attention_sm80_narrow"]);
+        assert_eq!(names(&op(1, 107)), ["attention_sm80_narrow"]);
     }
 }

@@ -1,8 +1,9 @@
 //! `attention` of many short sequences end to end: what a text encoder asks for.
 
+use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
 use crate::backends::cuda::attention::repack::Rows;
-use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
@@ -20,7 +21,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| Tile::of(op).unit(op.dtype),
+    unit: |op, _| Tile::of(op).unit(kernel(op), op.dtype),
     units,
     workspace: |_, _| 0,
     launch,
@@ -69,33 +70,39 @@ impl Tile {
         if self.0 <= 32 { 3 } else { 2 }
     }
 
-    fn unit(self, dtype: DType) -> Unit {
-        let mut headers = headers();
-        headers.push(("attention/sm80/varlen_short.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/varlen_short.cuh")).into()));
-        headers.push(("attention/varlen_short_params.cuh", ShortParams::cuda()));
+    fn unit(self, entry: Entry, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.0).defines(dtype, Arch(80));
-        for (name, value) in [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())] {
-            defines.push((name, value.to_string()));
-        }
+        let shape = [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())];
+        defines.extend(shape.map(|(name, value)| (name, value.to_string())));
+        defines.push(entry.defined());
+        let word = if entry == GENERAL { " general" } else { "" };
         Unit {
-            name: format!("attention/short {dtype} head_dim {}", self.0),
-            source: source!("attention/sm80/varlen_short.cu"),
-            headers,
+            headers: [headers(), vec![("attention/varlen_short_params.cuh", ShortParams::cuda())]].concat(),
             defines,
-            entries: &["attention_short", "attention_short_general", "attention_sm80_narrow"],
+            entries: entry.list,
             shared_bytes: self.shared_bytes(),
-            also: Vec::new(),
+            also: vec![unaligned::unit(self.0, dtype)],
+            ..Unit::new(format!("attention/short{word} {dtype} head_dim {}", self.0), source!("attention/sm80/varlen_short.cu"))
         }
     }
 }
 
+const PLAIN: Entry = entry!("attention_short");
+const GENERAL: Entry = entry!("attention_short_general");
+
+/// The kernel that an operation takes: the general one, of more registers, where it is causal, or has a window or an LSE.
+fn kernel(op: &Attention) -> Entry {
+    if op.causal || op.window.is_some() || op.lse { GENERAL } else { PLAIN }
+}
+
 fn units(arch: Arch) -> Vec<Unit> {
     let fits = |tile: &Tile| arch.shared_bytes().is_none_or(|room| tile.shared_bytes() <= room);
-    HELD.map(Tile).into_iter().filter(fits).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
+    let each = HELD.map(Tile).into_iter().filter(fits).flat_map(|tile| [PLAIN, GENERAL].map(|entry| (tile, entry)));
+    each.flat_map(|(tile, entry)| [DType::F16, DType::BF16].map(|dtype| tile.unit(entry, dtype))).collect()
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::supports(op, target)?;
+    sm80::limits(op, target)?;
     if !matches!(op.form, Form::Varlen(_)) {
         return Err("it runs the form of sequences end to end".into());
     }
@@ -137,11 +144,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
     let mut common = parameters(op, args, op.heads / op.kv_heads);
     if !sm80::aligned(op, &common) {
         let starts = [common.q, common.k, common.v];
-        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere.
-        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.0), op, args, starts) };
+        // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere.
+        return unsafe { unaligned::launch(queue, plan, tile.0, op, args, starts) };
     }
-    let general = op.causal || op.window.is_some() || op.lse;
-    let (entry, resident) = if general { ("attention_short_general", tile.resident() - 1) } else { ("attention_short", tile.resident()) };
+    let entry = kernel(op);
+    let resident = if entry == GENERAL { tile.resident() - 1 } else { tile.resident() };
     let resident = u64::from(plan.target.units) * resident;
     let band = band(op, resident);
     let work = work(op, band);
@@ -151,7 +158,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), ((WARPS + 1) * 32) as u32) };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, entry, &launch, &params) }
+    unsafe { plan.launch(queue, entry.name(), &launch, &params) }
 }
 
 #[cfg(test)]
@@ -185,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_chip_of_little_shared_memory_has_the_kernels_that_fit_it() {
-        assert_eq!([units(Arch(86)).len(), units(Arch(80)).len(), units(Arch(90)).len()], [2, 4, 4]);
+        assert_eq!([units(Arch(86)).len(), units(Arch(80)).len(), units(Arch(90)).len()], [4, 8, 8]);
         let small = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
         assert_eq!(supports(&encoder(32, 4096, 128), &small), Ok(()));
         assert!(supports(&Attention { head_dim: 64, ..encoder(32, 4096, 128) }, &small).is_err());

@@ -2,10 +2,12 @@
 //! very different length.
 
 use crate::backends::cuda::attention::block_lists as lists;
-use crate::backends::cuda::attention::sm90;
+use crate::backends::cuda::attention::block_pairs::Pairs;
+use crate::backends::cuda::attention::entry::{Entry, entry};
+use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, limits, own_bytes, ready};
 use crate::backends::cuda::attention::sm90::schedule as order;
-use crate::backends::cuda::attention::sm90::tile::{HELD, ROWS, Tile, TmaParams, held};
-use crate::backends::cuda::jit::{Arch, Unit};
+use crate::backends::cuda::attention::sm90::tile::{HELD, ROWS, Tile, TmaParams, define, held};
+use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
@@ -22,7 +24,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(Tile::of(op, target.units), op.dtype),
+    unit: |op, target| unit(kernel(op), Tile::of(op, target.units), op.dtype, beside(op, held(op.head_dim))),
     units,
     workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + Cut::of(op, target.units).map_or(0, |cut| cut.bytes(op))),
     launch,
@@ -137,33 +139,31 @@ fn part_length([rows, copies, band]: [u64; 3], steps: u64, units: u64) -> u64 {
     [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).max(LEAST))).min_by_key(time).unwrap_or(share)
 }
 
-fn unit(tile: Tile, dtype: DType) -> Unit {
-    let mut unit = tile.unit(dtype);
-    unit.name = format!("attention/sm90_parts {dtype} head_dim {}", tile.held);
-    unit.headers
-        .push(("attention/sm90/block_sparse.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/block_sparse.cuh")).into()));
+const BLOCKS: Entry = entry!("attention_sm90_block_parts");
+const PAIRS: Entry = entry!("attention_sm90_pair_parts");
+
+/// The kernel of blocks of 128, or the one of blocks of 64.
+fn kernel(op: &Attention) -> Entry {
+    if Pairs::of(&lists::listed(op), ROWS).is_some() { PAIRS } else { BLOCKS }
+}
+
+fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
+    let name = if entry == PAIRS { "attention/sm90_parts pairs" } else { "attention/sm90_parts blocks" };
+    let mut unit = Unit { entries: entry.list, also, ..tile.unit(name, source!("attention/sm90/block_sparse.cu"), dtype) };
     unit.headers.push(("attention/block_sparse_params.cuh", PartParams::cuda()));
-    unit.defines.extend([("PLAN_PARTS", PLAN_PARTS.to_string()), ("PLAN_BYTES", PLAN_BYTES.to_string())]);
-    unit.entries = &ENTRIES;
+    define(&mut unit, &[("PLAN_PARTS", PLAN_PARTS), ("PLAN_BYTES", PLAN_BYTES)]);
+    unit.defines.push(entry.defined());
     unit.shared_bytes += PLAN_BYTES as u32;
     unit
 }
 
-const ENTRIES: [&str; 6] = [
-    "attention_sm90_block_parts",
-    "attention_sm90_pair_parts",
-    "attention_sm80_narrow",
-    crate::backends::cuda::attention::repack::ENTRY,
-    crate::backends::cuda::attention::block_pairs::ENTRY,
-    lists::ENTRY,
-];
-
 fn units(_: Arch) -> Vec<Unit> {
-    HELD.into_iter().flat_map(|held| [DType::F16, DType::BF16].map(|dtype| unit(Tile { held, consumers: 2 }, dtype))).collect()
+    let each = HELD.into_iter().map(|held| Tile { held, consumers: 2 }).flat_map(|tile| [BLOCKS, PAIRS].map(|entry| (entry, tile)));
+    each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype, all_beside(tile.held, dtype, true)))).collect()
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::supports(op, target)?;
+    limits(op, target)?;
     Cut::of(op, target.units)?;
     let listed = lists::listed(op);
     let (Form::Blocks(shape), band) = (listed.form, order::band(op)) else { return Ok(()) };
@@ -179,7 +179,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 
 /// Where the parts begin in the workspace.
 fn parts_at(op: &Attention) -> u64 {
-    sm90::own_bytes(op).next_multiple_of(256)
+    own_bytes(op).next_multiple_of(256)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -191,11 +191,11 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let cut = Cut::of(&plan.op, plan.target.units).map_err(|reason| Error::unsupported("attention", reason))?;
     let tile = Tile::of(op, plan.target.units);
     // SAFETY: the caller's promise.
-    let Some(mut tiles) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile, tile.keys())? }) else { return Ok(()) };
+    let Some(mut tiles) = (unsafe { ready(queue, plan, op, workspace, args, tile, tile.keys())? }) else { return Ok(()) };
     tiles.queue = address(workspace);
     tiles.parts = address(workspace) + parts_at(op);
     tiles.arrivals = tiles.parts + cut.parts_bytes(op);
-    let entry = if tiles.pairs == 0 { "attention_sm90_block_parts" } else { "attention_sm90_pair_parts" };
+    let entry = kernel(op).name();
     let grid = blocks((cut.parts * cut.copies).min(plan.target.units.into()));
     let params = PartParams { tiles, length: cut.length as u32, slots: cut.slots as u32, band: cut.band as u32 };
     // It waits for the launch before, and reads nothing until then.

@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
 use crate::backends::cuda::attention::repack::Rows;
-use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Early, Pool, starts_early};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -166,26 +166,26 @@ impl Tile {
     }
 
     fn unit(self, dtype: DType) -> Unit {
-        let mut headers = headers();
-        headers.push(("attention/decode_line.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/decode_line.cuh")).into()));
-        headers.push(("attention/sm90/decode.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/decode.cuh")).into()));
-        headers.push(("attention/decode_boxes_params.cuh", SplitBoxesParams::cuda()));
         let mut defines = sm80::Tile::exactly(self.head_dim).defines(dtype, Arch(90));
         let shape = [("BOX_WARPS", self.warps), ("BOX_RESIDENT", 8 / self.warps), ("BOX_SLOTS", self.slots()), ("BOX_MOST_ROWS", self.rows)];
         for (name, value) in shape.into_iter().chain([("BOX_SHARED_BYTES", self.shared_bytes().into())]) {
             defines.push((name, value.to_string()));
         }
         Unit {
-            name: format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", self.head_dim, self.rows, self.warps),
-            source: source!("attention/sm90/decode.cu"),
-            headers,
+            headers: [headers(), vec![("attention/decode_boxes_params.cuh", SplitBoxesParams::cuda())]].concat(),
             defines,
-            entries: &["attention_split_boxes", "attention_sm80_narrow"],
+            entries: &[ENTRY],
             shared_bytes: self.shared_bytes(),
-            also: Vec::new(),
+            also: vec![unaligned::unit(self.head_dim, dtype)],
+            ..Unit::new(
+                format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", self.head_dim, self.rows, self.warps),
+                source!("attention/sm90/decode.cu"),
+            )
         }
     }
 }
+
+const ENTRY: &str = "attention_split_boxes";
 
 /// How a launch is shared out: heads of a box, items (a sequence's keys of these heads), and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +245,7 @@ impl Described {
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::supports(op, target)?;
+    sm80::limits(op, target)?;
     if op.form.is_sparse() {
         return Err("it does not run the block-sparse form".into());
     }
@@ -301,8 +301,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let tile = Tile::of(op, &plan.target);
     let common: AttentionParams = parameters(op, args, op.heads / op.kv_heads);
     if !sm80::aligned(op, &common) {
-        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere too.
-        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(op.head_dim), op, args, [common.q, common.k, common.v]) };
+        // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
+        return unsafe { unaligned::launch(queue, plan, op.head_dim, op, args, [common.q, common.k, common.v]) };
     }
     // Two launches side by side gain where each is short.
     let mut open = queue.take_open();
@@ -334,12 +334,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         steps: steps as u32,
         each: (cut_items * steps).div_ceil(blocks).max(LEAST_KEYS / (tile.warps * KEYS)) as u32,
     };
-    let entry = "attention_split_boxes";
-    plan.most_shared(entry)?;
+    plan.most_shared(ENTRY)?;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(blocks as u32, ((tile.warps + 1) * 32) as u32) };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and zero; launches still under way write nothing that this
     // one reads before it waits.
-    unsafe { plan.launch(queue, entry, &launch, &params)? };
+    unsafe { plan.launch(queue, ENTRY, &launch, &params)? };
     queue.leave_open(open);
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! `attention` on Hopper where tiles are few: four warp groups have the same 64 rows, and each takes every fourth step.
 
 use crate::backends::cuda::attention::block_lists as lists;
-use crate::backends::cuda::attention::block_pairs as pairs;
-use crate::backends::cuda::attention::repack;
-use crate::backends::cuda::attention::sm90;
+use crate::backends::cuda::attention::entry::{Entry, entry};
+use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, limits, own_bytes, ready};
 use crate::backends::cuda::attention::sm90::schedule::by_steps;
-use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, NARROW, Tile, held};
+use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, NARROW, Tile, define, held};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
@@ -21,9 +20,9 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(tile(op), op.dtype),
+    unit: |op, _| unit(kernel(op), tile(op), op.dtype, beside(op, tile(op).held)),
     units,
-    workspace: |op, _| lists::workspace(op, sm90::own_bytes),
+    workspace: |op, _| lists::workspace(op, own_bytes),
     launch,
 };
 
@@ -44,33 +43,30 @@ fn tile(op: &Attention) -> Tile {
 /// Q in panels of 64 elements, whatever a head has, and K and V.
 const SHARED_BYTES: u32 = ((GROUP + STAGES * 2 * KEYS) * NARROW * 2 + BARRIERS) as u32;
 
-fn unit(tile: Tile, dtype: DType) -> Unit {
-    let mut unit = tile.unit(dtype);
-    let defines = [("GROUPS", GROUPS), ("RING_STAGES", STAGES), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", SHARED_BYTES.into()), ("BARRIER_BYTES", BARRIERS)];
-    unit.name = format!("attention/sm90_steps {dtype} head_dim {}", tile.held);
-    unit.source = source!("attention/sm90/intra_split.cu");
-    unit.headers.push((
-        "attention/sm90/intra_split_keys.cuh",
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/intra_split_keys.cuh")).into(),
-    ));
-    unit.headers.push((
-        "attention/sm90/intra_split_join.cuh",
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/intra_split_join.cuh")).into(),
-    ));
-    unit.defines.retain(|(name, _)| defines.iter().all(|(other, _)| name != other));
-    unit.defines.extend(defines.map(|(name, value)| (name, value.to_string())));
-    unit.entries = &["attention_sm90_steps", "attention_sm90_steps_blocks", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-    unit.shared_bytes = SHARED_BYTES;
+const EVERY: Entry = entry!("attention_sm90_steps");
+const LISTED: Entry = entry!("attention_sm90_steps_blocks");
+
+/// The kernel that an operation takes: one walks over every key, one over listed blocks.
+fn kernel(op: &Attention) -> Entry {
+    if op.form.is_sparse() { LISTED } else { EVERY }
+}
+
+fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
+    let name = if entry == LISTED { "attention/sm90_steps blocks" } else { "attention/sm90_steps" };
+    let mut unit = Unit { entries: entry.list, shared_bytes: SHARED_BYTES, also, ..tile.unit(name, source!("attention/sm90/intra_split.cu"), dtype) };
+    define(&mut unit, &[("GROUPS", GROUPS), ("RING_STAGES", STAGES), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", SHARED_BYTES.into()), ("BARRIER_BYTES", BARRIERS)]);
+    unit.defines.push(entry.defined());
     unit
 }
 
 fn units(_: Arch) -> Vec<Unit> {
     let narrow = HELD.into_iter().filter(|&held| held <= NARROW).map(|held| Tile { held, consumers: 1 });
-    narrow.flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
+    let each = narrow.flat_map(|tile| [EVERY, LISTED].map(|entry| (entry, tile)));
+    each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype, all_beside(tile.held, dtype, true)))).collect()
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::supports(op, target)?;
+    limits(op, target)?;
     if !by_steps(&lists::listed(op), target.units) {
         return Err("tiles of 64 rows are not few, or their steps are many".into());
     }
@@ -83,9 +79,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 }
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let entry = if op.form.is_sparse() { "attention_sm90_steps_blocks" } else { "attention_sm90_steps" };
+    let entry = kernel(op).name();
     // SAFETY: the caller's promise.
-    let Some(params) = (unsafe { sm90::ready(queue, plan, op, workspace, args, tile(op), KEYS)? }) else { return Ok(()) };
+    let Some(params) = (unsafe { ready(queue, plan, op, workspace, args, tile(op), KEYS)? }) else { return Ok(()) };
     let grid = [op.q_len.div_ceil(GROUP) as u32, op.heads as u32, op.batch as u32];
     // It waits for the launch before, and reads nothing until then.
     let launch = Launch { grid, shared_bytes: SHARED_BYTES, overlap: true, ..Launch::new(1, (GROUPS * 128) as u32) };

@@ -92,13 +92,6 @@ impl OneTile {
         }
     }
 
-    pub(crate) const fn entry(self) -> &'static str {
-        match self {
-            Self::Halves => "attention_sm90_halves",
-            Self::LateFirst | Self::InOrder => "attention_sm90_plain",
-        }
-    }
-
     pub(crate) fn grid(self, op: &Attention, tiles: u32) -> [u32; 3] {
         let (heads, batch) = (op.heads as u32, op.batch as u32);
         if self == Self::LateFirst { [heads, batch, tiles] } else { [tiles, heads, batch] }

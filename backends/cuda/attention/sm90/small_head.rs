@@ -1,12 +1,11 @@
 //! `attention` on Hopper by four warp groups a multiprocessor, of 64 rows each: dense, where that takes less time than two groups do.
 
-use crate::backends::cuda::attention::block_pairs as pairs;
 use crate::backends::cuda::attention::params::parameters;
-use crate::backends::cuda::attention::repack::{self as repack, Rows};
-use crate::backends::cuda::attention::sm80;
+use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
+use crate::backends::cuda::attention::sm90::ready::{Described, WARP_ROWS, limits, writes_16_bytes};
 use crate::backends::cuda::attention::sm90::schedule::OneTile;
-use crate::backends::cuda::attention::sm90::tile::{GROUP, PANEL, ROWS, Tile, TmaParams, held, work};
-use crate::backends::cuda::attention::sm90::{self as sm90, Described, WARP_ROWS, writes_16_bytes};
+use crate::backends::cuda::attention::sm90::tile::{GROUP, PANEL, ROWS, Tile, TmaParams, define, held, work};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
@@ -93,26 +92,24 @@ impl Quartet {
     }
 
     fn unit(self, dtype: DType) -> Unit {
-        let mut unit = Tile { held: HELD, consumers: self.groups }.unit(dtype);
-        let defines = [
-            ("RING_STAGES", self.stages),
-            ("Q_STAGES", 1),
-            ("TMA_SHARED_BYTES", self.shared_bytes().into()),
-            ("BARRIER_BYTES", BARRIERS),
-            ("RESIDENT", self.resident()),
-        ];
-        unit.name = format!("attention/sm90_quartet {dtype} head_dim {} rows {}", HELD, self.rows());
-        unit.source = source!("attention/sm90/small_head.cu");
-        unit.defines.retain(|(name, _)| defines.iter().all(|(other, _)| name != other));
-        unit.defines.extend(defines.map(|(name, value)| (name, value.to_string())));
-        unit.entries = &["attention_sm90_quartet", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY];
-        unit.shared_bytes = self.shared_bytes();
-        unit
+        let mut unit = Tile { held: HELD, consumers: self.groups }.unit("attention/sm90_quartet", source!("attention/sm90/small_head.cu"), dtype);
+        let shape = [("RING_STAGES", self.stages), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", self.shared_bytes().into())];
+        define(&mut unit, &shape);
+        define(&mut unit, &[("BARRIER_BYTES", BARRIERS), ("RESIDENT", self.resident())]);
+        Unit {
+            name: format!("{} rows {}", unit.name, self.rows()),
+            entries: &[ENTRY],
+            shared_bytes: self.shared_bytes(),
+            also: vec![unaligned::unit(HELD, dtype)],
+            ..unit
+        }
     }
 }
 
+const ENTRY: &str = "attention_sm90_quartet";
+
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::supports(op, target)?;
+    limits(op, target)?;
     if !matches!(op.form, Form::Dense) || op.window.is_some() {
         return Err("it runs the dense form without a window".into());
     }
@@ -131,8 +128,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
     let quartet = Quartet::of(op, plan.target.units).ok_or_else(|| Error::unsupported("attention", "no tile for this shape"))?;
     let mut common = parameters(op, args, 1);
     if !sm80::aligned(op, &common) || !writes_16_bytes(&common) {
-        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere too.
-        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(HELD), op, args, [common.q, common.k, common.v]) };
+        // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
+        return unsafe { unaligned::launch(queue, plan, HELD, op, args, [common.q, common.k, common.v]) };
     }
     common.tiles = op.q_len.div_ceil(quartet.rows()) as u32;
     let [q, k, v] = Rows::of(op);
@@ -156,7 +153,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
     let order = if op.causal { OneTile::LateFirst } else { OneTile::InOrder };
     let launch = Launch { grid: order.grid(op, common.tiles), shared_bytes: quartet.shared_bytes(), overlap: true, ..Launch::new(1, quartet.threads()) };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "attention_sm90_quartet", &launch, &params) }
+    unsafe { plan.launch(queue, ENTRY, &launch, &params) }
 }
 
 #[cfg(test)]

@@ -1,11 +1,8 @@
 //! What the kernels of `attention` on Hopper are compiled for, and what they take.
 
-use crate::backends::cuda::attention::block_lists as lists;
-use crate::backends::cuda::attention::block_pairs as pairs;
 use crate::backends::cuda::attention::params::{AttentionParams, headers};
-use crate::backends::cuda::attention::repack;
-use crate::backends::cuda::attention::sm80;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::attention::sm80::tile as sm80;
+use crate::backends::cuda::jit::{Arch, Source, Unit};
 use crate::backends::cuda::variant::params::params;
 use crate::dtype::DType;
 use crate::ops::Attention;
@@ -120,18 +117,8 @@ impl Tile {
         if self.held > LISTED && (1..=PANEL / 2).contains(&(self.held % PANEL)) { PANEL / 2 } else { PANEL }
     }
 
-    pub(crate) fn unit(self, dtype: DType) -> Unit {
-        let mut headers = headers();
-        headers.extend(repack::headers());
-        headers.extend(pairs::headers());
-        headers.extend(lists::headers());
-        headers.push(("attention/sm90/tile.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/tile.cuh")).into()));
-        headers.push(("attention/sm90/mask.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/mask.cuh")).into()));
-        headers.push(("attention/sm90/output.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/output.cuh")).into()));
-        headers.push(("attention/sm90/schedule.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/schedule.cuh")).into()));
-        headers.push(("attention/sm90/stream_k.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/stream_k.cuh")).into()));
-        headers.push(("attention/sm90/producer.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/producer.cuh")).into()));
-        headers.push(("attention/tma_params.cuh", TmaParams::cuda()));
+    /// What a kernel of `source` is compiled from, but for its entry and what it defines besides. `name` is what stands before its shape.
+    pub(crate) fn unit(self, name: &str, source: Source, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
         defines.extend([
             ("CONSUMERS", self.consumers.to_string()),
@@ -143,62 +130,23 @@ impl Tile {
             ("BARRIER_BYTES", BARRIERS.to_string()),
         ]);
         Unit {
-            name: format!("attention/sm90 {dtype} head_dim {} rows {}", self.held, self.rows()),
-            source: source!("attention/sm90/tile.cu"),
-            headers,
+            headers: [headers(), vec![("attention/tma_params.cuh", TmaParams::cuda())]].concat(),
             defines,
-            // Blocks of a list are 128 long, and so are the steps of the heads that may have one.
-            entries: match self.consumers {
-                2 if self.held <= NARROW => &NARROW_ENTRIES,
-                2 if self.held <= LISTED => &LISTED_ENTRIES,
-                2 => &WIDE_ENTRIES,
-                _ => &ENTRIES,
-            },
             shared_bytes: self.shared_bytes(),
-            also: Vec::new(),
+            ..Unit::new(format!("{name} {dtype} head_dim {}", self.held), source)
         }
     }
 }
 
-const ENTRIES: [&str; 5] = ["attention_sm90", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-const WIDE_ENTRIES: [&str; 8] = [
-    "attention_sm90",
-    "attention_sm90_neighbours",
-    "attention_sm90_plain",
-    "attention_sm90_halves",
-    "attention_sm80_narrow",
-    repack::ENTRY,
-    pairs::ENTRY,
-    lists::ENTRY,
-];
-const LISTED_ENTRIES: [&str; 10] = [
-    "attention_sm90",
-    "attention_sm90_neighbours",
-    "attention_sm90_plain",
-    "attention_sm90_halves",
-    "attention_sm90_blocks",
-    "attention_sm90_pairs",
-    "attention_sm80_narrow",
-    repack::ENTRY,
-    pairs::ENTRY,
-    lists::ENTRY,
-];
-const NARROW_ENTRIES: [&str; 9] = [
-    "attention_sm90",
-    "attention_sm90_plain",
-    "attention_sm90_halves",
-    "attention_sm90_blocks",
-    "attention_sm90_pairs",
-    "attention_sm80_narrow",
-    repack::ENTRY,
-    pairs::ENTRY,
-    lists::ENTRY,
-];
+/// Defines these names of a unit anew, or besides.
+pub(crate) fn define(unit: &mut Unit, defines: &[(&'static str, u64)]) {
+    unit.defines.retain(|(name, _)| defines.iter().all(|(other, _)| name != other));
+    unit.defines.extend(defines.iter().map(|(name, value)| (*name, value.to_string())));
+}
 
-pub(crate) fn units(_: Arch) -> Vec<Unit> {
-    let two = HELD.into_iter().chain(WIDE.map(|(held, _)| held)).map(|held| Tile { held, consumers: 2 });
-    let three = HELD.into_iter().filter(|&held| held <= NARROW).map(|held| Tile { held, consumers: 3 });
-    two.chain(three).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect()
+/// The tiles of two groups that kernels are compiled for, one for each head.
+pub(crate) fn pairs_of_groups() -> impl Iterator<Item = Tile> {
+    HELD.into_iter().chain(WIDE.map(|(held, _)| held)).map(|held| Tile { held, consumers: 2 })
 }
 
 /// Tiles of all heads and sequences.

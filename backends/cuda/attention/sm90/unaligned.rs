@@ -1,13 +1,12 @@
 //! `attention` on Hopper where heads do not start on multiples of 16 bytes, but the tokens of k and v lie such multiples apart: nothing is copied.
 
-use crate::backends::cuda::attention::block_lists as lists;
-use crate::backends::cuda::attention::block_pairs as pairs;
+use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::parameters;
-use crate::backends::cuda::attention::repack::{self as repack, Rows};
-use crate::backends::cuda::attention::sm90;
+use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::sm90::ready::limits;
 use crate::backends::cuda::attention::sm90::schedule::{band, by_steps, cluster, shares_keys};
-use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, NARROW, PANEL, Tile, TmaParams, WIDE, held, work};
-use crate::backends::cuda::jit::{Arch, Unit};
+use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, PANEL, Tile, TmaParams, define, held, pairs_of_groups, work};
+use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle, TensorMap};
@@ -25,7 +24,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(tile(op), op.dtype),
+    unit: |op, target| unit(kernel(op, target.units), tile(op), op.dtype),
     units,
     workspace: |_, _| QUEUE_BYTES,
     launch,
@@ -90,25 +89,28 @@ fn shared_bytes(tile: Tile) -> u32 {
     tile.shared_bytes() + beyond_bytes(tile) as u32
 }
 
-fn unit(tile: Tile, dtype: DType) -> Unit {
-    let mut unit = tile.unit(dtype);
-    unit.name = format!("attention/sm90_rotated {dtype} head_dim {}", tile.held);
-    unit.headers.push(("attention/sm90/unaligned.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/unaligned.cuh")).into()));
+const TILES: Entry = entry!("attention_sm90_rotated");
+const NEIGHBOURS: Entry = entry!("attention_sm90_rotated_neighbours");
+
+/// The kernel that an operation takes on so many multiprocessors: that of neighbouring tiles where they share their keys.
+fn kernel(op: &Attention, units: u32) -> Entry {
+    if shares_keys(op, tile(op), units) { NEIGHBOURS } else { TILES }
+}
+
+fn unit(entry: Entry, tile: Tile, dtype: DType) -> Unit {
+    let name = if entry == NEIGHBOURS { "attention/sm90_rotated neighbours" } else { "attention/sm90_rotated" };
+    let mut unit = Unit { entries: entry.list, shared_bytes: shared_bytes(tile), ..tile.unit(name, source!("attention/sm90/unaligned.cu"), dtype) };
     unit.headers.push(("attention/head_map.cuh", HeadMap::cuda()));
     unit.headers.push(("attention/heads_params.cuh", HeadsParams::cuda()));
     unit.headers.push(("attention/unaligned_params.cuh", RotatedParams::cuda()));
-    unit.shared_bytes = shared_bytes(tile);
-    unit.defines.retain(|(name, _)| *name != "TMA_SHARED_BYTES");
-    unit.defines.extend([("ROTATE_ROWS", "1".into()), ("TMA_SHARED_BYTES", unit.shared_bytes.to_string())]);
-    unit.entries = &ENTRIES;
+    define(&mut unit, &[("TMA_SHARED_BYTES", shared_bytes(tile).into())]);
+    unit.defines.push(entry.defined());
     unit
 }
 
-const ENTRIES: [&str; 5] = ["attention_sm90_rotated", "attention_sm90_rotated_neighbours", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
-
 fn units(_: Arch) -> Vec<Unit> {
-    let all = HELD.into_iter().chain(WIDE.map(|(held, _)| held)).filter(|&held| held > NARROW);
-    all.map(|held| Tile { held, consumers: 2 }).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
+    let each = pairs_of_groups().filter(|tile| tile.held > NARROW).flat_map(|tile| [TILES, NEIGHBOURS].map(|entry| (entry, tile)));
+    each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype))).collect()
 }
 
 /// Rows whose first element has number `start`, counted from address zero.
@@ -174,7 +176,7 @@ fn brought(rows: &Rows) -> std::result::Result<(), String> {
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm90::supports(op, target)?;
+    limits(op, target)?;
     if !matches!(op.form, Form::Dense) {
         return Err("it runs the dense form alone".into());
     }
@@ -198,7 +200,8 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let (op, tile, units) = (&plan.op, tile(&plan.op), plan.target.units);
     let [q, k, v] = Rows::of(op);
-    let paired = shares_keys(op, tile, units);
+    let entry = kernel(op, units);
+    let paired = entry == NEIGHBOURS;
     let mut common = parameters(op, args, 1);
     let [q, k, v] = [Heads::at(common.q, q, op), Heads::at(common.k, k, op), Heads::at(common.v, v, op)];
     // Pairs of tiles are all alike: each cluster takes as many, in turn.
@@ -231,7 +234,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         v_beyond: if v_beyond { v.maps(op.dtype, tile.keys(), CHUNK)? } else { NONE },
         q_end: common.q + q.rows.span(op.head_dim) * op.dtype.size(),
     };
-    let (entry, cluster) = if paired { ("attention_sm90_rotated_neighbours", 2) } else { ("attention_sm90_rotated", 1) };
+    let cluster = if paired { 2 } else { 1 };
     // It waits for the launch before, and reads nothing until then.
     let launch = Launch {
         shared_bytes: shared_bytes(tile),
@@ -240,7 +243,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         ..Launch::new(blocks(resident * u64::from(cluster)), tile.threads())
     };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
-    unsafe { plan.launch(queue, entry, &launch, &params) }
+    unsafe { plan.launch(queue, entry.name(), &launch, &params) }
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! `attention` on Hopper where sequences have lengths of their own, as they lie on the device: end to end, or with keys in pages.
 
-use crate::backends::cuda::attention::block_lists as lists;
-use crate::backends::cuda::attention::block_pairs as pairs;
+use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::{self as repack, Repack, Rows};
-use crate::backends::cuda::attention::sm80;
-use crate::backends::cuda::attention::sm90::Described;
+use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
+use crate::backends::cuda::attention::sm90::ready::Described;
 use crate::backends::cuda::attention::sm90::schedule::sharing;
-use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, held};
-use crate::backends::cuda::jit::{Arch, Unit};
+use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, define, held};
+use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::TensorMap;
@@ -26,7 +25,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(tile(op, target.units), op.dtype),
+    unit: |op, target| unit(VARIANT.name, kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
     units,
     workspace: |op, _| COPIES_AT + copies(op).bytes(),
     launch,
@@ -38,7 +37,7 @@ pub(crate) const AHEAD: Variant<Attention> = Variant {
     label: "attention/sm90_ragged_ahead",
     supports: covers_ahead,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit_ahead(tile(op, target.units), op.dtype),
+    unit: |op, target| unit_ahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
     units: units_ahead,
     launch: launch_ahead,
     ..VARIANT
@@ -73,34 +72,51 @@ fn tile(op: &Attention, units: u32) -> Tile {
     Tile { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
 }
 
-fn unit(tile: Tile, dtype: DType) -> Unit {
-    let mut unit = tile.unit(dtype);
-    unit.name = format!("attention/sm90_ragged {dtype} head_dim {} rows {}", tile.held, tile.rows());
-    unit.headers.push(("attention/sm90/varlen.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm90/varlen.cuh")).into()));
+const VARLEN: Entry = entry!("attention_sm90_varlen");
+const PAGED: Entry = entry!("attention_sm90_paged");
+
+/// The kernel that an operation takes.
+fn kernel(op: &Attention) -> Entry {
+    if matches!(op.form, Form::Paged(_)) { PAGED } else { VARLEN }
+}
+
+/// The kernel of a variant, whose name in that of the unit is `variant`, with what its plans launch besides.
+fn unit(variant: &str, entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
+    let form = if entry == PAGED { "paged" } else { "varlen" };
+    let mut unit = tile.unit(&format!("attention/{variant} {form}"), source!("attention/sm90/varlen.cu"), dtype);
+    unit.name = format!("{} rows {}", unit.name, tile.rows());
     unit.headers.push(("attention/varlen_params.cuh", RaggedParams::cuda()));
-    unit.defines.extend([("RAGGED_ROWS", "1".into()), ("PLAN_SPANS", SPANS.to_string()), ("PLAN_BYTES", PLAN_BYTES.to_string())]);
-    unit.entries = &ENTRIES;
+    define(&mut unit, &[("PLAN_SPANS", SPANS), ("PLAN_BYTES", PLAN_BYTES.into())]);
+    unit.defines.push(entry.defined());
     unit.shared_bytes += PLAN_BYTES;
+    Unit { entries: entry.list, also: std::iter::once(unaligned::unit(tile.held, dtype)).chain(copies).collect(), ..unit }
+}
+
+fn unit_ahead(entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
+    let mut unit = unit(AHEAD.name, entry, tile, dtype, copies);
+    define(&mut unit, &[("RAGGED_AHEAD", 1)]);
     unit
 }
 
-const ENTRIES: [&str; 6] = ["attention_sm90_varlen", "attention_sm90_paged", "attention_sm80_narrow", repack::ENTRY, pairs::ENTRY, lists::ENTRY];
+/// Both kernels for each of these tiles and either type of elements.
+fn each(tiles: impl Iterator<Item = Tile>, unit: impl Fn(Entry, Tile, DType) -> Unit) -> Vec<Unit> {
+    let kernels = tiles.flat_map(|tile| [VARLEN, PAGED].map(|entry| (entry, tile)));
+    kernels.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype))).collect()
+}
+
+/// What copies operands: of pages nothing is copied.
+fn copying(entry: Entry) -> Option<Unit> {
+    (entry == VARLEN).then(repack::unit)
+}
 
 fn units(_: Arch) -> Vec<Unit> {
     let two = HELD.into_iter().filter(|&held| held >= NARROW).map(|held| Tile { held, consumers: 2 });
-    two.chain([Tile { held: NARROW, consumers: 3 }]).flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect()
-}
-
-fn unit_ahead(tile: Tile, dtype: DType) -> Unit {
-    let mut unit = unit(tile, dtype);
-    unit.name = unit.name.replace("sm90_ragged", "sm90_ragged_ahead");
-    unit.defines.push(("RAGGED_AHEAD", "1".into()));
-    unit
+    each(two.chain([Tile { held: NARROW, consumers: 3 }]), |entry, tile, dtype| unit(VARIANT.name, entry, tile, dtype, copying(entry)))
 }
 
 fn units_ahead(_: Arch) -> Vec<Unit> {
     let tiles = [(NARROW, 2), (NARROW, 3), (LISTED, 2)].map(|(held, consumers)| Tile { held, consumers });
-    tiles.into_iter().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit_ahead(tile, dtype))).collect()
+    each(tiles.into_iter(), |entry, tile, dtype| unit_ahead(entry, tile, dtype, copying(entry)))
 }
 
 /// The operands that TMA cannot read where they are, and that are copied first; of a pool of pages an operation may use few.
@@ -128,7 +144,7 @@ fn most_work(op: &Attention, rows: u64) -> u64 {
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    sm80::supports(op, target)?;
+    sm80::limits(op, target)?;
     if !matches!(op.form, Form::Varlen(_) | Form::Paged(_)) {
         return Err("it runs the forms of sequences end to end and of pages".into());
     }
@@ -196,8 +212,8 @@ unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &room, args)? };
     if starts.iter().any(|start| !start.is_multiple_of(16)) {
-        // SAFETY: the caller's promise; this module holds the kernel for rows that start anywhere.
-        return unsafe { sm80::launch_tile(queue, plan, sm80::Tile::exactly(tile.held), op, args, starts) };
+        // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere.
+        return unsafe { unaligned::launch(queue, plan, tile.held, op, args, starts) };
     }
     let mut common = parameters(op, args, 1);
     [common.q, common.k, common.v] = starts;
@@ -222,12 +238,11 @@ unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice
     };
     let band_keys = CACHED_BYTES / (2 * op.head_dim * op.dtype.size());
     let params = RaggedParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
-    let entry = if matches!(op.form, Form::Paged(_)) { "attention_sm90_paged" } else { "attention_sm90_varlen" };
     // It waits for the launch before, and reads nothing until then.
     let (shared_bytes, cluster_blocks) = (tile.shared_bytes() + PLAN_BYTES, [cluster as u32, 1, 1]);
     let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(work.min(units) * cluster), tile.threads()) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
-    unsafe { plan.launch(queue, entry, &launch, &params) }
+    unsafe { plan.launch(queue, kernel(op).name(), &launch, &params) }
 }
 
 #[cfg(test)]

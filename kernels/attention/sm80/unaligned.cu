@@ -1,5 +1,4 @@
-// The kernel for operands whose rows start anywhere: wherever a start is known only at launch.
-#pragma once
+// Attention of operands whose rows start anywhere: wherever a start is known only at launch.
 
 #include "attention/sm80/tile.cuh"
 #include "ptx/grid.cuh"

@@ -2,7 +2,6 @@
 //
 // Each block of threads takes a few rows, a warp each. Where their lists begin it counts itself, in the rows before: so that blocks
 // wait for nobody, and the lists lie as the host's do, each row's behind that of the row before.
-#pragma once
 
 #include "attention/list_params.cuh"
 #include "ptx/grid.cuh"
@@ -72,7 +71,6 @@ __device__ __forceinline__ u32 sum_of_warp(u32 value) {
 }
 
 extern "C" __global__ void __launch_bounds__(LIST_THREADS) attention_lists(const ListParams p) {
-    // Dynamic: beside static memory the unit's other kernels could not have all that a block may use.
     extern __shared__ __align__(16) u32 lists_scratch[];
     u32 *before = lists_scratch, *listed = lists_scratch + LIST_WARPS;
     grid_launch_next();

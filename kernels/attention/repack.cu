@@ -1,5 +1,4 @@
 // Q, K and V whose rows do not start on multiples of 16 bytes, copied to where they do.
-#pragma once
 
 #include "tile/repack.cuh"
 #include "attention/rows_params.cuh"
