@@ -1,7 +1,7 @@
 //! The small operations of a layer on CUDA.
 
 use crate::backends::cuda::gemm::activation::activation_code;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::jit::{Arch, Source, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Appended, Open, Pool};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
@@ -24,8 +24,8 @@ const VARIANTS: [Variant<Pointwise>; 1] = [Variant {
     tensor_cores: TensorCores::Without("there is no product of matrices"),
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype),
-    units: |_: Arch| DType::ALL.map(unit).into(),
+    unit: |op, _| plan_unit(op),
+    units: |_| units(),
     workspace: |_, _| 0,
     launch,
 }];
@@ -60,49 +60,77 @@ params! {
     }
 }
 
-fn unit(dtype: DType) -> Unit {
+/// A kernel: the one entry of its unit, and what its source has it compiled by, which is nothing where it stands there alone.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    list: &'static [&'static str; 1],
+    define: Option<&'static str>,
+    source: Source,
+}
+
+/// The kernel of that name, alone in its source or `of` several.
+macro_rules! entry {
+    ($path:literal, $name:literal) => {
+        Entry { list: &[$name], define: None, source: source!($path) }
+    };
+    ($path:literal of $name:literal) => {
+        Entry { list: &[$name], define: Some(concat!("COMPILE_", $name)), source: source!($path) }
+    };
+}
+
+/// Every size and place.
+const SIMT: Entry = entry!("pointwise/simt.cu", "pointwise_simt");
+const ROPE: Entry = entry!("pointwise/rope.cu", "pointwise_rope");
+const LINES: Entry = entry!("pointwise/lines.cu", "pointwise_lines");
+const APPEND: Entry = entry!("pointwise/append.cu", "pointwise_append");
+const POOL: Entry = entry!("pointwise/pool.cu", "pointwise_pool");
+
+fn unit(entry: Entry, dtype: DType) -> Unit {
+    let word = entry.list[0].strip_prefix("pointwise_").unwrap_or(entry.list[0]);
+    let define = entry.define.map(|define| (define, "1".into()));
     Unit {
-        name: format!("pointwise/simt {dtype}"),
-        source: source!("pointwise/simt.cu"),
-        headers: vec![
-            ("pointwise/params.cuh", PointwiseParams::cuda()),
-            ("pointwise/kind.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/kind.cuh")).into()),
-            ("pointwise/append.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/append.cuh")).into()),
-            ("pointwise/norm.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/norm.cuh")).into()),
-            ("pointwise/lines.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/lines.cuh")).into()),
-            ("pointwise/rope.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/rope.cuh")).into()),
-            ("pointwise/wide.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/pointwise/wide.cuh")).into()),
-        ],
-        defines: vec![("ELEMENT", dtype.name().into())],
-        entries: &ENTRIES,
-        shared_bytes: 0,
-        also: Vec::new(),
+        headers: vec![("pointwise/params.cuh", PointwiseParams::cuda())],
+        defines: [("ELEMENT", dtype.name().into())].into_iter().chain(define).collect(),
+        entries: entry.list,
+        ..Unit::new(format!("pointwise/{word} {dtype}"), entry.source)
     }
 }
 
-const ENTRIES: [&str; 12] = [
-    "pointwise_simt",
-    "pointwise_norm_2",
-    "pointwise_norm_3",
-    "pointwise_norm_4",
-    "pointwise_norm_8",
-    "pointwise_wide_2",
-    "pointwise_wide_3",
-    "pointwise_wide_4",
-    "pointwise_rope",
-    "pointwise_lines",
-    "pointwise_append",
-    "pointwise_pool",
-];
+/// Every kernel.
+fn units() -> Vec<Unit> {
+    let norms = NORMS.into_iter().map(|(_, entry)| entry).chain(WIDE.into_iter().map(|(_, _, entry)| entry));
+    let all = norms.chain([SIMT, ROPE, LINES, APPEND, POOL]);
+    all.flat_map(|entry| DType::ALL.map(|dtype| unit(entry, dtype))).collect()
+}
+
+/// The kernels that a launch of `op` may take, wherever its operands lie: the best first.
+fn plan_unit(op: &Pointwise) -> Unit {
+    let mut units = ALIGNMENTS.map(|alignment| unit(kernel(op, alignment, 1).0, op.dtype)).to_vec();
+    units.dedup_by_key(|unit| unit.entries);
+    let also = units.split_off(1);
+    match units.pop() {
+        Some(main) => Unit { also, ..main },
+        None => unit(SIMT, op.dtype),
+    }
+}
 
 /// As in `kernels/pointwise/norm.cuh`: rows of a block, a warp each; elements that a lane moves at once.
 const NORM_ROWS: u64 = 8;
 const PIECE: u64 = 4;
 /// Pieces of a row that a lane holds, by kernel.
-const NORMS: [(u64, &str); 4] = [(2, "pointwise_norm_2"), (3, "pointwise_norm_3"), (4, "pointwise_norm_4"), (8, "pointwise_norm_8")];
+const NORMS: [(u64, Entry); 4] = [
+    (2, entry!("pointwise/norm.cu" of "pointwise_norm_2")),
+    (3, entry!("pointwise/norm.cu" of "pointwise_norm_3")),
+    (4, entry!("pointwise/norm.cu" of "pointwise_norm_4")),
+    (8, entry!("pointwise/norm.cu" of "pointwise_norm_8")),
+];
 /// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, with the blocks of each that a multiprocessor
 /// has registers for; and threads.
-const WIDE: [(u64, u64, &str); 3] = [(2, 4, "pointwise_wide_2"), (3, 3, "pointwise_wide_3"), (4, 2, "pointwise_wide_4")];
+const WIDE: [(u64, u64, Entry); 3] = [
+    (2, 4, entry!("pointwise/wide.cu" of "pointwise_wide_2")),
+    (3, 3, entry!("pointwise/wide.cu" of "pointwise_wide_3")),
+    (4, 2, entry!("pointwise/wide.cu" of "pointwise_wide_4")),
+];
 const WIDE_THREADS: u64 = 256;
 /// As in `kernels/pointwise/rope.cuh`: pairs of a head at most.
 const ROPE_PAIRS: u64 = 256;
@@ -113,44 +141,47 @@ const LINE_THREADS: u64 = 256;
 const LINE: u64 = 16;
 const POOL_LINES: u64 = 16;
 
-/// Whether every operand starts on a multiple of that many elements, and rows are whole in it.
-fn on_whole(elements: u64, op: &Pointwise, params: &PointwiseParams) -> bool {
-    let places = [params.x, params.weight, params.bias, params.residual, params.y];
-    op.columns.is_multiple_of(elements) && places.iter().all(|place| place.is_multiple_of(elements * op.dtype.size()))
+/// Bytes that the places of all operands are multiples of, of which kernels tell these apart.
+const ALIGNMENTS: [u64; 3] = [16, 8, 1];
+
+/// The largest of [`ALIGNMENTS`] that all operands lie on.
+fn alignment(params: &PointwiseParams) -> u64 {
+    let places = params.x | params.weight | params.bias | params.residual | params.y;
+    ALIGNMENTS.into_iter().find(|&alignment| places.is_multiple_of(alignment)).unwrap_or(1)
 }
 
-/// The kernel for an operation, and its blocks on a device of `units` multiprocessors.
-fn kernel(op: &Pointwise, params: &PointwiseParams, units: u64) -> (&'static str, u32) {
+/// The kernel for an operation whose operands lie on multiples of `alignment` bytes, and its blocks on a device of `units` multiprocessors.
+fn kernel(op: &Pointwise, alignment: u64, units: u64) -> (Entry, u32) {
+    // Whether operands start on a multiple of that many elements, and rows are whole in it.
+    let on_whole = |elements: u64| op.columns.is_multiple_of(elements) && alignment.is_multiple_of(elements * op.dtype.size());
     let (each, across) = (LINE / op.dtype.size(), op.columns * op.dtype.size() / LINE);
     let lines = op.rows.saturating_mul(across);
     match op.kind {
-        Kind::EmbeddingNorm { .. } => match NORMS.iter().find(|(pieces, _)| on_whole(PIECE, op, params) && op.columns <= pieces * 32 * PIECE) {
-            Some((_, entry)) => (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
-            None => ("pointwise_simt", blocks(op.rows)),
+        Kind::EmbeddingNorm { .. } => match NORMS.iter().find(|(pieces, _)| on_whole(PIECE) && op.columns <= pieces * 32 * PIECE) {
+            Some((_, entry)) => (*entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
+            None => (SIMT, blocks(op.rows)),
         },
         Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
-            let short = NORMS.iter().find(|(pieces, _)| on_whole(PIECE, op, params) && op.columns <= pieces * 32 * PIECE);
-            let wide = WIDE.iter().find(|(lines, ..)| on_whole(each, op, params) && across <= lines * WIDE_THREADS);
+            let short = NORMS.iter().find(|(pieces, _)| on_whole(PIECE) && op.columns <= pieces * 32 * PIECE);
+            let wide = WIDE.iter().find(|(lines, ..)| on_whole(each) && across <= lines * WIDE_THREADS);
             match (short, wide) {
-                (Some((_, entry)), _) => (entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
-                (None, Some((_, each_unit, entry))) => (entry, blocks(op.rows.min(units * each_unit))),
-                (None, None) => ("pointwise_simt", blocks(op.rows)),
+                (Some((_, entry)), _) => (*entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
+                (None, Some((_, each_unit, entry))) => (*entry, blocks(op.rows.min(units * each_unit))),
+                (None, None) => (SIMT, blocks(op.rows)),
             }
         }
         Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } => {
             let half = head_dim / 2;
-            let whole = on_whole(each, op, params) && half.is_multiple_of(each) && op.stride().is_multiple_of(each);
-            let entry = if whole && half <= ROPE_PAIRS && op.columns <= u32::MAX.into() { "pointwise_rope" } else { "pointwise_simt" };
+            let whole = on_whole(each) && half.is_multiple_of(each) && op.stride().is_multiple_of(each);
+            let entry = if whole && half <= ROPE_PAIRS && op.columns <= u32::MAX.into() { ROPE } else { SIMT };
             (entry, blocks(op.rows))
         }
-        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(each, op, params) && lines <= u64::from(u32::MAX) => {
-            ("pointwise_lines", blocks(lines.div_ceil(LINE_THREADS)))
+        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(each) && lines <= u64::from(u32::MAX) => {
+            (LINES, blocks(lines.div_ceil(LINE_THREADS)))
         }
-        Kind::Append { stride, .. } if on_whole(each, op, params) && stride.is_multiple_of(each) && lines < 1 << 31 => {
-            ("pointwise_append", blocks(lines.div_ceil(LINE_THREADS)))
-        }
-        Kind::MeanPool(_) if on_whole(each, op, params) => ("pointwise_pool", blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
-        _ => ("pointwise_simt", blocks(op.rows)),
+        Kind::Append { stride, .. } if on_whole(each) && stride.is_multiple_of(each) && lines < 1 << 31 => (APPEND, blocks(lines.div_ceil(LINE_THREADS))),
+        Kind::MeanPool(_) if on_whole(each) => (POOL, blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
+        _ => (SIMT, blocks(op.rows)),
     }
 }
 
@@ -204,12 +235,32 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         }
         _ => Open::from(range(&args.y)),
     };
-    let (entry, grid) = kernel(op, &params, plan.target.units.into());
+    let (entry, grid) = kernel(op, alignment(&params), plan.target.units.into());
     // Each kernel waits before it reads anything.
     let launch = Launch { overlap: plan.target.arch >= Arch(90), ..Launch::new(grid, 256) };
     let open = if launch.overlap { queue.behind(writes) } else { Open::default() };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, entry, &launch, &params)? };
+    unsafe { plan.launch(queue, entry.list[0], &launch, &params)? };
     queue.leave_open(open);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::{OpKind, Problem, all};
+
+    #[test]
+    fn a_plan_has_every_kernel_that_its_launches_may_name() {
+        for case in all().into_iter().filter(|case| case.kind() == OpKind::Pointwise) {
+            let Ok(Problem::Pointwise(posed)) = case.problem() else { continue };
+            let plan = plan_unit(&posed.op);
+            let names: Vec<_> = plan.all().iter().flat_map(|unit| unit.entries).copied().collect();
+            assert_eq!(names.len(), plan.all().len(), "{names:?}");
+            for (alignment, units) in [1, 2, 4, 8, 16].into_iter().flat_map(|alignment| [78, 114, 132, 144].map(|units| (alignment, units))) {
+                let (entry, _) = kernel(&posed.op, alignment, units);
+                assert!(names.contains(&entry.list[0]), "{alignment} {:?}: {names:?}", posed.op);
+            }
+        }
+    }
 }

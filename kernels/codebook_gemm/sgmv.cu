@@ -9,10 +9,6 @@
 // Sums of a token run in an order that depends on d_in alone: the shares' number does not follow the batch, and rows of mma do not mix.
 // Which tokens a segment has stands in the index: a replay of a graph may bring others.
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define BULK
-#endif
-
 #include "codebook_gemm/sgmv_expand.cuh"
 
 // ---- h = x·V ----
@@ -133,33 +129,47 @@ __device__ __forceinline__ void project_in_turn(const TileParams &p, const Segme
     }
 }
 
+#ifdef COMPILE_codebook_gemm_segments_project
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 4 : 2) codebook_gemm_segments_project(const __grid_constant__ SegmentsParams p) {
     project_in_turn(p.tile, p.plan);
 }
+#endif
 
+#ifdef COMPILE_codebook_gemm_segments_project_long
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_segments_project_long(const __grid_constant__ SegmentsParams p) {
     project<true, false>(p.tile, p.plan, 0);
 }
+#endif
 
+#ifdef COMPILE_codebook_gemm_segments_project_any
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_segments_project_any(const __grid_constant__ SegmentsParams p) {
     project<false, false>(p.tile, p.plan, 0);
 }
+#endif
 
 // Several slices: each row of the grid is one.
+#ifdef COMPILE_codebook_gemm_segments_project_grouped
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_segments_project_grouped(const __grid_constant__ SegmentsGroup p) {
     project<true, false>(slice_of(p.group, blockIdx.y), p.plan, blockIdx.y);
 }
+#endif
 
 // So few registers, as if blocks were larger, that beside two blocks of this kernel one of the first has room; codes of any width need more.
 constexpr u32 BOUND = RANK == 16 && WIDTH != 0 ? 320 : THREADS;
 constexpr int EXPAND_BLOCKS = RANK == 16 ? 2 : 1;
 
+#ifdef COMPILE_codebook_gemm_segments_expand
 extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_segments_expand(const __grid_constant__ SegmentsParams p) {
     expand<true>(p.tile, p.plan, 0);
 }
+#endif
 
+#ifdef COMPILE_codebook_gemm_segments_expand_any
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_segments_expand_any(const __grid_constant__ SegmentsParams p) { expand<false>(p.tile, p.plan, 0); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_segments_expand_grouped
 extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_segments_expand_grouped(const __grid_constant__ SegmentsGroup p) {
     expand<true, 4 / DEPTHS>(slice_of(p.group, blockIdx.y), p.plan, blockIdx.y);
 }
+#endif

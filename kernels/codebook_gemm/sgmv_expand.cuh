@@ -1,5 +1,9 @@
-// y (+)= s·h·Q·Uᵀ for the tokens of one adapter after the other: the second kernel of segments.cu.
+// y (+)= s·h·Q·Uᵀ for the tokens of one adapter after the other: the second kernel of sgmv.cu, and what sgmv_fused.cu has of it.
 #pragma once
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define BULK
+#endif
 
 #include "codebook_gemm/expand.cuh"
 #include "ptx/grid.cuh"

@@ -8,9 +8,8 @@
 // There are two places for what is told, taken in turn: a launch clears that of the launch before. All blocks are on the device at once, one a multiprocessor, but
 // for where another stream has taken room: a block that has looked for long makes what it wants itself.
 //
-// Operands that do not start on 16 bytes are left to the kernels of segments.cu, which are in this unit too.
+// Operands that do not start on 16 bytes are left to the kernels of sgmv.cu.
 
-#include "codebook_gemm/sgmv.cu"
 #include "codebook_gemm/sgmv_fused.cuh"
 
 __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan) {

@@ -1,8 +1,8 @@
-// One launch in place of the two of segments.cu: what a block has, and its way from x to y.
+// One launch in place of the two of sgmv.cu: what a block has, and its way from x to y.
 #pragma once
 
-#include "codebook_gemm/sgmv_fused_params.cuh"
 #include "codebook_gemm/sgmv_expand.cuh"
+#include "codebook_gemm/sgmv_fused_params.cuh"
 
 static_assert(RANK == 16 && WIDTH == 7 && SPREAD, "the form of codes that it is made for");
 

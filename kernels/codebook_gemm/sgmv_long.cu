@@ -30,15 +30,21 @@ template <u32 SLICES, bool ALIGNED = true> __device__ __forceinline__ void proje
     project_tiles<SLICES, ALIGNED, SLICES == 1 ? 3 : 1>(p, begin, end < tiles ? end : tiles);
 }
 
+#ifdef COMPILE_codebook_gemm_project
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_project(const __grid_constant__ RunsMmaParams p) { project<1>(p); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_project_any
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) codebook_gemm_project_any(const __grid_constant__ RunsMmaParams p) { project<1, false>(p); }
+#endif
 
-#if RANK == 16
+#ifdef COMPILE_codebook_gemm_project_3
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_project_3(const __grid_constant__ RunsMmaParams p) { project<3>(p); }
+#endif
 
 // What does not depend on tokens, of up to three slices, for a product that computes h itself: after the blocks that decode, one for each
 // 64 rows of an input factor.
+#ifdef COMPILE_codebook_gemm_unpack
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_unpack(const __grid_constant__ RunsMmaParams p) {
     u32 number = blockIdx.x, steps = u32((p.d_in + BASIS_DEPTH - 1) / BASIS_DEPTH);
 #pragma unroll
@@ -261,10 +267,18 @@ template <bool ADD, bool VECTOR> __device__ __forceinline__ void expand(const Ru
     }
 }
 
+#ifdef COMPILE_codebook_gemm_expand
 extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, RANK == 16 ? 4 : 3) codebook_gemm_expand(const __grid_constant__ RunsMmaParams p) { expand<false, true>(p); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_expand_add
 extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 3) codebook_gemm_expand_add(const __grid_constant__ RunsMmaParams p) { expand<true, true>(p); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_expand_any
 extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 1) codebook_gemm_expand_any(const __grid_constant__ RunsMmaParams p) { expand<false, false>(p); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_expand_any_add
 extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 1) codebook_gemm_expand_any_add(const __grid_constant__ RunsMmaParams p) { expand<true, false>(p); }
+#endif

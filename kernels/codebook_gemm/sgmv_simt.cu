@@ -45,6 +45,7 @@ __device__ __forceinline__ void add_row(f32 (&sums)[RANK], f32 x, const f32 *row
     }
 }
 
+#ifdef COMPILE_codebook_gemm_shrink
 extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrink(const RunsParams p) {
     constexpr u32 ROWS = CHUNK * RANK, PARTS = GROUPS * TOKENS * PARTS_ROW;
     // Rows of I, and after them the parts of h.
@@ -144,7 +145,9 @@ extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrin
         __syncthreads();
     }
 }
+#endif
 
+#ifdef COMPILE_codebook_gemm_expand
 extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) codebook_gemm_expand(const RunsParams p) {
     __shared__ Four fours[TOKENS * RANK / 4];
     // A thread's columns of O: what it decodes it alone reads.
@@ -251,3 +254,4 @@ extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) codebook_gemm_expan
         __syncthreads();
     }
 }
+#endif

@@ -45,9 +45,15 @@ template <bool ALIGNED> __device__ __forceinline__ void codebook_gemm(const Tile
     pieces.run(p, tile, space, buffer ^ 1, false, [] {});
 }
 
+#ifdef COMPILE_codebook_gemm_sm80
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80(const TileParams p) { codebook_gemm<true>(p); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_sm80_any
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_any(const TileParams p) { codebook_gemm<false>(p); }
+#endif
 
 // Several slices: each row of the grid is one.
+#ifdef COMPILE_codebook_gemm_sm80_grouped
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm80_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true>(slice_of(p, blockIdx.y)); }
+#endif

@@ -193,29 +193,41 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
 }
 
 // Two blocks a multiprocessor, so that a launch has room beside the one before.
+#ifdef COMPILE_codebook_gemm_sm90
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true, 1>(p); }
+#endif
 
-#if RANK == 16 && WIDTH >= 1 && WIDTH <= 7
 // For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them a multiprocessor:
 // each decodes all that it needs of 16 adapters before it waits.
+#ifdef COMPILE_codebook_gemm_sm90_ahead
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_ahead(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1, 8>>(p); }
+#endif
 
 // For several tiles of them.
+#ifdef COMPILE_codebook_gemm_sm90_line
 extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_sm90_line(const TileParams p) { codebook_gemm<true, 2, false, CLUSTER, Line<WIDTH == 7 ? 7 : 6>>(p); }
 #endif
 
-#if RANK == 16
 // For one tile of tokens of one adapter, in so few blocks that one a multiprocessor is enough.
+#ifdef COMPILE_codebook_gemm_sm90_rehearsed
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_rehearsed(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1>, true>(p); }
 #endif
 
 // For more than one group of columns a warp.
+#ifdef COMPILE_codebook_gemm_sm90_wide
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_wide(const TileParams p) { codebook_gemm<true, 2>(p); }
+#endif
 
+#ifdef COMPILE_codebook_gemm_sm90_any
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_any(const TileParams p) { codebook_gemm<false, 2>(p); }
+#endif
 
 // Several slices: each row of the grid is one.
+#ifdef COMPILE_codebook_gemm_sm90_grouped
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_grouped(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, true>(slice_of(p, blockIdx.y)); }
+#endif
 
 // For so many slices that clusters of few blocks fill the device, each with more to do: they need not take turns.
+#ifdef COMPILE_codebook_gemm_sm90_many
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90_many(const __grid_constant__ TileGroup p) { codebook_gemm<true, 2, true, FEW>(slice_of(p, blockIdx.y)); }
+#endif

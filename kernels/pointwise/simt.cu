@@ -1,6 +1,6 @@
 // What a transformer layer needs between the large operations; arithmetic in f32, sums in a fixed order. Here a block a row, for every
-// size and place; norms of rows of up to 1,024 elements are in norm.cuh, of longer ones in wide.cuh, rotary positions in rope.cuh, what is
-// appended to caches in append.cuh, what else moves whole lines of 16 bytes in lines.cuh.
+// size and place; norms of rows of up to 1,024 elements are in norm.cu, of longer ones in wide.cu, rotary positions in rope.cu, what is
+// appended to caches in append.cu, means of rows in pool.cu, what else moves whole lines of 16 bytes in lines.cu.
 //
 // x, residual and y are [rows, columns], packed, but for rotary positions and what is appended, whose rows lie p.stride elements apart. There
 // is no product of matrices here, so nothing for tensor cores.
@@ -8,10 +8,7 @@
 #include "tile/reduce.cuh"
 #include "pointwise/append.cuh"
 #include "pointwise/kind.cuh"
-#include "pointwise/lines.cuh"
-#include "pointwise/norm.cuh"
 #include "pointwise/rope.cuh"
-#include "pointwise/wide.cuh"
 
 constexpr int THREADS = 256;
 
@@ -55,32 +52,6 @@ __device__ __forceinline__ void normalise(const PointwiseParams &p, u64 row, f32
         p.y[start + c] = narrow<element>(value);
     }
 }
-
-// Norms, by the pieces of a row that a lane holds, which f32 makes twice as large.
-constexpr int NORM_BLOCKS_3 = sizeof(element) == 2 ? 4 : 3, NORM_BLOCKS_4 = sizeof(element) == 2 ? 4 : 2;
-
-extern "C" __global__ void __launch_bounds__(NORM_THREADS, 4) pointwise_norm_2(const PointwiseParams p) { norm_rows<2, true>(p); }
-
-extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS_3) pointwise_norm_3(const PointwiseParams p) { norm_rows<3, true>(p); }
-
-extern "C" __global__ void __launch_bounds__(NORM_THREADS, NORM_BLOCKS_4) pointwise_norm_4(const PointwiseParams p) { norm_rows<4, true>(p); }
-
-extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2) pointwise_norm_8(const PointwiseParams p) { norm_rows<8, false>(p); }
-
-// Of long rows, by the lines that a thread holds.
-extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 4) pointwise_wide_2(const PointwiseParams p) { norm_wide<2>(p); }
-
-extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 3) pointwise_wide_3(const PointwiseParams p) { norm_wide<3>(p); }
-
-extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 2) pointwise_wide_4(const PointwiseParams p) { norm_wide<4>(p); }
-
-extern "C" __global__ void __launch_bounds__(ROPE_THREADS) pointwise_rope(const PointwiseParams p) { rope_lines(p); }
-
-extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_lines(const PointwiseParams p) { each_line(p); }
-
-extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_append(const PointwiseParams p) { append_lines(p); }
-
-extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_pool(const PointwiseParams p) { mean_pool(p); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const PointwiseParams p) {
     __shared__ f32 scratch[THREADS];

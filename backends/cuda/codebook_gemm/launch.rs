@@ -1,12 +1,19 @@
 //! How the tensor-core variants of `codebook_gemm` are launched: what slices share, and when a launch may start early.
 
+use super::entry::Entry;
 use super::factor::{factor, scaled_by_token};
 use super::tile::{GROUP, GROUPED, ROWS, TileGroup, TileParams, TileSlice};
+use crate::backends::cuda::jit::Arch;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, address_of, range};
 use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, FactorArgs};
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+/// Whether kernels that wait themselves may start before the one before them has ended.
+pub(crate) fn overlaps(plan: &Plan<CodebookGemm>) -> bool {
+    plan.target.arch >= Arch(90)
+}
 
 fn aligned(address: u64, stride: u64) -> u32 {
     u32::from(address.is_multiple_of(16) && stride.is_multiple_of(8))
@@ -45,27 +52,76 @@ pub(crate) fn whole(params: &TileParams) -> bool {
 /// Slices with their operands.
 pub(crate) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
 
-/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
-/// columns.
-pub(crate) fn sharing(op: &CodebookGemm, slices: &Slices<'_>, wanted: u64, most: u64) -> u64 {
-    let tiles = op.tokens.div_ceil(ROWS).max(1) * slices.len() as u64;
-    (wanted / tiles).clamp(1, most.min(widest(slices).div_ceil(GROUP)))
+/// What the slices of one launch come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// How many there are.
+    pub(crate) slices: u64,
+    /// Columns of the widest.
+    pub(crate) widest: u64,
+    /// One basis serves the adapters of each.
+    pub(crate) one_basis: bool,
 }
 
-pub(crate) fn widest(slices: &Slices<'_>) -> u64 {
-    slices.iter().map(|(slice, _)| slice.d_out).max().unwrap_or(1)
+impl Group {
+    pub(crate) fn of<'a>(slices: impl IntoIterator<Item = &'a CodebookSlice>) -> Self {
+        let none = Self { slices: 0, widest: 1, one_basis: true };
+        slices.into_iter().fold(none, |group, slice| Self {
+            slices: group.slices + 1,
+            widest: group.widest.max(slice.d_out),
+            one_basis: group.one_basis && matches!(slice.input, Factor::Dense { bases: 1 }),
+        })
+    }
+
+    /// Of slices with their operands.
+    pub(crate) fn with(slices: &Slices<'_>) -> Self {
+        Self::of(slices.iter().map(|(slice, _)| *slice))
+    }
+}
+
+/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
+/// columns.
+pub(crate) fn sharing(op: &CodebookGemm, group: Group, wanted: u64, most: u64) -> u64 {
+    let tiles = op.tokens.div_ceil(ROWS).max(1) * group.slices;
+    (wanted / tiles).clamp(1, most.min(group.widest.div_ceil(GROUP)))
+}
+
+/// Slices of one launch, at most: launches are to have about as many.
+fn at_once(slices: usize) -> usize {
+    slices.div_ceil(slices.div_ceil(GROUPED).max(1)).max(1)
 }
 
 /// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
 pub(crate) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    // Launches of about the same size.
-    let most = slices.len().div_ceil(slices.len().div_ceil(GROUPED).max(1)).max(1);
+    let most = at_once(slices.len());
     for group in slices.chunks(most) {
         let together = group.iter().all(|(slice, of)| whole(&tile_params(op, args, slice, of, 1)));
         group.chunks(if together { most } else { 1 }).try_for_each(&mut launch)?;
     }
     Ok(())
+}
+
+/// Whether all rows are whole multiples of 16 bytes where the operands start on them: whether [`whole`] may say so.
+fn may_be_whole(op: &CodebookGemm, slice: &CodebookSlice) -> bool {
+    [op.x_stride, slice.y_stride, slice.rank, op.d_in, slice.d_out].iter().all(|count| count.is_multiple_of(8))
+}
+
+/// The launches that [`each_group`] may come to, wherever the operands lie, and whether all rows of each are whole.
+pub(crate) fn forms(op: &CodebookGemm) -> Vec<(Group, bool)> {
+    let mut forms = Vec::new();
+    for group in op.slices.chunks(at_once(op.slices.len())) {
+        if group.len() > 1 && group.iter().all(|slice| may_be_whole(op, slice)) {
+            forms.push((Group::of(group), true));
+        }
+        for slice in group {
+            forms.push((Group::of([slice]), false));
+            if may_be_whole(op, slice) {
+                forms.push((Group::of([slice]), true));
+            }
+        }
+    }
+    forms
 }
 
 /// The same slices as one launch has them.
@@ -103,21 +159,20 @@ pub(crate) fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup
     group
 }
 
-/// Puts one launch of `slices` into the queue: `single` names the kernel of one slice alone, `grouped` that of several.
+/// Puts one launch of `slices` into the queue, by the kernel of as many.
 ///
 /// # Safety
 /// As [`Plan::launch`].
-pub(crate) unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entries: [&str; 2], launch: &Launch) -> Result<()> {
-    let [single, grouped] = entries;
+pub(crate) unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entry: Entry, launch: &Launch) -> Result<()> {
     match slices {
         [] => Ok(()),
         // SAFETY: the caller's promise.
-        [one] => unsafe { plan.launch(queue, single, launch, one) },
+        [one] => unsafe { plan.launch(queue, entry.name(), launch, one) },
         [first, ..] => {
             let group = tile_group(first, slices);
             let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
             // SAFETY: as above; the grid has as many rows as there are slices.
-            unsafe { plan.launch(queue, grouped, &launch, &group) }
+            unsafe { plan.launch(queue, entry.name(), &launch, &group) }
         }
     }
 }

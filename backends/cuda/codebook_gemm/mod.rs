@@ -1,9 +1,12 @@
 //! `codebook_gemm` on CUDA: its variants, best first.
 
 pub(crate) mod choose;
+pub(crate) mod entry;
 pub(crate) mod factor;
 pub(crate) mod launch;
+pub(crate) mod long_tile;
 pub(crate) mod prepare;
+pub(crate) mod segments;
 pub(crate) mod sgmv;
 pub(crate) mod sgmv_fused;
 pub(crate) mod sgmv_long;

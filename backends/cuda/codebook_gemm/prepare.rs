@@ -1,11 +1,11 @@
 //! What a product takes of adapters, made ready for it: their output factors, decoded, and of each token h, or the input factor to make it of.
 
-use crate::backend::Kernel;
-use crate::backends::cuda::codebook_gemm::sgmv_long::{
-    ALIGN, DEPTH, GROUP, LEAST_ROWS, PROJECT_WARPS, RANKS, RUNS_SM80, RunsMmaParams, TOGETHER, aligned, bytes, decoding_bytes, group_params, parts, project,
+use super::launch::overlaps;
+use super::long_tile::{
+    ALIGN, DEPTH, GROUP, LEAST_ROWS, NAME, PROJECT_WARPS, RANKS, RunsMmaParams, TOGETHER, UNPACK, aligned, bytes, decoding_bytes, group_params, parts, project,
     rank_of,
 };
-use crate::backends::cuda::codebook_gemm::sgmv_simt::overlaps;
+use crate::backend::Kernel;
 use crate::backends::cuda::gemm::lora::{AdapterSlice, AdapterSums};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks, range};
@@ -15,7 +15,7 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 /// The same of a plan; 0 for one of another variant.
 pub(crate) fn prepared_bytes(plan: &Plan<CodebookGemm>) -> u64 {
-    if <Cuda as Kernel<CodebookGemm>>::variant(plan) == RUNS_SM80.name { bytes(&plan.op) } else { 0 }
+    if <Cuda as Kernel<CodebookGemm>>::variant(plan) == NAME { bytes(&plan.op) } else { 0 }
 }
 
 /// With what [`unpack`] leaves at `place`.
@@ -49,7 +49,7 @@ pub(crate) unsafe fn unpack(queue: &mut Queue, plan: &Plan<CodebookGemm>, to: &S
     let launch =
         Launch { shared_bytes: decoding_bytes(RANKS[0]), overlap: overlaps(plan), ..Launch::new(params.decoding + blocks(turning), PROJECT_WARPS as u32 * 32) };
     // SAFETY: the caller's promise; the kernel waits before it writes.
-    unsafe { plan.launch(queue, "codebook_gemm_unpack", &launch, &params) }
+    unsafe { plan.launch(queue, UNPACK.name(), &launch, &params) }
 }
 
 /// What a product needs to make h itself, whose tiles are `tile` columns wide; put into the queue first where it is not prepared. `None`,
@@ -103,7 +103,7 @@ pub(crate) unsafe fn projected(
         TOGETHER => op.d_in <= LEAST_ROWS && aligned(op, args) && columns.is_multiple_of(tile) && op.slices.iter().all(|slice| slice.d_out == columns),
         _ => false,
     };
-    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != RUNS_SM80.name || !readable || rank_of(op) != RANKS[0] {
+    if <Cuda as Kernel<CodebookGemm>>::variant(plan) != NAME || !readable || rank_of(op) != RANKS[0] {
         return Ok(None);
     }
     let params = group_params(plan, args, &slices, address(workspace));

@@ -2,10 +2,10 @@
 
 use crate::backends::cuda::codebook_gemm::choose::{beats_clusters, takes_adapters};
 use crate::backends::cuda::codebook_gemm::launch::{read_early, tile_params, whole};
-use crate::backends::cuda::codebook_gemm::sgmv::{self, Shares};
+use crate::backends::cuda::codebook_gemm::segments::{self, Shares};
 use crate::backends::cuda::codebook_gemm::tile::{CLUSTER, GROUP, ROWS, THREADS, TileParams};
 use crate::backends::cuda::codebook_gemm::tile::{rank_of, supports as supports_tiles, width_of};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
@@ -23,9 +23,10 @@ pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype),
-    units: |_: Arch| [DType::F16, DType::BF16].map(unit).into(),
-    workspace: |op, _| told_bytes(op) + sgmv::projected_bytes(op),
+    // Operands that do not start on 16 bytes are left to the kernels for segments.
+    unit: |op, _| Unit { also: vec![segments::plan_unit(op)], ..unit(op.dtype) },
+    units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
+    workspace: |op, _| told_bytes(op) + segments::projected_bytes(op),
     launch,
 };
 
@@ -57,7 +58,7 @@ params! {
 const RANK: u64 = 16;
 const WIDTH: u32 = CodeWidth::FourThree.bits();
 /// Parts of d_in, and what each has at most.
-const SHARES: u64 = sgmv::SHARES;
+const SHARES: u64 = segments::SHARES;
 const SHARE: u64 = 512;
 const WARPS: u64 = THREADS as u64 / 32;
 /// As in `kernels/codebook_gemm/sgmv_fused.cuh`: groups of columns that a warp has in registers and in shared memory.
@@ -100,7 +101,7 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     }
     // Blocks wait for each other: one a multiprocessor, so that all are there at once, and each has decoded all of its pairs before.
     let (units, groups) = (u64::from(target.units), slice.d_out / GROUP);
-    let pairs = (sgmv::most_units(op) * groups).div_ceil(units.max(1));
+    let pairs = (segments::most_units(op) * groups).div_ceil(units.max(1));
     if units < SHARES || pairs > groups.min(PAIRS) {
         return Err(format!("{pairs} pairs of an adapter's tokens and {GROUP} columns for each of {units} multiprocessors, more than it decodes ahead"));
     }
@@ -119,31 +120,10 @@ fn starts_whole(slice: &CodebookSlice) -> bool {
 }
 
 fn unit(dtype: DType) -> Unit {
-    let both = sgmv::unit(dtype, RANK, WIDTH);
-    let mut headers = both.headers;
-    headers.push(("codebook_gemm/sgmv.cu", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/sgmv.cu")).into()));
-    headers.push(("codebook_gemm/sgmv_fused.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/sgmv_fused.cuh")).into()));
-    headers.push(("codebook_gemm/sgmv_fused_params.cuh", [JointPlan::cuda(), JointParams::cuda()].concat()));
-    let mut defines = both.defines;
-    defines.push(("JOINT_BYTES", shared_bytes().to_string()));
-    Unit {
-        name: format!("codebook_gemm/joint {dtype}"),
-        source: source!("codebook_gemm/sgmv_fused.cu"),
-        headers,
-        defines,
-        entries: &[
-            "codebook_gemm_joint",
-            "codebook_gemm_segments_project",
-            "codebook_gemm_segments_project_long",
-            "codebook_gemm_segments_project_any",
-            "codebook_gemm_segments_project_grouped",
-            "codebook_gemm_segments_expand",
-            "codebook_gemm_segments_expand_any",
-            "codebook_gemm_segments_expand_grouped",
-        ],
-        shared_bytes: both.shared_bytes.max(shared_bytes()),
-        also: Vec::new(),
-    }
+    let mut base = segments::base(format!("codebook_gemm/joint {dtype}"), dtype, RANK, WIDTH, source!("codebook_gemm/sgmv_fused.cu"));
+    base.headers.push(("codebook_gemm/sgmv_fused_params.cuh", [JointPlan::cuda(), JointParams::cuda()].concat()));
+    base.defines.push(("JOINT_BYTES", shared_bytes().to_string()));
+    Unit { entries: &["codebook_gemm_joint"], shared_bytes: shared_bytes(), ..base }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
@@ -153,9 +133,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     let room = |start, bytes| workspace.part(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
     let told = room(0, told_bytes(op))?;
     if !whole(&tile) || !tile.output.codes.is_multiple_of(16) || !tile.core.is_multiple_of(16) {
-        let projected = room(told.len, sgmv::projected_bytes(op))?;
-        // SAFETY: the caller's promise; this unit has its kernels, and the workspace its part.
-        return unsafe { sgmv::launch(queue, plan, &projected, args) };
+        let projected = room(told.len, segments::projected_bytes(op))?;
+        // SAFETY: the caller's promise; the plan has its kernels, and the workspace its part.
+        return unsafe { segments::launch(queue, plan, &projected, args) };
     }
     let mut open = queue.take_open();
     let early = starts_early(&open, &read_early(args, of));
@@ -186,6 +166,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::backends::cuda::jit::Arch;
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 

@@ -1,123 +1,91 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters on the tensor cores: a dense input factor, f16 and bf16.
 
-use crate::backends::cuda::codebook_gemm::choose::few_adapters;
-use crate::backends::cuda::codebook_gemm::factor::{FactorParams, adapter_of_token, factor, factor_header};
-use crate::backends::cuda::codebook_gemm::sgmv_simt::overlaps;
+use super::choose::few_adapters;
+use super::entry::{Entry, entry, together};
+use super::launch::{Slices, overlaps};
+pub(crate) use super::long_tile::has_basis;
+use super::long_tile::{
+    LEAST_ROWS, NAME, PROJECT, PROJECT_3, PROJECT_ANY, RANKS, Room, RunsMmaParams, TOGETHER, UNPACK, aligned, bytes, group_params, may_be_aligned,
+    most_shared_bytes, project, project_kernel, rank_of, unit,
+};
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks, range};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, ScaledBy};
+use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const RUNS_SM80: Variant<CodebookGemm> = Variant {
-    name: "runs_sm80",
+    name: NAME,
     label: "codebook_gemm/runs_sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype, rank_of(op)),
-    units: |_: Arch| HALVES.iter().flat_map(|&dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
+    unit: |op, _| plan_unit(op),
+    units: |_| units(),
     workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum::<u64>().max(bytes(op)),
     launch,
 };
 
-params! {
-    /// What slices of one launch do not share.
-    RunsSlice {
-        y: [element],
-        core: [const f32],
-        input: FactorParams,
-        output: FactorParams,
-        /// In the workspace: h of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
-        projected: [element],
-        token_scale: [f32],
-        fragments: [u32],
-        table_scale: [f32],
-        /// The input factor, as a product multiplies by it (`kernels/gemm/adapter_sums.cuh`).
-        basis: [element],
-        y_stride: u64,
-        /// Blocks that decode it.
-        decoding: u32,
-        /// Rows of the input factor are whole multiples of 16 bytes.
-        v_vector: u32,
-    }
-}
-
-params! {
-    /// Of both kernels.
-    RunsMmaParams {
-        x: [const element],
-        token_adapter: [const i32],
-        scaling: [const f32],
-        tokens: u64,
-        d_in: u64,
-        x_stride: u64,
-        /// Tiles of tokens that a block of the first kernel takes.
-        tiles_each: u64,
-        /// Blocks that decode, of all slices.
-        decoding: u32,
-        /// Rows of the input factor in shared memory.
-        chunk_rows: u32,
-        slices: [RunsSlice; 3],
-    }
-}
-
-/// Columns of both factors that the kernels are compiled for.
-pub(crate) const RANKS: [u64; 2] = [16, 32];
-/// As in `kernels/codebook_gemm/sgmv_long_fragments.cuh`, `codebook_gemm/sgmv_long_shrink.cuh` and `codebook_gemm/sgmv_long.cu`.
-pub(crate) const PROJECT_WARPS: u64 = 8;
-pub(crate) const GROUP: u64 = 32;
-const TOKENS: u64 = 32;
-const SHARES: u64 = 4;
-const PART_ROWS: u64 = 96;
+/// As in `kernels/codebook_gemm/sgmv_long.cu`.
 const EXPAND_WARPS: u64 = 4;
 const STRIP: u64 = 64;
 const ROWS: u64 = 64;
-/// Blocks of the first kernel that a multiprocessor holds at once.
-const RESIDENT: u64 = 2;
-/// Slices of one launch that read x once.
-pub(crate) const TOGETHER: usize = 3;
-/// Rows of the input factor that every part takes a batch of, and bytes of shared memory for the factor.
-pub(crate) const LEAST_ROWS: u64 = PART_ROWS * SHARES;
-const FACTOR_BYTES: u64 = 48 << 10;
-/// Bytes that the parts of the workspace start on multiples of.
-pub(crate) const ALIGN: u64 = 16;
 
-/// Elements of K, and bytes, of what a step of a product reads of an input factor.
-pub(crate) const DEPTH: u64 = 64;
-pub(crate) const STEP_BYTES: u64 = DEPTH * 16 * 2;
+const EXPAND: Entry = entry!("codebook_gemm_expand");
+const EXPAND_ADD: Entry = entry!("codebook_gemm_expand_add");
+const EXPAND_ANY: Entry = entry!("codebook_gemm_expand_any");
+const EXPAND_ANY_ADD: Entry = entry!("codebook_gemm_expand_any_add");
 
-/// Bytes of a slice's output factors, of its input factor and of its scales, in this order.
-pub(crate) fn parts(op: &CodebookGemm, slice: &CodebookSlice) -> [u64; 3] {
-    let adapters = u64::from(op.adapters);
-    [adapters * slice.d_out * RANKS[0] * 2, op.d_in.div_ceil(DEPTH) * STEP_BYTES, (adapters * 4).next_multiple_of(ALIGN)]
+/// The second kernel, whose rows of y are `whole` multiples of 16 bytes or not.
+const fn expand_kernel(whole: bool, accumulate: bool) -> Entry {
+    match (whole, accumulate) {
+        (true, false) => EXPAND,
+        (true, true) => EXPAND_ADD,
+        (false, false) => EXPAND_ANY,
+        (false, true) => EXPAND_ANY_ADD,
+    }
 }
 
-/// Whether one input factor serves all adapters, and their output factors are codes: a product then makes h itself, and multiplies rows of
-/// other adapters by zeros, which is right where decoding has seen to it that every factor is finite.
-pub(crate) fn has_basis(op: &CodebookGemm) -> bool {
-    let one = |slice: &CodebookSlice| {
-        matches!((slice.input, slice.output), (Factor::Dense { bases: 1 }, Factor::Coded { .. }))
-            && slice.d_out.is_multiple_of(GROUP)
-            && slice.d_out == op.slices[0].d_out
-    };
-    matches!(op.slices.len(), 1 | TOGETHER) && rank_of(op) == RANKS[0] && op.slices.iter().all(one)
+/// Whether rows of y are whole multiples of 16 bytes where y starts on one.
+fn may_be_whole(slice: &CodebookSlice) -> bool {
+    slice.y_stride.is_multiple_of(8) && slice.d_out.is_multiple_of(8)
 }
 
-/// Bytes of what [`unpack`] leaves.
-pub(crate) fn bytes(op: &CodebookGemm) -> u64 {
-    if has_basis(op) { op.slices.iter().map(|slice| parts(op, slice).iter().sum::<u64>()).sum() } else { 0 }
+/// Slices that share a launch where there are as many: those that read x once have to find their input factors in shared memory beside each other.
+fn at_once(op: &CodebookGemm, aligned: bool) -> usize {
+    if aligned && rank_of(op) == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 }
 }
 
-pub(crate) fn rank_of(op: &CodebookGemm) -> u64 {
-    let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
-    RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
+fn plan_unit(op: &CodebookGemm) -> Unit {
+    let mut kernels = vec![expand_kernel(false, op.accumulate)];
+    if op.slices.iter().any(may_be_whole) {
+        kernels.push(expand_kernel(true, op.accumulate));
+    }
+    if may_be_aligned(op) {
+        let together = at_once(op, true);
+        let rest = if op.slices.len() >= together { op.slices.len() % together } else { op.slices.len() };
+        kernels.extend((rest > 0 || together == 1).then_some(project_kernel(1, true)));
+        kernels.extend((op.slices.len() >= together).then_some(project_kernel(together, true)));
+    }
+    // For a product that makes h itself.
+    kernels.extend((bytes(op) > 0).then_some(UNPACK));
+    together(PROJECT_ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op)))
+}
+
+/// Those of the tensor cores alone; beside them stands what prepares factors.
+fn units() -> Vec<Unit> {
+    let mut units = Vec::new();
+    for (&dtype, rank) in HALVES.iter().flat_map(|dtype| RANKS.map(|rank| (dtype, rank))) {
+        let least = rank == RANKS[0];
+        let kernels = [PROJECT, EXPAND, EXPAND_ADD, EXPAND_ANY, EXPAND_ANY_ADD].into_iter().chain(least.then_some(PROJECT_3));
+        units.push(together(PROJECT_ANY, least.then_some(UNPACK), |entry| unit(entry, dtype, rank)));
+        units.extend(kernels.map(|entry| unit(entry, dtype, rank)));
+    }
+    units
 }
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
@@ -138,192 +106,28 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
         return Err("an input factor of codes: it would be decoded for every tile of tokens".into());
     }
-    fits(unit(op.dtype, rank).shared_bytes, target)
+    fits(most_shared_bytes(rank), target)
 }
 
-/// Bytes of shared memory of the first kernel, for `slices` slices and `rows` rows of their input factors.
-pub(crate) const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
-    let (parts, factor) = (SHARES * TOKENS * (rank + 8) * 4, rows * rank * 2);
-    (slices * (parts + factor)) as u32
-}
-
-/// Bytes of shared memory that a block which decodes arranges its values in, a warp's own part for each.
-pub(crate) const fn decoding_bytes(rank: u64) -> u32 {
-    (PROJECT_WARPS * rank * (GROUP + 4) * 4) as u32
-}
-
-/// Rows of the input factor that a block holds at once.
-fn chunk_rows(rank: u64, d_in: u64) -> u64 {
-    d_in.next_multiple_of(LEAST_ROWS).min(FACTOR_BYTES / (rank * 2))
-}
-
-fn unit(dtype: DType, rank: u64) -> Unit {
-    let together = rank == RANKS[0];
-    let (alone, all) = (shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2)), shared_bytes(rank, TOGETHER as u64, LEAST_ROWS));
-    Unit {
-        name: format!("codebook_gemm/runs_sm80 {dtype} rank {rank}"),
-        source: source!("codebook_gemm/sgmv_long.cu"),
-        headers: vec![
-            factor_header(),
-            ("codebook_gemm/sgmv_long_params.cuh", [RunsSlice::cuda(), RunsMmaParams::cuda()].concat()),
-            (
-                "codebook_gemm/sgmv_long_fragments.cuh",
-                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/sgmv_long_fragments.cuh")).into(),
-            ),
-            ("codebook_gemm/sgmv_long_shrink.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/sgmv_long_shrink.cuh")).into()),
-        ],
-        defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
-        entries: if together {
-            &[
-                "codebook_gemm_project",
-                "codebook_gemm_project_any",
-                "codebook_gemm_project_3",
-                "codebook_gemm_unpack",
-                "codebook_gemm_expand",
-                "codebook_gemm_expand_add",
-                "codebook_gemm_expand_any",
-                "codebook_gemm_expand_any_add",
-            ]
-        } else {
-            &[
-                "codebook_gemm_project",
-                "codebook_gemm_project_any",
-                "codebook_gemm_expand",
-                "codebook_gemm_expand_add",
-                "codebook_gemm_expand_any",
-                "codebook_gemm_expand_any_add",
-            ]
-        },
-        shared_bytes: if together { alone.max(all) } else { alone },
-        also: Vec::new(),
-    }
-}
-
-/// What a slice takes of the workspace, in bytes.
-struct Room {
-    projected: u64,
-    token_scale: u64,
-    fragments: u64,
-    table_scale: u64,
-}
-
-impl Room {
-    fn of(op: &CodebookGemm, slice: &CodebookSlice) -> Self {
-        let (rank, adapters) = (rank_of(op), u64::from(op.adapters));
-        Self {
-            projected: (op.tokens * rank * 2).next_multiple_of(ALIGN),
-            token_scale: (op.tokens * 4).next_multiple_of(ALIGN),
-            fragments: adapters * slice.d_out.next_multiple_of(GROUP) * rank * 2,
-            table_scale: (adapters * 4).next_multiple_of(ALIGN),
-        }
-    }
-
-    const fn bytes(&self) -> u64 {
-        self.projected + self.token_scale + self.fragments + self.table_scale
-    }
-}
-
-/// Of a slice whose part of the workspace starts at `place`.
-pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
-    let room = Room::of(op, slice);
-    let input = factor(slice.input, &of.input, op.d_in, slice.rank);
-    RunsSlice {
-        y: address(&of.y),
-        core: address_of(of.core.as_ref()),
-        input,
-        output: factor(slice.output, &of.output, slice.d_out, slice.rank),
-        projected: place,
-        token_scale: place + room.projected,
-        fragments: place + room.projected + room.token_scale,
-        table_scale: place + room.projected + room.token_scale + room.fragments,
-        basis: 0,
-        y_stride: slice.y_stride,
-        decoding: op.adapters * slice.d_out.div_ceil(GROUP * PROJECT_WARPS) as u32,
-        v_vector: u32::from(input.values.is_multiple_of(16) && slice.rank.is_multiple_of(8)),
-    }
-}
-
-/// Slices with their operands.
-pub(crate) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
-
-/// Of one launch of both kernels: `group` is one slice or TOGETHER, whose part of the workspace starts at `place`.
-pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> RunsMmaParams {
-    let (op, rank) = (&plan.op, rank_of(&plan.op));
-    let mut slices = [slice_params(op, group[0].0, group[0].1, place); TOGETHER];
-    for (params, (slice, of)) in slices.iter_mut().zip(group) {
-        *params = slice_params(op, slice, of, place);
-        place += Room::of(op, slice).bytes();
-    }
-    // The registers of several slices hold little of x: blocks that start one after another hide that.
-    let waves = if group.len() == 1 { 1 } else { 2 };
-    RunsMmaParams {
-        x: address(&args.x),
-        token_adapter: adapter_of_token(&args.token_adapter),
-        scaling: address(&args.scaling),
-        tokens: op.tokens,
-        d_in: op.d_in,
-        x_stride: op.x_stride,
-        tiles_each: op.tokens.div_ceil(TOKENS).div_ceil(u64::from(plan.target.units) * RESIDENT * waves).max(1),
-        decoding: slices[..group.len()].iter().map(|slice| slice.decoding).sum(),
-        chunk_rows: chunk_rows(rank, op.d_in) as u32,
-        slices,
-    }
-}
-
-/// Whether rows of x are whole multiples of 16 bytes.
-pub(crate) fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool {
-    address(&args.x).is_multiple_of(16) && op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8)
-}
-
-/// Puts the first kernel into the queue, for `count` slices.
-///
-/// # Safety
-/// As [`Plan::launch`].
-pub(crate) unsafe fn project(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, count: usize, aligned: bool) -> Result<()> {
-    let entry = match (count, aligned) {
-        (1, true) => "codebook_gemm_project",
-        (1, false) => "codebook_gemm_project_any",
-        _ => "codebook_gemm_project_3",
-    };
-    let projecting = params.tokens.div_ceil(TOKENS).div_ceil(params.tiles_each);
-    let launch = Launch {
-        shared_bytes: shared_bytes(rank_of(&plan.op), count as u64, u64::from(params.chunk_rows)),
-        overlap: overlaps(plan),
-        ..Launch::new(params.decoding + blocks(projecting), PROJECT_WARPS as u32 * 32)
-    };
-    // SAFETY: the caller's promise; the workspace has room for what the kernel leaves there. It waits before it reads what a kernel may
-    // have written.
-    unsafe { plan.launch(queue, entry, &launch, params) }
-}
-
-/// The same of the second kernel.
+/// Puts the second kernel into the queue.
 ///
 /// # Safety
 /// As [`Plan::launch`].
 unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, group: &Slices<'_>) -> Result<()> {
     let op = &plan.op;
-    let whole = |(slice, of): &(&CodebookSlice, &CodebookSliceArgs<Cuda>)| {
-        address(&of.y).is_multiple_of(16) && [slice.y_stride, slice.d_out].iter().all(|count| count.is_multiple_of(8))
-    };
-    let entry = match (group.iter().all(whole), op.accumulate) {
-        (true, false) => "codebook_gemm_expand",
-        (true, true) => "codebook_gemm_expand_add",
-        (false, false) => "codebook_gemm_expand_any",
-        (false, true) => "codebook_gemm_expand_any_add",
-    };
+    let whole = group.iter().all(|(slice, of)| address(&of.y).is_multiple_of(16) && may_be_whole(slice));
     let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
     let across = blocks((op.tokens.div_ceil(ROWS) * strips).div_ceil(EXPAND_WARPS));
     let launch = Launch { grid: [across, group.len() as u32, 1], overlap: overlaps(plan), ..Launch::new(1, EXPAND_WARPS as u32 * 32) };
     // SAFETY: as above.
-    unsafe { plan.launch(queue, entry, &launch, params) }
+    unsafe { plan.launch(queue, expand_kernel(whole, op.accumulate).name(), &launch, params) }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     let aligned = aligned(op, args);
-    // Those that read x once have to find their input factors in shared memory beside each other.
-    let together = if aligned && rank_of(op) == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 };
+    let together = at_once(op, aligned);
     let (mut place, mut next) = (address(workspace), slices.as_slice());
     while !next.is_empty() {
         let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
@@ -346,11 +150,27 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
 
     #[test]
-    fn a_block_that_decodes_has_room_beside_those_that_project() {
-        for rank in RANKS {
-            assert!(shared_bytes(rank, 1, LEAST_ROWS) >= decoding_bytes(rank), "rank {rank}");
-        }
+    fn a_plan_has_every_kernel_that_its_launches_may_name() {
+        each_case(|op, target| {
+            if supports(op, target).is_err() {
+                return;
+            }
+            let names = names(&plan_unit(op));
+            let has = |kernel: Entry| assert!(names.contains(&kernel.name()), "{kernel:?} {op:?}: {names:?}");
+            for aligned in [false, true].into_iter().filter(|aligned| !aligned || may_be_aligned(op)) {
+                let (together, mut next) = (at_once(op, aligned), op.slices.as_slice());
+                while !next.is_empty() {
+                    let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
+                    next = rest;
+                    has(project_kernel(group.len(), aligned));
+                    has(expand_kernel(group.iter().all(may_be_whole), op.accumulate));
+                    has(expand_kernel(false, op.accumulate));
+                }
+            }
+            assert_eq!(has_basis(op), names.contains(&UNPACK.name()));
+        });
     }
 }

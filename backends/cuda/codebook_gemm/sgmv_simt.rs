@@ -1,8 +1,10 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
 
-use crate::backends::cuda::codebook_gemm::choose::few_adapters;
-use crate::backends::cuda::codebook_gemm::factor::{FactorParams, adapter_of_token, factor, factor_header, scaled_by_token};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use super::choose::few_adapters;
+use super::entry::{Entry, entry, together};
+use super::factor::{FactorParams, adapter_of_token, factor, factor_header, scaled_by_token};
+use super::launch::overlaps;
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, address_of, blocks};
@@ -18,8 +20,11 @@ pub(crate) const RUNS: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::Without("ranks are small: x and y take longer to move than to multiply"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype, rank_of(op)),
-    units: |_: Arch| DType::ALL.into_iter().flat_map(|dtype| RANKS.map(|rank| unit(dtype, rank))).collect(),
+    unit: |op, _| plan_unit(op.dtype, rank_of(op)),
+    units: |_| {
+        let forms = DType::ALL.into_iter().flat_map(|dtype| RANKS.map(|rank| (dtype, rank)));
+        forms.flat_map(|(dtype, rank)| [SHRINK, EXPAND].map(|entry| unit(entry, dtype, rank))).collect()
+    },
     workspace: |op, _| op.tokens * rank_of(op) * 4,
     launch,
 };
@@ -72,21 +77,21 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     few_adapters(op, target)
 }
 
-/// Whether kernels that wait themselves may start before the one before them has ended.
-pub(crate) fn overlaps(plan: &Plan<CodebookGemm>) -> bool {
-    plan.target.arch >= Arch(90)
+const SHRINK: Entry = entry!("codebook_gemm_shrink");
+const EXPAND: Entry = entry!("codebook_gemm_expand");
+
+/// Both kernels, of which every launch has one after the other.
+fn plan_unit(dtype: DType, rank: u64) -> Unit {
+    together(SHRINK, [EXPAND], |entry| unit(entry, dtype, rank))
 }
 
-fn unit(dtype: DType, rank: u64) -> Unit {
-    Unit {
-        name: format!("codebook_gemm/runs {dtype} rank {rank}"),
-        source: source!("codebook_gemm/sgmv_simt.cu"),
+fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
+    let base = Unit {
         headers: vec![factor_header(), ("codebook_gemm/sgmv_simt_params.cuh", RunsParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
-        entries: &["codebook_gemm_shrink", "codebook_gemm_expand"],
-        shared_bytes: 0,
-        also: Vec::new(),
-    }
+        ..Unit::new(format!("codebook_gemm/runs {dtype} rank {rank}"), source!("codebook_gemm/sgmv_simt.cu"))
+    };
+    entry.unit(base, "codebook_gemm", 0)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
@@ -116,8 +121,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         let across = slice.d_out.div_ceil(u64::from(EXPAND_THREADS) * whole);
         // SAFETY: the caller's promise; the workspace holds a row of f32 for each token. Both kernels wait before they read.
         unsafe {
-            plan.launch(queue, "codebook_gemm_shrink", &Launch { overlap, ..Launch::new(blocks(tiles), SHRINK_THREADS) }, &params)?;
-            plan.launch(queue, "codebook_gemm_expand", &Launch { overlap, ..Launch::new(blocks(tiles * across), EXPAND_THREADS) }, &params)?;
+            plan.launch(queue, SHRINK.name(), &Launch { overlap, ..Launch::new(blocks(tiles), SHRINK_THREADS) }, &params)?;
+            plan.launch(queue, EXPAND.name(), &Launch { overlap, ..Launch::new(blocks(tiles * across), EXPAND_THREADS) }, &params)?;
         }
     }
     Ok(())

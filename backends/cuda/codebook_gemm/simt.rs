@@ -47,13 +47,10 @@ const OUTPUTS: u64 = 1024;
 
 fn unit(dtype: DType) -> Unit {
     Unit {
-        name: format!("codebook_gemm/simt {dtype}"),
-        source: source!("codebook_gemm/simt.cu"),
         headers: vec![factor_header(), ("codebook_gemm/params.cuh", CodebookGemmParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into())],
         entries: &["codebook_gemm_simt"],
-        shared_bytes: 0,
-        also: Vec::new(),
+        ..Unit::new(format!("codebook_gemm/simt {dtype}"), source!("codebook_gemm/simt.cu"))
     }
 }
 

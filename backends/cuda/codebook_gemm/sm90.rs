@@ -1,11 +1,12 @@
 //! `codebook_gemm` in clusters with early starts (PDL), on Hopper and newer.
 
-use super::launch::*;
-use super::tile::*;
-use crate::backends::cuda::jit::Arch;
+use super::entry::{Entry, entry, together};
+use super::launch::{Group, each_group, forms, launch_group, read_early, sharing, tile_params, whole};
+use super::tile::{CLUSTER, FEW, GROUP, HELD, MANY_SLICES, ROWS, THREADS, decodes_ahead, each_form, plan_shared, rank_of, supports, unit, width_of};
+use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, TensorCores, Variant, range};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, range};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
@@ -20,11 +21,28 @@ pub(crate) const SM90: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports: |op, target| supports(op, target, true),
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype, rank_of(op), width_of(op), true),
-    units: |_: Arch| units(true),
+    unit: plan_unit,
+    units: |_| each_form(kernels, |entry, dtype, rank, width| unit(entry, dtype, rank, width, true)),
     workspace: |_, _| 0,
     launch,
 };
+
+const USUAL: Entry = entry!("codebook_gemm_sm90");
+const WIDE: Entry = entry!("codebook_gemm_sm90_wide");
+const ANY: Entry = entry!("codebook_gemm_sm90_any");
+const GROUPED: Entry = entry!("codebook_gemm_sm90_grouped");
+const MANY: Entry = entry!("codebook_gemm_sm90_many");
+/// Only of rank 16.
+const REHEARSED: Entry = entry!("codebook_gemm_sm90_rehearsed");
+/// Only where [`decodes_ahead`] says so.
+const AHEAD: Entry = entry!("codebook_gemm_sm90_ahead");
+const LINE: Entry = entry!("codebook_gemm_sm90_line");
+
+/// Every kernel of that form.
+fn kernels(rank: u64, width: u32) -> impl Iterator<Item = Entry> {
+    let ahead = [AHEAD, LINE].into_iter().filter(move |_| decodes_ahead(rank, width));
+    [USUAL, WIDE, ANY, GROUPED, MANY].into_iter().chain((rank == 16).then_some(REHEARSED)).chain(ahead)
+}
 
 /// Of d_in, what one buffer of the basis takes of a block, of rank 16.
 const SHARE: u64 = 512;
@@ -35,37 +53,98 @@ const AHEAD_GROUPS: u64 = 4;
 const UNDER_WAY: u64 = 4;
 
 /// The same of clusters, on a device of `units` multiprocessors.
-fn cluster_sharing(op: &CodebookGemm, slices: &Slices<'_>, cluster: u64, units: u64, x_early: bool) -> u64 {
+fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_early: bool) -> u64 {
     let most = match (x_early, op.adapters) {
         // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
         // a block is to finish its columns at once.
-        (true, _) => widest(slices).div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
+        (true, _) => group.widest.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
         // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
         (false, 0..=1) => 32,
         (false, _) => 64,
     };
     // A launch takes one block a multiprocessor: the next one is to start beside it.
-    (sharing(op, slices, units, most) / cluster).max(1) * cluster
+    (sharing(op, group, units, most) / cluster).max(1) * cluster
 }
 
 /// Whether a launch on x that another writes has few blocks, which decode everything before they wait: the fewer there are, the sooner a launch
 /// ends. One of several tiles or slices fills too much of the device for that.
-fn ahead(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
-    let blocks = op.tokens.div_ceil(ROWS) * slices.len() as u64 * AHEAD_BLOCKS;
-    let groups = widest(slices).div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
-    slices.len() == 1 && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
+fn ahead(op: &CodebookGemm, group: Group, units: u64) -> bool {
+    let blocks = op.tokens.div_ceil(ROWS) * group.slices * AHEAD_BLOCKS;
+    let groups = group.widest.div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
+    group.slices == 1 && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
 }
 
 /// Whether a launch on x that another writes has one adapter and so few blocks that one a multiprocessor is enough: registers are then left to go the
 /// way from x to y once before the wait.
-fn rehearsed(op: &CodebookGemm, slices: &Slices<'_>, units: u64) -> bool {
-    slices.len() == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
+fn rehearsed(op: &CodebookGemm, group: Group, units: u64) -> bool {
+    group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
 }
 
 /// Whether a launch on x that another writes shares out all pieces of its adapters among the warps, each of which decodes its first ones before it waits.
-fn in_line(op: &CodebookGemm, params: &TileParams) -> bool {
-    let one_share = params.input.basis_of == 0 && op.d_in <= CLUSTER * SHARE;
+/// `basis_of`: whether the basis of each adapter is given.
+fn in_line(op: &CodebookGemm, basis_of: bool) -> bool {
+    let one_share = !basis_of && op.d_in <= CLUSTER * SHARE;
     one_share && !op.accumulate && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op))
+}
+
+/// What only a launch knows.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Its rows are whole multiples of 16 bytes.
+    whole: bool,
+    /// It may start before the launch before has ended.
+    early: bool,
+    /// No launch still under way writes x.
+    x_early: bool,
+    /// The basis of each adapter is given.
+    basis_of: bool,
+}
+
+impl Known {
+    /// All that a launch of `group` may know, whose rows are `whole` or not.
+    fn all(group: Group, whole: bool) -> impl Iterator<Item = Self> {
+        let bases: &[bool] = if group.one_basis { &[false, true] } else { &[true] };
+        let starts = [(false, true), (true, true), (true, false)];
+        starts.into_iter().flat_map(move |(early, x_early)| bases.iter().map(move |&basis_of| Self { whole, early, x_early, basis_of }))
+    }
+}
+
+/// A launch: its kernel, the blocks that share a tile, and those of a cluster.
+struct Shape {
+    kernel: Entry,
+    blocks: u64,
+    cluster: u64,
+}
+
+impl Shape {
+    fn of(op: &CodebookGemm, group: Group, units: u64, known: Known) -> Self {
+        let dependent = known.early && !known.x_early;
+        let (cluster, grouped) = if op.slices.len() < MANY_SLICES || group.slices == 1 { (CLUSTER, GROUPED) } else { (FEW, MANY) };
+        let ahead = dependent && ahead(op, group, units);
+        let blocks = if ahead {
+            sharing(op, group, units, AHEAD_BLOCKS).next_multiple_of(CLUSTER)
+        } else {
+            cluster_sharing(op, group, cluster, units, known.early && known.x_early)
+        };
+        // Of columns, of a block.
+        let groups = group.widest.div_ceil(GROUP).div_ceil(blocks);
+        let kernel = match (group.slices, known.whole, groups > u64::from(THREADS / 32)) {
+            (2.., ..) => grouped,
+            (_, false, _) => ANY,
+            (_, true, true) if dependent && in_line(op, known.basis_of) => LINE,
+            (_, true, true) => WIDE,
+            (_, true, false) if ahead => AHEAD,
+            (_, true, false) if dependent && rehearsed(op, group, units) => REHEARSED,
+            (_, true, false) => USUAL,
+        };
+        Self { kernel, blocks, cluster }
+    }
+}
+
+fn plan_unit(op: &CodebookGemm, target: &Target) -> Unit {
+    let known = forms(op).into_iter().flat_map(|(group, whole)| Known::all(group, whole).map(move |known| (group, known)));
+    let kernels = known.map(|(group, known)| Shape::of(op, group, target.units.into(), known).kernel);
+    together(ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op), width_of(op), true))
 }
 
 /// # Safety
@@ -74,22 +153,17 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
     let op = &plan.op;
     // Whether all launches still under way are this operation's.
     let mut own = false;
-    each_group(op, args, |group| {
+    each_group(op, args, |slices| {
+        let group = Group::with(slices);
         let mut open = queue.take_open();
-        let early = starts_early(&open, &group.iter().flat_map(|(_, of)| read_early(args, of)).collect::<Vec<_>>());
-        let cores = group.iter().filter_map(|(_, of)| of.core.as_ref());
+        let early = starts_early(&open, &slices.iter().flat_map(|(_, of)| read_early(args, of)).collect::<Vec<_>>());
+        let cores = slices.iter().filter_map(|(_, of)| of.core.as_ref());
         let x_early = !early || starts_early(&open, &cores.chain([&args.x]).map(range).collect::<Vec<_>>());
-        let (cluster, grouped) =
-            if op.slices.len() < MANY_SLICES || group.len() == 1 { (CLUSTER, "codebook_gemm_sm90_grouped") } else { (FEW, "codebook_gemm_sm90_many") };
-        let units = u64::from(plan.target.units);
-        let ahead = early && !x_early && ahead(op, group, units);
-        let blocks = if ahead {
-            sharing(op, group, units, AHEAD_BLOCKS).next_multiple_of(CLUSTER)
-        } else {
-            cluster_sharing(op, group, cluster, units, early && x_early)
-        };
-        let mut params: Vec<_> = group.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
+        let mut params: Vec<_> = slices.iter().map(|(slice, of)| tile_params(op, args, slice, of, 1)).collect();
+        let known = Known { whole: params.iter().all(whole), early, x_early, basis_of: params.iter().any(|params| params.input.basis_of != 0) };
+        let Shape { kernel, blocks, cluster } = Shape::of(op, group, plan.target.units.into(), known);
         for params in &mut params {
+            params.blocks = blocks as u32;
             params.x_early = u32::from(x_early);
             params.y_early = u32::from(x_early && own);
         }
@@ -98,7 +172,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
         if !early {
             open.clear();
         }
-        open.extend(group.iter().map(|(_, of)| range(&of.y)));
+        open.extend(slices.iter().map(|(_, of)| range(&of.y)));
         let launch = Launch {
             grid: [(op.tokens.div_ceil(ROWS) * blocks) as u32, 1, 1],
             shared_bytes: plan_shared(plan, true),
@@ -106,15 +180,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
             overlap: early,
             ..Launch::new(1, THREADS)
         };
-        let dependent = early && !x_early;
-        let usual = match (ahead, dependent && rehearsed(op, group, units)) {
-            (true, _) => "codebook_gemm_sm90_ahead",
-            (false, true) => "codebook_gemm_sm90_rehearsed",
-            (false, false) => "codebook_gemm_sm90",
-        };
-        let wide = if dependent && in_line(op, &params[0]) { "codebook_gemm_sm90_line" } else { "codebook_gemm_sm90_wide" };
         // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
-        unsafe { launch_group(queue, plan, &params, [sm90_entry(&params[0], usual, wide), grouped], &launch)? };
+        unsafe { launch_group(queue, plan, &params, kernel, &launch)? };
         if op.tokens > 0 {
             queue.leave_open(open);
         }
@@ -122,12 +189,27 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
     })
 }
 
-/// The kernel of one slice whose rows are whole: `usual`, where a warp has one group of columns, else `wide`.
-fn sm90_entry(params: &TileParams, usual: &'static str, wide: &'static str) -> &'static str {
-    let groups = params.output.d.div_ceil(GROUP).div_ceil(u64::from(params.blocks));
-    match (whole(params), groups > u64::from(THREADS / 32)) {
-        (true, false) => usual,
-        (true, true) => wide,
-        (false, _) => "codebook_gemm_sm90_any",
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
+
+    #[test]
+    fn a_plan_has_every_kernel_that_its_launches_may_name_and_its_form_has_it() {
+        let flags = |bits: u32| [1, 2, 4].map(|bit| bits & bit != 0);
+        each_case(|op, target| {
+            if supports(op, target, true).is_ok() {
+                let names = names(&plan_unit(op, target));
+                assert!(names.iter().all(|name| kernels(rank_of(op), width_of(op)).any(|kernel| kernel.name() == *name)), "{op:?}: {names:?}");
+                for (group, whole) in forms(op) {
+                    for [early, x_early, given] in (0..8).map(flags) {
+                        // What does not start early need not ask whether x may; more than one basis is given.
+                        let known = Known { whole, early, x_early: x_early || !early, basis_of: given || !group.one_basis };
+                        let Shape { kernel, .. } = Shape::of(op, group, target.units.into(), known);
+                        assert!(names.contains(&kernel.name()), "{kernel:?} {known:?} {op:?}: {names:?}");
+                    }
+                }
+            }
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! The tile of the tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block; what its kernels take and are compiled for.
 
+use crate::backends::cuda::codebook_gemm::entry::Entry;
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor_header};
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::variant::params::params;
@@ -155,10 +156,15 @@ fn shared_bytes(rank: u64, width: u32, clusters: bool) -> u32 {
     (space.next_multiple_of(128) + received) as u32
 }
 
-pub(crate) fn units(clusters: bool) -> Vec<Unit> {
-    let dtypes = [DType::F16, DType::BF16];
-    let all = dtypes.into_iter().flat_map(|dtype| RANKS.map(|rank| WIDTHS.map(|width| unit(dtype, rank, width, clusters))));
-    all.flatten().collect()
+/// The units of the kernels that `kernels` names for a rank and a width, for every form that there are kernels for.
+pub(crate) fn each_form<I: IntoIterator<Item = Entry>>(kernels: impl Fn(u64, u32) -> I, unit: impl Fn(Entry, DType, u64, u32) -> Unit) -> Vec<Unit> {
+    let mut units = Vec::new();
+    for dtype in [DType::F16, DType::BF16] {
+        for (rank, width) in RANKS.into_iter().flat_map(|rank| WIDTHS.map(|width| (rank, width))) {
+            units.extend(kernels(rank, width).into_iter().map(|entry| unit(entry, dtype, rank, width)));
+        }
+    }
+    units
 }
 
 /// Whether there are kernels whose warps decode many groups of columns of a tile's adapters before they wait: where registers and the codes' room do.
@@ -166,28 +172,25 @@ pub(crate) const fn decodes_ahead(rank: u64, width: u32) -> bool {
     rank == 16 && width >= 1 && width <= 7
 }
 
-/// What every kernel that decodes into fragments of mma includes.
+/// What the host writes for every kernel that decodes into fragments of mma.
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
     vec![
         factor_header(),
         ("codebook_gemm/tile_params.cuh", TileParams::cuda()),
         ("codebook_gemm/tile_group.cuh", [TileSlice::cuda(), TileGroup::cuda()].concat()),
-        ("codebook_gemm/tile.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/tile.cuh")).into()),
-        ("codebook_gemm/decode.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/decode.cuh")).into()),
-        ("codebook_gemm/expand.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/expand.cuh")).into()),
-        ("codebook_gemm/balanced.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/codebook_gemm/balanced.cuh")).into()),
     ]
 }
 
-pub(crate) fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
+/// What names of units say of the form of an operation.
+pub(crate) fn form_name(dtype: DType, rank: u64, width: u32) -> String {
+    format!("{dtype} rank {rank} {}", if width == 0 { "any width".into() } else { format!("{width} bits") })
+}
+
+/// Kernel `entry` of the variant with clusters, or of that without.
+pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
+    let (variant, source) = if clusters { ("sm90", source!("codebook_gemm/sm90.cu")) } else { ("sm80", source!("codebook_gemm/sm80.cu")) };
     let shared_bytes = shared_bytes(rank, width, clusters);
-    Unit {
-        name: format!(
-            "codebook_gemm/{} {dtype} rank {rank} {}",
-            if clusters { "sm90" } else { "sm80" },
-            if width == 0 { "any width".into() } else { format!("{width} bits") }
-        ),
-        source: if clusters { source!("codebook_gemm/sm90.cu") } else { source!("codebook_gemm/sm80.cu") },
+    let base = Unit {
         headers: headers(),
         defines: vec![
             ("ELEMENT", dtype.name().into()),
@@ -197,31 +200,9 @@ pub(crate) fn unit(dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit 
             ("CODES_BYTES", codes_bytes(rank, clusters).to_string()),
             ("CLUSTER", CLUSTER.to_string()),
         ],
-        entries: match (clusters, rank, decodes_ahead(rank, width)) {
-            (false, ..) => &["codebook_gemm_sm80", "codebook_gemm_sm80_any", "codebook_gemm_sm80_grouped"],
-            (true, 16, true) => &[
-                "codebook_gemm_sm90",
-                "codebook_gemm_sm90_ahead",
-                "codebook_gemm_sm90_line",
-                "codebook_gemm_sm90_rehearsed",
-                "codebook_gemm_sm90_wide",
-                "codebook_gemm_sm90_any",
-                "codebook_gemm_sm90_grouped",
-                "codebook_gemm_sm90_many",
-            ],
-            (true, 16, false) => &[
-                "codebook_gemm_sm90",
-                "codebook_gemm_sm90_rehearsed",
-                "codebook_gemm_sm90_wide",
-                "codebook_gemm_sm90_any",
-                "codebook_gemm_sm90_grouped",
-                "codebook_gemm_sm90_many",
-            ],
-            (true, ..) => &["codebook_gemm_sm90", "codebook_gemm_sm90_wide", "codebook_gemm_sm90_any", "codebook_gemm_sm90_grouped", "codebook_gemm_sm90_many"],
-        },
-        shared_bytes,
-        also: Vec::new(),
-    }
+        ..Unit::new(format!("codebook_gemm/{variant} {}", form_name(dtype, rank, width)), source)
+    };
+    entry.unit(base, &format!("codebook_gemm_{variant}"), shared_bytes)
 }
 
 pub(crate) fn plan_shared(plan: &Plan<CodebookGemm>, clusters: bool) -> u32 {

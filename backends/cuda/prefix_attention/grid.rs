@@ -1,11 +1,12 @@
 //! The grid of `prefix_attention`: tiles of rows, heads of keys, splits of the keys; and the second launch, which joins the parts.
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
-use crate::backends::cuda::jit::Arch;
+use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
 use crate::device::Slice;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::prefix_attention::{Factors, FactorsArgs};
 use crate::ops::{PrefixAttention, PrefixAttentionArgs};
@@ -50,10 +51,21 @@ params! {
 /// Splits at most: every row reads the parts of all.
 const MOST_SPLITS: u64 = 64;
 
-/// What the kernels of this operation share.
+/// What the host writes for every kernel of this operation.
 pub(super) fn headers() -> Vec<(&'static str, String)> {
-    let rows = ("attention/prefix_rows.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/prefix_rows.cuh")).into());
-    vec![factor_header(), ("attention/prefix_params.cuh", PrefixParams::cuda()), rows]
+    vec![factor_header(), ("attention/prefix_params.cuh", PrefixParams::cuda())]
+}
+
+const JOIN: &str = "prefix_attention_join";
+
+/// The kernel that joins the parts of each row, which every plan launches.
+pub(super) fn join_unit(dtype: DType) -> Unit {
+    Unit {
+        headers: headers(),
+        defines: vec![("ELEMENT", dtype.name().into())],
+        entries: &[JOIN],
+        ..Unit::new(format!("prefix_attention/join {dtype}"), source!("attention/prefix_join.cu"))
+    }
 }
 
 /// Blocks of a launch: tiles of rows, times heads of keys, times splits of the keys.
@@ -146,14 +158,13 @@ pub(crate) unsafe fn launch_grid(
     // SAFETY: the caller's promise.
     unsafe {
         plan.launch(queue, entry, &Launch { overlap, ..launch }, &params)?;
-        plan.launch(queue, "prefix_attention_join", &Launch { overlap, ..Launch::new(blocks(op.rows()), 128) }, &params)
+        plan.launch(queue, JOIN, &Launch { overlap, ..Launch::new(blocks(op.rows()), 128) }, &params)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use crate::ops::codebook_gemm::Factor;
 
     #[test]

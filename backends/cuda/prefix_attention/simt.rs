@@ -1,7 +1,7 @@
 //! `prefix_attention` on plain CUDA cores: every dtype and size.
 
-use super::grid::{Grid, headers, launch_grid};
-use crate::backends::cuda::attention::simt_tile::{self, HELD, KEYS, ROWS, THREADS, held, numbers};
+use super::grid::{Grid, headers, join_unit, launch_grid};
+use crate::backends::cuda::attention::simt_tile::{HELD, KEYS, ROWS, THREADS, held, numbers};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
@@ -31,13 +31,12 @@ fn shared_bytes(held: u64) -> u32 {
 
 fn unit(dtype: DType, held: u64) -> Unit {
     Unit {
-        name: format!("prefix_attention/simt {dtype} head_dim {held}"),
-        source: source!("attention/prefix_simt.cu"),
-        headers: [headers(), vec![simt_tile::header()]].concat(),
+        headers: headers(),
         defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
-        entries: &["prefix_attention_simt", "prefix_attention_join"],
+        entries: &["prefix_attention_simt"],
         shared_bytes: shared_bytes(held),
-        also: Vec::new(),
+        also: vec![join_unit(dtype)],
+        ..Unit::new(format!("prefix_attention/simt {dtype} head_dim {held}"), source!("attention/prefix_simt.cu"))
     }
 }
 

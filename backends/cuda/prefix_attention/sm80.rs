@@ -3,7 +3,7 @@
 use crate::backends::cuda::attention;
 use crate::backends::cuda::attention::sm80::Tile;
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::prefix_attention::grid::{Grid, head_rows, headers, launch_grid};
+use crate::backends::cuda::prefix_attention::grid::{Grid, head_rows, headers, join_unit, launch_grid};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
 use crate::device::Slice;
@@ -20,8 +20,11 @@ pub(crate) const VARIANT: Variant<PrefixAttention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(op.dtype, held(op.head_dim), target.arch),
-    units: |arch| HELD.iter().flat_map(|&held| [DType::F16, DType::BF16].map(|dtype| unit(dtype, held, arch))).collect(),
+    unit: |op, target| unit(op.dtype, held(op.head_dim), Shape::of(op, target).many, target.arch),
+    units: |arch| {
+        let forms = HELD.into_iter().flat_map(|held| [false, true].map(|many| (held, many)));
+        forms.flat_map(|(held, many)| [DType::F16, DType::BF16].map(|dtype| unit(dtype, held, many, arch))).collect()
+    },
     workspace: |op, target| Shape::of(op, target).grid.workspace(op),
     launch,
 };
@@ -55,20 +58,25 @@ fn shared_bytes(op: &PrefixAttention) -> u64 {
     2 * (2 * KEYS * (held + PADDING) + factors(op.key) + factors(op.value))
 }
 
-fn unit(dtype: DType, held: u64, arch: Arch) -> Unit {
-    let mut all = attention::params::headers();
-    all.extend(headers());
-    all.push(("attention/sm80/prefix_factors.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/sm80/prefix_factors.cuh")).into()));
+/// The kernel whose blocks have a tile of `many` rows, or of few.
+fn unit(dtype: DType, held: u64, many: bool, arch: Arch) -> Unit {
+    let (entry, define) = kernel(many);
+    let mut defines = Tile::exactly(held).defines(dtype, Arch(80));
+    defines.push((define, "1".into()));
     Unit {
-        name: format!("prefix_attention/sm80 {dtype} head_dim {held}"),
-        source: source!("attention/sm80/prefix.cu"),
-        headers: all,
-        defines: Tile::exactly(held).defines(dtype, Arch(80)),
-        entries: &["prefix_attention_sm80", "prefix_attention_sm80_many", "prefix_attention_join"],
+        headers: [attention::params::headers(), headers()].concat(),
+        defines,
+        entries: entry,
         // How much it is depends on the ranks.
         shared_bytes: arch.shared_bytes().unwrap_or(99 << 10),
-        also: Vec::new(),
+        also: vec![join_unit(dtype)],
+        ..Unit::new(format!("prefix_attention/sm80 {dtype} head_dim {held}{}", if many { " many" } else { "" }), source!("attention/sm80/prefix.cu"))
     }
+}
+
+/// The entry of a unit, and what has the source compile it.
+fn kernel(many: bool) -> (&'static [&'static str; 1], &'static str) {
+    if many { (&["prefix_attention_sm80_many"], "COMPILE_prefix_attention_sm80_many") } else { (&["prefix_attention_sm80"], "COMPILE_prefix_attention_sm80") }
 }
 
 /// How a launch is cut.
@@ -119,7 +127,7 @@ fn supports(op: &PrefixAttention, target: &Target) -> std::result::Result<(), St
 unsafe fn launch(queue: &mut Queue, plan: &Plan<PrefixAttention>, workspace: &Slice<Cuda>, args: &PrefixAttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let Shape { many, grid } = Shape::of(op, &plan.target);
-    let (entry, threads) = if many { ("prefix_attention_sm80_many", 256) } else { ("prefix_attention_sm80", 128) };
+    let (&[entry], threads) = (kernel(many).0, if many { 256 } else { 128 });
     let launch = Launch { shared_bytes: shared_bytes(op) as u32, ..Launch::new(blocks(grid.blocks(op)), threads) };
     // SAFETY: the caller's promise; the workspace is that of this grid.
     unsafe { launch_grid(queue, plan, (entry, launch), grid, workspace, args) }

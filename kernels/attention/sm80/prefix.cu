@@ -167,15 +167,19 @@ template <int BLOCK_WARPS> __device__ __forceinline__ void attend_prefix(const P
     }
 }
 
+#ifdef COMPILE_prefix_attention_sm80
 extern "C" __global__ void __launch_bounds__(128, 2) prefix_attention_sm80(const PrefixParams p) {
     extern __shared__ __align__(16) element shared[];
     grid_wait();
     attend_prefix<4>(p, shared);
 }
+#endif
 
 // The same with twice the rows: they share every rebuilt tile.
+#ifdef COMPILE_prefix_attention_sm80_many
 extern "C" __global__ void __launch_bounds__(256, 1) prefix_attention_sm80_many(const PrefixParams p) {
     extern __shared__ __align__(16) element shared[];
     grid_wait();
     attend_prefix<8>(p, shared);
 }
+#endif

@@ -1,0 +1,84 @@
+//! The kernels of a source that holds several: a unit compiles one of them.
+
+use crate::backends::cuda::jit::Unit;
+
+/// A kernel of a source that holds several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The kernel's name, as the list that a unit has.
+    pub(crate) list: &'static [&'static str; 1],
+    /// The macro that has the source compile it.
+    pub(crate) define: &'static str,
+}
+
+/// The kernel of that name, which stands in its source under `#ifdef COMPILE_` and the name.
+macro_rules! entry {
+    ($name:literal) => {
+        $crate::backends::cuda::codebook_gemm::entry::Entry { list: &[$name], define: concat!("COMPILE_", $name) }
+    };
+}
+pub(crate) use entry;
+
+impl Entry {
+    /// The kernel's name.
+    pub(crate) const fn name(self) -> &'static str {
+        self.list[0]
+    }
+
+    /// `base` with this kernel alone, a block of which has `shared_bytes` of dynamic shared memory. What follows `family` in the kernel's name
+    /// is put behind the unit's.
+    pub(crate) fn unit(self, mut base: Unit, family: &str, shared_bytes: u32) -> Unit {
+        let word = self.name().strip_prefix(family).unwrap_or(self.name()).trim_start_matches('_');
+        if !word.is_empty() {
+            base.name = format!("{} {word}", base.name);
+        }
+        base.defines.push((self.define, "1".into()));
+        Unit { entries: self.list, shared_bytes, ..base }
+    }
+}
+
+/// The unit of a plan: of `main`, which every plan may launch, and beside it those of `others`, each once.
+pub(crate) fn together(main: Entry, others: impl IntoIterator<Item = Entry>, unit: impl Fn(Entry) -> Unit) -> Unit {
+    let mut also: Vec<Entry> = Vec::new();
+    for other in others {
+        if other != main && !also.contains(&other) {
+            also.push(other);
+        }
+    }
+    Unit { also: also.into_iter().map(&unit).collect(), ..unit(main) }
+}
+
+/// What tests of a plan's kernels walk over: every case, on every one of some devices.
+#[cfg(test)]
+pub(crate) mod reach {
+    use crate::backends::cuda::jit::{Arch, Unit};
+    use crate::backends::cuda::variant::Target;
+    use crate::cases::{OpKind, Problem, all};
+    use crate::ops::CodebookGemm;
+
+    /// Hopper's chips by their multiprocessors, A100 and RTX 3090.
+    pub(crate) const TARGETS: [Target; 6] = [
+        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10 },
+        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10 },
+        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 },
+        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10 },
+        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 },
+        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 },
+    ];
+
+    /// Calls with the operation of every case, on every one of these devices.
+    pub(crate) fn each_case(mut visit: impl FnMut(&CodebookGemm, &Target)) {
+        for case in all().into_iter().filter(|case| case.kind() == OpKind::CodebookGemm) {
+            if let Ok(Problem::CodebookGemm(posed)) = case.problem() {
+                TARGETS.iter().for_each(|target| visit(&posed.op, target));
+            }
+        }
+    }
+
+    /// The kernels of a plan's units, of which each has one.
+    pub(crate) fn names(unit: &Unit) -> Vec<&'static str> {
+        let units = unit.all();
+        assert!(units.iter().all(|unit| unit.entries.len() == 1), "{units:?}");
+        units.iter().map(|unit| unit.entries[0]).collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! The tile of the kernels for long segments of few adapters: their parameters and sizes, and the launch of the first, which also serves products that add
+//! `h·(O·Qᵀ)ᵀ` themselves.
+
+use super::entry::{Entry, entry};
+use super::factor::{FactorParams, adapter_of_token, factor, factor_header};
+use super::launch::{Slices, overlaps};
+use crate::backends::cuda::jit::{Unit, source};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, address_of, blocks};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor};
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+/// The variant that these kernels are.
+pub(crate) const NAME: &str = "runs_sm80";
+
+params! {
+    /// What slices of one launch do not share.
+    RunsSlice {
+        y: [element],
+        core: [const f32],
+        input: FactorParams,
+        output: FactorParams,
+        /// In the workspace: h of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
+        projected: [element],
+        token_scale: [f32],
+        fragments: [u32],
+        table_scale: [f32],
+        /// The input factor, as a product multiplies by it (`kernels/gemm/adapter_sums.cuh`).
+        basis: [element],
+        y_stride: u64,
+        /// Blocks that decode it.
+        decoding: u32,
+        /// Rows of the input factor are whole multiples of 16 bytes.
+        v_vector: u32,
+    }
+}
+
+params! {
+    /// Of both kernels.
+    RunsMmaParams {
+        x: [const element],
+        token_adapter: [const i32],
+        scaling: [const f32],
+        tokens: u64,
+        d_in: u64,
+        x_stride: u64,
+        /// Tiles of tokens that a block of the first kernel takes.
+        tiles_each: u64,
+        /// Blocks that decode, of all slices.
+        decoding: u32,
+        /// Rows of the input factor in shared memory.
+        chunk_rows: u32,
+        slices: [RunsSlice; 3],
+    }
+}
+
+/// Columns of both factors that the kernels are compiled for.
+pub(crate) const RANKS: [u64; 2] = [16, 32];
+/// As in `kernels/codebook_gemm/sgmv_long_fragments.cuh` and `kernels/codebook_gemm/sgmv_long_shrink.cuh`.
+pub(crate) const PROJECT_WARPS: u64 = 8;
+pub(crate) const GROUP: u64 = 32;
+const TOKENS: u64 = 32;
+const SHARES: u64 = 4;
+const PART_ROWS: u64 = 96;
+/// Blocks of the first kernel that a multiprocessor holds at once.
+const RESIDENT: u64 = 2;
+/// Slices of one launch that read x once.
+pub(crate) const TOGETHER: usize = 3;
+/// Rows of the input factor that every part takes a batch of, and bytes of shared memory for the factor.
+pub(crate) const LEAST_ROWS: u64 = PART_ROWS * SHARES;
+const FACTOR_BYTES: u64 = 48 << 10;
+/// Bytes that the parts of the workspace start on multiples of.
+pub(crate) const ALIGN: u64 = 16;
+
+/// Elements of K, and bytes, of what a step of a product reads of an input factor.
+pub(crate) const DEPTH: u64 = 64;
+pub(crate) const STEP_BYTES: u64 = DEPTH * 16 * 2;
+
+/// Bytes of a slice's output factors, of its input factor and of its scales, in this order.
+pub(crate) fn parts(op: &CodebookGemm, slice: &CodebookSlice) -> [u64; 3] {
+    let adapters = u64::from(op.adapters);
+    [adapters * slice.d_out * RANKS[0] * 2, op.d_in.div_ceil(DEPTH) * STEP_BYTES, (adapters * 4).next_multiple_of(ALIGN)]
+}
+
+/// Whether one input factor serves all adapters, and their output factors are codes: a product then makes h itself, and multiplies rows of
+/// other adapters by zeros, which is right where decoding has seen to it that every factor is finite.
+pub(crate) fn has_basis(op: &CodebookGemm) -> bool {
+    let one = |slice: &CodebookSlice| {
+        matches!((slice.input, slice.output), (Factor::Dense { bases: 1 }, Factor::Coded { .. }))
+            && slice.d_out.is_multiple_of(GROUP)
+            && slice.d_out == op.slices[0].d_out
+    };
+    matches!(op.slices.len(), 1 | TOGETHER) && rank_of(op) == RANKS[0] && op.slices.iter().all(one)
+}
+
+/// Bytes of what the factors take, made ready for a product.
+pub(crate) fn bytes(op: &CodebookGemm) -> u64 {
+    if has_basis(op) { op.slices.iter().map(|slice| parts(op, slice).iter().sum::<u64>()).sum() } else { 0 }
+}
+
+pub(crate) fn rank_of(op: &CodebookGemm) -> u64 {
+    let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
+    RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
+}
+
+/// Bytes of shared memory of the first kernel, for `slices` slices and `rows` rows of their input factors.
+pub(crate) const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
+    let (parts, factor) = (SHARES * TOKENS * (rank + 8) * 4, rows * rank * 2);
+    (slices * (parts + factor)) as u32
+}
+
+/// Bytes of shared memory that a block which decodes arranges its values in, a warp's own part for each.
+pub(crate) const fn decoding_bytes(rank: u64) -> u32 {
+    (PROJECT_WARPS * rank * (GROUP + 4) * 4) as u32
+}
+
+/// Rows of the input factor that a block holds at once.
+fn chunk_rows(rank: u64, d_in: u64) -> u64 {
+    d_in.next_multiple_of(LEAST_ROWS).min(FACTOR_BYTES / (rank * 2))
+}
+
+pub(crate) const PROJECT: Entry = entry!("codebook_gemm_project");
+pub(crate) const PROJECT_ANY: Entry = entry!("codebook_gemm_project_any");
+/// Of [`TOGETHER`] slices, of the least rank.
+pub(crate) const PROJECT_3: Entry = entry!("codebook_gemm_project_3");
+/// What prepares factors for a product, of the least rank.
+pub(crate) const UNPACK: Entry = entry!("codebook_gemm_unpack");
+
+/// The first kernel, of that many slices: whether rows of x are whole multiples of 16 bytes.
+pub(crate) const fn project_kernel(slices: usize, aligned: bool) -> Entry {
+    match (slices, aligned) {
+        (1, true) => PROJECT,
+        (1, false) => PROJECT_ANY,
+        _ => PROJECT_3,
+    }
+}
+
+/// Bytes of shared memory of the first kernel, at most.
+pub(crate) fn most_shared_bytes(rank: u64) -> u32 {
+    let alone = shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2));
+    if rank == RANKS[0] { alone.max(shared_bytes(rank, TOGETHER as u64, LEAST_ROWS)) } else { alone }
+}
+
+/// One of the kernels, which takes as much dynamic shared memory at most.
+pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
+    let shared_bytes = match entry {
+        PROJECT | PROJECT_ANY => shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2)),
+        PROJECT_3 => shared_bytes(rank, TOGETHER as u64, LEAST_ROWS),
+        UNPACK => decoding_bytes(rank),
+        _ => 0,
+    };
+    let base = Unit {
+        headers: vec![factor_header(), ("codebook_gemm/sgmv_long_params.cuh", [RunsSlice::cuda(), RunsMmaParams::cuda()].concat())],
+        defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
+        ..Unit::new(format!("codebook_gemm/{NAME} {dtype} rank {rank}"), source!("codebook_gemm/sgmv_long.cu"))
+    };
+    entry.unit(base, "codebook_gemm", shared_bytes)
+}
+
+/// What a slice takes of the workspace, in bytes.
+pub(crate) struct Room {
+    projected: u64,
+    token_scale: u64,
+    fragments: u64,
+    table_scale: u64,
+}
+
+impl Room {
+    pub(crate) fn of(op: &CodebookGemm, slice: &CodebookSlice) -> Self {
+        let (rank, adapters) = (rank_of(op), u64::from(op.adapters));
+        Self {
+            projected: (op.tokens * rank * 2).next_multiple_of(ALIGN),
+            token_scale: (op.tokens * 4).next_multiple_of(ALIGN),
+            fragments: adapters * slice.d_out.next_multiple_of(GROUP) * rank * 2,
+            table_scale: (adapters * 4).next_multiple_of(ALIGN),
+        }
+    }
+
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.projected + self.token_scale + self.fragments + self.table_scale
+    }
+}
+
+/// Of a slice whose part of the workspace starts at `place`.
+pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
+    let room = Room::of(op, slice);
+    let input = factor(slice.input, &of.input, op.d_in, slice.rank);
+    RunsSlice {
+        y: address(&of.y),
+        core: address_of(of.core.as_ref()),
+        input,
+        output: factor(slice.output, &of.output, slice.d_out, slice.rank),
+        projected: place,
+        token_scale: place + room.projected,
+        fragments: place + room.projected + room.token_scale,
+        table_scale: place + room.projected + room.token_scale + room.fragments,
+        basis: 0,
+        y_stride: slice.y_stride,
+        decoding: op.adapters * slice.d_out.div_ceil(GROUP * PROJECT_WARPS) as u32,
+        v_vector: u32::from(input.values.is_multiple_of(16) && slice.rank.is_multiple_of(8)),
+    }
+}
+
+/// Of one launch of both kernels: `group` is one slice or TOGETHER, whose part of the workspace starts at `place`.
+pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> RunsMmaParams {
+    let (op, rank) = (&plan.op, rank_of(&plan.op));
+    let mut slices = [slice_params(op, group[0].0, group[0].1, place); TOGETHER];
+    for (params, (slice, of)) in slices.iter_mut().zip(group) {
+        *params = slice_params(op, slice, of, place);
+        place += Room::of(op, slice).bytes();
+    }
+    // The registers of several slices hold little of x: blocks that start one after another hide that.
+    let waves = if group.len() == 1 { 1 } else { 2 };
+    RunsMmaParams {
+        x: address(&args.x),
+        token_adapter: adapter_of_token(&args.token_adapter),
+        scaling: address(&args.scaling),
+        tokens: op.tokens,
+        d_in: op.d_in,
+        x_stride: op.x_stride,
+        tiles_each: op.tokens.div_ceil(TOKENS).div_ceil(u64::from(plan.target.units) * RESIDENT * waves).max(1),
+        decoding: slices[..group.len()].iter().map(|slice| slice.decoding).sum(),
+        chunk_rows: chunk_rows(rank, op.d_in) as u32,
+        slices,
+    }
+}
+
+/// Whether rows of x are whole multiples of 16 bytes where x starts on one: whether [`aligned`] may say so.
+pub(crate) fn may_be_aligned(op: &CodebookGemm) -> bool {
+    op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8)
+}
+
+/// Whether rows of x are whole multiples of 16 bytes.
+pub(crate) fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool {
+    address(&args.x).is_multiple_of(16) && may_be_aligned(op)
+}
+
+/// Puts the first kernel into the queue, for `count` slices.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn project(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, count: usize, aligned: bool) -> Result<()> {
+    let projecting = params.tokens.div_ceil(TOKENS).div_ceil(params.tiles_each);
+    let launch = Launch {
+        shared_bytes: shared_bytes(rank_of(&plan.op), count as u64, u64::from(params.chunk_rows)),
+        overlap: overlaps(plan),
+        ..Launch::new(params.decoding + blocks(projecting), PROJECT_WARPS as u32 * 32)
+    };
+    // SAFETY: the caller's promise; the workspace has room for what the kernel leaves there. It waits before it reads what a kernel may
+    // have written.
+    unsafe { plan.launch(queue, project_kernel(count, aligned).name(), &launch, params) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_decodes_has_room_beside_those_that_project() {
+        for rank in RANKS {
+            assert!(shared_bytes(rank, 1, LEAST_ROWS) >= decoding_bytes(rank), "rank {rank}");
+        }
+    }
+}

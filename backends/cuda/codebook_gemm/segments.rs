@@ -1,0 +1,314 @@
+//! The two kernels that `segments_sm80` and `joint` launch for the segments of an index, the tokens of one adapter each (SGMV): their parameters, their
+//! sizes, their units and their launch.
+
+use super::entry::{Entry, entry, together};
+use super::launch::{Group, each_group, forms, overlaps, read_early, tile_group, tile_params, whole};
+use super::tile::{GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams, each_form, form_name, headers, rank_of, width_of};
+use crate::backends::cuda::jit::{Source, Unit, source};
+use crate::backends::cuda::runtime::pdl::starts_early;
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::params::params;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address, range};
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+params! {
+    /// What both kernels know beside the operation.
+    SegmentsPlan {
+        /// h of each share of d_in, of each token in the index's order, of each slice; in the workspace.
+        projected: [f32],
+        /// Elements of d_in in a share.
+        each: u64,
+        shares: u32,
+        /// Segments that there may be.
+        segments: u32,
+    }
+}
+
+params! {
+    /// Of one slice.
+    SegmentsParams {
+        tile: TileParams,
+        plan: SegmentsPlan,
+    }
+}
+
+params! {
+    /// Of several.
+    SegmentsGroup {
+        group: TileGroup,
+        plan: SegmentsPlan,
+    }
+}
+
+/// As in `kernels/codebook_gemm/sgmv_parts.cuh`.
+const MOST: u64 = 64;
+const PARTS: u64 = 2;
+/// Blocks of the second kernel that a multiprocessor holds at once.
+const RESIDENT: u64 = 2;
+/// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
+const CODES_BYTES: u64 = 47 << 10;
+/// Segments that a block's threads read at once.
+const MOST_SEGMENTS: u64 = 512;
+/// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
+pub(crate) const SHARES: u64 = 8;
+
+/// How d_in is split: whole 32s, so that only the last share has a rest.
+pub(crate) struct Shares {
+    /// Elements of d_in in a share.
+    pub(crate) each: u64,
+    count: u64,
+}
+
+impl Shares {
+    pub(crate) const fn of(op: &CodebookGemm) -> Self {
+        let each = op.d_in.div_ceil(32 * SHARES) * 32;
+        Self { each, count: op.d_in.div_ceil(each) }
+    }
+}
+
+/// Bytes of workspace.
+pub(crate) fn projected_bytes(op: &CodebookGemm) -> u64 {
+    op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
+}
+
+/// Segments that there may be.
+fn most_segments(op: &CodebookGemm) -> u64 {
+    op.tokens.min(u64::from(op.adapters))
+}
+
+/// Units that there may be: up to `MOST` tokens of one adapter.
+pub(crate) fn most_units(op: &CodebookGemm) -> u64 {
+    let segments = most_segments(op);
+    segments + (op.tokens - segments) / MOST
+}
+
+/// Blocks of the second kernel for each slice, and groups of columns of one, at most: all multiprocessors are to have as many.
+fn blocks_of(op: &CodebookGemm, group: Group, units: u64) -> (u64, u64) {
+    let (groups, slices) = (group.widest.div_ceil(GROUP), group.slices);
+    let (all, most) = (most_units(op) * groups, groups.min(most_groups(rank_of(op), width_of(op))).max(1));
+    let blocks = (all * slices).div_ceil(most).next_multiple_of(RESIDENT * units).div_ceil(slices.max(1));
+    (blocks, all.div_ceil(blocks.max(1)))
+}
+
+/// Words of a group of columns of codes, for one rank, at most.
+const fn words_of(width: u32) -> u64 {
+    if width == 0 { 16 } else { width as u64 }
+}
+
+/// Groups of columns of a block, at most.
+const fn most_groups(rank: u64, width: u32) -> u64 {
+    CODES_BYTES / (4 * rank * words_of(width))
+}
+
+/// Shared memory of the first kernel: two buffers of V, or the sums in the place of the second.
+fn project_bytes(rank: u64, both: bool) -> u32 {
+    let rows = if rank == 16 { 512 } else { 256 };
+    let buffer = rows * (rank + 8) * 2;
+    let sums = u64::from(THREADS) / 32 * ROWS * rank * 4;
+    (buffer + if both { buffer } else { sums }) as u32
+}
+
+/// What the second kernel holds beside codes.
+fn held_bytes(rank: u64, width: u32) -> u32 {
+    let table = match width {
+        7 | 16 => 128 * 128,
+        8.. => 256,
+        _ => 512,
+    };
+    (PARTS * (table + ROWS * (rank + 8) * 2 + ROWS * rank * 4)).next_multiple_of(128) as u32
+}
+
+/// Shared memory of the second kernel.
+fn expand_bytes(rank: u64, width: u32, groups: u64) -> u32 {
+    let head = if width == 0 { 4 } else { 0 };
+    let pitch = (PARTS * head + groups * words_of(width) + 9).next_multiple_of(16) + 4;
+    held_bytes(rank, width) + (pitch * rank * 4) as u32
+}
+
+const PROJECT: Entry = entry!("codebook_gemm_segments_project");
+const PROJECT_LONG: Entry = entry!("codebook_gemm_segments_project_long");
+const PROJECT_ANY: Entry = entry!("codebook_gemm_segments_project_any");
+const PROJECT_GROUPED: Entry = entry!("codebook_gemm_segments_project_grouped");
+const EXPAND: Entry = entry!("codebook_gemm_segments_expand");
+const EXPAND_ANY: Entry = entry!("codebook_gemm_segments_expand_any");
+const EXPAND_GROUPED: Entry = entry!("codebook_gemm_segments_expand_grouped");
+
+/// Both kernels of a launch, whose rows are `whole` multiples of 16 bytes or not.
+fn kernels(op: &CodebookGemm, group: Group, whole: bool) -> [Entry; 2] {
+    match (group.slices, whole) {
+        (0 | 1, true) if in_one_stage(op) && group.one_basis => [PROJECT, EXPAND],
+        (0 | 1, true) => [PROJECT_LONG, EXPAND],
+        (0 | 1, false) => [PROJECT_ANY, EXPAND_ANY],
+        _ => [PROJECT_GROUPED, EXPAND_GROUPED],
+    }
+}
+
+/// Whether a share of the basis fits into one of its buffers.
+fn in_one_stage(op: &CodebookGemm) -> bool {
+    Shares::of(op).each <= if rank_of(op) == 16 { 512 } else { 256 }
+}
+
+/// The units of a plan for `op`.
+pub(crate) fn plan_unit(op: &CodebookGemm) -> Unit {
+    let kernels = forms(op).into_iter().flat_map(|(group, whole)| kernels(op, group, whole));
+    together(PROJECT_ANY, kernels.chain([EXPAND_ANY]), |entry| unit(entry, op.dtype, rank_of(op), width_of(op)))
+}
+
+const KERNELS: [Entry; 7] = [PROJECT, PROJECT_LONG, PROJECT_ANY, PROJECT_GROUPED, EXPAND, EXPAND_ANY, EXPAND_GROUPED];
+
+/// The units of every form.
+pub(crate) fn units() -> Vec<Unit> {
+    each_form(|_, _| KERNELS, unit)
+}
+
+/// The units of one form, for plans of one slice.
+pub(crate) fn units_of_one(dtype: DType, rank: u64, width: u32) -> Vec<Unit> {
+    let alone = KERNELS.into_iter().filter(|&entry| entry != PROJECT_GROUPED && entry != EXPAND_GROUPED);
+    alone.map(|entry| unit(entry, dtype, rank, width)).collect()
+}
+
+fn unit(entry: Entry, dtype: DType, rank: u64, width: u32) -> Unit {
+    let shared_bytes = match entry {
+        EXPAND | EXPAND_ANY | EXPAND_GROUPED => expand_bytes(rank, width, most_groups(rank, width)),
+        _ => project_bytes(rank, entry != PROJECT),
+    };
+    let base = base(format!("codebook_gemm/segments_sm80 {}", form_name(dtype, rank, width)), dtype, rank, width, source!("codebook_gemm/sgmv.cu"));
+    entry.unit(base, "codebook_gemm_segments", shared_bytes)
+}
+
+/// What units of kernels for segments have in common.
+pub(crate) fn base(name: String, dtype: DType, rank: u64, width: u32, source: Source) -> Unit {
+    let mut headers = headers();
+    headers.push(("codebook_gemm/sgmv_params.cuh", [SegmentsPlan::cuda(), SegmentsParams::cuda(), SegmentsGroup::cuda()].concat()));
+    Unit {
+        headers,
+        defines: vec![
+            ("ELEMENT", dtype.name().into()),
+            ("RANK", rank.to_string()),
+            ("WIDTH", width.to_string()),
+            ("SHARES", SHARES.to_string()),
+            ("EXPAND_BYTES", held_bytes(rank, width).to_string()),
+            // Of a window, which these kernels do without.
+            ("CODES_BYTES", "4".into()),
+        ],
+        ..Unit::new(name, source)
+    }
+}
+
+/// Whether the kernels have room for `op`, or why not.
+pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    if most_segments(op) > MOST_SEGMENTS {
+        return Err(format!("{} segments, and a block's threads read {MOST_SEGMENTS} at once", most_segments(op)));
+    }
+    let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
+    let pairs = most_units(op).saturating_mul(groups);
+    if pairs >= 1 << 31 {
+        return Err(format!("{pairs} pairs of tokens and columns, 2^31 or more"));
+    }
+    let shared = [project_bytes(rank_of(op), true), expand_bytes(rank_of(op), width_of(op), most_groups(rank_of(op), width_of(op)))];
+    if let Some(shared) = shared.into_iter().find(|&shared| shared > target.shared_bytes) {
+        return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
+    }
+    Ok(())
+}
+
+/// Puts one kernel into the queue, for one slice or several.
+///
+/// # Safety
+/// As [`Plan::launch`].
+unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entry: Entry, launch: &Launch, own: SegmentsPlan) -> Result<()> {
+    plan.most_shared(entry.name())?;
+    match slices {
+        [] => Ok(()),
+        // SAFETY: the caller's promise.
+        [tile] => unsafe { plan.launch(queue, entry.name(), launch, &SegmentsParams { tile: *tile, plan: own }) },
+        [first, ..] => {
+            let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
+            // SAFETY: as above; the grid has as many rows as there are slices.
+            unsafe { plan.launch(queue, entry.name(), &launch, &SegmentsGroup { group: tile_group(first, slices), plan: own }) }
+        }
+    }
+}
+
+/// Puts both kernels into the queue for each group of slices.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    let (op, rank, shares) = (&plan.op, rank_of(&plan.op), Shares::of(&plan.op));
+    each_group(op, args, |slices| {
+        let group = Group::with(slices);
+        let mut open = queue.take_open();
+        // What both kernels read before they wait, and the core.
+        let mut reads: Vec<_> = slices.iter().flat_map(|(_, of)| read_early(args, of)).collect();
+        reads.extend(slices.iter().filter_map(|(_, of)| of.core.as_ref()).map(range));
+        let early = overlaps(plan) && starts_early(&open, &reads);
+        let units = u64::from(plan.target.units);
+        let (blocks, groups) = blocks_of(op, group, units);
+        let params: Vec<_> = slices.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
+        let own = SegmentsPlan { projected: address(workspace), each: shares.each, shares: shares.count as u32, segments: most_segments(op) as u32 };
+        let [projecting, expanding] = kernels(op, group, params.iter().all(whole));
+        let once = projecting == PROJECT;
+        let tiles = op.tokens.div_ceil(ROWS);
+        // A block that keeps its share takes tiles in turn; one a multiprocessor.
+        let lanes = if once { tiles.min((units / shares.count).max(1)) } else { tiles };
+        let project = Launch { shared_bytes: project_bytes(rank, !once), overlap: early, ..Launch::new((lanes * shares.count) as u32, THREADS) };
+        let expand = Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new(blocks as u32, THREADS) };
+        // SAFETY: the caller's promise; the workspace has room for the sums; launches still under way write nothing that these read before they
+        // wait, and both wait before they write.
+        unsafe {
+            put(queue, plan, &params, projecting, &project, own)?;
+            put(queue, plan, &params, expanding, &expand, own)?;
+        }
+        if overlaps(plan) {
+            if !early {
+                open.clear();
+            }
+            open.extend(slices.iter().map(|(_, of)| range(&of.y)));
+            if !open.names(&range(workspace)) {
+                open.extend([range(workspace)]);
+            }
+            queue.leave_open(open);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
+    use crate::backends::cuda::codebook_gemm::tile::supports as supports_tiles;
+
+    #[test]
+    fn shares_are_whole_and_all_of_d_in() {
+        for d_in in [1, 31, 64, 136, 4096, 4097, 11008] {
+            let op = CodebookGemm::s2lc(DType::F16, 200, [d_in, 64, 16], 50, crate::ops::CodeWidth::FourThree);
+            let shares = Shares::of(&op);
+            assert!(shares.each.is_multiple_of(32) && shares.count <= SHARES, "{d_in}");
+            assert!((shares.count - 1) * shares.each < d_in && shares.count * shares.each >= d_in, "{d_in}");
+        }
+    }
+
+    #[test]
+    fn parameters_fit_what_every_driver_takes() {
+        assert!(size_of::<SegmentsGroup>() <= 4096);
+    }
+
+    #[test]
+    fn a_plan_has_every_kernel_that_its_launches_may_name() {
+        each_case(|op, target| {
+            if supports_tiles(op, target, false).is_ok() {
+                let names = names(&plan_unit(op));
+                for (group, whole) in forms(op) {
+                    for kernel in kernels(op, group, whole) {
+                        assert!(names.contains(&kernel.name()), "{kernel:?} {group:?} {whole} {op:?}: {names:?}");
+                    }
+                }
+            }
+        });
+    }
+}

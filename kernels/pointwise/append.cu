@@ -1,0 +1,5 @@
+// New tokens of each sequence to their places in a pool of pages, 16 bytes a thread.
+
+#include "pointwise/append.cuh"
+
+extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_append(const PointwiseParams p) { append_lines(p); }

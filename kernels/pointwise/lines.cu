@@ -1,0 +1,5 @@
+// Embedding, add and activation, 16 bytes a thread at once.
+
+#include "pointwise/lines.cuh"
+
+extern "C" __global__ void __launch_bounds__(LINE_THREADS) pointwise_lines(const PointwiseParams p) { each_line(p); }
