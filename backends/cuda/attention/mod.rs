@@ -2,6 +2,7 @@
 
 pub(crate) mod block_lists;
 pub(crate) mod block_pairs;
+pub(crate) mod choose;
 pub(crate) mod entry;
 pub(crate) mod params;
 pub(crate) mod repack;

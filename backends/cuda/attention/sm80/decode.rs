@@ -1,8 +1,9 @@
 //! `attention` of few queries over long caches: the keys split over blocks, joined in the same launch.
 
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
-use crate::backends::cuda::attention::sm80::tile as sm80;
+use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
@@ -18,7 +19,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::decode,
     unit: |op, target| Tile::of(op, target).unit(if sm80::rows_aligned(op) { ALIGNED } else { UNALIGNED }, op.dtype),
     units,
     workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
@@ -39,6 +40,8 @@ params! {
 /// Rows of a tile, and elements after a row in shared memory, in `kernels/attention/sm80/decode.cuh`.
 const ROWS: u64 = 16;
 const PADDING: u64 = 8;
+/// Rows that share keys, at most, so that the workspace has room for two parts of each.
+const MOST_ROWS: u64 = 1 << 16;
 /// Steps on the line of all steps, that it is counted in 32 bits.
 const LONGEST: u64 = 1 << 30;
 
@@ -58,7 +61,7 @@ impl Tile {
     fn of(op: &Attention, target: &Target) -> Self {
         let tile = Self::exactly(sm80::held(op.head_dim), target.arch);
         // Two stages are under way while one is used; where a multiprocessor has several sequences and heads to itself, less is faster.
-        let alone = rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units);
+        let alone = key_rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units);
         if alone { tile.shallow() } else { tile }
     }
 
@@ -145,13 +148,8 @@ fn units(arch: Arch) -> Vec<Unit> {
     each.flat_map(|(tile, entry)| [DType::F16, DType::BF16].map(|dtype| tile.unit(entry, dtype))).collect()
 }
 
-/// Rows of a sequence and of the heads that share its keys.
-fn rows(op: &Attention) -> u64 {
-    op.q_len.saturating_mul(op.heads / op.kv_heads)
-}
-
 fn tiles(op: &Attention) -> u64 {
-    rows(op).div_ceil(ROWS).max(1)
+    key_rows(op).div_ceil(ROWS).max(1)
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
@@ -162,12 +160,12 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {
         return Err("there is nothing to split".into());
     }
-    let rows = rows(op);
-    let blocks = op.batch * op.kv_heads;
-    if rows > 4 * ROWS || (rows > ROWS && blocks >= u64::from(target.units)) {
-        return Err(format!("{rows} rows share keys: the blocks of whole sequences fill the GPU"));
+    let rows = key_rows(op);
+    if rows > MOST_ROWS {
+        return Err(format!("{rows} rows share keys: there is room for the parts of {MOST_ROWS}"));
     }
-    let steps = blocks.saturating_mul(op.kv_len.div_ceil(Tile::of(op, target).step()));
+    let tile = Tile::exactly(sm80::held(op.head_dim), target.arch);
+    let steps = (op.batch * op.kv_heads).saturating_mul(op.kv_len.div_ceil(tile.step()));
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
     }
@@ -222,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn long_prompts_are_left_to_others() {
+    fn rows_that_share_keys_are_limited_by_the_workspace() {
         let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
         let op = |batch, heads, q_len| Attention::dense(DType::F16, batch, heads, [q_len, 4096], 128);
         assert_eq!(supports(&op(16, [32, 8], 1), &target), Ok(()));
         assert_eq!(supports(&op(1, [32, 8], 16), &target), Ok(()));
-        assert!(supports(&op(64, [32, 8], 16), &target).is_err());
-        assert!(supports(&op(1, [32, 32], 65), &target).is_err());
+        assert_eq!(supports(&op(1, [32, 32], 65), &target), Ok(()));
+        assert!(supports(&op(1, [32, 32], (1 << 16) + 1), &target).is_err());
     }
 }

@@ -88,6 +88,11 @@ pub(crate) fn pack(op: &Attention) -> u64 {
     }
 }
 
+/// Rows of a sequence and of the heads that share its keys.
+pub(crate) fn key_rows(op: &Attention) -> u64 {
+    op.q_len.saturating_mul(op.heads / op.kv_heads)
+}
+
 /// Blocks of threads that a head, or a group of packed ones, needs.
 pub(crate) fn tiles(op: &Attention, rows: u64) -> u64 {
     (op.q_len * pack(op)).div_ceil(rows)

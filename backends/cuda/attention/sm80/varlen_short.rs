@@ -1,5 +1,6 @@
 //! `attention` of many short sequences end to end: what a text encoder asks for.
 
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
 use crate::backends::cuda::attention::repack::Rows;
@@ -20,7 +21,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::varlen_short,
     unit: |op, _| Tile::of(op).unit(kernel(op), op.dtype),
     units,
     workspace: |_, _| 0,
@@ -45,8 +46,6 @@ const ROWS: u64 = 128;
 const WARPS: u64 = 4;
 /// Elements after a row in shared memory.
 const PADDING: u64 = 8;
-/// Of longer sequences blocks of all keys would be better, and more rows a warp.
-const LONGEST: u64 = 512;
 /// Heads of a tile where most sequences are short enough for two heads a step. With four the last tiles end later.
 const TOGETHER: u64 = 2;
 
@@ -106,9 +105,8 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if !matches!(op.form, Form::Varlen(_)) {
         return Err("it runs the form of sequences end to end".into());
     }
-    let longest = op.q_len.max(op.kv_len);
-    if longest > LONGEST || op.batch == 0 {
-        return Err(format!("sequences of {longest}: it is for at most {LONGEST}"));
+    if op.batch == 0 {
+        return Err("there are no sequences".into());
     }
     if op.head_dim > HELD[1] {
         return Err(format!("head_dim {} > {}: two stages of keys do not fit beside another block", op.head_dim, HELD[1]));
@@ -178,7 +176,7 @@ mod tests {
         for (batch, tokens, longest) in [(1, 3, 3), (1, 17, 17), (32, 4096, 128), (1024, 54_000, 100), (7, 900, 256), (2, 513, 512)] {
             assert_eq!(supports(&encoder(batch, tokens, longest), &TARGET), Ok(()), "{batch} sentences of at most {longest}");
         }
-        assert!(supports(&encoder(1, 513, 513), &TARGET).is_err());
+        assert!(supports(&encoder(1, 513, 513), &TARGET).is_ok() && choose::varlen_short(&encoder(1, 513, 513), &TARGET).is_err());
         assert!(supports(&Attention::dense(DType::F16, 1, [12, 12], [128, 128], 32), &TARGET).is_err());
         assert!(supports(&Attention { scale: (-1.0).into(), ..encoder(1, 3, 3) }, &TARGET).is_err());
     }

@@ -3,6 +3,7 @@
 
 use crate::backends::cuda::attention::block_lists as lists;
 use crate::backends::cuda::attention::block_pairs::Pairs;
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, limits, own_bytes, ready};
 use crate::backends::cuda::attention::sm90::schedule as order;
@@ -23,7 +24,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::block_sparse,
     unit: |op, target| unit(kernel(op), Tile::of(op, target.units), op.dtype, beside(op, held(op.head_dim))),
     units,
     workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + Cut::of(op, target.units).map_or(0, |cut| cut.bytes(op))),
@@ -164,17 +165,8 @@ fn units(_: Arch) -> Vec<Unit> {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
-    Cut::of(op, target.units)?;
-    let listed = lists::listed(op);
-    let (Form::Blocks(shape), band) = (listed.form, order::band(op)) else { return Ok(()) };
-    if order::cluster(&listed, target.units) > 1 || order::by_steps(&listed, target.units) {
-        return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());
-    }
-    // Rows are in the order of their lengths, whatever the head.
-    if 2 * band < u64::from(shape.patterns) {
-        return Err(format!("{} heads have patterns of their own, and keys of {} fit the cache together", shape.patterns, 2 * band));
-    }
-    Ok(())
+    // What it refuses it refuses for any number of multiprocessors.
+    Cut::of(op, 1).map(drop)
 }
 
 /// Where the parts begin in the workspace.

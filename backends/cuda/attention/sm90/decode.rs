@@ -1,8 +1,11 @@
 //! `attention` of few queries over long caches on Hopper: keys come as boxes of TMA.
 
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
 use crate::backends::cuda::attention::repack::Rows;
-use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
+use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
+use crate::backends::cuda::attention::sm80::unaligned;
+use crate::backends::cuda::attention::sm90::decode_tile::{HEADS, KEYS, LEAST_KEYS, LONGEST, PANEL, ROWS, Share, Tile, alike};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Early, Pool, starts_early};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -21,9 +24,9 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
-    unit: |op, target| Tile::of(op, target).unit(op.dtype),
-    units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| tile.unit(dtype))).collect(),
+    suits: choose::decode_boxes,
+    unit: |op, target| unit(Tile::of(op, target), op.dtype),
+    units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect(),
     workspace: |op, target| told_bytes(op, Tile::of(op, target), target),
     launch,
 };
@@ -54,160 +57,34 @@ params! {
     }
 }
 
-/// Keys of a step of a warp, rows of a matrix instruction, and keys of a stretch at least, in `kernels/attention/sm90/decode.cuh`.
-const KEYS: u64 = 16;
-const ROWS: u64 = 16;
-const LEAST_KEYS: u64 = 512;
-/// Elements of a row of a box: 128 bytes, as wide as the swizzle.
-const PANEL: u64 = 64;
-/// Shared memory of a block that is alone on a multiprocessor, but for what the kernel declares itself, and of one of two.
-const ROOM: u64 = 226 << 10;
-const HALF: u64 = 112 << 10;
-const MOST_SLOTS: u64 = 12;
-/// Head dimensions that a kernel is compiled for: Q is read as it lies, without padding.
-const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
-/// Steps on the line of all steps, that it is counted in 32 bits.
-const LONGEST: u64 = 1 << 30;
-/// Steps of a multiprocessor from which on a launch has it to itself, and multiprocessors that share an item then, at most: its parts are joined
-/// by one.
-const ALONE_STEPS: u64 = 12;
-const ALONE_PARTS: u64 = 4;
-/// The same where the next launch's blocks stand beside. Of more parts an item, `split` is faster where it has to wait for the launch before.
-const BESIDE_STEPS: u64 = 2;
-const BESIDE_PARTS: u64 = 5;
-/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end. Steps of a multiprocessor from which on
-/// that is so, and the share of all multiprocessors that have to get as many items each.
-const WHOLE_HEADS: [u64; 2] = [2, 1];
-const WHOLE_STEPS: u64 = 48;
-const WHOLE_SHARE: (u64, u64) = (31, 32);
 /// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
 /// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
 const MOST_ONCE: u64 = 512 << 20;
 
-/// What a kernel is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tile {
-    head_dim: u64,
-    /// Rows that share keys, at most.
-    rows: u64,
-    /// Warps that multiply: eight have a multiprocessor to themselves; of four, the next launch's stand beside.
-    warps: u64,
-}
-
-impl Tile {
-    fn of(op: &Attention, target: &Target) -> Self {
-        let tile = |warps| Self::new(op.head_dim, rows(op), warps);
-        if tile(8).fills(op, target, ALONE_STEPS, ALONE_PARTS) { tile(8) } else { tile(4) }
-    }
-
-    fn new(head_dim: u64, rows: u64, warps: u64) -> Self {
-        Self { head_dim, rows: rows.next_power_of_two().clamp(warps, ROWS), warps }
-    }
-
-    fn all() -> impl Iterator<Item = Self> {
-        let rows = [(8, 8), (8, 16), (4, 4), (4, 8), (4, 16)];
-        HEADS.into_iter().flat_map(move |head_dim| rows.map(|(warps, rows)| Self { head_dim, rows, warps }))
-    }
-
-    /// Whether there are `steps` for each multiprocessor, and no item is cut into more than `parts`.
-    fn fills(self, op: &Attention, target: &Target, steps: u64, parts: u64) -> bool {
-        let (heads, units) = (self.heads(op), u64::from(target.units));
-        let items = op.batch * (op.kv_heads / heads);
-        items.saturating_mul(op.kv_len.div_ceil(self.tokens(heads))) >= steps * units && items * parts >= units
-    }
-
-    /// Tokens of a box of so many heads, which is a step of a block.
-    fn tokens(self, heads: u64) -> u64 {
-        self.warps * KEYS / heads
-    }
-
-    /// Heads of a box, which lies in one page: one, or more of pages that have fewer tokens than a step.
-    fn heads(self, op: &Attention) -> u64 {
-        let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
-        let step = self.warps * KEYS;
-        step / [step, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
-    }
-
-    /// How the steps are shared out, of items that are cut where that is needed.
-    fn share(self, op: &Attention, target: &Target) -> Share {
-        let units = u64::from(target.units);
-        let items = |heads| op.batch * (op.kv_heads / heads);
-        let whole = |&heads: &u64| {
-            let turns = items(heads).div_ceil(units).max(1);
-            let evenly = op.kv_heads.is_multiple_of(heads) && items(heads).is_multiple_of(turns);
-            evenly && items(heads) / turns * WHOLE_SHARE.1 >= units * WHOLE_SHARE.0
-        };
-        if alike(op) && self.warps == 8 && self.fills(op, target, WHOLE_STEPS, ALONE_PARTS) {
-            if let Some(heads) = WHOLE_HEADS.into_iter().find(whole) {
-                return Share { heads, items: items(heads), blocks: items(heads) / items(heads).div_ceil(units).max(1) };
-            }
-        }
-        let heads = self.heads(op);
-        Share { heads, items: items(heads), blocks: units }
-    }
-
-    /// Of K or V of a step of a block.
-    fn slot_bytes(self) -> u64 {
-        self.head_dim.div_ceil(PANEL) * self.warps * KEYS * PANEL * 2
-    }
-
-    /// What the warps leave for each other: O, maximum and sum of each row, on multiples of 16.
-    fn left_bytes(self) -> u64 {
-        self.warps * self.rows * (self.head_dim + 4) * 4
-    }
-
-    fn slots(self) -> u64 {
-        let room = if self.warps == 8 { ROOM } else { HALF };
-        ((room - self.left_bytes()) / self.slot_bytes()).min(MOST_SLOTS)
-    }
-
-    fn shared_bytes(self) -> u32 {
-        (self.slots() * self.slot_bytes() + self.left_bytes()) as u32
-    }
-
-    fn unit(self, dtype: DType) -> Unit {
-        let mut defines = sm80::Tile::exactly(self.head_dim).defines(dtype, Arch(90));
-        let shape = [("BOX_WARPS", self.warps), ("BOX_RESIDENT", 8 / self.warps), ("BOX_SLOTS", self.slots()), ("BOX_MOST_ROWS", self.rows)];
-        for (name, value) in shape.into_iter().chain([("BOX_SHARED_BYTES", self.shared_bytes().into())]) {
-            defines.push((name, value.to_string()));
-        }
-        Unit {
-            headers: [headers(), vec![("attention/decode_boxes_params.cuh", SplitBoxesParams::cuda())]].concat(),
-            defines,
-            entries: &[ENTRY],
-            shared_bytes: self.shared_bytes(),
-            also: vec![unaligned::unit(self.head_dim, dtype)],
-            ..Unit::new(
-                format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", self.head_dim, self.rows, self.warps),
-                source!("attention/sm90/decode.cu"),
-            )
-        }
-    }
-}
-
 const ENTRY: &str = "attention_split_boxes";
 
-/// How a launch is shared out: heads of a box, items (a sequence's keys of these heads), and blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    heads: u64,
-    items: u64,
-    blocks: u64,
-}
-
-/// Whether all sequences are as long, as the host knows.
-fn alike(op: &Attention) -> bool {
-    matches!(op.form, Form::Dense)
+fn unit(tile: Tile, dtype: DType) -> Unit {
+    let mut defines = sm80::Tile::exactly(tile.head_dim).defines(dtype, Arch(90));
+    let shape = [("BOX_WARPS", tile.warps), ("BOX_RESIDENT", 8 / tile.warps), ("BOX_SLOTS", tile.slots()), ("BOX_MOST_ROWS", tile.rows)];
+    for (name, value) in shape.into_iter().chain([("BOX_SHARED_BYTES", tile.shared_bytes().into())]) {
+        defines.push((name, value.to_string()));
+    }
+    Unit {
+        headers: [headers(), vec![("attention/decode_boxes_params.cuh", SplitBoxesParams::cuda())]].concat(),
+        defines,
+        entries: &[ENTRY],
+        shared_bytes: tile.shared_bytes(),
+        also: vec![unaligned::unit(tile.head_dim, dtype)],
+        ..Unit::new(
+            format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", tile.head_dim, tile.rows, tile.warps),
+            source!("attention/sm90/decode.cu"),
+        )
+    }
 }
 
 /// Keys of a sequence that some row sees, where all are as long.
 fn seen(op: &Attention) -> u64 {
     op.kv_len - op.window.map_or(0, |window| op.kv_len.saturating_sub(op.q_len).saturating_sub(window))
-}
-
-/// Rows of a sequence and of the heads that share its keys.
-fn rows(op: &Attention) -> u64 {
-    op.q_len.saturating_mul(op.heads / op.kv_heads)
 }
 
 /// Of k and v together, at most.
@@ -217,7 +94,7 @@ fn kv_bytes(op: &Attention) -> u64 {
 
 /// What blocks tell: eight numbers for four columns of a row.
 fn told_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
-    u64::from(target.units) * tile.share(op, target).heads * rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
+    u64::from(target.units) * tile.share(op, target).heads * key_rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
 }
 
 /// The rows of k or v as TMA sees them: elements, tokens, heads, sequences or pages.
@@ -252,8 +129,8 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {
         return Err("there is nothing to split".into());
     }
-    if rows(op) > ROWS {
-        return Err(format!("{} rows share keys: expected at most {ROWS}", rows(op)));
+    if key_rows(op) > ROWS {
+        return Err(format!("{} rows share keys: expected at most {ROWS}", key_rows(op)));
     }
     if !HEADS.contains(&op.head_dim) || op.q.head != op.head_dim {
         return Err(format!("head_dim {}: expected one of {HEADS:?}, and heads of q end to end", op.head_dim));
@@ -269,9 +146,6 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
         return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
     }
     let steps = items.saturating_mul(op.kv_len.div_ceil(tokens));
-    if tile.warps == 4 && !tile.fills(op, target, BESIDE_STEPS, BESIDE_PARTS) {
-        return Err(format!("{steps} steps of {items} sequences and heads: too few for {} multiprocessors", target.units));
-    }
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
     }
@@ -346,6 +220,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::cuda::attention::sm90::decode_tile::{HALF, ROOM};
     use crate::ops::index::PageShape;
 
     const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
@@ -364,7 +239,7 @@ mod tests {
     fn short_launches_stand_side_by_side() {
         let tile = |batch, heads, kv_len| {
             let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
-            supports(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).warps)
+            supports(&op, &TARGET).and_then(|()| choose::decode_boxes(&op, &TARGET)).is_ok().then(|| Tile::of(&op, &TARGET).warps)
         };
         assert_eq!([tile(16, [32, 32], 4096), tile(8, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
         assert_eq!([tile(1, [32, 32], 4096), tile(4, [32, 8], 1024), tile(4, [32, 8], 4096)], [Some(4); 3]);
@@ -390,7 +265,7 @@ mod tests {
         let heads = |page, batch| {
             let shape = PageShape { batch, pages: 8192 / page, page, pool_pages: 1 << 16 };
             let op = Attention::paged(DType::F16, shape, [32, 8], 1, 128);
-            supports(&op, &TARGET).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
+            supports(&op, &TARGET).and_then(|()| choose::decode_boxes(&op, &TARGET)).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
         };
         assert_eq!([heads(8, 64), heads(16, 64), heads(48, 64), heads(64, 64), heads(256, 64)], [None, Some(8), Some(8), Some(2), Some(1)]);
         assert_eq!([heads(16, 4), heads(16, 20), heads(64, 4)], [None, Some(4), Some(1)]);

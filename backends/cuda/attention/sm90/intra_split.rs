@@ -1,9 +1,10 @@
 //! `attention` on Hopper where tiles are few: four warp groups have the same 64 rows, and each takes every fourth step.
 
 use crate::backends::cuda::attention::block_lists as lists;
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, limits, own_bytes, ready};
-use crate::backends::cuda::attention::sm90::schedule::by_steps;
+use crate::backends::cuda::attention::sm90::schedule::grid_fits;
 use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, NARROW, Tile, define, held};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -11,6 +12,7 @@ use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorC
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -19,7 +21,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::intra_split,
     unit: |op, _| unit(kernel(op), tile(op), op.dtype, beside(op, tile(op).held)),
     units,
     workspace: |op, _| lists::workspace(op, own_bytes),
@@ -67,10 +69,13 @@ fn units(_: Arch) -> Vec<Unit> {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
-    if !by_steps(&lists::listed(op), target.units) {
-        return Err("tiles of 64 rows are not few, or their steps are many".into());
+    if op.head_dim > NARROW {
+        return Err(format!("head_dim {} > {NARROW}: there is no room for the steps of four groups", op.head_dim));
     }
-    Ok(())
+    if matches!(lists::listed(op).form, Form::Blocks(shape) if u64::from(shape.block) != KEYS) {
+        return Err(format!("its steps are as long as blocks of {KEYS}"));
+    }
+    grid_fits(op, 0)
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod block_sparse;
 pub(crate) mod decode;
+pub(crate) mod decode_tile;
 pub(crate) mod intra_split;
 pub(crate) mod ready;
 pub(crate) mod schedule;
@@ -10,6 +11,7 @@ pub(crate) mod stream_k;
 pub(crate) mod tile;
 pub(crate) mod unaligned;
 pub(crate) mod varlen;
+pub(crate) mod varlen_tile;
 
 use crate::backends::cuda::attention::block_lists as lists;
 use crate::backends::cuda::attention::block_pairs::Pairs;

@@ -1,6 +1,6 @@
 //! Which tiles of `attention` on Hopper a block of threads takes, and what it shares with others.
 
-use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, ROWS, Tile, held, keys, work};
+use crate::backends::cuda::attention::sm90::tile::{NARROW, ROWS, Tile, held, keys, work};
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
@@ -14,10 +14,8 @@ const ROUND_STEPS: u64 = 4;
 const MOST_ROUNDS: u64 = 4;
 /// Bytes of keys and values that are read again while the second-level cache still has them, where all heads are taken side by side.
 const SIDE_BY_SIDE_BYTES: u64 = 40 << 20;
-/// Blocks in a row of lists up to which a long row among short ones costs less than cutting it would.
-const SHORT_LISTS: u32 = 32;
-/// Steps of a tile up to which its groups share it rather than four blocks of a cluster: those have fewer steps each, and wait longer for each other.
-const MOST_GROUP_STEPS: u64 = 32;
+/// Blocks along the second and third axis of a grid.
+const MOST_ALONG: u64 = 65_535;
 /// Parts of a chip (GPCs) in which clusters lie.
 const PARTS: u64 = 8;
 
@@ -29,7 +27,7 @@ pub(crate) fn band(op: &Attention) -> u64 {
 }
 
 /// Steps of a tile, as far as the shape tells.
-fn mean_steps(op: &Attention) -> u64 {
+pub(crate) fn mean_steps(op: &Attention) -> u64 {
     match op.form {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
         _ => op.kv_len.div_ceil(keys(held(op.head_dim))),
@@ -98,22 +96,16 @@ impl OneTile {
     }
 }
 
-/// Whether the groups of a block have the same 64 rows and share their steps, where there are fewer tiles than multiprocessors: blocks that share a
-/// tile wait for each other longer.
-pub(crate) fn by_steps(op: &Attention, units: u32) -> bool {
-    let (tiles, shared) = (op.batch * op.heads * op.q_len.div_ceil(GROUP), cluster(op, units));
-    let short = match op.form {
-        Form::Blocks(shape) => u64::from(shape.block) == ROWS && (shape.kv_blocks <= SHORT_LISTS || shared == 2),
-        _ => matches!(op.form, Form::Dense),
-    };
-    short && op.head_dim <= NARROW && tiles <= units.into() && (shared <= 2 || shared == 4 && mean_steps(op) <= MOST_GROUP_STEPS)
+/// Whether a grid with heads and sequences as its second and third axes, or tiles as its third, can be launched.
+pub(crate) fn grid_fits(op: &Attention, tiles: u64) -> std::result::Result<(), String> {
+    let longest = op.heads.max(op.batch).max(if op.causal { tiles } else { 0 });
+    if longest > MOST_ALONG { Err(format!("a grid of {longest} blocks along an axis: at most {MOST_ALONG}")) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::ops::index::BlockShape;
 
     const UNITS: u32 = 132;
 
@@ -150,23 +142,6 @@ mod tests {
         assert_eq!([of(&whole(32, 512)), of(&whole(32, 1024)), of(&whole(64, 512)), of(&whole(2, 4096))], [Some(InOrder), Some(InOrder), None, None]);
         assert_eq!([of(&Attention { head_dim: 64, ..whole(32, 1024) }), of(&Attention { head_dim: 64, ..op(32, 1024) })], [None, Some(LateFirst)]);
         assert_eq!([of(&Attention { window: Some(99), ..op(32, 512) }), of(&Attention { kv_len: 600, ..op(32, 512) })], [None, None]);
-    }
-
-    #[test]
-    fn few_narrow_tiles_are_taken_by_steps() {
-        let blocks = |rows, listed| BlockShape { block: 128, q_blocks: rows, kv_blocks: rows, patterns: 1, capacity: listed, masks: 0 };
-        let op = |rows: u32, listed| {
-            let tokens = 128 * u64::from(rows);
-            Attention { form: Form::Blocks(blocks(rows, listed)), ..Attention::dense(DType::F16, 1, [1, 1], [tokens, tokens], 64) }
-        };
-        let of = |op: &Attention| by_steps(op, UNITS);
-        assert!(of(&op(31, 204)) && of(&op(63, 800)) && !of(&op(63, 300)) && !of(&op(89, 1600)), "rows of very different lengths, many tiles");
-        let whole = |heads, tokens| Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], 64);
-        assert!(
-            of(&whole(4, 512)) && of(&whole(2, 4096)) && of(&whole(1, 4096)) && !of(&Attention { q_len: 1024, ..whole(1, 8192) }),
-            "many steps of a cluster"
-        );
-        assert!(!of(&Attention { head_dim: 128, ..op(31, 204) }), "no room for four steps");
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! `attention` on Hopper by four warp groups a multiprocessor, of 64 rows each: dense, where that takes less time than two groups do.
 
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::Rows;
 use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::attention::sm90::ready::{Described, WARP_ROWS, limits, writes_16_bytes};
-use crate::backends::cuda::attention::sm90::schedule::OneTile;
-use crate::backends::cuda::attention::sm90::tile::{GROUP, PANEL, ROWS, Tile, TmaParams, define, held, work};
+use crate::backends::cuda::attention::sm90::schedule::{OneTile, grid_fits};
+use crate::backends::cuda::attention::sm90::tile::{GROUP, PANEL, Tile, TmaParams, define};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
@@ -21,8 +22,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
-    suits: |_, _| Ok(()),
-    unit: |op, target| Quartet::of(op, target.units).unwrap_or(Quartet::PAIRS).unit(op.dtype),
+    suits: choose::small_head,
+    unit: |op, _| Quartet::of(op).unit(op.dtype),
     units: |_: Arch| Quartet::ALL.into_iter().flat_map(|quartet| [DType::F16, DType::BF16].map(|dtype| quartet.unit(dtype))).collect(),
     workspace: |_, _| 0,
     launch,
@@ -39,9 +40,6 @@ const HELD: u64 = 64;
 const KEYS: u64 = 128;
 /// Keys of a row from which on those of a step are best read once for all groups.
 const LEAST_TALL: u64 = 2048;
-/// Keys of a causal row up to which it does not matter that the last tiles are not shared evenly.
-const MOST_CAUSAL: u64 = 512;
-
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Quartet {
@@ -57,21 +55,8 @@ impl Quartet {
     const TALL: Self = Self { groups: 4, stages: 5 };
     const ALL: [Self; 2] = [Self::PAIRS, Self::TALL];
 
-    /// Where it takes less time than tiles of two groups or three, by waves of tiles: measured, one of 256 rows takes 7/5 of the time of one of
-    /// 192, and that 6/5 of one of 128. Causal tiles are not alike: those are taken where many can even out.
-    fn of(op: &Attention, units: u32) -> Option<Self> {
-        let units = u64::from(units.max(1));
-        let (tiles, waves) = (work(op, ROWS), |rows: u64, room: u64| work(op, rows).div_ceil(room));
-        // Blocks that stay begin a tile of one step while the one before ends.
-        let many_short = op.kv_len <= KEYS && tiles > 4 * units;
-        if held(op.head_dim) != HELD || tiles <= units || many_short {
-            return None;
-        }
-        if op.causal {
-            return (op.kv_len <= MOST_CAUSAL || tiles > 2 * units).then_some(Self::PAIRS);
-        }
-        let fewer = 42 * waves(ROWS, 2 * units) < (25 * waves(ROWS, units)).min(30 * waves(3 * GROUP, units));
-        fewer.then_some(if op.kv_len >= LEAST_TALL { Self::TALL } else { Self::PAIRS })
+    fn of(op: &Attention) -> Self {
+        if !op.causal && op.kv_len >= LEAST_TALL { Self::TALL } else { Self::PAIRS }
     }
 
     const fn rows(self) -> u64 {
@@ -117,15 +102,15 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if !Rows::of(op).iter().chain([&o]).all(|rows| rows.aligned(op.dtype)) || !(op.head_dim * op.dtype.size()).is_multiple_of(16) {
         return Err("rows do not start on multiples of 16 bytes".into());
     }
-    if Quartet::of(op, target.units).is_none() {
-        return Err(format!("{} tiles of heads of {}: two groups take less time", work(op, ROWS), op.head_dim));
+    if op.head_dim > HELD {
+        return Err(format!("head_dim {}: at most {HELD} have room beside three other groups", op.head_dim));
     }
-    Ok(())
+    grid_fits(op, op.q_len.div_ceil(GROUP))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let quartet = Quartet::of(op, plan.target.units).ok_or_else(|| Error::unsupported("attention", "no tile for this shape"))?;
+    let quartet = Quartet::of(op);
     let mut common = parameters(op, args, 1);
     if !sm80::aligned(op, &common) || !writes_16_bytes(&common) {
         // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
@@ -160,19 +145,18 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
 mod tests {
     use super::*;
 
-    const UNITS: u32 = 132;
+    #[test]
+    fn long_rows_of_keys_are_read_once_for_all_groups() {
+        let op = |tokens, causal| Attention { causal, ..Attention::dense(DType::F16, 1, [32, 32], [tokens, tokens], 64) };
+        let of = |tokens, causal| Quartet::of(&op(tokens, causal));
+        assert_eq!([of(1024, false), of(2048, false), of(2048, true)], [Quartet::PAIRS, Quartet::TALL, Quartet::PAIRS]);
+    }
 
     #[test]
-    fn narrow_heads_in_many_tiles_are_taken() {
-        let op = |batch, heads, tokens| Attention::dense(DType::F16, batch, [heads, heads], [tokens, tokens], 64);
-        let of = |op: &Attention| Quartet::of(op, UNITS);
-        let (pairs, tall) = (Some(Quartet::PAIRS), Some(Quartet::TALL));
-        assert_eq!([(8, 8, 512), (32, 8, 128), (1, 32, 1024), (64, 12, 512)].map(|(b, h, s)| of(&op(b, h, s))), [pairs; 4]);
-        assert_eq!([of(&op(1, 32, 4096)), of(&op(1, 8, 16384)), of(&op(1, 32, 2048))], [tall; 3]);
-        assert_eq!([(1, 32, 512), (1, 9, 2048), (1, 32, 3072), (256, 12, 128)].map(|(b, h, s)| of(&op(b, h, s))), [None; 4], "waves");
-        let causal = |op| Attention { causal: true, ..op };
-        assert_eq!([(8, 8, 512), (1, 32, 2048), (1, 32, 1024), (1, 12, 2048)].map(|(b, h, s)| of(&causal(op(b, h, s)))), [pairs, pairs, None, None]);
-        assert_eq!([of(&Attention { head_dim: 128, ..op(8, 8, 512) }), of(&Attention { head_dim: 32, ..op(8, 8, 512) })], [None; 2]);
+    fn every_narrow_head_is_covered_however_few_its_tiles() {
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let takes = |head_dim, tokens| supports(&Attention::dense(DType::F16, 1, [2, 2], [tokens, tokens], head_dim), &target).is_ok();
+        assert!((1..=256).all(|head_dim| takes(head_dim, 128) == (head_dim <= 64 && head_dim.is_multiple_of(8))));
     }
 
     #[test]

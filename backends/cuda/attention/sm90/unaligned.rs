@@ -1,10 +1,11 @@
 //! `attention` on Hopper where heads do not start on multiples of 16 bytes, but the tokens of k and v lie such multiples apart: nothing is copied.
 
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::Rows;
 use crate::backends::cuda::attention::sm90::ready::limits;
-use crate::backends::cuda::attention::sm90::schedule::{band, by_steps, cluster, shares_keys};
+use crate::backends::cuda::attention::sm90::schedule::{band, shares_keys};
 use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, PANEL, Tile, TmaParams, define, held, pairs_of_groups, work};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -23,7 +24,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::unaligned,
     unit: |op, target| unit(kernel(op, target.units), tile(op), op.dtype),
     units,
     workspace: |_, _| QUEUE_BYTES,
@@ -181,14 +182,8 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
         return Err("it runs the dense form alone".into());
     }
     let rows = Rows::of(op);
-    if rows.iter().all(|rows| rows.aligned(op.dtype)) {
-        return Err("rows start on multiples of 16 bytes".into());
-    }
-    if cluster(op, target.units) > 1 || by_steps(op, target.units) {
-        return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());
-    }
     if op.head_dim <= NARROW {
-        return Err(format!("head_dim {} <= {NARROW}: not measured, and copies leave room for a third group", op.head_dim));
+        return Err(format!("head_dim {} <= {NARROW}: it is compiled for wider heads", op.head_dim));
     }
     // 16 bytes of O at a time: its rows start equally late too.
     if op.q_len > 1 && !op.o.token.is_multiple_of(CHUNK) {
@@ -258,7 +253,7 @@ mod tests {
 
     #[test]
     fn tokens_of_keys_lie_multiples_of_16_bytes_apart() {
-        let takes = |op: &Attention| supports(op, &TARGET).is_ok();
+        let takes = |op: &Attention| supports(op, &TARGET).and_then(|()| choose::unaligned(op, &TARGET)).is_ok();
         assert!((65..=256).all(|head_dim| takes(&op([32, 32], head_dim)) != head_dim.is_multiple_of(8)));
         assert!(takes(&op([6, 6], 108)) && !takes(&op([31, 31], 107)) && !takes(&op([32, 32], 63)), "tokens that start anywhere, narrow heads");
         assert!(takes(&op([32, 8], 107)), "heads of q start elsewhere than those of k");

@@ -1,12 +1,13 @@
 //! `attention` on Hopper where sequences have lengths of their own, as they lie on the device: end to end, or with keys in pages.
 
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::{self as repack, Repack, Rows};
 use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::attention::sm90::ready::Described;
-use crate::backends::cuda::attention::sm90::schedule::sharing;
 use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, define, held};
+use crate::backends::cuda::attention::sm90::varlen_tile::{LEAST_BOX, box_keys, cluster, most_work, tile};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
@@ -24,7 +25,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::varlen,
     unit: |op, target| unit(VARIANT.name, kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
     units,
     workspace: |op, _| COPIES_AT + copies(op).bytes(),
@@ -35,8 +36,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 pub(crate) const AHEAD: Variant<Attention> = Variant {
     name: "sm90_ragged_ahead",
     label: "attention/sm90_ragged_ahead",
-    supports: covers_ahead,
-    suits: |_, _| Ok(()),
+    supports: supports_ahead,
+    suits: choose::varlen_ahead,
     unit: |op, target| unit_ahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
     units: units_ahead,
     launch: launch_ahead,
@@ -58,19 +59,10 @@ params! {
 const COPIES_AT: u64 = 256;
 /// Bytes of keys and values that stay in the second-level cache, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
-/// The least keys of a box, and what those of pages come in at most.
-const LEAST_BOX: u64 = 16;
 /// Sequences whose order a block has room for, beside its tiles.
 const SPANS: u64 = 2048;
 /// Bytes of that order: one place more than there are.
 const PLAN_BYTES: u32 = ((SPANS + 1) * 8).next_multiple_of(16) as u32;
-
-/// Three groups for narrow heads where that takes less time, as in [`Tile::of`], by the tiles that there are on average.
-fn tile(op: &Attention, units: u32) -> Tile {
-    let waves = |rows: u64| (op.heads * (op.q_extent().0 * op.q_extent().1 + op.batch * rows / 2)).div_ceil(rows * u64::from(units.max(1)));
-    let three = op.head_dim <= NARROW && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
-    Tile { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
-}
 
 const VARLEN: Entry = entry!("attention_sm90_varlen");
 const PAGED: Entry = entry!("attention_sm90_paged");
@@ -125,31 +117,13 @@ fn copies(op: &Attention) -> Repack {
     Repack::of(op, |rows| paged || rows.aligned(op.dtype))
 }
 
-/// Keys of a box.
-fn box_keys(op: &Attention, tile: Tile) -> u64 {
-    match op.form {
-        Form::Paged(shape) => 1 << shape.page.trailing_zeros().min(tile.keys().trailing_zeros()),
-        _ => tile.keys(),
-    }
-}
-
-/// Tiles of all heads, at most: how long each sequence is only the device knows.
-fn most_work(op: &Attention, rows: u64) -> u64 {
-    let each = op.batch * op.q_len.div_ceil(rows);
-    let all = match op.form {
-        Form::Varlen(shape) => each.min((shape.total_q + op.batch * (rows - 1)) / rows),
-        _ => each,
-    };
-    all * op.heads
-}
-
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
     if !matches!(op.form, Form::Varlen(_) | Form::Paged(_)) {
         return Err("it runs the forms of sequences end to end and of pages".into());
     }
-    if op.head_dim > LISTED || held(op.head_dim) < NARROW {
-        return Err(format!("head_dim {}: it is measured for heads of 64 and 128, and serves what is held as those or between", op.head_dim));
+    if op.head_dim > LISTED {
+        return Err(format!("head_dim {} > {LISTED}: shared memory has no room for two tiles of Q", op.head_dim));
     }
     if op.scale_value() <= 0.0 {
         return Err("the scale is not positive".into());
@@ -157,7 +131,6 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if op.q_len < GROUP {
         return Err(format!("q_len {}: a warp group has {GROUP} rows", op.q_len));
     }
-    let tile = tile(op, target.units);
     if op.batch > SPANS {
         return Err(format!("{} sequences: shared memory has room for the order of {SPANS}", op.batch));
     }
@@ -165,7 +138,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if rows.iter().any(|rows| rows.batch * rows.tokens == 0 || rows.tokens > i32::MAX as u64) {
         return Err("no tokens, or more than TMA counts".into());
     }
-    if box_keys(op, tile) < LEAST_BOX {
+    if box_keys(op) < LEAST_BOX {
         return Err(format!("pages of no multiple of {LEAST_BOX} keys"));
     }
     if !rows.iter().all(|rows| rows.aligned(op.dtype)) {
@@ -175,22 +148,12 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
-fn covers_ahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+fn supports_ahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     supports(op, target)?;
-    if ![NARROW, LISTED].contains(&held(op.head_dim)) {
-        return Err(format!("head_dim {}: it is for heads of 64 and 128", op.head_dim));
-    }
-    let tile = tile(op, target.units);
-    // Elsewhere it was slower, by 1 to 7 %.
-    if box_keys(op, tile) > LEAST_BOX && cluster(op, tile, target.units) == 1 {
-        return Err(format!("boxes of {} keys, and tiles for all multiprocessors", box_keys(op, tile)));
+    if ![NARROW, LISTED].contains(&held(op.head_dim).max(NARROW)) {
+        return Err(format!("head_dim {}: it is compiled for heads of 64 and 128", op.head_dim));
     }
     Ok(())
-}
-
-/// Blocks that share the keys of a tile, where there are few.
-fn cluster(op: &Attention, tile: Tile, units: u32) -> u64 {
-    if tile.consumers == 2 { sharing(most_work(op, tile.rows()), op.kv_len.div_ceil(tile.keys()), units) } else { 1 }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -217,7 +180,7 @@ unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice
     }
     let mut common = parameters(op, args, 1);
     [common.q, common.k, common.v] = starts;
-    let ([q, k, v], box_keys) = (Rows::of(op), box_keys(op, tile));
+    let ([q, k, v], box_keys) = (Rows::of(op), box_keys(op));
     let map =
         |rows: &Rows, box_rows, width, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows, width).layout(op.dtype).encode_at(start) };
     let (work, units) = (most_work(op, tile.rows()), u64::from(plan.target.units));
@@ -264,9 +227,10 @@ mod tests {
     #[test]
     fn long_sequences_of_every_head_are_covered() {
         for head_dim in 1..=256 {
-            let held = (33..=128).contains(&head_dim);
-            assert_eq!(supports(&varlen(8, 9000, 3000, head_dim), &TARGET).is_ok(), held, "{head_dim}");
-            assert_eq!(supports(&paged(48, 512, head_dim), &TARGET).is_ok(), held && head_dim.is_multiple_of(8), "{head_dim}");
+            let op = varlen(8, 9000, 3000, head_dim);
+            assert_eq!(supports(&op, &TARGET).is_ok(), head_dim <= 128, "{head_dim}");
+            assert_eq!(supports(&op, &TARGET).and_then(|()| choose::varlen(&op, &TARGET)).is_ok(), (33..=128).contains(&head_dim), "{head_dim}");
+            assert_eq!(supports(&paged(48, 512, head_dim), &TARGET).is_ok(), head_dim <= 128 && head_dim.is_multiple_of(8), "{head_dim}");
         }
         assert!(
             supports(&varlen(8, 500, 63, 64), &TARGET).is_err()
@@ -279,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_box_lies_in_one_page_and_in_one_step() {
-        let of = |page, head_dim| box_keys(&paged(page, 512, head_dim), tile(&paged(page, 512, head_dim), TARGET.units));
+        let of = |page, head_dim| box_keys(&paged(page, 512, head_dim));
         assert_eq!([of(16, 128), of(48, 128), of(64, 128), of(256, 64)], [16, 16, 64, 128]);
     }
 
