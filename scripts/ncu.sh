@@ -2,7 +2,7 @@
 # What holds a kernel back, by Nsight Compute: tensor pipe, L2, DRAM, issue slots, and what its warps wait for.
 #
 #   scripts/ncu.sh ['SUITE|SHAPE|KERNEL|SKIP'...]   SHAPE as `trifuse bench SUITE --shape`, KERNEL a part of the kernel's name, SKIP how
-#                                             many of its launches come before: the ceilings of a report are eight of linear_wgmma
+#                                             many of its launches come before: the ceilings of a report are eight of gemm_wgmma
 #
 # With no argument the shapes of attention that are furthest behind. TRIFUSE names the binary (target/release/trifuse), OUT the
 # folder that gets the counters as CSV (target/ncu), MARKDOWN a file whose section "counters" is replaced. It needs ncu on the PATH,

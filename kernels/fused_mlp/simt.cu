@@ -8,6 +8,7 @@
 #include "gemm/gemm.cuh"
 #include "fused_mlp/params.cuh"
 
+#ifdef COMPILE_mlp_up
 extern "C" __global__ void __launch_bounds__(THREADS) mlp_up(const FusedMlpParams p) {
     u64 across = (p.hidden + TILE - 1) / TILE, tiles = (p.rows + TILE - 1) / TILE * across;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
@@ -41,7 +42,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) mlp_up(const FusedMlpParam
         }
     }
 }
+#endif
 
+#ifdef COMPILE_mlp_down
 extern "C" __global__ void __launch_bounds__(THREADS) mlp_down(const FusedMlpParams p) {
     u64 across = (p.d_out + TILE - 1) / TILE, tiles = (p.rows + TILE - 1) / TILE * across;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
@@ -69,3 +72,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) mlp_down(const FusedMlpPar
         }
     }
 }
+#endif

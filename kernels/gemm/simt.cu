@@ -9,11 +9,14 @@
 
 static_assert(THREADS == PROJECT_THREADS, "both kernels are started with the same block");
 
+#ifdef COMPILE_linear_project
 extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) linear_project(const LinearParams p) {
     __shared__ Projection space;
     project_tokens(p, space);
 }
+#endif
 
+#ifdef COMPILE_linear_simt
 extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearParams p) {
     u64 across = (p.columns + TILE - 1) / TILE, tiles = (p.rows + TILE - 1) / TILE * across;
     for (u64 index = blockIdx.x; index < tiles; index += gridDim.x) {
@@ -47,3 +50,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearPa
         }
     }
 }
+#endif

@@ -4,22 +4,17 @@
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{HALVES, Product, elements};
-use crate::backends::cuda::gemm::repack::{Copies, padded};
+use crate::backends::cuda::gemm::repack::{Copies, padded, repack_unit};
+use crate::backends::cuda::gemm::sm80::units::{fallback_units, gated_fallback_units};
 use crate::backends::cuda::gemm::sm90::cost::{Shape, straddles};
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, Target};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::fused_mlp::MAX_WORKSPACE;
 use crate::ops::{FusedMlp, FusedMlpArgs};
-
-/// Both dtypes, both forms, every tile.
-pub(crate) fn each_form<T: Copy + 'static, const N: usize>(tiles: [T; N]) -> impl Iterator<Item = (DType, bool, T)> {
-    let forms = HALVES.into_iter().flat_map(|dtype| [false, true].map(|gated| (dtype, gated)));
-    forms.flat_map(move |(dtype, gated)| tiles.map(|tile| (dtype, gated, tile)))
-}
 
 /// Elements from a row of the intermediate to the next: a multiple of 16 bytes.
 pub(crate) const fn intermediate_stride(op: &FusedMlp) -> u64 {
@@ -39,7 +34,7 @@ pub(crate) fn token_bytes(op: &FusedMlp) -> u64 {
     intermediate_stride(op).saturating_add(copied_stride(op)).saturating_mul(op.dtype.size())
 }
 
-/// One unit has the kernels of both products: their blocks are by themselves in both, where they can be, or in clusters in both.
+/// Of both products: blocks are by themselves, where they can be, or in clusters.
 pub(crate) const WAYS: [fn(WgmmaTile) -> WgmmaTile; 2] = [|tile| tile.alone().unwrap_or(tile), |tile| tile];
 
 /// Tokens of a chunk: as many as all chunks together take the least time with.
@@ -93,10 +88,6 @@ pub(crate) fn planned_rows(op: &FusedMlp, workspace: u64) -> u64 {
 pub(crate) fn up_strides(op: &FusedMlp) -> [u64; 2] {
     let x = if op.tokens == 1 { padded(op.d_model) } else { op.x_stride };
     Copies::of_mlp(op).strides([x, op.w1_stride], op.d_model)
-}
-
-pub(crate) fn form(gated: bool) -> &'static str {
-    if gated { "gated" } else { "plain" }
 }
 
 /// The two products of each chunk of tokens, in order. The first ones' X is as it lies: [`bring`] before each.
@@ -153,7 +144,7 @@ pub(crate) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
 /// Copies the X of a first product behind the intermediate, where its rows start anywhere and those of the weights do not.
 ///
 /// # Safety
-/// As [`Plan::launch`]; the plan's module has the kernel.
+/// As [`Plan::launch`]; the plan has the kernel.
 pub(crate) unsafe fn bring(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, up: &mut Product<'_>) -> Result<()> {
     let op = &plan.op;
     let rows = planned_rows(op, workspace.len);
@@ -162,17 +153,13 @@ pub(crate) unsafe fn bring(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: 
     unsafe { Copies::of_mlp(op).launch(queue, plan, &place, up) }
 }
 
-/// The kernels for a product on mma.sync, by how many bytes they move at once: 16, 16 and a shorter rest, 4, 2.
-pub(crate) const fn mma_entries(product: &Product<'_>) -> [&'static str; 4] {
-    if product.gate.is_some() {
-        ["mlp_gated_mma_16", "mlp_gated_mma_ragged", "mlp_gated_mma_4", "mlp_gated_mma_2"]
-    } else {
-        ["mlp_mma_16", "mlp_mma_ragged", "mlp_mma_4", "mlp_mma_2"]
-    }
+/// What plans launch beside the kernels for Hopper: what takes over where an operand starts at an odd place, and what copies X.
+pub(crate) fn beside(op: &FusedMlp) -> Vec<Unit> {
+    let gated = if op.gated { gated_fallback_units(op.dtype) } else { Vec::new() };
+    [gated, fallback_units(op.dtype), Copies::of_mlp(op).unit(op.dtype).into_iter().collect()].concat()
 }
 
-/// Those that take over from kernels for Hopper. What is on multiples of 16 bytes is on multiples of 4 too.
-pub(crate) const fn entries_instead(product: &Product<'_>) -> [&'static str; 4] {
-    let [_, _, four, two] = mma_entries(product);
-    [four, "", four, two]
+/// The same of every operation.
+pub(crate) fn all_beside() -> Vec<Unit> {
+    HALVES.into_iter().flat_map(|dtype| [gated_fallback_units(dtype), fallback_units(dtype), vec![repack_unit(dtype)]].concat()).collect()
 }

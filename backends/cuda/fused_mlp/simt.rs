@@ -1,6 +1,7 @@
 //! `fused_mlp` on plain CUDA cores: every dtype and size.
 
 use crate::backends::cuda::gemm::activation::activation_code;
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::problem::SIMT_TILE;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -19,8 +20,8 @@ pub(crate) const SIMT: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
     supports: |op, _| Chunks::new(op, MAX_WORKSPACE).map(drop),
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype),
-    units: |_: Arch| DType::ALL.map(unit).into(),
+    unit: |op, _| Unit { also: vec![kernel(DOWN, op.dtype)], ..kernel(UP, op.dtype) },
+    units: |_: Arch| listed([UP, DOWN].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
     workspace: |op, _| Chunks::new(op, MAX_WORKSPACE).map_or(0, |chunks| chunks.bytes),
     launch,
 };
@@ -89,16 +90,16 @@ impl Chunks {
     }
 }
 
-fn unit(dtype: DType) -> Unit {
-    Unit {
-        name: format!("fused_mlp/simt {dtype}"),
-        source: source!("fused_mlp/simt.cu"),
+/// Both products, in order.
+const UP: Entry = entry!("mlp_up");
+const DOWN: Entry = entry!("mlp_down");
+
+fn kernel(entry: Entry, dtype: DType) -> Unit {
+    entry.alone(Unit {
         headers: vec![("fused_mlp/params.cuh", FusedMlpParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into())],
-        entries: &["mlp_up", "mlp_down"],
-        shared_bytes: 0,
-        also: Vec::new(),
-    }
+        ..Unit::new(format!("{} {dtype}", entry.name()), source!("fused_mlp/simt.cu"))
+    })
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
@@ -140,8 +141,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
             let grid = |columns: u64| Launch::new(blocks(rows.div_ceil(SIMT_TILE) * columns.div_ceil(SIMT_TILE)), 256);
             // SAFETY: the caller's promise; the chunk's intermediate and sums fit into the workspace.
             unsafe {
-                plan.launch(queue, "mlp_up", &grid(hidden), &params)?;
-                plan.launch(queue, "mlp_down", &grid(op.d_out), &params)?;
+                plan.launch(queue, UP.name(), &grid(hidden), &params)?;
+                plan.launch(queue, DOWN.name(), &grid(op.d_out), &params)?;
             }
             start += hidden;
         }

@@ -1,16 +1,15 @@
 //! `fused_mlp` on few tokens, both products at the speed of memory: the variant `sm90_stream`.
 
-use crate::backends::cuda::fused_mlp::problem::{bring, chunk_rows, chunks, each_form, entries_instead, form, up_strides, workspace};
+use crate::backends::cuda::fused_mlp::problem::{all_beside, beside, bring, chunk_rows, chunks, up_strides, workspace};
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
-use crate::backends::cuda::gemm::sm90::skinny::{StreamParams, StreamTile, StreamUse};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::gemm::entry::listed;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::sm90::skinny::{StreamTile, StreamUse};
+use crate::backends::cuda::gemm::sm90::units::{Form, StreamKernel};
+use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
@@ -21,12 +20,14 @@ pub(crate) const STREAM: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(op.dtype, op.gated, &tile(op, target), splits(op, target), ActivationForm::of(Some(op.activation))),
+    unit,
     units: |_: Arch| {
-        let tiles = StreamTile::every(false, StreamTile::filled).into_iter().flat_map(|tile| [false, true].map(|split| (tile, split)));
-        let forms = tiles.flat_map(|(tile, split)| each_form([(tile, split)]));
-        let forms = forms.map(|(dtype, gated, (tile, split))| (dtype, gated, tile, split));
-        forms.flat_map(|(dtype, gated, tile, split)| ActivationForm::ALL.map(|form| unit(dtype, gated, &tile, split, form))).collect()
+        let tiles = || StreamTile::every(false, StreamTile::filled).into_iter();
+        let up = tiles().flat_map(|tile| [false, true].map(|gated| (tile, gated)));
+        let up = up.flat_map(|(tile, gated)| Form::all(&HALVES, gated).map(move |form| StreamKernel::Tiles.unit(&tile, false, form)));
+        let down = tiles().flat_map(|tile| [false, true].map(|split| (tile, split)));
+        let down = down.flat_map(|(tile, split)| HALVES.map(|dtype| StreamKernel::Tiles.unit(&tile, split, Form::plain(dtype, ActivationForm::Floor))));
+        listed(up.chain(down), all_beside())
     },
     workspace,
     launch,
@@ -53,42 +54,36 @@ fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     fits(tile(op, target).shared_bytes(), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::SLIM;
+/// The number of the second product's kernel among a plan's units, behind the one of the first.
+const DOWN: usize = 1;
 
-fn unit(dtype: DType, gated: bool, tile: &StreamTile, split: bool, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(split), INSTEAD.defines()].concat();
-    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
-    Unit {
-        name: format!("fused_mlp/sm90_stream {dtype}, {}, {}, {}{}", form(gated), tile.name(), activation.name(), if split { ", K split" } else { "" }),
-        source: source!("fused_mlp/sm90_stream.cu"),
-        headers: vec![gemm_header(), ("gemm/skinny_params.cuh", StreamParams::cuda()), repack_header()],
-        defines,
-        entries: if gated {
-            &[REPACK, "mlp_up_stream", "mlp_down_stream", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
-        } else {
-            &[REPACK, "mlp_up_stream", "mlp_down_stream", "mlp_mma_4", "mlp_mma_2"]
-        },
-        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
-    }
+fn unit(op: &FusedMlp, target: &Target) -> Unit {
+    let (tile, [up, down]) = (tile(op, target), forms(op));
+    let down = StreamKernel::Tiles.unit(&tile, splits(op, target), down);
+    Unit { also: [vec![down], beside(op)].concat(), ..StreamKernel::Tiles.unit(&tile, false, up) }
+}
+
+/// What the kernels of both products are compiled for.
+fn forms(op: &FusedMlp) -> [Form; 2] {
+    let up = Form { dtype: op.dtype, gated: op.gated, activation: ActivationForm::of(Some(op.activation)) };
+    [up, Form::plain(op.dtype, ActivationForm::Floor)]
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let tile = tile(&plan.op, &plan.target);
-    let how = |split| StreamUse { clusters: StreamTile::clusters(plan.target.units), split, keeps: false, overlap: false };
+    let how = |unit, split| StreamUse { unit, clusters: StreamTile::clusters(plan.target.units), split, keeps: false, overlap: false };
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and aligned rows start where TMA can read
         // them.
         unsafe {
             bring(queue, plan, workspace, &mut up)?;
             if up.aligned() && down.aligned() {
-                tile.run(queue, plan, "mlp_up_stream", &up, how(false))?;
-                tile.run(queue, plan, "mlp_down_stream", &down, how(splits(&plan.op, &plan.target)))?;
+                tile.run(queue, plan, StreamKernel::Tiles.name(), &up, how(0, false))?;
+                tile.run(queue, plan, StreamKernel::Tiles.name(), &down, how(DOWN, splits(&plan.op, &plan.target)))?;
                 continue;
             }
             for product in [up, down] {
-                product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?;
+                product.launch_fallback(queue, plan)?;
             }
         }
     }

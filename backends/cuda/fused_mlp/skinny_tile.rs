@@ -1,17 +1,16 @@
 //! `fused_mlp` on 65 to 128 tokens, both products at the speed of memory: the variant `sm90_ahead`, of `kernels/gemm/sm90/skinny_tile.cuh`.
 
-use crate::backends::cuda::fused_mlp::problem::{bring, chunk_rows, chunks, entries_instead, form, up_strides, workspace};
+use crate::backends::cuda::fused_mlp::problem::{all_beside, beside, bring, chunk_rows, chunks, up_strides, workspace};
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::entry::listed;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
 use crate::backends::cuda::gemm::sm90::skinny_tile::AheadTile;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::gemm::sm90::units::{Form, ahead_unit};
+use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
@@ -24,13 +23,13 @@ pub(crate) const AHEAD: Variant<FusedMlp> = Variant {
     suits: |_, _| Ok(()),
     unit: |op, target| {
         let tiles = tiles(op, target).unwrap_or(Tiles { up: if op.gated { GATED[0] } else { UP[0] }, down: DOWN[0], several: op.gated });
-        unit(op.dtype, &tiles, ActivationForm::of(Some(op.activation)))
+        unit(op, &tiles)
     },
     units: |_: Arch| {
         let ups = UP.map(|up| (up, false)).into_iter().chain(SEVERAL.into_iter().chain(GATED).map(|up| (up, true)));
-        let tiles: Vec<Tiles> = ups.flat_map(|(up, several)| DOWN.map(|down| Tiles { up, down, several })).collect();
-        let forms = || tiles.iter().flat_map(|tiles| ActivationForm::ALL.map(|form| (tiles, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tiles, form)| unit(dtype, tiles, form))).collect()
+        let up = ups.flat_map(|(up, several)| Form::all(&HALVES, up.gated).map(move |form| ahead_unit(&up, several, form.dtype, form.activation)));
+        let down = DOWN.into_iter().flat_map(|down| HALVES.map(|dtype| ahead_unit(&down, false, dtype, ActivationForm::Floor)));
+        listed(up.chain(down), all_beside())
     },
     workspace,
     launch,
@@ -78,38 +77,12 @@ fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     fits(up.shared_bytes().max(down.shared_bytes()), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
+/// The number of the second product's kernel among a plan's units, behind the one of the first.
+const SECOND: usize = 1;
 
-fn unit(dtype: DType, Tiles { up, down, several }: &Tiles, activation: ActivationForm) -> Unit {
-    let numbers = [
-        ("UP_COLUMNS", up.columns),
-        ("UP_STAGES", up.stages()),
-        ("UP_PARTS", up.parts),
-        ("DOWN_COLUMNS", down.columns),
-        ("DOWN_STAGES", down.stages()),
-        ("DOWN_PARTS", down.parts),
-        ("UP_TOKEN_STAGES", up.x_stages()),
-        ("DOWN_TOKEN_STAGES", down.x_stages()),
-        ("CLUSTER", down.parts),
-    ];
-    let mut defines = [numbers.map(|(name, value)| (name, value.to_string())).into(), INSTEAD.defines()].concat();
-    defines.push(("AHEAD_SEVERAL", several.to_string()));
-    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", up.gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
-    let turns = if *several && !up.gated { " in turn" } else { "" };
-    Unit {
-        name: format!("fused_mlp/sm90_ahead {dtype}, {}, {} columns{turns}, {} columns, {}", form(up.gated), up.columns, down.columns, activation.name()),
-        source: source!("fused_mlp/sm90_ahead.cu"),
-        headers: vec![gemm_header(), repack_header()],
-        defines,
-        entries: if up.gated {
-            &[REPACK, "mlp_up_ahead", "mlp_down_ahead", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
-        } else {
-            &[REPACK, "mlp_up_ahead", "mlp_down_ahead", "mlp_mma_4", "mlp_mma_2"]
-        },
-        shared_bytes: up.shared_bytes().max(down.shared_bytes()).max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
-    }
+fn unit(op: &FusedMlp, Tiles { up, down, several }: &Tiles) -> Unit {
+    let second = ahead_unit(down, false, op.dtype, ActivationForm::Floor);
+    Unit { also: [vec![second], beside(op)].concat(), ..ahead_unit(up, *several, op.dtype, ActivationForm::of(Some(op.activation))) }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
@@ -119,12 +92,12 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
             bring(queue, plan, workspace, &mut up)?;
             match tiles(&plan.op, &plan.target) {
                 Some(tiles) if up.aligned() && down.aligned() => {
-                    tiles.up.run(queue, plan, "mlp_up_ahead", &up)?;
-                    tiles.down.run(queue, plan, "mlp_down_ahead", &down)?;
+                    tiles.up.run(queue, plan, 0, &up)?;
+                    tiles.down.run(queue, plan, SECOND, &down)?;
                 }
                 _ => {
                     for product in [up, down] {
-                        product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?;
+                        product.launch_fallback(queue, plan)?;
                     }
                 }
             }
@@ -136,6 +109,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cud
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 

@@ -1,18 +1,21 @@
 //! `fused_mlp` on the tensor cores: the variants `sm80` and `sm90`.
 
-use super::problem::{WAYS, bring, chunk_rows, chunks, each_form, entries_instead, form, mma_entries, planned_rows, tiles, up_strides, workspace};
+use std::collections::HashSet;
+
+use super::problem::{WAYS, all_beside, beside, bring, chunk_rows, chunks, intermediate_stride, planned_rows, tiles, up_strides, workspace};
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::lora::adapter_header;
-use crate::backends::cuda::gemm::problem::{fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
+use crate::backends::cuda::gemm::entry::{gathered, listed};
+use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::repack::{Copies, padded, repack_unit};
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm80::units::{all_mma_units, mma_units};
 use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::gemm::sm90::units::{Form, WgmmaKernel};
+use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
@@ -27,8 +30,11 @@ pub(crate) const SM80: Variant<FusedMlp> = Variant {
         fits(mma_tile(op, target).shared_bytes(), target)
     },
     suits: |_, _| Ok(()),
-    unit: |op, target| unit_sm80(op.dtype, op.gated, &mma_tile(op, target)),
-    units: |arch: Arch| each_form(MmaTile::on(arch)).map(|(dtype, gated, tile)| unit_sm80(dtype, gated, &tile)).collect(),
+    unit: unit_sm80,
+    units: |arch: Arch| {
+        let own = [false, true].into_iter().flat_map(|gated| all_mma_units(&MmaTile::on(arch), gated));
+        listed(own, HALVES.map(repack_unit))
+    },
     workspace,
     launch: launch_sm80,
 };
@@ -40,13 +46,8 @@ pub(crate) const SM90: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: supports_sm90,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit_sm90(op.dtype, op.gated, &wgmma_tiles(op, target), ActivationForm::of(Some(op.activation))),
-    units: |_: Arch| {
-        let pairs = WgmmaTile::OF_UP.into_iter().flat_map(|up| WgmmaTile::OF_DOWN.map(|down| [up, down]));
-        let forms =
-            pairs.flat_map(|pair| WAYS.map(|way| pair.map(way))).flat_map(|tiles| each_form([tiles])).filter(|(_, gated, [up, _])| !gated || up.gates());
-        forms.flat_map(|(dtype, gated, tiles)| ActivationForm::ALL.map(|form| unit_sm90(dtype, gated, &tiles, form))).collect()
-    },
+    unit: unit_sm90,
+    units: units_sm90,
     workspace,
     launch: launch_sm90,
 };
@@ -81,54 +82,36 @@ fn shared_bytes_sm90([up, down]: &[WgmmaTile; 2]) -> u32 {
     up.shared_bytes().max(down.odd_shared_bytes())
 }
 
-fn unit_sm80(dtype: DType, gated: bool, tile: &MmaTile) -> Unit {
-    let mut defines = tile.defines();
-    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string())]);
-    Unit {
-        name: format!("fused_mlp/sm80 {dtype}, {}, {}", form(gated), tile.name()),
-        source: source!("fused_mlp/sm80.cu"),
-        headers: vec![gemm_header(), repack_header()],
-        defines,
-        entries: if gated {
-            &[
-                REPACK,
-                "mlp_mma_16",
-                "mlp_mma_ragged",
-                "mlp_mma_4",
-                "mlp_mma_2",
-                "mlp_gated_mma_16",
-                "mlp_gated_mma_ragged",
-                "mlp_gated_mma_4",
-                "mlp_gated_mma_2",
-            ]
-        } else {
-            &[REPACK, "mlp_mma_16", "mlp_mma_ragged", "mlp_mma_4", "mlp_mma_2"]
-        },
-        shared_bytes: tile.shared_bytes(),
-        also: Vec::new(),
-    }
+/// Kernels of one tile for both products. A chunk of a single token has no stride of X.
+fn unit_sm80(op: &FusedMlp, target: &Target) -> Unit {
+    let tile = mma_tile(op, target);
+    let [x, w1] = up_strides(op);
+    let up = |x| mma_units(op.dtype, &tile, op.gated, [x, w1], op.d_model);
+    let down = mma_units(op.dtype, &tile, false, [intermediate_stride(op), op.w2_stride], op.d_ff);
+    let own = [up(x), up(padded(op.d_model)), down].concat().into_iter().chain(Copies::of_mlp(op).unit(op.dtype));
+    let mut met = HashSet::new();
+    gathered(own.filter(|unit| met.insert(unit.entries))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 
-/// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
+/// The number of the second product's kernels among a plan's units, behind the one of the first.
+const DOWN: usize = 1;
 
-fn unit_sm90(dtype: DType, gated: bool, tiles: &[WgmmaTile; 2], activation: ActivationForm) -> Unit {
-    let [up, down] = tiles;
-    let mut defines = [down.defines(), INSTEAD.defines(), up.up_defines().into()].concat();
-    defines.extend([("ELEMENT", dtype.name().into()), ("MLP_GATED", gated.to_string()), ("ACTIVATION_FORM", activation.name().into())]);
-    Unit {
-        name: format!("fused_mlp/sm90 {dtype}, {}, {}; {}; {}", form(gated), up.name(), down.name(), activation.name()),
-        source: source!("fused_mlp/sm90.cu"),
-        headers: vec![gemm_header(), adapter_header(), repack_header()],
-        defines,
-        entries: if gated {
-            &[REPACK, "mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2", "mlp_gated_mma_4", "mlp_gated_mma_2"]
-        } else {
-            &[REPACK, "mlp_up_wgmma", "mlp_down_wgmma", "mlp_down_wgmma_odd", "mlp_mma_4", "mlp_mma_2"]
-        },
-        shared_bytes: shared_bytes_sm90(tiles).max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
-    }
+fn unit_sm90(op: &FusedMlp, target: &Target) -> Unit {
+    let [up, down] = wgmma_tiles(op, target);
+    let form = Form { dtype: op.dtype, gated: op.gated, activation: ActivationForm::of(Some(op.activation)) };
+    let down = WgmmaKernel::within(&down, op.d_out).map(|kernel| kernel.unit(&down, Form::plain(op.dtype, ActivationForm::Floor)));
+    Unit { also: down.chain(beside(op)).collect(), ..WgmmaKernel::Whole.unit(&up, form) }
+}
+
+/// Those of both products, alone and in clusters.
+fn units_sm90(_: Arch) -> Vec<Unit> {
+    let ways = |tiles: [WgmmaTile; 7]| WAYS.into_iter().flat_map(move |way| tiles.map(way));
+    let plain = ways(WgmmaTile::OF_UP).map(|tile| (tile, false));
+    let gated = ways(WgmmaTile::OF_UP).filter(WgmmaTile::gates).map(|tile| (tile, true));
+    let up = plain.chain(gated).flat_map(|(tile, gated)| Form::all(&HALVES, gated).map(move |form| WgmmaKernel::Whole.unit(&tile, form)));
+    let down = ways(WgmmaTile::OF_DOWN).flat_map(|tile| [WgmmaKernel::Whole, WgmmaKernel::Odd].map(|kernel| (tile, kernel)));
+    let down = down.flat_map(|(tile, kernel)| HALVES.map(|dtype| kernel.unit(&tile, Form::plain(dtype, ActivationForm::Floor))));
+    listed(up.chain(down), all_beside())
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
@@ -137,8 +120,8 @@ unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace.
         unsafe {
             bring(queue, plan, workspace, &mut up)?;
-            up.launch_mma(queue, plan, &tile, mma_entries(&up))?;
-            down.launch_mma(queue, plan, &tile, mma_entries(&down))?;
+            up.launch_mma(queue, plan, &tile)?;
+            down.launch_mma(queue, plan, &tile)?;
         }
     }
     Ok(())
@@ -158,15 +141,15 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
             }
             match (product.aligned(), up) {
                 (true, true) if product.writes_whole() => {
-                    let how = WgmmaLaunch { tile: up_tile, entry: "mlp_up_wgmma", odd_entry: "", overlap: true, weights_early };
+                    let how = WgmmaLaunch { tile: up_tile, unit: 0, overlap: true, weights_early };
                     product.launch_wgmma(queue, plan, &how)?;
                     weights_early = true;
                 }
                 (true, false) => {
-                    let how = WgmmaLaunch { tile: down_tile, entry: "mlp_down_wgmma", odd_entry: "mlp_down_wgmma_odd", overlap: true, weights_early };
+                    let how = WgmmaLaunch { tile: down_tile, unit: DOWN, overlap: true, weights_early };
                     product.launch_wgmma(queue, plan, &how)?;
                 }
-                _ => product.launch_mma(queue, plan, &INSTEAD, entries_instead(&product))?,
+                _ => product.launch_fallback(queue, plan)?,
             }
         }
     }
@@ -178,6 +161,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slic
 mod tests {
     use super::super::problem::TILE_ROWS;
     use super::*;
+    use crate::dtype::DType;
     use crate::ops::Activation;
     use crate::ops::fused_mlp::MAX_WORKSPACE;
 

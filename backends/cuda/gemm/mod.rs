@@ -1,6 +1,7 @@
 //! Products of matrices: what `linear` and `fused_mlp` share.
 
 pub(crate) mod activation;
+pub(crate) mod entry;
 pub(crate) mod lora;
 pub(crate) mod problem;
 pub(crate) mod repack;

@@ -1,10 +1,12 @@
-//! Rows that start where neither TMA nor loads of 16 bytes reach, copied to where they do: `kernels/tile/repack_operands.cuh`.
+//! Rows that start where neither TMA nor loads of 16 bytes reach, copied to where they do: `kernels/gemm/repack_operands.cu`.
 
 use crate::backends::cuda::gemm::problem::{Product, elements};
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
 use crate::device::Slice;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{FusedMlp, Linear, Op};
 
@@ -25,13 +27,18 @@ params! {
     }
 }
 
-/// The header of the kernel that copies.
-pub(crate) fn repack_header() -> (&'static str, String) {
-    ("tile/repack_params.cuh", RepackParams::cuda())
-}
-
 /// The kernel's name.
-pub(crate) const REPACK: &str = "repack_operands";
+const REPACK: &str = "repack_operands";
+
+/// The kernel that copies.
+pub(crate) fn repack_unit(dtype: DType) -> Unit {
+    Unit {
+        headers: vec![("gemm/repack_params.cuh", RepackParams::cuda())],
+        defines: vec![("ELEMENT", dtype.name().into())],
+        entries: &[REPACK],
+        ..Unit::new(format!("{REPACK} {dtype}"), source!("gemm/repack_operands.cu"))
+    }
+}
 
 /// Elements from a row to the next where rows start on multiples of 16 bytes.
 pub(crate) const fn padded(depth: u64) -> u64 {
@@ -69,6 +76,11 @@ impl Copies {
         Self { w: false, x: !op.x_stride.is_multiple_of(8) && op.tokens > 1 && op.w1_stride.is_multiple_of(8) }
     }
 
+    /// The kernel that they are made by, if there are any.
+    pub fn unit(self, dtype: DType) -> Option<Unit> {
+        (self != Self::NONE).then(|| repack_unit(dtype))
+    }
+
     /// Bytes that they take, a multiple of 16, for `rows` rows of X and `outputs` of W.
     pub fn bytes(self, [rows, outputs]: [u64; 2], depth: u64) -> u64 {
         let count = |copied: bool, rows: u64| if copied { rows } else { 0 };
@@ -83,7 +95,7 @@ impl Copies {
     /// Puts them into the queue, into `workspace`, and has `product` read them.
     ///
     /// # Safety
-    /// As [`Plan::launch`]; the plan's module has the kernel.
+    /// As [`Plan::launch`]; the plan has the kernel.
     pub unsafe fn launch<O: Op>(self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Cuda>, product: &mut Product<'_>) -> Result<()> {
         if self == Self::NONE || product.rows == 0 {
             return Ok(());
@@ -127,7 +139,6 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use crate::ops::Activation;
 
     #[test]

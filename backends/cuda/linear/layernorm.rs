@@ -4,10 +4,11 @@ use crate::backends::cuda::codebook_gemm::prepare::with_basis;
 use crate::backends::cuda::codebook_gemm::sgmv_long::RUNS_SM80;
 use crate::backends::cuda::codebook_gemm::sgmv_long::has_basis;
 use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::lora::{AdapterSums, adapter_header};
 use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, fits, gemm_header, half};
 use crate::backends::cuda::gemm::repack::padded;
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::linear::problem::{product, unpacked};
@@ -27,8 +28,15 @@ pub(crate) const NORM: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(op.dtype, groups(op.tokens, target)),
-    units: |_: Arch| HALVES.iter().flat_map(|&dtype| [1, 2].map(|groups| unit(dtype, groups))).collect(),
+    unit: |op, target| {
+        let entry = if op.delta.is_some() { BASIS } else { PLAIN };
+        Unit { also: rows_units(op.dtype), ..kernel(entry, op.dtype, groups(op.tokens, target)) }
+    },
+    units: |_: Arch| {
+        let kernels = [PLAIN, BASIS].into_iter().flat_map(|entry| [1, 2].map(|groups| (entry, groups)));
+        let own = kernels.flat_map(|(entry, groups)| HALVES.map(|dtype| kernel(entry, dtype, groups)));
+        listed(own, HALVES.into_iter().flat_map(rows_units))
+    },
     workspace: |_, _| 0,
     launch,
 };
@@ -120,17 +128,16 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     fits(shared_bytes(2, true), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
+/// The kernel by itself, that with what adapters add, and that which normalises rows where they lie.
+const PLAIN: Entry = entry!("linear_norm");
+const BASIS: Entry = entry!("linear_norm_basis");
+const ROWS_ALONE: Entry = entry!("linear_norm_rows");
 
-fn unit(dtype: DType, groups: u64) -> Unit {
-    let mut defines = INSTEAD.defines();
+fn kernel(entry: Entry, dtype: DType, groups: u64) -> Unit {
     let numbers = [("NORM_COLUMNS", COLUMNS), ("NORM_GROUPS", groups), ("NORM_STAGES", STAGES), ("CLUSTER", CLUSTER)];
-    defines.extend(numbers.map(|(name, value)| (name, value.to_string())));
+    let mut defines: Vec<_> = numbers.map(|(name, value)| (name, value.to_string())).into();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", ActivationForm::Floor.name().into())]);
-    Unit {
-        name: format!("linear/sm90_norm {dtype}, {groups} warp groups"),
-        source: source!("gemm/sm90/layernorm.cu"),
+    entry.alone(Unit {
         headers: vec![
             gemm_header(),
             adapter_header(),
@@ -139,10 +146,14 @@ fn unit(dtype: DType, groups: u64) -> Unit {
             ("gemm/layernorm_rows_params.cuh", NormRowsParams::cuda()),
         ],
         defines,
-        entries: &["linear_norm", "linear_norm_basis", "linear_norm_rows", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: if shared_bytes(groups, true) > INSTEAD.shared_bytes() { shared_bytes(groups, true) } else { INSTEAD.shared_bytes() },
-        also: Vec::new(),
-    }
+        shared_bytes: if entry == ROWS_ALONE { 0 } else { shared_bytes(groups, entry == BASIS) },
+        ..Unit::new(format!("{} {dtype}, {groups} warp groups", entry.name()), source!("gemm/sm90/layernorm.cu"))
+    })
+}
+
+/// The kernels for rows where an operand starts at an odd place: sums first, and what normalises them, which no number of warp groups changes.
+fn rows_units(dtype: DType) -> Vec<Unit> {
+    [fallback_units(dtype), vec![kernel(ROWS_ALONE, dtype, 1)]].concat()
 }
 
 /// With tensor maps: of W a block's part of a step in the order that the kernel tells, of the residual runs of 32 columns of 64 rows.
@@ -203,15 +214,15 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             };
             let norm = norm_params(&params, op.dtype, groups, eps, [weight, shift])?;
             return match sums {
-                Some(sums) => plan.launch(queue, "linear_norm_basis", &launch, &NormBasisParams { norm, sums }),
-                None => plan.launch(queue, "linear_norm", &launch, &norm),
+                Some(sums) => plan.launch(queue, BASIS.name(), &launch, &NormBasisParams { norm, sums }),
+                None => plan.launch(queue, PLAIN.name(), &launch, &norm),
             };
         }
         // What adapters add is left in y first.
         let (product, _) = product(queue, plan, workspace, args)?;
-        product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"])?;
+        product.launch_fallback(queue, plan)?;
         let rows = NormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };
-        plan.launch(queue, "linear_norm_rows", &Launch::new(blocks(op.tokens.div_ceil(8)), 256), &rows)
+        plan.launch(queue, ROWS_ALONE.name(), &Launch::new(blocks(op.tokens.div_ceil(8)), 256), &rows)
     }
 }
 

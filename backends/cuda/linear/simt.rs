@@ -2,6 +2,7 @@
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, adapter_of_token, factor, factor_header};
 use crate::backends::cuda::gemm::activation::activation_code;
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::problem::SIMT_TILE;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -19,8 +20,8 @@ pub(crate) const SIMT: Variant<Linear> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
     supports: |op, _| op.one_slice().and_then(|()| op.no_norm()),
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype),
-    units: |_: Arch| DType::ALL.map(unit).into(),
+    unit: |op, _| Unit { also: op.delta.iter().map(|_| kernel(PROJECT, op.dtype)).collect(), ..kernel(PRODUCT, op.dtype) },
+    units: |_: Arch| listed([PRODUCT, PROJECT].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
     launch,
 };
@@ -50,16 +51,16 @@ params! {
     }
 }
 
-fn unit(dtype: DType) -> Unit {
-    Unit {
-        name: format!("linear/simt {dtype}"),
-        source: source!("gemm/simt.cu"),
+/// The kernel that leaves s·h·Q of each token in the workspace, and the product.
+const PROJECT: Entry = entry!("linear_project");
+const PRODUCT: Entry = entry!("linear_simt");
+
+fn kernel(entry: Entry, dtype: DType) -> Unit {
+    entry.alone(Unit {
         headers: vec![factor_header(), ("gemm/linear_params.cuh", LinearParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into())],
-        entries: &["linear_project", "linear_simt"],
-        shared_bytes: 0,
-        also: Vec::new(),
-    }
+        ..Unit::new(format!("{} {dtype}", entry.name()), source!("gemm/simt.cu"))
+    })
 }
 
 /// With the factors of the delta, if there is one.
@@ -100,9 +101,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let params = linear_params(op, workspace, args);
     if op.delta.is_some() {
         // SAFETY: the caller's promise; the workspace holds a row of f32 for each token.
-        unsafe { plan.launch(queue, "linear_project", &Launch::new(blocks(params.rows), 256), &params)? };
+        unsafe { plan.launch(queue, PROJECT.name(), &Launch::new(blocks(params.rows), 256), &params)? };
     }
     let tiles = op.tokens.div_ceil(SIMT_TILE) * op.d_out.div_ceil(SIMT_TILE);
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "linear_simt", &Launch::new(blocks(tiles), 256), &params) }
+    unsafe { plan.launch(queue, PRODUCT.name(), &Launch::new(blocks(tiles), 256), &params) }
 }

@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -79,11 +79,8 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     fits(shared_bytes(&tile), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
-
 fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
-    let mut defines = [INSTEAD.defines(), tile.defines()].concat();
+    let mut defines = tile.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
     defines.extend([("SHORT_STEPS", STEPS.to_string()), ("SHORT_BLOCKS", room(tile).to_string())]);
     Unit {
@@ -91,9 +88,9 @@ fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
         source: source!("gemm/sm90/single_shot.cu"),
         headers: vec![gemm_header()],
         defines,
-        entries: &["linear_short", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: shared_bytes(tile).max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
+        entries: &["linear_short"],
+        shared_bytes: shared_bytes(tile),
+        also: fallback_units(dtype),
     }
 }
 
@@ -102,14 +99,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
         if !product.aligned() || !product.writes_whole() {
-            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+            return product.launch_fallback(queue, plan);
         }
         // The kernel waits before it reads anything.
         let tile = tile(&plan.op, &plan.target);
-        let how = WgmmaLaunch { tile, entry: "linear_short", odd_entry: "", overlap: true, weights_early: false };
+        let how = WgmmaLaunch { tile, unit: 0, overlap: true, weights_early: false };
         let (params, launch) = product.wgmma_start(&how, &plan.target)?;
         let launch = Launch { shared_bytes: shared_bytes(&tile), overlap: launch.overlap, ..Launch::new(blocks(&plan.op, &tile) as u32, THREADS) };
-        plan.launch(queue, how.entry, &launch, &params)
+        plan.launch(queue, "linear_short", &launch, &params)
     }
 }
 

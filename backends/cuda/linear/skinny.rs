@@ -1,16 +1,17 @@
 //! `linear` on few rows: the variant `sm90_stream`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
-use crate::backends::cuda::gemm::sm90::skinny::{StreamParams, StreamTile, StreamUse};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::gemm::entry::listed;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
+use crate::backends::cuda::gemm::sm90::skinny::{StreamTile, StreamUse};
+use crate::backends::cuda::gemm::sm90::units::{Form, StreamKernel};
+use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
@@ -27,13 +28,14 @@ pub(crate) const STREAM: Variant<Linear> = Variant {
         }
     },
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(op.dtype, &tile(op, target), splits(op, target), ActivationForm::of(op.activation)),
+    unit,
     units: |_: Arch| {
         let fitted = || [false, true].into_iter().flat_map(|split| StreamTile::every(split, StreamTile::fitted).into_iter().map(move |tile| (tile, split)));
         let quartered = || StreamTile::every(true, StreamTile::fitted).into_iter().map(|tile| (tile.quartered(), true));
-        let tiles = || fitted().chain(quartered()).chain(StreamTile::all_grouped().map(|tile| (tile, false)));
-        let forms = || tiles().flat_map(|(tile, split)| ActivationForm::ALL.map(|form| (tile, split, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, split, form)| unit(dtype, &tile, split, form))).collect()
+        let tiles = fitted().chain(quartered()).map(|(tile, split)| (StreamKernel::Tiles, tile, split));
+        let kernels = tiles.chain(StreamTile::all_grouped().map(|tile| (StreamKernel::Groups, tile, false)));
+        let own = kernels.flat_map(|(kernel, tile, split)| Form::all(&HALVES, false).map(move |form| kernel.unit(&tile, split, form)));
+        listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
     workspace: |op, _| repacked_bytes(op),
     launch,
@@ -68,34 +70,14 @@ pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), 
     fits(tile(op, target).shared_bytes(), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-pub(crate) const INSTEAD: MmaTile = MmaTile::SLIM;
+fn kernel(op: &Linear, target: &Target) -> StreamKernel {
+    let groups = !splits(op, target) && StreamTile::by_groups(op.d_out, StreamTile::clusters(target.units));
+    if groups { StreamKernel::Groups } else { StreamKernel::Tiles }
+}
 
-fn unit(dtype: DType, tile: &StreamTile, split: bool, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(split), INSTEAD.defines()].concat();
-    defines.push(("ELEMENT", dtype.name().into()));
-    defines.push(("ACTIVATION_FORM", activation.name().into()));
-    Unit {
-        name: format!(
-            "linear/sm90_stream {dtype}, {}, {}{}",
-            tile.name(),
-            activation.name(),
-            match (split, tile.cluster()) {
-                (false, _) => "",
-                (true, 2) => ", K split",
-                _ => ", K in quarters",
-            }
-        ),
-        source: source!("gemm/sm90/skinny.cu"),
-        headers: vec![gemm_header(), ("gemm/skinny_params.cuh", StreamParams::cuda()), repack_header()],
-        defines,
-        entries: match split {
-            true => &[REPACK, "linear_stream", "linear_mma_4", "linear_mma_2"],
-            false => &[REPACK, "linear_stream", "linear_stream_groups", "linear_mma_4", "linear_mma_2"],
-        },
-        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
-    }
+fn unit(op: &Linear, target: &Target) -> Unit {
+    let own = kernel(op, target).unit(&tile(op, target), splits(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
@@ -108,17 +90,17 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         if !product.aligned() {
-            return product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]);
+            return product.launch_fallback(queue, plan);
         }
         let split = splits(op, &plan.target);
         let room = match tile.cluster() {
             4 => {
-                let resident = plan.once(|plan| plan.resident_clusters("linear_stream", &tile.launch(u64::from(plan.target.units) / 4)))?;
+                let resident = plan.once(|plan| plan.resident_clusters(StreamKernel::Tiles.name(), &tile.launch(u64::from(plan.target.units) / 4)))?;
                 resident.max(StreamTile::quarter_clusters(plan.target.units))
             }
             _ => StreamTile::clusters(plan.target.units),
         };
-        let entry = if !split && StreamTile::by_groups(op.d_out, room) { "linear_stream_groups" } else { "linear_stream" };
-        tile.run(queue, plan, entry, &product, StreamUse { clusters: room, split, keeps: keeps(op), overlap })
+        let how = StreamUse { unit: 0, clusters: room, split, keeps: keeps(op), overlap };
+        tile.run(queue, plan, kernel(op, &plan.target).name(), &product, how)
     }
 }

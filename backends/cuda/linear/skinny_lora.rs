@@ -3,10 +3,11 @@
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, gemm_header};
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny::StreamTile;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::linear::problem::{product, unpacked};
-use crate::backends::cuda::linear::skinny::{self, INSTEAD, splits};
+use crate::backends::cuda::linear::skinny::{self, splits};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
@@ -127,7 +128,7 @@ impl Adapted {
     }
 
     fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
-        let mut defines = [self.tile.defines(self.split), INSTEAD.defines()].concat();
+        let mut defines = self.tile.defines(self.split);
         defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
         defines.extend([("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
         let rows = if self.split { "K split".into() } else { format!("{} rows of W", self.tile.weight_rows()) };
@@ -136,9 +137,9 @@ impl Adapted {
             source: source!("gemm/sm90/skinny_lora.cu"),
             headers: vec![gemm_header(), factor_header(), ("gemm/skinny_lora_params.cuh", LinearAdaptedParams::cuda())],
             defines,
-            entries: &["linear_stream_adapted", "linear_mma_4", "linear_mma_2"],
-            shared_bytes: self.shared_bytes().max(INSTEAD.shared_bytes()),
-            also: Vec::new(),
+            entries: &["linear_stream_adapted"],
+            shared_bytes: self.shared_bytes(),
+            also: fallback_units(dtype),
         }
     }
 
@@ -155,7 +156,7 @@ impl Adapted {
             // SAFETY: the caller's promise. What is on multiples of 16 bytes is on multiples of 4 too.
             unsafe {
                 let (product, _) = product(queue, plan, workspace, args)?;
-                return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+                return product.launch_fallback(queue, plan);
             }
         };
         let room = StreamTile::clusters(plan.target.units);

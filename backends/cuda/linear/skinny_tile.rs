@@ -1,17 +1,18 @@
 //! `linear` on 65 to 128 rows, at the speed of memory: the variant `sm90_ahead`, of `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::entry::listed;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny_tile::AheadTile;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::gemm::sm90::units::{Form, ahead_unit};
+use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
@@ -22,10 +23,10 @@ pub(crate) const AHEAD: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(op.dtype, &tile(op, target).unwrap_or(TILES[0]), ActivationForm::of(op.activation)),
+    unit: |op, target| unit(op, &tile(op, target).unwrap_or(TILES[0])),
     units: |_: Arch| {
-        let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form))).collect()
+        let own = TILES.iter().flat_map(|tile| Form::all(&HALVES, false).map(move |form| ahead_unit(tile, tile.parts == 1, form.dtype, form.activation)));
+        listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
     workspace: |op, _| repacked_bytes(op),
     launch,
@@ -72,29 +73,10 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     fits(tile.shared_bytes(), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
-
-fn unit(dtype: DType, tile: &AheadTile, activation: ActivationForm) -> Unit {
-    let numbers = [
-        ("AHEAD_COLUMNS", tile.columns),
-        ("AHEAD_STAGES", tile.stages()),
-        ("AHEAD_PARTS", tile.parts),
-        ("TOKEN_STAGES", tile.x_stages()),
-        ("CLUSTER", tile.parts),
-    ];
-    let mut defines = [numbers.map(|(name, value)| (name, value.to_string())).into(), INSTEAD.defines()].concat();
-    defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
-    let parts = if tile.parts == 1 { String::new() } else { format!(", K in {} parts", tile.parts) };
-    Unit {
-        name: format!("linear/sm90_ahead {dtype}, {} columns{parts}, {}", tile.columns, activation.name()),
-        source: source!("gemm/sm90/skinny_tile.cu"),
-        headers: vec![gemm_header(), repack_header()],
-        defines,
-        entries: &[REPACK, "linear_ahead", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
-    }
+/// Where K is whole, blocks may take one tile after another.
+fn unit(op: &Linear, tile: &AheadTile) -> Unit {
+    let own = ahead_unit(tile, tile.parts == 1, op.dtype, ActivationForm::of(op.activation));
+    Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
@@ -102,8 +84,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
         match tile(&plan.op, &plan.target) {
-            Some(tile) if product.aligned() => tile.run(queue, plan, "linear_ahead", &product),
-            _ => product.launch_mma(queue, plan, &INSTEAD, ["", "", "linear_mma_4", "linear_mma_2"]),
+            Some(tile) if product.aligned() => tile.run(queue, plan, 0, &product),
+            _ => product.launch_fallback(queue, plan),
         }
     }
 }
@@ -111,6 +93,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 

@@ -1,32 +1,16 @@
 //! `linear` where K is long and whole tiles are few: pairs of blocks with a part of K each, whose sums meet in the second-level cache
 //! (`kernels/gemm/sm90/split_k_multicast.cuh`).
 
-use crate::backends::cuda::gemm::problem::{GemmParams, Product};
-use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
+use crate::backends::cuda::gemm::problem::Product;
+use crate::backends::cuda::gemm::sm90::start::{WgmmaLaunch, kernel_of};
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::gemm::sm90::units::PartsParams;
 use crate::backends::cuda::linear::problem::repacked_bytes;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Plan, address};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::Linear;
-
-params! {
-    /// A product whose K is in parts.
-    PartsParams {
-        gemm: GemmParams,
-        /// Of every tile, those that another block finishes.
-        sums: [f32],
-        /// Of every slice of a tile and warp group, the parts that have sent theirs. All zero between launches.
-        arrived: [u32],
-    }
-}
-
-/// The header of [`PartsParams`], beside that of the product.
-pub(crate) fn parts_header() -> (&'static str, String) {
-    ("gemm/split_k_params.cuh", PartsParams::cuda())
-}
 
 /// Bytes of the sums that the blocks of `tile` send each other, and of their counts; none where K is whole, or its parts meet in a cluster.
 pub(crate) fn parts_bytes(tile: &WgmmaTile, op: &Linear) -> [u64; 2] {
@@ -43,5 +27,5 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &
     let sums = address(workspace) + repacked_bytes(&plan.op);
     let params = PartsParams { gemm, sums, arrived: sums + parts_bytes(&how.tile, &plan.op)[0] };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counts are zero.
-    unsafe { plan.launch(queue, how.entry_of(&gemm), &launch, &params) }
+    unsafe { plan.launch_of(queue, how.unit, kernel_of(&gemm).name(), &launch, &params) }
 }

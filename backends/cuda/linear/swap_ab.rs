@@ -2,17 +2,18 @@
 //! sooner than by the tiles of 128 rows of `sm90`, which cover all of it: where the last of those would be mostly empty.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, Product, fits, gemm_header, half};
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::cost::Shape;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::linear::problem::{product, shape};
 use crate::backends::cuda::linear::weight_stationary;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
@@ -23,10 +24,11 @@ pub(crate) const ACROSS: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit(op.dtype, &tile(op, target).0, ActivationForm::of(op.activation)),
+    unit,
     units: |_: Arch| {
-        let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form))).collect()
+        let kernels = TILES.iter().flat_map(|tile| [WHOLE, ODD].map(|entry| (tile, entry)));
+        let own = kernels.flat_map(|(tile, entry)| Form::all(&HALVES, false).map(move |form| kernel(entry, tile, form)));
+        listed(own, HALVES.into_iter().flat_map(fallback_units))
     },
     workspace: |_, _| 0,
     launch,
@@ -207,20 +209,24 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     fits(tile(op, target).0.shared_bytes(), target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
+/// The kernel for outputs that can be moved 16 bytes at a time, and that for all others.
+const WHOLE: Entry = entry!("linear_across");
+const ODD: Entry = entry!("linear_across_odd");
 
-fn unit(dtype: DType, tile: &AcrossTile, activation: ActivationForm) -> Unit {
-    let mut defines = [INSTEAD.defines(), tile.defines()].concat();
+fn kernel(entry: Entry, tile: &AcrossTile, Form { dtype, activation, .. }: Form) -> Unit {
+    let mut defines = tile.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
-    Unit {
-        name: format!("linear/sm90_across {dtype}, {}, {}", tile.name(), activation.name()),
-        source: source!("gemm/sm90/swap_ab.cu"),
-        headers: vec![gemm_header()],
-        defines,
-        entries: &["linear_across", "linear_across_odd", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: tile.shared_bytes().max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
+    let name = format!("{} {dtype}, {}, {}", entry.name(), tile.name(), activation.name());
+    entry.alone(Unit { headers: vec![gemm_header()], defines, shared_bytes: tile.shared_bytes(), ..Unit::new(name, source!("gemm/sm90/swap_ab.cu")) })
+}
+
+/// Where outputs start, only the launch knows.
+fn unit(op: &Linear, target: &Target) -> Unit {
+    let ((tile, _), form) = (tile(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    let [whole, odd] = [WHOLE, ODD].map(|entry| kernel(entry, &tile, form));
+    match op.d_out.is_multiple_of(8) {
+        true => Unit { also: [vec![odd], fallback_units(op.dtype)].concat(), ..whole },
+        false => Unit { also: fallback_units(op.dtype), ..odd },
     }
 }
 
@@ -229,14 +235,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
         if !product.aligned() {
-            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+            return product.launch_fallback(queue, plan);
         }
         if product.rows == 0 {
             return Ok(());
         }
         let (tile, time) = plan.once(|plan| Ok(tile(&plan.op, &plan.target)))?;
         let params = tile.params(&product)?;
-        let entry = if product.writes_whole() { "linear_across" } else { "linear_across_odd" };
+        let entry = if product.writes_whole() { WHOLE } else { ODD };
         let launch = Launch {
             cluster: [tile.parts as u32, 1, 1],
             shared_bytes: tile.shared_bytes(),
@@ -244,7 +250,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             overlap: Shape::starts_early_after(time),
             ..Launch::new(tile.blocks(product.rows, product.columns) as u32, tile.threads())
         };
-        plan.launch(queue, entry, &launch, &params)
+        plan.launch(queue, entry.name(), &launch, &params)
     }
 }
 

@@ -3,20 +3,21 @@
 use crate::backends::cuda::codebook_gemm::prepare::with_basis;
 use crate::backends::cuda::codebook_gemm::sgmv_long::has_basis;
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::lora::adapted_headers;
-use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::{REPACK, repack_header};
+use crate::backends::cuda::gemm::entry::{gathered, listed};
+use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::repack::{Copies, padded, repack_unit};
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm80::units::{all_mma_units, fallback_units, mma_units};
 use crate::backends::cuda::gemm::sm90::cost::Shape;
 use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::gemm::sm90::units::{Form, WgmmaKernel};
+use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides, takes_basis, unpacked};
-use crate::backends::cuda::linear::split_k::{self, parts_bytes, parts_header};
+use crate::backends::cuda::linear::split_k::{self, parts_bytes};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
@@ -27,8 +28,8 @@ pub(crate) const SM80: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
     suits: |_, _| Ok(()),
-    unit: |op, target| unit_sm80(op.dtype, &mma_tile(op, target)),
-    units: |arch: Arch| HALVES.iter().flat_map(|&dtype| MmaTile::on(arch).map(|tile| unit_sm80(dtype, &tile))).collect(),
+    unit: unit_sm80,
+    units: |arch: Arch| listed(all_mma_units(&MmaTile::on(arch), false), HALVES.map(repack_unit)),
     workspace: |op, _| repacked_bytes(op),
     launch: launch_sm80,
 };
@@ -40,10 +41,11 @@ pub(crate) const SM90: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: supports_sm90,
     suits: |_, _| Ok(()),
-    unit: |op, target| unit_sm90(op.dtype, &wgmma_tile(op, target), ActivationForm::of(op.activation)),
+    unit: unit_sm90,
     units: |_: Arch| {
-        let forms = || WgmmaTile::all().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit_sm90(dtype, &tile, form))).collect()
+        let kernels = WgmmaTile::all().flat_map(|tile| WgmmaKernel::all(tile).map(move |kernel| (tile, kernel)));
+        let own = kernels.flat_map(|(tile, kernel)| Form::all(&HALVES, false).map(move |form| kernel.unit(&tile, form)));
+        listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
     workspace: |op, target| repacked_bytes(op) + parts_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
     launch: launch_sm90,
@@ -78,47 +80,26 @@ fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String
     fits(wgmma_tile(op, target).most_shared_bytes(), target)
 }
 
-fn unit_sm80(dtype: DType, tile: &MmaTile) -> Unit {
-    let mut defines = tile.defines();
-    defines.push(("ELEMENT", dtype.name().into()));
-    Unit {
-        name: format!("linear/sm80 {dtype}, {}", tile.name()),
-        source: source!("gemm/sm80/tile.cu"),
-        headers: vec![gemm_header(), repack_header()],
-        defines,
-        entries: &[REPACK, "linear_mma_16", "linear_mma_ragged", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: tile.shared_bytes(),
-        also: Vec::new(),
-    }
+/// Its kernels read the strides and the K that the copies leave.
+fn unit_sm80(op: &Linear, target: &Target) -> Unit {
+    let (copies, tile) = (Copies::of(op), mma_tile(op, target));
+    let depth = if copies.x && copies.w { padded(op.d_in) } else { op.d_in };
+    let own = mma_units(op.dtype, &tile, false, strides(op), depth);
+    gathered(own.into_iter().chain(copies.unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 
-/// The tile of the kernels that take over from wgmma where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
-
-fn unit_sm90(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
-    let mut defines = [tile.defines(), tile.linear_defines().into(), INSTEAD.defines()].concat();
-    defines.push(("ELEMENT", dtype.name().into()));
-    defines.push(("ACTIVATION_FORM", activation.name().into()));
-    Unit {
-        name: format!("linear/sm90 {dtype}, {}, {}", tile.name(), activation.name()),
-        source: source!("gemm/sm90/tile.cu"),
-        headers: [vec![gemm_header(), repack_header(), parts_header()], adapted_headers()].concat(),
-        defines,
-        entries: match (tile.takes_basis(), tile.takes_turns()) {
-            (true, _) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_wgmma_basis", "linear_mma_4", "linear_mma_2"],
-            (false, true) => &[REPACK, "linear_wgmma", "linear_mma_4", "linear_mma_2"],
-            (false, false) => &[REPACK, "linear_wgmma", "linear_wgmma_odd", "linear_mma_4", "linear_mma_2"],
-        },
-        shared_bytes: tile.most_shared_bytes().max(INSTEAD.shared_bytes()),
-        also: Vec::new(),
-    }
+fn unit_sm90(op: &Linear, target: &Target) -> Unit {
+    let ((tile, basis), form) = (basis_or_not(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    let kernels = basis.then_some(WgmmaKernel::Basis).into_iter().chain(WgmmaKernel::within(&tile, op.d_out));
+    let own = kernels.map(|kernel| kernel.unit(&tile, form));
+    gathered(own.chain(fallback_units(op.dtype)).chain(Copies::of(op).unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
-        product.launch_mma(queue, plan, &mma_tile(&plan.op, &plan.target), ["linear_mma_16", "linear_mma_ragged", "linear_mma_4", "linear_mma_2"])
+        product.launch_mma(queue, plan, &mma_tile(&plan.op, &plan.target))
     }
 }
 
@@ -128,7 +109,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
         // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
         unsafe {
             if let Some(sums) = with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)? {
-                return alone.launch_with_basis(queue, plan, "linear_wgmma_basis", &tile, sums);
+                return alone.launch_with_basis(queue, plan, &tile, sums);
             }
         }
     }
@@ -139,13 +120,13 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
             true => {
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || !product.adds;
-                let how = WgmmaLaunch { tile, entry: "linear_wgmma", odd_entry: "linear_wgmma_odd", overlap, weights_early: false };
+                let how = WgmmaLaunch { tile, unit: 0, overlap, weights_early: false };
                 match tile.meets_outside() {
                     true => split_k::launch(queue, plan, workspace, &product, &how),
                     false => product.launch_wgmma(queue, plan, &how),
                 }
             }
-            false => product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]),
+            false => product.launch_fallback(queue, plan),
         }
     }
 }

@@ -2,18 +2,19 @@
 
 use crate::backends::cuda::codebook_gemm::prepare::{projected, with_basis};
 use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::lora::{AdaptedParams, adapted_headers};
 use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, Product, fits, gemm_header, half};
 use crate::backends::cuda::gemm::repack::padded;
-use crate::backends::cuda::gemm::sm80::tile::MmaTile;
+use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
+use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::linear::problem::{early, product, takes_basis, unpacked};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
 use crate::device::Slice;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
@@ -24,8 +25,11 @@ pub(crate) const STATIONARY: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
-    unit: |op, _| unit(op.dtype, ActivationForm::of(op.activation)),
-    units: |_: Arch| HALVES.iter().flat_map(|&dtype| ActivationForm::ALL.map(|form| unit(dtype, form))).collect(),
+    unit: |op, _| unit(op),
+    units: |_: Arch| {
+        let own = [PLAIN, ADAPTED, BASIS].into_iter().flat_map(|entry| Form::all(&HALVES, false).map(move |form| kernel(entry, form)));
+        listed(own, HALVES.into_iter().flat_map(fallback_units))
+    },
     workspace: |_, _| 0,
     launch,
 };
@@ -91,22 +95,25 @@ pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), 
     fits(SHARED_BYTES, target)
 }
 
-/// The tile of the kernels that take over where an operand starts at an odd place.
-const INSTEAD: MmaTile = MmaTile::MIDDLE;
+/// The kernel by itself, that with what adapters add, of which a kernel before it has left h, and that with their basis as further rows of W.
+const PLAIN: Entry = entry!("linear_stationary");
+const ADAPTED: Entry = entry!("linear_stationary_adapted");
+const BASIS: Entry = entry!("linear_stationary_basis");
 
-fn unit(dtype: DType, activation: ActivationForm) -> Unit {
-    let mut defines = INSTEAD.defines();
-    defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("SLAB_STAGES", STAGES.to_string())]);
-    defines.push(("SLAB_BASIS_STAGES", BASIS_STAGES.to_string()));
-    Unit {
-        name: format!("linear/sm90_stationary {dtype}, {}", activation.name()),
-        source: source!("gemm/sm90/weight_stationary.cu"),
+fn kernel(entry: Entry, Form { dtype, activation, .. }: Form) -> Unit {
+    let stages = [("SLAB_STAGES", STAGES), ("SLAB_BASIS_STAGES", BASIS_STAGES)].map(|(name, value)| (name, value.to_string()));
+    entry.alone(Unit {
         headers: [vec![gemm_header()], adapted_headers()].concat(),
-        defines,
-        entries: &["linear_stationary", "linear_stationary_adapted", "linear_stationary_basis", "linear_mma_4", "linear_mma_2"],
-        shared_bytes: if SHARED_BYTES > INSTEAD.shared_bytes() { SHARED_BYTES } else { INSTEAD.shared_bytes() },
-        also: Vec::new(),
-    }
+        defines: [vec![("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())], stages.into()].concat(),
+        shared_bytes: if entry == BASIS { BASIS_SHARED_BYTES } else { SHARED_BYTES },
+        ..Unit::new(format!("{} {dtype}, {}", entry.name(), activation.name()), source!("gemm/sm90/weight_stationary.cu"))
+    })
+}
+
+fn unit(op: &Linear) -> Unit {
+    let form = Form::plain(op.dtype, ActivationForm::of(op.activation));
+    let adapted = if op.delta.is_some() { vec![kernel(ADAPTED, form), kernel(BASIS, form)] } else { Vec::new() };
+    Unit { also: [adapted, fallback_units(op.dtype)].concat(), ..kernel(PLAIN, form) }
 }
 
 /// With tensor maps: of X half a tile a block, of W a step of the slab in the order that the kernel tells.
@@ -148,11 +155,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
                 // Nothing is in y, and the kernel waits before it reads anything.
                 let launch = Launch { shared_bytes: BASIS_SHARED_BYTES, overlap: true, ..blocks };
                 let gemm = GemmParams { adds: 0, ..gemm_params(&alone)? };
-                return plan.launch(queue, "linear_stationary_basis", &launch, &AdaptedParams { gemm, sums });
+                return plan.launch(queue, BASIS.name(), &launch, &AdaptedParams { gemm, sums });
             }
             if let Some(sums) = projected(queue, delta, &workspace, own, SLAB)? {
                 let launch = Launch { overlap: early(queue, args), ..blocks };
-                return plan.launch(queue, "linear_stationary_adapted", &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
+                return plan.launch(queue, ADAPTED.name(), &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
             }
         }
     }
@@ -160,17 +167,18 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         if !product.aligned() || !product.writes_whole() {
-            return product.launch_mma(queue, plan, &INSTEAD, ["linear_mma_4", "", "linear_mma_4", "linear_mma_2"]);
+            return product.launch_fallback(queue, plan);
         }
         // With no adapters' part the kernel waits before it reads anything.
         let launch = Launch { overlap: overlap || !product.adds, ..blocks };
-        plan.launch(queue, "linear_stationary", &launch, &gemm_params(&product)?)
+        plan.launch(queue, PLAIN.name(), &launch, &gemm_params(&product)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
 

@@ -160,9 +160,9 @@ impl<O: Op> Plan<O> {
         part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
     }
 
-    /// Kernel `entry` of this plan.
-    fn function(&self, entry: &str) -> Result<&Function> {
-        let found = self.modules.iter().find_map(|module| module.function(entry));
+    /// Kernel `entry` of this plan's units from number `unit` on.
+    fn function(&self, unit: usize, entry: &str) -> Result<&Function> {
+        let found = self.modules.iter().skip(unit).find_map(|module| module.function(entry));
         found.ok_or_else(|| {
             let known: Vec<&str> = self.modules.iter().flat_map(Module::entries).collect();
             Error::invalid("kernel", format!("one of {known:?}"), entry)
@@ -174,10 +174,19 @@ impl<O: Op> Plan<O> {
     /// # Safety
     /// `params` is what the kernel takes, and every address in it is alive and as large as the kernel expects.
     pub unsafe fn launch<P: Copy>(&self, queue: &mut Queue, entry: &str, launch: &Launch, params: &P) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_of(queue, 0, entry, launch, params) }
+    }
+
+    /// The same of the first kernel of that name from unit `unit` on, in the order of [`Unit::all`]: two units may have kernels of one name.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    pub unsafe fn launch_of<P: Copy>(&self, queue: &mut Queue, unit: usize, entry: &str, launch: &Launch, params: &P) -> Result<()> {
         if launch.grid.contains(&0) {
             return Ok(());
         }
-        let function = self.function(entry)?.raw();
+        let function = self.function(unit, entry)?.raw();
         let stream = queue.launching(self.variant.label)?;
         // SAFETY: the caller's promise.
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
@@ -186,12 +195,12 @@ impl<O: Op> Plan<O> {
     /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
     /// A kernel keeps it.
     pub fn most_shared(&self, entry: &str) -> Result<()> {
-        self.function(entry)?.most_shared()
+        self.function(0, entry)?.most_shared()
     }
 
     /// Clusters of kernel `entry` that the device runs at once where nothing else does.
     pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
-        let function = self.function(entry)?.raw();
+        let function = self.function(0, entry)?.raw();
         let mut count = 0;
         // SAFETY: the function is loaded; stores one number.
         let asked = launch.with_config(std::ptr::null_mut(), |config| check(unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, function, config) }));

@@ -5,20 +5,24 @@
 #include "gemm/layernorm_rows_params.cuh"
 #include "gemm/sm90/layernorm.cuh"
 #include "gemm/layernorm_lora_params.cuh"
-#include "gemm/sm80/fallback.cuh"
 
+#ifdef COMPILE_linear_norm
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1) linear_norm(const __grid_constant__ NormParams p) {
     extern __shared__ __align__(1024) char shared[];
     norm_gemm<>(p, shared);
 }
+#endif
 
 // With what adapters add, their basis as further rows of W.
+#ifdef COMPILE_linear_norm_basis
 extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1) linear_norm_basis(const __grid_constant__ NormBasisParams p) {
     extern __shared__ __align__(1024) char shared[];
     norm_gemm<true>(p.norm, shared, p.sums);
 }
+#endif
 
 // A warp a row.
+#ifdef COMPILE_linear_norm_rows
 extern "C" __global__ void __launch_bounds__(256) linear_norm_rows(const NormRowsParams p) {
     constexpr u32 EACH = NORM_COLUMNS / 32;
     u32 lane = threadIdx.x % 32;
@@ -51,3 +55,4 @@ extern "C" __global__ void __launch_bounds__(256) linear_norm_rows(const NormRow
         }
     }
 }
+#endif

@@ -2,7 +2,6 @@
 // place, the kernels for Ampere take over.
 
 #include "gemm/sm90/single_shot.cuh"
-#include "gemm/sm80/fallback.cuh"
 
 extern "C" __global__ void __launch_bounds__(SHORT_THREADS, SHORT_BLOCKS) linear_short(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];

@@ -1,7 +1,6 @@
 // As sm90_stream.cu, with what adapters add, in the same launch.
 
 #include "gemm/sm90/skinny_lora.cuh"
-#include "gemm/sm80/fallback.cuh"
 
 extern "C" __global__ void __launch_bounds__(STREAM_THREADS + ADAPTER_THREADS, 1) linear_stream_adapted(const __grid_constant__ LinearAdaptedParams p) {
     extern __shared__ __align__(1024) char shared[];

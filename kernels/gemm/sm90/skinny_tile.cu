@@ -1,11 +1,10 @@
-// Y = act(X·Wᵀ + bias) + residual for 65 to 128 rows on Hopper, f16 and bf16: tiles of outputs, or a part of one's K, a block. It asks for
-// as much of W as fits before the launch before has ended. Where an operand starts at an odd place, the kernels for Ampere take over.
+// Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) + residual, for 65 to 128 rows on Hopper, f16 and bf16: tiles of outputs, or a
+// part of one's K, a block. It asks for as much of the weights as fits before the launch before has ended. Where an operand starts at an odd
+// place, the kernels for Ampere take over.
 
 #include "gemm/sm90/skinny_tile.cuh"
-#include "gemm/sm80/fallback.cuh"
-#include "tile/repack_operands.cuh"
 
-extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) linear_ahead(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) gemm_ahead(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_ahead<AHEAD_COLUMNS, AHEAD_STAGES, TOKEN_STAGES, AHEAD_PARTS, ACTIVATION_FORM, false, AHEAD_PARTS == 1>(p, shared);
+    wgmma_ahead<AHEAD_COLUMNS, AHEAD_STAGES, TOKEN_STAGES, AHEAD_PARTS, ACTIVATION_FORM, AHEAD_GATED, AHEAD_SEVERAL>(p, shared);
 }

@@ -1,3 +1,4 @@
 //! Products on Ampere: asynchronous copies and mma.
 
 pub(crate) mod tile;
+pub(crate) mod units;

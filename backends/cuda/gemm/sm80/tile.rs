@@ -2,10 +2,7 @@
 
 use crate::backends::cuda::gemm::problem::Product;
 use crate::backends::cuda::jit::Arch;
-use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Launch, Plan, Target, blocks};
-use crate::error::Result;
-use crate::ops::Op;
+use crate::backends::cuda::variant::{Launch, Target, blocks};
 
 /// A block's tile in `kernels/gemm/sm80/tile.cuh`, and how its warps share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +24,7 @@ impl MmaTile {
     /// A fourth of that, for products that would leave multiprocessors idle.
     pub(crate) const MIDDLE: Self = Self { name: "middle", sides: [64, 64, 64], warps: [2, 2, 1], stages: 4 };
     /// For up to 64 rows: narrow, so that there are many blocks to read W.
-    pub(crate) const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 3 };
+    const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 3 };
     /// For a few rows, where the time goes into reading W: many small blocks, much in flight, the warps along K.
     const FEW_ROWS: Self = Self { name: "few rows", sides: [16, 32, 128], warps: [1, 1, 4], stages: 6 };
     /// All of them.
@@ -90,23 +87,6 @@ impl Product<'_> {
     pub(crate) fn mma_launch(&self, tile: &MmaTile) -> Launch {
         let tiles = self.rows.div_ceil(tile.sides[0]).saturating_mul(tile.columns(self.columns, self.gate.is_some()));
         Launch { shared_bytes: tile.shared_bytes(), ..Launch::new(blocks(tiles), tile.threads()) }
-    }
-
-    /// Puts a kernel of `gemm/sm80/tile.cuh` into the queue: the one of `entries` for 16 bytes at once, for 16 of rows whose last piece is
-    /// shorter (where there is such a kernel), for 4 or 2.
-    ///
-    /// # Safety
-    /// As [`Plan::launch`].
-    pub(crate) unsafe fn launch_mma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &MmaTile, entries: [&str; 4]) -> Result<()> {
-        let [whole, ragged, four, two] = entries;
-        let entry = match self.width() {
-            16 => whole,
-            _ if self.aligned() && !ragged.is_empty() => ragged,
-            4 => four,
-            _ => two,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry, &self.mma_launch(tile), &self.params()) }
     }
 }
 

@@ -6,3 +6,4 @@ pub(crate) mod skinny;
 pub(crate) mod skinny_tile;
 pub(crate) mod start;
 pub(crate) mod tile;
+pub(crate) mod units;

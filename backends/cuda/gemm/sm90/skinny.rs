@@ -25,6 +25,8 @@ params! {
 
 /// How a product is started.
 pub(crate) struct StreamUse {
+    /// The unit of the plan from which on its kernel is looked for: see [`Plan::launch_of`].
+    pub unit: usize,
     /// That the device has room for.
     pub clusters: u64,
     /// Whether K is split.
@@ -135,9 +137,9 @@ impl StreamTile {
         }
     }
 
-    /// Every one that `grouped` makes anew.
+    /// Every one of tiles that both warp groups of a block take.
     pub(crate) fn all_grouped() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|tile| tile.grouped() != *tile).map(Self::grouped)
+        Self::ALL.into_iter().map(|tile| tile.fitted(Self::SPLIT_ROWS as u32, false).grouped())
     }
 
     /// Every one that `fit`, one of the two above, makes for tiles of a product that is split along K, or not.
@@ -253,7 +255,7 @@ impl StreamTile {
     /// # Safety
     /// As [`Plan::launch`]; aligned rows start where TMA can read them.
     pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>, how: StreamUse) -> Result<()> {
-        let StreamUse { clusters, split, keeps, overlap } = how;
+        let StreamUse { unit, clusters, split, keeps, overlap } = how;
         if product.rows == 0 || product.columns == 0 {
             return Ok(());
         }
@@ -263,7 +265,7 @@ impl StreamTile {
         let (ahead, open) = if product.adds { (false, Open::default()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
         let params = StreamParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };
+        unsafe { plan.launch_of(queue, unit, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };
         queue.leave_open(open);
         Ok(())
     }

@@ -26,6 +26,8 @@ pub(crate) struct AheadTile {
 }
 
 impl AheadTile {
+    /// The kernel.
+    pub(crate) const ENTRY: &str = "gemm_ahead";
     /// The most rows of X.
     pub(crate) const ROWS: u64 = 128;
     const DEPTH: u64 = 64;
@@ -123,15 +125,15 @@ impl AheadTile {
         Ok(params)
     }
 
-    /// Puts kernel `entry` of a product into the queue. Weights and bias that no launch which may still run writes, it reads before that has ended.
+    /// Puts the kernel of a product into the queue: the plan's first from unit `unit` on. Weights and bias that no launch which may still run writes, it reads before that has ended.
     ///
     /// # Safety
     /// As [`Plan::launch`]; aligned rows start where TMA can read them.
-    pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>) -> Result<()> {
+    pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, unit: usize, product: &Product<'_>) -> Result<()> {
         let (ahead, open) = queue.ahead(&product.constants(), vec![range(&product.y)]);
         let params = GemmParams { weights_early: ahead.into(), ..self.params(product)? };
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry, &Launch { overlap: ahead, ..self.launch(product.columns, &plan.target) }, &params)? };
+        unsafe { plan.launch_of(queue, unit, Self::ENTRY, &Launch { overlap: ahead, ..self.launch(product.columns, &plan.target) }, &params)? };
         queue.leave_open(open);
         Ok(())
     }

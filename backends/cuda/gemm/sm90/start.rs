@@ -2,6 +2,7 @@
 
 use super::cost::Shape;
 use super::tile::WgmmaTile;
+use super::units::WgmmaKernel;
 use crate::backends::cuda::gemm::lora::{AdaptedParams, AdapterSums};
 use crate::backends::cuda::gemm::problem::{GemmParams, Product};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -14,20 +15,17 @@ use crate::ops::Op;
 /// How a product's kernel is started.
 pub(crate) struct WgmmaLaunch {
     pub tile: WgmmaTile,
-    /// The kernel, and that for outputs that cannot be moved 16 bytes at a time.
-    pub entry: &'static str,
-    pub odd_entry: &'static str,
+    /// The unit of the plan from which on its kernel is looked for: see [`Plan::launch_of`].
+    pub unit: usize,
     /// It may start while the kernel before still runs, if it is short (see [`Shape::starts_early`]) or comes on top of what that one writes.
     pub overlap: bool,
     /// And, if it does, read the weights meanwhile: nothing that may still run writes them.
     pub weights_early: bool,
 }
 
-impl WgmmaLaunch {
-    /// The kernel for a product's outputs.
-    pub(crate) const fn entry_of(&self, params: &GemmParams) -> &'static str {
-        if params.vector == 0 { self.odd_entry } else { self.entry }
-    }
+/// The kernel for a product's outputs.
+pub(crate) const fn kernel_of(params: &GemmParams) -> WgmmaKernel {
+    if params.vector == 0 { WgmmaKernel::Odd } else { WgmmaKernel::Whole }
 }
 
 impl Product<'_> {
@@ -88,14 +86,14 @@ impl Product<'_> {
         }
         let (params, launch) = self.wgmma_start(how, &plan.target)?;
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, how.entry_of(&params), &launch, &params) }
+        unsafe { plan.launch_of(queue, how.unit, kernel_of(&params).name(), &launch, &params) }
     }
 
     /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.
     ///
     /// # Safety
     /// As [`Plan::launch`].
-    pub(crate) unsafe fn launch_with_basis<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
+    pub(crate) unsafe fn launch_with_basis<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
         let (k, run, stride) = (self.depth, WgmmaTile::RUN, self.w_stride);
         let x_box = [WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32];
         let w = Layout {
@@ -119,6 +117,6 @@ impl Product<'_> {
             ..tile.launch(self.rows, self.columns, false, &plan.target)
         };
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry, &launch, &AdaptedParams { gemm, sums }) }
+        unsafe { plan.launch(queue, WgmmaKernel::Basis.name(), &launch, &AdaptedParams { gemm, sums }) }
     }
 }

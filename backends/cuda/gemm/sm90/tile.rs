@@ -213,27 +213,23 @@ impl WgmmaTile {
     }
 
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
-        let columns = [("WGMMA_COLUMNS", self.columns), ("WGMMA_LAST", self.last), ("WGMMA_STAGES", self.stages), ("CLUSTER", self.cluster())];
-        columns.map(|(name, value)| (name, value.to_string())).into()
-    }
-
-    /// What there is of `linear` with this tile.
-    pub(crate) fn linear_defines(&self) -> [(&'static str, String); 5] {
-        let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_BASIS", self.takes_basis())];
-        let [single, both, basis] = kinds.map(|(name, is)| (name, is.to_string()));
-        [single, both, basis, ("WGMMA_IN_TURNS", self.takes_turns().to_string()), ("WGMMA_PARTS", self.parts().to_string())]
-    }
-
-    /// The same of the first product of `fused_mlp`, beside those of the second.
-    pub(crate) fn up_defines(&self) -> [(&'static str, String); 4] {
-        let [columns, last, stages] =
-            [("UP_COLUMNS", self.columns), ("UP_LAST", self.last), ("UP_STAGES", self.stages)].map(|(name, value)| (name, value.to_string()));
-        [columns, last, stages, ("UP_IN_TURNS", self.takes_turns().to_string())]
+        let numbers = [
+            ("WGMMA_COLUMNS", self.columns),
+            ("WGMMA_LAST", self.last),
+            ("WGMMA_STAGES", self.stages),
+            ("WGMMA_PARTS", self.parts()),
+            ("CLUSTER", self.cluster()),
+        ];
+        let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_IN_TURNS", self.takes_turns())];
+        [numbers.map(|(name, value)| (name, value.to_string())).to_vec(), kinds.map(|(name, is)| (name, is.to_string())).to_vec()].concat()
     }
 
     /// In the names of units.
     pub(crate) fn name(&self) -> String {
         let columns = self.columns;
+        if *self == Self::FITTED || Some(*self) == Self::FITTED.alone() {
+            return format!("{columns} columns, {} stages{}", self.stages, if self.cluster() == 1 { " alone" } else { "" });
+        }
         match self.shares {
             Shares::W if self.takes_turns() => format!("{columns} columns in turns"),
             Shares::W if self.has_widths() => format!("{columns} columns, at last {}", self.last),

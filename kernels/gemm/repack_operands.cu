@@ -1,8 +1,7 @@
-// Rows that do not start on multiples of 16 bytes, copied to where they do.
-#pragma once
+// Rows that do not start on multiples of 16 bytes, copied to where they do, f16 and bf16.
 
 #include "tile/repack.cuh"
-#include "tile/repack_params.cuh"
+#include "gemm/repack_params.cuh"
 
 // Rows that a thread copies at once: enough reads under way to keep memory busy.
 constexpr u32 REPACK_ROWS = 4;

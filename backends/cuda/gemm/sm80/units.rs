@@ -1,0 +1,147 @@
+//! The kernels of `kernels/gemm/sm80/tile.cu`: which of them a product may take, and the unit of each.
+
+use super::tile::MmaTile;
+use crate::backends::cuda::gemm::entry::{Entry, entry};
+use crate::backends::cuda::gemm::problem::{HALVES, Product, gemm_header};
+use crate::backends::cuda::jit::{Unit, source};
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::Plan;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::Op;
+
+/// A kernel by what it moves at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MmaKernel {
+    /// 16 bytes, of rows that are whole in them.
+    Sixteen,
+    /// 16 bytes, of rows that start on multiples of them and whose last piece is shorter.
+    Ragged,
+    /// 4 bytes.
+    Four,
+    /// 2 bytes: every row.
+    Two,
+}
+
+impl MmaKernel {
+    /// All of them, the fastest first.
+    const ALL: [Self; 4] = [Self::Sixteen, Self::Ragged, Self::Four, Self::Two];
+
+    /// That for a product's operands as they lie.
+    fn of(product: &Product<'_>) -> Self {
+        match product.width() {
+            16 => Self::Sixteen,
+            _ if product.aligned() => Self::Ragged,
+            4 => Self::Four,
+            _ => Self::Two,
+        }
+    }
+
+    /// That of the two that take over from kernels for Hopper. What is on multiples of 16 bytes is on multiples of 4 too.
+    fn fallback(product: &Product<'_>) -> Self {
+        if product.width() == 2 { Self::Two } else { Self::Four }
+    }
+
+    /// Whether a product with such strides of X and of the weights and such a K may take it, wherever its operands start.
+    fn reads(self, strides: [u64; 2], depth: u64) -> bool {
+        let (start, whole) = (|elements| strides.iter().all(|stride| stride.is_multiple_of(elements)), depth.is_multiple_of(8));
+        match self {
+            Self::Sixteen => start(8) && whole,
+            Self::Ragged => start(8) && !whole,
+            Self::Four => start(2) && depth.is_multiple_of(2),
+            Self::Two => true,
+        }
+    }
+
+    const fn entry(self, gated: bool) -> Entry {
+        match (self, gated) {
+            (Self::Sixteen, false) => entry!("gemm_mma_16"),
+            (Self::Ragged, false) => entry!("gemm_mma_ragged"),
+            (Self::Four, false) => entry!("gemm_mma_4"),
+            (Self::Two, false) => entry!("gemm_mma_2"),
+            (Self::Sixteen, true) => entry!("gemm_gated_mma_16"),
+            (Self::Ragged, true) => entry!("gemm_gated_mma_ragged"),
+            (Self::Four, true) => entry!("gemm_gated_mma_4"),
+            (Self::Two, true) => entry!("gemm_gated_mma_2"),
+        }
+    }
+
+    fn unit(self, dtype: DType, tile: &MmaTile, gated: bool) -> Unit {
+        let entry = self.entry(gated);
+        let defines = tile.defines().into_iter().chain([("ELEMENT", dtype.name().into())]).collect();
+        let name = format!("{} {dtype}, {}", entry.name(), tile.name());
+        entry.alone(Unit { headers: vec![gemm_header()], defines, shared_bytes: tile.shared_bytes(), ..Unit::new(name, source!("gemm/sm80/tile.cu")) })
+    }
+}
+
+/// The kernels of that tile that a product may take, the fastest first: where its operands start, only the launch knows.
+pub(crate) fn mma_units(dtype: DType, tile: &MmaTile, gated: bool, strides: [u64; 2], depth: u64) -> Vec<Unit> {
+    MmaKernel::ALL.into_iter().filter(|kernel| kernel.reads(strides, depth)).map(|kernel| kernel.unit(dtype, tile, gated)).collect()
+}
+
+/// Every kernel of those tiles.
+pub(crate) fn all_mma_units(tiles: &[MmaTile], gated: bool) -> Vec<Unit> {
+    let kernels = || tiles.iter().flat_map(|tile| MmaKernel::ALL.map(|kernel| (tile, kernel)));
+    HALVES.iter().flat_map(|&dtype| kernels().map(move |(tile, kernel)| kernel.unit(dtype, tile, gated))).collect()
+}
+
+/// The tile of the kernels that take over from those for Hopper.
+const FALLBACK: MmaTile = MmaTile::MIDDLE;
+
+/// The kernels that take over from those for Hopper where an operand starts at an odd place.
+pub(crate) fn fallback_units(dtype: DType) -> Vec<Unit> {
+    [MmaKernel::Four, MmaKernel::Two].map(|kernel| kernel.unit(dtype, &FALLBACK, false)).into()
+}
+
+/// The same for gated products.
+pub(crate) fn gated_fallback_units(dtype: DType) -> Vec<Unit> {
+    [MmaKernel::Four, MmaKernel::Two].map(|kernel| kernel.unit(dtype, &FALLBACK, true)).into()
+}
+
+impl Product<'_> {
+    /// Puts a kernel of that tile into the queue: the fastest that reads its operands.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    pub(crate) unsafe fn launch_mma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &MmaTile) -> Result<()> {
+        let entry = MmaKernel::of(self).entry(self.gate.is_some());
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry.name(), &self.mma_launch(tile), &self.params()) }
+    }
+
+    /// Puts one of [`fallback_units`], or of [`gated_fallback_units`], into the queue.
+    ///
+    /// # Safety
+    /// As [`Plan::launch`].
+    pub(crate) unsafe fn launch_fallback<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>) -> Result<()> {
+        let entry = MmaKernel::fallback(self).entry(self.gate.is_some());
+        // SAFETY: the caller's promise.
+        unsafe { plan.launch(queue, entry.name(), &self.mma_launch(&FALLBACK), &self.params()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_has_the_kernels_that_its_rows_allow() {
+        let taken = |strides, depth| {
+            let units = mma_units(DType::F16, &FALLBACK, false, strides, depth);
+            units.iter().flat_map(|unit| unit.entries).map(|entry| entry.trim_start_matches("gemm_mma_")).collect::<Vec<_>>()
+        };
+        assert_eq!(taken([4096; 2], 4096), ["16", "4", "2"]);
+        assert_eq!(taken([4096; 2], 4094), ["ragged", "4", "2"]);
+        assert_eq!(taken([4096; 2], 4095), ["ragged", "2"]);
+        assert_eq!(taken([4094, 4096], 4094), ["4", "2"]);
+        assert_eq!(taken([4095; 2], 4095), ["2"]);
+    }
+
+    #[test]
+    fn what_takes_over_is_a_unit_of_the_tiles_of_ampere() {
+        use crate::backends::cuda::jit::Arch;
+        let arch = Arch(90);
+        let all: Vec<String> = all_mma_units(&MmaTile::on(arch), false).iter().map(|unit| unit.hash(arch)).collect();
+        assert!(fallback_units(DType::BF16).iter().all(|unit| all.contains(&unit.hash(arch))));
+    }
+}

@@ -1,0 +1,177 @@
+//! The kernels of Hopper that `linear` and both products of `fused_mlp` take: the unit of each.
+
+use super::skinny::{StreamParams, StreamTile};
+use super::skinny_tile::AheadTile;
+use super::tile::WgmmaTile;
+use crate::backends::cuda::gemm::activation::ActivationForm;
+use crate::backends::cuda::gemm::entry::{Entry, entry};
+use crate::backends::cuda::gemm::lora::adapted_headers;
+use crate::backends::cuda::gemm::problem::{GemmParams, gemm_header};
+use crate::backends::cuda::jit::{Unit, source};
+use crate::backends::cuda::variant::params::params;
+use crate::dtype::DType;
+
+params! {
+    /// A product whose K is in parts.
+    PartsParams {
+        gemm: GemmParams,
+        /// Of every tile, those that another block finishes.
+        sums: [f32],
+        /// Of every slice of a tile and warp group, the parts that have sent theirs. All zero between launches.
+        arrived: [u32],
+    }
+}
+
+/// What a kernel is compiled for beside its tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub dtype: DType,
+    /// Whether there are two weights.
+    pub gated: bool,
+    pub activation: ActivationForm,
+}
+
+impl Form {
+    pub(crate) const fn plain(dtype: DType, activation: ActivationForm) -> Self {
+        Self { dtype, gated: false, activation }
+    }
+
+    /// Every one of those weights.
+    pub(crate) fn all(dtypes: &'static [DType], gated: bool) -> impl Iterator<Item = Self> + Clone {
+        dtypes.iter().flat_map(move |&dtype| ActivationForm::ALL.map(|activation| Self { dtype, gated, activation }))
+    }
+
+    fn defines(self, gated: &'static str) -> [(&'static str, String); 3] {
+        [("ELEMENT", self.dtype.name().into()), ("ACTIVATION_FORM", self.activation.name().into()), (gated, self.gated.to_string())]
+    }
+
+    /// In the names of units.
+    fn name(self) -> String {
+        format!("{}{}", if self.gated { "gated, " } else { "" }, self.activation.name())
+    }
+}
+
+/// A kernel of `kernels/gemm/sm90/tile.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WgmmaKernel {
+    /// For outputs that can be moved 16 bytes at a time.
+    Whole,
+    /// For all others.
+    Odd,
+    /// With what adapters add, their basis as further rows of W.
+    Basis,
+}
+
+impl WgmmaKernel {
+    const ALL: [Self; 3] = [Self::Whole, Self::Odd, Self::Basis];
+
+    const fn entry(self) -> Entry {
+        match self {
+            Self::Whole => entry!("gemm_wgmma"),
+            Self::Odd => entry!("gemm_wgmma_odd"),
+            Self::Basis => entry!("gemm_wgmma_basis"),
+        }
+    }
+
+    /// What a plan launches it by.
+    pub(crate) const fn name(self) -> &'static str {
+        self.entry().name()
+    }
+
+    /// Whether there is one of that tile.
+    fn has(self, tile: &WgmmaTile) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::Odd => !tile.takes_turns(),
+            Self::Basis => tile.takes_basis(),
+        }
+    }
+
+    /// Those for a product of so many outputs: the tile has all of them. Where outputs start, only the launch knows.
+    pub(crate) fn within(tile: &WgmmaTile, outputs: u64) -> impl Iterator<Item = Self> {
+        let kinds = [(Self::Whole, outputs.is_multiple_of(8)), (Self::Odd, Self::Odd.has(tile))];
+        kinds.into_iter().filter(|(_, there)| *there).map(|(kernel, _)| kernel)
+    }
+
+    /// Every one of that tile for a product by one weight.
+    pub(crate) fn all(tile: WgmmaTile) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |kernel| kernel.has(&tile))
+    }
+
+    pub(crate) fn unit(self, tile: &WgmmaTile, form: Form) -> Unit {
+        let headers = match self {
+            Self::Basis => [vec![gemm_header(), ("gemm/split_k_params.cuh", PartsParams::cuda())], adapted_headers()].concat(),
+            _ => vec![gemm_header(), ("gemm/split_k_params.cuh", PartsParams::cuda())],
+        };
+        let shared_bytes = match self {
+            Self::Whole => tile.shared_bytes(),
+            Self::Odd => tile.odd_shared_bytes(),
+            Self::Basis => tile.basis_shared_bytes(),
+        };
+        let name = format!("{} {}, {}, {}", self.name(), form.dtype, tile.name(), form.name());
+        let defines = [tile.defines(), form.defines("WGMMA_GATED").into()].concat();
+        self.entry().alone(Unit { headers, defines, shared_bytes, ..Unit::new(name, source!("gemm/sm90/tile.cu")) })
+    }
+}
+
+/// A kernel of `kernels/gemm/sm90/skinny.cu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKernel {
+    /// A warp group, or a cluster's blocks, a tile.
+    Tiles,
+    /// Both warp groups of a block a tile, of at most 64 rows of W.
+    Groups,
+}
+
+impl StreamKernel {
+    const fn entry(self) -> Entry {
+        match self {
+            Self::Tiles => entry!("gemm_stream"),
+            Self::Groups => entry!("gemm_stream_groups"),
+        }
+    }
+
+    /// What a plan launches it by.
+    pub(crate) const fn name(self) -> &'static str {
+        self.entry().name()
+    }
+
+    pub(crate) fn unit(self, tile: &StreamTile, split: bool, form: Form) -> Unit {
+        let cut = match (split, tile.cluster()) {
+            (false, _) => "",
+            (true, 2) => ", K split",
+            _ => ", K in quarters",
+        };
+        let name = format!("{} {}, {}, {}{cut}", self.name(), form.dtype, tile.name(), form.name());
+        self.entry().alone(Unit {
+            headers: vec![gemm_header(), ("gemm/skinny_params.cuh", StreamParams::cuda())],
+            defines: [tile.defines(split), form.defines("STREAM_GATED").into()].concat(),
+            shared_bytes: tile.shared_bytes(),
+            ..Unit::new(name, source!("gemm/sm90/skinny.cu"))
+        })
+    }
+}
+
+/// The kernel of `kernels/gemm/sm90/skinny_tile.cu`. Where `several`, blocks take one tile after another.
+pub(crate) fn ahead_unit(tile: &AheadTile, several: bool, dtype: DType, activation: ActivationForm) -> Unit {
+    let form = Form { dtype, gated: tile.gated, activation };
+    let numbers = [
+        ("AHEAD_COLUMNS", tile.columns),
+        ("AHEAD_STAGES", tile.stages()),
+        ("AHEAD_PARTS", tile.parts),
+        ("TOKEN_STAGES", tile.x_stages()),
+        ("CLUSTER", tile.parts),
+    ];
+    let mut defines: Vec<_> = numbers.map(|(name, value)| (name, value.to_string())).into();
+    defines.push(("AHEAD_SEVERAL", several.to_string()));
+    defines.extend(form.defines("AHEAD_GATED"));
+    let parts = if tile.parts == 1 { String::new() } else { format!(", K in {} parts", tile.parts) };
+    let turns = if several { " in turn" } else { "" };
+    Unit {
+        headers: vec![gemm_header()],
+        defines,
+        entries: &[AheadTile::ENTRY],
+        shared_bytes: tile.shared_bytes(),
+        ..Unit::new(format!("{} {dtype}, {} columns{turns}{parts}, {}", AheadTile::ENTRY, tile.columns, form.name()), source!("gemm/sm90/skinny_tile.cu"))
+    }
+}
