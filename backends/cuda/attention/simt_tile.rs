@@ -19,10 +19,6 @@ pub(crate) fn numbers(held: u64) -> u64 {
     (ROWS + KEYS) * (held + 1) + ROWS * (KEYS + 1)
 }
 
-pub(crate) fn header() -> (&'static str, String) {
-    ("attention/simt_tile.cuh", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/attention/simt_tile.cuh")).into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
