@@ -184,6 +184,11 @@ impl Room {
     }
 }
 
+/// Blocks that decode the output factors of a slice.
+pub(crate) fn blocks_to_decode(op: &CodebookGemm, slice: &CodebookSlice) -> u64 {
+    u64::from(op.adapters).saturating_mul(slice.d_out.div_ceil(GROUP * PROJECT_WARPS))
+}
+
 /// Of a slice whose part of the workspace starts at `place`.
 pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
     let room = Room::of(op, slice);
@@ -199,7 +204,7 @@ pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &Codebo
         table_scale: place + room.projected + room.token_scale + room.fragments,
         basis: 0,
         y_stride: slice.y_stride,
-        decoding: op.adapters * slice.d_out.div_ceil(GROUP * PROJECT_WARPS) as u32,
+        decoding: blocks_to_decode(op, slice) as u32,
         v_vector: u32::from(input.values.is_multiple_of(16) && slice.rank.is_multiple_of(8)),
     }
 }

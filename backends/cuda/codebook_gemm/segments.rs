@@ -203,6 +203,10 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Resul
     if most_segments(op) > MOST_SEGMENTS {
         return Err(format!("{} segments, and a block's threads read {MOST_SEGMENTS} at once", most_segments(op)));
     }
+    // The second kernel's blocks also clear the rows of tokens without an adapter.
+    if op.tokens > 0 && most_units(op) == 0 {
+        return Err("no adapters: there is no block that would write y".into());
+    }
     let groups = op.slices.iter().map(|slice| slice.d_out.div_ceil(GROUP)).max().unwrap_or(1);
     let pairs = most_units(op).saturating_mul(groups);
     if pairs >= 1 << 31 {

@@ -1,8 +1,8 @@
 //! The variant of `codebook_gemm` for many tokens of many adapters on the tensor cores: S2LC's form, a block for the tokens of one adapter.
 
-use super::choose::{beats_clusters, takes_adapters};
+use super::choose::many_adapters;
 use super::segments::{self, launch, plan_unit, projected_bytes, units};
-use super::tile::{CLUSTER, supports as supports_tiles};
+use super::tile::supports as supports_tiles;
 use crate::backends::cuda::variant::{RunsOn, Target, TensorCores, Variant};
 use crate::ops::CodebookGemm;
 
@@ -12,7 +12,7 @@ pub(crate) const SEGMENTS: Variant<CodebookGemm> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: many_adapters,
     unit: |op, _| plan_unit(op),
     units: |_| units(),
     workspace: |op, _| projected_bytes(op),
@@ -20,8 +20,6 @@ pub(crate) const SEGMENTS: Variant<CodebookGemm> = Variant {
 };
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    takes_adapters(op, target)?;
-    beats_clusters(op, target, u64::from(target.units) / CLUSTER)?;
     supports_tiles(op, target, false)?;
     segments::supports(op, target)
 }

@@ -1,10 +1,9 @@
 //! One launch in place of the two of `segments_sm80`, for Hopper, with the same bits.
 
-use crate::backends::cuda::codebook_gemm::choose::{beats_clusters, takes_adapters};
-use crate::backends::cuda::codebook_gemm::launch::{read_early, tile_params, whole};
-use crate::backends::cuda::codebook_gemm::segments::{self, Shares};
-use crate::backends::cuda::codebook_gemm::tile::{CLUSTER, GROUP, ROWS, THREADS, TileParams};
-use crate::backends::cuda::codebook_gemm::tile::{rank_of, supports as supports_tiles, width_of};
+use super::choose::many_adapters_at_once;
+use super::launch::{read_early, tile_params, whole};
+use super::segments::{self, Shares};
+use super::tile::{GROUP, ROWS, THREADS, TileParams, rank_of, supports as supports_tiles, width_of};
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -22,7 +21,7 @@ pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
     runs_on: RunsOn::From(90),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: many_adapters_at_once,
     // Operands that do not start on 16 bytes are left to the kernels for segments.
     unit: |op, _| Unit { also: vec![segments::plan_unit(op)], ..unit(op.dtype) },
     units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
@@ -80,10 +79,8 @@ fn told_bytes(op: &CodebookGemm) -> u64 {
 }
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    takes_adapters(op, target)?;
-    // One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
-    beats_clusters(op, target, u64::from(target.units) / CLUSTER * 15 / 16)?;
     supports_tiles(op, target, false)?;
+    segments::supports(op, target)?;
     let [slice] = op.slices.as_slice() else {
         return Err(format!("{} slices: it takes one", op.slices.len()));
     };
@@ -129,6 +126,9 @@ fn unit(dtype: DType) -> Unit {
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let (op, blocks) = (&plan.op, plan.target.units);
     let (Some(slice), Some(of)) = (op.slices.first(), args.slices.first()) else { return Ok(()) };
+    if op.tokens == 0 {
+        return Ok(());
+    }
     let tile = tile_params(op, args, slice, of, blocks);
     let room = |start, bytes| workspace.part(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
     let told = room(0, told_bytes(op))?;
@@ -177,14 +177,12 @@ mod tests {
 
     #[test]
     fn blocks_have_room_for_whatever_tokens_the_adapters_have() {
-        let takes = |tokens, adapters| supports(&op(tokens, adapters), &H200).is_ok();
+        let both = |op: &CodebookGemm| supports(op, &H200).and_then(|()| many_adapters_at_once(op, &H200)).is_ok();
+        let takes = |tokens, adapters| both(&op(tokens, adapters));
         assert!(takes(256, 100) && takes(4096, 16) && takes(1024, 87) && takes(129, 96));
         assert!(!takes(512, 100) && !takes(256, 200), "more than is decoded ahead");
         assert!(!takes(240, 32), "15 clusters, of which each has a place");
         let encoder = |tokens| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [1536, 384, RANK], 24, CodeWidth::FourThree) };
-        assert!(
-            ![256, 1024, 16_384].iter().any(|&tokens| supports(&encoder(tokens), &H200).is_ok()),
-            "other bits than those of `runs_sm80`, which takes the rest"
-        );
+        assert!(![256, 1024, 16_384].iter().any(|&tokens| both(&encoder(tokens))), "other bits than those of `runs_sm80`, which takes the rest");
     }
 }

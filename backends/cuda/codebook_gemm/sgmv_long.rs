@@ -5,8 +5,8 @@ use super::entry::{Entry, entry, together};
 use super::launch::{Slices, overlaps};
 pub(crate) use super::long_tile::has_basis;
 use super::long_tile::{
-    LEAST_ROWS, NAME, PROJECT, PROJECT_3, PROJECT_ANY, RANKS, Room, RunsMmaParams, TOGETHER, UNPACK, aligned, bytes, group_params, may_be_aligned,
-    most_shared_bytes, project, project_kernel, rank_of, unit,
+    LEAST_ROWS, NAME, PROJECT, PROJECT_3, PROJECT_ANY, RANKS, Room, RunsMmaParams, TOGETHER, UNPACK, aligned, blocks_to_decode, bytes, group_params,
+    may_be_aligned, most_shared_bytes, project, project_kernel, rank_of, unit,
 };
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
 use crate::backends::cuda::jit::Unit;
@@ -23,7 +23,7 @@ pub(crate) const RUNS_SM80: Variant<CodebookGemm> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: few_adapters,
     unit: |op, _| plan_unit(op),
     units: |_| units(),
     workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum::<u64>().max(bytes(op)),
@@ -90,7 +90,6 @@ fn units() -> Vec<Unit> {
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
-    few_adapters(op, target)?;
     if op.scaled_by == ScaledBy::Token {
         return Err("a scaling for each token: it folds an adapter's into the factors".into());
     }
@@ -103,8 +102,13 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     if most.is_some_and(|most| most >= 1 << 31) {
         return Err(format!("{most:?} columns, or parts of y: 2^31 or more"));
     }
+    // So are blocks that decode, of all slices, in one launch.
+    let decoding = op.slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(blocks_to_decode(op, slice)));
+    if decoding > 1 << 30 {
+        return Err(format!("{decoding} blocks that decode output factors, 2^30 at most"));
+    }
     if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
-        return Err("an input factor of codes: it would be decoded for every tile of tokens".into());
+        return Err("an input factor of codes: its kernels read a dense one".into());
     }
     fits(most_shared_bytes(rank), target)
 }

@@ -19,7 +19,7 @@ pub(crate) const RUNS: Variant<CodebookGemm> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("ranks are small: x and y take longer to move than to multiply"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: few_adapters,
     unit: |op, _| plan_unit(op.dtype, rank_of(op)),
     units: |_| {
         let forms = DType::ALL.into_iter().flat_map(|dtype| RANKS.map(|rank| (dtype, rank)));
@@ -69,12 +69,12 @@ const fn columns(rank: u64, size: u64) -> u64 {
     if rank * size <= 32 { 4 } else { 2 }
 }
 
-fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+fn supports(op: &CodebookGemm, _target: &Target) -> std::result::Result<(), String> {
     let rank = rank_of(op);
     if !RANKS.contains(&rank) {
         return Err(format!("rank {rank}, more than a thread's registers take of columns, {}", RANKS[RANKS.len() - 1]));
     }
-    few_adapters(op, target)
+    Ok(())
 }
 
 const SHRINK: Entry = entry!("codebook_gemm_shrink");

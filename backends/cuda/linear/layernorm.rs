@@ -119,7 +119,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
         if delta.slices.len() != 1 || !has_basis(delta) {
             return Err("adapters of another form than one basis and codes: a launch of its own is for the norm then".into());
         }
-        (RUNS_SM80.supports)(delta, target)?;
+        (RUNS_SM80.supports)(delta, target).and_then(|()| (RUNS_SM80.suits)(delta, target))?;
     }
     // It copies nothing first, and what adapters add is read in whole eights.
     for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {

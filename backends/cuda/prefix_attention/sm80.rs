@@ -85,9 +85,14 @@ struct Shape {
     grid: Grid,
 }
 
+/// Whether a block has a tile of many rows.
+fn has_many(op: &PrefixAttention) -> bool {
+    head_rows(op) > 4 * WARP_ROWS
+}
+
 impl Shape {
     fn of(op: &PrefixAttention, target: &Target) -> Self {
-        let many = head_rows(op) > 4 * WARP_ROWS;
+        let many = has_many(op);
         let rows = if many { 8 } else { 4 } * WARP_ROWS;
         // Two small blocks a multiprocessor, where their memory allows it.
         let together = if !many && 2 * (shared_bytes(op) + BLOCK_RESERVED) <= u64::from(target.shared_bytes) { 2 } else { 1 };
@@ -117,7 +122,8 @@ fn supports(op: &PrefixAttention, target: &Target) -> std::result::Result<(), St
         let ranks = [op.key.rank, op.value.rank];
         return Err(format!("with ranks {ranks:?} a block needs {shared} bytes of shared memory, and there are {room}"));
     }
-    let work = Shape::of(op, target).grid.blocks(op);
+    // Keys are split only where there are fewer blocks than the device has room for.
+    let work = Grid::of(op, WARP_ROWS * if has_many(op) { 8 } else { 4 }, KEYS, 1).blocks(op);
     if work > 1 << 30 {
         return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
     }
