@@ -1,5 +1,6 @@
 //! `fused_mlp` on CUDA: its variants, best first.
 
+pub(crate) mod choose;
 pub(crate) mod problem;
 pub(crate) mod simt;
 pub(crate) mod skinny;
@@ -16,4 +17,5 @@ impl Table for FusedMlp {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<FusedMlp>; 5] = [skinny_tile::AHEAD, skinny::STREAM, tile::SM90, tile::SM80, SIMT];
+const VARIANTS: [Variant<FusedMlp>; 5] =
+    [Variant { suits: choose::ahead, ..skinny_tile::AHEAD }, skinny::STREAM, Variant { suits: choose::tiles, ..tile::SM90 }, tile::SM80, SIMT];

@@ -45,23 +45,33 @@ const MOST: u64 = 4;
 
 /// Those of both products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tiles {
+pub(crate) struct Tiles {
     up: AheadTile,
     down: AheadTile,
     /// Whether blocks of the first product may take one tile after another.
     several: bool,
 }
 
-fn tiles(op: &FusedMlp, target: &Target) -> Option<Tiles> {
+/// Those with which most multiprocessors have a tile, and none many.
+pub(crate) fn filling(op: &FusedMlp, target: &Target) -> Option<Tiles> {
     let several = |tiles| AheadTile::choose(tiles, op.d_ff, MOST, target).map(|up| (up, true));
     let (up, several) =
         if op.gated { several(&GATED) } else { AheadTile::choose(&UP, op.d_ff, 1, target).map(|up| (up, false)).or_else(|| several(&SEVERAL)) }?;
     Some(Tiles { up, down: AheadTile::choose(&DOWN, op.d_out, 1, target)?, several })
 }
 
+/// Those, or else any that there are: blocks of the first product take one tile after another, those of the second have one.
+fn tiles(op: &FusedMlp, target: &Target) -> Option<Tiles> {
+    let any = || {
+        let up = if op.gated { GATED[2] } else { SEVERAL[0] };
+        let down = DOWN.into_iter().find(|tile| tile.rounds(op.d_out, target) <= 1)?;
+        Some(Tiles { up, down, several: true })
+    };
+    filling(op, target).or_else(any)
+}
+
 fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
-    WgmmaTile::enough_rows(op.tokens)?;
     if op.tokens > AheadTile::ROWS {
         return Err(format!("{} tokens: a block has tiles of {}", op.tokens, AheadTile::ROWS));
     }
@@ -72,8 +82,7 @@ fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_ff), op.d_model, stride)?;
     }
     WgmmaTile::reads(op.dtype, op.d_out, op.d_ff, op.w2_stride)?;
-    let Tiles { up, down, .. } =
-        tiles(op, target).ok_or_else(|| format!("{} and {} outputs: not a tile for most multiprocessors, and no more", op.d_ff, op.d_out))?;
+    let Tiles { up, down, .. } = tiles(op, target).ok_or_else(|| format!("{} outputs: more tiles than have room at once", op.d_out))?;
     fits(up.shared_bytes().max(down.shared_bytes()), target)
 }
 
@@ -115,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_tile_a_block_of_most_multiprocessors() {
-        let of = |op: FusedMlp| tiles(&op, &H200).map(|tiles| (tiles.up.columns, tiles.down.columns, tiles.several));
+        let of = |op: FusedMlp| filling(&op, &H200).map(|tiles| (tiles.up.columns, tiles.down.columns, tiles.several));
         let plain = |dims: [u64; 4]| FusedMlp::new(DType::F16, dims, crate::ops::Activation::Silu);
         assert_eq!(of(plain([128, 4096, 11008, 4096])), Some((88, 64, false)));
         assert_eq!(of(plain([128, 4096, 14336, 4096])), Some((112, 64, false)));

@@ -1,5 +1,6 @@
 //! `linear` on CUDA: its variants, best first.
 
+pub(crate) mod choose;
 pub(crate) mod gemv_unaligned;
 pub(crate) mod layernorm;
 pub(crate) mod problem;
@@ -32,12 +33,12 @@ impl Table for Linear {
 const VARIANTS: [Variant<Linear>; 11] = [
     layernorm::NORM,
     skinny_lora::ADAPTED,
-    skinny_tile::AHEAD,
-    skinny::STREAM,
-    single_shot::SHORT,
-    swap_ab::ACROSS,
-    weight_stationary::STATIONARY,
-    tile::SM90,
+    Variant { suits: choose::ahead, ..skinny_tile::AHEAD },
+    Variant { suits: choose::stream, ..skinny::STREAM },
+    Variant { suits: choose::short, ..single_shot::SHORT },
+    Variant { suits: choose::across, ..swap_ab::ACROSS },
+    Variant { suits: choose::stationary, ..weight_stationary::STATIONARY },
+    Variant { suits: choose::tiles, ..tile::SM90 },
     gemv_unaligned::ROWS,
     tile::SM80,
     SIMT,
@@ -47,7 +48,7 @@ const VARIANTS: [Variant<Linear>; 11] = [
 mod tests {
     use super::*;
     use crate::backends::cuda::jit::Arch;
-    use crate::backends::cuda::variant::{Target, choose};
+    use crate::backends::cuda::variant::{Target, choose as choose_of};
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
 
@@ -56,7 +57,7 @@ mod tests {
 
     /// The variant that is taken, and its workspace.
     fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
-        choose(&VARIANTS, op, target, None).ok().map(|variant| (variant.name, (variant.workspace)(op, target)))
+        choose_of(&VARIANTS, op, target, None).ok().map(|variant| (variant.name, (variant.workspace)(op, target)))
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
-use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::problem::HALVES;
 use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny::{StreamTile, StreamUse};
 use crate::backends::cuda::gemm::sm90::units::{Form, StreamKernel};
 use crate::backends::cuda::jit::{Arch, Unit};
-use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides};
+use crate::backends::cuda::linear::problem::{product, repacked_bytes, stream_splits, stream_tile, streams};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
@@ -20,13 +20,7 @@ pub(crate) const STREAM: Variant<Linear> = Variant {
     label: "linear/sm90_stream",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    supports: |op, target| {
-        supports(op, target)?;
-        match shape(op).tiles_beat_stream(target) {
-            true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
-            false => Ok(()),
-        }
-    },
+    supports: streams,
     suits: |_, _| Ok(()),
     unit,
     units: |_: Arch| {
@@ -41,42 +35,19 @@ pub(crate) const STREAM: Variant<Linear> = Variant {
     launch,
 };
 
-/// The shape of a block's stages, and the blocks of a cluster.
-fn tile(op: &Linear, target: &Target) -> StreamTile {
-    let (split, room) = (splits(op, target), StreamTile::clusters(target.units));
-    let tile = StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, room, split), split);
-    match (split, StreamTile::by_groups(op.d_out, room)) {
-        (true, _) if StreamTile::quarters(op.d_out, op.d_in, target.units) => tile.quartered(),
-        (false, true) => tile.grouped(),
-        _ => tile,
-    }
-}
-
 /// Whether W is so small that the second-level cache (50 MB on an H200) still has it at the next launch, if it is let stay. With many rows of X
 /// what that costs others is more.
 fn keeps(op: &Linear) -> bool {
     op.tokens <= 64 && op.d_out.saturating_mul(op.w_stride).saturating_mul(op.dtype.size()) <= 36 << 20
 }
 
-/// Whether K is split.
-pub(crate) fn splits(op: &Linear, target: &Target) -> bool {
-    StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
-}
-
-pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
-    half(op.dtype)?;
-    op.no_norm()?;
-    StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
-    fits(tile(op, target).shared_bytes(), target)
-}
-
 fn kernel(op: &Linear, target: &Target) -> StreamKernel {
-    let groups = !splits(op, target) && StreamTile::by_groups(op.d_out, StreamTile::clusters(target.units));
+    let groups = !stream_splits(op, target) && StreamTile::by_groups(op.d_out, StreamTile::clusters(target.units));
     if groups { StreamKernel::Groups } else { StreamKernel::Tiles }
 }
 
 fn unit(op: &Linear, target: &Target) -> Unit {
-    let own = kernel(op, target).unit(&tile(op, target), splits(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    let own = kernel(op, target).unit(&stream_tile(op, target), stream_splits(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
     Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 
@@ -85,14 +56,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
-    let tile = tile(op, &plan.target);
+    let tile = stream_tile(op, &plan.target);
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         if !product.aligned() {
             return product.launch_fallback(queue, plan);
         }
-        let split = splits(op, &plan.target);
+        let split = stream_splits(op, &plan.target);
         let room = match tile.cluster() {
             4 => {
                 let resident = plan.once(|plan| plan.resident_clusters(StreamKernel::Tiles.name(), &tile.launch(u64::from(plan.target.units) / 4)))?;

@@ -6,8 +6,7 @@ use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, gemm_header};
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny::StreamTile;
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::linear::problem::{product, unpacked};
-use crate::backends::cuda::linear::skinny::{self, splits};
+use crate::backends::cuda::linear::problem::{product, stream_splits, streams, unpacked};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
@@ -24,7 +23,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
-        skinny::supports(op, target)?;
+        streams(op, target)?;
         // It reads X and W as they lie, and X in whole eights.
         for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
             StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
@@ -35,7 +34,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     unit: |op, target| match Adapted::of(op, target) {
         Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
         // `supports` has refused it.
-        Err(_) => (skinny::STREAM.unit)(op, target),
+        Err(_) => Unit::new("linear/sm90_stream_adapted", source!("gemm/sm90/skinny_lora.cu")),
     },
     units: |arch: Arch| {
         let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
@@ -118,7 +117,7 @@ impl Adapted {
         if tokens == u64::MAX || rank == u64::MAX {
             return Err(room());
         }
-        let split = splits(op, target);
+        let split = stream_splits(op, target);
         let tile_rows = StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split);
         Self::new(tokens, rank, (StreamTile::weight_rows_for(tile_rows, split), split), target.shared_bytes).ok_or_else(room)
     }

@@ -10,7 +10,6 @@ use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::linear::problem::{product, shape};
-use crate::backends::cuda::linear::weight_stationary;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
@@ -178,33 +177,20 @@ fn tile(op: &Linear, target: &Target) -> (AcrossTile, f64) {
 }
 
 /// Whether a product is done sooner so than by the tile of 128 rows that it would take.
-fn beats_rows(shape: &Shape, target: &Target) -> bool {
+pub(crate) fn beats_rows(shape: &Shape, target: &Target) -> bool {
     let tile = shape.choose(target);
     let narrow = tile.columns <= cost::NARROW_COLUMNS && tile.parts() == 1;
     let rows = shape.time(&tile, target) * if narrow { cost::NARROW } else { 1.0 } + if shape.has_odd_outputs() { cost::ODD } else { 0.0 };
     choose(shape, target).1 < rows
 }
 
-/// Outputs of all rows from which on `sm90_stationary`, where it is for a product, is done sooner.
-const STATIONARY_OUTPUTS: u64 = 3 << 19;
-
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    if op.tokens <= WgmmaTile::ROWS {
-        return Err(format!("{} rows: a tile of {} has room for them", op.tokens, WgmmaTile::ROWS));
-    }
     op.no_delta()?;
     // It copies nothing first.
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
-    }
-    let sooner = match weight_stationary::supports(op, target) {
-        Ok(()) => op.tokens.saturating_mul(op.d_out) < STATIONARY_OUTPUTS,
-        Err(_) => beats_rows(&shape(op), target),
-    };
-    if !sooner {
-        return Err("tiles of rows of X are done sooner".into());
     }
     fits(tile(op, target).0.shared_bytes(), target)
 }

@@ -59,6 +59,14 @@ const TURN_ROWS: u64 = 1024;
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
 const TILE_ROWS: u64 = 64;
 
+/// The rows that are worth a tile's width: with fewer the time goes into reading W, which needs no wgmma.
+const LEAST_ROWS: u64 = 65;
+
+/// Whether so many rows are worth a tile of 128, or why not.
+pub(crate) fn enough_rows(rows: u64) -> std::result::Result<(), String> {
+    if rows < LEAST_ROWS { Err(format!("{rows} rows: smaller tiles read the weights as fast")) } else { Ok(()) }
+}
+
 /// Whether rows of those strides, in elements, do not all start on lines of the second-level cache.
 pub(crate) fn straddles(dtype: DType, strides: [u64; 2]) -> bool {
     const LINE: u64 = 128;

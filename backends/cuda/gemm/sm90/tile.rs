@@ -50,8 +50,6 @@ impl WgmmaTile {
     /// Outputs that are in one order in Y and in another in shared memory, with a basis; and its rows.
     pub(crate) const RUN: u64 = 32;
     const BASIS_ROWS: u64 = 16;
-    /// The width that is worth its rows: with fewer the time goes into reading W, which needs no wgmma.
-    const LEAST_ROWS: u64 = 65;
 
     /// The least K, and the fewest outputs, of a product whose K may be split: so long a K takes the time, and what is added up at the
     /// end is little beside it. An encoder has no such product, so that the sums of a sentence do not depend on the rows of its
@@ -239,10 +237,5 @@ impl WgmmaTile {
             Shares::Tile(parts) => format!("{columns} columns, K in {parts} parts"),
             Shares::Both(parts) => format!("{columns} columns shared, K in {parts} parts"),
         }
-    }
-
-    /// Why it is not for that many rows, if so.
-    pub(crate) fn enough_rows(rows: u64) -> std::result::Result<(), String> {
-        if rows < Self::LEAST_ROWS { Err(format!("{rows} rows: smaller tiles read the weights as fast")) } else { Ok(()) }
     }
 }
