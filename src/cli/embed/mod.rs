@@ -71,7 +71,7 @@ struct Embedded<'a> {
     dtype: DType,
     /// Lines of the input.
     lines: usize,
-    /// Those that have no embedding; each says why where it is written.
+    /// Lines that have no embedding; each says why where it is written.
     refused: usize,
     dimensions: u64,
     tokens: usize,
