@@ -56,7 +56,7 @@ pub trait Device: Sized + Send + Sync + 'static {
     }
     /// Blocks until the queue is empty and reports what failed in it.
     fn wait(&self, queue: &mut Self::Queue) -> Result<()>;
-    /// From here launches are recorded, not run.
+    /// Starts a capture: launches are recorded from here on, not run.
     fn begin_capture(&self, queue: &mut Self::Queue) -> Result<()>;
     /// Ends a capture; the queue is usable afterwards, also on an error.
     fn end_capture(&self, queue: &mut Self::Queue) -> Result<Self::Graph>;

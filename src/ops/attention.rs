@@ -41,13 +41,13 @@ pub struct Attention {
     pub form: Form,
     /// Also write the logarithm of Σ exp(scale·q·k).
     pub lse: bool,
-    /// Where the elements of q lie.
+    /// Strides of q.
     pub q: Strides,
-    /// Where the elements of k lie; paged: `batch` is the stride of a page.
+    /// Strides of k; paged: `batch` is the stride of a page.
     pub k: Strides,
-    /// Where the elements of v lie; paged: as k.
+    /// Strides of v; paged: as k.
     pub v: Strides,
-    /// Where the elements of o lie.
+    /// Strides of o.
     pub o: Strides,
 }
 

@@ -47,9 +47,9 @@ pub struct PrefixAttention {
     pub value: Factors,
     /// `o` and `lse` are joined with what they hold, rather than written over.
     pub join: bool,
-    /// Where the elements of q lie.
+    /// Strides of q.
     pub q: Strides,
-    /// Where the elements of o lie.
+    /// Strides of o.
     pub o: Strides,
 }
 

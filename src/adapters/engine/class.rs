@@ -15,7 +15,7 @@ use crate::ops::codes::CODEBOOK_LEN;
 use crate::ops::index::{AdapterCodes, BasisOf, Codes, CodesShape, Index};
 use crate::session::Session;
 
-/// Which factors are shared, coded or plain.
+/// One factor of a form: shared, coded or plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Shared,

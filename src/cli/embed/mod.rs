@@ -141,7 +141,7 @@ impl Args {
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
-    /// Where the embeddings go to a file.
+    /// The handler of an interrupt, where the embeddings go to a file.
     interrupt: Option<Interrupt>,
 }
 
