@@ -29,7 +29,7 @@ pub trait Kernel<O: Op>: Device {
     /// Puts into the queue what does not depend on the rows of a launch, for others to take from `prepared`.
     ///
     /// # Safety
-    /// As [`launch`](Self::launch); `prepared` has [`prepared_bytes`](Self::prepared_bytes).
+    /// The contract of [`launch`](Self::launch); `prepared` has [`prepared_bytes`](Self::prepared_bytes).
     unsafe fn prepare(&self, _queue: &mut Self::Queue, _plan: &Self::Plan, _prepared: &Slice<Self>, _args: &O::Args<Self>) -> Result<()> {
         Ok(())
     }

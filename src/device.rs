@@ -56,7 +56,7 @@ pub trait Device: Sized + Send + Sync + 'static {
     }
     /// Blocks until the queue is empty and reports what failed in it.
     fn wait(&self, queue: &mut Self::Queue) -> Result<()>;
-    /// From here launches are recorded, not run.
+    /// Starts a capture: launches are recorded from here on, not run.
     fn begin_capture(&self, queue: &mut Self::Queue) -> Result<()>;
     /// Ends a capture; the queue is usable afterwards, also on an error.
     fn end_capture(&self, queue: &mut Self::Queue) -> Result<Self::Graph>;
@@ -132,7 +132,7 @@ pub enum Kind {
     Other,
 }
 
-/// Where the time of a mark comes from.
+/// The clock that the time of a mark comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
@@ -142,12 +142,12 @@ pub enum Clock {
     Host,
 }
 
-/// At which clocks a device runs.
+/// The clocks at which a device runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Clocks {
-    /// Of its multiprocessors, in hertz.
+    /// Clock of the SMs, in hertz.
     pub multiprocessors_hz: u64,
-    /// Of its memory, in hertz.
+    /// Clock of the memory, in hertz.
     pub memory_hz: u64,
 }
 
@@ -164,7 +164,7 @@ pub struct Caps {
     pub memory_bytes: Option<u64>,
     /// The largest single buffer in bytes.
     pub max_buffer_bytes: u64,
-    /// Multiprocessors, or threads on a processor; 0 where the driver does not tell.
+    /// SMs, or threads on a processor; 0 where the driver does not tell.
     pub units: u32,
     /// Shared (workgroup) memory that one block may use, in bytes.
     pub shared_bytes: u64,
@@ -174,7 +174,7 @@ pub struct Caps {
     pub subgroup: Option<u32>,
     /// CUDA compute capability, major × 10 + minor.
     pub cuda_arch: Option<u32>,
-    /// The highest clock of its multiprocessors, in hertz.
+    /// The highest clock of the SMs, in hertz.
     pub clock_hz: Option<u64>,
     /// The most its memory can move, in bytes a second: its clock times the width of its bus.
     pub memory_bytes_per_second: Option<u64>,

@@ -210,7 +210,7 @@ impl<D: Backend> TransformerLayer<D> {
     /// A run as one graph, which [`Session::replay`] puts into the queue.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub fn capture(&self, session: &mut Session<D>, weights: &Weights<D>, states: &States<D>) -> Result<Graph<D>> {
         session.capture(|session| self.run(session, weights, states))
     }

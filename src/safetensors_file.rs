@@ -38,7 +38,7 @@ pub struct TensorInfo {
     pub dtype: Dtype,
     /// Sizes, slowest dimension first.
     pub shape: Vec<usize>,
-    /// Where its bytes lie in the file.
+    /// The place of the tensor's bytes in the file.
     pub range: Range<usize>,
 }
 
@@ -46,7 +46,7 @@ pub struct TensorInfo {
 /// that looks at it. A tensor is copied anyway before it is checked, so that no decision rests twice on bytes that may change.
 #[derive(Debug)]
 enum Bytes {
-    /// On disk, and its length when it was opened.
+    /// A file on disk, and its length when it was opened.
     File(Mutex<File>, u64),
     Memory(Vec<u8>),
 }
@@ -97,7 +97,7 @@ impl TensorFile {
         Self::parse(path.into(), Bytes::File(Mutex::new(file), len))
     }
 
-    /// The same for a file that is already in memory; `path` is what errors name.
+    /// Checks the header of a file that is already in memory; `path` is what errors name.
     ///
     /// # Errors
     /// [`Error::Input`] for what is not a whole safetensors file.

@@ -15,8 +15,8 @@ use room::zeroed;
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
 ///
 /// # Errors
-/// Of every method: [`Invalid`](Error::Invalid) for what breaks a rule, as a call inside a [capture](Self::capture) that cannot be
-/// recorded; [`OutOfMemory`](Error::OutOfMemory) where the device has no room, and what was there stays usable;
+/// Every method may return these. [`Invalid`](Error::Invalid) for what breaks a rule, such as a call inside a
+/// [capture](Self::capture) that cannot be recorded. [`OutOfMemory`](Error::OutOfMemory) where the device has no room; what was there stays usable.
 /// [`Device`](Error::Device) for what the driver reports, be it of work that an earlier call put into the queue.
 pub struct Session<D: Device> {
     id: u64,
@@ -230,7 +230,8 @@ impl<D: Device> Session<D> {
         Pinned::new(&self.device, &mut self.queue, hosts)
     }
 
-    /// As [`update_indices`](Self::update_indices), from memory that the device copies from on its own. Does not block.
+    /// Replaces what [`indices`](Self::indices) made, as [`update_indices`](Self::update_indices) does, but from memory that the device
+    /// copies from on its own. Does not block.
     pub fn update_indices_pinned<H: HostIndex>(&mut self, indices: &[Index<H, D>], pinned: &Pinned<H, D>) -> Result<()> {
         self.outside_capture("update_indices_pinned")?;
         indices.iter().map(Index::slice).chain([pinned.slice()]).try_for_each(|slice| self.own(H::NAME, slice))?;
@@ -265,7 +266,7 @@ impl<D: Device> Session<D> {
         self.plan_variant(op, None)
     }
 
-    /// As [`plan`](Self::plan), with only the named variant.
+    /// Chooses and compiles a variant as [`plan`](Self::plan) does, from the named variant alone.
     pub fn plan_variant<O: Op>(&self, op: O, only: Option<&str>) -> Result<Plan<O, D>>
     where
         D: Kernel<O>,
@@ -338,7 +339,7 @@ impl<D: Device> Session<D> {
     /// ([`CodebookGemmArgs`](crate::ops::CodebookGemmArgs)). Does not block; may be captured.
     ///
     /// # Errors
-    /// As [`run`](Self::run); a `prepared` that is not of [`alloc_prepared`](Self::alloc_prepared).
+    /// The errors of [`run`](Self::run); a `prepared` that is not of [`alloc_prepared`](Self::alloc_prepared).
     pub fn prepare<O: Op>(&mut self, plan: &Plan<O, D>, prepared: &Slice<D>, args: &O::Args<D>) -> Result<()>
     where
         D: Kernel<O>,

@@ -20,11 +20,11 @@ use crate::oracle::{Define, Exact, Output, Stepwise};
 /// One output as it should be, and how far from that it may lie.
 #[derive(Clone, Debug)]
 pub struct Expected {
-    /// Its name, as in the operation's arguments.
+    /// Name of the output, as in the operation's arguments.
     pub name: String,
-    /// Its element type.
+    /// Element type of the output.
     pub dtype: DType,
-    /// From the first element to the last; `None` has to be left as it was.
+    /// Values from the first element to the last; `None` has to be left as it was.
     pub elements: Vec<Option<f64>>,
     /// How far off it may be.
     pub tolerance: Tolerance,
@@ -140,16 +140,16 @@ fn distance(a: f64, b: f64) -> f64 {
 /// What `problem` should give, and how far from that its outputs may lie.
 ///
 /// # Errors
-/// Those of [`Define::evaluate`].
+/// The errors of [`Define::evaluate`].
 pub fn expect(problem: &Problem) -> Result<Vec<Expected>> {
     problem.with(ExpectWork)
 }
 
-/// As [`expect`], with reference values from elsewhere (a case file); the bound still comes from this crate's own
-/// step by step run.
+/// What `problem` should give by reference values from elsewhere (a case file), as [`expect`] says it. The bound still comes
+/// from this crate's own step by step run.
 ///
 /// # Errors
-/// Those of [`Define::evaluate`]; another number of outputs or elements.
+/// The errors of [`Define::evaluate`]; another number of outputs or elements.
 pub fn expect_given(problem: &Problem, given: Vec<Vec<Option<f64>>>) -> Result<Vec<Expected>> {
     let plain = problem.with(PlainWork)?;
     if given.len() != plain.len() {
@@ -161,7 +161,7 @@ pub fn expect_given(problem: &Problem, given: Vec<Vec<Option<f64>>>) -> Result<V
 /// The values of the step by step run, output by output.
 ///
 /// # Errors
-/// Those of [`Define::evaluate`].
+/// The errors of [`Define::evaluate`].
 pub fn plain(problem: &Problem) -> Result<Vec<Output>> {
     problem.with(PlainWork)
 }

@@ -38,10 +38,11 @@ pub unsafe fn product(
     }
 }
 
-/// The same with contiguous columns of B, of any type: they are widened on their way, and never stored.
+/// `dst (+)= factor · A·B` as [`product`] computes it, with contiguous columns of B, of any type.
+/// The columns are widened on their way, and never stored.
 ///
 /// # Safety
-/// As [`product`], columns the given number of elements apart.
+/// The contract of [`product`], columns the given number of elements apart.
 pub unsafe fn dots<B: Element>([m, n, k]: [usize; 3], dst: (*mut f32, usize), accumulate: bool, a: (*const f32, usize), b: (*const B, usize), factor: f32) {
     let (arch, all) = (pulp::Arch::new(), Places { n, k, dst, a, b, factor, accumulate });
     let mut i = 0;
@@ -69,7 +70,7 @@ struct Places<B> {
 }
 
 impl<B> Places<B> {
-    /// From row `i` on.
+    /// These operands from row `i` on.
     ///
     /// # Safety
     /// A and the result have that row.

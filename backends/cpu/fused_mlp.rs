@@ -32,7 +32,7 @@ struct Blocking {
 }
 
 impl Blocking {
-    /// As many tokens as fit a half of `bytes`, all columns of the intermediate if they do; the other half is for sums.
+    /// Blocks of as many tokens as fit a half of `bytes`, with all columns of the intermediate if those fit. The other half is for sums.
     fn new(op: &FusedMlp, bytes: u64) -> Option<Self> {
         let room = bytes / 2 / 4;
         let columns = op.d_ff.min(room).max(1);

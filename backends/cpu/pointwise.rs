@@ -196,7 +196,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     Ok(())
 }
 
-/// Where each of `rows` new rows goes in a pool; nowhere where its sequence is too short. Every word becomes an address, and is looked at.
+/// The place in a pool of each of `rows` new rows; nothing where its sequence is too short. Every word becomes an address, and is looked at.
 fn rows_in(cache: &PageShape, rows: usize, table: &[i32]) -> Result<Vec<Option<usize>>> {
     let (batch, pages, page) = (cache.batch as usize, cache.pages as usize, cache.page as usize);
     let place = |row: usize| {

@@ -4,7 +4,7 @@ use super::element::Element;
 use super::few_rows::{self, FEW_ROWS};
 use super::view::View;
 
-/// Columns that are widened at a time: a tile of them stays in the second-level cache.
+/// Columns that are widened at a time: a tile of them stays in L2.
 const DEPTH: usize = 512;
 
 /// Rows of an operand: `stride` elements from row to row, the first at `start`.
@@ -31,7 +31,7 @@ impl<T: Element> Rows<T> {
     /// `len` elements of row `row`.
     ///
     /// # Safety
-    /// As [`View::read`].
+    /// The contract of [`View::read`].
     pub unsafe fn row<'a>(self, row: usize, len: usize) -> &'a [T] {
         // SAFETY: as this function's contract.
         unsafe { self.view.read(self.start + row * self.stride, len) }
@@ -40,7 +40,7 @@ impl<T: Element> Rows<T> {
     /// `len` elements of row `row`, to write.
     ///
     /// # Safety
-    /// As [`View::write`].
+    /// The contract of [`View::write`].
     pub unsafe fn row_mut<'a>(self, row: usize, len: usize) -> &'a mut [T] {
         // SAFETY: as this function's contract.
         unsafe { self.view.write(self.start + row * self.stride, len) }
@@ -49,7 +49,7 @@ impl<T: Element> Rows<T> {
     /// Widens the first `rows × columns` into `dst`, packed.
     ///
     /// # Safety
-    /// As [`View::read`].
+    /// The contract of [`View::read`].
     unsafe fn widen(self, rows: usize, columns: usize, dst: &mut [f32]) {
         for (row, dst) in dst.chunks_exact_mut(columns).take(rows).enumerate() {
             // SAFETY: as this function's contract.
@@ -98,7 +98,7 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
 /// The first `rows × columns` as f32 and the distance between rows: in place where that is their type.
 ///
 /// # Safety
-/// As [`View::read`].
+/// The contract of [`View::read`].
 unsafe fn panel<T: Element>(rows: Rows<T>, count: usize, columns: usize, scratch: &mut [f32]) -> (*const f32, usize) {
     // SAFETY: as this function's contract.
     if let Some(first) = T::as_f32(unsafe { rows.row(0, columns) }) {
@@ -154,7 +154,7 @@ pub struct Tiling {
 }
 
 impl Tiling {
-    /// For an output of `rows × columns`.
+    /// The tiling of an output of `rows × columns`.
     pub fn new(rows: usize, columns: usize) -> Self {
         let with = |tile_rows: usize, tile_columns: usize| Self { rows, columns, tile_rows: tile_rows.min(rows.max(1)), tile_columns };
         if rows <= FEW_ROWS {

@@ -57,7 +57,7 @@ impl<T: bytemuck::Pod> View<T> {
     /// All elements.
     ///
     /// # Safety
-    /// As [`read`](Self::read).
+    /// The contract of [`read`](Self::read).
     pub unsafe fn all<'a>(self) -> &'a [T] {
         // SAFETY: as this function's contract.
         unsafe { self.read(0, self.len) }

@@ -32,7 +32,7 @@ pub struct Plan {
     layout: Layout,
     /// All keys of a tile of rows, or a split's share of them.
     forward: Arc<Pipeline>,
-    /// Where the keys are split.
+    /// The pipeline that combines the splits, where the keys are split.
     combine: Option<Arc<Pipeline>>,
     splits: u64,
     split_keys: u64,

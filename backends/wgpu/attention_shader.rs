@@ -18,7 +18,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For one query, for a few (decoding with grouped heads), and for many.
+    /// Layouts for one query, for a few (decoding with grouped heads), and for many.
     const ALL: [Self; 3] = [Self { row_groups: 1, columns: 32 }, Self { row_groups: 2, columns: 32 }, Self { row_groups: 8, columns: 16 }];
 
     /// The smallest that has `rows` rows, or else the largest.
@@ -38,7 +38,7 @@ impl Layout {
     }
 }
 
-/// Which shader.
+/// The shader of one stage of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// All keys of a tile of rows.

@@ -33,7 +33,7 @@ pub(super) struct Rows {
 const TILE: u64 = 16;
 const PROJECTED: u64 = 16;
 const EXPANDED: u64 = 64;
-/// In place of a width, where each column names its own: as in the shader.
+/// The number that stands in place of a width where each column names its own, as in the shader.
 pub(super) const MIXED: u32 = 255;
 /// Bytes of an adapter's codebook record.
 const CODEBOOK_BYTES: u64 = CODEBOOK_LEN as u64 * 4;
@@ -84,7 +84,7 @@ pub(super) struct Launch<'a> {
     /// x, h or g, from the first of the rows.
     pub input: &'a Slice<Wgpu>,
     pub factor: &'a FactorArgs<Wgpu>,
-    /// Of an expansion.
+    /// Scaling factors, which an expansion alone has.
     pub scaling: Option<&'a Slice<Wgpu>>,
     pub scaled_by: ScaledBy,
     /// h, g or y, from the first of the rows.

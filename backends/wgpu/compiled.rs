@@ -16,7 +16,7 @@ pub(super) struct Pipeline {
     pub kernel: String,
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
-    /// Of each operand of the source: its name and, where it is present, bytes an element.
+    /// Name of each operand of the source and, where it is present, its bytes an element.
     pub operands: Vec<(&'static str, Option<u64>)>,
 }
 

@@ -64,7 +64,7 @@ fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Of whole rows.
+/// Shader files of the kinds that work on whole rows.
 const ROWS: &[File] = &[shader!("activation.wgsl"), shader!("pointwise/rows.wgsl")];
 
 fn source(dtype: DType, kind: Kind) -> Source {

@@ -26,7 +26,7 @@ const F32: Element = Element::Float(DType::F32);
 /// A plan of `prefix_attention`.
 pub struct Plan {
     op: PrefixAttention,
-    /// Of the keys' coefficients and basis, then of the values'.
+    /// Pipelines that widen the keys' coefficients and basis, then the values'.
     widen: [Arc<Pipeline>; 4],
     attend: Arc<Pipeline>,
     /// Workgroups of one dispatch at most.

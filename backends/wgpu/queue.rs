@@ -15,7 +15,7 @@ const BATCH: usize = 64;
 /// An in-order queue.
 #[derive(Default)]
 pub struct Queue {
-    /// In the queue, not yet submitted.
+    /// Steps in the queue that are not yet submitted.
     steps: Vec<Step>,
     /// What was launched since the capture began; `None` outside one.
     recording: Option<Vec<Step>>,

@@ -7,9 +7,9 @@ use crate::dtype::DType;
 /// A file of `shaders/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path in `shaders/`.
+    /// Path of the file in `shaders/`.
     pub name: &'static str,
-    /// Its text.
+    /// Text of the file.
     pub text: &'static str,
 }
 
@@ -62,9 +62,9 @@ impl Element {
 /// One operand of a shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Its name in the shader.
+    /// Name of the operand in the shader.
     pub name: &'static str,
-    /// Its elements.
+    /// Type of the operand's elements.
     pub element: Element,
     /// Whether the shader writes it.
     pub written: bool,
@@ -139,13 +139,13 @@ pub enum Constant {
 /// A shader in one specialisation.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its name in errors: the operation, the variant, the element type.
+    /// Name of the kernel in errors: the operation, the variant, the element type.
     pub kernel: String,
-    /// Its own files, after the prelude.
+    /// Files of the kernel's own, after the prelude.
     pub files: &'static [File],
-    /// Its operands, in the order they are bound.
+    /// Operands of the kernel, in the order they are bound.
     pub operands: Vec<Operand>,
-    /// Its constants and type aliases.
+    /// Constants and type aliases of the kernel.
     pub constants: Vec<(&'static str, Constant)>,
     /// Whether it computes or stages in f16, which not every adapter can.
     pub f16: bool,

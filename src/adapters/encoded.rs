@@ -16,9 +16,9 @@ use crate::ops::codes::{self, CODEBOOK_LEN, CodeWidth};
 /// A compressed population.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Population {
-    /// By module path (`encoder.layer.0.attention.self.query`).
+    /// The shared projections, by module path (`encoder.layer.0.attention.self.query`).
     pub projections: BTreeMap<String, SharedProjection>,
-    /// By adapter name.
+    /// The adapters, by name.
     pub adapters: BTreeMap<String, EncodedAdapter>,
 }
 
@@ -40,7 +40,7 @@ pub struct SharedProjection {
 pub struct EncodedAdapter {
     /// The `adapter_config.json` it came with, so that it can be given back.
     pub config: serde_json::Value,
-    /// By module path. A projection that the adapter does not touch is absent.
+    /// The projections, by module path. A projection that the adapter does not touch is absent.
     pub projections: BTreeMap<String, EncodedProjection>,
 }
 
@@ -214,7 +214,7 @@ impl EncodedProjection {
     /// `ΔW = scaling · B · A`. Columns that hold nothing are left out, so `r ≤ R`; `r` is 1, of zeros, where all do.
     ///
     /// # Errors
-    /// As [`Self::validate`] and [`SharedProjection::shape`].
+    /// The errors of [`Self::validate`] and [`SharedProjection::shape`].
     pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
         self.validate(&shared.shape()?)?;
         let rank = self.output.rank([shared.output_bases.len(), shared.output_bases.first().map_or(0, |basis| basis.cols)]).unwrap_or(0);
@@ -239,7 +239,7 @@ impl EncodedProjection {
     /// `ΔW [d_out, d_in]`, in float64 from exactly what is held.
     ///
     /// # Errors
-    /// As [`Self::validate`] and [`SharedProjection::shape`].
+    /// The errors of [`Self::validate`] and [`SharedProjection::shape`].
     pub fn delta(&self, shared: &SharedProjection) -> Result<Matrix<f64>> {
         let (a, b) = self.factors(shared)?;
         Ok(b.times(&a).map(|value| value * f64::from(self.scaling)))

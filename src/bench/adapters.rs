@@ -16,7 +16,7 @@ use crate::ops::index::{Codes, Index, TokenAdapters};
 use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
 use crate::session::Session;
 
-/// As [`super::shape::Shape::CodebookGemm`].
+/// The chain of projections that [`super::shape::Shape::CodebookGemm`] describes, in an element type.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     pub dtype: DType,
@@ -39,11 +39,11 @@ type Coded<D> = (Index<Codes, D>, Slice<D>);
 
 /// Where launches find codes, and what brings them there.
 struct Places<D: Device> {
-    /// Of each projection.
+    /// Codes and codebooks of each projection.
     coded: Vec<Coded<D>>,
-    /// Before each launch.
+    /// Copies before each launch.
     copies: Vec<Box<Copies<D>>>,
-    /// Before all of them.
+    /// Copies before all launches.
     before: Option<Box<Copies<D>>>,
     device_bytes: u64,
     host_bytes: u64,

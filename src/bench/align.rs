@@ -33,11 +33,11 @@ pub enum Axis {
     K,
     /// Columns of y in a product with one row.
     GemvN,
-    /// The same where weights are packed at load, their rows on multiples of 16 bytes.
+    /// Columns of x in a product whose weights are packed at load, their rows on multiples of 16 bytes.
     KPadded,
     /// Columns of x in a product with one row.
     GemvK,
-    /// The same where weights are packed at load.
+    /// Columns of x in a product with one row, whose weights are packed at load.
     GemvKPadded,
     /// Elements of a head.
     HeadDim,
@@ -93,7 +93,7 @@ impl Axis {
     }
 }
 
-/// Which sizes.
+/// The sizes of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
     /// What is swept; all where empty.
@@ -102,7 +102,7 @@ pub struct Sweep {
     pub from: Option<u64>,
     /// The last.
     pub to: Option<u64>,
-    /// From one size to the next.
+    /// Elements from one size to the next.
     pub step: u64,
 }
 

@@ -65,7 +65,7 @@ fn copy<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedu
     Ok(2.0 * bytes as f64 / times.seconds.median)
 }
 
-/// The most that the matrix units of all multiprocessors do at their highest clock.
+/// The most that the matrix units of all SMs do at their highest clock.
 fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
     let narrow = dtype.size() == 2;
     if caps.kind == Kind::Cpu {
@@ -73,7 +73,7 @@ fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
         // Two fused multiply-adds of 512 bits a clock, at a clock that no processor holds on all of its cores.
         return Some(cores as f64 * 5.5e9 * if narrow { 128.0 } else { 64.0 });
     }
-    // Operations a clock of one multiprocessor's matrix units, f16 and bf16, from NVIDIA's papers on each architecture;
+    // Operations a clock of one SM's matrix units, f16 and bf16, from NVIDIA's papers on each architecture;
     // in f32 half of that bounds both the vector units and TF32.
     let a_clock: f64 = match caps.cuda_arch? {
         80 => 2048.0,

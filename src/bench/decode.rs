@@ -18,7 +18,7 @@ const PAGE: u64 = 64;
 /// Queries that are looked at.
 const MOST: u64 = 16;
 
-/// Of all layers.
+/// One step of decoding through all layers.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub dtype: DType,
@@ -35,12 +35,12 @@ impl Step {
         PageShape { batch: self.batch, pages, page: PAGE, pool_pages: self.batch * pages }
     }
 
-    /// Of keys, and of values behind them: elements of a token.
+    /// Elements of a token's keys, and as many of its values behind them.
     fn row(self) -> u64 {
         self.heads[1] * self.head_dim
     }
 
-    /// Over keys and values in one pool of pages.
+    /// Attention over keys and values in one pool of pages.
     pub fn attention(self) -> Attention {
         let strides = Strides { batch: PAGE * 2 * self.row(), token: 2 * self.row(), head: self.head_dim };
         Attention { k: strides, v: strides, ..Attention::paged(self.dtype, self.cache(), self.heads, 1, self.head_dim) }

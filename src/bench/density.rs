@@ -11,7 +11,7 @@ pub struct Shares<'a> {
     pub dense: &'a Entry,
     /// What that took in the middle, cold.
     pub seconds: f64,
-    /// By layout and size of blocks: shares and seconds, rising.
+    /// Shares and seconds, rising, by layout and size of blocks.
     pub kinds: Vec<(String, Vec<(f64, f64)>)>,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::device::Kind;
 
-/// Which list of a suite.
+/// The list of a suite that is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// What runs the work: a processor, be it behind a graphics driver, gets shapes that end in its lifetime.

@@ -22,7 +22,7 @@ pub enum Layout {
 const SIDE: u32 = 4;
 
 impl Layout {
-    /// As names of shapes have it.
+    /// Name of the layout, as names of shapes have it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -66,7 +66,7 @@ impl Layout {
     }
 }
 
-/// Of `count` things spread over `rows`, those of `row`.
+/// How many of `count` things spread over `rows` are in `row`.
 fn share(count: u32, row: u32, rows: u32) -> u32 {
     let until = |row: u32| (u64::from(count) * u64::from(row) / u64::from(rows)) as u32;
     until(row + 1) - until(row)

@@ -32,8 +32,8 @@ const MOST_SIZES: usize = 64;
 
 /// The page: what measured, against what, the table, and why there is no time where there is none.
 ///
-/// Of a sweep only the sizes that stand against a neighbour, and what has no time: the neighbour's time is the quotient. Of a
-/// long one a line for each axis and class of sizes, with the best of `peers` where they were measured.
+/// The page of a sweep shows only the sizes that stand against a neighbour, and what has no time. The neighbour's time is the quotient.
+/// A long sweep gets a line for each axis and class of sizes, with the best of `peers` where they were measured.
 pub fn page(report: &Stored, peers: &[Peers]) -> String {
     let (head, mut rows) = table(report);
     let mut head: Vec<String> = head.into_iter().map(str::to_owned).collect();

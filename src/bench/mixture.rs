@@ -18,7 +18,7 @@ use crate::oracle::codebook_gemm::Host;
 use crate::session::Session;
 use crate::tolerance::expect;
 
-/// As [`super::shape::Shape::Mixture`].
+/// The mixture of experts that [`super::shape::Shape::Mixture`] describes, in an element type.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixture {
     pub dtype: DType,

@@ -70,7 +70,7 @@ use work::with_pooled;
 pub struct Options {
     /// The suite.
     pub suite: Suite,
-    /// Of every operand.
+    /// Element type of every operand.
     pub dtype: DType,
     /// Only a few shapes.
     pub quick: bool,
@@ -80,11 +80,11 @@ pub struct Options {
     pub variant: Option<String>,
     /// How often.
     pub schedule: Schedule,
-    /// Which sizes, of the suite that counts them up.
+    /// Sizes for the suite that counts them up.
     pub sweep: Sweep,
-    /// Register so many adapters, of the suite that does, rather than the usual numbers.
+    /// Adapters that the suite of registered populations registers, rather than the usual numbers.
     pub adapters: Option<u32>,
-    /// Which layers, of the suite of layers; of attention, mlp and projections whose sizes.
+    /// Layers for the suite of layers; for attention, mlp and projections the layers whose sizes they take.
     pub layers: layer::Choice,
     /// Sizes of products and MLPs that no list has.
     pub own: own::Choice,

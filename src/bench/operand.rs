@@ -57,7 +57,7 @@ impl Values {
     /// A copy on the device of rows of `columns`, a row every `stride` elements.
     ///
     /// # Errors
-    /// As [`Session::upload_rows`].
+    /// The errors of [`Session::upload_rows`].
     pub fn upload_rows<D: Device>(&self, session: &mut Session<D>, columns: u64, stride: u64) -> Result<Slice<D>> {
         if stride == columns {
             return self.upload(session);

@@ -11,9 +11,9 @@ pub enum Padding {
     /// All packed: rows of an odd length start anywhere, and what a kernel cannot read so is copied in each call.
     #[default]
     None,
-    /// Those of w on multiples of 16 bytes, as weights are packed once, when they are loaded.
+    /// Rows of w start on multiples of 16 bytes, as weights are packed once, when they are loaded.
     Weights,
-    /// Those of x as well.
+    /// Rows of w and rows of x start on multiples of 16 bytes.
     Both,
 }
 

@@ -1,4 +1,4 @@
-//! Which blocks of a block-sparse attention are there.
+//! The blocks of a block-sparse attention that are there.
 
 use serde::Serialize;
 
@@ -18,9 +18,9 @@ pub struct Blocks {
     pub one_in: u32,
     /// How many are there in all; drawn where not said.
     pub count: Option<u32>,
-    /// The same, of a hundred.
+    /// How many of a hundred blocks are there; drawn where not said.
     pub percent: Option<u32>,
-    /// How those lie whose number is said.
+    /// How the blocks lie whose number is said.
     pub layout: Layout,
     /// Whether the device has a byte for each block of the square, and makes the lists itself in every run.
     pub map: bool,
@@ -48,10 +48,10 @@ pub struct Pattern {
     pub row_ptr: Vec<i32>,
     /// The column of each block.
     pub col_idx: Vec<i32>,
-    /// The same, checked.
+    /// The blocks as checked index data.
     #[serde(skip)]
     pub mask: BlockMask,
-    /// The same as a map, where the device gets that.
+    /// The blocks as a map, where the device gets that.
     #[serde(skip)]
     pub map: Option<BlockMap>,
 }

@@ -81,7 +81,7 @@ impl<D: Device> Source<'_, D> {
         slice.ok_or_else(|| Error::invalid(role, "a part of what is held", bytes))
     }
 
-    /// The same of a matrix of rows, columns, and elements from a row to the next. Where rows are apart, it is this shape's own.
+    /// Normal numbers for a matrix of rows, columns, and elements from a row to the next. Where rows are apart, they are this shape's own.
     ///
     /// # Errors
     /// The device has no room.

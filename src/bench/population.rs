@@ -37,12 +37,12 @@ pub struct Population {
     pub width: CodeWidth,
     sets: Vec<AdapterCodes>,
     books: Vec<[f32; CODEBOOK_LEN]>,
-    /// As drawn, and as the device gets them.
+    /// Bases as drawn, and as the device gets them.
     bases: Vec<(Values, Vec<u8>)>,
 }
 
 impl Population {
-    /// Of projections with `d` columns of x and y, and factors of `rank` columns.
+    /// A population of projections with `d` columns of x and y, and factors of `rank` columns.
     pub fn new(dtype: DType, [d, rank]: [u64; 2], width: CodeWidth, draw: &mut Draw) -> Result<Self> {
         let set = |draw: &mut Draw| {
             let [first, second] =
@@ -80,7 +80,7 @@ impl Population {
         Codes::new(self.shape(ids.end - ids.start)?, &sets)
     }
 
-    /// Their codebooks.
+    /// Codebooks of adapters `ids` of a projection.
     pub fn codebooks(&self, projection: u64, ids: std::ops::Range<u32>) -> Vec<f32> {
         let mut all = Vec::with_capacity(ids.len() * CODEBOOK_LEN);
         ids.for_each(|adapter| all.extend_from_slice(&self.books[(projection as usize * 7 + adapter as usize) % BOOKS]));

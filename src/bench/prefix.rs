@@ -17,10 +17,10 @@ use crate::oracle::codebook_gemm::FactorHost;
 use crate::oracle::prefix_attention::{FactorsHost, Host};
 use crate::session::Session;
 
-/// Of the coefficients.
+/// Width of the coefficients' codes.
 const WIDTH: CodeWidth = CodeWidth::Four;
 
-/// Of a prefix.
+/// Attention over a prefix that all sequences share.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefix {
     pub dtype: DType,
@@ -38,12 +38,12 @@ struct Coded {
 }
 
 impl Prefix {
-    /// Over tensors `[tokens, kv_heads, head_dim]`: one sequence that has the queries of all.
+    /// Attention over tensors `[tokens, kv_heads, head_dim]`: one sequence that has the queries of all.
     pub fn plain(self) -> Attention {
         Attention { lse: true, ..Attention::dense(self.dtype, 1, self.heads, [self.batch, self.tokens], self.head_dim) }
     }
 
-    /// Over coefficients in codes of four bits and a dense basis, `rank` columns of each.
+    /// Attention over coefficients in codes of four bits and a dense basis, `rank` columns of each.
     pub fn coded(self, rank: u64) -> PrefixAttention {
         let words_per_adapter = WIDTH.column_words(self.tokens).saturating_mul(rank).min(u64::from(u32::MAX)) as u32;
         let factors = Factors { rank, coefficients: Factor::Coded { width: Some(WIDTH), words_per_adapter }, basis: Factor::Dense { bases: 1 } };

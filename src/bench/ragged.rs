@@ -16,7 +16,7 @@ use crate::session::Session;
 /// Queries that are looked at.
 const MOST: u64 = 32;
 
-/// The same in a type.
+/// Varlen or paged attention over sequences of their own lengths, in an element type.
 #[derive(Clone, Debug)]
 pub struct Ragged {
     pub dtype: DType,
@@ -38,7 +38,7 @@ impl Ragged {
         Ok(Attention { causal: all.causal, ..op })
     }
 
-    /// Of the lengths that there are: the operation knows the longest alone.
+    /// Cost of the lengths that there are: the operation knows the longest alone.
     pub fn cost(&self) -> Cost {
         let all = &self.sequences;
         let each = |&length: &u64| {

@@ -16,7 +16,7 @@ pub struct Ceilings {
     pub product_flops_per_second: Option<f64>,
     /// The product that was best.
     pub product: Option<String>,
-    /// The most operations a second that the device can do in this type: multiprocessors times clock times what one
+    /// The most operations a second that the device can do in this type: SMs times clock times what one
     /// does in a clock. Nothing where that is not known.
     pub peak_flops_per_second: Option<f64>,
     /// The most bytes a second that its memory can move. Nothing where that is not known.
@@ -67,12 +67,12 @@ pub struct Rates {
     pub bytes: f64,
     /// The least time at the measured ceilings over the time: 1 is at the ceiling.
     pub share_of_ceiling: f64,
-    /// Which ceiling that is.
+    /// The ceiling that sets the least time.
     pub bound: Bound,
 }
 
 impl Rates {
-    /// Of `cost` in `seconds`.
+    /// Rates of `cost` in `seconds`.
     pub fn of(cost: Cost, seconds: f64, ceilings: &Ceilings) -> Self {
         let (floor, bound) = ceilings.floor(cost);
         Self {

@@ -21,10 +21,10 @@ use crate::session::Session;
 const SHARE: f64 = 0.95;
 /// Bytes of the two sizes of device that the report speaks of: 80 and 141 gigabytes, of 10⁹.
 const SIZES: [u64; 2] = [80_000_000_000, 141_000_000_000];
-/// From one token's adapter to the next's: a prime that divides no round number.
+/// Distance from one token's adapter to the next's: a prime that divides no round number.
 const STRIDE: u64 = 7919;
 
-/// As [`super::shape::Shape::Registered`].
+/// The population that [`super::shape::Shape::Registered`] describes, in an element type.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
     pub dtype: DType,

@@ -101,7 +101,7 @@ pub struct Entry {
     /// What came of it.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Against the next aligned size, in the suite that is about them.
+    /// The shape against the next aligned size, in the suite that is about them.
     pub aligned: Option<Aligned>,
 }
 
@@ -113,7 +113,7 @@ pub struct Aligned {
     /// The time over the neighbour's, both with cold caches, in the middle: above 1 the odd size is slower, though it is
     /// less work.
     pub slowdown: f64,
-    /// The same with warm caches.
+    /// The time over the neighbour's, both with warm caches, in the middle.
     pub slowdown_warm: f64,
 }
 
@@ -130,7 +130,7 @@ pub enum Outcome {
     },
     /// The answer is wrong; it was not timed.
     Wrong {
-        /// Where and by how much.
+        /// Where the answer is wrong, and by how much.
         why: String,
     },
     /// This backend, or the variant that was asked for, does not do it.
@@ -140,7 +140,7 @@ pub enum Outcome {
     },
     /// The device failed, or has no room.
     Failed {
-        /// Its words.
+        /// The device's own words.
         why: String,
     },
 }
@@ -162,14 +162,14 @@ pub struct Measured {
     pub cost: Cost,
     /// What adapters take, where there are any.
     pub memory: Option<Memory>,
-    /// Of a layer: its launches one by one.
+    /// Launches of a layer, one by one; nothing for other shapes.
     pub parts: Option<Parts>,
     /// The cold times by the field names of the reference harness.
     #[serde(flatten)]
     pub milliseconds: Milliseconds,
-    /// With other data in the caches.
+    /// Times with other data in the caches.
     pub cold: Times,
-    /// With the same work's data in the caches, as far as it fits.
+    /// Times with the same work's data in the caches, as far as it fits.
     pub warm: Times,
     /// Rates of the median with cold caches.
     pub rates: Rates,
@@ -182,9 +182,9 @@ pub struct Measured {
 pub struct Parts {
     /// The medians of all of them with cold caches, together.
     pub cold_seconds: f64,
-    /// The same with warm caches.
+    /// The medians of all of them with warm caches, together.
     pub warm_seconds: f64,
-    /// In the layer's order.
+    /// The launches, in the layer's order.
     pub each: Vec<Part>,
 }
 
@@ -201,7 +201,7 @@ pub struct Part {
     pub cold_seconds: f64,
     /// The median with warm ones.
     pub warm_seconds: f64,
-    /// Its work, by itself: what is between two launches counts for both.
+    /// Work of this launch by itself: what is between two launches counts for both.
     pub cost: Cost,
     /// Rates of the cold median.
     pub rates: Rates,
@@ -225,7 +225,7 @@ pub struct Milliseconds {
 }
 
 impl Milliseconds {
-    /// Of times in seconds.
+    /// Milliseconds of `times`, which are in seconds.
     pub fn of(times: &Statistics) -> Self {
         let [mean_ms, median_ms, std_ms, min_ms, max_ms, p95_ms, p99_ms] =
             [times.mean, times.median, times.std, times.min, times.max, times.p95, times.p99].map(|seconds| seconds * 1e3);
@@ -267,7 +267,7 @@ impl Outcome {
 }
 
 impl Environment {
-    /// Of this program, on the named backend.
+    /// Environment of this program, on the named backend.
     pub fn here(backend: &str) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),

@@ -29,7 +29,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Of a problem that starts from what the device was given.
+    /// A sample of a problem that starts from what the device was given.
     pub fn new(problem: impl Into<Problem>, places: Vec<u64>) -> Self {
         Self { problem: problem.into(), places, carried: 0.0 }
     }
@@ -52,7 +52,7 @@ pub type Sampler<D> = dyn Fn(&mut Session<D>) -> Result<Vec<Sample>>;
 pub struct Placed<O: Op, D: Device> {
     /// One for each launch.
     pub launches: Vec<O::Args<D>>,
-    /// At least one.
+    /// What is checked of the outputs: at least one probe.
     pub probes: Vec<Probe<D>>,
     /// What the host copies in before each launch; empty where it copies nothing.
     pub copies: Vec<Box<Copies<D>>>,
@@ -90,15 +90,15 @@ impl<O: Op, D: Device> Placed<O, D> {
 /// Bytes of adapters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// On the device: the buffers of bases, codes and codebooks, counted as they were allocated.
+    /// Bytes on the device: the buffers of bases, codes and codebooks, counted as they were allocated.
     pub device_bytes: u64,
-    /// On the host, for each projection those that the batch uses.
+    /// Bytes on the host, for each projection those that the batch uses.
     pub host_bytes: u64,
     /// What as many adapters of the same rank take uncompressed in f16: two factors each.
     pub lora_f16_bytes: u64,
     /// How many times `device_bytes` that is; nothing where the host holds the adapters.
     pub lora_f16_ratio: Option<f64>,
-    /// Where a population was registered that is far larger than a batch.
+    /// The registered population, where one was registered that is far larger than a batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<Registered>,
 }
@@ -122,7 +122,7 @@ pub struct Registered {
     pub fit_141_gb: u64,
 }
 
-/// That an answer was compared, and how it came out.
+/// Record that an answer was compared, and how it came out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checked {
     /// Elements that were compared with the oracle.
@@ -296,9 +296,9 @@ pub fn linear(op: &Linear, x: &Values, w: &Values, [rows, columns]: [u64; 2], dr
 
 /// The input of one of several launches in a row: drawn, or what the launch before has left.
 pub enum Input<D: Device> {
-    /// The first one's.
+    /// Input of the first launch, drawn.
     Drawn(Values),
-    /// Of those that follow.
+    /// Input of those that follow: what the launch before has left.
     Left(Slice<D>),
 }
 
@@ -372,7 +372,7 @@ pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Patte
     queries.iter().map(sample).collect()
 }
 
-/// Where those rows and columns of a packed matrix lie.
+/// The places of those rows and columns in a packed matrix.
 pub fn places(rows: &[u64], columns: &[u64], stride: u64) -> Vec<u64> {
     rows.iter().flat_map(|row| columns.iter().map(move |column| row * stride + column)).collect()
 }

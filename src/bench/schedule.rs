@@ -14,7 +14,7 @@ pub struct Schedule {
 }
 
 impl Default for Schedule {
-    /// As the reference harness: 10 to warm up, 50 timed.
+    /// The schedule of the reference harness: 10 runs to warm up, 50 timed.
     fn default() -> Self {
         Self { warmup: 10, iterations: 50, limit_seconds: 10.0 }
     }

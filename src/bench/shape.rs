@@ -123,7 +123,7 @@ pub enum Shape {
         /// SwiGLU without biases, as Llama has it.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         gated: bool,
-        /// As of `Linear`.
+        /// How many in a row, each on what the one before wrote and with weights of its own: as a model runs them.
         #[serde(skip_serializing_if = "is_one")]
         layers: u64,
     },
@@ -161,7 +161,7 @@ pub enum Shape {
         kv_len: u64,
         /// Elements of a head.
         head_dim: u64,
-        /// As of `Attention`.
+        /// How many times in a row, each over operands of its own: a model decodes one layer after another.
         layers: u64,
     },
     /// Sequences of their own lengths in one launch.
@@ -224,7 +224,7 @@ pub enum Shape {
         tokens: u64,
         /// Experts.
         experts: u32,
-        /// Of which each token goes to so many.
+        /// Experts that each token goes to.
         top: u32,
         /// How many projections.
         projections: u64,
@@ -241,10 +241,10 @@ pub enum Shape {
         batch: u64,
         /// Tokens of each.
         tokens: u64,
-        /// Its widths.
+        /// Widths of the layer.
         #[serde(flatten)]
         sizes: Sizes,
-        /// Its norms and MLP.
+        /// Norms and MLP of the layer.
         style: Style,
         /// Whether a token sees no later one.
         causal: bool,
@@ -270,7 +270,7 @@ pub enum Held {
     /// On the host, in page-locked memory: before each launch those that the batch uses are copied into one place on the
     /// device. The bases are on the device.
     Host,
-    /// As [`Host`](Self::Host), but those of all launches are copied together before the first.
+    /// On the host as in [`Host`](Self::Host), but the adapters of all launches are copied together before the first.
     HostPass,
 }
 
@@ -284,7 +284,7 @@ pub struct Delta {
 }
 
 impl Shape {
-    /// Its name: what `--shape` searches.
+    /// Name of the shape: what `--shape` searches.
     pub fn name(&self) -> String {
         match self {
             Self::Linear { tokens, d_out, d_in, delta, padding, layers } => {

@@ -7,7 +7,7 @@ use crate::device::Kind;
 
 /// Heads, elements of a head and length of the sweeps over shares and layouts.
 const SIZES: [u64; 3] = [8, 128, 8192];
-/// The same on a processor.
+/// Heads, elements of a head and length of those sweeps on a processor.
 const SMALL: [u64; 3] = [2, 64, 1024];
 /// Every layout but the one that the sweep over shares has.
 const OTHERS: [Layout; 3] = [Layout::Banded, Layout::Clustered, Layout::PowerLaw];

@@ -92,7 +92,7 @@ impl Mlps {
 /// Attention, each time over operands of its own.
 pub struct Attentions {
     pub op: Attention,
-    /// Which blocks are there, where that is not all.
+    /// The blocks that are there, where that is not all.
     pub pattern: Option<Pattern>,
     pub layers: u64,
     /// Queries of an answer that are looked at, at most.

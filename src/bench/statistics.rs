@@ -27,7 +27,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of `times`; nothing where there is none.
+    /// Statistics of `times`; nothing where there is none.
     pub fn of(times: &[f64]) -> Option<Self> {
         let mut sorted = times.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -88,7 +88,7 @@ pub struct Entry {
     pub status: String,
     pub why: Option<String>,
     pub aligned: Option<Aligned>,
-    /// Where it was measured.
+    /// Variant, times and rates, where the shape was measured.
     #[serde(flatten)]
     pub measured: Option<Measured>,
     /// The shape's sizes, and what else is there.
@@ -224,7 +224,7 @@ pub struct Peer {
     pub cold: Option<PeerTimes>,
 }
 
-/// Its times in seconds.
+/// Times of a peer, in seconds.
 #[derive(Clone, Debug, Deserialize)]
 #[allow(missing_docs, reason = "as that program calls them")]
 pub struct PeerTimes {

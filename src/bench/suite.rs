@@ -128,7 +128,7 @@ fn append(batch: u64, [heads, kv_heads]: [u64; 2], head_dim: u64, kv_len: u64, l
     (Shape::Decode { batch, heads, kv_heads, kv_len, head_dim, layers }, false)
 }
 
-/// The same so many times in a row, each with keys or weights of its own.
+/// `shape` so many times in a row, each with keys or weights of its own.
 fn in_layers(mut shape: Shape, count: u64) -> Shape {
     if let Shape::Attention { layers, .. } | Shape::FusedMlp { layers, .. } | Shape::Linear { layers, .. } = &mut shape {
         *layers = count;
@@ -155,7 +155,7 @@ fn sparse(heads: u64, head_dim: u64, length: u64) -> Shape {
     Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks, layers: 1 }
 }
 
-/// That many blocks of 128 over one sequence, as lists or as a map.
+/// A pattern of that many blocks of 128 over one sequence, as lists or as a map.
 fn counted(map: bool, (count, heads, head_dim, length): (u32, u64, u64, u64)) -> Entry {
     let blocks = Some(Blocks { size: 128, one_in: 5, count: Some(count), percent: None, layout: Layout::Random, map });
     let shape = Shape::Attention { batch: 1, heads, kv_heads: heads, q_len: length, kv_len: length, head_dim, causal: false, blocks, layers: 1 };
@@ -183,7 +183,7 @@ fn chain(tokens: u64, adapters: u32, projections: u64, d: u64, grouped: bool) ->
     Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped, share: 1, held: Held::Device }
 }
 
-/// As [`chain`], but `share` projections in a row read one x.
+/// A [`chain`] in which `share` projections in a row read one x.
 fn sharing(tokens: u64, adapters: u32, projections: u64, d: u64, share: u64) -> Shape {
     Shape::CodebookGemm { tokens, adapters, projections, d, rank: 16, grouped: false, share, held: Held::Device }
 }

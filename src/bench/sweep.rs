@@ -27,9 +27,9 @@ pub struct Panel<'a> {
 pub struct Swept<'a> {
     /// The size.
     pub size: u64,
-    /// Its shape.
+    /// Shape of that size.
     pub entry: &'a Entry,
-    /// Its times.
+    /// Times of that size.
     pub measured: &'a Measured,
 }
 

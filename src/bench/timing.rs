@@ -45,7 +45,7 @@ pub struct Flush<D: Device> {
 /// The times of one piece of work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// Of the device, or of the host where the backend says so.
+    /// Seconds on the device's clock, or on the host's where the backend says so.
     #[serde(flatten)]
     pub seconds: Statistics,
     /// Seconds that the host took to put one run into the queue, in the middle.

@@ -47,9 +47,9 @@ pub trait Measure<D: Backend> {
 /// What came of a point.
 #[derive(Clone, Debug)]
 pub enum Made<T> {
-    /// Its answer is right, and it was measured.
+    /// The answer is right, and it was measured.
     Measured(T),
-    /// Its answer is wrong: nothing was measured.
+    /// The answer is wrong: nothing was measured.
     Wrong(String),
     /// The backend, or the variant, does not do this.
     Unsupported(String),
@@ -100,7 +100,7 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
         }
     }
 
-    /// Of all launches together.
+    /// Work and least traffic of all launches together.
     pub fn cost(&self) -> Cost {
         self.cost
     }
@@ -129,10 +129,10 @@ pub fn with_point<D: Backend, M: Measure<D>>(session: &mut Session<D>, point: &P
     with_pooled(session, &mut Pool::default(), point, variant, measure)
 }
 
-/// As [`with_point`]; the operands of a sweep come from `pool`, and stay there for its next size.
+/// Makes `point` ready as [`with_point`] does. The operands of a sweep come from `pool`, and stay there for its next size.
 ///
 /// # Errors
-/// As [`with_point`].
+/// The errors of [`with_point`].
 pub fn with_pooled<D: Backend, M: Measure<D>>(
     session: &mut Session<D>,
     pool: &mut Pool<D>,
@@ -219,7 +219,7 @@ struct Making<'a, D: Backend, M> {
     point: &'a Point,
     variant: Option<&'a str>,
     measure: M,
-    /// Of one launch, where the operation cannot know it.
+    /// Cost of one launch, where the operation cannot know it.
     cost: Option<Cost>,
 }
 

@@ -45,10 +45,10 @@ pub fn read(path: &Path) -> Result<CaseFile> {
     case(TensorFile::open(path)?)
 }
 
-/// The same for a file that is already in memory; `path` is what errors name.
+/// Reads one case from a file that is already in memory; `path` is what errors name.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<CaseFile> {
     case(TensorFile::from_bytes(path, bytes.to_vec())?)
 }

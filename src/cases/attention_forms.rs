@@ -69,7 +69,7 @@ fn sentences() -> Vec<Case> {
     cases
 }
 
-/// Those blocks of each pattern, row and column that `there` says; kinds in turn from `kinds`.
+/// Lists of the blocks of each pattern, row and column that `there` says; kinds in turn from `kinds`.
 fn listed_blocks(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw, there: impl Fn(&mut Draw, [u32; 3]) -> bool) -> Result<HostForm> {
     let (mut row_ptr, mut columns, mut listed) = (Vec::new(), Vec::new(), Vec::new());
     for pattern in 0..shape.patterns {
@@ -237,7 +237,7 @@ pub(super) fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], [
     })
 }
 
-/// Which elements of the pool belong to no sequence: whoever reads them gets NaN.
+/// Elements of the pool that belong to no sequence: whoever reads them gets NaN.
 pub(super) fn unused_elements(op: &Attention, table: &PageTable) -> Vec<bool> {
     let shape = table.shape();
     let Strides { batch, token, .. } = op.k;

@@ -1,4 +1,4 @@
-//! Attention whose keys several blocks of a GPU share, and grids with more tiles than a GPU has multiprocessors.
+//! Attention whose keys several blocks of a GPU share, and grids with more tiles than a GPU has SMs.
 
 use super::attention::{Scores, case_with};
 use super::attention_forms::{ALL, Blocks, FULL, RowLengths, block_case, block_rows_case, paged_case, varlen_case};
@@ -44,7 +44,7 @@ fn few_queries() -> Vec<Case> {
     cases
 }
 
-/// As many steps as boxes of TMA pay for: on four multiprocessors, then on as many as a large GPU has.
+/// Decoding with as many steps as TMA boxes pay for: on four SMs, then on as many as a large GPU has.
 fn many_steps() -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in [DType::F16, DType::BF16] {
@@ -56,7 +56,7 @@ fn many_steps() -> Vec<Case> {
         cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([11, 11], [1, 270], 64) }));
         let heads_first = Strides::bhsd(135, 16, 112);
         cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([16, 16], [1, 135], 112) }));
-        // So many that no item is cut: in boxes of two heads, and of one, on four multiprocessors.
+        // So many that no item is cut: in boxes of two heads, and of one, on four SMs.
         cases.push(case("decode_boxes_whole", op([8, 8], [1, 1500], 64)));
         cases.push(case("decode_boxes_whole_odd", Attention { batch: 3, ..op([8, 4], [1, 2000], 64) }));
         cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[190, 0, 1, 33, 16]));
@@ -110,7 +110,7 @@ fn tiles() -> Vec<Case> {
         let many = Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
         cases.push(block_case("blocks128_many_heads", base(dtype, [50, 25], 16), many));
     }
-    // Heads of 64 in more tiles than four multiprocessors, then than a large GPU has.
+    // Heads of 64 in more tiles than four SMs, then than a large GPU has.
     for (n, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
         let op = |heads, lengths, d| Attention::dense(dtype, 1, heads, lengths, d);
         cases.push(case("quartet", op([5, 5], [65, 470 - n as u64], 64)));
@@ -129,7 +129,7 @@ fn tiles() -> Vec<Case> {
     cases
 }
 
-/// The same of heads of more than 128 elements: few tiles and many keys, a tile a block, several a block, and neighbours that share keys.
+/// Tiles of heads of more than 128 elements: few tiles and many keys, a tile a block, several a block, and neighbours that share keys.
 fn wide_tiles() -> Vec<Case> {
     let mut cases = Vec::new();
     let causal = |op: Attention| Attention { causal: true, ..op };

@@ -68,7 +68,7 @@ fn odd_heads() -> Vec<Case> {
     let mut cases = Vec::new();
     let dense = |n, heads, lengths, head_dim| Attention::dense([DType::F16, DType::BF16][n % 2], 1, heads, lengths, head_dim);
     for (n, head_dim) in [7, 31, 35, 63, 75, 95, 97, 109, 127].into_iter().enumerate() {
-        // More tiles than a GPU has multiprocessors, so that groups do not share one.
+        // More tiles than a GPU has SMs, so that groups do not share one.
         cases.push(case(format!("odd_heads_d{head_dim}"), Attention { batch: 9, ..dense(n, [8, 8], [70, 150], head_dim) }));
         cases.push(case(format!("odd_heads_d{head_dim}_causal"), causal(Attention { batch: 9, ..dense(n + 1, [8, 8], [130, 180], head_dim) })));
     }

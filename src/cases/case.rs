@@ -38,7 +38,7 @@ pub trait Work {
     fn on<O: Define>(self, posed: &Posed<O>) -> Self::Out;
 }
 
-/// Which operation a case is of.
+/// The operation that a case is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "one variant an operation, by its own name")]
 pub enum OpKind {
@@ -80,7 +80,7 @@ impl Problem {
         }
     }
 
-    /// Which operation it is of.
+    /// The operation that the problem is of.
     pub const fn kind(&self) -> OpKind {
         match self {
             Self::CodebookGemm(_) => OpKind::CodebookGemm,
@@ -121,12 +121,12 @@ impl Case {
         Self { name: format!("{}/{name}", kind.name()), kind, zero: None, orderless: None, build: Box::new(build) }
     }
 
-    /// The same, and for that reason zero (or nothing at all) is the true answer.
+    /// This case with the reason why zero (or nothing at all) is its true answer.
     pub(super) fn zero(self, reason: &'static str) -> Self {
         Self { zero: Some(reason), ..self }
     }
 
-    /// The same, and for that reason no operand can be put in the wrong order.
+    /// This case with the reason why none of its operands can be put in the wrong order.
     pub(super) fn orderless(self, reason: &'static str) -> Self {
         Self { orderless: Some(reason), ..self }
     }
@@ -136,7 +136,7 @@ impl Case {
         &self.name
     }
 
-    /// Its operation.
+    /// Operation of the case.
     pub const fn kind(&self) -> OpKind {
         self.kind
     }

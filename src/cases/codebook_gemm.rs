@@ -7,7 +7,7 @@ use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
 use crate::ops::index::{AdapterCodes, BasisOf, Codes, TokenAdapters};
 use crate::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
 
-/// Which adapter each token uses.
+/// The adapter that each token uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
     /// Any, or none for one token in six, in no order.
@@ -25,7 +25,7 @@ pub enum Assignment {
 pub struct Population {
     /// The descriptor.
     pub op: CodebookGemm,
-    /// Which adapter each token uses.
+    /// The adapter that each token uses.
     pub assignment: Assignment,
 }
 
@@ -280,7 +280,7 @@ fn edges() -> Vec<Case> {
     cases
 }
 
-/// As query, key and value with grouped heads: widths and ranks, side by side in one matrix.
+/// Slices as query, key and value with grouped heads have them: widths and ranks, side by side in one matrix.
 fn slices(dtype: DType, d_in: u64, slices: &[(u64, u64)]) -> CodebookGemm {
     let mut op = s2lc(dtype, 14, [d_in, 1, 1]);
     op.slices = slices

@@ -65,14 +65,14 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
         cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
     }
-    // As many outputs as there are tiles for most of an H200's multiprocessors, a block each.
+    // As many outputs as there are tiles for most of an H200's SMs, a block each.
     let ahead = |op| FusedMlp { bias1: true, bias2: true, residual: true, ..op };
     cases.push(case("ahead", ahead(op(DType::F16, 66, [24, 8640, 3144]))));
     // Two tiles a block; gated, one and two.
     cases.push(case("ahead_twice", ahead(op(DType::F16, 66, [24, 24_000, 3144]))));
     cases.push(case("gated_ahead", ahead(gated(DType::BF16, 127, [24, 9000, 3144]))));
     cases.push(case("gated_ahead_twice", ahead(gated(DType::F16, 72, [24, 17_001, 3144]).with_padded_weights())));
-    // The same for four multiprocessors, and rings that go round.
+    // The same for four SMs, and rings that go round.
     cases.push(case("ahead_tiles", ahead(op(DType::F16, 66, [328, 613, 128]).with_padded_weights())));
     cases.push(case("gated_ahead_tiles", ahead(gated(DType::F16, 66, [328, 368, 128]))));
     // Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of the weights, and of x as well; and that do not.
@@ -89,12 +89,12 @@ pub(super) fn cases() -> Vec<Case> {
         let strided = FusedMlp { x_stride: 39, w1_stride: 40, w2_stride: 75, bias1: true, residual: true, ..gated(dtype, 9, [33, 70, 47]) };
         cases.push(case("strided", strided));
     }
-    // A first product that fills multiprocessors best in tiles of 168 outputs: the last tile cut short, and whole.
+    // A first product that fills SMs best in tiles of 168 outputs: the last tile cut short, and whole.
     for (dtype, d_ff, activation) in [(DType::F16, 4408, Activation::GeluErf), (DType::BF16, 4536, Activation::GeluTanh)] {
         let fitted = FusedMlp { bias1: true, residual: true, activation, ..op(dtype, 300, [72, d_ff, 41]) };
         cases.push(case(format!("fitted_tiles{d_ff}"), fitted));
     }
-    // Products that fill multiprocessors best in other widths: the first one's, gated too, and the second one's, written whole and not.
+    // Products that fill SMs best in other widths: the first one's, gated too, and the second one's, written whole and not.
     for (n, [d_model, d_ff, d_out]) in
         [[72, 6008, 24], [72, 7000, 24], [24, 72, 5000], [24, 72, 5003], [24, 72, 6000], [24, 72, 6003], [24, 72, 7000], [24, 72, 7001]].into_iter().enumerate()
     {
@@ -108,7 +108,7 @@ pub(super) fn cases() -> Vec<Case> {
         let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 130, dims) };
         cases.push(case(format!("two_widths{}", dims[1].max(dims[2])), wide));
     }
-    // A first product whose tiles warp groups take in turn.
+    // A first product whose tiles warpgroups take in turn.
     let in_turns = FusedMlp { bias1: true, residual: true, activation: Activation::GeluErf, ..op(DType::F16, 2060, [136, 2544, 24]) };
     cases.push(case("in_turns", in_turns));
     cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])));

@@ -97,7 +97,7 @@ fn few_adapted_rows() -> Vec<Case> {
     cases
 }
 
-/// With as many projections side by side, each with a core.
+/// A product with as many projections side by side, each with a core.
 fn with_deltas(name: &str, op: Linear, projections: u64) -> Case {
     Case::new(OpKind::Linear, format!("{name}{}_{}", op.d_out, op.dtype), move |draw| {
         let columns = op.d_out / projections;
@@ -226,7 +226,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("tiles", Linear::new(dtype, [200, 391, 1000])));
         cases.push(with_delta("delta_rank16", Linear::new(dtype, [37, 72, 64]), CodeWidth::Bytes, 16));
     }
-    // Tiles of two widths on an H200: a round of wide ones or two, and one that narrower ones fill, of each width.
+    // Tiles of two widths on an H200: a wave of wide ones or two, and one that narrower ones fill, of each width.
     for (n, d_out) in [42_000, 27_000, 27_496, 31_000].into_iter().enumerate() {
         let (dtype, activation) = (if n % 2 == 0 { DType::F16 } else { DType::BF16 }, Some(Activation::ALL[n % Activation::ALL.len()]));
         let everything = Linear { bias: true, residual: true, activation, ..Linear::new(dtype, [130, d_out, 72]) };
@@ -243,7 +243,7 @@ pub(super) fn cases() -> Vec<Case> {
         let op = Linear { bias: true, residual: true, activation, ..Linear::new(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [tokens, 1000, 1160]) };
         cases.push(case(format!("few_rows{tokens}"), op));
     }
-    // A tile of outputs that blocks share, each a part of a long K, where there are four multiprocessors; and two tiles a block.
+    // A tile of outputs that blocks share, each a part of a long K, where there are four SMs; and two tiles a block.
     for (name, dims) in [("parts", [100, 117, 1480]), ("tiles", [66, 1100, 72])] {
         let few = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, dims) };
         cases.push(case(format!("few_rows_{name}"), few));
@@ -272,7 +272,7 @@ pub(super) fn cases() -> Vec<Case> {
         let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, sizes) };
         cases.push(case(format!("short_k_at_once{}", sizes[2]), op));
     }
-    // More tiles of 64 rows than multiprocessors, which warp groups take in turn; the last ones are narrow.
+    // More tiles of 64 rows than SMs, which warpgroups take in turn; the last ones are narrow.
     for (dtype, activation, d_in) in [(DType::F16, Activation::Silu, 392), (DType::BF16, Activation::GeluErf, 136)] {
         let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [2060, 2544, d_in]) };
         cases.push(case(format!("in_turns_k{d_in}"), op));
@@ -291,7 +291,7 @@ pub(super) fn cases() -> Vec<Case> {
         let delta = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, [tokens, 384, d_in]) };
         cases.push(with_delta(&format!("norm_delta{tokens}"), delta, CodeWidth::Four, 16));
     }
-    // Whole rows, normalised: fewer than a tile, more than a round of them, K in a part of a step and in many, with and without a residual.
+    // Whole rows, normalised: fewer than a tile, more than a wave of them, K in a part of a k-block and in many, with and without a residual.
     let norm = |dtype, sizes| Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, sizes) };
     for (n, edge) in [1, 64, 65, 300].into_iter().enumerate() {
         cases.push(case(format!("norm_tokens{edge}"), norm(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [edge, 384, 72])));

@@ -175,7 +175,7 @@ pub fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
 /// The bytes of a bundle of `adapters` that meets `options`.
 ///
 /// # Errors
-/// Those of [`encode`].
+/// The errors of [`encode`].
 pub fn encoded(adapters: &[LoraAdapter], options: &EncodeOptions, output: &Output) -> Result<Vec<u8>> {
     let paths: BTreeSet<&String> = adapters.iter().flat_map(|adapter| adapter.modules.keys()).collect();
     let progress = Progress::new(output, "encoding", paths.len() as u64);

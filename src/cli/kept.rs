@@ -18,9 +18,9 @@ pub struct Kept {
     pub bytes_before: u64,
     /// Bytes of the bundle, its header included.
     pub file_bytes: u64,
-    /// Of these: the bases that all adapters share.
+    /// Bytes of the bases that all adapters share, among `file_bytes`.
     pub shared_bytes: u64,
-    /// Of these: the header.
+    /// Bytes of the header, among `file_bytes`.
     pub header_bytes: u64,
     /// `file_bytes` over `bytes_before`: what `--max-ratio` bounds.
     pub ratio: f64,
@@ -28,7 +28,7 @@ pub struct Kept {
     pub cos_delta_mean: f64,
     /// Least over adapters and projections.
     pub cos_delta_min: f64,
-    /// By name.
+    /// The adapters, by name.
     pub adapters: Vec<Adapter>,
 }
 
@@ -36,11 +36,11 @@ pub struct Kept {
 #[derive(Debug, Serialize)]
 pub struct Adapter {
     pub name: String,
-    /// Bytes of its factors as plain LoRA.
+    /// Bytes of the adapter's factors as plain LoRA.
     pub bytes_before: u64,
-    /// Bytes of its own in the bundle: codes, cores, codebooks and its index.
+    /// Bytes of the adapter's own in the bundle: codes, cores, codebooks and its index.
     pub bytes: u64,
-    /// Its share of the bases, the same for every adapter.
+    /// The adapter's share of the bases in bytes, the same for every adapter.
     pub shared_bytes: u64,
     pub cos_delta_mean: f64,
     pub cos_delta_min: f64,

@@ -35,13 +35,13 @@ impl Color {
 /// What a word means, and so its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// As it should be.
+    /// What is as it should be.
     Good,
     /// Worth a look.
     Warning,
     /// Wrong.
     Bad,
-    /// Of less weight than the rest.
+    /// What has less weight than the rest.
     Faint,
     /// A heading.
     Strong,

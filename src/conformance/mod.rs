@@ -57,7 +57,7 @@ pub enum Outcome {
 pub enum Mode {
     /// Run twice.
     Direct,
-    /// The same with every operand on a multiple of 256 bytes.
+    /// Run twice, with every operand on a multiple of 256 bytes.
     Aligned,
     /// Run once, then captured and replayed twice.
     Captured,
@@ -91,7 +91,7 @@ impl Subject {
         }
     }
 
-    /// Its operation.
+    /// Operation of the case.
     pub const fn kind(&self) -> OpKind {
         match &self.source {
             Source::Drawn(case) => case.kind(),

@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::tolerance::{Expected, Metrics};
 
-/// Around every operand: as f16, bf16 and f32 a NaN, and none that arithmetic gives.
+/// The bytes around every operand: as f16, bf16 and f32 a NaN, and none that arithmetic gives.
 const GUARD: [u8; 4] = 0xffc5_7fa3u32.to_le_bytes();
-/// In every output before a run: another such NaN.
+/// The bytes in every output before a run: another such NaN.
 const POISON: [u8; 4] = 0xffd9_7fb1u32.to_le_bytes();
 /// Bytes of guard on either side, at least.
 const MARGIN: usize = 192;
@@ -53,7 +53,7 @@ impl<D: Device> Stage<D> {
         self.place(session, name, &dtype.encode(values), dtype.size() as usize, false)
     }
 
-    /// As [`input`](Self::input), of rows of `columns` values, a row every `stride`: what lies between them is NaN.
+    /// Puts an input on the device as [`input`](Self::input) does, in rows of `columns` values, a row every `stride`: between rows is NaN.
     pub fn rows(&mut self, session: &mut Session<D>, name: &str, dtype: DType, values: &[f64], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
         let apart: Vec<f64> = values.chunks(columns as usize).flat_map(|row| row.iter().copied().chain((columns..stride).map(|_| f64::NAN))).collect();
         // No memory behind the last row is the operand's.
@@ -61,12 +61,12 @@ impl<D: Device> Stage<D> {
         self.input(session, name, dtype, &apart[..apart.len() - between])
     }
 
-    /// As [`input`](Self::input), of an operand that may be absent.
+    /// Puts an operand that may be absent on the device, as [`input`](Self::input) does.
     pub fn optional(&mut self, session: &mut Session<D>, name: &str, dtype: DType, values: Option<&[f64]>) -> Result<Option<Slice<D>>> {
         values.map(|values| self.input(session, name, dtype, values)).transpose()
     }
 
-    /// As [`input`](Self::input), of 32-bit integers.
+    /// Puts 32-bit integers on the device, as [`input`](Self::input) does.
     pub fn integers(&mut self, session: &mut Session<D>, name: &str, values: &[i32]) -> Result<Slice<D>> {
         self.place(session, name, bytemuck::cast_slice(values), 4, false)
     }
@@ -77,7 +77,7 @@ impl<D: Device> Stage<D> {
         self.output_bytes(session, name, &bytes, dtype.size() as usize)
     }
 
-    /// As [`output`](Self::output), holding `values` before each run.
+    /// Makes an output as [`output`](Self::output) does, holding `values` before each run.
     pub fn updated(&mut self, session: &mut Session<D>, name: &str, dtype: DType, values: &[f64]) -> Result<Slice<D>> {
         self.output_bytes(session, name, &dtype.encode(values), dtype.size() as usize)
     }
@@ -155,7 +155,7 @@ impl<D: Device> Stage<D> {
         })
     }
 
-    /// Where the first byte lies in which two readings differ, in words.
+    /// Says in words where the first byte lies in which two readings differ.
     pub fn first_difference(&self, a: &[Vec<u8>], b: &[Vec<u8>]) -> Option<String> {
         for (buffer, (a, b)) in self.buffers.iter().zip(a.iter().zip(b)) {
             if let Some(at) = a.iter().zip(b).position(|(a, b)| a != b) {

@@ -51,7 +51,7 @@ fn a_browsers_limits_are_enough() {
     assert!(passed > 30 && refused.is_empty(), "{passed} passed; {refused:#?}");
 }
 
-/// Of storage buffers Vulkan promises four.
+/// Cases that need more storage buffers than a device binds are refused; Vulkan promises four.
 #[test]
 fn what_needs_more_than_there_is_is_refused_before_it_is_compiled() {
     let device = Wgpu::lesser(|limits| limits.max_storage_buffers_per_shader_stage = 4);

@@ -28,7 +28,7 @@ pub struct Config {
     pub heads: u64,
     /// Elements between the two products of the MLP.
     pub intermediate: u64,
-    /// Between them.
+    /// The activation between those two products.
     pub activation: Activation,
     /// Rows of the table of positions: no sentence has more tokens.
     pub positions: u32,

@@ -23,7 +23,7 @@ const MAX_CLASSES: usize = 64;
 /// How an encoder is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderOptions {
-    /// Of weights, states and embeddings on the device.
+    /// Element type of weights, states and embeddings on the device.
     pub dtype: DType,
     /// The most bytes of device memory for adapters; `None` holds them all.
     pub pool_bytes: Option<u64>,
@@ -140,7 +140,7 @@ impl<D: Backend> Encoder<D> {
     /// host lays out the next and takes the one before.
     ///
     /// # Errors
-    /// As [`embed`](Self::embed), by the first batch that fails; whatever `each` fails with.
+    /// The errors of [`embed`](Self::embed), by the first batch that fails; whatever `each` fails with.
     pub fn embed_each<'r>(&mut self, batches: impl IntoIterator<Item = Vec<Row<'r>>>, each: &mut dyn FnMut(Vec<f32>) -> Result<()>) -> Result<()> {
         let mut batches = batches.into_iter();
         let mut laid_out = batches.next().map(|rows| LaidOut::new(&self.config, &rows)).transpose()?;
@@ -223,11 +223,11 @@ impl<D: Backend> Encoder<D> {
         self.run_watched(batch, None)
     }
 
-    /// As [`embed`](Self::embed), and `watch` sees what each projection reads: q, k and v of a block, the output, and both
-    /// layers of the MLP, block by block.
+    /// The embeddings of `rows`, as [`embed`](Self::embed) gives them. `watch` sees what each projection reads, block by block:
+    /// q, k and v of a block, the output, and both layers of the MLP.
     ///
     /// # Errors
-    /// As [`embed`](Self::embed); whatever `watch` fails with.
+    /// The errors of [`embed`](Self::embed); whatever `watch` fails with.
     pub fn embed_watched(&mut self, rows: &[Row<'_>], watch: &mut Watch<'_>) -> Result<Vec<f32>> {
         let batch = self.load(&LaidOut::new(&self.config, rows)?, true)?;
         self.run_watched(&batch, Some(watch))?;

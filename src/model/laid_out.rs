@@ -25,7 +25,7 @@ pub struct LaidOut {
     pub ids: TokenAdapters,
     pub positions: TokenAdapters,
     pub places: Varlen,
-    /// Of each row.
+    /// The adapter of each row.
     pub adapters: Vec<Option<AdapterId>>,
 }
 

@@ -104,7 +104,7 @@ pub struct Class<D: Backend> {
     pub places: Index<Varlen, D>,
     pub adapters: Option<Batch<D>>,
     pub plans: Plans<D>,
-    /// Of the second batch on.
+    /// The graph that the second batch and all later ones replay.
     pub graph: Option<Graph<D>>,
     /// Counts the batches that were put here: which one its indices hold.
     pub loaded: u64,

@@ -57,7 +57,7 @@ impl Shape {
         Varlen::new(&starts, &starts, self.longest as u64, self.longest as u64)
     }
 
-    /// The same in an operation's terms.
+    /// The lengths of this class in an operation's terms.
     pub fn varlen(&self) -> VarlenShape {
         let (rows, longest) = (self.rows as u64, self.longest as u64);
         VarlenShape { batch: self.sequences as u64, total_q: rows, total_kv: rows, max_q: longest, max_kv: longest }

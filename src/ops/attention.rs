@@ -17,7 +17,7 @@ use crate::error::{Error, Result, ensure};
 /// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
-    /// Of q, k, v and o. Scores and sums are in f32.
+    /// Element type of q, k, v and o. Scores and sums are in f32.
     pub dtype: DType,
     /// Sequences.
     pub batch: u64,
@@ -41,13 +41,13 @@ pub struct Attention {
     pub form: Form,
     /// Also write the logarithm of Σ exp(scale·q·k).
     pub lse: bool,
-    /// Where the elements of q lie.
+    /// Strides of q.
     pub q: Strides,
-    /// Where the elements of k lie; paged: `batch` is the stride of a page.
+    /// Strides of k; paged: `batch` is the stride of a page.
     pub k: Strides,
-    /// Where the elements of v lie; paged: as k.
+    /// Strides of v; paged: as k.
     pub v: Strides,
-    /// Where the elements of o lie.
+    /// Strides of o.
     pub o: Strides,
 }
 
@@ -75,7 +75,7 @@ pub enum Form {
     Varlen(VarlenShape),
     /// Dense, and only the listed blocks of the score matrix.
     Blocks(BlockShape),
-    /// As [`Blocks`](Self::Blocks), and which they are says a byte for each, as it lies on the device at each launch.
+    /// Blocks as in [`Blocks`](Self::Blocks); a byte for each says which are there, as it lies on the device at each launch.
     BlockMap(MapShape),
     /// K and V in pages of a pool, each sequence with its own length.
     Paged(PageShape),
@@ -91,11 +91,11 @@ impl Form {
 /// Elements from one index to the next. Packed strides that no u64 holds are the greatest one, which every operation refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Strides {
-    /// From a sequence (paged k and v: from a page) to the next.
+    /// Elements from a sequence (paged k and v: from a page) to the next.
     pub batch: u64,
-    /// From a token to the next.
+    /// Elements from a token to the next.
     pub token: u64,
-    /// From a head to the next.
+    /// Elements from a head to the next.
     pub head: u64,
 }
 
@@ -122,7 +122,7 @@ pub struct AttentionArgs<D: Device> {
     pub k: Slice<D>,
     /// Values, read. Paged: as k.
     pub v: Slice<D>,
-    /// For the forms that need one.
+    /// The index data, for the forms that need one.
     pub index: AttentionIndex<D>,
     /// The output.
     pub o: Slice<D>,
@@ -133,15 +133,15 @@ pub struct AttentionArgs<D: Device> {
 /// The index data of a [`Form`].
 #[derive_where(Clone, Debug)]
 pub enum AttentionIndex<D: Device> {
-    /// For [`Form::Dense`].
+    /// No index data: for [`Form::Dense`].
     None,
-    /// For [`Form::Varlen`].
+    /// Index data for [`Form::Varlen`].
     Varlen(Index<Varlen, D>),
-    /// For [`Form::Blocks`].
+    /// Index data for [`Form::Blocks`].
     Blocks(Index<BlockMask, D>),
-    /// For [`Form::BlockMap`].
+    /// Index data for [`Form::BlockMap`].
     BlockMap(Index<BlockMap, D>),
-    /// For [`Form::Paged`].
+    /// Index data for [`Form::Paged`].
     Paged(Index<PageTable, D>),
 }
 

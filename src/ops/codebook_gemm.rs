@@ -27,7 +27,7 @@ use crate::ops::codes::CODEBOOK_LEN;
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CodebookGemm {
-    /// Of x, y and the dense factors. Sums are in f32.
+    /// Element type of x, y and the dense factors. Sums are in f32.
     pub dtype: DType,
     /// Rows of x and y.
     pub tokens: u64,
@@ -83,7 +83,7 @@ pub enum Factor {
     Coded {
         /// One width for every column, or a width a column.
         width: Option<CodeWidth>,
-        /// As in [`CodesShape`].
+        /// Words of an adapter's codes, as in [`CodesShape`].
         words_per_adapter: u32,
     },
 }
@@ -120,14 +120,14 @@ pub struct CodebookSliceArgs<D: Device> {
 /// The operands of one factor.
 #[derive_where(Clone, Debug)]
 pub enum FactorArgs<D: Device> {
-    /// For [`Factor::Dense`].
+    /// Operands for [`Factor::Dense`].
     Dense {
         /// `[bases, d, R]`, read.
         values: Slice<D>,
         /// The basis of each adapter; may be absent where there is one basis.
         basis_of: Option<Index<BasisOf, D>>,
     },
-    /// For [`Factor::Coded`].
+    /// Operands for [`Factor::Coded`].
     Coded {
         /// The packed codes.
         codes: Index<Codes, D>,
@@ -196,9 +196,9 @@ impl Factor {
 /// The operation that factors belong to.
 #[derive(Clone, Copy)]
 pub(super) struct Held {
-    /// Its name in errors.
+    /// Name of the operation in errors.
     pub op: &'static str,
-    /// Of dense factors.
+    /// Element type of dense factors.
     pub dtype: DType,
     /// Adapters that there are factors of.
     pub adapters: u32,

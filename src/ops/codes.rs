@@ -51,7 +51,7 @@ impl CodeWidth {
         Self::ALL.into_iter().find(|width| width.bits() == bits)
     }
 
-    /// Where the first stage's centroids lie in the codebook record.
+    /// The range of the first stage's centroids in the codebook record.
     pub const fn stage1(self) -> std::ops::Range<usize> {
         match self {
             Self::Zero => 0..0,
@@ -62,7 +62,7 @@ impl CodeWidth {
         }
     }
 
-    /// Where the second stage's centroids lie in the codebook record; empty for one stage.
+    /// The range of the second stage's centroids in the codebook record; empty for one stage.
     pub const fn stage2(self) -> std::ops::Range<usize> {
         match self {
             Self::FourThree | Self::Bytes => 44..52,

@@ -16,7 +16,7 @@ pub const MAX_WORKSPACE: u64 = 32 << 20;
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FusedMlp {
-    /// Of every operand. Sums are in f32; the intermediate is rounded to this type.
+    /// Element type of every operand. Sums are in f32; the intermediate is rounded to this type.
     pub dtype: DType,
     /// Rows of x.
     pub tokens: u64,
@@ -28,10 +28,11 @@ pub struct FusedMlp {
     pub d_out: u64,
     /// Elements from a row of x to the next, at least `d_model`. What lies between rows is of no account.
     pub x_stride: u64,
-    /// The same of w1, and of wg. A GPU streams rows that start on multiples of 16 bytes; where `d_model` or `d_ff` has another length,
-    /// weights are put so once, when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
+    /// Elements from a row of w1 to the next, and of wg, at least `d_model`. What lies between rows is of no account.
+    /// A GPU streams rows that start on multiples of 16 bytes. Where `d_model` or `d_ff` has another length, weights are put so once,
+    /// when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
     pub w1_stride: u64,
-    /// The same of w2, at least `d_ff`.
+    /// Elements from a row of w2 to the next, at least `d_ff`. What lies between rows is of no account.
     pub w2_stride: u64,
     /// The activation.
     pub activation: Activation,
@@ -74,7 +75,7 @@ impl FusedMlp {
         Self { dtype, tokens, d_model, d_ff, d_out, x_stride, w1_stride, w2_stride, activation, gated, bias1, bias2, residual }
     }
 
-    /// The same with rows of the weights that start on multiples of 16 bytes ([`DType::row_stride`]), as
+    /// This operation with rows of the weights that start on multiples of 16 bytes ([`DType::row_stride`]), as
     /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them: at most 15 bytes a row more.
     #[must_use]
     pub fn with_padded_weights(self) -> Self {

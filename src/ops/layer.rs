@@ -21,36 +21,36 @@ use crate::error::{Error, Result, ensure};
 /// The descriptor of a layer on a batch of sequences of one length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layer {
-    /// Of weights, states and everything between. Sums are in f32.
+    /// Element type of weights, states and everything between. Sums are in f32.
     pub dtype: DType,
     /// Sequences.
     pub batch: u64,
-    /// Tokens of each.
+    /// Tokens of each sequence.
     pub tokens: u64,
-    /// Its sizes.
+    /// Sizes of the layer.
     pub sizes: Sizes,
-    /// Its norms, its MLP, and whether there are biases and rotary positions.
+    /// Norms and MLP of the layer, and whether it has biases and rotary positions.
     pub style: Style,
     /// Whether a token sees no later one.
     pub causal: bool,
     /// Added to the variance, or to the mean square: the bits of an f32.
     pub eps: u32,
-    /// Of the rotary positions: the bits of an f32.
+    /// Base of the rotary positions: the bits of an f32.
     pub rope_base: u32,
 }
 
 /// The widths of a layer, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Sizes {
-    /// Of a token's state.
+    /// Elements of a token's state.
     pub hidden: u64,
     /// Heads of q.
     pub heads: u64,
     /// Heads of k and v; divides `heads`.
     pub kv_heads: u64,
-    /// Of a head.
+    /// Elements of a head.
     pub head_dim: u64,
-    /// Between the products of the MLP.
+    /// Elements between the products of the MLP.
     pub intermediate: u64,
 }
 
@@ -58,9 +58,9 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Style {
-    /// As the reference suite's, and GPT-2's: LayerNorm, GELU (tanh form), a bias on every product, no rotary positions.
+    /// A layer of the reference suite, and of GPT-2: LayerNorm, GELU (tanh form), a bias on every product, no rotary positions.
     Reference,
-    /// As Llama's (arXiv:2307.09288): RMSNorm, rotary positions, SwiGLU, no bias.
+    /// A layer of Llama (arXiv:2307.09288): RMSNorm, rotary positions, SwiGLU, no bias.
     Llama,
 }
 
@@ -134,17 +134,17 @@ impl Sizes {
 /// The operations of a layer. The norm runs twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Of the layer's input, and of what the MLP reads.
+    /// The norm of the layer's input, and of what the MLP reads.
     pub norm: Pointwise,
-    /// To rows `[q | k | v]`.
+    /// The product that gives rows `[q | k | v]`.
     pub qkv: Linear,
-    /// Over the heads of q and k.
+    /// Rotary positions over the heads of q and k.
     pub rope: Option<Pointwise>,
-    /// Of those rows, to rows of `heads · head_dim`.
+    /// Attention over rows `[q | k | v]`, to rows of `heads · head_dim`.
     pub attention: Attention,
-    /// Back to the hidden size; the residual is the layer's input.
+    /// The product back to the hidden size; its residual is the layer's input.
     pub output: Linear,
-    /// The residual is the sum that the norm before it read.
+    /// The MLP; its residual is the sum that the norm before it read.
     pub mlp: FusedMlp,
 }
 
@@ -205,7 +205,7 @@ impl Layer {
     /// then read once, and tiles fill the device better than a chunk's. Not of a gated MLP, whose first product has two weights.
     ///
     /// # Errors
-    /// As [`parts`](Self::parts).
+    /// The errors of [`parts`](Self::parts).
     pub fn mlp_products(&self) -> Result<Option<[Linear; 2]>> {
         let FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation, gated, bias1, bias2, residual, .. } = self.parts()?.mlp;
         let chunks = tokens.saturating_mul(d_ff).saturating_mul(dtype.size()) > MAX_WORKSPACE;
@@ -218,7 +218,7 @@ impl Layer {
     /// in and those that go out.
     ///
     /// # Errors
-    /// As [`parts`](Self::parts).
+    /// The errors of [`parts`](Self::parts).
     pub fn cost(&self) -> Result<Cost> {
         let Parts { norm, qkv, rope, attention, output, mlp } = self.parts()?;
         let all = [norm.cost(), norm.cost(), qkv.cost(), rope.as_ref().map(Op::cost).unwrap_or_default(), attention.cost(), output.cost(), mlp.cost()];

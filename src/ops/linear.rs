@@ -11,7 +11,7 @@ use crate::error::{Result, ensure};
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Linear {
-    /// Of every operand. Sums are in f32; nothing is rounded before y, but a delta may be, once, to this type.
+    /// Element type of every operand. Sums are in f32. Nothing is rounded before y, but a delta may be, once, to this type.
     pub dtype: DType,
     /// Rows of x (M).
     pub tokens: u64,
@@ -21,7 +21,8 @@ pub struct Linear {
     pub d_out: u64,
     /// Elements from a row of x to the next, at least `d_in`. What lies between rows is of no account.
     pub x_stride: u64,
-    /// The same of w. A GPU streams rows that start on multiples of 16 bytes; where `d_in` has another length, weights are put so once,
+    /// Elements from a row of w to the next, at least `d_in`. What lies between rows is of no account.
+    /// A GPU streams rows that start on multiples of 16 bytes. Where `d_in` has another length, weights are put so once,
     /// when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
     pub w_stride: u64,
     /// There is a bias.
@@ -60,7 +61,7 @@ pub struct LinearArgs<D: Device> {
     /// The operands of the delta. Its `x` must be this operation's own, and the `y` of its slices this operation's y from the slice's
     /// first column on.
     pub delta: Option<CodebookGemmArgs<D>>,
-    /// Of the norm.
+    /// The operands of the norm.
     pub norm: Option<NormArgs<D>>,
     /// `[tokens, d_out]`, written.
     pub y: Slice<D>,
@@ -72,7 +73,7 @@ impl Linear {
         Self { dtype, tokens, d_in, d_out, x_stride: d_in, w_stride: d_in, bias: false, activation: None, residual: false, delta: None, norm: None }
     }
 
-    /// The same with rows of w that start on multiples of 16 bytes ([`DType::row_stride`]), as
+    /// This operation with rows of w that start on multiples of 16 bytes ([`DType::row_stride`]), as
     /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them: at most 15 bytes a row more, and no launch copies w.
     #[must_use]
     pub fn with_padded_weights(self) -> Self {

@@ -72,11 +72,11 @@ pub enum Access {
 
 /// One operand, as [`check`] sees it: runs of `row_bytes`, `pitch` bytes from start to start.
 pub struct Operand<'a, D: Device> {
-    /// Its name in errors.
+    /// Name of the operand in errors.
     pub(crate) name: &'static str,
     /// Read or written.
     pub(crate) access: Access,
-    /// Where it lies; not for the caller of an operation, who could write over checked index data.
+    /// The operand's place; not for the caller of an operation, who could write over checked index data.
     pub(crate) slice: &'a Slice<D>,
     /// The alignment its element type needs, in bytes.
     align: u64,

@@ -11,7 +11,7 @@ use crate::error::{Result, ensure};
 /// The descriptor: rows of `columns` elements, and what is done to each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pointwise {
-    /// Of x, weight, bias, residual and y. Arithmetic is in f32.
+    /// Element type of x, weight, bias, residual and y. Arithmetic is in f32.
     pub dtype: DType,
     /// Rows of y (of x where [`Kind`] does not say otherwise).
     pub rows: u64,
@@ -47,8 +47,8 @@ pub enum Kind {
         /// Usually 10,000: the bits of an f32.
         base: u32,
     },
-    /// As [`Rope`](Self::Rope), over what it reads: the first `columns` elements of rows that lie `stride` elements apart.
-    /// Of rows `[q | k | v]` these are the heads of q and of k. x is y's own memory.
+    /// Rotary positions as in [`Rope`](Self::Rope), written over what is read: x is y's own memory. They apply to the first `columns`
+    /// elements of rows that lie `stride` elements apart. In rows `[q | k | v]` these are the heads of q and of k.
     RopeInPlace {
         /// Elements of a head: even, divides `columns`.
         head_dim: u64,
@@ -87,7 +87,7 @@ pub enum Kind {
     /// What reads a written place as another position of a sequence, in a launch behind that is not waited for, may find there what was before: a
     /// page that is shared is not appended to.
     Append {
-        /// Of the page table and the pool, which is y.
+        /// Shape of the page table and of the pool, which is y.
         cache: PageShape,
         /// Elements from a row of x to the next, `columns` at least.
         stride: u64,
@@ -105,15 +105,15 @@ pub struct PointwiseArgs<D: Device> {
     pub bias: Option<Slice<D>>,
     /// `[rows, columns]`, read; of EmbeddingNorm the second table.
     pub residual: Option<Slice<D>>,
-    /// Of both forms of Rope: `[rows]` positions as i32, any value, read.
+    /// Positions for both forms of Rope: `[rows]` as i32, any value, read.
     pub positions: Option<Slice<D>>,
-    /// Of Embedding: the id of each row ([`TokenAdapters`] checks ids against a range, here the vocabulary).
+    /// Ids of the rows for Embedding ([`TokenAdapters`] checks ids against a range, here the vocabulary).
     pub ids: Option<Index<TokenAdapters, D>>,
-    /// Of EmbeddingNorm: the row of the second table for each row.
+    /// Rows of the second table for EmbeddingNorm, one for each row.
     pub places: Option<Index<TokenAdapters, D>>,
-    /// Of MeanPool: where the sequences start.
+    /// Starts of the sequences for MeanPool.
     pub sequences: Option<Index<Varlen, D>>,
-    /// Of Append: the lengths of the sequences, and where their positions lie.
+    /// Lengths of the sequences for Append, and where their positions lie.
     pub pages: Option<Index<PageTable, D>>,
     /// `[rows, columns]`, written. In place: rows a stride apart, read and written. Append: `[pool_pages, page, columns]`, of which the places of
     /// new tokens are written.

@@ -25,7 +25,7 @@ use crate::error::{Result, ensure};
 /// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixAttention {
-    /// Of q, o and the dense factors. K, V, scores and sums are at least as exact.
+    /// Element type of q, o and the dense factors. K, V, scores and sums are at least as exact.
     pub dtype: DType,
     /// Sequences.
     pub batch: u64,
@@ -47,9 +47,9 @@ pub struct PrefixAttention {
     pub value: Factors,
     /// `o` and `lse` are joined with what they hold, rather than written over.
     pub join: bool,
-    /// Where the elements of q lie.
+    /// Strides of q.
     pub q: Strides,
-    /// Where the elements of o lie.
+    /// Strides of o.
     pub o: Strides,
 }
 
@@ -106,7 +106,7 @@ impl PrefixAttention {
         self.batch.saturating_mul(self.heads).saturating_mul(self.q_len)
     }
 
-    /// The same over K and V that are tensors `[tokens, kv_heads, head_dim]`, which all sequences read.
+    /// This attention over K and V that are tensors `[tokens, kv_heads, head_dim]`, which all sequences read.
     pub fn plain(&self) -> Attention {
         let tokens = Strides { batch: 0, token: self.kv_heads.saturating_mul(self.head_dim), head: self.head_dim };
         Attention {

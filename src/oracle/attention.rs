@@ -16,22 +16,22 @@ pub struct Host {
     pub k: Vec<f64>,
     /// Values.
     pub v: Vec<f64>,
-    /// For the forms that need one.
+    /// The index data, for the forms that need one.
     pub index: HostForm,
 }
 
 /// The index data of a [`Form`].
 #[derive(Clone, Debug)]
 pub enum HostForm {
-    /// For [`Form::Dense`].
+    /// No index data: for [`Form::Dense`].
     None,
-    /// For [`Form::Varlen`].
+    /// Index data for [`Form::Varlen`].
     Varlen(Varlen),
-    /// For [`Form::Blocks`].
+    /// Index data for [`Form::Blocks`].
     Blocks(BlockMask),
-    /// For [`Form::BlockMap`].
+    /// Index data for [`Form::BlockMap`].
     BlockMap(BlockMap),
-    /// For [`Form::Paged`].
+    /// Index data for [`Form::Paged`].
     Paged(PageTable),
 }
 

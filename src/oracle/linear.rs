@@ -17,7 +17,7 @@ pub struct Host {
     pub bias: Option<Vec<f64>>,
     /// `[tokens, d_out]`.
     pub residual: Option<Vec<f64>>,
-    /// Its own `x` and `y` are empty: they are this operation's.
+    /// The operands of the delta. `x` and `y` in it are empty: they are this operation's.
     pub delta: Option<codebook_gemm::Host>,
     /// Weight and bias of the norm, `[d_out]` each.
     pub norm: Option<[Vec<f64>; 2]>,

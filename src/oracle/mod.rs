@@ -21,9 +21,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::Op;
 
-/// Where a definition rounds.
+/// The places where a definition rounds.
 pub trait Rounding: Copy + Send + Sync {
-    /// After each step of arithmetic.
+    /// A value after each step of arithmetic.
     fn step(self, value: f64) -> f64;
     /// A value that is stored, or handed to the next matrix product, in the operand's type.
     fn keep(self, value: f64) -> f64;
@@ -76,7 +76,7 @@ pub trait Define: Op {
     /// A descriptor that is not valid, or an operand whose size is not the descriptor's.
     fn evaluate<R: Rounding>(&self, host: &Self::Host, rounding: R) -> Result<Vec<Output>>;
 
-    /// The same operands with one of them put in the wrong order (transposed or reversed), by name: answers that a
+    /// The operands with one of them put in the wrong order (transposed or reversed), by name. Their answers are what a
     /// tolerance has to refuse. Operands whose order cannot be changed (one element) are left out.
     fn disordered(&self, host: &Self::Host) -> Vec<(&'static str, Self::Host)>;
 }
@@ -84,13 +84,13 @@ pub trait Define: Op {
 /// A tensor that an operation writes, as it lies in memory.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Its name, as in the operation's arguments.
+    /// Name of the output, as in the operation's arguments.
     pub name: String,
-    /// Its element type.
+    /// Element type of the output.
     pub dtype: DType,
     /// The type in which what it comes from was last rounded: its own, but for a logarithm of sums over rebuilt keys.
     pub rounded: DType,
-    /// From the first element to the last; `None` has to be left as it was (a gap between rows, a row of a token
+    /// Values from the first element to the last; `None` has to be left as it was (a gap between rows, a row of a token
     /// without an adapter).
     pub elements: Vec<Option<f64>>,
     /// The least magnitude at which a tolerance takes its unit in the last place. Zero, but for a logarithm: an error of ε in its argument is an error
@@ -114,7 +114,7 @@ fn expect_len(subject: &str, values: &[f64], expected: u64) -> Result<()> {
     Err(Error::invalid(subject, format!("{expected} elements"), values.len()))
 }
 
-/// As [`expect_len`], of an operand that is there only where `wanted`.
+/// Checks the length as [`expect_len`] does, of an operand that is there only where `wanted`.
 fn expect_optional(subject: &str, values: Option<&[f64]>, wanted: bool, expected: u64) -> Result<()> {
     match (values, wanted) {
         (Some(values), true) => expect_len(subject, values, expected),

@@ -19,15 +19,15 @@ pub struct Host {
     pub bias: Option<Vec<f64>>,
     /// `[rows, columns]`.
     pub residual: Option<Vec<f64>>,
-    /// Of both forms of Rope.
+    /// Positions for both forms of Rope.
     pub positions: Option<Vec<i32>>,
-    /// Of Embedding and EmbeddingNorm.
+    /// Ids for Embedding and EmbeddingNorm.
     pub ids: Option<TokenAdapters>,
-    /// Of EmbeddingNorm.
+    /// Rows of the second table for EmbeddingNorm.
     pub places: Option<TokenAdapters>,
-    /// Of MeanPool.
+    /// Starts of the sequences for MeanPool.
     pub sequences: Option<Varlen>,
-    /// Of Append.
+    /// The page table for Append.
     pub pages: Option<PageTable>,
 }
 
@@ -134,7 +134,7 @@ impl Pointwise {
     }
 }
 
-/// Where row `r` of `rows` goes in the pool; nowhere where its sequence is too short.
+/// The place of row `r` of `rows` in the pool; nothing where its sequence is too short.
 fn place(table: &PageTable, rows: usize, r: usize) -> Option<usize> {
     let shape = table.shape();
     let (each, page) = (rows / shape.batch as usize, shape.page as usize);

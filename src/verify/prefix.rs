@@ -31,7 +31,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// From a safetensors file with `q`, `k` and `v` in fp16.
+    /// Operands from a safetensors file with `q`, `k` and `v` in fp16.
     ///
     /// # Errors
     /// Another shape, type or name; values that are not finite. `path` is named in them.

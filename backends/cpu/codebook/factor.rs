@@ -55,7 +55,7 @@ impl<'a, T: Element> Factor<'a, T> {
     /// `scratch`. Codes start at a multiple of [`FIELDS`].
     ///
     /// # Safety
-    /// As [`new`](Self::new); the ranges lie inside the factor.
+    /// The contract of [`new`](Self::new); the ranges lie inside the factor.
     pub unsafe fn tile(&self, key: usize, elements: Range<usize>, columns: Range<usize>, scratch: &mut [f32]) -> (*const f32, [usize; 2]) {
         match self {
             Self::Dense { values, d, rank, .. } => {
@@ -89,7 +89,7 @@ impl<'a, T: Element> Factor<'a, T> {
 struct Table<'a> {
     codebook: &'a [f32],
     width: CodeWidth,
-    /// By `i1 | i2 << 4`.
+    /// The sums, by `i1 | i2 << 4`.
     sums: [f32; 128],
 }
 

@@ -18,12 +18,12 @@ pub struct Groups<'a> {
 pub struct Group {
     /// The adapter or basis, as [`Factor::key`](super::factor::Factor::key) says.
     pub key: usize,
-    /// In rising order within an adapter.
+    /// The tokens, in rising order within an adapter.
     pub tokens: Vec<usize>,
 }
 
 impl<'a> Groups<'a> {
-    /// From the words of a [`TokenAdapters`](crate::ops::index::TokenAdapters) index. Looks at every word: threads write
+    /// Groups from the words of a [`TokenAdapters`](crate::ops::index::TokenAdapters) index. Every word is looked at: threads write
     /// rows by them, each row once.
     pub fn read(words: &'a [i32], shape: TokenShape) -> Result<Self> {
         let spoiled = || Error::invalid("token_adapter", "the words that the index was made with", "other words (was its memory written to?)");

@@ -161,7 +161,7 @@ impl<'a, T: Element> Projection<'a, T> {
     /// Computes the coefficients of the tokens of `block`, at most [`BLOCK`].
     ///
     /// # Safety
-    /// As [`new`](Self::new), and no other work of this projection runs.
+    /// The contract of [`new`](Self::new), and no other work of this projection runs.
     pub unsafe fn coefficients(&self, block: &Range<usize>) {
         let groups = self.groups.by_key(block, GROUP, |adapter| self.input.key(adapter));
         self.pieces(&groups, |group, columns| {
@@ -228,7 +228,7 @@ impl<'a, T: Element> Projection<'a, T> {
     /// `tile = s · g · Oᵀ` for the tokens of `group` and the given columns, which start at a multiple of 32; packed.
     ///
     /// # Safety
-    /// As [`new`](Self::new); the coefficients of `block`, in which the tokens lie, are computed.
+    /// The contract of [`new`](Self::new); the coefficients of `block`, in which the tokens lie, are computed.
     pub unsafe fn output(&self, block: &Range<usize>, group: &Group, columns: Range<usize>, tile: &mut [f32], scratch: &mut [f32]) {
         let (m, n, rank) = (group.tokens.len(), columns.len(), self.rank);
         let (rows, factor) = scratch.split_at_mut(GROUP * rank);

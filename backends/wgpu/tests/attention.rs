@@ -144,7 +144,7 @@ fn answer(op: &Attention, host: &Host, device: &Wgpu, groups: Option<u64>) -> Ve
     bytes
 }
 
-/// As where one dispatch would run too long, and on a device that binds less than the operands.
+/// Work is done in parts where one dispatch would run too long, and on a device that binds less than the operands.
 #[test]
 fn work_in_parts_gives_the_same_bits() {
     for op in [dense(DType::F16, 5, [2, 1], [40, 70], 33), dense(DType::BF16, 5, [4, 2], [1, 600], 24)] {

@@ -153,7 +153,7 @@ fn every_rank_to_1024() {
     }
 }
 
-/// As on a device that binds little: rows in parts, and adapters and bases in parts.
+/// A device that binds little works on rows in parts, and on adapters and bases in parts.
 #[test]
 fn operands_larger_than_a_binding_are_worked_on_in_parts() {
     for (factor, accumulate) in

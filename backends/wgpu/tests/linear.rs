@@ -126,7 +126,7 @@ fn no_tokens_are_no_work() {
     compare(&Linear { bias: true, ..Linear::new(DType::F16, [0, 5, 5]) }, "portable", open());
 }
 
-/// As on a device that binds less than the operands: the work is done in parts.
+/// A device that binds less than the operands does the work in parts.
 #[test]
 fn operands_larger_than_a_binding_are_worked_on_in_parts() {
     for dtype in DType::ALL {

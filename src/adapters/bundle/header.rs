@@ -22,9 +22,9 @@ const DIGITS: usize = 64;
 /// The projections and adapters of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// By module path.
+    /// The projections, by module path.
     pub projections: BTreeMap<String, ProjectionEntry>,
-    /// By name.
+    /// The adapters, by name.
     pub adapters: BTreeMap<String, AdapterEntry>,
 }
 

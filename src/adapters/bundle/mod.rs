@@ -66,10 +66,10 @@ impl Bundle {
         Self::from_file(TensorFile::open(path)?)
     }
 
-    /// The same for a file that is already in memory; `path` is what errors name.
+    /// Opens a bundle whose file is already in memory, and checks its header; `path` is what errors name.
     ///
     /// # Errors
-    /// As [`Bundle::open`].
+    /// The errors of [`Bundle::open`].
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
         Self::from_file(TensorFile::from_bytes(path, bytes)?)
     }
@@ -211,7 +211,7 @@ impl Bundle {
     /// Everything, read and checked.
     ///
     /// # Errors
-    /// As [`Bundle::shared`] and [`Bundle::adapter`].
+    /// The errors of [`Bundle::shared`] and [`Bundle::adapter`].
     pub fn population(&self) -> Result<Population> {
         let projections = self.header.projections.keys().map(|name| Ok((name.clone(), self.shared(name)?)));
         let adapters = self.header.adapters.keys().map(|name| Ok((name.clone(), self.adapter(name)?)));

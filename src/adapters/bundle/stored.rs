@@ -16,7 +16,7 @@ impl Population {
 }
 
 impl EncodedAdapter {
-    /// As [`Population::as_stored`].
+    /// The adapter as reading it back from a file gives it; see [`Population::as_stored`].
     pub fn as_stored(&self) -> Self {
         let projections = self.projections.iter().map(|(name, projection)| (name.clone(), projection.as_stored()));
         Self { config: self.config.clone(), projections: projections.collect() }
@@ -24,8 +24,8 @@ impl EncodedAdapter {
 }
 
 impl EncodedProjection {
-    /// As [`Population::as_stored`]: elements of the core that meet a column of no bits, and centroids that no column
-    /// uses, are 0.
+    /// The projection as reading it back from a file gives it; see [`Population::as_stored`]. Elements of the core that meet a
+    /// column of no bits are 0, and so are centroids that no column uses.
     pub fn as_stored(&self) -> Self {
         let core = self.core.as_ref().map(|core| {
             let mut core = core.clone();
@@ -84,7 +84,7 @@ fn round(value: f64, towards: fn(f64) -> f64) -> f64 {
     if near == value { near } else { towards(value * STEPS) / STEPS }
 }
 
-/// Which entries of a codebook record columns of these widths use.
+/// The entries of a codebook record that columns of these widths use.
 pub(super) fn used_entries(widths: impl Iterator<Item = crate::ops::codes::CodeWidth>) -> [bool; CODEBOOK_LEN] {
     let mut used = [false; CODEBOOK_LEN];
     for width in widths {

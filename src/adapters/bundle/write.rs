@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// Bytes of the file that [`write()`] would write.
 ///
 /// # Errors
-/// As [`write()`].
+/// The errors of [`write()`].
 pub fn file_bytes(population: &Population) -> Result<u64> {
     Ok(Parts::new(population)?.len())
 }
@@ -36,7 +36,7 @@ pub fn write(path: impl AsRef<Path>, population: &Population) -> Result<u64> {
 /// The bytes that [`write()`] would write.
 ///
 /// # Errors
-/// As [`write()`].
+/// The errors of [`write()`].
 pub fn to_bytes(population: &Population) -> Result<Vec<u8>> {
     let parts = Parts::new(population)?;
     let mut bytes = Vec::with_capacity(parts.len() as usize);

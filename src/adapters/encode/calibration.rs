@@ -45,7 +45,7 @@ pub struct SecondMoment {
 }
 
 impl SecondMoment {
-    /// Of no inputs yet, `d_in` wide.
+    /// The second moment of no inputs yet, `d_in` wide.
     pub fn new(d_in: usize) -> Self {
         Self { sum: Mat::zeros(d_in, d_in), rows: 0 }
     }
@@ -134,7 +134,7 @@ impl Inputs {
         Ok(Self { design, held_out })
     }
 
-    /// Their width.
+    /// Width of the inputs.
     pub fn d_in(&self) -> usize {
         self.held_out.cols
     }
@@ -174,18 +174,18 @@ impl Calibration {
         Self::from_rows(inputs_of(&TensorFile::open(path)?)?)
     }
 
-    /// The same for a file that is already in memory; `path` is what errors name.
+    /// Reads inputs, as [`Self::load`] does, from a file that is already in memory; `path` is what errors name.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// The errors of [`Self::load`].
     pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
         Self::from_rows(inputs_of(&TensorFile::from_bytes(path, bytes.to_vec())?)?)
     }
 
-    /// As [`Self::load`], with all rows of `design` for the encoding and all of `held_out` for the measure.
+    /// Reads two files as [`Self::load`] reads one: all rows of `design` are for the encoding, all of `held_out` for the measure.
     ///
     /// # Errors
-    /// As [`Self::load`]; a projection of one file that the other lacks, or with another width.
+    /// The errors of [`Self::load`]; a projection of one file that the other lacks, or with another width.
     pub fn load_pair(design: &Path, held_out: &Path) -> Result<Self> {
         let mut measured = inputs_of(&TensorFile::open(held_out)?)?;
         let mut inputs = BTreeMap::new();
@@ -220,7 +220,7 @@ impl Calibration {
         self.inputs.insert(path.into(), inputs);
     }
 
-    /// The same inputs, which then only measure what an encoding without them keeps.
+    /// This calibration for measuring alone: its inputs only measure what an encoding without them keeps.
     #[must_use]
     pub fn only_measuring(self) -> Self {
         Self { only_measures: true, ..self }

@@ -28,11 +28,11 @@ const SPEND_STEPS: usize = 12;
 
 /// One adapter in one projection.
 pub(crate) struct Member<'a> {
-    /// As it came.
+    /// The adapter's update as it came.
     pub lora: &'a Lora,
-    /// As rank-one terms.
+    /// The adapter's update as rank-one terms.
     pub terms: Terms,
-    /// Of its k-means.
+    /// Seed of the member's k-means.
     pub seed: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Member<'a> {
 pub(crate) struct Setting<'a> {
     /// What is asked.
     pub options: &'a EncodeOptions,
-    /// In which errors weigh.
+    /// The metric in which errors weigh.
     pub metric: &'a Metric,
     /// What the projection reads.
     pub inputs: Option<&'a Inputs>,

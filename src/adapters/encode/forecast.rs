@@ -127,12 +127,12 @@ pub(crate) struct Forecast {
     energy: f64,
     /// Bytes of codes and core at the asked bits, or at those that are used where none are asked.
     at_bits: f64,
-    /// The same where bits are asked, else without a limit.
+    /// Bytes of codes and core at most: those at the asked bits where bits are asked, else without a limit.
     most: f64,
 }
 
 impl Forecast {
-    /// On a basis, by the coordinates on it.
+    /// The forecast on a basis, by the coordinates on it.
     pub(crate) fn shared(member: &Member<'_>, side: Side, coordinates: MatRef<'_, f64>, options: &EncodeOptions) -> Result<Self> {
         let terms = &member.terms;
         let d = if side == Side::Input { terms.left.nrows() } else { terms.right.nrows() };

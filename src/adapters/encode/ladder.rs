@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 pub(crate) struct Encoded {
     /// The bases that are used.
     pub shared: SharedProjection,
-    /// In the members' order.
+    /// The encoded projections, in the members' order.
     pub projections: Vec<EncodedProjection>,
 }
 

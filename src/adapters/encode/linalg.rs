@@ -66,7 +66,7 @@ pub(crate) fn thin_svd(matrix: MatRef<'_, f64>) -> Result<Svd> {
 /// The singular values alone, falling.
 ///
 /// # Errors
-/// As [`thin_svd`].
+/// The errors of [`thin_svd`].
 pub(crate) fn singular_values(matrix: MatRef<'_, f64>) -> Result<Vec<f64>> {
     let (rows, cols) = matrix.shape();
     let mut values = Diag::<f64>::zeros(rows.min(cols));

@@ -38,7 +38,7 @@ use sources::{assemble, bytes_before, gather, with_members};
 /// # Errors
 /// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range,
 /// calibration inputs of another width or of none of the projections;
-/// [`Error::Missed`] where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
+/// [`Error::Missed`](crate::error::Error::Missed) where the required fidelity cannot be had on the rungs that are allowed, or the required ratio.
 pub fn encode(sources: &[Source<'_>], options: &EncodeOptions, progress: Progress<'_>) -> Result<Population> {
     options.validate()?;
     let by_path = gather(sources)?;

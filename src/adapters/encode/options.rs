@@ -20,7 +20,7 @@ pub const DEFAULT_BITS: f64 = 4.0;
 pub struct EncodeOptions {
     /// Columns of a shared basis.
     pub rank: Option<usize>,
-    /// In place of a rank: the smallest that keeps this share of the population's energy, in 0..1.
+    /// Share of the population's energy, in 0..1. In place of a given rank, the smallest rank that keeps it is used.
     pub energy: Option<f64>,
     /// Bytes of the bundle file over bytes of the adapters' factors, at most (0.1 is ten times smaller). All of the file
     /// counts: codes, codebooks, bases, certificates, configurations, header. With no fidelity required, the most
@@ -32,12 +32,12 @@ pub struct EncodeOptions {
     pub max_output_error: Option<f64>,
     /// Bits an element of the coded factors, on average over the columns that the adapter's own rank fills.
     pub bits: Option<f64>,
-    /// In place of bits of each column's own: one width for all.
+    /// One width for all columns, in place of bits of each column's own.
     pub width: Option<CodeWidth>,
     /// Rungs that may be used. By default the shared rungs where a rank is given (no other keeps that promise), every
     /// rung where a fidelity is required, and the published form where nothing is.
     pub rungs: Option<Vec<Rung>>,
-    /// Of k-means.
+    /// Seed of k-means.
     pub seed: u64,
     /// What the projections read; a projection without inputs is encoded as if there were none. It weights bases, codebooks and
     /// bits, unless a cosine is required: that is a measure of the weights themselves, and then the inputs only measure the result.

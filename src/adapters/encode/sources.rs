@@ -14,11 +14,11 @@ use crate::error::{Error, Result, ensure};
 /// One adapter of a population, as it came.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Its name: the key in the population.
+    /// Name of the adapter: the key in the population.
     pub name: &'a str,
-    /// Its `adapter_config.json`, kept as it is.
+    /// The adapter's `adapter_config.json`, kept as it is.
     pub config: &'a serde_json::Value,
-    /// By module path.
+    /// The adapter's modules, by module path.
     pub modules: &'a BTreeMap<String, Lora>,
 }
 

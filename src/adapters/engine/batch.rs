@@ -21,7 +21,7 @@ pub struct Batch<D: Device> {
     pub(super) maps: Vec<Index<TokenAdapters, D>>,
 }
 
-/// Which adapters a batch found on the device.
+/// The adapters that a batch found on the device.
 #[derive(Clone)]
 pub(super) struct Placed {
     /// Since when each had been there.
@@ -50,7 +50,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// Changes the adapters of a batch in place: graphs captured with it see them at their next replay.
     ///
     /// # Errors
-    /// As [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
+    /// The errors of [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
     pub fn update(&mut self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>]) -> Result<()> {
         ensure(ids.len() == batch.tokens, "batch", format_args!("{} tokens", batch.tokens), ids.len())?;
         self.current(batch)?;
@@ -123,7 +123,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             .collect()
     }
 
-    /// That a batch is this engine's, of its arrays as they are.
+    /// Checks that a batch is this engine's, of its arrays as they are.
     pub(super) fn current(&self, batch: &Batch<D>) -> Result<()> {
         ensure(batch.engine == self.id, "batch", "one of this engine", "another engine's")?;
         let found = format!("generation {}", batch.generation);

@@ -15,7 +15,7 @@ use crate::ops::codes::CODEBOOK_LEN;
 use crate::ops::index::{AdapterCodes, BasisOf, Codes, CodesShape, Index};
 use crate::session::Session;
 
-/// Which factors are shared, coded or plain.
+/// One factor of a form: shared, coded or plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Shared,
@@ -92,7 +92,7 @@ impl Form {
         (&self.path, self.rank, self.core) == (&other.path, other.rank, other.core) && self.input.same(other.input) && self.output.same(other.output)
     }
 
-    /// The same class with room for both.
+    /// This form with room for the codes of both.
     pub fn widened(&self, other: &Self) -> Self {
         Self { input: self.input.max(other.input), output: self.output.max(other.output), ..self.clone() }
     }
@@ -180,7 +180,7 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         Ok(Self { form, map, capacity, dtype, d, input, core, output, scaling })
     }
 
-    /// Its form.
+    /// Form of the class.
     pub fn form(&self) -> &Form {
         &self.form
     }
@@ -190,7 +190,7 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         self.map
     }
 
-    /// Its slots.
+    /// Slots of the class.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
 use crate::session::Session;
 
-/// Which experts each token goes to, and with what weight.
+/// The experts that each token goes to, and their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
     top: usize,
@@ -108,7 +108,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// Changes a routing in place: graphs captured with it see the new one at their next replay.
     ///
     /// # Errors
-    /// As [`mixture`](Self::mixture); another number of tokens or choices; a mixture from before the last growth.
+    /// The errors of [`mixture`](Self::mixture); another number of tokens or choices; a mixture from before the last growth.
     pub fn reroute(&mut self, session: &mut Session<D>, mixture: &mut Mixture<D>, routing: &Routing) -> Result<()> {
         let tokens = mixture.passes.first().map_or(0, |pass| pass.0.tokens);
         let wanted = format!("{tokens} tokens, {} choices each", mixture.passes.len());
@@ -128,7 +128,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// each choice. Does not block; may be captured.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply).
+    /// The errors of [`apply`](Self::apply).
     pub fn apply_mixture(&mut self, session: &mut Session<D>, mixture: &Mixture<D>, x: &Slice<D>, x_stride: u64, targets: &[Target<'_, D>]) -> Result<()> {
         mixture.passes.iter().try_for_each(|(batch, gates)| self.apply_scaled(session, (batch, Some(gates)), x, x_stride, targets))
     }

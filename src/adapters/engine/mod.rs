@@ -60,7 +60,7 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     generation: u64,
     /// Rises when an adapter's arrays change.
     version: u64,
-    /// By projections side by side; `None` where the device has no use for it.
+    /// What was prepared, by projections side by side; `None` where the device has no use for it.
     prepared: HashMap<Vec<String>, Option<Prepared<D>>>,
 }
 
@@ -139,7 +139,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.pool.is_resident(id)
     }
 
-    /// Where the adapter lies on the device: its slot in each array that has it, in their order. Nothing where it is not there.
+    /// The adapter's slot in each array that has it on the device, in the arrays' order. Nothing where it is not there.
     pub fn slots(&self, id: AdapterId) -> Vec<u32> {
         (0..self.pool.maps()).filter_map(|map| self.pool.slot(id, map)).collect()
     }
@@ -224,7 +224,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.apply_scaled(session, (batch, None), x, x_stride, targets)
     }
 
-    /// As [`apply`](Self::apply), each token's delta times its gate where there are gates.
+    /// Applies a batch as [`apply`](Self::apply) does, each token's delta times its gate where there are gates.
     fn apply_scaled(
         &mut self,
         session: &mut Session<D>,

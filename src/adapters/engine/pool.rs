@@ -22,7 +22,7 @@ pub struct Pool {
 struct Stay {
     /// When it came; of no two stays the same.
     since: u64,
-    /// Its slot in each map that it is in.
+    /// Slot of the adapter in each map that it is in.
     slots: HashMap<usize, u32>,
 }
 
@@ -39,8 +39,8 @@ impl Map {
 }
 
 impl Pool {
-    /// `members[m]` adapters know map `m`; each `(map, bytes)` of `demand` needs that many bytes a slot of the map.
-    /// As many adapters are held as fit `limit_bytes`.
+    /// A pool that holds as many adapters as fit `limit_bytes`. `members[m]` adapters know map `m`;
+    /// each `(map, bytes)` of `demand` needs that many bytes a slot of the map.
     pub fn new(members: &[usize], demand: &[(usize, u64)], limit_bytes: Option<u64>) -> Result<Self> {
         let most = members.iter().copied().max().unwrap_or(0).max(1) as u32;
         let bytes = |limit: u32| demand.iter().map(|&(map, bytes)| u64::from(limit.min(members[map] as u32)) * bytes).sum::<u64>();

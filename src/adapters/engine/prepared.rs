@@ -10,6 +10,6 @@ pub struct Prepared<D: Kernel<CodebookGemm>> {
     pub plan: Plan<CodebookGemm, D>,
     pub args: CodebookGemmArgs<D>,
     pub at: Slice<D>,
-    /// Of the engine's arrays when it was.
+    /// Version of the engine's arrays from which this was prepared.
     pub version: u64,
 }

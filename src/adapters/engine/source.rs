@@ -44,7 +44,7 @@ impl AdapterSource for Bundle {
     }
 }
 
-/// That the engine does not know this adapter.
+/// The error for an adapter that the engine does not know.
 pub(super) fn unknown(name: &str, known: &[String]) -> Error {
     Error::invalid("adapter", format!("one of {}", known.join(", ")), format!("{name:?}"))
 }

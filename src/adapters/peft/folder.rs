@@ -32,7 +32,7 @@ pub fn inspect(folder: impl AsRef<Path>) -> Inspection {
     Inspection { faults, ..inspection }
 }
 
-/// The same for the two files in memory: what the fuzzers and the tests of bad input drive.
+/// Looks at the two files of an adapter in memory as [`inspect`] does: what the fuzzers and the tests of bad input drive.
 pub fn inspect_bytes(name: &str, config: &[u8], tensors: Vec<u8>) -> Inspection {
     let folder = Path::new(name);
     match TensorFile::from_bytes(folder.join(TENSOR_FILE), tensors) {

@@ -33,7 +33,7 @@ pub struct LoraAdapter {
     pub folder: PathBuf,
     /// `adapter_config.json` as it is.
     pub config: serde_json::Value,
-    /// By module path in the base model (`encoder.layer.0.attention.self.query`).
+    /// The updates, by module path in the base model (`encoder.layer.0.attention.self.query`).
     pub modules: BTreeMap<String, Lora>,
     /// Every key and tensor: used, or ignored and why.
     pub findings: Vec<Finding>,
@@ -46,7 +46,7 @@ pub struct Lora {
     pub a: Matrix<f32>,
     /// `[d_out, r]`.
     pub b: Matrix<f32>,
-    /// In front of the product.
+    /// The factor in front of the product.
     pub scaling: f32,
     /// The type both were stored in; the wider, where they differ.
     pub dtype: DType,

@@ -15,7 +15,7 @@ pub(super) enum Suffix {
     Regex(Regex),
 }
 
-/// Which modules an adapter was made for.
+/// The modules that an adapter was made for.
 #[derive(Clone, Debug)]
 pub(super) enum Targets {
     /// Not said, or `all-linear`.

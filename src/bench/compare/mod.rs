@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::stored::{Entry, Stored, Times};
 use crate::error::{Error, Result};
 
-/// With what probability all intervals hold.
+/// Probability that all intervals hold.
 pub const LEVEL: f64 = 0.95;
 
 /// How two reports compare.
@@ -29,7 +29,7 @@ pub struct Comparison {
     pub warnings: Vec<String>,
     /// The share by which a shape may become slower.
     pub threshold: f64,
-    /// With what probability all intervals hold.
+    /// Probability that all intervals hold.
     pub level: f64,
     /// One a shape: those of the first report in its order, then new ones.
     pub shapes: Vec<Row>,
@@ -40,7 +40,7 @@ pub struct Comparison {
 /// One shape.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name and type.
+    /// Name and type of the shape.
     pub name: String,
     /// The median, in seconds, in the first report and in the second.
     pub seconds: [Option<f64>; 2],

@@ -33,7 +33,7 @@ use crate::session::{Graph, Session};
 pub struct Ready<'a, D: Backend> {
     /// The whole.
     pub graph: Graph<D>,
-    /// Its work.
+    /// Work of the whole layer.
     pub cost: Cost,
     steps: Vec<Step<'a, D>>,
     checked: Checked,

@@ -15,7 +15,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// With rows of `columns` values, a row every `stride`.
+    /// Uploads the weight in rows of `columns` values, a row every `stride`, and the bias.
     pub fn upload<D: Device>(&self, session: &mut Session<D>, [columns, stride]: [u64; 2]) -> Result<Affine<D>> {
         Ok(Affine { weight: self.weight.upload_rows(session, columns, stride)?, bias: self.bias.as_ref().map(|bias| bias.upload(session)).transpose()? })
     }
@@ -57,7 +57,7 @@ impl Operands {
         Self { attention_norm, qkv, output, mlp_norm, gate, up, down, x, positions }
     }
 
-    /// Of the product that a step of that name is.
+    /// The numbers of the product that a step of that name is.
     pub fn of(&self, step: &str) -> &Numbers {
         match step {
             "qkv" => &self.qkv,

@@ -1,4 +1,4 @@
-//! Which layers the suite measures.
+//! The layers that the suite measures.
 
 use super::super::extent::Extent;
 use super::super::shape::{Point, Shape, Suite};
@@ -9,7 +9,7 @@ use crate::ops::layer::{Layer, Model, Sizes, Style};
 
 /// Lengths of the reference's table.
 pub const LENGTHS: [u64; 4] = [512, 1024, 2048, 4096];
-/// Of the quick list.
+/// Lengths of the quick list.
 const QUICK: [u64; 2] = [512, 2048];
 /// What a processor gets where no model is named, by style.
 const SMALL_LENGTHS: [u64; 2] = [64, 200];

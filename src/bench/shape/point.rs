@@ -13,14 +13,14 @@ pub struct Point {
     /// The sizes.
     #[serde(flatten)]
     pub shape: Shape,
-    /// Of every operand.
+    /// Element type of every operand.
     pub dtype: DType,
     /// Whether the work is captured once and replayed: what a server does with work this short.
     pub captured: bool,
 }
 
 impl Point {
-    /// Its name: the shape's, and how the work was launched where a suite has both ways. What `--shape` searches.
+    /// Name of the point: the shape's, and how the work was launched where a suite has both ways. `--shape` searches it.
     pub fn name(&self) -> String {
         let name = self.shape.name();
         let both = match &self.shape {

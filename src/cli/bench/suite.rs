@@ -44,7 +44,7 @@ pub struct Args {
     /// Only this variant of the operation, rather than the backend's choice
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
-    /// Of every operand: f16, bf16 or f32
+    /// Element type of every operand: f16, bf16 or f32
     #[arg(long, default_value = "f16", value_name = "DTYPE")]
     pub dtype: DType,
     /// Runs before the first that is timed [default: 10; of forward-pass 5]
@@ -56,7 +56,7 @@ pub struct Args {
     /// Start no further timed run of a shape after this long
     #[arg(long, allow_negative_numbers = true, default_value_t = Schedule::default().limit_seconds, value_name = "SECONDS")]
     pub limit: f64,
-    /// Of `forward-pass`: register so many adapters, rather than 2000 and 20000 (on a processor 200 and 2000)
+    /// Adapters that `forward-pass` registers, rather than 2000 and 20000 (on a processor 200 and 2000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub adapters: Option<u32>,
     /// Write the table to this file, as Markdown
@@ -74,13 +74,14 @@ pub struct Args {
     /// The last size
     #[arg(long, value_name = "SIZE", requires = "axis")]
     pub to: Option<u64>,
-    /// From one size to the next; the aligned neighbour of each is measured too
+    /// Elements from one size to the next; the aligned neighbour of each is measured too
     #[arg(long, default_value_t = 1, value_name = "SIZES")]
     pub step: u64,
-    /// Of `linear` and `mlp`, in place of their lists: rows, outputs and K of a product, tokens, model and intermediate of an MLP; may be given more than once
+    /// Sizes for `linear` and `mlp`, in place of their lists: rows, outputs and K of a product, tokens, model and intermediate of an MLP;
+    /// may be given more than once
     #[arg(long, value_name = "16x4096x11008", conflicts_with_all = ["quick", "model", "seq", "batch"])]
     pub sizes: Vec<own::Sizes>,
-    /// Of `mlp`: SwiGLU without biases, as Llama has it, rather than GELU with them
+    /// SwiGLU without biases for `mlp`, as Llama has it, rather than GELU with them
     #[arg(long)]
     pub gated: bool,
     #[command(flatten)]

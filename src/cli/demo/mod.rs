@@ -34,7 +34,7 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Demo {
     backend: Ran,
-    /// Where the adapters came from.
+    /// The origin of the adapters.
     adapters: String,
     stages: Vec<Shown>,
     /// Whether every served answer is right.

@@ -47,7 +47,7 @@ pub struct Totals {
     /// An element outside what is allowed, or a base-only row that changed.
     wrong: usize,
     compared: usize,
-    /// By adapter: ‖difference‖² and ‖uncompressed‖².
+    /// ‖difference‖² and ‖uncompressed‖², by adapter.
     lost: BTreeMap<String, (f64, f64)>,
 }
 

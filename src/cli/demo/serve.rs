@@ -56,7 +56,7 @@ pub struct Served {
     pub right: bool,
     /// Against uncompressed LoRA: ‖difference‖₂ / ‖uncompressed‖₂ over every output of the batch.
     pub error_against_uncompressed: f64,
-    /// The same over the tokens of each adapter.
+    /// ‖difference‖₂ / ‖uncompressed‖₂ over the tokens of each adapter.
     pub by_adapter: BTreeMap<String, f64>,
     /// Median of the timed runs: every projection, the whole batch.
     pub milliseconds: f64,

@@ -71,7 +71,7 @@ struct Embedded<'a> {
     dtype: DType,
     /// Lines of the input.
     lines: usize,
-    /// Those that have no embedding; each says why where it is written.
+    /// Lines that have no embedding; each says why where it is written.
     refused: usize,
     dimensions: u64,
     tokens: usize,
@@ -141,7 +141,7 @@ impl Args {
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
-    /// Where the embeddings go to a file.
+    /// The handler of an interrupt, where the embeddings go to a file.
     interrupt: Option<Interrupt>,
 }
 

@@ -16,12 +16,12 @@ pub enum Format {
     Jsonl,
     /// A NumPy array [lines, dimensions] of f32; NaN where a line was refused
     Npy,
-    /// The same as the tensor `embeddings`
+    /// A safetensors file with that array as the tensor `embeddings`
     Safetensors,
 }
 
 impl Format {
-    /// By the end of a file's name.
+    /// The format that the end of a file's name says.
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|end| end.to_str()) {
             Some("npy") => Self::Npy,
@@ -39,7 +39,7 @@ pub struct Sink<'a> {
     place: &'a Path,
     dimensions: usize,
     lines: usize,
-    /// Of the formats that hold all in one array.
+    /// The embeddings so far, for the formats that hold all in one array.
     values: Vec<u8>,
 }
 

@@ -18,7 +18,7 @@ use crate::cli::progress::Progress;
 struct Bundled<'a> {
     kind: &'static str,
     path: &'a Path,
-    /// By module path.
+    /// The projections, by module path.
     projections: Vec<Shared>,
     #[serde(flatten)]
     kept: Kept,

@@ -16,7 +16,7 @@ use super::output::Output;
 pub struct Args {
     /// An adapter folder, a folder of adapter folders, or a bundle
     path: PathBuf,
-    /// Of a bundle: the certificate of every projection of this adapter
+    /// Certificate of every projection of this adapter, for a bundle
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
 }

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result};
 
-/// Which of several shared bases each adapter was encoded on. Words: one an adapter.
+/// The one of several shared bases that each adapter was encoded on. Words: one an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BasisOf {
     basis: Vec<i32>,

@@ -4,7 +4,7 @@ use super::{BlockKind, BlockShape, HostIndex, Index};
 use crate::device::{Device, Slice};
 use crate::error::{Result, ensure};
 
-/// Which blocks of the score matrix are there: a byte for each, as whoever scores blocks leaves them.
+/// A map of the blocks of the score matrix that are there: a byte for each, as whoever scores blocks leaves them.
 ///
 /// Bytes `[patterns, q_blocks, kv_blocks]`, filled up to whole words: 0 is not there, 2 is there under the causal mask, any other is
 /// there in full. Every byte is legal. So other work on the device may write them ([`Index::bytes`]) before
@@ -35,7 +35,7 @@ impl MapShape {
         (u64::from(self.q_blocks) * u64::from(self.kv_blocks)).saturating_mul(u64::from(self.patterns))
     }
 
-    /// That of lists with room for every block. There are fewer than 2^31, as [`Attention`](crate::ops::Attention) sees to.
+    /// Shape of lists with room for every block. There are fewer than 2^31, as [`Attention`](crate::ops::Attention) sees to.
     pub(crate) fn lists(&self) -> BlockShape {
         let Self { block, q_blocks, kv_blocks, patterns } = *self;
         BlockShape { block, q_blocks, kv_blocks, patterns, capacity: u32::try_from(self.blocks()).unwrap_or(u32::MAX), masks: 0 }

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
-/// Which blocks of the score matrix are there, in compressed sparse rows.
+/// The blocks of the score matrix that are there, in compressed sparse rows.
 ///
 /// Words: `row_ptr[patterns, q_blocks + 1]` (absolute places in the lists that follow), `col_idx[nnz]`, `kind[nnz]`
 /// (−1 full, −2 causal, else the number of a bit mask), then the bit masks, each `[block, block / 32]` words:

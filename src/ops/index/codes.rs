@@ -42,7 +42,7 @@ pub struct AdapterCodes {
 }
 
 impl AdapterCodes {
-    /// From packed columns `(width, words)`, all of `d` elements. A `width` for all must be that of every column.
+    /// Codes from packed columns `(width, words)`, all of `d` elements. A `width` for all must be that of every column.
     ///
     /// # Errors
     /// A column of another width or length, a code that its codebook does not have, padding that is not zero, 2^27 words.
@@ -62,7 +62,7 @@ impl AdapterCodes {
         Ok(Self { d, rank: columns.len() as u32, width, words })
     }
 
-    /// From unpacked indices in row order, `codes1[o·rank + j]`, all of one width; `codes2` empty for one stage.
+    /// Codes from unpacked indices in row order, `codes1[o·rank + j]`, all of one width; `codes2` empty for one stage.
     ///
     /// # Errors
     /// Another number of indices than `d · rank`, or one that the width's codebook does not have.

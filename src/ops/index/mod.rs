@@ -42,7 +42,7 @@ pub trait HostIndex {
     fn capacity(shape: &Self::Shape) -> u64;
 }
 
-/// Where an index may start in a shared allocation, in bytes: what every device's binding rules allow.
+/// The multiple of bytes at which an index may start in a shared allocation: what every device's binding rules allow.
 const PACKED_ALIGN: u64 = 256;
 
 /// Checked index data on a device.
@@ -100,10 +100,10 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         }
     }
 
-    /// As [`update_packed`](Self::update_packed), from memory that the device copies from on its own.
+    /// Replaces the contents of indices as [`update_packed`](Self::update_packed) does, from memory that the device copies from on its own.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`update_packed`](Self::update_packed).
     pub fn update_pinned(device: &D, queue: &mut D::Queue, indices: &[Self], pinned: &Pinned<H, D>) -> Result<()> {
         match Self::together(indices, &pinned.shapes)? {
             Some(all) => device.copy(queue, &pinned.slice, &all),
@@ -147,7 +147,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     }
 }
 
-/// Where each index lies in a shared allocation, offset and length, and the bytes of all.
+/// The place of each index in a shared allocation, offset and length, and the bytes of all.
 fn places<H: HostIndex>(hosts: &[H]) -> (Vec<(u64, u64)>, u64) {
     let mut at = 0;
     let place = |host: &H| {
@@ -175,7 +175,7 @@ pub struct Pinned<H: HostIndex, D: Device> {
 }
 
 impl<H: HostIndex, D: Device> Pinned<H, D> {
-    /// Of indices that are packed together.
+    /// Pinned data of indices that are packed together.
     pub fn new(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Self> {
         let bytes = packed_bytes(hosts);
         let slice = Slice { buffer: device.alloc_host(bytes.len() as u64)?, offset: 0, len: bytes.len() as u64 };

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
-/// Where the pages of each sequence's K and V lie in a pool, and how many keys each sequence has.
+/// The places of the pages of each sequence's K and V in a pool, and how many keys each sequence has.
 ///
 /// Words: `kv_len[batch]`, then `page_table[batch, pages]`. Entries past a sequence's length are not read; on the
 /// device they are 0.

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result};
 
-/// Which adapter each token uses; −1 is the base model alone.
+/// The adapter that each token uses; −1 is the base model alone.
 ///
 /// Words, for `T` tokens: `[0]` segments `S`; `[1]` tokens with an adapter, `A`; then four lists:
 /// `adapter[T]` as given; `order[T]`, the tokens with an adapter sorted by it (ties in token order), then −1;

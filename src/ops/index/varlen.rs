@@ -29,7 +29,7 @@ pub struct VarlenShape {
 }
 
 impl Varlen {
-    /// From running totals, `batch + 1` each; `max_q` and `max_kv` bound the lengths, so that a plan may rely on them.
+    /// Lengths from running totals, `batch + 1` each; `max_q` and `max_kv` bound the lengths, so that a plan may rely on them.
     ///
     /// # Errors
     /// Totals that do not start at 0, or that fall, a sequence longer than that, lists of different length.

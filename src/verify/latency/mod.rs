@@ -27,7 +27,7 @@ use crate::session::Session;
 const SIZES: Sizes = Sizes { projections: 128, d: 4096, rank: 16 };
 /// Tokens and adapters of the chained rows.
 const CHAINED: [(u64, u32); 5] = [(16, 1), (16, 16), (256, 32), (256, 100), (1024, 100)];
-/// Of the merged ones.
+/// Tokens and adapters of the merged rows.
 const MERGED: [(u64, u32); 2] = [(16, 1), (16, 16)];
 /// Adapters whose codes are drawn.
 const RING: usize = 128;
@@ -123,7 +123,7 @@ impl<B: Backend> Table<'_, B> {
         Ok(())
     }
 
-    /// Where the table's bound holds: on CUDA, by what the device has.
+    /// Checks the table's bound where it holds: on CUDA, by what the device has.
     fn bound(&mut self, row: &str, captured: f64) {
         let name = format!("{row}: milliseconds");
         match self.session.caps().cuda_arch {

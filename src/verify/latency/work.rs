@@ -95,7 +95,7 @@ impl<B: Backend> Work<B> {
         Self::calls(session, population, (tokens, adapters), &[1])
     }
 
-    /// As the projections of an attention layer: query, key and value from one x in one call, then the output projection
+    /// Projections called as in an attention layer: query, key and value from one x in one call, then the output projection
     /// of what the query's wrote.
     pub fn merged(session: &mut Session<B>, population: &Population, tokens: u64, adapters: u32) -> Result<Self> {
         Self::calls(session, population, (tokens, adapters), &[3, 1])
@@ -126,7 +126,7 @@ impl<B: Backend> Work<B> {
         Ok(Self { plans, launches, ids })
     }
 
-    /// The same work as one launch: each projection, with an x of its own, is an adapter with a basis of its own.
+    /// All projections as one launch: each, with an x of its own, is an adapter with a basis of its own.
     pub fn grouped(session: &mut Session<B>, population: &Population, tokens: u64) -> Result<Self> {
         let sizes = population.sizes;
         let count = sizes.projections as u32;
@@ -143,7 +143,7 @@ impl<B: Backend> Work<B> {
         Ok(Self { plans: vec![session.plan(op)?], launches: vec![launch], ids })
     }
 
-    /// As [`chained`](Self::chained) with one adapter, but the host holds its bases and codes, and copies those of each
+    /// Projections as in [`chained`](Self::chained) with one adapter, but the host holds its bases and codes. It copies those of each
     /// projection into the same place on the device before the launch that uses them.
     pub fn hosted(session: &mut Session<B>, population: &Population, tokens: u64) -> Result<Self> {
         let mut work = Self::chained(session, population, tokens, 1)?;

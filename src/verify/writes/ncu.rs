@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 pub struct Relaunch {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments, after which the variant and the case follow as one, `variant/case`.
+    /// Arguments of the program, after which the variant and the case follow as one, `variant/case`.
     pub arguments: Vec<OsString>,
 }
 
-/// What is counted of every kernel: sectors that multiprocessors write to the L2, atomics and reductions there, sectors of
+/// What is counted of every kernel: sectors that SMs write to the L2, atomics and reductions there, sectors of
 /// local memory, bytes written to DRAM.
 pub const METRICS: [&str; 6] = [
     "lts__t_sectors_srcunit_tex_op_write.sum",

@@ -9,7 +9,7 @@ use super::sheet::{Area, Drawn, GRID, colour, device, sheet, short, time_unit};
 const BINS: usize = 30;
 const COLUMNS: usize = 3;
 
-/// Of the suites in which the spread is the subject.
+/// The picture of a suite in which the spread is the subject; nothing for another.
 pub fn picture(report: &Stored) -> Result<Option<String>> {
     // Shares of the blocks have a picture of their own.
     let counted = report.results.iter().filter(|entry| report.suite != "sparse" || entry.more.get("blocks").is_some_and(|blocks| !blocks["count"].is_null()));

@@ -7,7 +7,7 @@ use trifuse::{Error, Result};
 
 /// What drawing gives.
 pub(super) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
-/// Where it is drawn.
+/// The area on which a picture is drawn.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Colours that people of every sort of sight tell apart (Okabe and Ito).
