@@ -63,6 +63,8 @@ pub fn trial(name: &str, lacks: Option<&str>, body: Box<dyn FnOnce() + Send>) ->
 
 /// Lines of the ledger that are compiled again, where not all are.
 const DRAWN: usize = 12;
+/// Kernels that the ledger lacks that are compiled, where not all are: a change to a header that many include has more.
+const LACKING: usize = 240;
 
 /// Trials of the kernels: those that the ledger holds by its lines, some of them compiled again, and all others compiled.
 fn kernels(lacks: Option<&'static str>) -> Vec<Trial> {
@@ -71,14 +73,23 @@ fn kernels(lacks: Option<&'static str>) -> Vec<Trial> {
     let turn = std::env::var("TRIFUSE_KERNELS_TURN").ok().and_then(|turn| turn.parse().ok()).unwrap_or(0usize);
     let mut trials = Vec::new();
     let mut held: BTreeMap<(String, Arch), Vec<Work>> = BTreeMap::new();
+    let mut lacking = Vec::new();
     for work in all_work() {
         match line_of(&known, &work) {
             Some(_) => held.entry((work.of.clone(), work.arch)).or_default().push(work),
-            None => {
-                let name = format!("compile: {} for {}", work.unit.name, work.arch);
-                trials.push(trial(&name, lacks, Box::new(move || assert_eq!(work.judge(&work.measure()), [""; 0]))));
-            }
+            None => lacking.push(work),
         }
+    }
+    let step = if all { 1 } else { lacking.len().div_ceil(LACKING).max(1) };
+    let left = lacking.len() - lacking.iter().skip(turn % step).step_by(step).count();
+    if left > 0 {
+        let name = format!("compile: {left} more kernels that the ledger lacks (skipped: others are drawn each revision; scripts/ledger.sh takes all)");
+        trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
+    }
+    for work in lacking.into_iter().skip(turn % step).step_by(step) {
+        let name = format!("compile: {} for {}", work.unit.name, work.arch);
+        let body = move || assert_eq!(work.measure().map(|line| work.judge(&line)).unwrap_or_default(), [""; 0]);
+        trials.push(trial(&name, lacks, Box::new(body)));
     }
     let lines: Vec<Work> = held.values().flatten().cloned().collect();
     for ((of, arch), works) in held {
@@ -95,7 +106,8 @@ fn kernels(lacks: Option<&'static str>) -> Vec<Trial> {
     for work in lines.into_iter().skip(turn % step).step_by(step) {
         let line = line_of(&known, &work).cloned().unwrap();
         let name = format!("ledger: {} for {} compiled again", work.unit.name, work.arch);
-        trials.push(trial(&name, lacks, Box::new(move || assert_eq!(work.measure(), line, "scripts/ledger.sh all writes it anew"))));
+        let body = move || assert!(work.measure().is_none_or(|found| found == line), "not as its line says; scripts/ledger.sh all writes it anew: {line}");
+        trials.push(trial(&name, lacks, Box::new(body)));
     }
     trials
 }

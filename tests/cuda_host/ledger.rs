@@ -77,17 +77,18 @@ impl Work {
         self.unit.hash(self.arch)[..20].to_owned()
     }
 
-    /// Compiles it, and reads what came of it.
-    pub fn measure(&self) -> Line {
+    /// Compiles it, and reads what came of it; none where the assembler said nothing, as of code that NVRTC has in a cache of its own.
+    pub fn measure(&self) -> Option<Line> {
         let (major, minor) = nvrtc_version().unwrap();
         let built = compile(&self.unit, self.arch).unwrap();
         let serialized: Vec<_> = built.log.lines().filter(|line| line.contains("instructions are serialized")).collect();
         assert!(serialized.is_empty(), "{} {}: the assembler has every product waited for: {serialized:?}", self.unit.name, self.arch);
         let used = trifuse::backends::cuda::jit::resources(&built);
-        let [used] = &used[..] else { panic!("{}: expected one kernel; found {used:?}", self.unit.name) };
+        assert!(used.len() < 2, "{}: expected one kernel; found {used:?}", self.unit.name);
+        let used = used.first()?;
         let code = disassemble(&built.cubin);
         let count = |word: &str| code.lines().filter(|line| line.split_whitespace().any(|found| found.starts_with(word))).count();
-        Line {
+        Some(Line {
             unit: self.key(),
             arch: self.arch.to_string(),
             nvrtc: format!("{major}.{minor}"),
@@ -99,7 +100,7 @@ impl Work {
             hmma: count("HMMA"),
             hgmma: count("HGMMA"),
             early: waits::ahead(&code).len(),
-        }
+        })
     }
 
     /// What `line` is refused for: spills, local memory, too much shared memory, no tensor cores, reads in front of a wait.
@@ -147,19 +148,22 @@ pub fn line_of<'a>(known: &'a BTreeMap<String, Line>, work: &Work) -> Option<&'a
     known.get(&work.key())
 }
 
-/// Prints the ledger anew: lines of units that are as they were are kept, all others compiled on every core.
+/// Prints the ledger anew: lines of units that are as they were are kept, all others compiled on every core; none is begun after
+/// `TRIFUSE_LEDGER_SECONDS`, where that is set.
 pub fn probe() {
     let known = if std::env::var_os("TRIFUSE_ALL_KERNELS").is_some() { BTreeMap::new() } else { known() };
     let work = all_work();
+    let begun = std::time::Instant::now();
+    let seconds = std::env::var("TRIFUSE_LEDGER_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
     let (next, lines) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |count| count.get()) {
             scope.spawn(|| {
                 while let Some(work) = work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                    let line = line_of(&known, work).cloned().unwrap_or_else(|| work.measure());
-                    for fault in work.judge(&line) {
-                        eprintln!("{fault}");
-                    }
+                    let late = begun.elapsed().as_secs() >= seconds;
+                    let line = line_of(&known, work).cloned().or_else(|| if late { None } else { work.measure() });
+                    let Some(line) = line else { continue };
+                    work.judge(&line).iter().for_each(|fault| eprintln!("{fault}"));
                     lines.lock().unwrap().push(line);
                 }
             });

@@ -18,7 +18,7 @@ pub(crate) struct Shape {
 }
 
 /// What an H200 takes, in microseconds, as measured at Llama-2's projections.
-mod cost {
+mod h200 {
     /// From a launch to its first products, and from the last outputs to the next launch.
     pub(crate) const LAUNCH: f64 = 4.2;
     /// The same in `fused_mlp`, where the launch before is its own; and what chunks of fewer tokens lose.
@@ -92,12 +92,12 @@ impl Shape {
     /// Of rounds of tiles of that width.
     fn rounds(&self, tile: &WgmmaTile, columns: u64, rounds: u64) -> f64 {
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
-        let products = steps * (cost::STEP + cost::COLUMN * columns as f64);
+        let products = steps * (h200::STEP + h200::COLUMN * columns as f64);
         if tile.takes_turns() {
             // Of half as many rows; outputs, but for the last, are written beside the products of the other warp group.
-            return rounds as f64 * products * 0.5 * cost::TURN + cost::OUTPUTS;
+            return rounds as f64 * products * 0.5 * h200::TURN + h200::OUTPUTS;
         }
-        rounds as f64 * (products + cost::OUTPUTS)
+        rounds as f64 * (products + h200::OUTPUTS)
     }
 
     /// Of a tile of two widths, how many columns of tiles are wide, whole rounds of them or nearly; how many rounds there are in all, and their
@@ -109,7 +109,7 @@ impl Shape {
             let wide = clusters * round / down;
             let left = self.outputs.checked_sub(wide * tile.columns).filter(|&left| left > 0)?;
             let (first, all) = ((wide * down).div_ceil(clusters), ((wide + left.div_ceil(tile.last)) * down).div_ceil(clusters));
-            let time = self.rounds(tile, tile.columns, first) + cost::NARROWER * self.rounds(tile, tile.last, all - first);
+            let time = self.rounds(tile, tile.columns, first) + h200::NARROWER * self.rounds(tile, tile.last, all - first);
             Some((wide, all, time))
         };
         let rounds = whole.saturating_sub(NARROW_ROUNDS)..=whole;
@@ -157,13 +157,13 @@ impl Shape {
         };
         let lines = if self.straddles { 2.0 } else { 1.0 };
         let read = blocks as f64 * steps * (x + w) * lines * 2.0 * WgmmaTile::DEPTH as f64;
-        let exchange = if tile.meets_outside() { cost::MEET_OUTSIDE } else { cost::MEET } * (parts as f64).log2();
-        let memory = self.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle) + (rounds as f64 - 1.0) * cost::OUTPUTS;
-        let activation = if !self.activated { 0.0 } else { cost::ACTIVATION * if tile.takes_turns() { 1.0 } else { rounds as f64 } };
+        let exchange = if tile.meets_outside() { h200::MEET_OUTSIDE } else { h200::MEET } * (parts as f64).log2();
+        let memory = self.bytes() / h200::MEMORY * (1.0 + h200::IDLE * idle) + (rounds as f64 - 1.0) * h200::OUTPUTS;
+        let activation = if !self.activated { 0.0 } else { h200::ACTIVATION * if tile.takes_turns() { 1.0 } else { rounds as f64 } };
         let (launch, cache) = match tile.shares {
-            Shares::Nothing => (cost::LAUNCH, cost::CACHE_ALONE),
-            Shares::W | Shares::Both(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE),
-            Shares::Tile(_) => (cost::LAUNCH + cost::CLUSTER, cost::CACHE_PARTS),
+            Shares::Nothing => (h200::LAUNCH, h200::CACHE_ALONE),
+            Shares::W | Shares::Both(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE),
+            Shares::Tile(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE_PARTS),
         };
         launch + (products + activation).max(memory).max(read / cache) + exchange
     }
@@ -176,7 +176,7 @@ impl Shape {
 
     /// The same of a product that takes so long.
     pub(crate) fn starts_early_after(time: f64) -> bool {
-        time <= cost::PLACED
+        time <= h200::PLACED
     }
 
     /// The tile.
@@ -234,7 +234,7 @@ impl WgmmaTile {
     pub(crate) fn least(tiles: impl Iterator<Item = Self>, products: &[(Shape, u64)], target: &Target) -> (Self, f64) {
         let takes = |tile: &Self| products.first().is_none_or(|(shape, _)| shape.takes(tile, target));
         let there = || products.iter().filter(|(shape, times)| shape.rows * times > 0);
-        let time = |tile: &Self| there().map(|(shape, times)| *times as f64 * (shape.time(tile, target) - cost::LAUNCH + cost::NEXT)).sum::<f64>();
+        let time = |tile: &Self| there().map(|(shape, times)| *times as f64 * (shape.time(tile, target) - h200::LAUNCH + h200::NEXT)).sum::<f64>();
         let timed = tiles.filter(takes).map(|tile| (tile, time(&tile)));
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((Self::WIDE, f64::INFINITY))
     }
