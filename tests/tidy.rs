@@ -83,8 +83,10 @@ fn the_cuda_wing_stands_on_its_layers() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     let said = |path: &str, text: &str| {
         let variant = "const VARIANT: Variant<Linear> = 0;";
+        let folders = ["backends/mod.rs", "backends/cuda/mod.rs", "backends/cuda/gemm/mod.rs", "backends/cuda/linear/mod.rs", "backends/cuda/jit/mod.rs"];
         let others = [("backends/cuda/jit/unit.rs", ""), ("backends/cuda/linear/skinny.rs", variant), ("backends/cuda/linear/problem.rs", "")];
-        cuda::imports(&made([(path, text), others[0], others[1], others[2]])).len()
+        let all = [(path, text)].into_iter().chain(folders.map(|folder| (folder, ""))).chain(others);
+        cuda::imports(&all.map(|(path, text)| File { path: path.into(), text: text.into() }).collect::<Vec<_>>()).len()
     };
     assert_eq!(said("backends/cuda/gemm/problem.rs", "use crate::backends::cuda::jit::unit::Unit;"), 0);
     assert_eq!(said("backends/cuda/gemm/problem.rs", "use crate::backends::cuda::linear::problem::product;"), 1, "an operation above");

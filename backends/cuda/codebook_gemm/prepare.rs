@@ -5,15 +5,21 @@ use super::long_tile::{
     ALIGN, DEPTH, GROUP, LEAST_ROWS, NAME, PROJECT_WARPS, RANKS, RunsMmaParams, TOGETHER, UNPACK, aligned, bytes, decoding_bytes, group_params, parts, project,
     rank_of,
 };
+use super::sgmv_long::RUNS_SM80;
 use crate::backend::Kernel;
 use crate::backends::cuda::gemm::lora::{AdapterSlice, AdapterSums};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks, range};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address, blocks, range};
 use crate::device::Slice;
 use crate::error::{Result, ensure};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-/// The same of a plan; 0 for one of another variant.
+/// Whether a delta inside a product is one that a product can take along, or why not: its plan is then of the variant whose factors are prepared.
+pub(crate) fn prepares(delta: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    (RUNS_SM80.supports)(delta, target).and_then(|()| (RUNS_SM80.suits)(delta, target))
+}
+
+/// Bytes of what [`unpack`] leaves for a plan; 0 for one of another variant.
 pub(crate) fn prepared_bytes(plan: &Plan<CodebookGemm>) -> u64 {
     if <Cuda as Kernel<CodebookGemm>>::variant(plan) == NAME { bytes(&plan.op) } else { 0 }
 }

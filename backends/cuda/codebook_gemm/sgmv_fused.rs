@@ -97,10 +97,10 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
         return Err("rows of codes that do not start on 16 bytes".into());
     }
     // Blocks wait for each other: one a multiprocessor, so that all are there at once, and each has decoded all of its pairs before.
-    let (units, groups) = (u64::from(target.units), slice.d_out / GROUP);
-    let pairs = (segments::most_units(op) * groups).div_ceil(units.max(1));
-    if units < SHARES || pairs > groups.min(PAIRS) {
-        return Err(format!("{pairs} pairs of an adapter's tokens and {GROUP} columns for each of {units} multiprocessors, more than it decodes ahead"));
+    let (resident, groups) = (u64::from(target.units), slice.d_out / GROUP);
+    let pairs = (segments::most_units(op) * groups).div_ceil(resident.max(1));
+    if resident < SHARES || pairs > groups.min(PAIRS) {
+        return Err(format!("{pairs} pairs of an adapter's tokens and {GROUP} columns for each of {resident} multiprocessors, more than it decodes ahead"));
     }
     let shared = shared_bytes();
     if shared > target.shared_bytes {

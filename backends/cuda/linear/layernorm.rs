@@ -1,8 +1,7 @@
 //! `linear` with a norm at its end: the variant `sm90_norm`, of `kernels/gemm/sm90/layernorm.cuh`.
 
-use crate::backends::cuda::codebook_gemm::prepare::with_basis;
-use crate::backends::cuda::codebook_gemm::sgmv_long::RUNS_SM80;
-use crate::backends::cuda::codebook_gemm::sgmv_long::has_basis;
+use crate::backends::cuda::codebook_gemm::long_tile::has_basis;
+use crate::backends::cuda::codebook_gemm::prepare::{prepares, with_basis};
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::lora::{AdapterSums, adapter_header};
@@ -119,7 +118,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
         if delta.slices.len() != 1 || !has_basis(delta) {
             return Err("adapters of another form than one basis and codes: a launch of its own is for the norm then".into());
         }
-        (RUNS_SM80.supports)(delta, target).and_then(|()| (RUNS_SM80.suits)(delta, target))?;
+        prepares(delta, target)?;
     }
     // It copies nothing first, and what adapters add is read in whole eights.
     for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
