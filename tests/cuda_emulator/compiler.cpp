@@ -92,9 +92,10 @@ Result nvrtcCompileProgram(Program *program, int count, const char *const *optio
     }
     std::string root = folder;
     for (const auto &header : program->headers) {
-        // One function of `ptx/` is one instruction; the emulated ones stand in their place.
-        std::string own = slurp(std::string(EMULATOR) + "/" + header.first);
-        spill(root + "/" + header.first, own.empty() ? as_host_code(header.second) : own);
+        // One function of `ptx/` is one instruction; the emulated ones are found in their own folder, and nowhere else: each stands there once.
+        if (slurp(std::string(EMULATOR) + "/" + header.first).empty()) {
+            spill(root + "/" + header.first, as_host_code(header.second));
+        }
     }
     spill(root + "/kernel.cpp", as_host_code(program->source));
     std::string command = "g++ -std=c++17 -O1 -march=native -ffp-contract=fast -w -shared -fPIC -include " EMULATOR "/device.h -I " EMULATOR " -I " + root;
