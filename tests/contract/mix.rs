@@ -166,7 +166,7 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
         let own = Adapters::new(session, delta.clone())?;
         let op = Linear { delta: Some(delta), ..Linear::new(dtype, [tokens, wide, wide]) };
         // Where it is there, the one that adds them in a launch of its own.
-        let plan = session.plan_variant(op.clone(), Some("sm90_stream")).or_else(|_| session.plan(op))?;
+        let plan = session.plan_variant(op.clone(), Some("sm90_skinny")).or_else(|_| session.plan(op))?;
         all.push(draw(plan, move |at| {
             let (x, y) = (at.any(rows), at.any(rows));
             LinearArgs { delta: Some(own.args(at, x.clone(), y.clone())), x, w: at.usual(wide * wide), bias: None, residual: None, norm: None, y }

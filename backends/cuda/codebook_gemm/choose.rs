@@ -8,11 +8,11 @@ use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
 
-/// The fewest tokens, and the most adapters of `runs_sm80`: with more adapters a run is short, and each run decodes its columns anew. The rule does
+/// The fewest tokens, and the most adapters of `sgmv_long`: with more adapters a run is short, and each run decodes its columns anew. The rule does
 /// not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
 const LEAST_TOKENS: u64 = 129;
 const MOST_ADAPTERS: u32 = 31;
-/// Adapters of `segments_sm80`. Fewer have many tokens each.
+/// Adapters of `sgmv`. Fewer have many tokens each.
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
 /// Adapters from which on that variant is faster for any number of tokens. Fewer are decoded about as often, and in one kernel, by clusters that have 16
 /// tokens each, as long as there is a multiprocessor for each of their blocks.
@@ -20,7 +20,7 @@ const MANY: u32 = 96;
 /// Elements of an encoder's largest factor product, 4,096 × 1,024.
 const ENCODERS: u64 = 1 << 22;
 
-/// Whether `runs_sm80`, or `runs` where that does not serve, is worth taking: tokens are many and adapters few.
+/// Whether `sgmv_long`, or `sgmv_simt` where that does not serve, is worth taking: tokens are many and adapters few.
 pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
         return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
@@ -31,13 +31,13 @@ pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::R
     Ok(())
 }
 
-/// Whether `segments_sm80` is worth taking: tokens are many, adapters too, and not all clusters of 16 tokens have a place.
+/// Whether `sgmv` is worth taking: tokens are many, adapters too, and not all clusters of 16 tokens have a place.
 pub(crate) fn many_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     beats_clusters(op, target, places(target))
 }
 
-/// Whether `joint` is worth taking. One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
+/// Whether `sgmv_fused` is worth taking. One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
 pub(crate) fn many_adapters_at_once(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     beats_clusters(op, target, places(target) * 15 / 16)
@@ -49,7 +49,7 @@ fn places(target: &Target) -> u64 {
 }
 
 /// Whether clusters of `sm90`, that have 16 tokens each, take tokens of as few adapters, and with the same bits: it sums in the order of
-/// `segments_sm80` unless there are many slices.
+/// `sgmv` unless there are many slices.
 fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
     target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter
 }
@@ -63,7 +63,7 @@ fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::resul
     Ok(())
 }
 
-/// Whether many tokens of few adapters are `segments_sm80`'s, which `runs_sm80` takes else. That wants the tokens of an adapter to be neighbours, as
+/// Whether many tokens of few adapters are `sgmv`'s, which `sgmv_long` takes else. That wants the tokens of an adapter to be neighbours, as
 /// those of an encoder's sentences are; where they are not, as those of a decoder's batch, it takes up to eight times as long. An encoder's products
 /// are not as large.
 fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
@@ -71,8 +71,8 @@ fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
     has_clusters(op, target) && op.slices.iter().all(large) && supports_tiles(op, target, false).is_ok()
 }
 
-/// Whether tokens are many, and of as many adapters as `segments_sm80` takes, or why it is not worth it. Few adapters have that variant and those of
-/// the same bits, or `runs_sm80`, whatever number of tokens there is.
+/// Whether tokens are many, and of as many adapters as `sgmv` takes, or why it is not worth it. Few adapters have that variant and those of
+/// the same bits, or `sgmv_long`, whatever number of tokens there is.
 fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let few = op.adapters < *ADAPTERS.start() && takes_few_adapters(op, target);
     if op.tokens < LEAST_TOKENS || !(few || ADAPTERS.contains(&op.adapters)) {
@@ -117,21 +117,21 @@ mod tests {
         let gated = |op: CodebookGemm| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
         let slices = |count: usize, op: CodebookGemm| CodebookGemm { slices: vec![op.slices[0].clone(); count], ..op };
         let tiles = ["sm90", "sm90", "sm90", "sm90", "sm80", "sm80"];
-        let (long, short, segments, simt) = (["runs_sm80"; 6], ["runs"; 6], ["segments_sm80"; 6], ["simt"; 6]);
-        let joint = ["segments_sm80", "segments_sm80", "joint", "joint", "segments_sm80", "segments_sm80"];
+        let (long, short, segments, simt) = (["sgmv_long"; 6], ["sgmv_simt"; 6], ["sgmv"; 6], ["simt"; 6]);
+        let joint = ["sgmv", "sgmv", "sgmv_fused", "sgmv_fused", "sgmv", "sgmv"];
         let table = [
             (op(1, 1, square), tiles),
             (op(16, 16, square), tiles),
             (op(128, 100, square), tiles),
-            (op(200, 16, square), ["segments_sm80", "sm90", "sm90", "sm90", "runs_sm80", "runs_sm80"]),
-            (op(256, 31, square), ["segments_sm80", "segments_sm80", "sm90", "sm90", "runs_sm80", "runs_sm80"]),
+            (op(200, 16, square), ["sgmv", "sm90", "sm90", "sm90", "sgmv_long", "sgmv_long"]),
+            (op(256, 31, square), ["sgmv", "sgmv", "sm90", "sm90", "sgmv_long", "sgmv_long"]),
             (op(1024, 24, [1536, 384, 16]), long),
             (slices(3, op(1024, 24, [384, 384, 16])), long),
             (slices(20, op(200, 8, square)), long),
             (over(op(256, 100, square)), joint),
             (op(256, 100, square), segments),
-            (over(op(1024, 87, square)), ["segments_sm80", "segments_sm80", "joint", "joint", "sm80", "sm80"]),
-            (op(1000, 64, square), ["segments_sm80", "segments_sm80", "segments_sm80", "segments_sm80", "sm80", "sm80"]),
+            (over(op(1024, 87, square)), ["sgmv", "sgmv", "sgmv_fused", "sgmv_fused", "sm80", "sm80"]),
+            (op(1000, 64, square), ["sgmv", "sgmv", "sgmv", "sgmv", "sm80", "sm80"]),
             (op(1000, 600, square), tiles),
             (full(op(1000, 8, square)), short),
             (gated(op(1000, 8, square)), short),
@@ -154,7 +154,7 @@ mod tests {
     /// What is named runs wherever its kernels can compute it.
     #[test]
     fn a_variant_that_does_not_suit_may_be_named() {
-        for name in ["joint", "segments_sm80", "runs", "runs_sm80"] {
+        for name in ["sgmv_fused", "sgmv", "sgmv_simt", "sgmv_long"] {
             let op = CodebookGemm { accumulate: false, ..op(17, 5, [4096, 512, 16]) };
             let named = choose(CodebookGemm::VARIANTS, &op, &H200, Some(name)).unwrap();
             assert!((named.suits)(&op, &H200).is_err(), "{name}");

@@ -14,7 +14,7 @@ use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 /// The variant that these kernels are.
-pub(crate) const NAME: &str = "runs_sm80";
+pub(crate) const NAME: &str = "sgmv_long";
 
 params! {
     /// What slices of one launch do not share.

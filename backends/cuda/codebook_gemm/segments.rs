@@ -1,4 +1,4 @@
-//! The two kernels that `segments_sm80` and `joint` launch for the segments of an index, the tokens of one adapter each (SGMV): their parameters, their
+//! The two kernels that `sgmv` and `sgmv_fused` launch for the segments of an index, the tokens of one adapter each (SGMV): their parameters, their
 //! sizes, their units and their launch.
 
 use super::entry::{Entry, entry, together};
@@ -175,7 +175,7 @@ fn unit(entry: Entry, dtype: DType, rank: u64, width: u32) -> Unit {
         EXPAND | EXPAND_ANY | EXPAND_GROUPED => expand_bytes(rank, width, most_groups(rank, width)),
         _ => project_bytes(rank, entry != PROJECT),
     };
-    let base = base(format!("codebook_gemm/segments_sm80 {}", form_name(dtype, rank, width)), dtype, rank, width, source!("codebook_gemm/sgmv.cu"));
+    let base = base(format!("codebook_gemm/sgmv {}", form_name(dtype, rank, width)), dtype, rank, width, source!("codebook_gemm/sgmv.cu"));
     entry.unit(base, "codebook_gemm_segments", shared_bytes)
 }
 

@@ -7,8 +7,8 @@ use crate::backends::cuda::variant::{RunsOn, Target, TensorCores, Variant};
 use crate::ops::CodebookGemm;
 
 pub(crate) const SEGMENTS: Variant<CodebookGemm> = Variant {
-    name: "segments_sm80",
-    label: "codebook_gemm/segments_sm80",
+    name: "sgmv",
+    label: "codebook_gemm/sgmv",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,

@@ -1,4 +1,4 @@
-//! One launch in place of the two of `segments_sm80`, for Hopper, with the same bits.
+//! One launch in place of the two of `sgmv`, for Hopper, with the same bits.
 
 use super::choose::many_adapters_at_once;
 use super::launch::{read_early, tile_params, whole};
@@ -16,8 +16,8 @@ use crate::ops::codebook_gemm::{CodebookSlice, Factor};
 use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
-    name: "joint",
-    label: "codebook_gemm/joint",
+    name: "sgmv_fused",
+    label: "codebook_gemm/sgmv_fused",
     runs_on: RunsOn::From(90),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -117,7 +117,7 @@ fn starts_whole(slice: &CodebookSlice) -> bool {
 }
 
 fn unit(dtype: DType) -> Unit {
-    let mut base = segments::base(format!("codebook_gemm/joint {dtype}"), dtype, RANK, WIDTH, source!("codebook_gemm/sgmv_fused.cu"));
+    let mut base = segments::base(format!("codebook_gemm/sgmv_fused {dtype}"), dtype, RANK, WIDTH, source!("codebook_gemm/sgmv_fused.cu"));
     base.headers.push(("codebook_gemm/sgmv_fused_params.cuh", [JointPlan::cuda(), JointParams::cuda()].concat()));
     base.defines.push(("JOINT_BYTES", shared_bytes().to_string()));
     Unit { entries: &["codebook_gemm_joint"], shared_bytes: shared_bytes(), ..base }
@@ -183,6 +183,6 @@ mod tests {
         assert!(!takes(512, 100) && !takes(256, 200), "more than is decoded ahead");
         assert!(!takes(240, 32), "15 clusters, of which each has a place");
         let encoder = |tokens| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [1536, 384, RANK], 24, CodeWidth::FourThree) };
-        assert!(![256, 1024, 16_384].iter().any(|&tokens| both(&encoder(tokens))), "other bits than those of `runs_sm80`, which takes the rest");
+        assert!(![256, 1024, 16_384].iter().any(|&tokens| both(&encoder(tokens))), "other bits than those of `sgmv_long`, which takes the rest");
     }
 }

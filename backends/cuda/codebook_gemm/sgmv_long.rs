@@ -19,7 +19,7 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const RUNS_SM80: Variant<CodebookGemm> = Variant {
     name: NAME,
-    label: "codebook_gemm/runs_sm80",
+    label: "codebook_gemm/sgmv_long",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,

@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const RUNS: Variant<CodebookGemm> = Variant {
-    name: "runs",
-    label: "codebook_gemm/runs",
+    name: "sgmv_simt",
+    label: "codebook_gemm/sgmv_simt",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("ranks are small: x and y take longer to move than to multiply"),
     supports,
@@ -89,7 +89,7 @@ fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
     let base = Unit {
         headers: vec![factor_header(), ("codebook_gemm/sgmv_simt_params.cuh", RunsParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
-        ..Unit::new(format!("codebook_gemm/runs {dtype} rank {rank}"), source!("codebook_gemm/sgmv_simt.cu"))
+        ..Unit::new(format!("codebook_gemm/sgmv_simt {dtype} rank {rank}"), source!("codebook_gemm/sgmv_simt.cu"))
     };
     entry.unit(base, "codebook_gemm", 0)
 }

@@ -7,7 +7,7 @@ use crate::ops::FusedMlp;
 
 type Suits = std::result::Result<(), String>;
 
-/// Of `sm90_ahead`.
+/// Of `sm90_skinny_tile`.
 pub(crate) fn ahead(op: &FusedMlp, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     match skinny_tile::filling(op, target) {

@@ -1,4 +1,4 @@
-//! `fused_mlp` on few tokens, both products at the speed of memory: the variant `sm90_stream`.
+//! `fused_mlp` on few tokens, both products at the speed of memory: the variant `sm90_skinny`.
 
 use crate::backends::cuda::fused_mlp::problem::{all_beside, beside, bring, chunk_rows, chunks, up_strides, workspace};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
 pub(crate) const STREAM: Variant<FusedMlp> = Variant {
-    name: "sm90_stream",
-    label: "fused_mlp/sm90_stream",
+    name: "sm90_skinny",
+    label: "fused_mlp/sm90_skinny",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,

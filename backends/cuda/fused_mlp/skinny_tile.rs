@@ -1,4 +1,4 @@
-//! `fused_mlp` on 65 to 128 tokens, both products at the speed of memory: the variant `sm90_ahead`, of `kernels/gemm/sm90/skinny_tile.cuh`.
+//! `fused_mlp` on 65 to 128 tokens, both products at the speed of memory: the variant `sm90_skinny_tile`, of `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use crate::backends::cuda::fused_mlp::problem::{all_beside, beside, bring, chunk_rows, chunks, up_strides, workspace};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
 pub(crate) const AHEAD: Variant<FusedMlp> = Variant {
-    name: "sm90_ahead",
-    label: "fused_mlp/sm90_ahead",
+    name: "sm90_skinny_tile",
+    label: "fused_mlp/sm90_skinny_tile",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,

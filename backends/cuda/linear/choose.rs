@@ -9,17 +9,17 @@ use crate::ops::Linear;
 
 type Suits = std::result::Result<(), String>;
 
-/// Rows up to which blocks of `sm90_ahead` take one tile after another: of more, 128 × 128256 × 4096 took 3 % longer so than streamed.
+/// Rows up to which blocks of `sm90_skinny_tile` take one tile after another: of more, 128 × 128256 × 4096 took 3 % longer so than streamed.
 const ROUNDS_ROWS: u64 = 96;
 
 /// The rows from which on a slab of W that stays is faster, and the least share of the multiprocessors' sums that are outputs, in percent.
 const STATIONARY_ROWS: u64 = 256;
 const STATIONARY_SHARE: u64 = 75;
 
-/// Outputs of all rows from which on `sm90_stationary`, where it is for a product, is done sooner than swap-AB.
+/// Outputs of all rows from which on `sm90_weight_stationary`, where it is for a product, is done sooner than swap-AB.
 const STATIONARY_OUTPUTS: u64 = 3 << 19;
 
-/// Of `sm90_ahead`.
+/// Of `sm90_skinny_tile`.
 pub(crate) fn ahead(op: &Linear, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     if shape(op).tiles_beat_stream(target) {
@@ -32,7 +32,7 @@ pub(crate) fn ahead(op: &Linear, target: &Target) -> Suits {
     Ok(())
 }
 
-/// Of `sm90_stream`.
+/// Of `sm90_skinny`.
 pub(crate) fn stream(op: &Linear, target: &Target) -> Suits {
     match shape(op).tiles_beat_stream(target) {
         true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
@@ -40,7 +40,7 @@ pub(crate) fn stream(op: &Linear, target: &Target) -> Suits {
     }
 }
 
-/// Of `sm90_short`.
+/// Of `sm90_single_shot`.
 pub(crate) fn short(op: &Linear, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     match single_shot::has_room(op, &single_shot::tile(op, target), target) {
@@ -49,7 +49,7 @@ pub(crate) fn short(op: &Linear, target: &Target) -> Suits {
     }
 }
 
-/// Of `sm90_across`.
+/// Of `sm90_swap_ab`.
 pub(crate) fn across(op: &Linear, target: &Target) -> Suits {
     if op.tokens <= WgmmaTile::ROWS {
         return Err(format!("{} rows: a tile of {} has room for them", op.tokens, WgmmaTile::ROWS));
@@ -59,7 +59,7 @@ pub(crate) fn across(op: &Linear, target: &Target) -> Suits {
     if sooner { Ok(()) } else { Err("tiles of rows of X are done sooner".into()) }
 }
 
-/// Of `sm90_stationary`.
+/// Of `sm90_weight_stationary`.
 pub(crate) fn stationary(op: &Linear, target: &Target) -> Suits {
     if op.tokens < STATIONARY_ROWS {
         return Err(format!("{} rows < {STATIONARY_ROWS}: bringing the slab would take the time", op.tokens));

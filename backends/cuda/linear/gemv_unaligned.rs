@@ -1,4 +1,4 @@
-//! `linear` on up to 16 rows whose K is not whole in eights: the variant `sm80_rows`, which reads W as it lies.
+//! `linear` on up to 16 rows whose K is not whole in eights: the variant `sm80_gemv_unaligned`, which reads W as it lies.
 
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const ROWS: Variant<Linear> = Variant {
-    name: "sm80_rows",
-    label: "linear/sm80_rows",
+    name: "sm80_gemv_unaligned",
+    label: "linear/sm80_gemv_unaligned",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -56,7 +56,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 /// With all the shared memory that a block may use: it is K that decides, which `supports` sees to.
 fn unit(dtype: DType, tokens: u64, shared_bytes: u32) -> Unit {
     Unit {
-        name: format!("linear/sm80_rows {dtype}, {tokens} rows"),
+        name: format!("linear/sm80_gemv_unaligned {dtype}, {tokens} rows"),
         source: source!("gemm/sm80/gemv_unaligned.cu"),
         headers: vec![gemm_header()],
         defines: vec![("ELEMENT", dtype.name().into()), ("ROWS_TOKENS", tokens.to_string())],

@@ -1,4 +1,4 @@
-//! `linear` with a norm at its end: the variant `sm90_norm`, of `kernels/gemm/sm90/layernorm.cuh`.
+//! `linear` with a norm at its end: the variant `sm90_layernorm`, of `kernels/gemm/sm90/layernorm.cuh`.
 
 use crate::backends::cuda::codebook_gemm::long_tile::has_basis;
 use crate::backends::cuda::codebook_gemm::prepare::{prepares, with_basis};
@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const NORM: Variant<Linear> = Variant {
-    name: "sm90_norm",
-    label: "linear/sm90_norm",
+    name: "sm90_layernorm",
+    label: "linear/sm90_layernorm",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,

@@ -66,17 +66,20 @@ mod tests {
             let delta = CodebookGemm::s2lc(DType::F16, tokens, [d_in, 4096, 16], 16, CodeWidth::FourThree);
             taken(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, 4096, d_in]) }, &H200)
         };
-        assert_eq!(adapted(16, 4096), Some(("sm90_stream_adapted", 0)));
-        assert_eq!(adapted(33, 4096), Some(("sm90_stream", 0)));
-        assert_eq!(adapted(16, 4092).map(|(name, _)| name), Some("sm80_rows"));
+        assert_eq!(adapted(16, 4096), Some(("sm90_skinny_lora", 0)));
+        assert_eq!(adapted(33, 4096), Some(("sm90_skinny", 0)));
+        assert_eq!(adapted(16, 4092).map(|(name, _)| name), Some("sm80_gemv_unaligned"));
     }
 
     #[test]
     fn weights_packed_at_load_are_streamed_and_take_no_workspace() {
         // What is copied lies in the workspace: W never, X where its rows start anywhere.
-        for (rows, packed, padded, copied) in
-            [(1, "sm80_rows", "sm90_stream", 0), (16, "sm80_rows", "sm90_stream", 16), (64, "sm90_stream", "sm90_stream", 64), (2048, "sm90", "sm90", 2048)]
-        {
+        for (rows, packed, padded, copied) in [
+            (1, "sm80_gemv_unaligned", "sm90_skinny", 0),
+            (16, "sm80_gemv_unaligned", "sm90_skinny", 16),
+            (64, "sm90_skinny", "sm90_skinny", 64),
+            (2048, "sm90", "sm90", 2048),
+        ] {
             let op = Linear::new(DType::F16, [rows, 4096, 4095]);
             let whole = if rows < 17 { 0 } else { rows + 4096 };
             assert_eq!(taken(&op, &H200), Some((packed, whole * 8192)), "{rows} rows");
@@ -84,11 +87,11 @@ mod tests {
             assert_eq!(taken(&op, &H200), Some((padded, copied * 8192)), "{rows} rows, w padded");
             assert_eq!(taken(&Linear { x_stride: 4096, ..op }, &H200), Some((padded, 0)), "{rows} rows, both padded");
         }
-        for (rows, name, copied) in [(1, "sm80_rows", 0), (8, "sm80_rows", 0), (17, "sm80", 17), (2048, "sm80", 2048)] {
+        for (rows, name, copied) in [(1, "sm80_gemv_unaligned", 0), (8, "sm80_gemv_unaligned", 0), (17, "sm80", 17), (2048, "sm80", 2048)] {
             let op = Linear::new(DType::F16, [rows, 4096, 4095]).with_padded_weights();
             assert_eq!(taken(&op, &RTX3090), Some((name, copied * 8192)), "{rows} rows");
         }
         let short = Linear { x_stride: 376, ..Linear::new(DType::BF16, [4096, 1536, 371]).with_padded_weights() };
-        assert_eq!(taken(&short, &H200), Some(("sm90_stationary", 0)));
+        assert_eq!(taken(&short, &H200), Some(("sm90_weight_stationary", 0)));
     }
 }

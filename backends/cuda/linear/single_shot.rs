@@ -1,4 +1,4 @@
-//! `linear` on a K of a step or two: the variant `sm90_short`, of `kernels/gemm/sm90/single_shot.cuh`.
+//! `linear` on a K of a step or two: the variant `sm90_single_shot`, of `kernels/gemm/sm90/single_shot.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const SHORT: Variant<Linear> = Variant {
-    name: "sm90_short",
-    label: "linear/sm90_short",
+    name: "sm90_single_shot",
+    label: "linear/sm90_single_shot",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -81,7 +81,7 @@ fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
     defines.extend([("SHORT_STEPS", STEPS.to_string()), ("SHORT_BLOCKS", room(tile).to_string())]);
     Unit {
-        name: format!("linear/sm90_short {dtype}, {}, {}", tile.name(), activation.name()),
+        name: format!("linear/sm90_single_shot {dtype}, {}, {}", tile.name(), activation.name()),
         source: source!("gemm/sm90/single_shot.cu"),
         headers: vec![gemm_header()],
         defines,

@@ -1,4 +1,4 @@
-//! `linear` on few rows: the variant `sm90_stream`.
+//! `linear` on few rows: the variant `sm90_skinny`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const STREAM: Variant<Linear> = Variant {
-    name: "sm90_stream",
-    label: "linear/sm90_stream",
+    name: "sm90_skinny",
+    label: "linear/sm90_skinny",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports: streams,

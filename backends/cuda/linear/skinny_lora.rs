@@ -1,4 +1,4 @@
-//! `linear` on few rows with what adapters add, in one launch: the variant `sm90_stream_adapted`, of `kernels/gemm/sm90/skinny_lora.cuh`.
+//! `linear` on few rows with what adapters add, in one launch: the variant `sm90_skinny_lora`, of `kernels/gemm/sm90/skinny_lora.cuh`.
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -18,8 +18,8 @@ use crate::ops::codebook_gemm::{CodebookGemmArgs, CodebookSlice, CodebookSliceAr
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const ADAPTED: Variant<Linear> = Variant {
-    name: "sm90_stream_adapted",
-    label: "linear/sm90_stream_adapted",
+    name: "sm90_skinny_lora",
+    label: "linear/sm90_skinny_lora",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
@@ -34,7 +34,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     unit: |op, target| match Adapted::of(op, target) {
         Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
         // `supports` has refused it.
-        Err(_) => Unit::new("linear/sm90_stream_adapted", source!("gemm/sm90/skinny_lora.cu")),
+        Err(_) => Unit::new("linear/sm90_skinny_lora", source!("gemm/sm90/skinny_lora.cu")),
     },
     units: |arch: Arch| {
         let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
@@ -101,7 +101,7 @@ impl Adapted {
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
-    /// The kernel for an operation that `sm90_stream` supports, or why there is none.
+    /// The kernel for an operation that `sm90_skinny` supports, or why there is none.
     fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
         let delta = op.delta.as_ref().ok_or("no adapters")?;
         let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
@@ -132,7 +132,7 @@ impl Adapted {
         defines.extend([("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
         let rows = if self.split { "K split".into() } else { format!("{} rows of W", self.tile.weight_rows()) };
         Unit {
-            name: format!("linear/sm90_stream_adapted {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
+            name: format!("linear/sm90_skinny_lora {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
             source: source!("gemm/sm90/skinny_lora.cu"),
             headers: vec![gemm_header(), factor_header(), ("gemm/skinny_lora_params.cuh", LinearAdaptedParams::cuda())],
             defines,

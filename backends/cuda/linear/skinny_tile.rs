@@ -1,4 +1,4 @@
-//! `linear` on 65 to 128 rows, at the speed of memory: the variant `sm90_ahead`, of `kernels/gemm/sm90/skinny_tile.cuh`.
+//! `linear` on 65 to 128 rows, at the speed of memory: the variant `sm90_skinny_tile`, of `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const AHEAD: Variant<Linear> = Variant {
-    name: "sm90_ahead",
-    label: "linear/sm90_ahead",
+    name: "sm90_skinny_tile",
+    label: "linear/sm90_skinny_tile",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,

@@ -1,4 +1,4 @@
-//! `linear` by tiles whose tokens are wgmma's N: the variant `sm90_across`, of `kernels/gemm/sm90/swap_ab.cuh`. It takes what its model below says is done
+//! `linear` by tiles whose tokens are wgmma's N: the variant `sm90_swap_ab`, of `kernels/gemm/sm90/swap_ab.cuh`. It takes what its model below says is done
 //! sooner than by the tiles of 128 rows of `sm90`, which cover all of it: where the last of those would be mostly empty.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const ACROSS: Variant<Linear> = Variant {
-    name: "sm90_across",
-    label: "linear/sm90_across",
+    name: "sm90_swap_ab",
+    label: "linear/sm90_swap_ab",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,

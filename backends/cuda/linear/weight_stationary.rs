@@ -1,4 +1,4 @@
-//! `linear` on many rows and a short K: the variant `sm90_stationary`, of `kernels/gemm/sm90/weight_stationary.cuh`.
+//! `linear` on many rows and a short K: the variant `sm90_weight_stationary`, of `kernels/gemm/sm90/weight_stationary.cuh`.
 
 use crate::backends::cuda::codebook_gemm::prepare::{projected, with_basis};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -19,8 +19,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const STATIONARY: Variant<Linear> = Variant {
-    name: "sm90_stationary",
-    label: "linear/sm90_stationary",
+    name: "sm90_weight_stationary",
+    label: "linear/sm90_weight_stationary",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,

@@ -1,7 +1,7 @@
 // Few queries over a long cache on Hopper: one thread copies boxes of keys by TMA, four or eight warps multiply.
 //
 // A box is rows of 64 elements, 16 for each warp: tokens of a head, or of `heads` heads as many fewer as one page holds. The line of all
-// steps is `split`'s.
+// steps is `sm80_decode`'s.
 //
 // With four warps a block takes half of a multiprocessor, and the next launch's stands beside it: what begins a launch is over when this one
 // ends. Where the host sees what under way writes of that which a launch reads (`early`), its keys come meanwhile: all but the `late` last of

@@ -1,4 +1,4 @@
-// As sm90_stream.cu, with what adapters add, in the same launch.
+// As skinny.cu, with what adapters add, in the same launch.
 
 #include "gemm/sm90/skinny_lora.cuh"
 

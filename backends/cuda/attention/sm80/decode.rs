@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "split",
-    label: "attention/split",
+    name: "sm80_decode",
+    label: "attention/sm80_decode",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -107,7 +107,7 @@ impl Tile {
             entries: entry.list,
             shared_bytes: self.shared_bytes(),
             also: if entry == ALIGNED { vec![self.unit(UNALIGNED, dtype)] } else { Vec::new() },
-            ..Unit::new(format!("attention/split{word} {dtype} head_dim {} stages {}", self.held, self.stages), source!("attention/sm80/decode.cu"))
+            ..Unit::new(format!("attention/sm80_decode{word} {dtype} head_dim {} stages {}", self.held, self.stages), source!("attention/sm80/decode.cu"))
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         let stages = |batch, heads| Tile::of(&Attention::dense(DType::F16, batch, heads, [1, 4096], 128), &target).stages;
         assert_eq!([stages(16, [32, 32]), stages(1, [32, 32]), stages(64, [32, 8])], [2, 3, 3]);
         let compiled = units(Arch(90));
-        assert!([2, 3].iter().all(|stages| compiled.iter().any(|unit| unit.name == format!("attention/split f16 head_dim 128 stages {stages}"))));
+        assert!([2, 3].iter().all(|stages| compiled.iter().any(|unit| unit.name == format!("attention/sm80_decode f16 head_dim 128 stages {stages}"))));
     }
 
     #[test]

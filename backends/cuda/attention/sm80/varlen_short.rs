@@ -16,8 +16,8 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "short",
-    label: "attention/short",
+    name: "sm80_varlen_short",
+    label: "attention/sm80_varlen_short",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -81,7 +81,7 @@ impl Tile {
             entries: entry.list,
             shared_bytes: self.shared_bytes(),
             also: vec![unaligned::unit(self.0, dtype)],
-            ..Unit::new(format!("attention/short{word} {dtype} head_dim {}", self.0), source!("attention/sm80/varlen_short.cu"))
+            ..Unit::new(format!("attention/sm80_varlen_short{word} {dtype} head_dim {}", self.0), source!("attention/sm80/varlen_short.cu"))
         }
     }
 }

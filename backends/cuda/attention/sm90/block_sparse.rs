@@ -19,8 +19,8 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_parts",
-    label: "attention/sm90_parts",
+    name: "sm90_block_sparse",
+    label: "attention/sm90_block_sparse",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -149,7 +149,7 @@ fn kernel(op: &Attention) -> Entry {
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
-    let name = if entry == PAIRS { "attention/sm90_parts pairs" } else { "attention/sm90_parts blocks" };
+    let name = if entry == PAIRS { "attention/sm90_block_sparse pairs" } else { "attention/sm90_block_sparse blocks" };
     let mut unit = Unit { entries: entry.list, also, ..tile.unit(name, source!("attention/sm90/block_sparse.cu"), dtype) };
     unit.headers.push(("attention/block_sparse_params.cuh", PartParams::cuda()));
     define(&mut unit, &[("PLAN_PARTS", PLAN_PARTS), ("PLAN_BYTES", PLAN_BYTES)]);

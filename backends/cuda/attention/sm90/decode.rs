@@ -19,8 +19,8 @@ use crate::ops::attention::{AttentionIndex, Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_split",
-    label: "attention/sm90_split",
+    name: "sm90_decode",
+    label: "attention/sm90_decode",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -76,7 +76,7 @@ fn unit(tile: Tile, dtype: DType) -> Unit {
         shared_bytes: tile.shared_bytes(),
         also: vec![unaligned::unit(tile.head_dim, dtype)],
         ..Unit::new(
-            format!("attention/sm90_split {dtype} head_dim {} rows {} warps {}", tile.head_dim, tile.rows, tile.warps),
+            format!("attention/sm90_decode {dtype} head_dim {} rows {} warps {}", tile.head_dim, tile.rows, tile.warps),
             source!("attention/sm90/decode.cu"),
         )
     }

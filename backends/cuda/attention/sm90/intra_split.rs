@@ -16,8 +16,8 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_steps",
-    label: "attention/sm90_steps",
+    name: "sm90_intra_split_kv",
+    label: "attention/sm90_intra_split_kv",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -54,7 +54,7 @@ fn kernel(op: &Attention) -> Entry {
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
-    let name = if entry == LISTED { "attention/sm90_steps blocks" } else { "attention/sm90_steps" };
+    let name = if entry == LISTED { "attention/sm90_intra_split_kv blocks" } else { "attention/sm90_intra_split_kv" };
     let mut unit = Unit { entries: entry.list, shared_bytes: SHARED_BYTES, also, ..tile.unit(name, source!("attention/sm90/intra_split.cu"), dtype) };
     define(&mut unit, &[("GROUPS", GROUPS), ("RING_STAGES", STAGES), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", SHARED_BYTES.into()), ("BARRIER_BYTES", BARRIERS)]);
     unit.defines.push(entry.defined());

@@ -17,8 +17,8 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_quartet",
-    label: "attention/sm90_quartet",
+    name: "sm90_small_head",
+    label: "attention/sm90_small_head",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -77,7 +77,7 @@ impl Quartet {
     }
 
     fn unit(self, dtype: DType) -> Unit {
-        let mut unit = Tile { held: HELD, consumers: self.groups }.unit("attention/sm90_quartet", source!("attention/sm90/small_head.cu"), dtype);
+        let mut unit = Tile { held: HELD, consumers: self.groups }.unit("attention/sm90_small_head", source!("attention/sm90/small_head.cu"), dtype);
         let shape = [("RING_STAGES", self.stages), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", self.shared_bytes().into())];
         define(&mut unit, &shape);
         define(&mut unit, &[("BARRIER_BYTES", BARRIERS), ("RESIDENT", self.resident())]);

@@ -19,8 +19,8 @@ use crate::ops::attention::{Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_rotated",
-    label: "attention/sm90_rotated",
+    name: "sm90_unaligned",
+    label: "attention/sm90_unaligned",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -99,7 +99,7 @@ fn kernel(op: &Attention, units: u32) -> Entry {
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType) -> Unit {
-    let name = if entry == NEIGHBOURS { "attention/sm90_rotated neighbours" } else { "attention/sm90_rotated" };
+    let name = if entry == NEIGHBOURS { "attention/sm90_unaligned neighbours" } else { "attention/sm90_unaligned" };
     let mut unit = Unit { entries: entry.list, shared_bytes: shared_bytes(tile), ..tile.unit(name, source!("attention/sm90/unaligned.cu"), dtype) };
     unit.headers.push(("attention/head_map.cuh", HeadMap::cuda()));
     unit.headers.push(("attention/heads_params.cuh", HeadsParams::cuda()));

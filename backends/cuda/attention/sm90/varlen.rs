@@ -20,8 +20,8 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_ragged",
-    label: "attention/sm90_ragged",
+    name: "sm90_varlen",
+    label: "attention/sm90_varlen",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -34,8 +34,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 /// Where pages are small, or tiles few: all numbers of a step's pages are read at once, before there is room for its keys, and blocks share few tiles.
 pub(crate) const AHEAD: Variant<Attention> = Variant {
-    name: "sm90_ragged_ahead",
-    label: "attention/sm90_ragged_ahead",
+    name: "sm90_varlen_lookahead",
+    label: "attention/sm90_varlen_lookahead",
     supports: supports_ahead,
     suits: choose::varlen_ahead,
     unit: |op, target| unit_ahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
