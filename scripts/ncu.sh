@@ -15,9 +15,9 @@ out=${OUT:-target/ncu}
 shapes=("$@")
 [ ${#shapes[@]} -gt 0 ] || shapes=(
   'attention|prefill b8 h8 d64 s512|attention_sm90|0'
-  'attention|decode b16 h32/32 d128 s4096|attention_split|0'
+  'attention|decode b16 h32/32 d128 s4096|attention_sm.0_decode|0'
   'sparse|800 blocks of 128 b1 h1 d64 s8064|attention_sm90|0'
-  'attention|decode b64 h32/8 d128 s8192|attention_split|0'
+  'attention|decode b64 h32/8 d128 s8192|attention_sm.0_decode|0'
 )
 # What the table tells and no more: each counter that there is no room for beside the others is another run of the kernel.
 counters=$(printf '%s,' gpu__time_duration.sum {sm__pipe_tensor_cycles_active,sm__inst_issued,sm__inst_executed_pipe_{alu,xu}}.avg.pct_of_peak_sustained_elapsed \

@@ -32,13 +32,13 @@ __device__ __forceinline__ u32 steps_of(const AttentionParams &p, const Line &li
     return span.end > span.first ? (u32(span.end - span.first) + line.keys - 1) / line.keys : 1;
 }
 
-__device__ __forceinline__ bool ragged(const AttentionParams &p) { return p.form == VARLEN || p.form == PAGED; }
+__device__ __forceinline__ bool varlen_or_paged(const AttentionParams &p) { return p.form == VARLEN || p.form == PAGED; }
 
 __device__ __forceinline__ void to_next_item(const AttentionParams &p, const Line &line, Item &item) {
     item.start += item.steps;
     if (++item.group == line.groups) {
         item.group = 0;
-        if (++item.batch < u32(p.batch) && ragged(p)) {
+        if (++item.batch < u32(p.batch) && varlen_or_paged(p)) {
             item.steps = steps_of(p, line, item.batch);
         }
     }
@@ -58,7 +58,7 @@ __device__ __forceinline__ Stretch cut(const Line &line, u32 block, u32 blocks, 
 }
 
 // Every warp works it out for itself, a run of sequences a lane.
-__device__ __forceinline__ Stretch ragged_stretch(const AttentionParams &p, const Line &line, u32 block, u32 blocks) {
+__device__ __forceinline__ Stretch varlen_stretch(const AttentionParams &p, const Line &line, u32 block, u32 blocks) {
     u32 lane = threadIdx.x % 32, batch = u32(p.batch), run = (batch + 31) / 32, first = lane * run, mine = 0;
 #pragma unroll 4
     for (u32 i = 0; i < run; i++) {
@@ -91,8 +91,8 @@ __device__ __forceinline__ Stretch ragged_stretch(const AttentionParams &p, cons
 }
 
 __device__ __forceinline__ Stretch stretch_of(const AttentionParams &p, const Line &line, u32 block, u32 blocks) {
-    if (ragged(p)) {
-        return ragged_stretch(p, line, block, blocks);
+    if (varlen_or_paged(p)) {
+        return varlen_stretch(p, line, block, blocks);
     }
     u32 steps = steps_of(p, line, 0);
     Stretch stretch = cut(line, block, blocks, u32(p.batch) * line.groups * steps);

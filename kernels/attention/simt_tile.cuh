@@ -30,12 +30,12 @@ struct OnlineRow {
     // Adds a tile's values by the weights of its scores, whose greatest is `above`: some key is seen.
     __device__ __forceinline__ void add(f32 above, const f32 *scores, const f32 *values, u32 part) {
         // Of a row that had seen nothing yet this is 0.
-        f32 shrink = expf(most - above);
+        f32 rescale = expf(most - above);
         most = above;
-        total *= shrink;
+        total *= rescale;
 #pragma unroll
         for (int n = 0; n < HELD; n++) {
-            out[n] *= shrink;
+            out[n] *= rescale;
         }
         for (int c = 0; c < KEYS; c++) {
             f32 weight = expf(scores[c] - most);

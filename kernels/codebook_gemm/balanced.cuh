@@ -6,7 +6,7 @@
 #include "codebook_gemm/expand.cuh"
 
 // AHEAD: pieces that a warp decodes before x is there.
-template <u32 AHEAD> struct Line {
+template <u32 AHEAD> struct Balanced {
     static constexpr bool DEPENDENT = true;
 
     struct Place {

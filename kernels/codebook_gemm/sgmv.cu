@@ -1,6 +1,6 @@
 // The codebook GEMM in S2LC's form for many tokens over many adapters, by mma.sync.
 //
-// Two kernels. *project* leaves h = x·V in the workspace, in f32: a block keeps a share of V and takes tiles of 16 tokens, sorted by adapter; nobody
+// Two kernels. *shrink* leaves h = x·V in the workspace, in f32: a block keeps a share of V and takes tiles of 16 tokens, sorted by adapter; nobody
 // waits for another block, and the shares are summed by whoever reads h.
 // *expand* gives each block as many pairs of an adapter's tokens and a group of columns as any other (codebook_gemm/sgmv_parts.cuh). A block decodes what
 // registers hold of them before it waits for h, and the rest afterwards, so that an adapter's codes are decoded once for 16 of its
@@ -14,14 +14,14 @@
 // ---- h = x·V ----
 
 // ONCE: a share fits into one buffer of V, and there is one basis. The second buffer is then cut off behind the sums.
-struct ProjectSpace {
+struct ShrinkSpace {
     alignas(128) element v[2][STAGE][V_STRIDE];
 };
 
-template <bool ALIGNED, bool ONCE> __device__ __forceinline__ void project(const TileParams &p, const SegmentsPlan &plan, u32 slice) {
+template <bool ALIGNED, bool ONCE> __device__ __forceinline__ void sgmv_shrink(const TileParams &p, const SgmvPlan &plan, u32 slice) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
-    ProjectSpace &space = *reinterpret_cast<ProjectSpace *>(dynamic);
+    ShrinkSpace &space = *reinterpret_cast<ShrinkSpace *>(dynamic);
     grid_launch_next();
     u32 index = blockIdx.x / plan.shares, share = blockIdx.x % plan.shares;
     u64 begin = share * plan.each, end = begin + plan.each < p.input.d ? begin + plan.each : p.input.d;
@@ -53,16 +53,16 @@ template <bool ALIGNED, bool ONCE> __device__ __forceinline__ void project(const
         u64 place = (u64(slice) * plan.shares + share) * p.tokens + u64(index) * ROWS + row;
 #pragma unroll
         for (u32 d = 0; d < DEPTHS; d++) {
-            plan.projected[place * RANK + d * 16 + threadIdx.x % 16] = h[d];
+            plan.shrunk[place * RANK + d * 16 + threadIdx.x % 16] = h[d];
         }
     }
 }
 
 // The same where a share fits into one buffer of V and there is one basis: a block keeps its share for all tiles that it takes in turn, of which the next one's x
 // comes while one is multiplied.
-__device__ __forceinline__ void project_in_turn(const TileParams &p, const SegmentsPlan &plan) {
+__device__ __forceinline__ void shrink_in_turn(const TileParams &p, const SgmvPlan &plan) {
     extern __shared__ __align__(1024) u8 dynamic[];
-    ProjectSpace &space = *reinterpret_cast<ProjectSpace *>(dynamic);
+    ShrinkSpace &space = *reinterpret_cast<ShrinkSpace *>(dynamic);
     grid_launch_next();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 share = blockIdx.x % plan.shares, stride = gridDim.x / plan.shares * ROWS;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void project_in_turn(const TileParams &p, const Segme
         if (row < p.tokens) {
 #pragma unroll
             for (u32 d = 0; d < DEPTHS; d++) {
-                plan.projected[(u64(share) * p.tokens + row) * RANK + d * 16 + threadIdx.x % 16] = h[d];
+                plan.shrunk[(u64(share) * p.tokens + row) * RANK + d * 16 + threadIdx.x % 16] = h[d];
             }
         }
         now = coming;
@@ -129,28 +129,28 @@ __device__ __forceinline__ void project_in_turn(const TileParams &p, const Segme
     }
 }
 
-#ifdef COMPILE_codebook_gemm_segments_project
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 4 : 2) codebook_gemm_segments_project(const __grid_constant__ SegmentsParams p) {
-    project_in_turn(p.tile, p.plan);
+#ifdef COMPILE_codebook_gemm_sgmv_shrink
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 4 : 2) codebook_gemm_sgmv_shrink(const __grid_constant__ SgmvParams p) {
+    shrink_in_turn(p.tile, p.plan);
 }
 #endif
 
-#ifdef COMPILE_codebook_gemm_segments_project_long
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_segments_project_long(const __grid_constant__ SegmentsParams p) {
-    project<true, false>(p.tile, p.plan, 0);
+#ifdef COMPILE_codebook_gemm_sgmv_shrink_long
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sgmv_shrink_long(const __grid_constant__ SgmvParams p) {
+    sgmv_shrink<true, false>(p.tile, p.plan, 0);
 }
 #endif
 
-#ifdef COMPILE_codebook_gemm_segments_project_any
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_segments_project_any(const __grid_constant__ SegmentsParams p) {
-    project<false, false>(p.tile, p.plan, 0);
+#ifdef COMPILE_codebook_gemm_sgmv_shrink_any
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sgmv_shrink_any(const __grid_constant__ SgmvParams p) {
+    sgmv_shrink<false, false>(p.tile, p.plan, 0);
 }
 #endif
 
 // Several slices: each row of the grid is one.
-#ifdef COMPILE_codebook_gemm_segments_project_grouped
-extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_segments_project_grouped(const __grid_constant__ SegmentsGroup p) {
-    project<true, false>(slice_of(p.group, blockIdx.y), p.plan, blockIdx.y);
+#ifdef COMPILE_codebook_gemm_sgmv_shrink_grouped
+extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebook_gemm_sgmv_shrink_grouped(const __grid_constant__ SgmvGroup p) {
+    sgmv_shrink<true, false>(slice_of(p.group, blockIdx.y), p.plan, blockIdx.y);
 }
 #endif
 
@@ -158,18 +158,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 ? 2 : 1) codebo
 constexpr u32 BOUND = RANK == 16 && WIDTH != 0 ? 320 : THREADS;
 constexpr int EXPAND_BLOCKS = RANK == 16 ? 2 : 1;
 
-#ifdef COMPILE_codebook_gemm_segments_expand
-extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_segments_expand(const __grid_constant__ SegmentsParams p) {
+#ifdef COMPILE_codebook_gemm_sgmv_expand
+extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_sgmv_expand(const __grid_constant__ SgmvParams p) {
     expand<true>(p.tile, p.plan, 0);
 }
 #endif
 
-#ifdef COMPILE_codebook_gemm_segments_expand_any
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_segments_expand_any(const __grid_constant__ SegmentsParams p) { expand<false>(p.tile, p.plan, 0); }
+#ifdef COMPILE_codebook_gemm_sgmv_expand_any
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sgmv_expand_any(const __grid_constant__ SgmvParams p) { expand<false>(p.tile, p.plan, 0); }
 #endif
 
-#ifdef COMPILE_codebook_gemm_segments_expand_grouped
-extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_segments_expand_grouped(const __grid_constant__ SegmentsGroup p) {
+#ifdef COMPILE_codebook_gemm_sgmv_expand_grouped
+extern "C" __global__ void __launch_bounds__(BOUND, EXPAND_BLOCKS) codebook_gemm_sgmv_expand_grouped(const __grid_constant__ SgmvGroup p) {
     expand<true, 4 / DEPTHS>(slice_of(p.group, blockIdx.y), p.plan, blockIdx.y);
 }
 #endif

@@ -60,8 +60,8 @@ template <class Adapters> __device__ __forceinline__ void fill_spread(Record rec
 }
 
 // The sums of all shares for the row and the columns that sum_parts gives a thread.
-__device__ __forceinline__ void fetch_h(const TileParams &p, const SegmentsPlan &plan, u32 slice, u32 place, bool there, f32 (&h)[DEPTHS]) {
-    const f32 *from = plan.projected + (u64(slice) * plan.shares * p.tokens + place) * RANK + threadIdx.x % 16;
+__device__ __forceinline__ void fetch_h(const TileParams &p, const SgmvPlan &plan, u32 slice, u32 place, bool there, f32 (&h)[DEPTHS]) {
+    const f32 *from = plan.shrunk + (u64(slice) * plan.shares * p.tokens + place) * RANK + threadIdx.x % 16;
     f32 part[SHARES][DEPTHS];
 #pragma unroll
     for (u32 share = 0; share < SHARES; share++) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void keep_scalings(const TileParams &p, const Piece &
 }
 
 // AHEAD: groups of columns that a warp decodes before it waits.
-template <bool ALIGNED, u32 AHEAD = 6 / DEPTHS> __device__ __forceinline__ void expand(const TileParams &p, const SegmentsPlan &plan, u32 slice) {
+template <bool ALIGNED, u32 AHEAD = 6 / DEPTHS> __device__ __forceinline__ void expand(const TileParams &p, const SgmvPlan &plan, u32 slice) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile[MOST_PARTS];
     __shared__ Piece piece;

@@ -1,20 +1,20 @@
 // The codebook GEMM in S2LC's form for many tokens over many adapters, in one launch, for Hopper: y = s·(x·V)·Q·Uᵀ, written over.
 //
 // A block projects tiles of tokens over a share of d_in, and expands an equal piece of all pairs of an adapter's tokens and a group of columns
-// (codebook_gemm/sgmv_parts.cuh). What it has summed of x·V it tells to whoever looks for it in the second-level cache: numbers are their own flags (tell_16). All that
+// (codebook_gemm/sgmv_parts.cuh). What it has summed of x·V it tells to whoever looks for it in the second-level cache: numbers are their own flags (publish_16). All that
 // the block expands is decoded before the launch before has ended: of a warp's groups of columns some lie in registers, the others in shared memory, where their
 // codes were.
 //
-// There are two places for what is told, taken in turn: a launch clears that of the launch before. All blocks are on the device at once, one a multiprocessor, but
+// There are two places for what is published, taken in turn: a launch clears that of the launch before. All blocks are on the device at once, one a multiprocessor, but
 // for where another stream has taken room: a block that has looked for long makes what it wants itself.
 //
 // Operands that do not start on 16 bytes are left to the kernels of sgmv.cu.
 
 #include "codebook_gemm/sgmv_fused.cuh"
 
-__device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan) {
+__device__ __forceinline__ void sgmv_fused(const TileParams &p, const SgmvFusedPlan &plan) {
     extern __shared__ __align__(1024) u8 dynamic[];
-    JointSpace &space = *reinterpret_cast<JointSpace *>(dynamic);
+    SgmvFusedSpace &space = *reinterpret_cast<SgmvFusedSpace *>(dynamic);
     grid_launch_next();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 *arrived = &space.arrived[warp];
@@ -65,7 +65,7 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
         mbarrier_wait(arrived, 0);
     }
     __syncthreads();
-    u32 decoded[JOINT_HELD][4][2];
+    u32 decoded[SGMV_FUSED_HELD][4][2];
     if (held > 0) {
         decode_own(own, skew, held, Spread{space.table[0], lane * 4 + (stretch.second ? u32(sizeof(space.table[0])) : 0)}, decoded);
     }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
     // How many blocks of the launches before have ended, counted round and round: of two launches.
     bool odd = read_count(plan.counted) >= gridDim.x;
     u64 whole = SHARES * p.tokens * RANK;
-    f32 *told = plan.told + (odd ? whole : 0), *clear = plan.told + (odd ? 0 : whole);
+    f32 *published = plan.published + (odd ? whole : 0), *clear = plan.published + (odd ? 0 : whole);
 #pragma unroll 1
     for (;;) {
         u32 first = place;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
         __syncthreads();
 #pragma unroll 1
         for (u32 t = 0; t < TILES_AT_ONCE && first < p.tokens; t++, first += stride) {
-            tell_sums(p, space.parts(t), share.number, first, p.tokens, told, clear);
+            publish_sums(p, space.parts(t), share.number, first, p.tokens, published, clear);
         }
         if (place >= p.tokens) {
             break;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
             const Part &its = parts[quarter.part];
             bool there = first + quarter.row < its.count;
             f32 h[4] = {};
-            if (there && !quarter.hear(told, p.tokens, its.start + first + quarter.row, h)) {
+            if (there && !quarter.poll(published, p.tokens, its.start + first + quarter.row, h)) {
                 space.missing = 1;
             }
             quarter.apply(p, its.adapter, there, scaling, h, space);
@@ -150,7 +150,7 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
                 }
                 leave_part(space.parts(0)[warp], sum);
                 __syncthreads();
-                tell_sums(p, space.parts(0), missing.number, its.start + first, its.start + its.count, told, nullptr);
+                publish_sums(p, space.parts(0), missing.number, its.start + first, its.start + its.count, published, nullptr);
             }
             __syncthreads();
             if (threadIdx.x == 0) {
@@ -165,14 +165,14 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
             written[0][0] = written[1][0];
             written[0][1] = written[1][1];
 #pragma unroll
-            for (u32 k = 0; k < JOINT_HELD; k += 2) {
+            for (u32 k = 0; k < SGMV_FUSED_HELD; k += 2) {
                 if (k < held) {
                     outputs.store_two(k, held, reinterpret_cast<const u32(&)[2][4][2]>(decoded[k]));
                 }
             }
 #pragma unroll 1
-            for (u32 k = JOINT_HELD; k < held; k += 2) {
-                const uint4 *from = reinterpret_cast<const uint4 *>(own + (k - JOINT_HELD) * FRAGMENT) + lane;
+            for (u32 k = SGMV_FUSED_HELD; k < held; k += 2) {
+                const uint4 *from = reinterpret_cast<const uint4 *>(own + (k - SGMV_FUSED_HELD) * FRAGMENT) + lane;
                 u32 b[2][4][2];
 #pragma unroll
                 for (u32 i = 0; i < 2; i++) {
@@ -199,4 +199,4 @@ __device__ __forceinline__ void joint(const TileParams &p, const JointPlan &plan
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_joint(const __grid_constant__ JointParams p) { joint(p.tile, p.plan); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_sgmv_fused(const __grid_constant__ SgmvFusedParams p) { sgmv_fused(p.tile, p.plan); }

@@ -6,12 +6,12 @@
 
 static_assert(RANK == 16 && WIDTH == 7 && SPREAD, "the form of codes that it is made for");
 
-constexpr u32 JOINT_HELD = 6;    // groups of columns that a warp has in registers
-constexpr u32 JOINT_KEPT = 8;    // and in shared memory
-constexpr u32 JOINT_GROUPS = JOINT_HELD + JOINT_KEPT;
+constexpr u32 SGMV_FUSED_HELD = 6;    // groups of columns that a warp has in registers
+constexpr u32 SGMV_FUSED_KEPT = 8;    // and in shared memory
+constexpr u32 SGMV_FUSED_GROUPS = SGMV_FUSED_HELD + SGMV_FUSED_KEPT;
 constexpr u32 UNDER_WAY = 2;     // tiles of x
 
-static_assert(JOINT_HELD % 2 == 0 && JOINT_KEPT % 2 == 0, "groups are taken in pairs");
+static_assert(SGMV_FUSED_HELD % 2 == 0 && SGMV_FUSED_KEPT % 2 == 0, "groups are taken in pairs");
 
 // How often a block looks for what others tell before it takes them for blocks that have not begun.
 #ifdef TRIFUSE_DEBUG
@@ -21,9 +21,9 @@ constexpr u32 TRIES = 1 << 16;
 #endif
 
 // From one row of a warp's codes to the next, in words: of four rows that are two ranks apart, eight words lie in different banks.
-constexpr u32 OWN_PITCH = (JOINT_GROUPS * WIDTH + 7) / 8 * 8 + 4;
+constexpr u32 OWN_PITCH = (SGMV_FUSED_GROUPS * WIDTH + 7) / 8 * 8 + 4;
 constexpr u32 FRAGMENT = 32 * 8;   // words of a group that is decoded
-constexpr u32 OWN_WORDS = OWN_PITCH * RANK > JOINT_KEPT * FRAGMENT ? OWN_PITCH * RANK : JOINT_KEPT * FRAGMENT;
+constexpr u32 OWN_WORDS = OWN_PITCH * RANK > SGMV_FUSED_KEPT * FRAGMENT ? OWN_PITCH * RANK : SGMV_FUSED_KEPT * FRAGMENT;
 
 // A part's adapter, as Record::fetch and fill_spread know adapters.
 struct OneAdapter {
@@ -32,7 +32,7 @@ struct OneAdapter {
     f32 segment_scale[1];
 };
 
-struct JointSpace {
+struct SgmvFusedSpace {
     // Each lane has a bank of its own. Once all is decoded: what warps summed of x·V, of as many tiles as there is room for.
     alignas(128) u8 table[MOST_PARTS][128 * 128];
     // Of a warp: codes, and then what it decoded.
@@ -56,9 +56,9 @@ struct JointSpace {
     __device__ __forceinline__ Parts &parts(u32 tile) { return reinterpret_cast<Parts *>(table)[tile]; }
 };
 
-constexpr u32 TILES_AT_ONCE = sizeof(JointSpace::table) / sizeof(Parts);
+constexpr u32 TILES_AT_ONCE = sizeof(SgmvFusedSpace::table) / sizeof(Parts);
 
-static_assert(sizeof(JointSpace) <= JOINT_BYTES, "the host has too little room for it");
+static_assert(sizeof(SgmvFusedSpace) <= SGMV_FUSED_BYTES, "the host has too little room for it");
 
 // ---- x·V ----
 
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_step(const uint4 (&x)[2], const element
 struct Share {
     u32 number, begin, end;
 
-    __device__ __forceinline__ Share(const TileParams &p, const JointPlan &plan, u32 number) : number(number) {
+    __device__ __forceinline__ Share(const TileParams &p, const SgmvFusedPlan &plan, u32 number) : number(number) {
         u32 all = u32(p.input.d);
         begin = number * plan.each;
         end = begin + plan.each < all ? begin + plan.each : all;
@@ -143,13 +143,13 @@ __device__ __forceinline__ void tokens_at(const TileParams &p, u32 place, u32 en
 }
 
 // Tells a tile's sums of a share, that of each warp being there. `clear`: what was told before the launch, if not null.
-__device__ __forceinline__ void tell_sums(const TileParams &p, const Parts &parts, u32 share, u32 place, u32 end, f32 *told, f32 *clear) {
+__device__ __forceinline__ void publish_sums(const TileParams &p, const Parts &parts, u32 share, u32 place, u32 end, f32 *published, f32 *clear) {
     f32 h[1];
     sum_parts<WARPS>(parts, h);
     u32 row = place + threadIdx.x / 16;
     if (row < end) {
         u64 at = (u64(share) * p.tokens + row) * RANK + threadIdx.x % 16;
-        tell(told + at, h[0]);
+        publish(published + at, h[0]);
         if (clear) {
             clear[at] = 0.0f;
         }
@@ -222,11 +222,11 @@ __device__ __forceinline__ u32 stage_own(const FactorParams &factor, const Part 
 }
 
 // Decodes all of a warp's groups, the codes being there: the first to registers, the others to where the codes were.
-__device__ __forceinline__ void decode_own(u32 *own, u32 skew, u32 held, const Spread &values, u32 (&decoded)[JOINT_HELD][4][2]) {
+__device__ __forceinline__ void decode_own(u32 *own, u32 skew, u32 held, const Spread &values, u32 (&decoded)[SGMV_FUSED_HELD][4][2]) {
     // Two groups at a time, of which the second may not be there: what one waits for, the other hides.
-    u32 fields[JOINT_GROUPS][4];
+    u32 fields[SGMV_FUSED_GROUPS][4];
 #pragma unroll
-    for (u32 k = 0; k < JOINT_GROUPS; k += 2) {
+    for (u32 k = 0; k < SGMV_FUSED_GROUPS; k += 2) {
         if (k < held) {
             fetch_fields(own + skew, k, fields[k]);
             fetch_fields(own + skew, k + 1, fields[k + 1]);
@@ -234,21 +234,21 @@ __device__ __forceinline__ void decode_own(u32 *own, u32 skew, u32 held, const S
     }
     __syncwarp();
 #pragma unroll
-    for (u32 k = JOINT_HELD; k < JOINT_GROUPS; k += 2) {
+    for (u32 k = SGMV_FUSED_HELD; k < SGMV_FUSED_GROUPS; k += 2) {
         if (k < held) {
             u32 b[2][4][2];
             decode_fields(fields[k], values, b[0]);
             decode_fields(fields[k + 1], values, b[1]);
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
-                uint4 *to = reinterpret_cast<uint4 *>(own + (k + i - JOINT_HELD) * FRAGMENT) + threadIdx.x % 32;
+                uint4 *to = reinterpret_cast<uint4 *>(own + (k + i - SGMV_FUSED_HELD) * FRAGMENT) + threadIdx.x % 32;
                 to[0] = make_uint4(b[i][0][0], b[i][0][1], b[i][1][0], b[i][1][1]);
                 to[32] = make_uint4(b[i][2][0], b[i][2][1], b[i][3][0], b[i][3][1]);
             }
         }
     }
 #pragma unroll
-    for (u32 k = 0; k < JOINT_HELD; k += 2) {
+    for (u32 k = 0; k < SGMV_FUSED_HELD; k += 2) {
         if (k < held) {
             decode_fields(fields[k], values, decoded[k]);
             decode_fields(fields[k + 1], values, decoded[k + 1]);
@@ -274,16 +274,16 @@ struct Quarter {
     }
 
     // The sums of all shares, in their order. False where they were not told in time.
-    __device__ __forceinline__ bool hear(const f32 *told, u64 tokens, u32 place, f32 (&h)[4]) const {
-        const float4 *from = reinterpret_cast<const float4 *>(told + u64(place) * RANK) + number;
+    __device__ __forceinline__ bool poll(const f32 *published, u64 tokens, u32 place, f32 (&h)[4]) const {
+        const float4 *from = reinterpret_cast<const float4 *>(published + u64(place) * RANK) + number;
         float4 part[SHARES];
-        bool heard = false;
+        bool polled = false;
 #pragma unroll 1
-        for (u32 tries = 0; !heard && tries < TRIES; tries++) {
-            heard = true;
+        for (u32 tries = 0; !polled && tries < TRIES; tries++) {
+            polled = true;
 #pragma unroll
             for (u32 share = 0; share < SHARES; share++) {
-                heard = hear_16(from + share * tokens * (RANK / 4), part[share]) & heard;
+                polled = poll_16(from + share * tokens * (RANK / 4), part[share]) & polled;
             }
         }
 #pragma unroll
@@ -293,11 +293,11 @@ struct Quarter {
             h[2] += part[share].z;
             h[3] += part[share].w;
         }
-        return heard;
+        return polled;
     }
 
     // As apply_core.
-    __device__ __forceinline__ void apply(const TileParams &p, i32 adapter, bool there, f32 scaling, f32 (&h)[4], JointSpace &space) const {
+    __device__ __forceinline__ void apply(const TileParams &p, i32 adapter, bool there, f32 scaling, f32 (&h)[4], SgmvFusedSpace &space) const {
         if (p.core) {
             *reinterpret_cast<float4 *>(&space.h[part][row][number * 4]) = make_float4(h[0], h[1], h[2], h[3]);
             h[0] = h[1] = h[2] = h[3] = 0.0f;
@@ -338,7 +338,7 @@ struct Outputs {
     f32 scale[2];
 
     // `token`: those of the lane's two.
-    __device__ __forceinline__ Outputs(const TileParams &p, const JointSpace &space, bool second, u32 first, const i32 (&token)[2], u32 group) {
+    __device__ __forceinline__ Outputs(const TileParams &p, const SgmvFusedSpace &space, bool second, u32 first, const i32 (&token)[2], u32 group) {
         u32 lane = threadIdx.x % 32;
         const element *row = space.g[second][first + lane / 4];
         g[0] = *reinterpret_cast<const u32 *>(row + lane % 4 * 2);

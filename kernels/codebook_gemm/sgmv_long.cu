@@ -12,7 +12,7 @@
 #include "tile/columns.cuh"
 
 // Decoding comes first, so that it does not wait for long blocks to end.
-template <u32 SLICES, bool ALIGNED = true> __device__ __forceinline__ void project(const RunsMmaParams &p) {
+template <u32 SLICES, bool ALIGNED = true> __device__ __forceinline__ void sgmv_long_shrink(const SgmvLongParams &p) {
     u32 number = blockIdx.x;
     if (number < p.decoding) {
 #pragma unroll
@@ -27,25 +27,25 @@ template <u32 SLICES, bool ALIGNED = true> __device__ __forceinline__ void proje
     }
     // An index counts fewer than 2^31 tokens.
     u32 tiles = u32((p.tokens + TOKENS - 1) / TOKENS), begin = (number - p.decoding) * u32(p.tiles_each), end = begin + u32(p.tiles_each);
-    project_tiles<SLICES, ALIGNED, SLICES == 1 ? 3 : 1>(p, begin, end < tiles ? end : tiles);
+    shrink_tiles<SLICES, ALIGNED, SLICES == 1 ? 3 : 1>(p, begin, end < tiles ? end : tiles);
 }
 
-#ifdef COMPILE_codebook_gemm_project
-extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_project(const __grid_constant__ RunsMmaParams p) { project<1>(p); }
+#ifdef COMPILE_codebook_gemm_shrink
+extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_shrink(const __grid_constant__ SgmvLongParams p) { sgmv_long_shrink<1>(p); }
 #endif
 
-#ifdef COMPILE_codebook_gemm_project_any
-extern "C" __global__ void __launch_bounds__(BLOCK, 1) codebook_gemm_project_any(const __grid_constant__ RunsMmaParams p) { project<1, false>(p); }
+#ifdef COMPILE_codebook_gemm_shrink_any
+extern "C" __global__ void __launch_bounds__(BLOCK, 1) codebook_gemm_shrink_any(const __grid_constant__ SgmvLongParams p) { sgmv_long_shrink<1, false>(p); }
 #endif
 
-#ifdef COMPILE_codebook_gemm_project_3
-extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_project_3(const __grid_constant__ RunsMmaParams p) { project<3>(p); }
+#ifdef COMPILE_codebook_gemm_shrink_3
+extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_shrink_3(const __grid_constant__ SgmvLongParams p) { sgmv_long_shrink<3>(p); }
 #endif
 
 // What does not depend on tokens, of up to three slices, for a product that computes h itself: after the blocks that decode, one for each
 // 64 rows of an input factor.
 #ifdef COMPILE_codebook_gemm_unpack
-extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_unpack(const __grid_constant__ RunsMmaParams p) {
+extern "C" __global__ void __launch_bounds__(BLOCK, 2) codebook_gemm_unpack(const __grid_constant__ SgmvLongParams p) {
     u32 number = blockIdx.x, steps = u32((p.d_in + BASIS_DEPTH - 1) / BASIS_DEPTH);
 #pragma unroll
     for (u32 s = 0; s < 3; s++) {
@@ -69,14 +69,14 @@ typedef u32 Fragments[HELD][DEPTHS][4][2];
 // A warp's part of y: ROWS tokens from `first` on, STRIP columns from `column` on. ADD: to what is there. VECTOR: rows of y are whole
 // multiples of 16 bytes.
 template <bool ADD, bool VECTOR> struct Expansion {
-    const RunsMmaParams &p;
-    const RunsSlice &slice;
+    const SgmvLongParams &p;
+    const SgmvLongSlice &slice;
     u32 first, column;
     u32 groups;                // of 32 columns, in a row
     i32 adapters[TILES / 2];   // of the token in a lane's place, and of that 32 further on; -2 past the last
     // Of the lane's first row: its part of the strip, of h, and the scale.
     element *y;
-    const element *projected;
+    const element *shrunk;
     const f32 *token_scale;
 
     // What a lane needs of its two rows of 16.
@@ -86,7 +86,7 @@ template <bool ADD, bool VECTOR> struct Expansion {
         f32 scale[2];
     };
 
-    __device__ __forceinline__ Expansion(const RunsMmaParams &p, const RunsSlice &slice, u32 unit) : p(p), slice(slice) {
+    __device__ __forceinline__ Expansion(const SgmvLongParams &p, const SgmvLongSlice &slice, u32 unit) : p(p), slice(slice) {
         u32 lane = threadIdx.x % 32, strips = u32((slice.output.d + STRIP - 1) / STRIP), rows = unit / strips;
         first = rows * ROWS;
         column = (unit - rows * strips) * STRIP;
@@ -98,7 +98,7 @@ template <bool ADD, bool VECTOR> struct Expansion {
         }
         u64 row = first + lane / 4;
         y = slice.y + row * slice.y_stride + column + lane % 4 * 8;
-        projected = slice.projected + row * RANK + lane % 4 * 4;
+        shrunk = slice.shrunk + row * RANK + lane % 4 * 4;
         token_scale = slice.token_scale + row;
     }
 
@@ -115,7 +115,7 @@ template <bool ADD, bool VECTOR> struct Expansion {
             for (u32 depth = 0; depth < DEPTHS; depth++) {
                 uint2 pair = make_uint2(0, 0);
                 if (own) {
-                    pair = *reinterpret_cast<const uint2 *>(projected + row * RANK + depth * 16);
+                    pair = *reinterpret_cast<const uint2 *>(shrunk + row * RANK + depth * 16);
                 }
                 rows.a[depth][half] = pair.x;
                 rows.a[depth][half + 2] = pair.y;
@@ -257,7 +257,7 @@ template <bool ADD, bool VECTOR> struct Expansion {
 };
 
 // A warp for each unit of ROWS tokens and STRIP columns; those of a row of y are neighbours.
-template <bool ADD, bool VECTOR> __device__ __forceinline__ void expand(const RunsMmaParams &p) {
+template <bool ADD, bool VECTOR> __device__ __forceinline__ void expand(const SgmvLongParams &p) {
     // The kernel after this one may start with this one, which started when all before the first kernel had ended.
     grid_launch_next();
     Expansion<ADD, VECTOR> expansion(p, p.slices[blockIdx.y], blockIdx.x * EXPAND_WARPS + threadIdx.x / 32);
@@ -268,17 +268,17 @@ template <bool ADD, bool VECTOR> __device__ __forceinline__ void expand(const Ru
 }
 
 #ifdef COMPILE_codebook_gemm_expand
-extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, RANK == 16 ? 4 : 3) codebook_gemm_expand(const __grid_constant__ RunsMmaParams p) { expand<false, true>(p); }
+extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, RANK == 16 ? 4 : 3) codebook_gemm_expand(const __grid_constant__ SgmvLongParams p) { expand<false, true>(p); }
 #endif
 
 #ifdef COMPILE_codebook_gemm_expand_add
-extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 3) codebook_gemm_expand_add(const __grid_constant__ RunsMmaParams p) { expand<true, true>(p); }
+extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 3) codebook_gemm_expand_add(const __grid_constant__ SgmvLongParams p) { expand<true, true>(p); }
 #endif
 
 #ifdef COMPILE_codebook_gemm_expand_any
-extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 1) codebook_gemm_expand_any(const __grid_constant__ RunsMmaParams p) { expand<false, false>(p); }
+extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 1) codebook_gemm_expand_any(const __grid_constant__ SgmvLongParams p) { expand<false, false>(p); }
 #endif
 
 #ifdef COMPILE_codebook_gemm_expand_any_add
-extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 1) codebook_gemm_expand_any_add(const __grid_constant__ RunsMmaParams p) { expand<true, false>(p); }
+extern "C" __global__ void __launch_bounds__(32 * EXPAND_WARPS, 1) codebook_gemm_expand_any_add(const __grid_constant__ SgmvLongParams p) { expand<true, false>(p); }
 #endif

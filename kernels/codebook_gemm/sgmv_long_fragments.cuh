@@ -9,7 +9,7 @@
 #include "codebook_gemm/sgmv_long_params.cuh"
 
 constexpr u32 ALL_LANES = 0xffffffffu;
-constexpr u32 PROJECT_WARPS = 8, BLOCK = 32 * PROJECT_WARPS;
+constexpr u32 SHRINK_WARPS = 8, BLOCK = 32 * SHRINK_WARPS;
 constexpr u32 DEPTHS = RANK / 16;              // steps of mma over the rank
 constexpr u32 GROUP = 32;                      // columns of y whose fragments lie together
 
@@ -84,14 +84,14 @@ __device__ __forceinline__ void arrange(bool turns, const f32 (&core)[RANK][RANK
 // Block `number` of those that decode a slice: some groups of one adapter, a warp each. With a core, what it makes of the factor: O·Qᵀ.
 // TILES: not into fragments, but as wgmma wants it, IN_TILES of gemm/adapter_sums.cuh, and with zeros where a codebook or core is not
 // finite: there rows of other adapters are multiplied too, by zeros. What it is multiplied by then is not finite.
-template <bool TILES = false> __device__ __forceinline__ void decode(const RunsMmaParams &p, const RunsSlice &slice, u32 number) {
-    __shared__ f32 table[CODEBOOK_LEN], rows_of_core[PROJECT_WARPS];
+template <bool TILES = false> __device__ __forceinline__ void decode(const SgmvLongParams &p, const SgmvLongSlice &slice, u32 number) {
+    __shared__ f32 table[CODEBOOK_LEN], rows_of_core[SHRINK_WARPS];
     __shared__ __align__(16) f32 core[RANK][RANK];
     extern __shared__ __align__(128) u8 dynamic[];
     auto &space = reinterpret_cast<f32 (*)[RANK][COLUMNS_ROW]>(dynamic)[threadIdx.x / 32];
     const FactorParams &factor = slice.output;
     u32 lane = threadIdx.x % 32, groups = u32((factor.d + GROUP - 1) / GROUP), rank = factor.rank;
-    u32 each = (groups + PROJECT_WARPS - 1) / PROJECT_WARPS, adapter = number / each, group = number % each * PROJECT_WARPS + threadIdx.x / 32;
+    u32 each = (groups + SHRINK_WARPS - 1) / SHRINK_WARPS, adapter = number / each, group = number % each * SHRINK_WARPS + threadIdx.x / 32;
     u64 column = u64(group) * GROUP + lane / 4 * 4;
     bool inside = column < factor.d;
     // Codes are only written by copies, which no launch overtakes: they are read before the wait.
@@ -153,7 +153,7 @@ template <bool TILES = false> __device__ __forceinline__ void decode(const RunsM
         }
         __syncthreads();
 #pragma unroll
-        for (u32 warp = 0; warp < PROJECT_WARPS; warp++) {
+        for (u32 warp = 0; warp < SHRINK_WARPS; warp++) {
             greatest = max_or_nan(greatest, rows_of_core[warp]);
         }
         u32 exponent = exponent_below(greatest);
@@ -218,7 +218,7 @@ constexpr u32 BASIS_DEPTH = 64;   // rows of the input factor that lie together 
 
 // 64 rows of the one input factor, turned over, as a step of K lies in shared memory behind W's rows (gemm/adapter_sums.cuh): 16 rows of 128
 // bytes, swizzled.
-__device__ __forceinline__ void turn_basis(const RunsSlice &slice, u32 step) {
+__device__ __forceinline__ void turn_basis(const SgmvLongSlice &slice, u32 step) {
     grid_wait();
     grid_launch_next();
     const FactorParams &factor = slice.input;

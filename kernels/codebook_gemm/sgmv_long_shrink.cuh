@@ -8,7 +8,7 @@ constexpr u32 PART_ROWS = 96;                  // elements of d_in of a part, or
 constexpr u32 PIECES = RANK / 8;               // of 16 bytes, in a row of the input factor
 constexpr u32 PARTS_ROW = RANK + 8;            // the padding spreads four rows over all banks
 
-static_assert(PROJECT_WARPS * 16 == SHARES * TOKENS, "a warp has 16 tokens and a part of d_in");
+static_assert(SHRINK_WARPS * 16 == SHARES * TOKENS, "a warp has 16 tokens and a part of d_in");
 
 // Where row `k` of the input factor lies in shared memory. A lane takes eight successive elements of x at once; the k index of mma
 // follows them, and the factor follows that, so that eight rows of a tile of ldmatrix are neighbours.
@@ -18,7 +18,7 @@ __device__ __forceinline__ u32 slot(u32 k) { return (k & ~31u) | (k >> 2 & 1) <<
 __device__ __forceinline__ u32 piece_place(u32 slot, u32 piece) { return slot * PIECES + (piece ^ slot / (8 / PIECES) % PIECES); }
 
 // `rows` rows of a basis from `start` on, zeros past its end and past the rank; by one group of cp.async where rows are whole pieces.
-__device__ __forceinline__ void fetch_basis(const RunsSlice &slice, i32 basis, u64 start, u32 rows, uint4 *to) {
+__device__ __forceinline__ void fetch_basis(const SgmvLongSlice &slice, i32 basis, u64 start, u32 rows, uint4 *to) {
     const FactorParams &factor = slice.input;
     const element *values = factor.values + u64(basis) * factor.d * factor.rank;
 #pragma unroll 4
@@ -44,7 +44,7 @@ template <bool ALIGNED, u32 STEPS> struct Inputs {
     uint4 x[STEPS][2];
 
     // From `place` on, of the tile whose first token is `first`.
-    __device__ __forceinline__ void fetch(const RunsMmaParams &p, u32 first, u32 place) {
+    __device__ __forceinline__ void fetch(const SgmvLongParams &p, u32 first, u32 place) {
         u32 lane = threadIdx.x % 32, k = place + lane % 4 * 8;
         u32 token = first + threadIdx.x / 32 / SHARES * 16 + lane / 4;
 #pragma unroll
@@ -77,7 +77,7 @@ template <bool ALIGNED, u32 STEPS> struct Inputs {
 template <u32 SLICES> struct Tokens {
     i32 adapter, basis[SLICES];
 
-    __device__ __forceinline__ void fetch(const RunsMmaParams &p, u32 first) {
+    __device__ __forceinline__ void fetch(const SgmvLongParams &p, u32 first) {
         u32 token = first + threadIdx.x % 32;
         adapter = token < p.tokens ? p.token_adapter[token] : -1;
 #pragma unroll
@@ -89,7 +89,7 @@ template <u32 SLICES> struct Tokens {
 };
 
 // From what the parts summed to h and the power of two taken out of it, of each token of a tile, for one slice.
-__device__ __forceinline__ void finish(const RunsSlice &slice, u32 first, i32 adapters, const f32 (&parts)[SHARES][TOKENS][PARTS_ROW]) {
+__device__ __forceinline__ void finish(const SgmvLongSlice &slice, u32 first, i32 adapters, const f32 (&parts)[SHARES][TOKENS][PARTS_ROW]) {
     constexpr u32 ROWS_AT_ONCE = BLOCK / RANK;
     u32 j = threadIdx.x % RANK;
 #pragma unroll
@@ -109,7 +109,7 @@ __device__ __forceinline__ void finish(const RunsSlice &slice, u32 first, i32 ad
         }
         u32 exponent = exponent_below(greatest);
         if (own) {
-            slice.projected[u64(first + row) * RANK + j] = narrow<element>(sum * inverse_power(exponent));
+            slice.shrunk[u64(first + row) * RANK + j] = narrow<element>(sum * inverse_power(exponent));
             if (j == 0) {
                 slice.token_scale[first + row] = power(exponent);
             }
@@ -118,7 +118,7 @@ __device__ __forceinline__ void finish(const RunsSlice &slice, u32 first, i32 ad
 }
 
 // Tiles [begin, end) of SLICES slices, x fetched once for all; of several, the input factors are one chunk each.
-template <u32 SLICES, bool ALIGNED, u32 STEPS> __device__ __forceinline__ void project_tiles(const RunsMmaParams &p, u32 begin, u32 end) {
+template <u32 SLICES, bool ALIGNED, u32 STEPS> __device__ __forceinline__ void shrink_tiles(const SgmvLongParams &p, u32 begin, u32 end) {
     constexpr u32 BATCH = 32 * STEPS;
     extern __shared__ __align__(128) u8 dynamic[];
     typedef f32 Parts[SHARES][TOKENS][PARTS_ROW];

@@ -46,7 +46,7 @@ __device__ __forceinline__ void add_row(f32 (&sums)[RANK], f32 x, const f32 *row
 }
 
 #ifdef COMPILE_codebook_gemm_shrink
-extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrink(const RunsParams p) {
+extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrink(const SgmvSimtParams p) {
     constexpr u32 ROWS = CHUNK * RANK, PARTS = GROUPS * TOKENS * PARTS_ROW;
     // Rows of I, and after them the parts of h.
     __shared__ Four fours[(ROWS > PARTS ? ROWS : PARTS) / 4 + 1];
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrin
                     sum += hidden[token * PARTS_ROW + i] * core[i * rank];
                 }
             }
-            p.projected[(first + token) * RANK + j] = p.scaling[p.scaled_by_token ? first + token : u64(adapter)] * sum;
+            p.shrunk[(first + token) * RANK + j] = p.scaling[p.scaled_by_token ? first + token : u64(adapter)] * sum;
         }
         __syncthreads();
     }
@@ -148,12 +148,12 @@ extern "C" __global__ void __launch_bounds__(SHRINK_THREADS) codebook_gemm_shrin
 #endif
 
 #ifdef COMPILE_codebook_gemm_expand
-extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) codebook_gemm_expand(const RunsParams p) {
+extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) codebook_gemm_expand(const SgmvSimtParams p) {
     __shared__ Four fours[TOKENS * RANK / 4];
     // A thread's columns of O: what it decodes it alone reads.
     __shared__ f32 decoded[RANK][WIDTH];
     __shared__ i32 adapters[TOKENS];
-    f32 *projected = reinterpret_cast<f32 *>(fours);
+    f32 *shrunk = reinterpret_cast<f32 *>(fours);
     u64 across = (p.output.d + WIDTH - 1) / WIDTH, tiles = (p.tokens + TOKENS - 1) / TOKENS;
     u32 own = threadIdx.x * COLUMNS, rank = p.output.rank;
     grid_launch_next();
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) codebook_gemm_expan
         u32 count = fewer(TOKENS, p.tokens - first), there = column < p.output.d ? fewer(COLUMNS, p.output.d - column) : 0;
         for (u32 at = threadIdx.x; at < count * RANK; at += EXPAND_THREADS) {
             // A row of base tokens has no g: what lies there is not used.
-            projected[at] = p.projected[first * RANK + at];
+            shrunk[at] = p.shrunk[first * RANK + at];
         }
         for (u32 at = threadIdx.x; at < count; at += EXPAND_THREADS) {
             adapters[at] = p.token_adapter[first + at];
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(EXPAND_THREADS) codebook_gemm_expan
                     if (adapter >= 0) {
 #pragma unroll
                         for (u32 r = 0; r < RANK; r += 4) {
-                            Four four = *reinterpret_cast<const Four *>(projected + (token + i) * RANK + r);
+                            Four four = *reinterpret_cast<const Four *>(shrunk + (token + i) * RANK + r);
 #pragma unroll
                             for (u32 e = 0; e < 4; e++) {
 #pragma unroll

@@ -47,9 +47,9 @@ __device__ __forceinline__ void send_sums(const Parts &parts, f32 (&received)[BL
 }
 
 // GROUPED: y may be written before the launch before has ended. Work: how warps share what a block expands; what is DEPENDENT is for x that the
-// launch before writes, and one basis, of which a block's share fits into one buffer. REHEARSED: where all is decoded before the wait, the way from x
+// launch before writes, and one basis, of which a block's share fits into one buffer. ICACHE_WARM: where all is decoded before the wait, the way from x
 // to y is gone once before it too.
-template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, class Work = Pieces<ALIGNED, HELD>, bool REHEARSED = false>
+template <bool ALIGNED, u32 HELD, bool GROUPED = false, u32 BLOCKS = CLUSTER, class Work = Pieces<ALIGNED, HELD>, bool ICACHE_WARM = false>
 __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     extern __shared__ __align__(1024) u8 dynamic[];
     __shared__ Tile tile;
@@ -111,11 +111,11 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     }
     // The others' barriers are ready.
     cluster_wait();
-    bool rehearsed = false;
-    if constexpr (REHEARSED) {
+    bool icache_warm = false;
+    if constexpr (ICACHE_WARM) {
         // Not where a core is read: what launches still under way write may not be read before the wait, whatever becomes of it.
-        rehearsed = any && !x_early && !p.core && one_basis && each <= STAGE && pieces.all_decoded_everywhere(tile);
-        if (rehearsed) {
+        icache_warm = any && !x_early && !p.core && one_basis && each <= STAGE && pieces.all_decoded_everywhere(tile);
+        if (icache_warm) {
             // On no rows and alone at first, so that the instructions are there afterwards: to fetch them takes longer than to carry them out.
             u32 rows_mine = pieces.rows;
             pieces.rows = 0;
@@ -142,10 +142,10 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
         }
     }
     // Every block waits: the launch after this one takes its end for the end of all before it.
-    if (!rehearsed && (!x_early || !any)) {
+    if (!icache_warm && (!x_early || !any)) {
         grid_wait();
     }
-    if (any && !rehearsed) {
+    if (any && !icache_warm) {
         if (!x_early) {
             inputs.fetch<ALIGNED>(p, rows, begin, finish);
         }
@@ -199,18 +199,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 
 
 // For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them a multiprocessor:
 // each decodes all that it needs of 16 adapters before it waits.
-#ifdef COMPILE_codebook_gemm_sm90_ahead
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_ahead(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1, 8>>(p); }
+#ifdef COMPILE_codebook_gemm_sm90_predecode
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_predecode(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1, 8>>(p); }
 #endif
 
 // For several tiles of them.
-#ifdef COMPILE_codebook_gemm_sm90_line
-extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_sm90_line(const TileParams p) { codebook_gemm<true, 2, false, CLUSTER, Line<WIDTH == 7 ? 7 : 6>>(p); }
+#ifdef COMPILE_codebook_gemm_sm90_balanced
+extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_sm90_balanced(const TileParams p) { codebook_gemm<true, 2, false, CLUSTER, Balanced<WIDTH == 7 ? 7 : 6>>(p); }
 #endif
 
 // For one tile of tokens of one adapter, in so few blocks that one a multiprocessor is enough.
-#ifdef COMPILE_codebook_gemm_sm90_rehearsed
-extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_rehearsed(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1>, true>(p); }
+#ifdef COMPILE_codebook_gemm_sm90_icache_warm
+extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_icache_warm(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1>, true>(p); }
 #endif
 
 // For more than one group of columns a warp.

@@ -116,7 +116,7 @@ struct AdapterRows {
             scale[half] = 0.0f;
             if (own < rows) {
                 // What lies there of a token without an adapter reaches no sums.
-                pair = *reinterpret_cast<const uint2 *>(slice.projected + own * BASIS_ROWS + threadIdx.x % 4 * 4);
+                pair = *reinterpret_cast<const uint2 *>(slice.shrunk + own * BASIS_ROWS + threadIdx.x % 4 * 4);
                 scale[half] = slice.token_scale[own];
             }
             a[half] = pair.x;

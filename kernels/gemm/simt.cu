@@ -1,18 +1,18 @@
 // Y = act(X·Wᵀ + bias + delta) + residual, on the ordinary cores: every size, f32 as well.
 //
 // X [rows, depth], W [columns, depth], with strides, Y [rows, columns], packed; sums in f32, nothing rounded before Y. Where there is a
-// delta, `linear_project` first leaves s·h·Q of each token in the workspace, [rows, rank] f32.
+// delta, `linear_shrink` first leaves s·h·Q of each token in the workspace, [rows, rank] f32.
 
 #include "tile/activation.cuh"
 #include "gemm/gemm.cuh"
 #include "gemm/delta.cuh"
 
-static_assert(THREADS == PROJECT_THREADS, "both kernels are started with the same block");
+static_assert(THREADS == ROW_SHRINK_THREADS, "both kernels are started with the same block");
 
-#ifdef COMPILE_linear_project
-extern "C" __global__ void __launch_bounds__(PROJECT_THREADS) linear_project(const LinearParams p) {
-    __shared__ Projection space;
-    project_tokens(p, space);
+#ifdef COMPILE_linear_shrink
+extern "C" __global__ void __launch_bounds__(ROW_SHRINK_THREADS) linear_shrink(const LinearParams p) {
+    __shared__ Shrinking space;
+    shrink_tokens(p, space);
 }
 #endif
 
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearPa
                 if (p.bias) {
                     value += widen(p.bias[column]);
                 }
-                value += delta_of(adapter, p.projected, p.output, row, column);
+                value += delta_of(adapter, p.shrunk, p.output, row, column);
                 value = activate(p.activation, value);
                 if (p.residual) {
                     value += widen(p.residual[row * p.columns + column]);

@@ -285,16 +285,16 @@ __device__ __forceinline__ void wait_for_count(const u32 *counter, u32 count) {
     }
 }
 
-// Tells four numbers to a block that looks for them where they go (hear_16), which is all zero before: -0 stands for zero.
-__device__ __forceinline__ void tell_16(float4 *to, float4 value) {
-    auto told = [](f32 number) { return __float_as_uint(number) == 0 ? -0.0f : number; };
-    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(told(value.x)), "f"(told(value.y)), "f"(told(value.z)),
-                 "f"(told(value.w))
+// Tells four numbers to a block that looks for them where they go (poll_16), which is all zero before: -0 stands for zero.
+__device__ __forceinline__ void publish_16(float4 *to, float4 value) {
+    auto kept = [](f32 number) { return __float_as_uint(number) == 0 ? -0.0f : number; };
+    asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(kept(value.x)), "f"(kept(value.y)), "f"(kept(value.z)),
+                 "f"(kept(value.w))
                  : "memory");
 }
 
 // False while they are not all there.
-__device__ __forceinline__ bool hear_16(const float4 *from, float4 &value) {
+__device__ __forceinline__ bool poll_16(const float4 *from, float4 &value) {
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
                  : "l"(from)
@@ -303,10 +303,10 @@ __device__ __forceinline__ bool hear_16(const float4 *from, float4 &value) {
     return there(value.x) && there(value.y) && there(value.z) && there(value.w);
 }
 
-// As tell_16, one number.
-__device__ __forceinline__ void tell(f32 *to, f32 value) {
-    f32 told = __float_as_uint(value) == 0 ? -0.0f : value;
-    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(told) : "memory");
+// As publish_16, one number.
+__device__ __forceinline__ void publish(f32 *to, f32 value) {
+    f32 kept = __float_as_uint(value) == 0 ? -0.0f : value;
+    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(kept) : "memory");
 }
 
 // Adds one to what counts to `most` and then from zero again; nobody waits for it.

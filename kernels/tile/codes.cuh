@@ -77,21 +77,21 @@ __device__ __forceinline__ f32 element_of(const Column &column, u64 e) {
     return first[field];
 }
 
-constexpr int PROJECT_THREADS = 256;
-constexpr int PARTS = PROJECT_THREADS / 32;
+constexpr int ROW_SHRINK_THREADS = 256;
+constexpr int PARTS = ROW_SHRINK_THREADS / 32;
 constexpr u32 MAX_RANK = 1024;
 
-// What a block needs to project a row.
-struct Projection {
+// What a block needs to shrink a row.
+struct Shrinking {
     f32 parts[PARTS][32];
     f32 h[MAX_RANK];
     f32 g[MAX_RANK];
 };
 
-// space.g[j] = scaling · Σ_i h[i]·core[i, j], h = x·I; without a core, g = scaling · h. A block of PROJECT_THREADS works on
+// space.g[j] = scaling · Σ_i h[i]·core[i, j], h = x·I; without a core, g = scaling · h. A block of ROW_SHRINK_THREADS works on
 // one row; it ends in step, and sums run in one order whatever the batch.
-__device__ __forceinline__ void project(const element *x, const FactorParams &input, const f32 *core, f32 scaling, i32 adapter,
-                                        Projection &space) {
+__device__ __forceinline__ void shrink(const element *x, const FactorParams &input, const f32 *core, f32 scaling, i32 adapter,
+                                        Shrinking &space) {
     u32 lane = threadIdx.x % 32, part = threadIdx.x / 32;
     u32 rank = input.rank;
     for (u32 first = 0; first < rank; first += 32) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void project(const element *x, const FactorParams &in
         __syncthreads();
     }
     const f32 *own = core ? core + u64(adapter) * rank * rank : nullptr;
-    for (u32 j = threadIdx.x; j < rank; j += PROJECT_THREADS) {
+    for (u32 j = threadIdx.x; j < rank; j += ROW_SHRINK_THREADS) {
         f32 sum = own ? 0.0f : space.h[j];
         if (own) {
             for (u32 i = 0; i < rank; i++) {

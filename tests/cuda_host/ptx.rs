@@ -39,8 +39,8 @@ pub const AMPERE: &str = r#"
         ((u32 *)to)[threadIdx.x + 32] = narrow2<f16>(value, d[0]) ^ narrow2<bf16>(value, d[1]);
         ((u32 *)to)[threadIdx.x + 128] = and_or(a[0], 0xff, a[1]) + count_ones(lanes_where(value > 1.0f)) + shared_load_16(at);
         float4 four = shared_load_16_bytes(at);
-        tell_16((float4 *)to + 192, four);
-        to[threadIdx.x + 192] = hear_16((const float4 *)to + 192, four) ? 1.0f : 0.0f;
+        publish_16((float4 *)to + 192, four);
+        to[threadIdx.x + 192] = poll_16((const float4 *)to + 192, four) ? 1.0f : 0.0f;
         store_16(to + 512 + threadIdx.x * 4, uint4{__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z), __float_as_uint(four.w)});
     }
 "#;

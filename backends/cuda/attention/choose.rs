@@ -15,7 +15,7 @@ use crate::ops::attention::Form;
 type Worth = std::result::Result<(), String>;
 
 /// Keys of a step of four groups.
-const QUARTET_KEYS: u64 = 128;
+const SMALL_HEAD_KEYS: u64 = 128;
 /// Keys of a causal row up to which it does not matter that the last tiles of four groups are not shared evenly.
 const MOST_CAUSAL: u64 = 512;
 /// Blocks in a row of lists up to which a long row among short ones costs less than cutting it would.
@@ -79,7 +79,7 @@ pub(crate) fn small_head(op: &Attention, target: &Target) -> Worth {
     let units = u64::from(target.units.max(1));
     let (tiles, waves) = (work(op, ROWS), |rows: u64, room: u64| work(op, rows).div_ceil(room));
     // Blocks that stay begin a tile of one step while the one before ends.
-    let many_short = op.kv_len <= QUARTET_KEYS && tiles > 4 * units;
+    let many_short = op.kv_len <= SMALL_HEAD_KEYS && tiles > 4 * units;
     let fewer = if op.causal {
         op.kv_len <= MOST_CAUSAL || tiles > 2 * units
     } else {
@@ -102,7 +102,7 @@ pub(crate) fn varlen(op: &Attention, _: &Target) -> Worth {
 }
 
 /// The same with pages looked up ahead and tiles shared by clusters: elsewhere it was slower, by 1 to 7 %.
-pub(crate) fn varlen_ahead(op: &Attention, target: &Target) -> Worth {
+pub(crate) fn varlen_lookahead(op: &Attention, target: &Target) -> Worth {
     varlen(op, target)?;
     let (keys, tile) = (spans::box_keys(op), spans::tile(op, target.units));
     when(keys <= spans::LEAST_BOX || spans::cluster(op, tile, target.units) > 1, || format!("boxes of {keys} keys, and tiles for all multiprocessors"))

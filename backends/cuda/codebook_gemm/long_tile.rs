@@ -18,13 +18,13 @@ pub(crate) const NAME: &str = "sgmv_long";
 
 params! {
     /// What slices of one launch do not share.
-    RunsSlice {
+    SgmvLongSlice {
         y: [element],
         core: [const f32],
         input: FactorParams,
         output: FactorParams,
         /// In the workspace: h of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
-        projected: [element],
+        shrunk: [element],
         token_scale: [f32],
         fragments: [u32],
         table_scale: [f32],
@@ -40,7 +40,7 @@ params! {
 
 params! {
     /// Of both kernels.
-    RunsMmaParams {
+    SgmvLongParams {
         x: [const element],
         token_adapter: [const i32],
         scaling: [const f32],
@@ -53,14 +53,14 @@ params! {
         decoding: u32,
         /// Rows of the input factor in shared memory.
         chunk_rows: u32,
-        slices: [RunsSlice; 3],
+        slices: [SgmvLongSlice; 3],
     }
 }
 
 /// Columns of both factors that the kernels are compiled for.
 pub(crate) const RANKS: [u64; 2] = [16, 32];
 /// As in `kernels/codebook_gemm/sgmv_long_fragments.cuh` and `kernels/codebook_gemm/sgmv_long_shrink.cuh`.
-pub(crate) const PROJECT_WARPS: u64 = 8;
+pub(crate) const SHRINK_WARPS: u64 = 8;
 pub(crate) const GROUP: u64 = 32;
 const TOKENS: u64 = 32;
 const SHARES: u64 = 4;
@@ -114,7 +114,7 @@ pub(crate) const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
 
 /// Bytes of shared memory that a block which decodes arranges its values in, a warp's own part for each.
 pub(crate) const fn decoding_bytes(rank: u64) -> u32 {
-    (PROJECT_WARPS * rank * (GROUP + 4) * 4) as u32
+    (SHRINK_WARPS * rank * (GROUP + 4) * 4) as u32
 }
 
 /// Rows of the input factor that a block holds at once.
@@ -122,19 +122,19 @@ fn chunk_rows(rank: u64, d_in: u64) -> u64 {
     d_in.next_multiple_of(LEAST_ROWS).min(FACTOR_BYTES / (rank * 2))
 }
 
-pub(crate) const PROJECT: Entry = entry!("codebook_gemm_project");
-pub(crate) const PROJECT_ANY: Entry = entry!("codebook_gemm_project_any");
+pub(crate) const SHRINK: Entry = entry!("codebook_gemm_shrink");
+pub(crate) const SHRINK_ANY: Entry = entry!("codebook_gemm_shrink_any");
 /// Of [`TOGETHER`] slices, of the least rank.
-pub(crate) const PROJECT_3: Entry = entry!("codebook_gemm_project_3");
+pub(crate) const SHRINK_3: Entry = entry!("codebook_gemm_shrink_3");
 /// What prepares factors for a product, of the least rank.
 pub(crate) const UNPACK: Entry = entry!("codebook_gemm_unpack");
 
 /// The first kernel, of that many slices: whether rows of x are whole multiples of 16 bytes.
-pub(crate) const fn project_kernel(slices: usize, aligned: bool) -> Entry {
+pub(crate) const fn shrink_kernel(slices: usize, aligned: bool) -> Entry {
     match (slices, aligned) {
-        (1, true) => PROJECT,
-        (1, false) => PROJECT_ANY,
-        _ => PROJECT_3,
+        (1, true) => SHRINK,
+        (1, false) => SHRINK_ANY,
+        _ => SHRINK_3,
     }
 }
 
@@ -147,13 +147,13 @@ pub(crate) fn most_shared_bytes(rank: u64) -> u32 {
 /// One of the kernels, which takes as much dynamic shared memory at most.
 pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
     let shared_bytes = match entry {
-        PROJECT | PROJECT_ANY => shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2)),
-        PROJECT_3 => shared_bytes(rank, TOGETHER as u64, LEAST_ROWS),
+        SHRINK | SHRINK_ANY => shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2)),
+        SHRINK_3 => shared_bytes(rank, TOGETHER as u64, LEAST_ROWS),
         UNPACK => decoding_bytes(rank),
         _ => 0,
     };
     let base = Unit {
-        headers: vec![factor_header(), ("codebook_gemm/sgmv_long_params.cuh", [RunsSlice::cuda(), RunsMmaParams::cuda()].concat())],
+        headers: vec![factor_header(), ("codebook_gemm/sgmv_long_params.cuh", [SgmvLongSlice::cuda(), SgmvLongParams::cuda()].concat())],
         defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
         ..Unit::new(format!("codebook_gemm/{NAME} {dtype} rank {rank}"), source!("codebook_gemm/sgmv_long.cu"))
     };
@@ -162,7 +162,7 @@ pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
 
 /// What a slice takes of the workspace, in bytes.
 pub(crate) struct Room {
-    projected: u64,
+    shrunk: u64,
     token_scale: u64,
     fragments: u64,
     table_scale: u64,
@@ -172,7 +172,7 @@ impl Room {
     pub(crate) fn of(op: &CodebookGemm, slice: &CodebookSlice) -> Self {
         let (rank, adapters) = (rank_of(op), u64::from(op.adapters));
         Self {
-            projected: (op.tokens * rank * 2).next_multiple_of(ALIGN),
+            shrunk: (op.tokens * rank * 2).next_multiple_of(ALIGN),
             token_scale: (op.tokens * 4).next_multiple_of(ALIGN),
             fragments: adapters * slice.d_out.next_multiple_of(GROUP) * rank * 2,
             table_scale: (adapters * 4).next_multiple_of(ALIGN),
@@ -180,28 +180,28 @@ impl Room {
     }
 
     pub(crate) const fn bytes(&self) -> u64 {
-        self.projected + self.token_scale + self.fragments + self.table_scale
+        self.shrunk + self.token_scale + self.fragments + self.table_scale
     }
 }
 
 /// Blocks that decode the output factors of a slice.
 pub(crate) fn blocks_to_decode(op: &CodebookGemm, slice: &CodebookSlice) -> u64 {
-    u64::from(op.adapters).saturating_mul(slice.d_out.div_ceil(GROUP * PROJECT_WARPS))
+    u64::from(op.adapters).saturating_mul(slice.d_out.div_ceil(GROUP * SHRINK_WARPS))
 }
 
 /// Of a slice whose part of the workspace starts at `place`.
-pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> RunsSlice {
+pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> SgmvLongSlice {
     let room = Room::of(op, slice);
     let input = factor(slice.input, &of.input, op.d_in, slice.rank);
-    RunsSlice {
+    SgmvLongSlice {
         y: address(&of.y),
         core: address_of(of.core.as_ref()),
         input,
         output: factor(slice.output, &of.output, slice.d_out, slice.rank),
-        projected: place,
-        token_scale: place + room.projected,
-        fragments: place + room.projected + room.token_scale,
-        table_scale: place + room.projected + room.token_scale + room.fragments,
+        shrunk: place,
+        token_scale: place + room.shrunk,
+        fragments: place + room.shrunk + room.token_scale,
+        table_scale: place + room.shrunk + room.token_scale + room.fragments,
         basis: 0,
         y_stride: slice.y_stride,
         decoding: blocks_to_decode(op, slice) as u32,
@@ -210,7 +210,7 @@ pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &Codebo
 }
 
 /// Of one launch of both kernels: `group` is one slice or TOGETHER, whose part of the workspace starts at `place`.
-pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> RunsMmaParams {
+pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> SgmvLongParams {
     let (op, rank) = (&plan.op, rank_of(&plan.op));
     let mut slices = [slice_params(op, group[0].0, group[0].1, place); TOGETHER];
     for (params, (slice, of)) in slices.iter_mut().zip(group) {
@@ -219,7 +219,7 @@ pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cu
     }
     // The registers of several slices hold little of x: blocks that start one after another hide that.
     let waves = if group.len() == 1 { 1 } else { 2 };
-    RunsMmaParams {
+    SgmvLongParams {
         x: address(&args.x),
         token_adapter: adapter_of_token(&args.token_adapter),
         scaling: address(&args.scaling),
@@ -247,16 +247,16 @@ pub(crate) fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool 
 ///
 /// # Safety
 /// As [`Plan::launch`].
-pub(crate) unsafe fn project(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, count: usize, aligned: bool) -> Result<()> {
-    let projecting = params.tokens.div_ceil(TOKENS).div_ceil(params.tiles_each);
+pub(crate) unsafe fn shrink(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &SgmvLongParams, count: usize, aligned: bool) -> Result<()> {
+    let shrinking = params.tokens.div_ceil(TOKENS).div_ceil(params.tiles_each);
     let launch = Launch {
         shared_bytes: shared_bytes(rank_of(&plan.op), count as u64, u64::from(params.chunk_rows)),
         overlap: overlaps(plan),
-        ..Launch::new(params.decoding + blocks(projecting), PROJECT_WARPS as u32 * 32)
+        ..Launch::new(params.decoding + blocks(shrinking), SHRINK_WARPS as u32 * 32)
     };
     // SAFETY: the caller's promise; the workspace has room for what the kernel leaves there. It waits before it reads what a kernel may
     // have written.
-    unsafe { plan.launch(queue, project_kernel(count, aligned).name(), &launch, params) }
+    unsafe { plan.launch(queue, shrink_kernel(count, aligned).name(), &launch, params) }
 }
 
 #[cfg(test)]

@@ -36,4 +36,5 @@ impl Table for CodebookGemm {
     }
 }
 
-const VARIANTS: [Variant<CodebookGemm>; 7] = [sgmv_fused::JOINT, sgmv_long::RUNS_SM80, sgmv_simt::RUNS, sgmv::SEGMENTS, sm90::SM90, sm80::SM80, simt::SIMT];
+const VARIANTS: [Variant<CodebookGemm>; 7] =
+    [sgmv_fused::SGMV_FUSED, sgmv_long::SGMV_LONG, sgmv_simt::SGMV_SIMT, sgmv::SGMV, sm90::SM90, sm80::SM80, simt::SIMT];

@@ -2,10 +2,10 @@
 
 use super::launch::overlaps;
 use super::long_tile::{
-    ALIGN, DEPTH, GROUP, LEAST_ROWS, NAME, PROJECT_WARPS, RANKS, RunsMmaParams, TOGETHER, UNPACK, aligned, bytes, decoding_bytes, group_params, parts, project,
-    rank_of,
+    ALIGN, DEPTH, GROUP, LEAST_ROWS, NAME, RANKS, SHRINK_WARPS, SgmvLongParams, TOGETHER, UNPACK, aligned, bytes, decoding_bytes, group_params, parts, rank_of,
+    shrink,
 };
-use super::sgmv_long::RUNS_SM80;
+use super::sgmv_long::SGMV_LONG;
 use crate::backend::Kernel;
 use crate::backends::cuda::gemm::lora::{AdapterSlice, AdapterSums};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -16,7 +16,7 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 /// Whether a delta inside a product is one that a product can take along, or why not: its plan is then of the variant whose factors are prepared.
 pub(crate) fn prepares(delta: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    (RUNS_SM80.supports)(delta, target).and_then(|()| (RUNS_SM80.suits)(delta, target))
+    (SGMV_LONG.supports)(delta, target).and_then(|()| (SGMV_LONG.suits)(delta, target))
 }
 
 /// Bytes of what [`unpack`] leaves for a plan; 0 for one of another variant.
@@ -25,13 +25,13 @@ pub(crate) fn prepared_bytes(plan: &Plan<CodebookGemm>) -> u64 {
 }
 
 /// With what [`unpack`] leaves at `place`.
-fn unpacked(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, mut place: u64) -> RunsMmaParams {
+fn unpacked(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, mut place: u64) -> SgmvLongParams {
     let op = &plan.op;
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     let mut params = group_params(plan, args, &slices, 0);
     for (of, slice) in params.slices.iter_mut().zip(&op.slices) {
         let [factors, basis, scales] = parts(op, slice);
-        (of.projected, of.token_scale) = (0, 0);
+        (of.shrunk, of.token_scale) = (0, 0);
         (of.fragments, of.basis, of.table_scale) = (place, place + factors, place + factors + basis);
         place += factors + basis + scales;
     }
@@ -53,7 +53,7 @@ pub(crate) unsafe fn unpack(queue: &mut Queue, plan: &Plan<CodebookGemm>, to: &S
     let params = unpacked(plan, args, address(to));
     let turning = op.slices.len() as u64 * op.d_in.div_ceil(DEPTH);
     let launch =
-        Launch { shared_bytes: decoding_bytes(RANKS[0]), overlap: overlaps(plan), ..Launch::new(params.decoding + blocks(turning), PROJECT_WARPS as u32 * 32) };
+        Launch { shared_bytes: decoding_bytes(RANKS[0]), overlap: overlaps(plan), ..Launch::new(params.decoding + blocks(turning), SHRINK_WARPS as u32 * 32) };
     // SAFETY: the caller's promise; the kernel waits before it writes.
     unsafe { plan.launch(queue, UNPACK.name(), &launch, &params) }
 }
@@ -94,7 +94,7 @@ pub(crate) unsafe fn with_basis(
 ///
 /// # Safety
 /// As [`Plan::launch`].
-pub(crate) unsafe fn projected(
+pub(crate) unsafe fn shrunk(
     queue: &mut Queue,
     plan: &Plan<CodebookGemm>,
     workspace: &Slice<Cuda>,
@@ -114,21 +114,21 @@ pub(crate) unsafe fn projected(
     }
     let params = group_params(plan, args, &slices, address(workspace));
     // SAFETY: the caller's promise.
-    unsafe { project(queue, plan, &params, slices.len(), aligned(op, args))? };
+    unsafe { shrink(queue, plan, &params, slices.len(), aligned(op, args))? };
     if overlaps(plan) {
         queue.leave_open(range(workspace).into());
     }
     Ok(Some(sums(op, &params)))
 }
 
-fn sums(op: &CodebookGemm, params: &RunsMmaParams) -> AdapterSums {
+fn sums(op: &CodebookGemm, params: &SgmvLongParams) -> AdapterSums {
     let columns = op.slices[0].d_out;
     AdapterSums {
         token_adapter: params.token_adapter,
         columns: columns as u32,
         groups: columns.div_ceil(GROUP) as u32,
         slices: params.slices.map(|of| AdapterSlice {
-            projected: of.projected,
+            shrunk: of.shrunk,
             token_scale: of.token_scale,
             fragments: of.fragments,
             table_scale: of.table_scale,

@@ -16,9 +16,9 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 params! {
     /// What both kernels know beside the operation.
-    SegmentsPlan {
+    SgmvPlan {
         /// h of each share of d_in, of each token in the index's order, of each slice; in the workspace.
-        projected: [f32],
+        shrunk: [f32],
         /// Elements of d_in in a share.
         each: u64,
         shares: u32,
@@ -29,17 +29,17 @@ params! {
 
 params! {
     /// Of one slice.
-    SegmentsParams {
+    SgmvParams {
         tile: TileParams,
-        plan: SegmentsPlan,
+        plan: SgmvPlan,
     }
 }
 
 params! {
     /// Of several.
-    SegmentsGroup {
+    SgmvGroup {
         group: TileGroup,
-        plan: SegmentsPlan,
+        plan: SgmvPlan,
     }
 }
 
@@ -70,7 +70,7 @@ impl Shares {
 }
 
 /// Bytes of workspace.
-pub(crate) fn projected_bytes(op: &CodebookGemm) -> u64 {
+pub(crate) fn shrunk_bytes(op: &CodebookGemm) -> u64 {
     op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
 }
 
@@ -104,7 +104,7 @@ const fn most_groups(rank: u64, width: u32) -> u64 {
 }
 
 /// Shared memory of the first kernel: two buffers of V, or the sums in the place of the second.
-fn project_bytes(rank: u64, both: bool) -> u32 {
+fn shrink_bytes(rank: u64, both: bool) -> u32 {
     let rows = if rank == 16 { 512 } else { 256 };
     let buffer = rows * (rank + 8) * 2;
     let sums = u64::from(THREADS) / 32 * ROWS * rank * 4;
@@ -128,21 +128,21 @@ fn expand_bytes(rank: u64, width: u32, groups: u64) -> u32 {
     held_bytes(rank, width) + (pitch * rank * 4) as u32
 }
 
-const PROJECT: Entry = entry!("codebook_gemm_segments_project");
-const PROJECT_LONG: Entry = entry!("codebook_gemm_segments_project_long");
-const PROJECT_ANY: Entry = entry!("codebook_gemm_segments_project_any");
-const PROJECT_GROUPED: Entry = entry!("codebook_gemm_segments_project_grouped");
-const EXPAND: Entry = entry!("codebook_gemm_segments_expand");
-const EXPAND_ANY: Entry = entry!("codebook_gemm_segments_expand_any");
-const EXPAND_GROUPED: Entry = entry!("codebook_gemm_segments_expand_grouped");
+const SHRINK: Entry = entry!("codebook_gemm_sgmv_shrink");
+const SHRINK_LONG: Entry = entry!("codebook_gemm_sgmv_shrink_long");
+const SHRINK_ANY: Entry = entry!("codebook_gemm_sgmv_shrink_any");
+const SHRINK_GROUPED: Entry = entry!("codebook_gemm_sgmv_shrink_grouped");
+const EXPAND: Entry = entry!("codebook_gemm_sgmv_expand");
+const EXPAND_ANY: Entry = entry!("codebook_gemm_sgmv_expand_any");
+const EXPAND_GROUPED: Entry = entry!("codebook_gemm_sgmv_expand_grouped");
 
 /// Both kernels of a launch, whose rows are `whole` multiples of 16 bytes or not.
 fn kernels(op: &CodebookGemm, group: Group, whole: bool) -> [Entry; 2] {
     match (group.slices, whole) {
-        (0 | 1, true) if in_one_stage(op) && group.one_basis => [PROJECT, EXPAND],
-        (0 | 1, true) => [PROJECT_LONG, EXPAND],
-        (0 | 1, false) => [PROJECT_ANY, EXPAND_ANY],
-        _ => [PROJECT_GROUPED, EXPAND_GROUPED],
+        (0 | 1, true) if in_one_stage(op) && group.one_basis => [SHRINK, EXPAND],
+        (0 | 1, true) => [SHRINK_LONG, EXPAND],
+        (0 | 1, false) => [SHRINK_ANY, EXPAND_ANY],
+        _ => [SHRINK_GROUPED, EXPAND_GROUPED],
     }
 }
 
@@ -154,10 +154,10 @@ fn in_one_stage(op: &CodebookGemm) -> bool {
 /// The units of a plan for `op`.
 pub(crate) fn plan_unit(op: &CodebookGemm) -> Unit {
     let kernels = forms(op).into_iter().flat_map(|(group, whole)| kernels(op, group, whole));
-    together(PROJECT_ANY, kernels.chain([EXPAND_ANY]), |entry| unit(entry, op.dtype, rank_of(op), width_of(op)))
+    together(SHRINK_ANY, kernels.chain([EXPAND_ANY]), |entry| unit(entry, op.dtype, rank_of(op), width_of(op)))
 }
 
-const KERNELS: [Entry; 7] = [PROJECT, PROJECT_LONG, PROJECT_ANY, PROJECT_GROUPED, EXPAND, EXPAND_ANY, EXPAND_GROUPED];
+const KERNELS: [Entry; 7] = [SHRINK, SHRINK_LONG, SHRINK_ANY, SHRINK_GROUPED, EXPAND, EXPAND_ANY, EXPAND_GROUPED];
 
 /// The units of every form.
 pub(crate) fn units() -> Vec<Unit> {
@@ -166,23 +166,23 @@ pub(crate) fn units() -> Vec<Unit> {
 
 /// The units of one form, for plans of one slice.
 pub(crate) fn units_of_one(dtype: DType, rank: u64, width: u32) -> Vec<Unit> {
-    let alone = KERNELS.into_iter().filter(|&entry| entry != PROJECT_GROUPED && entry != EXPAND_GROUPED);
+    let alone = KERNELS.into_iter().filter(|&entry| entry != SHRINK_GROUPED && entry != EXPAND_GROUPED);
     alone.map(|entry| unit(entry, dtype, rank, width)).collect()
 }
 
 fn unit(entry: Entry, dtype: DType, rank: u64, width: u32) -> Unit {
     let shared_bytes = match entry {
         EXPAND | EXPAND_ANY | EXPAND_GROUPED => expand_bytes(rank, width, most_groups(rank, width)),
-        _ => project_bytes(rank, entry != PROJECT),
+        _ => shrink_bytes(rank, entry != SHRINK),
     };
     let base = base(format!("codebook_gemm/sgmv {}", form_name(dtype, rank, width)), dtype, rank, width, source!("codebook_gemm/sgmv.cu"));
-    entry.unit(base, "codebook_gemm_segments", shared_bytes)
+    entry.unit(base, "codebook_gemm_sgmv", shared_bytes)
 }
 
 /// What units of kernels for segments have in common.
 pub(crate) fn base(name: String, dtype: DType, rank: u64, width: u32, source: Source) -> Unit {
     let mut headers = headers();
-    headers.push(("codebook_gemm/sgmv_params.cuh", [SegmentsPlan::cuda(), SegmentsParams::cuda(), SegmentsGroup::cuda()].concat()));
+    headers.push(("codebook_gemm/sgmv_params.cuh", [SgmvPlan::cuda(), SgmvParams::cuda(), SgmvGroup::cuda()].concat()));
     Unit {
         headers,
         defines: vec![
@@ -212,7 +212,7 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Resul
     if pairs >= 1 << 31 {
         return Err(format!("{pairs} pairs of tokens and columns, 2^31 or more"));
     }
-    let shared = [project_bytes(rank_of(op), true), expand_bytes(rank_of(op), width_of(op), most_groups(rank_of(op), width_of(op)))];
+    let shared = [shrink_bytes(rank_of(op), true), expand_bytes(rank_of(op), width_of(op), most_groups(rank_of(op), width_of(op)))];
     if let Some(shared) = shared.into_iter().find(|&shared| shared > target.shared_bytes) {
         return Err(format!("{shared} bytes of shared memory, the device has {}", target.shared_bytes));
     }
@@ -223,16 +223,16 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Resul
 ///
 /// # Safety
 /// As [`Plan::launch`].
-unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entry: Entry, launch: &Launch, own: SegmentsPlan) -> Result<()> {
+unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entry: Entry, launch: &Launch, own: SgmvPlan) -> Result<()> {
     plan.most_shared(entry.name())?;
     match slices {
         [] => Ok(()),
         // SAFETY: the caller's promise.
-        [tile] => unsafe { plan.launch(queue, entry.name(), launch, &SegmentsParams { tile: *tile, plan: own }) },
+        [tile] => unsafe { plan.launch(queue, entry.name(), launch, &SgmvParams { tile: *tile, plan: own }) },
         [first, ..] => {
             let launch = Launch { grid: [launch.grid[0], slices.len() as u32, 1], ..*launch };
             // SAFETY: as above; the grid has as many rows as there are slices.
-            unsafe { plan.launch(queue, entry.name(), &launch, &SegmentsGroup { group: tile_group(first, slices), plan: own }) }
+            unsafe { plan.launch(queue, entry.name(), &launch, &SgmvGroup { group: tile_group(first, slices), plan: own }) }
         }
     }
 }
@@ -253,18 +253,18 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         let units = u64::from(plan.target.units);
         let (blocks, groups) = blocks_of(op, group, units);
         let params: Vec<_> = slices.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
-        let own = SegmentsPlan { projected: address(workspace), each: shares.each, shares: shares.count as u32, segments: most_segments(op) as u32 };
-        let [projecting, expanding] = kernels(op, group, params.iter().all(whole));
-        let once = projecting == PROJECT;
+        let own = SgmvPlan { shrunk: address(workspace), each: shares.each, shares: shares.count as u32, segments: most_segments(op) as u32 };
+        let [shrinking, expanding] = kernels(op, group, params.iter().all(whole));
+        let once = shrinking == SHRINK;
         let tiles = op.tokens.div_ceil(ROWS);
         // A block that keeps its share takes tiles in turn; one a multiprocessor.
         let lanes = if once { tiles.min((units / shares.count).max(1)) } else { tiles };
-        let project = Launch { shared_bytes: project_bytes(rank, !once), overlap: early, ..Launch::new((lanes * shares.count) as u32, THREADS) };
+        let shrink = Launch { shared_bytes: shrink_bytes(rank, !once), overlap: early, ..Launch::new((lanes * shares.count) as u32, THREADS) };
         let expand = Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new(blocks as u32, THREADS) };
         // SAFETY: the caller's promise; the workspace has room for the sums; launches still under way write nothing that these read before they
         // wait, and both wait before they write.
         unsafe {
-            put(queue, plan, &params, projecting, &project, own)?;
+            put(queue, plan, &params, shrinking, &shrink, own)?;
             put(queue, plan, &params, expanding, &expand, own)?;
         }
         if overlaps(plan) {
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn parameters_fit_what_every_driver_takes() {
-        assert!(size_of::<SegmentsGroup>() <= 4096);
+        assert!(size_of::<SgmvGroup>() <= 4096);
     }
 
     #[test]

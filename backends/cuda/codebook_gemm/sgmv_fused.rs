@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::ops::codebook_gemm::{CodebookSlice, Factor};
 use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
 
-pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
+pub(crate) const SGMV_FUSED: Variant<CodebookGemm> = Variant {
     name: "sgmv_fused",
     label: "codebook_gemm/sgmv_fused",
     runs_on: RunsOn::From(90),
@@ -25,15 +25,15 @@ pub(crate) const JOINT: Variant<CodebookGemm> = Variant {
     // Operands that do not start on 16 bytes are left to the kernels for segments.
     unit: |op, _| Unit { also: vec![segments::plan_unit(op)], ..unit(op.dtype) },
     units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
-    workspace: |op, _| told_bytes(op) + segments::projected_bytes(op),
+    workspace: |op, _| published_bytes(op) + segments::shrunk_bytes(op),
     launch,
 };
 
 params! {
     /// What the kernel knows beside the operation.
-    JointPlan {
+    SgmvFusedPlan {
         /// h of each share of d_in, of each token in the index's order, twice; in the workspace.
-        told: [f32],
+        published: [f32],
         /// Blocks that have ended, counted round and round, of two launches; there too.
         counted: [u32],
         /// Elements of d_in in a share.
@@ -47,9 +47,9 @@ params! {
 }
 
 params! {
-    JointParams {
+    SgmvFusedParams {
         tile: TileParams,
-        plan: JointPlan,
+        plan: SgmvFusedPlan,
     }
 }
 
@@ -74,7 +74,7 @@ const fn shared_bytes() -> u32 {
     (tables + basis + decoded + 512) as u32
 }
 
-fn told_bytes(op: &CodebookGemm) -> u64 {
+fn published_bytes(op: &CodebookGemm) -> u64 {
     COUNT_BYTES + 2 * SHARES * op.tokens * RANK * 4
 }
 
@@ -118,9 +118,9 @@ fn starts_whole(slice: &CodebookSlice) -> bool {
 
 fn unit(dtype: DType) -> Unit {
     let mut base = segments::base(format!("codebook_gemm/sgmv_fused {dtype}"), dtype, RANK, WIDTH, source!("codebook_gemm/sgmv_fused.cu"));
-    base.headers.push(("codebook_gemm/sgmv_fused_params.cuh", [JointPlan::cuda(), JointParams::cuda()].concat()));
-    base.defines.push(("JOINT_BYTES", shared_bytes().to_string()));
-    Unit { entries: &["codebook_gemm_joint"], shared_bytes: shared_bytes(), ..base }
+    base.headers.push(("codebook_gemm/sgmv_fused_params.cuh", [SgmvFusedPlan::cuda(), SgmvFusedParams::cuda()].concat()));
+    base.defines.push(("SGMV_FUSED_BYTES", shared_bytes().to_string()));
+    Unit { entries: &["codebook_gemm_sgmv_fused"], shared_bytes: shared_bytes(), ..base }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
@@ -131,33 +131,33 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     }
     let tile = tile_params(op, args, slice, of, blocks);
     let room = |start, bytes| workspace.part(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
-    let told = room(0, told_bytes(op))?;
+    let published = room(0, published_bytes(op))?;
     if !whole(&tile) || !tile.output.codes.is_multiple_of(16) || !tile.core.is_multiple_of(16) {
-        let projected = room(told.len, segments::projected_bytes(op))?;
+        let shrunk = room(published.len, segments::shrunk_bytes(op))?;
         // SAFETY: the caller's promise; the plan has its kernels, and the workspace its part.
-        return unsafe { segments::launch(queue, plan, &projected, args) };
+        return unsafe { segments::launch(queue, plan, &shrunk, args) };
     }
     let mut open = queue.take_open();
     let early = starts_early(&open, &read_early(args, of));
-    let own = JointPlan {
-        told: address(&told) + COUNT_BYTES,
-        counted: address(&told),
+    let own = SgmvFusedPlan {
+        published: address(&published) + COUNT_BYTES,
+        counted: address(&published),
         each: Shares::of(op).each as u32,
         segments: op.tokens.min(u64::from(op.adapters)) as u32,
         lanes: op.tokens.div_ceil(ROWS).min(u64::from(blocks) / SHARES) as u32,
         unused: 0,
     };
     let launch = Launch { shared_bytes: shared_bytes(), overlap: early, ..Launch::new(blocks, THREADS) };
-    plan.most_shared("codebook_gemm_joint")?;
+    plan.most_shared("codebook_gemm_sgmv_fused")?;
     // SAFETY: the caller's promise; the workspace was zero at first, and the kernel leaves what the next launch expects; launches still under way write
     // nothing that it reads before it waits.
-    unsafe { plan.launch(queue, "codebook_gemm_joint", &launch, &JointParams { tile, plan: own })? };
+    unsafe { plan.launch(queue, "codebook_gemm_sgmv_fused", &launch, &SgmvFusedParams { tile, plan: own })? };
     if !early {
         open.clear();
     }
     open.extend([range(&of.y)]);
-    if !open.names(&range(&told)) {
-        open.extend([range(&told)]);
+    if !open.names(&range(&published)) {
+        open.extend([range(&published)]);
     }
     queue.leave_open(open);
     Ok(())

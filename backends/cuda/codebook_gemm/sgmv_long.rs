@@ -5,8 +5,8 @@ use super::entry::{Entry, entry, together};
 use super::launch::{Slices, overlaps};
 pub(crate) use super::long_tile::has_basis;
 use super::long_tile::{
-    LEAST_ROWS, NAME, PROJECT, PROJECT_3, PROJECT_ANY, RANKS, Room, RunsMmaParams, TOGETHER, UNPACK, aligned, blocks_to_decode, bytes, group_params,
-    may_be_aligned, most_shared_bytes, project, project_kernel, rank_of, unit,
+    LEAST_ROWS, NAME, RANKS, Room, SHRINK, SHRINK_3, SHRINK_ANY, SgmvLongParams, TOGETHER, UNPACK, aligned, blocks_to_decode, bytes, group_params,
+    may_be_aligned, most_shared_bytes, rank_of, shrink, shrink_kernel, unit,
 };
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
 use crate::backends::cuda::jit::Unit;
@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-pub(crate) const RUNS_SM80: Variant<CodebookGemm> = Variant {
+pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
     name: NAME,
     label: "codebook_gemm/sgmv_long",
     runs_on: RunsOn::From(80),
@@ -68,12 +68,12 @@ fn plan_unit(op: &CodebookGemm) -> Unit {
     if may_be_aligned(op) {
         let together = at_once(op, true);
         let rest = if op.slices.len() >= together { op.slices.len() % together } else { op.slices.len() };
-        kernels.extend((rest > 0 || together == 1).then_some(project_kernel(1, true)));
-        kernels.extend((op.slices.len() >= together).then_some(project_kernel(together, true)));
+        kernels.extend((rest > 0 || together == 1).then_some(shrink_kernel(1, true)));
+        kernels.extend((op.slices.len() >= together).then_some(shrink_kernel(together, true)));
     }
     // For a product that makes h itself.
     kernels.extend((bytes(op) > 0).then_some(UNPACK));
-    together(PROJECT_ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op)))
+    together(SHRINK_ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op)))
 }
 
 /// Those of the tensor cores alone; beside them stands what prepares factors.
@@ -81,8 +81,8 @@ fn units() -> Vec<Unit> {
     let mut units = Vec::new();
     for (&dtype, rank) in HALVES.iter().flat_map(|dtype| RANKS.map(|rank| (dtype, rank))) {
         let least = rank == RANKS[0];
-        let kernels = [PROJECT, EXPAND, EXPAND_ADD, EXPAND_ANY, EXPAND_ANY_ADD].into_iter().chain(least.then_some(PROJECT_3));
-        units.push(together(PROJECT_ANY, least.then_some(UNPACK), |entry| unit(entry, dtype, rank)));
+        let kernels = [SHRINK, EXPAND, EXPAND_ADD, EXPAND_ANY, EXPAND_ANY_ADD].into_iter().chain(least.then_some(SHRINK_3));
+        units.push(together(SHRINK_ANY, least.then_some(UNPACK), |entry| unit(entry, dtype, rank)));
         units.extend(kernels.map(|entry| unit(entry, dtype, rank)));
     }
     units
@@ -117,7 +117,7 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
 ///
 /// # Safety
 /// As [`Plan::launch`].
-unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &RunsMmaParams, group: &Slices<'_>) -> Result<()> {
+unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &SgmvLongParams, group: &Slices<'_>) -> Result<()> {
     let op = &plan.op;
     let whole = group.iter().all(|(slice, of)| address(&of.y).is_multiple_of(16) && may_be_whole(slice));
     let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
@@ -140,7 +140,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         place += group.iter().map(|(slice, _)| Room::of(op, slice).bytes()).sum::<u64>();
         // SAFETY: the caller's promise.
         unsafe {
-            project(queue, plan, &params, group.len(), aligned)?;
+            shrink(queue, plan, &params, group.len(), aligned)?;
             expand(queue, plan, &params, group)?;
         }
     }
@@ -169,7 +169,7 @@ mod tests {
                 while !next.is_empty() {
                     let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
                     next = rest;
-                    has(project_kernel(group.len(), aligned));
+                    has(shrink_kernel(group.len(), aligned));
                     has(expand_kernel(group.iter().all(may_be_whole), op.accumulate));
                     has(expand_kernel(false, op.accumulate));
                 }

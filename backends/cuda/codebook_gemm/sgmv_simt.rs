@@ -13,7 +13,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-pub(crate) const RUNS: Variant<CodebookGemm> = Variant {
+pub(crate) const SGMV_SIMT: Variant<CodebookGemm> = Variant {
     name: "sgmv_simt",
     label: "codebook_gemm/sgmv_simt",
     runs_on: RunsOn::From(80),
@@ -31,13 +31,13 @@ pub(crate) const RUNS: Variant<CodebookGemm> = Variant {
 
 params! {
     /// Of both kernels.
-    RunsParams {
+    SgmvSimtParams {
         x: [const element],
         y: [element],
         token_adapter: [const i32],
         scaling: [const f32],
         core: [const f32],
-        projected: [f32],
+        shrunk: [f32],
         tokens: u64,
         x_stride: u64,
         y_stride: u64,
@@ -87,7 +87,7 @@ fn plan_unit(dtype: DType, rank: u64) -> Unit {
 
 fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
     let base = Unit {
-        headers: vec![factor_header(), ("codebook_gemm/sgmv_simt_params.cuh", RunsParams::cuda())],
+        headers: vec![factor_header(), ("codebook_gemm/sgmv_simt_params.cuh", SgmvSimtParams::cuda())],
         defines: vec![("ELEMENT", dtype.name().into()), ("RANK", rank.to_string())],
         ..Unit::new(format!("codebook_gemm/sgmv_simt {dtype} rank {rank}"), source!("codebook_gemm/sgmv_simt.cu"))
     };
@@ -100,13 +100,13 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     let overlap = overlaps(plan);
     for (slice, of) in op.slices.iter().zip(&args.slices) {
         let (x, y, whole) = (address(&args.x), address(&of.y), columns(rank, size));
-        let params = RunsParams {
+        let params = SgmvSimtParams {
             x,
             y,
             token_adapter: adapter_of_token(&args.token_adapter),
             scaling: address(&args.scaling),
             core: address_of(of.core.as_ref()),
-            projected: address(workspace),
+            shrunk: address(workspace),
             tokens: op.tokens,
             x_stride: op.x_stride,
             y_stride: slice.y_stride,

@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, entry, together};
 use super::launch::{Group, each_group, forms, launch_group, read_early, sharing, tile_params, whole};
-use super::tile::{CLUSTER, FEW, GROUP, HELD, MANY_SLICES, ROWS, THREADS, decodes_ahead, each_form, plan_shared, rank_of, supports, unit, width_of};
+use super::tile::{CLUSTER, FEW, GROUP, HELD, MANY_SLICES, ROWS, THREADS, each_form, plan_shared, predecodes, rank_of, supports, unit, width_of};
 use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -33,22 +33,22 @@ const ANY: Entry = entry!("codebook_gemm_sm90_any");
 const GROUPED: Entry = entry!("codebook_gemm_sm90_grouped");
 const MANY: Entry = entry!("codebook_gemm_sm90_many");
 /// Only of rank 16.
-const REHEARSED: Entry = entry!("codebook_gemm_sm90_rehearsed");
-/// Only where [`decodes_ahead`] says so.
-const AHEAD: Entry = entry!("codebook_gemm_sm90_ahead");
-const LINE: Entry = entry!("codebook_gemm_sm90_line");
+const ICACHE_WARM: Entry = entry!("codebook_gemm_sm90_icache_warm");
+/// Only where [`predecodes`] says so.
+const PREDECODE: Entry = entry!("codebook_gemm_sm90_predecode");
+const BALANCED: Entry = entry!("codebook_gemm_sm90_balanced");
 
 /// Every kernel of that form.
 fn kernels(rank: u64, width: u32) -> impl Iterator<Item = Entry> {
-    let ahead = [AHEAD, LINE].into_iter().filter(move |_| decodes_ahead(rank, width));
-    [USUAL, WIDE, ANY, GROUPED, MANY].into_iter().chain((rank == 16).then_some(REHEARSED)).chain(ahead)
+    let predecode = [PREDECODE, BALANCED].into_iter().filter(move |_| predecodes(rank, width));
+    [USUAL, WIDE, ANY, GROUPED, MANY].into_iter().chain((rank == 16).then_some(ICACHE_WARM)).chain(predecode)
 }
 
 /// Of d_in, what one buffer of the basis takes of a block, of rank 16.
 const SHARE: u64 = 512;
 /// Blocks that decode all they need of a tile's 16 adapters before they wait, and groups of columns of each, at most.
-const AHEAD_BLOCKS: u64 = 32;
-const AHEAD_GROUPS: u64 = 4;
+const PREDECODE_BLOCKS: u64 = 32;
+const PREDECODE_GROUPS: u64 = 4;
 /// Launches that are to be under way at once with a block of that kind a multiprocessor, which has no room for a second.
 const UNDER_WAY: u64 = 4;
 
@@ -68,23 +68,23 @@ fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_
 
 /// Whether a launch on x that another writes has few blocks, which decode everything before they wait: the fewer there are, the sooner a launch
 /// ends. One of several tiles or slices fills too much of the device for that.
-fn ahead(op: &CodebookGemm, group: Group, units: u64) -> bool {
-    let blocks = op.tokens.div_ceil(ROWS) * group.slices * AHEAD_BLOCKS;
-    let groups = group.widest.div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
-    group.slices == 1 && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
+fn predecode(op: &CodebookGemm, group: Group, units: u64) -> bool {
+    let blocks = op.tokens.div_ceil(ROWS) * group.slices * PREDECODE_BLOCKS;
+    let groups = group.widest.div_ceil(GROUP).div_ceil(PREDECODE_BLOCKS);
+    group.slices == 1 && op.adapters > 1 && predecodes(rank_of(op), width_of(op)) && groups <= PREDECODE_GROUPS && blocks * UNDER_WAY <= units
 }
 
 /// Whether a launch on x that another writes has one adapter and so few blocks that one a multiprocessor is enough: registers are then left to go the
 /// way from x to y once before the wait.
-fn rehearsed(op: &CodebookGemm, group: Group, units: u64) -> bool {
-    group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
+fn icache_warm(op: &CodebookGemm, group: Group, units: u64) -> bool {
+    group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * PREDECODE_BLOCKS * UNDER_WAY <= units
 }
 
 /// Whether a launch on x that another writes shares out all pieces of its adapters among the warps, each of which decodes its first ones before it waits.
 /// `basis_of`: whether the basis of each adapter is given.
-fn in_line(op: &CodebookGemm, basis_of: bool) -> bool {
+fn balanced(op: &CodebookGemm, basis_of: bool) -> bool {
     let one_share = !basis_of && op.d_in <= CLUSTER * SHARE;
-    one_share && !op.accumulate && op.adapters > 1 && decodes_ahead(rank_of(op), width_of(op))
+    one_share && !op.accumulate && op.adapters > 1 && predecodes(rank_of(op), width_of(op))
 }
 
 /// What only a launch knows.
@@ -120,9 +120,9 @@ impl Shape {
     fn of(op: &CodebookGemm, group: Group, units: u64, known: Known) -> Self {
         let dependent = known.early && !known.x_early;
         let (cluster, grouped) = if op.slices.len() < MANY_SLICES || group.slices == 1 { (CLUSTER, GROUPED) } else { (FEW, MANY) };
-        let ahead = dependent && ahead(op, group, units);
-        let blocks = if ahead {
-            sharing(op, group, units, AHEAD_BLOCKS).next_multiple_of(CLUSTER)
+        let predecode = dependent && predecode(op, group, units);
+        let blocks = if predecode {
+            sharing(op, group, units, PREDECODE_BLOCKS).next_multiple_of(CLUSTER)
         } else {
             cluster_sharing(op, group, cluster, units, known.early && known.x_early)
         };
@@ -131,10 +131,10 @@ impl Shape {
         let kernel = match (group.slices, known.whole, groups > u64::from(THREADS / 32)) {
             (2.., ..) => grouped,
             (_, false, _) => ANY,
-            (_, true, true) if dependent && in_line(op, known.basis_of) => LINE,
+            (_, true, true) if dependent && balanced(op, known.basis_of) => BALANCED,
             (_, true, true) => WIDE,
-            (_, true, false) if ahead => AHEAD,
-            (_, true, false) if dependent && rehearsed(op, group, units) => REHEARSED,
+            (_, true, false) if predecode => PREDECODE,
+            (_, true, false) if dependent && icache_warm(op, group, units) => ICACHE_WARM,
             (_, true, false) => USUAL,
         };
         Self { kernel, blocks, cluster }

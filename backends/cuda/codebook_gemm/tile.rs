@@ -168,7 +168,7 @@ pub(crate) fn each_form<I: IntoIterator<Item = Entry>>(kernels: impl Fn(u64, u32
 }
 
 /// Whether there are kernels whose warps decode many groups of columns of a tile's adapters before they wait: where registers and the codes' room do.
-pub(crate) const fn decodes_ahead(rank: u64, width: u32) -> bool {
+pub(crate) const fn predecodes(rank: u64, width: u32) -> bool {
     rank == 16 && width >= 1 && width <= 7
 }
 

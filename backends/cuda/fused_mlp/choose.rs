@@ -8,7 +8,7 @@ use crate::ops::FusedMlp;
 type Suits = std::result::Result<(), String>;
 
 /// Of `sm90_skinny_tile`.
-pub(crate) fn ahead(op: &FusedMlp, target: &Target) -> Suits {
+pub(crate) fn skinny_tile(op: &FusedMlp, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     match skinny_tile::filling(op, target) {
         Some(_) => Ok(()),

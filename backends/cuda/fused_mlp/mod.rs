@@ -18,4 +18,4 @@ impl Table for FusedMlp {
 }
 
 const VARIANTS: [Variant<FusedMlp>; 5] =
-    [Variant { suits: choose::ahead, ..skinny_tile::AHEAD }, skinny::STREAM, Variant { suits: choose::tiles, ..tile::SM90 }, tile::SM80, SIMT];
+    [Variant { suits: choose::skinny_tile, ..skinny_tile::SKINNY_TILE }, skinny::SKINNY, Variant { suits: choose::tiles, ..tile::SM90 }, tile::SM80, SIMT];

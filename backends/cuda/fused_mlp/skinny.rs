@@ -4,8 +4,8 @@ use crate::backends::cuda::fused_mlp::problem::{all_beside, beside, bring, chunk
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
-use crate::backends::cuda::gemm::sm90::skinny::{StreamTile, StreamUse};
-use crate::backends::cuda::gemm::sm90::units::{Form, StreamKernel};
+use crate::backends::cuda::gemm::sm90::skinny::{SkinnyShape, SkinnyUse};
+use crate::backends::cuda::gemm::sm90::units::{Form, SkinnyKernel};
 use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
@@ -13,7 +13,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-pub(crate) const STREAM: Variant<FusedMlp> = Variant {
+pub(crate) const SKINNY: Variant<FusedMlp> = Variant {
     name: "sm90_skinny",
     label: "fused_mlp/sm90_skinny",
     runs_on: RunsOn::Only(90),
@@ -22,11 +22,11 @@ pub(crate) const STREAM: Variant<FusedMlp> = Variant {
     suits: |_, _| Ok(()),
     unit,
     units: |_: Arch| {
-        let tiles = || StreamTile::every(false, StreamTile::filled).into_iter();
+        let tiles = || SkinnyShape::every(false, SkinnyShape::filled).into_iter();
         let up = tiles().flat_map(|tile| [false, true].map(|gated| (tile, gated)));
-        let up = up.flat_map(|(tile, gated)| Form::all(&HALVES, gated).map(move |form| StreamKernel::Tiles.unit(&tile, false, form)));
+        let up = up.flat_map(|(tile, gated)| Form::all(&HALVES, gated).map(move |form| SkinnyKernel::Tiles.unit(&tile, false, form)));
         let down = tiles().flat_map(|tile| [false, true].map(|split| (tile, split)));
-        let down = down.flat_map(|(tile, split)| HALVES.map(|dtype| StreamKernel::Tiles.unit(&tile, split, Form::plain(dtype, ActivationForm::Floor))));
+        let down = down.flat_map(|(tile, split)| HALVES.map(|dtype| SkinnyKernel::Tiles.unit(&tile, split, Form::plain(dtype, ActivationForm::Floor))));
         listed(up.chain(down), all_beside())
     },
     workspace,
@@ -34,14 +34,14 @@ pub(crate) const STREAM: Variant<FusedMlp> = Variant {
 };
 
 /// The shape of a block's stages, for tiles of both products. Those of one that is split along K are never the larger ones.
-fn tile(op: &FusedMlp, target: &Target) -> StreamTile {
-    let rows = |columns: u64| StreamTile::tile_rows(columns, StreamTile::clusters(target.units), false);
+fn tile(op: &FusedMlp, target: &Target) -> SkinnyShape {
+    let rows = |columns: u64| SkinnyShape::tile_rows(columns, SkinnyShape::clusters(target.units), false);
     let down = if splits(op, target) { 0 } else { rows(op.d_out) };
-    StreamTile::choose(op.tokens).filled(rows(op.d_ff).max(down), false)
+    SkinnyShape::choose(op.tokens).filled(rows(op.d_ff).max(down), false)
 }
 
 fn splits(op: &FusedMlp, target: &Target) -> bool {
-    StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
+    SkinnyShape::splits(op.d_out, SkinnyShape::clusters(target.units))
 }
 
 fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
@@ -49,8 +49,8 @@ fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     if chunk_rows(op, target)? < op.tokens {
         return Err(format!("the intermediate of {} tokens is larger than the workspace", op.tokens));
     }
-    StreamTile::supports(op.dtype, [op.tokens, op.d_ff, op.d_model], up_strides(op))?;
-    StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_ff], [op.w2_stride; 2])?;
+    SkinnyShape::supports(op.dtype, [op.tokens, op.d_ff, op.d_model], up_strides(op))?;
+    SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_ff], [op.w2_stride; 2])?;
     fits(tile(op, target).shared_bytes(), target)
 }
 
@@ -59,8 +59,8 @@ const DOWN: usize = 1;
 
 fn unit(op: &FusedMlp, target: &Target) -> Unit {
     let (tile, [up, down]) = (tile(op, target), forms(op));
-    let down = StreamKernel::Tiles.unit(&tile, splits(op, target), down);
-    Unit { also: [vec![down], beside(op)].concat(), ..StreamKernel::Tiles.unit(&tile, false, up) }
+    let down = SkinnyKernel::Tiles.unit(&tile, splits(op, target), down);
+    Unit { also: [vec![down], beside(op)].concat(), ..SkinnyKernel::Tiles.unit(&tile, false, up) }
 }
 
 /// What the kernels of both products are compiled for.
@@ -71,15 +71,15 @@ fn forms(op: &FusedMlp) -> [Form; 2] {
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {
     let tile = tile(&plan.op, &plan.target);
-    let how = |unit, split| StreamUse { unit, clusters: StreamTile::clusters(plan.target.units), split, keeps: false, overlap: false };
+    let how = |unit, split| SkinnyUse { unit, clusters: SkinnyShape::clusters(plan.target.units), split, keeps: false, overlap: false };
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; the intermediate fits into the workspace, and aligned rows start where TMA can read
         // them.
         unsafe {
             bring(queue, plan, workspace, &mut up)?;
             if up.aligned() && down.aligned() {
-                tile.run(queue, plan, StreamKernel::Tiles.name(), &up, how(0, false))?;
-                tile.run(queue, plan, StreamKernel::Tiles.name(), &down, how(DOWN, splits(&plan.op, &plan.target)))?;
+                tile.run(queue, plan, SkinnyKernel::Tiles.name(), &up, how(0, false))?;
+                tile.run(queue, plan, SkinnyKernel::Tiles.name(), &down, how(DOWN, splits(&plan.op, &plan.target)))?;
                 continue;
             }
             for product in [up, down] {

@@ -4,9 +4,9 @@ use crate::backends::cuda::fused_mlp::problem::{all_beside, beside, bring, chunk
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
-use crate::backends::cuda::gemm::sm90::skinny_tile::AheadTile;
+use crate::backends::cuda::gemm::sm90::skinny_tile::SkinnyTile;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::gemm::sm90::units::{Form, ahead_unit};
+use crate::backends::cuda::gemm::sm90::units::{Form, skinny_tile_unit};
 use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
@@ -14,7 +14,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-pub(crate) const AHEAD: Variant<FusedMlp> = Variant {
+pub(crate) const SKINNY_TILE: Variant<FusedMlp> = Variant {
     name: "sm90_skinny_tile",
     label: "fused_mlp/sm90_skinny_tile",
     runs_on: RunsOn::Only(90),
@@ -27,8 +27,8 @@ pub(crate) const AHEAD: Variant<FusedMlp> = Variant {
     },
     units: |_: Arch| {
         let ups = UP.map(|up| (up, false)).into_iter().chain(SEVERAL.into_iter().chain(GATED).map(|up| (up, true)));
-        let up = ups.flat_map(|(up, several)| Form::all(&HALVES, up.gated).map(move |form| ahead_unit(&up, several, form.dtype, form.activation)));
-        let down = DOWN.into_iter().flat_map(|down| HALVES.map(|dtype| ahead_unit(&down, false, dtype, ActivationForm::Floor)));
+        let up = ups.flat_map(|(up, several)| Form::all(&HALVES, up.gated).map(move |form| skinny_tile_unit(&up, several, form.dtype, form.activation)));
+        let down = DOWN.into_iter().flat_map(|down| HALVES.map(|dtype| skinny_tile_unit(&down, false, dtype, ActivationForm::Floor)));
         listed(up.chain(down), all_beside())
     },
     workspace,
@@ -36,28 +36,28 @@ pub(crate) const AHEAD: Variant<FusedMlp> = Variant {
 };
 
 /// Tiles of the first product, plain and gated, and of the second, whose outputs are fewer: the widths of Llama's layers.
-const UP: [AheadTile; 3] = [AheadTile::new(88, 1), AheadTile::new(112, 1), AheadTile::new(128, 1)];
-const SEVERAL: [AheadTile; 1] = [UP[1]];
-const GATED: [AheadTile; 4] = [AheadTile::gated(72), AheadTile::gated(88), AheadTile::gated(112), AheadTile::gated(128)];
-const DOWN: [AheadTile; 3] = [AheadTile::new(64, 2), AheadTile::new(80, 2), AheadTile::new(128, 2)];
+const UP: [SkinnyTile; 3] = [SkinnyTile::new(88, 1), SkinnyTile::new(112, 1), SkinnyTile::new(128, 1)];
+const SEVERAL: [SkinnyTile; 1] = [UP[1]];
+const GATED: [SkinnyTile; 4] = [SkinnyTile::gated(72), SkinnyTile::gated(88), SkinnyTile::gated(112), SkinnyTile::gated(128)];
+const DOWN: [SkinnyTile; 3] = [SkinnyTile::new(64, 2), SkinnyTile::new(80, 2), SkinnyTile::new(128, 2)];
 /// Of the first product, a block takes no more.
 const MOST: u64 = 4;
 
 /// Those of both products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {
-    up: AheadTile,
-    down: AheadTile,
+    up: SkinnyTile,
+    down: SkinnyTile,
     /// Whether blocks of the first product may take one tile after another.
     several: bool,
 }
 
 /// Those with which most multiprocessors have a tile, and none many.
 pub(crate) fn filling(op: &FusedMlp, target: &Target) -> Option<Tiles> {
-    let several = |tiles| AheadTile::choose(tiles, op.d_ff, MOST, target).map(|up| (up, true));
+    let several = |tiles| SkinnyTile::choose(tiles, op.d_ff, MOST, target).map(|up| (up, true));
     let (up, several) =
-        if op.gated { several(&GATED) } else { AheadTile::choose(&UP, op.d_ff, 1, target).map(|up| (up, false)).or_else(|| several(&SEVERAL)) }?;
-    Some(Tiles { up, down: AheadTile::choose(&DOWN, op.d_out, 1, target)?, several })
+        if op.gated { several(&GATED) } else { SkinnyTile::choose(&UP, op.d_ff, 1, target).map(|up| (up, false)).or_else(|| several(&SEVERAL)) }?;
+    Some(Tiles { up, down: SkinnyTile::choose(&DOWN, op.d_out, 1, target)?, several })
 }
 
 /// Those, or else any that there are: blocks of the first product take one tile after another, those of the second have one.
@@ -72,8 +72,8 @@ fn tiles(op: &FusedMlp, target: &Target) -> Option<Tiles> {
 
 fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
-    if op.tokens > AheadTile::ROWS {
-        return Err(format!("{} tokens: a block has tiles of {}", op.tokens, AheadTile::ROWS));
+    if op.tokens > SkinnyTile::ROWS {
+        return Err(format!("{} tokens: a block has tiles of {}", op.tokens, SkinnyTile::ROWS));
     }
     if chunk_rows(op, target)? < op.tokens {
         return Err(format!("the intermediate of {} tokens is larger than the workspace", op.tokens));
@@ -90,8 +90,8 @@ fn supports(op: &FusedMlp, target: &Target) -> std::result::Result<(), String> {
 const SECOND: usize = 1;
 
 fn unit(op: &FusedMlp, Tiles { up, down, several }: &Tiles) -> Unit {
-    let second = ahead_unit(down, false, op.dtype, ActivationForm::Floor);
-    Unit { also: [vec![second], beside(op)].concat(), ..ahead_unit(up, *several, op.dtype, ActivationForm::of(Some(op.activation))) }
+    let second = skinny_tile_unit(down, false, op.dtype, ActivationForm::Floor);
+    Unit { also: [vec![second], beside(op)].concat(), ..skinny_tile_unit(up, *several, op.dtype, ActivationForm::of(Some(op.activation))) }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>) -> Result<()> {

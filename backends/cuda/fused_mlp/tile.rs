@@ -78,7 +78,7 @@ fn supports_sm90(op: &FusedMlp, target: &Target) -> std::result::Result<(), Stri
 }
 
 fn shared_bytes_sm90([up, down]: &[WgmmaTile; 2]) -> u32 {
-    up.shared_bytes().max(down.odd_shared_bytes())
+    up.shared_bytes().max(down.unaligned_shared_bytes())
 }
 
 /// Kernels of one tile for both products. A chunk of a single token has no stride of X.
@@ -108,7 +108,7 @@ fn units_sm90(_: Arch) -> Vec<Unit> {
     let plain = ways(WgmmaTile::OF_UP).map(|tile| (tile, false));
     let gated = ways(WgmmaTile::OF_UP).filter(WgmmaTile::gates).map(|tile| (tile, true));
     let up = plain.chain(gated).flat_map(|(tile, gated)| Form::all(&HALVES, gated).map(move |form| WgmmaKernel::Whole.unit(&tile, form)));
-    let down = ways(WgmmaTile::OF_DOWN).flat_map(|tile| [WgmmaKernel::Whole, WgmmaKernel::Odd].map(|kernel| (tile, kernel)));
+    let down = ways(WgmmaTile::OF_DOWN).flat_map(|tile| [WgmmaKernel::Whole, WgmmaKernel::Unaligned].map(|kernel| (tile, kernel)));
     let down = down.flat_map(|(tile, kernel)| HALVES.map(|dtype| kernel.unit(&tile, Form::plain(dtype, ActivationForm::Floor))));
     listed(up.chain(down), all_beside())
 }
@@ -219,6 +219,6 @@ mod tests {
         // 4,224 tokens are 132 tiles of 192 outputs of the second product, and what is left 124.
         let op = op(8192, 768, 3072);
         assert_eq!(chunk_rows(&op, &H200), Ok(4224));
-        assert_eq!(wgmma_tiles(&op, &H200).map(Some), [Some(WgmmaTile::IN_TURNS), WgmmaTile::MIDDLE.alone()]);
+        assert_eq!(wgmma_tiles(&op, &H200).map(Some), [Some(WgmmaTile::PINGPONG), WgmmaTile::MIDDLE.alone()]);
     }
 }

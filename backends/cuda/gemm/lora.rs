@@ -6,7 +6,7 @@ use crate::backends::cuda::variant::params::params;
 params! {
     /// Of a slice, what `kernels/gemm/adapter_sums.cuh` reads.
     AdapterSlice {
-        projected: [const element],
+        shrunk: [const element],
         token_scale: [const f32],
         fragments: [const u32],
         table_scale: [const f32],

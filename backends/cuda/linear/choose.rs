@@ -13,16 +13,16 @@ type Suits = std::result::Result<(), String>;
 const ROUNDS_ROWS: u64 = 96;
 
 /// The rows from which on a slab of W that stays is faster, and the least share of the multiprocessors' sums that are outputs, in percent.
-const STATIONARY_ROWS: u64 = 256;
-const STATIONARY_SHARE: u64 = 75;
+const WEIGHT_STATIONARY_ROWS: u64 = 256;
+const WEIGHT_STATIONARY_SHARE: u64 = 75;
 
 /// Outputs of all rows from which on `sm90_weight_stationary`, where it is for a product, is done sooner than swap-AB.
-const STATIONARY_OUTPUTS: u64 = 3 << 19;
+const WEIGHT_STATIONARY_OUTPUTS: u64 = 3 << 19;
 
 /// Of `sm90_skinny_tile`.
-pub(crate) fn ahead(op: &Linear, target: &Target) -> Suits {
+pub(crate) fn skinny_tile(op: &Linear, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
-    if shape(op).tiles_beat_stream(target) {
+    if shape(op).tiles_beat_skinny(target) {
         return Err("tiles of sm90 take no more time here".into());
     }
     let rounds = skinny_tile::tile(op, target).map_or(1, |tile| tile.rounds(op.d_out, target));
@@ -33,15 +33,15 @@ pub(crate) fn ahead(op: &Linear, target: &Target) -> Suits {
 }
 
 /// Of `sm90_skinny`.
-pub(crate) fn stream(op: &Linear, target: &Target) -> Suits {
-    match shape(op).tiles_beat_stream(target) {
+pub(crate) fn skinny(op: &Linear, target: &Target) -> Suits {
+    match shape(op).tiles_beat_skinny(target) {
         true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
         false => Ok(()),
     }
 }
 
 /// Of `sm90_single_shot`.
-pub(crate) fn short(op: &Linear, target: &Target) -> Suits {
+pub(crate) fn single_shot(op: &Linear, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     match single_shot::has_room(op, &single_shot::tile(op, target), target) {
         true => Ok(()),
@@ -50,22 +50,22 @@ pub(crate) fn short(op: &Linear, target: &Target) -> Suits {
 }
 
 /// Of `sm90_swap_ab`.
-pub(crate) fn across(op: &Linear, target: &Target) -> Suits {
+pub(crate) fn swap_ab(op: &Linear, target: &Target) -> Suits {
     if op.tokens <= WgmmaTile::ROWS {
         return Err(format!("{} rows: a tile of {} has room for them", op.tokens, WgmmaTile::ROWS));
     }
-    let stays = weight_stationary::supports(op, target).and_then(|()| stationary(op, target)).is_ok();
-    let sooner = if stays { op.tokens.saturating_mul(op.d_out) < STATIONARY_OUTPUTS } else { swap_ab::beats_rows(&shape(op), target) };
+    let stays = weight_stationary::supports(op, target).and_then(|()| weight_stationary(op, target)).is_ok();
+    let sooner = if stays { op.tokens.saturating_mul(op.d_out) < WEIGHT_STATIONARY_OUTPUTS } else { swap_ab::beats_rows(&shape(op), target) };
     if sooner { Ok(()) } else { Err("tiles of rows of X are done sooner".into()) }
 }
 
 /// Of `sm90_weight_stationary`.
-pub(crate) fn stationary(op: &Linear, target: &Target) -> Suits {
-    if op.tokens < STATIONARY_ROWS {
-        return Err(format!("{} rows < {STATIONARY_ROWS}: bringing the slab would take the time", op.tokens));
+pub(crate) fn weight_stationary(op: &Linear, target: &Target) -> Suits {
+    if op.tokens < WEIGHT_STATIONARY_ROWS {
+        return Err(format!("{} rows < {WEIGHT_STATIONARY_ROWS}: bringing the slab would take the time", op.tokens));
     }
     match weight_stationary::share(op, target) {
-        STATIONARY_SHARE.. => Ok(()),
+        WEIGHT_STATIONARY_SHARE.. => Ok(()),
         share => Err(format!("{} outputs: slabs would use {share} % of the multiprocessors", op.d_out)),
     }
 }
@@ -127,9 +127,13 @@ mod tests {
     fn few_tiles_and_full_slabs_suit() {
         let h200 = TARGETS[2];
         let op = |sizes| Linear::new(DType::F16, sizes);
-        assert!(short(&op([1089, 2048, 128]), &h200).is_ok() && short(&op([2177, 2048, 128]), &h200).is_err() && short(&op([64, 2048, 128]), &h200).is_err());
-        assert!(stationary(&op([4096, 1536, 384]), &h200).is_ok() && stationary(&op([200, 1536, 384]), &h200).is_err());
-        assert!(stationary(&op([131_072, 416, 384]), &h200).is_err());
-        assert!(ahead(&op([72, 4608, 3584]), &h200).is_ok() && ahead(&op([64, 4608, 3584]), &h200).is_err());
+        assert!(
+            single_shot(&op([1089, 2048, 128]), &h200).is_ok()
+                && single_shot(&op([2177, 2048, 128]), &h200).is_err()
+                && single_shot(&op([64, 2048, 128]), &h200).is_err()
+        );
+        assert!(weight_stationary(&op([4096, 1536, 384]), &h200).is_ok() && weight_stationary(&op([200, 1536, 384]), &h200).is_err());
+        assert!(weight_stationary(&op([131_072, 416, 384]), &h200).is_err());
+        assert!(skinny_tile(&op([72, 4608, 3584]), &h200).is_ok() && skinny_tile(&op([64, 4608, 3584]), &h200).is_err());
     }
 }

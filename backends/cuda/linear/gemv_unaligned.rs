@@ -59,8 +59,8 @@ fn unit(dtype: DType, tokens: u64, shared_bytes: u32) -> Unit {
         name: format!("linear/sm80_gemv_unaligned {dtype}, {tokens} rows"),
         source: source!("gemm/sm80/gemv_unaligned.cu"),
         headers: vec![gemm_header()],
-        defines: vec![("ELEMENT", dtype.name().into()), ("ROWS_TOKENS", tokens.to_string())],
-        entries: &["linear_rows"],
+        defines: vec![("ELEMENT", dtype.name().into()), ("GEMV_TOKENS", tokens.to_string())],
+        entries: &["linear_gemv_unaligned"],
         shared_bytes,
         also: Vec::new(),
     }
@@ -78,7 +78,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     // SAFETY: the caller's promise.
     unsafe {
         let product = adapted(queue, plan, workspace, args)?;
-        plan.launch(queue, "linear_rows", &how, &product.params())
+        plan.launch(queue, "linear_gemv_unaligned", &how, &product.params())
     }
 }
 

@@ -20,7 +20,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{Linear, LinearArgs};
 
-pub(crate) const NORM: Variant<Linear> = Variant {
+pub(crate) const LAYERNORM: Variant<Linear> = Variant {
     name: "sm90_layernorm",
     label: "linear/sm90_layernorm",
     runs_on: RunsOn::Only(90),
@@ -28,11 +28,11 @@ pub(crate) const NORM: Variant<Linear> = Variant {
     supports,
     suits: |_, _| Ok(()),
     unit: |op, target| {
-        let entry = if op.delta.is_some() { BASIS } else { PLAIN };
+        let entry = if op.delta.is_some() { LORA } else { PLAIN };
         Unit { also: rows_units(op.dtype), ..kernel(entry, op.dtype, groups(op.tokens, target)) }
     },
     units: |_: Arch| {
-        let kernels = [PLAIN, BASIS].into_iter().flat_map(|entry| [1, 2].map(|groups| (entry, groups)));
+        let kernels = [PLAIN, LORA].into_iter().flat_map(|entry| [1, 2].map(|groups| (entry, groups)));
         let own = kernels.flat_map(|(entry, groups)| HALVES.map(|dtype| kernel(entry, dtype, groups)));
         listed(own, HALVES.into_iter().flat_map(rows_units))
     },
@@ -42,7 +42,7 @@ pub(crate) const NORM: Variant<Linear> = Variant {
 
 params! {
     /// Of the kernel that has whole rows in a tile.
-    NormParams {
+    LayernormParams {
         x_map: map,
         w_map: map,
         residual_map: map,
@@ -60,15 +60,15 @@ params! {
 
 params! {
     /// With what adapters add.
-    NormBasisParams {
-        norm: NormParams,
+    LayernormLoraParams {
+        norm: LayernormParams,
         sums: AdapterSums,
     }
 }
 
 params! {
     /// Of the kernel that normalises rows where they lie.
-    NormRowsParams {
+    LayernormRowsParams {
         weight: [const element],
         shift: [const element],
         y: [element],
@@ -128,24 +128,24 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 }
 
 /// The kernel by itself, that with what adapters add, and that which normalises rows where they lie.
-const PLAIN: Entry = entry!("linear_norm");
-const BASIS: Entry = entry!("linear_norm_basis");
-const ROWS_ALONE: Entry = entry!("linear_norm_rows");
+const PLAIN: Entry = entry!("linear_layernorm");
+const LORA: Entry = entry!("linear_layernorm_lora");
+const ROWS_ALONE: Entry = entry!("linear_layernorm_rows");
 
 fn kernel(entry: Entry, dtype: DType, groups: u64) -> Unit {
-    let numbers = [("NORM_COLUMNS", COLUMNS), ("NORM_GROUPS", groups), ("NORM_STAGES", STAGES), ("CLUSTER", CLUSTER)];
+    let numbers = [("LAYERNORM_COLUMNS", COLUMNS), ("LAYERNORM_GROUPS", groups), ("LAYERNORM_STAGES", STAGES), ("CLUSTER", CLUSTER)];
     let mut defines: Vec<_> = numbers.map(|(name, value)| (name, value.to_string())).into();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", ActivationForm::Floor.name().into())]);
     entry.alone(Unit {
         headers: vec![
             gemm_header(),
             adapter_header(),
-            ("gemm/layernorm_params.cuh", NormParams::cuda()),
-            ("gemm/layernorm_lora_params.cuh", NormBasisParams::cuda()),
-            ("gemm/layernorm_rows_params.cuh", NormRowsParams::cuda()),
+            ("gemm/layernorm_params.cuh", LayernormParams::cuda()),
+            ("gemm/layernorm_lora_params.cuh", LayernormLoraParams::cuda()),
+            ("gemm/layernorm_rows_params.cuh", LayernormRowsParams::cuda()),
         ],
         defines,
-        shared_bytes: if entry == ROWS_ALONE { 0 } else { shared_bytes(groups, entry == BASIS) },
+        shared_bytes: if entry == ROWS_ALONE { 0 } else { shared_bytes(groups, entry == LORA) },
         ..Unit::new(format!("{} {dtype}, {groups} warp groups", entry.name()), source!("gemm/sm90/layernorm.cu"))
     })
 }
@@ -156,7 +156,7 @@ fn rows_units(dtype: DType) -> Vec<Unit> {
 }
 
 /// With tensor maps: of W a block's part of a step in the order that the kernel tells, of the residual runs of 32 columns of 64 rows.
-fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weight, shift]: [u64; 2]) -> Result<NormParams> {
+fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weight, shift]: [u64; 2]) -> Result<LayernormParams> {
     let (rows, k, stride) = (product.rows, product.depth, product.w_stride);
     let map = |dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle, start| {
         Layout { dtype, dims, strides, box_dims, swizzle, promotion: Promotion::B128 }.encode_at(start)
@@ -166,7 +166,7 @@ fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weigh
         0 => TensorMap::NONE,
         start => map(&[RUN, rows, COLUMNS / RUN], &[COLUMNS, RUN], &[RUN as u32, ROWS as u32, (COLUMNS / RUN) as u32], Swizzle::None, start)?,
     };
-    Ok(NormParams {
+    Ok(LayernormParams {
         x_map: map(&[k, rows], &[product.x_stride], &[STEP as u32, (groups * ROWS) as u32], Swizzle::B128, product.x)?,
         w_map: map(&[k, 2, 4, 4, COLUMNS / RUN], &[stride, 8 * stride, 2 * stride, RUN * stride], &w_box, Swizzle::B128, product.w)?,
         residual_map,
@@ -213,14 +213,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             };
             let norm = norm_params(&params, op.dtype, groups, eps, [weight, shift])?;
             return match sums {
-                Some(sums) => plan.launch(queue, BASIS.name(), &launch, &NormBasisParams { norm, sums }),
+                Some(sums) => plan.launch(queue, LORA.name(), &launch, &LayernormLoraParams { norm, sums }),
                 None => plan.launch(queue, PLAIN.name(), &launch, &norm),
             };
         }
         // What adapters add is left in y first.
         let (product, _) = product(queue, plan, workspace, args)?;
         product.launch_fallback(queue, plan)?;
-        let rows = NormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };
+        let rows = LayernormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };
         plan.launch(queue, ROWS_ALONE.name(), &Launch::new(blocks(op.tokens.div_ceil(8)), 256), &rows)
     }
 }

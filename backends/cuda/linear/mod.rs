@@ -31,13 +31,13 @@ impl Table for Linear {
 }
 
 const VARIANTS: [Variant<Linear>; 11] = [
-    layernorm::NORM,
+    layernorm::LAYERNORM,
     skinny_lora::ADAPTED,
-    Variant { suits: choose::ahead, ..skinny_tile::AHEAD },
-    Variant { suits: choose::stream, ..skinny::STREAM },
-    Variant { suits: choose::short, ..single_shot::SHORT },
-    Variant { suits: choose::across, ..swap_ab::ACROSS },
-    Variant { suits: choose::stationary, ..weight_stationary::STATIONARY },
+    Variant { suits: choose::skinny_tile, ..skinny_tile::SKINNY_TILE },
+    Variant { suits: choose::skinny, ..skinny::SKINNY },
+    Variant { suits: choose::single_shot, ..single_shot::SINGLE_SHOT },
+    Variant { suits: choose::swap_ab, ..swap_ab::SWAP_AB },
+    Variant { suits: choose::weight_stationary, ..weight_stationary::WEIGHT_STATIONARY },
     Variant { suits: choose::tiles, ..tile::SM90 },
     gemv_unaligned::ROWS,
     tile::SM80,

@@ -4,7 +4,7 @@ use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{Product, fits, half};
 use crate::backends::cuda::gemm::repack::{Copies, padded};
 use crate::backends::cuda::gemm::sm90::cost::{Shape, straddles};
-use crate::backends::cuda::gemm::sm90::skinny::StreamTile;
+use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, Target, range};
@@ -89,30 +89,30 @@ pub(crate) fn early(queue: &mut Queue, args: &LinearArgs<Cuda>) -> bool {
 }
 
 /// Whether kernels that make h of the adapters' basis themselves take it: they read X, W and the basis in whole eights, and write so.
-pub(crate) fn takes_basis(product: &Product<'_>) -> bool {
+pub(crate) fn takes_lora(product: &Product<'_>) -> bool {
     product.width() == 16 && product.writes_whole()
 }
 
 /// Where W is streamed: the shape of a block's stages, and the blocks of a cluster.
-pub(crate) fn stream_tile(op: &Linear, target: &Target) -> StreamTile {
-    let (split, room) = (stream_splits(op, target), StreamTile::clusters(target.units));
-    let tile = StreamTile::choose(op.tokens).fitted(StreamTile::tile_rows(op.d_out, room, split), split);
-    match (split, StreamTile::by_groups(op.d_out, room)) {
-        (true, _) if StreamTile::quarters(op.d_out, op.d_in, target.units) => tile.quartered(),
+pub(crate) fn skinny_shape(op: &Linear, target: &Target) -> SkinnyShape {
+    let (split, room) = (skinny_splits(op, target), SkinnyShape::clusters(target.units));
+    let tile = SkinnyShape::choose(op.tokens).fitted(SkinnyShape::tile_rows(op.d_out, room, split), split);
+    match (split, SkinnyShape::by_groups(op.d_out, room)) {
+        (true, _) if SkinnyShape::quarters(op.d_out, op.d_in, target.units) => tile.quartered(),
         (false, true) => tile.grouped(),
         _ => tile,
     }
 }
 
 /// Whether its K is split then.
-pub(crate) fn stream_splits(op: &Linear, target: &Target) -> bool {
-    StreamTile::splits(op.d_out, StreamTile::clusters(target.units))
+pub(crate) fn skinny_splits(op: &Linear, target: &Target) -> bool {
+    SkinnyShape::splits(op.d_out, SkinnyShape::clusters(target.units))
 }
 
 /// Whether W can be streamed, or why not.
 pub(crate) fn streams(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
-    fits(stream_tile(op, target).shared_bytes(), target)
+    SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
+    fits(skinny_shape(op, target).shared_bytes(), target)
 }

@@ -20,8 +20,8 @@ pub(crate) const SIMT: Variant<Linear> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
     supports: |op, _| op.one_slice().and_then(|()| op.no_norm()),
     suits: |_, _| Ok(()),
-    unit: |op, _| Unit { also: op.delta.iter().map(|_| kernel(PROJECT, op.dtype)).collect(), ..kernel(PRODUCT, op.dtype) },
-    units: |_: Arch| listed([PRODUCT, PROJECT].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
+    unit: |op, _| Unit { also: op.delta.iter().map(|_| kernel(SHRINK, op.dtype)).collect(), ..kernel(PRODUCT, op.dtype) },
+    units: |_: Arch| listed([PRODUCT, SHRINK].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
     launch,
 };
@@ -43,7 +43,7 @@ params! {
         token_adapter: [const i32],
         scaling: [const f32],
         core: [const f32],
-        projected: [f32],
+        shrunk: [f32],
         input: FactorParams,
         output: FactorParams,
         activation: u32,
@@ -52,7 +52,7 @@ params! {
 }
 
 /// The kernel that leaves s·h·Q of each token in the workspace, and the product.
-const PROJECT: Entry = entry!("linear_project");
+const SHRINK: Entry = entry!("linear_shrink");
 const PRODUCT: Entry = entry!("linear_simt");
 
 fn kernel(entry: Entry, dtype: DType) -> Unit {
@@ -79,7 +79,7 @@ fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) 
         token_adapter: 0,
         scaling: 0,
         core: 0,
-        projected: address(workspace),
+        shrunk: address(workspace),
         input: FactorParams::NONE,
         output: FactorParams::NONE,
         activation: activation_code(op.activation),
@@ -101,7 +101,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let params = linear_params(op, workspace, args);
     if op.delta.is_some() {
         // SAFETY: the caller's promise; the workspace holds a row of f32 for each token.
-        unsafe { plan.launch(queue, PROJECT.name(), &Launch::new(blocks(params.rows), 256), &params)? };
+        unsafe { plan.launch(queue, SHRINK.name(), &Launch::new(blocks(params.rows), 256), &params)? };
     }
     let tiles = op.tokens.div_ceil(SIMT_TILE) * op.d_out.div_ceil(SIMT_TILE);
     // SAFETY: the caller's promise.

@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-pub(crate) const SHORT: Variant<Linear> = Variant {
+pub(crate) const SINGLE_SHOT: Variant<Linear> = Variant {
     name: "sm90_single_shot",
     label: "linear/sm90_single_shot",
     runs_on: RunsOn::Only(90),
@@ -79,13 +79,13 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
     let mut defines = tile.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
-    defines.extend([("SHORT_STEPS", STEPS.to_string()), ("SHORT_BLOCKS", room(tile).to_string())]);
+    defines.extend([("SINGLE_SHOT_STEPS", STEPS.to_string()), ("SINGLE_SHOT_BLOCKS", room(tile).to_string())]);
     Unit {
         name: format!("linear/sm90_single_shot {dtype}, {}, {}", tile.name(), activation.name()),
         source: source!("gemm/sm90/single_shot.cu"),
         headers: vec![gemm_header()],
         defines,
-        entries: &["linear_short"],
+        entries: &["linear_single_shot"],
         shared_bytes: shared_bytes(tile),
         also: fallback_units(dtype),
     }
@@ -106,7 +106,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         let how = WgmmaLaunch { tile, unit: 0, overlap: true, weights_early: false };
         let (params, launch) = product.wgmma_start(&how, &plan.target)?;
         let launch = Launch { shared_bytes: shared_bytes(&tile), overlap: launch.overlap, ..Launch::new(blocks(&plan.op, &tile) as u32, THREADS) };
-        plan.launch(queue, "linear_short", &launch, &params)
+        plan.launch(queue, "linear_single_shot", &launch, &params)
     }
 }
 

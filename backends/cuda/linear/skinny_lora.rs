@@ -4,9 +4,9 @@ use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, gemm_header};
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
-use crate::backends::cuda::gemm::sm90::skinny::StreamTile;
+use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::linear::problem::{product, stream_splits, streams, unpacked};
+use crate::backends::cuda::linear::problem::{product, skinny_splits, streams, unpacked};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
@@ -26,7 +26,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
         streams(op, target)?;
         // It reads X and W as they lie, and X in whole eights.
         for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
-            StreamTile::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
+            SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
         }
         Adapted::of(op, target).map(drop)
     },
@@ -45,7 +45,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
 };
 
 params! {
-    /// Of `linear_stream_adapted`.
+    /// Of `linear_skinny_lora`.
     LinearAdaptedParams {
         gemm: GemmParams,
         /// Of the basis.
@@ -76,7 +76,7 @@ const RANKS: [u64; 2] = [16, 32];
 /// A kernel for a product with adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Adapted {
-    tile: StreamTile,
+    tile: SkinnyShape,
     tokens: u64,
     rank: u64,
     split: bool,
@@ -90,14 +90,14 @@ impl Adapted {
         let parts = if split { 4 } else { 2 };
         // U, g, the tables, a word a column of codes and four a token; h; and the rest.
         let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16) + parts * tokens * rank * 4 + 256;
-        let tile = StreamTile::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows, BASIS_ROWS * rank * 2)?;
+        let tile = SkinnyShape::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows, BASIS_ROWS * rank * 2)?;
         Some(Self { tile, tokens, rank, split, own_bytes })
     }
 
     /// All that there are on an architecture.
     fn all(arch: Arch) -> Vec<Self> {
         let shared_bytes = arch.shared_bytes().unwrap_or(0);
-        let of = |tokens| RANKS.into_iter().flat_map(move |rank| StreamTile::WEIGHT_ROWS_FOR.map(|rows| Self::new(tokens, rank, rows, shared_bytes)));
+        let of = |tokens| RANKS.into_iter().flat_map(move |rank| SkinnyShape::WEIGHT_ROWS_FOR.map(|rows| Self::new(tokens, rank, rows, shared_bytes)));
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
@@ -117,9 +117,9 @@ impl Adapted {
         if tokens == u64::MAX || rank == u64::MAX {
             return Err(room());
         }
-        let split = stream_splits(op, target);
-        let tile_rows = StreamTile::tile_rows(op.d_out, StreamTile::clusters(target.units), split);
-        Self::new(tokens, rank, (StreamTile::weight_rows_for(tile_rows, split), split), target.shared_bytes).ok_or_else(room)
+        let split = skinny_splits(op, target);
+        let tile_rows = SkinnyShape::tile_rows(op.d_out, SkinnyShape::clusters(target.units), split);
+        Self::new(tokens, rank, (SkinnyShape::weight_rows_for(tile_rows, split), split), target.shared_bytes).ok_or_else(room)
     }
 
     fn shared_bytes(&self) -> u32 {
@@ -136,7 +136,7 @@ impl Adapted {
             source: source!("gemm/sm90/skinny_lora.cu"),
             headers: vec![gemm_header(), factor_header(), ("gemm/skinny_lora_params.cuh", LinearAdaptedParams::cuda())],
             defines,
-            entries: &["linear_stream_adapted"],
+            entries: &["linear_skinny_lora"],
             shared_bytes: self.shared_bytes(),
             also: fallback_units(dtype),
         }
@@ -158,9 +158,9 @@ impl Adapted {
                 return product.launch_fallback(queue, plan);
             }
         };
-        let room = StreamTile::clusters(plan.target.units);
-        let tile_rows = StreamTile::tile_rows(op.d_out, room, self.split);
-        let clusters = StreamTile::clusters_of(op.d_out, tile_rows, self.split).min(room);
+        let room = SkinnyShape::clusters(plan.target.units);
+        let tile_rows = SkinnyShape::tile_rows(op.d_out, room, self.split);
+        let clusters = SkinnyShape::clusters_of(op.d_out, tile_rows, self.split).min(room);
         let mut gemm = self.tile.params(&own, tile_rows)?;
         // Nothing is found in y.
         gemm.adds = 0;
@@ -185,7 +185,7 @@ impl Adapted {
             unused: 0,
         };
         // SAFETY: the caller's promise; the width says that rows start where TMA can read them.
-        unsafe { plan.launch(queue, "linear_stream_adapted", &self.start(clusters), &params) }
+        unsafe { plan.launch(queue, "linear_skinny_lora", &self.start(clusters), &params) }
     }
 }
 

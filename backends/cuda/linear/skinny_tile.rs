@@ -5,9 +5,9 @@ use crate::backends::cuda::gemm::entry::listed;
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
 use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
-use crate::backends::cuda::gemm::sm90::skinny_tile::AheadTile;
+use crate::backends::cuda::gemm::sm90::skinny_tile::SkinnyTile;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::gemm::sm90::units::{Form, ahead_unit};
+use crate::backends::cuda::gemm::sm90::units::{Form, skinny_tile_unit};
 use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::linear::problem::{product, repacked_bytes, strides};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -16,7 +16,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-pub(crate) const AHEAD: Variant<Linear> = Variant {
+pub(crate) const SKINNY_TILE: Variant<Linear> = Variant {
     name: "sm90_skinny_tile",
     label: "linear/sm90_skinny_tile",
     runs_on: RunsOn::Only(90),
@@ -25,35 +25,35 @@ pub(crate) const AHEAD: Variant<Linear> = Variant {
     suits: |_, _| Ok(()),
     unit: |op, target| unit(op, &tile(op, target).unwrap_or(TILES[0])),
     units: |_: Arch| {
-        let own = TILES.iter().flat_map(|tile| Form::all(&HALVES, false).map(move |form| ahead_unit(tile, tile.parts == 1, form.dtype, form.activation)));
+        let own = TILES.iter().flat_map(|tile| Form::all(&HALVES, false).map(move |form| skinny_tile_unit(tile, tile.parts == 1, form.dtype, form.activation)));
         listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
     workspace: |op, _| repacked_bytes(op),
     launch,
 };
 
-const TILES: [AheadTile; 10] = [
-    AheadTile::new(24, 1),
-    AheadTile::new(40, 1),
-    AheadTile::new(72, 1),
-    AheadTile::new(112, 1),
-    AheadTile::new(144, 1),
-    AheadTile::new(208, 1),
-    AheadTile::new(256, 1),
-    AheadTile::new(40, 2),
-    AheadTile::new(64, 2),
-    AheadTile::new(72, 2),
+const TILES: [SkinnyTile; 10] = [
+    SkinnyTile::new(24, 1),
+    SkinnyTile::new(40, 1),
+    SkinnyTile::new(72, 1),
+    SkinnyTile::new(112, 1),
+    SkinnyTile::new(144, 1),
+    SkinnyTile::new(208, 1),
+    SkinnyTile::new(256, 1),
+    SkinnyTile::new(40, 2),
+    SkinnyTile::new(64, 2),
+    SkinnyTile::new(72, 2),
 ];
 
-pub(crate) fn tile(op: &Linear, target: &Target) -> Option<AheadTile> {
-    AheadTile::least(&TILES, [op.d_out, op.d_in], target)
+pub(crate) fn tile(op: &Linear, target: &Target) -> Option<SkinnyTile> {
+    SkinnyTile::least(&TILES, [op.d_out, op.d_in], target)
 }
 
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    if op.tokens > AheadTile::ROWS {
-        return Err(format!("{} rows: a block has tiles of {}", op.tokens, AheadTile::ROWS));
+    if op.tokens > SkinnyTile::ROWS {
+        return Err(format!("{} rows: a block has tiles of {}", op.tokens, SkinnyTile::ROWS));
     }
     op.no_delta()?;
     for stride in strides(op) {
@@ -64,8 +64,8 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 }
 
 /// Where K is whole, blocks may take one tile after another.
-fn unit(op: &Linear, tile: &AheadTile) -> Unit {
-    let own = ahead_unit(tile, tile.parts == 1, op.dtype, ActivationForm::of(op.activation));
+fn unit(op: &Linear, tile: &SkinnyTile) -> Unit {
+    let own = skinny_tile_unit(tile, tile.parts == 1, op.dtype, ActivationForm::of(op.activation));
     Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 

@@ -4,7 +4,7 @@
 use crate::backends::cuda::gemm::problem::Product;
 use crate::backends::cuda::gemm::sm90::start::{WgmmaLaunch, kernel_of};
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::gemm::sm90::units::PartsParams;
+use crate::backends::cuda::gemm::sm90::units::SplitKParams;
 use crate::backends::cuda::linear::problem::repacked_bytes;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, address};
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::ops::Linear;
 
 /// Bytes of the sums that the blocks of `tile` send each other, and of their counts; none where K is whole, or its parts meet in a cluster.
-pub(crate) fn parts_bytes(tile: &WgmmaTile, op: &Linear) -> [u64; 2] {
+pub(crate) fn split_k_bytes(tile: &WgmmaTile, op: &Linear) -> [u64; 2] {
     let (parts, blocks) = (tile.parts(), tile.blocks(op.tokens, op.d_out, false));
     if tile.meets_outside() { [blocks / parts * (parts - 1) * WgmmaTile::ROWS * tile.columns * 4, blocks * 2 * 4] } else { [0; 2] }
 }
@@ -25,7 +25,7 @@ pub(crate) fn parts_bytes(tile: &WgmmaTile, op: &Linear) -> [u64; 2] {
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, product: &Product<'_>, how: &WgmmaLaunch) -> Result<()> {
     let (gemm, launch) = product.wgmma_start(how, &plan.target)?;
     let sums = address(workspace) + repacked_bytes(&plan.op);
-    let params = PartsParams { gemm, sums, arrived: sums + parts_bytes(&how.tile, &plan.op)[0] };
+    let params = SplitKParams { gemm, sums, arrived: sums + split_k_bytes(&how.tile, &plan.op)[0] };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counts are zero.
     unsafe { plan.launch_of(queue, how.unit, kernel_of(&gemm).name(), &launch, &params) }
 }

@@ -16,7 +16,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-pub(crate) const ACROSS: Variant<Linear> = Variant {
+pub(crate) const SWAP_AB: Variant<Linear> = Variant {
     name: "sm90_swap_ab",
     label: "linear/sm90_swap_ab",
     runs_on: RunsOn::Only(90),
@@ -25,7 +25,7 @@ pub(crate) const ACROSS: Variant<Linear> = Variant {
     suits: |_, _| Ok(()),
     unit,
     units: |_: Arch| {
-        let kernels = TILES.iter().flat_map(|tile| [WHOLE, ODD].map(|entry| (tile, entry)));
+        let kernels = TILES.iter().flat_map(|tile| [WHOLE, UNALIGNED].map(|entry| (tile, entry)));
         let own = kernels.flat_map(|(tile, entry)| Form::all(&HALVES, false).map(move |form| kernel(entry, tile, form)));
         listed(own, HALVES.into_iter().flat_map(fallback_units))
     },
@@ -35,18 +35,18 @@ pub(crate) const ACROSS: Variant<Linear> = Variant {
 
 /// A block's tile: rows of W, tokens, and the blocks of a cluster, each of which has a part of K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AcrossTile {
+pub(crate) struct SwapAbTile {
     pub(crate) outputs: u64,
     pub(crate) tokens: u64,
     pub(crate) parts: u64,
 }
 
-const fn tile_of(outputs: u64, tokens: u64, parts: u64) -> AcrossTile {
-    AcrossTile { outputs, tokens, parts }
+const fn tile_of(outputs: u64, tokens: u64, parts: u64) -> SwapAbTile {
+    SwapAbTile { outputs, tokens, parts }
 }
 
 /// Those that the model below wants where tiles of 128 rows are furthest behind (`lab/linear-tiles.md`), and a small one.
-const TILES: [AcrossTile; 8] = [
+const TILES: [SwapAbTile; 8] = [
     tile_of(64, 48, 1),
     tile_of(64, 72, 1),
     tile_of(64, 104, 1),
@@ -73,8 +73,8 @@ mod cost {
     pub(crate) const ACTIVATION: f64 = 1.1;
     pub(crate) const ROUND: f64 = 2.0;
     /// Outputs that are not whole in eights, for each token of a tile; and in all, for tiles of `sm90`.
-    pub(crate) const ODD_TOKEN: f64 = 0.05;
-    pub(crate) const ODD: f64 = 1.5;
+    pub(crate) const UNALIGNED_TOKEN: f64 = 0.05;
+    pub(crate) const UNALIGNED: f64 = 1.5;
     /// Every doubling of the parts of K.
     pub(crate) const MEET: f64 = 2.0;
     /// Bytes a microsecond from memory, of that what is lost with no multiprocessor at work, and from the second-level cache.
@@ -86,7 +86,7 @@ mod cost {
     pub(crate) const NARROW_COLUMNS: u64 = 80;
 }
 
-impl AcrossTile {
+impl SwapAbTile {
     /// Warp groups that multiply, and how many times 64 outputs each of them has.
     const fn groups(&self) -> [u64; 2] {
         let each = if self.outputs > 192 { 2 } else { 1 };
@@ -124,7 +124,7 @@ impl AcrossTile {
             [1, 1] => cost::STEP_ALONE + cost::TOKEN_ALONE * self.tokens as f64,
             _ => cost::STEP + cost::TOKEN * (self.outputs / 64 * self.tokens) as f64,
         };
-        let odd = if shape.has_odd_outputs() { cost::ODD_TOKEN * self.tokens as f64 } else { 0.0 };
+        let odd = if shape.has_unaligned_outputs() { cost::UNALIGNED_TOKEN * self.tokens as f64 } else { 0.0 };
         let outputs = cost::OUTPUTS + odd + if shape.activated { cost::ACTIVATION } else { 0.0 };
         let products = rounds * (steps * step + outputs) + (rounds - 1.0) * cost::ROUND;
         let memory = shape.bytes() / cost::MEMORY * (1.0 + cost::IDLE * idle);
@@ -142,10 +142,10 @@ impl AcrossTile {
     fn defines(&self) -> Vec<(&'static str, String)> {
         let [groups, each] = self.groups();
         let values = [
-            ("ACROSS_TOKENS", self.tokens),
-            ("ACROSS_GROUPS", groups),
-            ("ACROSS_EACH", each),
-            ("ACROSS_THREADS", u64::from(self.threads())),
+            ("SWAP_AB_TOKENS", self.tokens),
+            ("SWAP_AB_GROUPS", groups),
+            ("SWAP_AB_EACH", each),
+            ("SWAP_AB_THREADS", u64::from(self.threads())),
             ("WGMMA_STAGES", self.stages()),
             ("CLUSTER", self.parts),
         ];
@@ -166,13 +166,13 @@ impl AcrossTile {
 }
 
 /// The tile that takes the least time, as the model above says, and that time.
-fn choose(shape: &Shape, target: &Target) -> (AcrossTile, f64) {
-    let takes = |tile: &AcrossTile| tile.parts == 1 || shape.splits();
+fn choose(shape: &Shape, target: &Target) -> (SwapAbTile, f64) {
+    let takes = |tile: &SwapAbTile| tile.parts == 1 || shape.splits();
     let timed = TILES.into_iter().filter(takes).map(|tile| (tile, tile.time(shape, target)));
     timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((TILES[0], f64::INFINITY))
 }
 
-fn tile(op: &Linear, target: &Target) -> (AcrossTile, f64) {
+fn tile(op: &Linear, target: &Target) -> (SwapAbTile, f64) {
     choose(&shape(op), target)
 }
 
@@ -180,7 +180,7 @@ fn tile(op: &Linear, target: &Target) -> (AcrossTile, f64) {
 pub(crate) fn beats_rows(shape: &Shape, target: &Target) -> bool {
     let tile = shape.choose(target);
     let narrow = tile.columns <= cost::NARROW_COLUMNS && tile.parts() == 1;
-    let rows = shape.time(&tile, target) * if narrow { cost::NARROW } else { 1.0 } + if shape.has_odd_outputs() { cost::ODD } else { 0.0 };
+    let rows = shape.time(&tile, target) * if narrow { cost::NARROW } else { 1.0 } + if shape.has_unaligned_outputs() { cost::UNALIGNED } else { 0.0 };
     choose(shape, target).1 < rows
 }
 
@@ -196,10 +196,10 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 }
 
 /// The kernel for outputs that can be moved 16 bytes at a time, and that for all others.
-const WHOLE: Entry = entry!("linear_across");
-const ODD: Entry = entry!("linear_across_odd");
+const WHOLE: Entry = entry!("linear_swap_ab");
+const UNALIGNED: Entry = entry!("linear_swap_ab_unaligned");
 
-fn kernel(entry: Entry, tile: &AcrossTile, Form { dtype, activation, .. }: Form) -> Unit {
+fn kernel(entry: Entry, tile: &SwapAbTile, Form { dtype, activation, .. }: Form) -> Unit {
     let mut defines = tile.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
     let name = format!("{} {dtype}, {}, {}", entry.name(), tile.name(), activation.name());
@@ -209,7 +209,7 @@ fn kernel(entry: Entry, tile: &AcrossTile, Form { dtype, activation, .. }: Form)
 /// Where outputs start, only the launch knows.
 fn unit(op: &Linear, target: &Target) -> Unit {
     let ((tile, _), form) = (tile(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
-    let [whole, odd] = [WHOLE, ODD].map(|entry| kernel(entry, &tile, form));
+    let [whole, odd] = [WHOLE, UNALIGNED].map(|entry| kernel(entry, &tile, form));
     match op.d_out.is_multiple_of(8) {
         true => Unit { also: [vec![odd], fallback_units(op.dtype)].concat(), ..whole },
         false => Unit { also: fallback_units(op.dtype), ..odd },
@@ -228,7 +228,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         }
         let (tile, time) = plan.once(|plan| Ok(tile(&plan.op, &plan.target)))?;
         let params = tile.params(&product)?;
-        let entry = if product.writes_whole() { WHOLE } else { ODD };
+        let entry = if product.writes_whole() { WHOLE } else { UNALIGNED };
         let launch = Launch {
             cluster: [tile.parts as u32, 1, 1],
             shared_bytes: tile.shared_bytes(),

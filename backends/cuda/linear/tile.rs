@@ -13,8 +13,8 @@ use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::gemm::sm90::units::{Form, WgmmaKernel};
 use crate::backends::cuda::jit::{Arch, Unit};
-use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides, takes_basis, unpacked};
-use crate::backends::cuda::linear::split_k::{self, parts_bytes};
+use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides, takes_lora, unpacked};
+use crate::backends::cuda::linear::split_k::{self, split_k_bytes};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
@@ -47,7 +47,7 @@ pub(crate) const SM90: Variant<Linear> = Variant {
         let own = kernels.flat_map(|(tile, kernel)| Form::all(&HALVES, false).map(move |form| kernel.unit(&tile, form)));
         listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
-    workspace: |op, target| repacked_bytes(op) + parts_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
+    workspace: |op, target| repacked_bytes(op) + split_k_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
     launch: launch_sm90,
 };
 
@@ -56,18 +56,18 @@ fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
 }
 
 fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
-    basis_or_not(op, target).0
+    lora_or_not(op, target).0
 }
 
 /// The tile, and whether its product makes h of the adapters' basis itself, where it can.
-fn basis_or_not(op: &Linear, target: &Target) -> (WgmmaTile, bool) {
-    basis_tile(op, target).map_or_else(|| (shape(op).choose(target), false), |tile| (tile, true))
+fn lora_or_not(op: &Linear, target: &Target) -> (WgmmaTile, bool) {
+    lora_tile(op, target).map_or_else(|| (shape(op).choose(target), false), |tile| (tile, true))
 }
 
 /// The tile of a product that makes h of the adapters' basis itself.
-fn basis_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
+fn lora_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
     let delta = op.delta.as_ref().filter(|delta| delta.slices.len() == 1 && has_basis(delta))?;
-    WgmmaTile::choose_with_basis(Shape { outputs: delta.slices[0].d_out, ..shape(op) }, target)
+    WgmmaTile::choose_with_lora(Shape { outputs: delta.slices[0].d_out, ..shape(op) }, target)
 }
 
 fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
@@ -88,8 +88,8 @@ fn unit_sm80(op: &Linear, target: &Target) -> Unit {
 }
 
 fn unit_sm90(op: &Linear, target: &Target) -> Unit {
-    let ((tile, basis), form) = (basis_or_not(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
-    let kernels = basis.then_some(WgmmaKernel::Basis).into_iter().chain(WgmmaKernel::within(&tile, op.d_out));
+    let ((tile, basis), form) = (lora_or_not(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    let kernels = basis.then_some(WgmmaKernel::Lora).into_iter().chain(WgmmaKernel::within(&tile, op.d_out));
     let own = kernels.map(|kernel| kernel.unit(&tile, form));
     gathered(own.chain(fallback_units(op.dtype)).chain(Copies::of(op).unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
@@ -106,19 +106,19 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     if plan.op.tokens == 0 {
         return Ok(());
     }
-    let (alone, (tile, basis)) = (unpacked(&plan.op, args), plan.once(|plan| Ok(basis_or_not(&plan.op, &plan.target)))?);
-    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, basis && takes_basis(&alone)) {
+    let (alone, (tile, basis)) = (unpacked(&plan.op, args), plan.once(|plan| Ok(lora_or_not(&plan.op, &plan.target)))?);
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, basis && takes_lora(&alone)) {
         // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
         unsafe {
             if let Some(sums) = with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)? {
-                return alone.launch_with_basis(queue, plan, &tile, sums);
+                return alone.launch_with_lora(queue, plan, &tile, sums);
             }
         }
     }
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
-        match product.aligned() && (product.writes_whole() || !tile.takes_turns()) {
+        match product.aligned() && (product.writes_whole() || !tile.is_pingpong()) {
             true => {
                 // With no adapters' part the kernel waits before it reads anything.
                 let overlap = overlap || !product.adds;

@@ -1,6 +1,6 @@
 //! `linear` on many rows and a short K: the variant `sm90_weight_stationary`, of `kernels/gemm/sm90/weight_stationary.cuh`.
 
-use crate::backends::cuda::codebook_gemm::prepare::{projected, with_basis};
+use crate::backends::cuda::codebook_gemm::prepare::{shrunk, with_basis};
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
 use crate::backends::cuda::gemm::lora::{AdaptedParams, adapted_headers};
@@ -10,7 +10,7 @@ use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::linear::problem::{early, product, takes_basis, unpacked};
+use crate::backends::cuda::linear::problem::{early, product, takes_lora, unpacked};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
@@ -18,7 +18,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-pub(crate) const STATIONARY: Variant<Linear> = Variant {
+pub(crate) const WEIGHT_STATIONARY: Variant<Linear> = Variant {
     name: "sm90_weight_stationary",
     label: "linear/sm90_weight_stationary",
     runs_on: RunsOn::Only(90),
@@ -27,7 +27,7 @@ pub(crate) const STATIONARY: Variant<Linear> = Variant {
     suits: |_, _| Ok(()),
     unit: |op, _| unit(op),
     units: |_: Arch| {
-        let own = [PLAIN, ADAPTED, BASIS].into_iter().flat_map(|entry| Form::all(&HALVES, false).map(move |form| kernel(entry, form)));
+        let own = [PLAIN, ADAPTED, LORA].into_iter().flat_map(|entry| Form::all(&HALVES, false).map(move |form| kernel(entry, form)));
         listed(own, HALVES.into_iter().flat_map(fallback_units))
     },
     workspace: |_, _| 0,
@@ -55,11 +55,11 @@ const SHARED_BYTES: u32 = {
     // The slab, the stages, the barriers, the bias, and what it takes to start on a multiple of 1,024.
     (SLAB * MOST_DEPTH * 2 + STAGES * TILE * STEP * 2 + 256 + SLAB * 4 + 1024) as u32
 };
-const BASIS_SHARED_BYTES: u32 = {
+const LORA_SHARED_BYTES: u32 = {
     let factors = FACTORS * SLAB * BASIS_ROWS * 2;
     ((SLAB + BASIS_ROWS) * MOST_DEPTH * 2 + BASIS_STAGES * TILE * STEP * 2 + factors + 256 + SLAB * 4 + 1024) as u32
 };
-const _: () = assert!(BASIS_SHARED_BYTES < SHARED_BYTES);
+const _: () = assert!(LORA_SHARED_BYTES < SHARED_BYTES);
 
 /// Slabs of two blocks across, and clusters of each that share its rows, at most as many as there are tiles.
 fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
@@ -93,23 +93,23 @@ pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), 
 }
 
 /// The kernel by itself, that with what adapters add, of which a kernel before it has left h, and that with their basis as further rows of W.
-const PLAIN: Entry = entry!("linear_stationary");
-const ADAPTED: Entry = entry!("linear_stationary_adapted");
-const BASIS: Entry = entry!("linear_stationary_basis");
+const PLAIN: Entry = entry!("linear_weight_stationary");
+const ADAPTED: Entry = entry!("linear_weight_stationary_adapted");
+const LORA: Entry = entry!("linear_weight_stationary_lora");
 
 fn kernel(entry: Entry, Form { dtype, activation, .. }: Form) -> Unit {
     let stages = [("SLAB_STAGES", STAGES), ("SLAB_BASIS_STAGES", BASIS_STAGES)].map(|(name, value)| (name, value.to_string()));
     entry.alone(Unit {
         headers: [vec![gemm_header()], adapted_headers()].concat(),
         defines: [vec![("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())], stages.into()].concat(),
-        shared_bytes: if entry == BASIS { BASIS_SHARED_BYTES } else { SHARED_BYTES },
+        shared_bytes: if entry == LORA { LORA_SHARED_BYTES } else { SHARED_BYTES },
         ..Unit::new(format!("{} {dtype}, {}", entry.name(), activation.name()), source!("gemm/sm90/weight_stationary.cu"))
     })
 }
 
 fn unit(op: &Linear) -> Unit {
     let form = Form::plain(op.dtype, ActivationForm::of(op.activation));
-    let adapted = if op.delta.is_some() { vec![kernel(ADAPTED, form), kernel(BASIS, form)] } else { Vec::new() };
+    let adapted = if op.delta.is_some() { vec![kernel(ADAPTED, form), kernel(LORA, form)] } else { Vec::new() };
     Unit { also: [adapted, fallback_units(op.dtype)].concat(), ..kernel(PLAIN, form) }
 }
 
@@ -144,17 +144,17 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     let (pairs, lanes) = grid(op.tokens, op.d_out, &plan.target);
     let blocks = Launch { shared_bytes: SHARED_BYTES, cluster: [CLUSTER as u32, 1, 1], ..Launch::new((lanes * pairs * CLUSTER) as u32, THREADS) };
     let alone = unpacked(op, args);
-    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, takes_basis(&alone)) {
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, takes_lora(&alone)) {
         // SAFETY: the caller's promise. The second kernel reads what the first leaves in the workspace.
         unsafe {
             let workspace = plan.delta_workspace(workspace)?;
             if let Some(sums) = with_basis(queue, delta, &workspace, own, SLAB)? {
                 // Nothing is in y, and the kernel waits before it reads anything.
-                let launch = Launch { shared_bytes: BASIS_SHARED_BYTES, overlap: true, ..blocks };
+                let launch = Launch { shared_bytes: LORA_SHARED_BYTES, overlap: true, ..blocks };
                 let gemm = GemmParams { adds: 0, ..gemm_params(&alone)? };
-                return plan.launch(queue, BASIS.name(), &launch, &AdaptedParams { gemm, sums });
+                return plan.launch(queue, LORA.name(), &launch, &AdaptedParams { gemm, sums });
             }
-            if let Some(sums) = projected(queue, delta, &workspace, own, SLAB)? {
+            if let Some(sums) = shrunk(queue, delta, &workspace, own, SLAB)? {
                 let launch = Launch { overlap: early(queue, args), ..blocks };
                 return plan.launch(queue, ADAPTED.name(), &launch, &AdaptedParams { gemm: gemm_params(&alone)?, sums });
             }

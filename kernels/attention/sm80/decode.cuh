@@ -10,17 +10,17 @@
 #include "attention/decode_line.cuh"
 #include "attention/decode_params.cuh"
 
-constexpr int SPLIT_ROWS = 16;                              // of a tile: heads that share keys, times queries
-constexpr int SPLIT_STEP = SPLIT_WARPS * SPLIT_KEYS;        // keys of a step of a block
-constexpr int SPLIT_THREADS = SPLIT_WARPS * 32;
-constexpr int STAGE = 2 * SPLIT_KEYS * PITCH;               // elements of a warp's stage: K, then V
-constexpr int ROW_TILES = SPLIT_STAGES + 1;                 // items that the copies may be in, and the products
-constexpr int PART = SPLIT_ROWS * (HEAD_DIM + 2);           // numbers of a part: O, then maximum and sum of each row
+constexpr int DECODE_ROWS = 16;                              // of a tile: heads that share keys, times queries
+constexpr int DECODE_STEP = DECODE_WARPS * DECODE_KEYS;        // keys of a step of a block
+constexpr int DECODE_THREADS = DECODE_WARPS * 32;
+constexpr int STAGE = 2 * DECODE_KEYS * PITCH;               // elements of a warp's stage: K, then V
+constexpr int ROW_TILES = DECODE_STAGES + 1;                 // items that the copies may be in, and the products
+constexpr int PART = DECODE_ROWS * (HEAD_DIM + 2);           // numbers of a part: O, then maximum and sum of each row
 
-static_assert((SPLIT_WARPS * SPLIT_STAGES * STAGE + ROW_TILES * SPLIT_ROWS * PITCH) * 2 == SPLIT_SHARED_BYTES, "what the host sets aside");
-static_assert(STAGE * 2 >= SPLIT_ROWS * PITCH * 4 && SPLIT_KEYS % 16 == 0, "a stage holds a warp's rows of O, and whole products");
+static_assert((DECODE_WARPS * DECODE_STAGES * STAGE + ROW_TILES * DECODE_ROWS * PITCH) * 2 == DECODE_SHARED_BYTES, "what the host sets aside");
+static_assert(STAGE * 2 >= DECODE_ROWS * PITCH * 4 && DECODE_KEYS % 16 == 0, "a stage holds a warp's rows of O, and whole products");
 
-__device__ __forceinline__ Line line_of(const AttentionParams &p) { return {u32(p.kv_heads), SPLIT_STEP, 4}; }
+__device__ __forceinline__ Line line_of(const AttentionParams &p) { return {u32(p.kv_heads), DECODE_STEP, 4}; }
 
 // Where the keys of an item lie.
 struct Source {
@@ -48,14 +48,14 @@ __device__ __forceinline__ void copy_row(Spot to, const element *from) {
 // A warp's keys of a step, K and V; zeros past the last key. Nothing where the warp has no key.
 template <bool ALIGNED> __device__ __forceinline__ void load_stage(const AttentionParams &p, const Source &source, u32 step, Spot stage) {
     constexpr int AT_ONCE = 32 / SIDE;
-    i32 row = threadIdx.x % 32 / SIDE, first = source.span.first + i32(step * SPLIT_STEP + threadIdx.x / 32 * SPLIT_KEYS);
+    i32 row = threadIdx.x % 32 / SIDE, first = source.span.first + i32(step * DECODE_STEP + threadIdx.x / 32 * DECODE_KEYS);
     if (first >= source.span.end) {
         return;
     }
-    constexpr int UNROLL = ALIGNED ? SPLIT_KEYS / AT_ONCE : 1;
-    bool whole = ALIGNED && first + SPLIT_KEYS <= source.span.end && p.head_dim == HEAD_DIM;
+    constexpr int UNROLL = ALIGNED ? DECODE_KEYS / AT_ONCE : 1;
+    bool whole = ALIGNED && first + DECODE_KEYS <= source.span.end && p.head_dim == HEAD_DIM;
 #pragma unroll UNROLL
-    for (int r = 0; r < SPLIT_KEYS; r += AT_ONCE) {
+    for (int r = 0; r < DECODE_KEYS; r += AT_ONCE) {
         i32 key = first + r + row;
         bool inside = key < source.span.end;
         u64 page = 0;
@@ -73,10 +73,10 @@ template <bool ALIGNED> __device__ __forceinline__ void load_stage(const Attenti
         Spot to = stage + (r + row) * PITCH;
         if (whole) {
             copy_row(to, k);
-            copy_row(to + SPLIT_KEYS * PITCH, v);
+            copy_row(to + DECODE_KEYS * PITCH, v);
         } else {
             load_row<ALIGNED>(p, k, source.k, inside, to);
-            load_row<ALIGNED>(p, v, source.v, inside, to + SPLIT_KEYS * PITCH);
+            load_row<ALIGNED>(p, v, source.v, inside, to + DECODE_KEYS * PITCH);
         }
     }
 }
@@ -85,7 +85,7 @@ template <bool ALIGNED> __device__ __forceinline__ void load_stage(const Attenti
 template <bool ALIGNED> __device__ __forceinline__ void load_rows(const AttentionParams &p, const Sequence &s, u32 group, i32 first_row, Spot tile) {
     i32 rows = i32(s.q_len) * i32(p.pack);
 #pragma unroll 1
-    for (i32 row = threadIdx.x / SIDE; row < SPLIT_ROWS && first_row + row < rows; row += SPLIT_THREADS / SIDE) {
+    for (i32 row = threadIdx.x / SIDE; row < DECODE_ROWS && first_row + row < rows; row += DECODE_THREADS / SIDE) {
         u32 line = u32(first_row + row), query = line / p.pack, head = group * p.pack + line % p.pack;
         load_row<ALIGNED>(p, s.q + u64(query) * p.q_token + u64(head) * p.q_head, s.q, true, tile + row * PITCH);
     }
@@ -93,19 +93,19 @@ template <bool ALIGNED> __device__ __forceinline__ void load_rows(const Attentio
 
 // A negative scale turns Q over, so that the factor of the softmax is positive; a scale of 0 clears Q.
 __device__ __forceinline__ void turn_rows(f32 scale, element *tile) {
-    for (i32 at = threadIdx.x; at < SPLIT_ROWS * PITCH; at += SPLIT_THREADS) {
+    for (i32 at = threadIdx.x; at < DECODE_ROWS * PITCH; at += DECODE_THREADS) {
         tile[at].bits = scale < 0.0f ? tile[at].bits ^ 0x8000 : 0;
     }
 }
 
 // Scores that a row does not see become -infinity.
-__device__ __forceinline__ void hide_keys(const ShortMask &mask, i32 first_row, u32 pack, i32 first, f32 (&s)[1][SPLIT_KEYS / 8][4]) {
+__device__ __forceinline__ void mask_keys(const ShortMask &mask, i32 first_row, u32 pack, i32 first, f32 (&s)[1][DECODE_KEYS / 8][4]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         i32 query = i32(u32(first_row + r * 8 + i32(threadIdx.x % 32 / 4)) / pack);
         i32 low = mask.first(query) - first, high = mask.end(query) - first;
 #pragma unroll
-        for (int n = 0; n < SPLIT_KEYS / 8; n++) {
+        for (int n = 0; n < DECODE_KEYS / 8; n++) {
 #pragma unroll
             for (int c = 0; c < 2; c++) {
                 i32 key = n * 8 + i32(threadIdx.x % 4 * 2) + c;
@@ -117,13 +117,13 @@ __device__ __forceinline__ void hide_keys(const ShortMask &mask, i32 first_row, 
 
 // A block's own place in device memory for the part of an item: one that starts before the block's stretch, or with it, and one
 // that starts in it.
-__device__ __forceinline__ f32 *part_of(const SplitParams &p, u32 line, u32 lines, u32 block, u32 each, const Item &item) {
+__device__ __forceinline__ f32 *part_of(const DecodeParams &p, u32 line, u32 lines, u32 block, u32 each, const Item &item) {
     u32 second = item.start > block * each ? 1 : 0;
     return p.parts + (u64(block * lines + line) * 2 + second) * PART;
 }
 
 // The parts of one row and four columns, joined in the order of the keys.
-__device__ __forceinline__ Partial join_parts(const SplitParams &p, u32 line, u32 lines, u32 each, const Item &item, i32 row, i32 column) {
+__device__ __forceinline__ Partial join_parts(const DecodeParams &p, u32 line, u32 lines, u32 each, const Item &item, i32 row, i32 column) {
     u32 block = item.start / each, last = (item.start + item.steps - 1) / each;
     Partial sum = no_keys();
     while (block <= last) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ Partial join_parts(const SplitParams &p, u32 line, u3
         for (u32 i = 0; i < TOGETHER_PARTS; i++) {
             some[i] = no_keys();
             if (block + i <= last) {
-                const f32 *part = part_of(p, line, lines, block + i, each, item), *row_sums = part + SPLIT_ROWS * HEAD_DIM + row * 2;
+                const f32 *part = part_of(p, line, lines, block + i, each, item), *row_sums = part + DECODE_ROWS * HEAD_DIM + row * 2;
                 some[i] = {row_sums[0], row_sums[1], *(const float4 *)(part + row * HEAD_DIM + column)};
             }
         }

@@ -71,7 +71,7 @@ __device__ __forceinline__ void attend_halves(const AttentionParams &p, element 
         score<Swizzled>(q_at, k_at, s, [&](int group) { copy_between(v, whole, group); });
         cp_async_commit();
         if (!span.whole(first)) {
-            hide(p, piece_again<1>(p), place, {first + i32(half) * HALF, span.end, -1, 0}, s);
+            mask_rows(p, piece_again<1>(p), place, {first + i32(half) * HALF, span.end, -1, 0}, s);
         }
         rows.peaks(s, peak);
         if (lane % 4 == 0) {

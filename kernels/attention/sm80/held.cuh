@@ -77,7 +77,7 @@ __device__ __forceinline__ void attend_held(const AttentionParams &p, element *s
         f32 s[2][KEYS / 8][4], peak[2][2];
         score_held(q, k_at + turn * 2, s);
         if (!span.whole(first)) {
-            hide(p, piece_again<2>(p), threadIdx.x / 32 * 32, {first, span.end, -1, 0}, s);
+            mask_rows(p, piece_again<2>(p), threadIdx.x / 32 * 32, {first, span.end, -1, 0}, s);
         }
         rows.peaks(s, peak);
         rows.raise(peak, o);

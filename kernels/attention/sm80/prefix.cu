@@ -135,7 +135,7 @@ template <int BLOCK_WARPS> __device__ __forceinline__ void attend_prefix(const P
                 }
             }
         }
-        soften(factor, scores, most, total, o);
+        softmax(factor, scores, most, total, o);
         weigh(v_at, scores, o);
     }
 

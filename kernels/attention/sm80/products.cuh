@@ -82,7 +82,7 @@ __device__ __forceinline__ void weigh(u32 v_at, const f32 (&s)[HIGH][N][4], f32 
 
 // One step of the online softmax: scores become weights, what was summed so far shrinks. Maxima are in units of log 2.
 template <int HIGH, int N>
-__device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][N][4], f32 (&most)[HIGH][2], f32 (&total)[HIGH][2], f32 (&o)[HIGH][TILES][4]) {
+__device__ __forceinline__ void softmax(f32 factor, f32 (&s)[HIGH][N][4], f32 (&most)[HIGH][2], f32 (&total)[HIGH][2], f32 (&o)[HIGH][TILES][4]) {
 #pragma unroll
     for (int i = 0; i < HIGH; i++) {
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][N][4], f32 (&m
             f32 above = fmaxf(most[i][r], peak * factor);
             // A row that has seen nothing yet: its weights are 2^-infinity.
             f32 base = above == -infinity() ? 0.0f : above;
-            f32 shrink = exp2_fast(most[i][r] - base);
+            f32 rescale = exp2_fast(most[i][r] - base);
             most[i][r] = above;
             f32 sum = 0.0f;
 #pragma unroll
@@ -109,13 +109,13 @@ __device__ __forceinline__ void soften(f32 factor, f32 (&s)[HIGH][N][4], f32 (&m
                     sum += weight;
                 }
             }
-            total[i][r] = total[i][r] * shrink + sum;
+            total[i][r] = total[i][r] * rescale + sum;
             // Maxima soon stay as they are; a product with 1 changes nothing.
-            if (HIGH == 1 || any_lane(shrink != 1.0f)) {
+            if (HIGH == 1 || any_lane(rescale != 1.0f)) {
 #pragma unroll
                 for (int n = 0; n < TILES; n++) {
-                    o[i][n][2 * r] *= shrink;
-                    o[i][n][2 * r + 1] *= shrink;
+                    o[i][n][2 * r] *= rescale;
+                    o[i][n][2 * r + 1] *= rescale;
                 }
             }
         }

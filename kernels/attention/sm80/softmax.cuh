@@ -1,7 +1,7 @@
 // The online softmax of a warp's 32 rows, in kernels where little may stand between products.
 //
 // Two warps share the tensor cores of a part of a multiprocessor: what one of them does between its products has to be short, or
-// neither uses them (measured: lab/attention-sm80.md). So maxima are found for all rows side by side, sums shrink in few steps, and
+// neither uses them (measured: lab/attention-sm80.md). So maxima are found for all rows side by side, sums are rescaled in few steps, and
 // exponentials are taken 16 keys at a time between the products with V.
 #pragma once
 
@@ -15,7 +15,7 @@ constexpr bool FULL = false;
 #endif
 
 struct Softmax {
-    // Sums shrink only once a maximum has risen by a factor of 2^8: weights of up to that are as exact, and far from any limit.
+    // Sums are rescaled only once a maximum has risen by a factor of 2^8: weights of up to that are as exact, and far from any limit.
     static constexpr f32 RISE = 8.0f, LOWEST = -3.402823466e38f;
 
     f32 factor;
@@ -72,13 +72,13 @@ struct Softmax {
             for (int i = 0; i < 2; i++) {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    f32 shrink = exp2_fast(most[i][r] - above[i][r]);
+                    f32 rescale = exp2_fast(most[i][r] - above[i][r]);
                     most[i][r] = above[i][r];
-                    total[i][r] *= shrink;
+                    total[i][r] *= rescale;
 #pragma unroll
                     for (int n = 0; n < COUNT; n++) {
-                        o[i][n][2 * r] *= shrink;
-                        o[i][n][2 * r + 1] *= shrink;
+                        o[i][n][2 * r] *= rescale;
+                        o[i][n][2 * r + 1] *= rescale;
                     }
                 }
             }

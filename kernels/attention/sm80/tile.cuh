@@ -49,7 +49,7 @@ template <int HIGH> __device__ __forceinline__ Piece piece_again(const Attention
 
 // Scores that a row does not see become -infinity: of a warp's rows, which are those from `place` on of the `piece`.
 template <int HIGH, int N>
-__device__ __forceinline__ void hide(const AttentionParams &p, const Piece &piece, u32 place, const Step &step, f32 (&s)[HIGH][N][4]) {
+__device__ __forceinline__ void mask_rows(const AttentionParams &p, const Piece &piece, u32 place, const Step &step, f32 (&s)[HIGH][N][4]) {
     const ShortMask &mask = piece.mask;
     u32 group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -212,7 +212,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend(const AttentionPa
         f32 scores[1][KEYS / 8][4];
         score<Swizzled>(q_at, k_at, scores);
         if (step.kind != -1 || step.first < all_first || step.first + KEYS > all_end || step.end < step.first + KEYS) {
-            hide(p, piece_again<1>(p), threadIdx.x / 32 * 16, step, scores);
+            mask_rows(p, piece_again<1>(p), threadIdx.x / 32 * 16, step, scores);
         }
         // V has come, and everyone is done with K.
         cp_async_wait<0>();
@@ -222,7 +222,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend(const AttentionPa
             load_keys<ALIGNED>(p, pages, k, p.k_batch, p.k_token, step.first, step.end, k_tile);
         }
         cp_async_commit();
-        soften(factor, scores, most, total, o);
+        softmax(factor, scores, most, total, o);
         weigh<Swizzled>(v_at, scores, o);
     }
     finish_rows(p, most, total, o, shared);

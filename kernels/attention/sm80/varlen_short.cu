@@ -2,18 +2,18 @@
 
 #include "attention/sm80/varlen_short.cuh"
 
-#ifdef COMPILE_attention_short
+#ifdef COMPILE_attention_sm80_varlen_short
 // Every row of Q, K and V starts on a multiple of 16 bytes.
-extern "C" __global__ void __launch_bounds__(SHORT_THREADS, SHORT_TOGETHER) attention_short(const ShortParams p) {
+extern "C" __global__ void __launch_bounds__(VARLEN_SHORT_THREADS, VARLEN_SHORT_TOGETHER) attention_sm80_varlen_short(const VarlenShortParams p) {
     extern __shared__ __align__(16) element shared[];
-    attend_short<false>(p, shared);
+    attend_varlen_short<false>(p, shared);
 }
 #endif
 
-#ifdef COMPILE_attention_short_general
+#ifdef COMPILE_attention_sm80_varlen_short_general
 // The same, causal, with a window, or with the LSE: it needs more registers.
-extern "C" __global__ void __launch_bounds__(SHORT_THREADS, SHORT_TOGETHER - 1) attention_short_general(const ShortParams p) {
+extern "C" __global__ void __launch_bounds__(VARLEN_SHORT_THREADS, VARLEN_SHORT_TOGETHER - 1) attention_sm80_varlen_short_general(const VarlenShortParams p) {
     extern __shared__ __align__(16) element shared[];
-    attend_short<true>(p, shared);
+    attend_varlen_short<true>(p, shared);
 }
 #endif

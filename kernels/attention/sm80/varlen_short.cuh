@@ -1,6 +1,6 @@
 // Many short sequences end to end: blocks stay, and what the next step reads is on its way while this one is multiplied.
 //
-// A step is a tile of SHORT_ROWS queries of a head and at most SHORT_KEYS of its keys: all of them for most sentences. Its copies are
+// A step is a tile of VARLEN_SHORT_ROWS queries of a head and at most VARLEN_SHORT_KEYS of its keys: all of them for most sentences. Its copies are
 // all under way together, where a walk in steps of 64 keys waits for K and V in turn. With heads of 32 a tile is some two thousand
 // cycles, in which instructions are what is scarce: a warp of its own works out what a step reads and where (`Task`), and copies it.
 // What a row adds up, and in which order, depends on its own sequence alone.
@@ -11,19 +11,19 @@
 #include "ptx/cluster.cuh"
 #include "ptx/grid.cuh"
 
-constexpr int SHORT_THREADS = (SHORT_WARPS + 1) * 32;                // the last warp copies
-constexpr int SHORT_HIGH = 2;   // times 16 rows of a warp: what it reads of K and V, and all that is worked out once a step, serve both
-constexpr int SHORT_ROWS = SHORT_WARPS * SHORT_HIGH * 16;
-constexpr int SHORT_KEYS = 128;                                      // of a stage
-constexpr int SHORT_STEP = 32;                                       // that are multiplied at a time
-constexpr int SHORT_STAGE = (SHORT_ROWS + 2 * SHORT_KEYS) * PITCH;   // elements: Q, K, V
-constexpr int SHORT_STEP_ROWS = 32 / SIDE;                           // rows that a warp copies at a time
+constexpr int VARLEN_SHORT_THREADS = (VARLEN_SHORT_WARPS + 1) * 32;                // the last warp copies
+constexpr int VARLEN_SHORT_HIGH = 2;   // times 16 rows of a warp: what it reads of K and V, and all that is worked out once a step, serve both
+constexpr int VARLEN_SHORT_ROWS = VARLEN_SHORT_WARPS * VARLEN_SHORT_HIGH * 16;
+constexpr int VARLEN_SHORT_KEYS = 128;                                      // of a stage
+constexpr int VARLEN_SHORT_STEP = 32;                                       // that are multiplied at a time
+constexpr int VARLEN_SHORT_STAGE = (VARLEN_SHORT_ROWS + 2 * VARLEN_SHORT_KEYS) * PITCH;   // elements: Q, K, V
+constexpr int VARLEN_SHORT_STEP_ROWS = 32 / SIDE;                           // rows that a warp copies at a time
 
 constexpr bool KEEP_Q = HEAD_DIM <= 32;                              // in registers: else it comes with every step
 
-static_assert(SHORT_ROWS == 128 && SHORT_KEYS == 128, "a stage holds one head's rows, or those of two or four");
+static_assert(VARLEN_SHORT_ROWS == 128 && VARLEN_SHORT_KEYS == 128, "a stage holds one head's rows, or those of two or four");
 static_assert(CHUNKS == SIDE && TILES % 4 == 0, "a thread copies 16 bytes of a row, and writes as many");
-static_assert(2 * SHORT_STAGE * 2 == SHORT_SHARED_BYTES, "what the host sets aside");
+static_assert(2 * VARLEN_SHORT_STAGE * 2 == VARLEN_SHORT_SHARED_BYTES, "what the host sets aside");
 
 // A step: rows of a tile, and of the keys that they see those from `key` on, of one head; of several, where sequences are short.
 struct alignas(16) Task {
@@ -38,7 +38,7 @@ struct alignas(16) Task {
     i32 start, key, end;   // the tile's keys, and the step's first
 
     __device__ __forceinline__ bool first() const { return key == start; }
-    __device__ __forceinline__ bool last() const { return key + SHORT_KEYS >= end; }
+    __device__ __forceinline__ bool last() const { return key + VARLEN_SHORT_KEYS >= end; }
 };
 
 // Keys from `first` to before `end`.
@@ -48,14 +48,14 @@ struct KeyRange {
 
 // The first step of the first tile from `work` on that has rows. Tiles, of `band` heads each, are in the order of sequences, their rows,
 // their heads, which lie side by side in memory.
-__device__ __forceinline__ Task first_task(const ShortParams &params, u32 work) {
+__device__ __forceinline__ Task first_task(const VarlenShortParams &params, u32 work) {
     const AttentionParams &p = params.common;
     Task task = {};
     for (task.work = work; task.work < params.work; task.work += gridDim.x) {
         u32 line = task.work / params.groups, group = task.work - line * params.groups, batch = p.tiles == 1 ? line : line / p.tiles;
         const i32 *q = p.index + batch, *kv = q + p.batch + 1;
         i32 q_first = q[0], kv_first = kv[0];
-        task.row = i32(line - batch * p.tiles) * SHORT_ROWS;
+        task.row = i32(line - batch * p.tiles) * VARLEN_SHORT_ROWS;
         task.q_len = q[1] - q_first;
         task.kv_len = kv[1] - kv_first;
         if (task.row < task.q_len) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ Task first_task(const ShortParams &params, u32 work) 
             i32 longer = task.q_len > task.kv_len ? task.q_len : task.kv_len;
             task.narrow = longer <= 32 ? 5 : longer <= 64 ? 6 : 7;
             ShortMask mask = mask_of(p, task.q_len, task.kv_len);
-            task.start = task.key = mask.first(task.row) / SHORT_KEYS * SHORT_KEYS;
-            task.end = mask.end((task.row + SHORT_ROWS < task.q_len ? task.row + SHORT_ROWS : task.q_len) - 1);
+            task.start = task.key = mask.first(task.row) / VARLEN_SHORT_KEYS * VARLEN_SHORT_KEYS;
+            task.end = mask.end((task.row + VARLEN_SHORT_ROWS < task.q_len ? task.row + VARLEN_SHORT_ROWS : task.q_len) - 1);
             task.token = q_first + task.row;
             u32 kv_head = p.pack == 1 ? task.head : task.head / p.pack;
             task.q = p.q + u64(task.token) * p.q_token + task.head * p.q_head;
@@ -78,16 +78,16 @@ __device__ __forceinline__ Task first_task(const ShortParams &params, u32 work) 
     return task;
 }
 
-__device__ __forceinline__ Task task_after(const ShortParams &params, Task task) {
+__device__ __forceinline__ Task task_after(const VarlenShortParams &params, Task task) {
     const AttentionParams &p = params.common;
     if (task.work >= params.work) {
         return task;
     }
-    u32 taken = SHORT_ROWS >> task.narrow;
+    u32 taken = VARLEN_SHORT_ROWS >> task.narrow;
     if (!task.last()) {
-        task.key += SHORT_KEYS;
-        task.k += SHORT_KEYS * p.k_token;
-        task.v += SHORT_KEYS * p.v_token;
+        task.key += VARLEN_SHORT_KEYS;
+        task.k += VARLEN_SHORT_KEYS * p.k_token;
+        task.v += VARLEN_SHORT_KEYS * p.v_token;
     } else if (taken < task.heads) {
         // Where a tile has several heads, each has keys of its own.
         task.k += taken * p.k_head - u64(task.key - task.start) * p.k_token;
@@ -106,12 +106,12 @@ __device__ __forceinline__ Task task_after(const ShortParams &params, Task task)
 // Starts the copies of a step, by one warp: 16 bytes of a row by each lane.
 __device__ __forceinline__ void load_task(const AttentionParams &p, const Task &task, Spot stage) {
     i32 line = i32(threadIdx.x % 32) / SIDE, column = i32(threadIdx.x) % SIDE * 8, there = p.head_dim - column;
-    u32 bytes = there <= 0 ? 0 : there >= 8 ? 16 : 2 * there, heads = SHORT_ROWS >> task.narrow;
-    i32 rows = task.q_len - task.row < SHORT_ROWS ? task.q_len - task.row : SHORT_ROWS;
-    i32 keys = task.end - task.key < SHORT_KEYS ? task.end - task.key : SHORT_KEYS, fill = (keys + SHORT_STEP - 1) / SHORT_STEP * SHORT_STEP;
+    u32 bytes = there <= 0 ? 0 : there >= 8 ? 16 : 2 * there, heads = VARLEN_SHORT_ROWS >> task.narrow;
+    i32 rows = task.q_len - task.row < VARLEN_SHORT_ROWS ? task.q_len - task.row : VARLEN_SHORT_ROWS;
+    i32 keys = task.end - task.key < VARLEN_SHORT_KEYS ? task.end - task.key : VARLEN_SHORT_KEYS, fill = (keys + VARLEN_SHORT_STEP - 1) / VARLEN_SHORT_STEP * VARLEN_SHORT_STEP;
     rows = task.first() || !KEEP_Q ? rows : 0;
     heads = heads < task.heads ? heads : task.heads;
-    u64 q_stride = SHORT_STEP_ROWS * p.q_token, k_stride = SHORT_STEP_ROWS * p.k_token, v_stride = SHORT_STEP_ROWS * p.v_token;
+    u64 q_stride = VARLEN_SHORT_STEP_ROWS * p.q_token, k_stride = VARLEN_SHORT_STEP_ROWS * p.k_token, v_stride = VARLEN_SHORT_STEP_ROWS * p.v_token;
 #pragma unroll 1
     for (u32 beside = 0; beside < heads; beside++) {
         const element *q = task.q + (beside * p.q_head + line * p.q_token + column);
@@ -119,19 +119,19 @@ __device__ __forceinline__ void load_task(const AttentionParams &p, const Task &
         const element *v = task.v + (beside * p.v_head + line * p.v_token + column);
         Spot to = stage + (((beside << task.narrow) + line) * PITCH + column);
 #pragma unroll 4
-        for (i32 row = line; row < (rows > fill ? rows : fill); row += SHORT_STEP_ROWS) {
+        for (i32 row = line; row < (rows > fill ? rows : fill); row += VARLEN_SHORT_STEP_ROWS) {
             // Rows of Q past the last stay as they are: no row depends on another. Scores of keys past the last are hidden.
             if (row < rows) {
                 cp_async_16(to.address, q, bytes);
             }
             if (row < keys) {
-                cp_async_16((to + SHORT_ROWS * PITCH).address, k, bytes);
-                cp_async_16((to + (SHORT_ROWS + SHORT_KEYS) * PITCH).address, v, bytes);
+                cp_async_16((to + VARLEN_SHORT_ROWS * PITCH).address, k, bytes);
+                cp_async_16((to + (VARLEN_SHORT_ROWS + VARLEN_SHORT_KEYS) * PITCH).address, v, bytes);
             } else if (row < fill) {
                 // A weight of 0 would not make 0 of what is not a number.
-                *(uint4 *)(to + (SHORT_ROWS + SHORT_KEYS) * PITCH).start = {0, 0, 0, 0};
+                *(uint4 *)(to + (VARLEN_SHORT_ROWS + VARLEN_SHORT_KEYS) * PITCH).start = {0, 0, 0, 0};
             }
-            q += q_stride, k += k_stride, v += v_stride, to = to + SHORT_STEP_ROWS * PITCH;
+            q += q_stride, k += k_stride, v += v_stride, to = to + VARLEN_SHORT_STEP_ROWS * PITCH;
         }
     }
 }
@@ -139,14 +139,14 @@ __device__ __forceinline__ void load_task(const AttentionParams &p, const Task &
 // A warp's rows: Q, and what is summed over their keys. EXACT: weights are summed as they are, which the LSE needs. Else as they are
 // multiplied with V, rounded, by the same instruction.
 template <bool EXACT> struct WarpRows {
-    static constexpr int N = SHORT_STEP / 8;
+    static constexpr int N = VARLEN_SHORT_STEP / 8;
 
-    u32 q[SHORT_HIGH][KEEP_Q ? HEAD_DIM / 16 : 1][4];
-    f32 most[SHORT_HIGH][2], total[SHORT_HIGH][4], o[SHORT_HIGH][TILES][4];
+    u32 q[VARLEN_SHORT_HIGH][KEEP_Q ? HEAD_DIM / 16 : 1][4];
+    f32 most[VARLEN_SHORT_HIGH][2], total[VARLEN_SHORT_HIGH][4], o[VARLEN_SHORT_HIGH][TILES][4];
 
     __device__ __forceinline__ void begin(u32 q_at) {
 #pragma unroll
-        for (int i = 0; i < SHORT_HIGH; i++) {
+        for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
             most[i][0] = most[i][1] = -infinity();
             total[i][0] = total[i][1] = total[i][2] = total[i][3] = 0.0f;
 #pragma unroll
@@ -160,11 +160,11 @@ template <bool EXACT> struct WarpRows {
         }
     }
 
-    // SHORT_STEP keys. Row `i` sees those in `seen(i)`, unless every row sees all.
+    // VARLEN_SHORT_STEP keys. Row `i` sees those in `seen(i)`, unless every row sees all.
     template <class Seen> __device__ __forceinline__ void add_keys(f32 scale, bool all, u32 q_at, u32 k_at, u32 v_at, Seen seen) {
-        f32 s[SHORT_HIGH][N][4];
+        f32 s[VARLEN_SHORT_HIGH][N][4];
 #pragma unroll
-        for (int i = 0; i < SHORT_HIGH; i++) {
+        for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0.0f;
@@ -174,7 +174,7 @@ template <bool EXACT> struct WarpRows {
         for (int e = 0; e < HEAD_DIM / 16; e++) {
             int held = KEEP_Q ? e : 0;
 #pragma unroll
-            for (int i = 0; !KEEP_Q && i < SHORT_HIGH; i++) {
+            for (int i = 0; !KEEP_Q && i < VARLEN_SHORT_HIGH; i++) {
                 ldmatrix_x4(q[i][0], q_at + (i * 16 * PITCH + e * 16) * 2);
             }
 #pragma unroll
@@ -183,7 +183,7 @@ template <bool EXACT> struct WarpRows {
                 ldmatrix_x4(k, k_at + (n * 8 * PITCH + e * 16) * 2);
                 u32 low[2] = {k[0], k[1]}, high[2] = {k[2], k[3]};
 #pragma unroll
-                for (int i = 0; i < SHORT_HIGH; i++) {
+                for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
                     mma_m16n8k16<element>(s[i][n], q[i][held], low);
                     mma_m16n8k16<element>(s[i][n + 1], q[i][held], high);
                 }
@@ -191,7 +191,7 @@ template <bool EXACT> struct WarpRows {
         }
         if (!all) {
 #pragma unroll
-            for (int i = 0; i < SHORT_HIGH; i++) {
+            for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
                     KeyRange range = seen(i * 16 + r * 8 + i32(threadIdx.x % 32 / 4));
@@ -206,14 +206,14 @@ template <bool EXACT> struct WarpRows {
                 }
             }
         }
-        soften_rows(scale * 1.4426950409f, s);
+        softmax_rows(scale * 1.4426950409f, s);
         weigh(v_at, s, o);
         if (!EXACT) {
             u32 one = narrow2<element>(1.0f, 1.0f), ones[2] = {one, one};
 #pragma unroll
             for (int n = 0; n < N; n += 2) {
 #pragma unroll
-                for (int i = 0; i < SHORT_HIGH; i++) {
+                for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
                     const f32(&left)[4] = s[i][n], (&right)[4] = s[i][n + 1];
                     u32 weights[4] = {narrow2<element>(left[0], left[1]), narrow2<element>(left[2], left[3]), narrow2<element>(right[0], right[1]),
                                       narrow2<element>(right[2], right[3])};
@@ -223,12 +223,12 @@ template <bool EXACT> struct WarpRows {
         }
     }
 
-    // One step of the online softmax, as `soften`, with all rows side by side and one branch for them.
-    __device__ __forceinline__ void soften_rows(f32 factor, f32 (&s)[SHORT_HIGH][N][4]) {
-        f32 base[SHORT_HIGH][2], shrink[SHORT_HIGH][2];
+    // One step of the online softmax, as `softmax`, with all rows side by side and one branch for them.
+    __device__ __forceinline__ void softmax_rows(f32 factor, f32 (&s)[VARLEN_SHORT_HIGH][N][4]) {
+        f32 base[VARLEN_SHORT_HIGH][2], rescale[VARLEN_SHORT_HIGH][2];
         bool moved = false;
 #pragma unroll
-        for (int i = 0; i < SHORT_HIGH; i++) {
+        for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 f32 peak = fmaxf(s[i][0][2 * r], s[i][0][2 * r + 1]);
@@ -241,27 +241,27 @@ template <bool EXACT> struct WarpRows {
                 f32 above = fmaxf(most[i][r], peak * factor);
                 // A row that has seen nothing yet: its weights are 2^-infinity.
                 base[i][r] = above == -infinity() ? 0.0f : above;
-                shrink[i][r] = exp2_fast(most[i][r] - base[i][r]);
-                moved = moved || shrink[i][r] != 1.0f;
+                rescale[i][r] = exp2_fast(most[i][r] - base[i][r]);
+                moved = moved || rescale[i][r] != 1.0f;
                 most[i][r] = above;
             }
         }
         // Maxima soon stay as they are; a product with 1 changes nothing.
         if (any_lane(moved)) {
 #pragma unroll
-            for (int i = 0; i < SHORT_HIGH; i++) {
+            for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
-                    total[i][c] *= shrink[i][c / 2];
+                    total[i][c] *= rescale[i][c / 2];
 #pragma unroll
                     for (int n = 0; n < TILES; n++) {
-                        o[i][n][c] *= shrink[i][c / 2];
+                        o[i][n][c] *= rescale[i][c / 2];
                     }
                 }
             }
         }
 #pragma unroll
-        for (int i = 0; i < SHORT_HIGH; i++) {
+        for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 f32 sum = 0.0f;
@@ -283,7 +283,7 @@ template <bool EXACT> struct WarpRows {
         i32 count = task.q_len - task.row - first;
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < SHORT_HIGH; i++) {
+        for (int i = 0; i < VARLEN_SHORT_HIGH; i++) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 f32 sum = total[i][2 * r];
@@ -306,7 +306,7 @@ template <bool EXACT> struct WarpRows {
         if (EXACT && p.lse && lane % 4 == 0) {
             f32 *lse = p.lse + (u64(task.token + first) + (task.head + beside) * p.lse_head);
 #pragma unroll
-            for (int at = 0; at < SHORT_HIGH * 2; at++) {
+            for (int at = 0; at < VARLEN_SHORT_HIGH * 2; at++) {
                 i32 row = at * 8 + i32(lane / 4);
                 f32 sum = total[at / 2][at % 2 * 2], natural = 0.69314718056f * (most[at / 2][at % 2] + log2f(sum));
                 if (row < count) {
@@ -318,7 +318,7 @@ template <bool EXACT> struct WarpRows {
         element *to = task.o + (beside * p.o_head + (first + lane / CHUNKS) * p.o_token + column);
         bool whole = p.head_dim == HEAD_DIM && ((u64(task.o) | p.o_token * 2 | p.o_head * 2) & 15) == 0;
 #pragma unroll
-        for (int i = 0; i < SHORT_HIGH * 16; i += 32 / CHUNKS, to += 32 / CHUNKS * p.o_token) {
+        for (int i = 0; i < VARLEN_SHORT_HIGH * 16; i += 32 / CHUNKS, to += 32 / CHUNKS * p.o_token) {
             i32 row = i + i32(lane / CHUNKS);
             uint4 eight = *(const uint4 *)(tile + (row * PITCH + column)).start;
             if (row < count) {
@@ -333,17 +333,17 @@ template <bool EXACT> struct WarpRows {
 };
 
 // All warps of a block. By its number: the warps come from two places of the program, where `__syncthreads` wants one.
-__device__ __forceinline__ void meet() { named_barrier_sync(1, SHORT_THREADS); }
+__device__ __forceinline__ void meet() { named_barrier_sync(1, VARLEN_SHORT_THREADS); }
 
 // The warp that copies: a step ahead of those that multiply.
-__device__ __forceinline__ void produce_tasks(const ShortParams &params, Spot stages, Task (&tasks)[2]) {
+__device__ __forceinline__ void produce_tasks(const VarlenShortParams &params, Spot stages, Task (&tasks)[2]) {
     Task task = first_task(params, blockIdx.x);
 #pragma unroll 1
     for (u32 turn = 0;; turn ^= 1) {
         bool there = task.work < params.work;
         tasks[turn] = task;
         if (there) {
-            load_task(params.common, task, stages + turn * SHORT_STAGE);
+            load_task(params.common, task, stages + turn * VARLEN_SHORT_STAGE);
         }
         cp_async_commit();
         if (there) {
@@ -359,9 +359,9 @@ __device__ __forceinline__ void produce_tasks(const ShortParams &params, Spot st
 }
 
 // The warps that multiply. GENERAL: causal, with a window, or with the LSE.
-template <bool GENERAL> __device__ __forceinline__ void consume_tasks(const ShortParams &params, Spot stages, const Task (&tasks)[2], u32 warp) {
+template <bool GENERAL> __device__ __forceinline__ void consume_tasks(const VarlenShortParams &params, Spot stages, const Task (&tasks)[2], u32 warp) {
     const AttentionParams &p = params.common;
-    u32 lane = threadIdx.x % 32, place = warp * SHORT_HIGH * 16;
+    u32 lane = threadIdx.x % 32, place = warp * VARLEN_SHORT_HIGH * 16;
     u32 q_lane = (lane % 16 * PITCH + lane / 16 * 8) * 2, k_lane = ((lane % 8 + lane / 16 * 8) * PITCH + lane / 8 % 2 * 8) * 2;
     WarpRows<GENERAL> rows;
     meet();
@@ -373,28 +373,28 @@ template <bool GENERAL> __device__ __forceinline__ void consume_tasks(const Shor
         if (row >= q_len || beside >= task.heads) {
             continue;
         }
-        Spot q = stages + (turn * SHORT_STAGE + place * PITCH);
+        Spot q = stages + (turn * VARLEN_SHORT_STAGE + place * PITCH);
         if (task.first()) {
             rows.begin(q.address + q_lane);
         }
-        u32 keys = stages.address + (turn * SHORT_STAGE + (SHORT_ROWS + (beside << task.narrow)) * PITCH) * 2;
-        u32 k_at = keys + k_lane, v_at = keys + SHORT_KEYS * PITCH * 2 + q_lane;
+        u32 keys = stages.address + (turn * VARLEN_SHORT_STAGE + (VARLEN_SHORT_ROWS + (beside << task.narrow)) * PITCH) * 2;
+        u32 k_at = keys + k_lane, v_at = keys + VARLEN_SHORT_KEYS * PITCH * 2 + q_lane;
         // What any of the rows sees, and what all do.
         ShortMask mask = mask_of(p, q_len, task.kv_len);
         KeyRange any = {0, task.kv_len}, all = any;
         if (GENERAL) {
-            i32 last = row + SHORT_HIGH * 16 < q_len ? row + SHORT_HIGH * 16 - 1 : q_len - 1;
+            i32 last = row + VARLEN_SHORT_HIGH * 16 < q_len ? row + VARLEN_SHORT_HIGH * 16 - 1 : q_len - 1;
             any = {mask.first(row), mask.end(last)};
             all = {mask.first(last), mask.end(row)};
         }
-        i32 stop = start + SHORT_KEYS < any.end ? start + SHORT_KEYS : any.end;
+        i32 stop = start + VARLEN_SHORT_KEYS < any.end ? start + VARLEN_SHORT_KEYS : any.end;
 #pragma unroll 1
-        for (i32 key = start; key < stop; key += SHORT_STEP, k_at += SHORT_STEP * PITCH * 2, v_at += SHORT_STEP * PITCH * 2) {
-            if (GENERAL && key + SHORT_STEP <= any.first) {
+        for (i32 key = start; key < stop; key += VARLEN_SHORT_STEP, k_at += VARLEN_SHORT_STEP * PITCH * 2, v_at += VARLEN_SHORT_STEP * PITCH * 2) {
+            if (GENERAL && key + VARLEN_SHORT_STEP <= any.first) {
                 continue;
             }
             auto seen = [&](i32 place) { return GENERAL ? KeyRange{mask.first(row + place) - key, mask.end(row + place) - key} : KeyRange{0, all.end - key}; };
-            rows.add_keys(p.scale, key >= all.first && key + SHORT_STEP <= all.end, q.address + q_lane, k_at, v_at, seen);
+            rows.add_keys(p.scale, key >= all.first && key + VARLEN_SHORT_STEP <= all.end, q.address + q_lane, k_at, v_at, seen);
         }
         if (task.last()) {
             rows.finish(p, task, beside, first, q);
@@ -402,7 +402,7 @@ template <bool GENERAL> __device__ __forceinline__ void consume_tasks(const Shor
     }
 }
 
-template <bool GENERAL> __device__ __forceinline__ void attend_short(const ShortParams &params, element *shared) {
+template <bool GENERAL> __device__ __forceinline__ void attend_varlen_short(const VarlenShortParams &params, element *shared) {
     __shared__ Task tasks[2];
     Spot stages = {shared, shared_address(shared)};
     // Blocks of the next launch may take the places of those that end here, and wait there as this one does.
@@ -410,7 +410,7 @@ template <bool GENERAL> __device__ __forceinline__ void attend_short(const Short
     grid_wait();
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 warp = shuffle_from(threadIdx.x / 32, 0);
-    if (warp == SHORT_WARPS) {
+    if (warp == VARLEN_SHORT_WARPS) {
         produce_tasks(params, stages, tasks);
     } else {
         consume_tasks<GENERAL>(params, stages, tasks, warp);

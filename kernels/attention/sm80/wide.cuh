@@ -45,7 +45,7 @@ __device__ __forceinline__ void attend_wide(const AttentionParams &p, element *s
             }
         });
         if (!span.whole(first)) {
-            hide(p, piece_again<2>(p), threadIdx.x / 32 * 32, {first, span.end, -1, 0}, s);
+            mask_rows(p, piece_again<2>(p), threadIdx.x / 32 * 32, {first, span.end, -1, 0}, s);
         }
         rows.peaks(s, peak);
         rows.raise(peak, o);

@@ -40,7 +40,7 @@ static_assert(sizeof(PartCells) <= RING_BYTES, "the ring has room to count in");
 
 // The order of the parts.
 struct Parts {
-    static constexpr bool IN_PARTS = true, SHARED_KEYS = false;
+    static constexpr bool BLOCK_SPARSE = true, SHARED_KEYS = false;
     const PartParams &all;
     const TmaParams &p;
     PartPlan &plan;

@@ -4,7 +4,7 @@
 
 // The warps that multiply go over a stretch. `ended` takes what a warp has of an item, after its last step there.
 template <class Ended>
-__device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
+__device__ __forceinline__ void multiply_boxes(const DecodeParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
                                                BoxRing &ring, Ended ended) {
     const AttentionParams &p = params.common;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, shares = BOX_WARPS / params.heads, head = warp / shares, share = warp % shares;
@@ -52,9 +52,9 @@ __device__ __forceinline__ void multiply_boxes(const SplitBoxesParams &params, c
             release();
             if (seen) {
                 if (first < all_first || first + i32(BOX_KEYS) > all_end) {
-                    hide_box(mask, p.pack, first, scores);
+                    mask_box(mask, p.pack, first, scores);
                 }
-                soften(factor, scores, most, total, o);
+                softmax(factor, scores, most, total, o);
             }
             await();
             if (seen) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void each_place(u32 rows, Joined joined, Use use) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) attention_split_boxes(const __grid_constant__ SplitBoxesParams params) {
+extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) attention_sm90_decode(const __grid_constant__ DecodeParams params) {
     extern __shared__ __align__(1024) char slots[];
     __shared__ BoxBarriers barriers;
     const AttentionParams &p = params.common;
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) atte
             bool whole = stretch.begin <= item.start && item.start + item.steps <= stretch.end;
             // Of a block's items only the first can begin before it.
             u64 most_places = u64(params.heads * u32(p.q_len) * p.pack) * (HEAD_DIM / 4);
-            auto told_by = [&](u32 other, u32 row, u32 column) { return (Told *)params.parts + other * most_places + row * (HEAD_DIM / 4) + column / 4; };
+            auto published_by = [&](u32 other, u32 row, u32 column) { return (Published *)params.parts + other * most_places + row * (HEAD_DIM / 4) + column / 4; };
             leave_rows(left + warp * rows * PART_ROW, rows, most, total, o);
             named_barrier_sync(1, BOX_JOINED);
             // The launch before may have its own parts where this one's go.
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) atte
             };
             each_place(params.heads * rows, of_warps, [&](u32 row, u32 column, Partial sum) {
                 if (!whole && block != opening) {
-                    told_by(block, row, column)->tell(sum);
+                    published_by(block, row, column)->publish(sum);
                     return;
                 }
                 // In the order of the keys.
@@ -154,13 +154,13 @@ extern "C" __global__ void __launch_bounds__(BOX_JOINED + 32, BOX_RESIDENT) atte
 #pragma unroll
                         for (u32 i = 0; i < TOGETHER_PARTS; i++) {
                             some[i] = no_keys();
-                            all &= other + i > closing || told_by(other + i, row, column)->hear(some[i]);
+                            all &= other + i > closing || published_by(other + i, row, column)->poll(some[i]);
                         }
                     } while (!all);
 #pragma unroll
                     for (u32 i = 0; i < TOGETHER_PARTS; i++) {
                         if (other + i <= closing) {
-                            told_by(other + i, row, column)->clear();
+                            published_by(other + i, row, column)->clear();
                             sum.join(some[i]);
                         }
                     }

@@ -41,15 +41,15 @@ struct BoxBarriers {
     u64 full[BOX_SLOTS], empty[BOX_SLOTS];
 };
 
-// What a block does in turn: a stretch of the first items, which are cut among all blocks, then whole ones. Neighbours have neighbouring heads,
+// What a block does in turn: a stretch of the first items, which are cut among all blocks, then whole ones. Multicast have neighbouring heads,
 // so that together they read long runs of device memory; and what was cut is joined before the end.
 struct Turns {
     Stretch first;
     u32 cut_items, whole;   // of all blocks; of each
 
     __device__ __forceinline__ Turns(const AttentionParams &p, const Line &line, u32 block, u32 blocks) {
-        if (ragged(p)) {
-            first = ragged_stretch(p, line, block, blocks);
+        if (varlen_or_paged(p)) {
+            first = varlen_stretch(p, line, block, blocks);
             cut_items = whole = 0;
             return;
         }
@@ -89,7 +89,7 @@ struct BoxPlace {
 };
 
 // K or V of a step, or nothing, to a slot that is free.
-__device__ __forceinline__ void ask_for(const SplitBoxesParams &params, u32 half, const BoxPlace &place, u32 head, bool any, char *slots, BoxBarriers &barriers,
+__device__ __forceinline__ void ask_for(const DecodeParams &params, u32 half, const BoxPlace &place, u32 head, bool any, char *slots, BoxBarriers &barriers,
                                         u32 slot) {
     CacheHint hint = params.once ? EVICT_FIRST : EVICT_NORMAL;
     mbarrier_arrive_expect(&barriers.full[slot], any ? SLOT_BYTES : 0);
@@ -102,12 +102,12 @@ __device__ __forceinline__ void ask_for(const SplitBoxesParams &params, u32 half
 
 // Whether a block's first step is known before anything is read: it asks for that one's K and V before all else. By the time that the code has come to
 // `bring_boxes` 1.3 µs of a cold launch are over.
-__device__ __forceinline__ bool knows_first(const SplitBoxesParams &params, u32 block) {
+__device__ __forceinline__ bool knows_first(const DecodeParams &params, u32 block) {
     return params.common.form == DENSE && !params.late && (params.whole > 0 || block * params.each < params.cut_items * params.steps);
 }
 
 // Those, to the slots behind that of Q.
-__device__ __forceinline__ void ask_first(const SplitBoxesParams &params, const Line &line, u32 block, char *slots, BoxBarriers &barriers) {
+__device__ __forceinline__ void ask_first(const DecodeParams &params, const Line &line, u32 block, char *slots, BoxBarriers &barriers) {
     const AttentionParams &p = params.common;
     if (!params.early) {
         grid_wait();
@@ -126,7 +126,7 @@ __device__ __forceinline__ void ask_first(const SplitBoxesParams &params, const 
 
 // Of one thread: copies all of a stretch, as far ahead as there are slots. `ahead` while the launch before has not been waited for; `asked` slots
 // behind the first are on their way already.
-__device__ __forceinline__ void bring_boxes(const SplitBoxesParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
+__device__ __forceinline__ void bring_boxes(const DecodeParams &params, const Line &line, const Stretch &stretch, char *slots, BoxBarriers &barriers,
                                             BoxRing &ring, bool &ahead, u32 &asked) {
     const AttentionParams &p = params.common;
     auto await_slot = [&] { mbarrier_wait(&barriers.empty[ring.slot], ring.phase ^ 1); };
@@ -242,7 +242,7 @@ struct HeldQueries {
 };
 
 // Scores that a row does not see become -infinity.
-__device__ __forceinline__ void hide_box(const ShortMask &mask, u32 pack, i32 first, f32 (&s)[1][2][4]) {
+__device__ __forceinline__ void mask_box(const ShortMask &mask, u32 pack, i32 first, f32 (&s)[1][2][4]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         i32 query = i32((r * 8 + threadIdx.x % 32 / 4) / pack);
@@ -315,18 +315,18 @@ __device__ __forceinline__ Partial partial_at(const f32 *left, u32 row, u32 colu
 }
 
 // Where a block tells four columns of a row to the block that joins them.
-struct Told {
+struct Published {
     float4 o, sums;
 
-    __device__ __forceinline__ void tell(const Partial &sum) {
-        tell_16(&o, sum.o);
-        tell_16(&sums, {sum.most, sum.total, 0.0f, 0.0f});
+    __device__ __forceinline__ void publish(const Partial &sum) {
+        publish_16(&o, sum.o);
+        publish_16(&sums, {sum.most, sum.total, 0.0f, 0.0f});
     }
 
     // False while they have not come.
-    __device__ __forceinline__ bool hear(Partial &sum) const {
+    __device__ __forceinline__ bool poll(Partial &sum) const {
         float4 pair;
-        bool all = hear_16(&o, sum.o) & hear_16(&sums, pair);
+        bool all = poll_16(&o, sum.o) & poll_16(&sums, pair);
         sum.most = pair.x;
         sum.total = pair.y;
         return all;

@@ -13,7 +13,7 @@ template <class StepKeys> struct OwnKeys {
     const TmaParams &p;
     StepKeys &steps;
     char *boxes;
-    StepsRing &ring;
+    IntraSplitRing &ring;
     u32 head, batch;
     i32 first, last;   // of all steps, and of the group's
 
@@ -46,14 +46,14 @@ template <class StepKeys> struct OwnKeys {
     }
 };
 
-template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const TmaParams &p, char *tiles) {
+template <class StepKeys> __device__ __forceinline__ void attend_intra_split(const TmaParams &p, char *tiles) {
     const AttentionParams &all = p.common;
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
     bool copies = warp % 4 == 0;
     char *q = tiles, *rings = q + Q_BYTES;
-    StepsBarriers &barriers = *(StepsBarriers *)(rings + GROUPS * OWN_BYTES);
-    StepsRing &ring = barriers.rings[group];
+    IntraSplitBarriers &barriers = *(IntraSplitBarriers *)(rings + GROUPS * OWN_BYTES);
+    IntraSplitRing &ring = barriers.rings[group];
     // By a warp that reads no lists meanwhile.
     bool prepares = warp % 4 == 1;
     if (prepares && elect_one()) {
@@ -122,10 +122,10 @@ template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const 
         }
         wgmma_wait<0>();
         wgmma_hold(s);
-        leave(&ring.empty[k_at]);
-        hide_scores<StepKeys::LISTED>(all, s, rows, block.mask, steps.of(step));
-        soften_scores(s, rows, factor);
-        shrink_output(o, rows);
+        release(&ring.empty[k_at]);
+        mask_scores<StepKeys::LISTED>(all, s, rows, block.mask, steps.of(step));
+        softmax_scores(s, rows, factor);
+        rescale_output(o, rows);
         Weights weights;
         pack_weights(weights, s);
         if (copies) {
@@ -136,22 +136,22 @@ template <class StepKeys> __device__ __forceinline__ void attend_in_steps(const 
         start_output(o, weights, wgmma_moved(v_tiles, v_at * K_BYTES), [] {});
         wgmma_wait<0>();
         wgmma_hold(o);
-        leave(&ring.empty[v_at]);
+        release(&ring.empty[v_at]);
     }
     join_groups(all, block, rows, o, rings, group);
 }
 
-#ifdef COMPILE_attention_sm90_steps
-extern "C" __global__ void __launch_bounds__(GROUPS * GROUP_THREADS, 1) attention_sm90_steps(const __grid_constant__ TmaParams p) {
+#ifdef COMPILE_attention_sm90_intra_split
+extern "C" __global__ void __launch_bounds__(GROUPS * GROUP_THREADS, 1) attention_sm90_intra_split(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_in_steps<EveryKey>(p, tiles);
+    attend_intra_split<EveryKey>(p, tiles);
 }
 #endif
 
-#ifdef COMPILE_attention_sm90_steps_blocks
+#ifdef COMPILE_attention_sm90_intra_split_blocks
 // Only the listed blocks of 128 queries and keys.
-extern "C" __global__ void __launch_bounds__(GROUPS * GROUP_THREADS, 1) attention_sm90_steps_blocks(const __grid_constant__ TmaParams p) {
+extern "C" __global__ void __launch_bounds__(GROUPS * GROUP_THREADS, 1) attention_sm90_intra_split_blocks(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_in_steps<ListedKeys>(p, tiles);
+    attend_intra_split<ListedKeys>(p, tiles);
 }
 #endif

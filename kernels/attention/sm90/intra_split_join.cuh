@@ -9,27 +9,27 @@ constexpr u32 OWN_BOXES = 2 * STAGES / GROUPS, OWN_BYTES = OWN_BOXES * K_BYTES; 
 
 static_assert(BLOCK_ROWS == 64 && PANELS == 1 && 2 * STAGES % GROUPS == 0, "a box is 64 elements wide");
 
-struct StepsRing {
+struct IntraSplitRing {
     u64 full[OWN_BOXES], empty[OWN_BOXES];
 };
 
-struct StepsBarriers {
+struct IntraSplitBarriers {
     u64 q_full;
-    StepsRing rings[GROUPS];
+    IntraSplitRing rings[GROUPS];
 };
 
-static_assert(sizeof(StepsBarriers) <= SHARED_TAIL, "what the host sets aside");
+static_assert(sizeof(IntraSplitBarriers) <= SHARED_TAIL, "what the host sets aside");
 
 // What a group's steps came to, where its ring was: each thread's columns by the group that adds them up, and the maxima and sums of its rows.
 constexpr u32 SHARE = HEAD_DIM / 8 / GROUPS;   // tiles of eight columns that a group adds up
 
-struct StepsPart {
+struct IntraSplitPart {
     float4 columns[GROUPS][SHARE][GROUP_THREADS], sums[GROUP_THREADS / 4];
 };
 
-static_assert(SHARE > 0 && sizeof(StepsPart) <= OWN_BYTES, "the ring has room for O");
+static_assert(SHARE > 0 && sizeof(IntraSplitPart) <= OWN_BYTES, "the ring has room for O");
 
-__device__ __forceinline__ void leave_part(StepsPart &part, Rows &rows, const Output &o) {
+__device__ __forceinline__ void leave_part(IntraSplitPart &part, Rows &rows, const Output &o) {
     u32 thread = threadIdx.x % GROUP_THREADS;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void add_parts(const char *rings, u32 group, Rows &ro
     float4 sums[GROUPS], parts[GROUPS][SHARE];
 #pragma unroll
     for (u32 g = 0; g < GROUPS; g++) {
-        const StepsPart &part = *(const StepsPart *)(rings + g * OWN_BYTES);
+        const IntraSplitPart &part = *(const IntraSplitPart *)(rings + g * OWN_BYTES);
         sums[g] = part.sums[thread / 4];
 #pragma unroll
         for (u32 i = 0; i < SHARE; i++) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void add_parts(const char *rings, u32 group, Rows &ro
 __device__ __forceinline__ void join_groups(const AttentionParams &p, const Block &block, Rows &rows, const Output &o, char *rings, u32 group) {
     // Nobody of the group reads its keys any more.
     named_barrier_sync(1 + group, GROUP_THREADS);
-    leave_part(*(StepsPart *)(rings + group * OWN_BYTES), rows, o);
+    leave_part(*(IntraSplitPart *)(rings + group * OWN_BYTES), rows, o);
     __syncthreads();
     f32 columns[SHARE][4] = {};
     add_parts(rings, group, rows, columns);

@@ -4,7 +4,7 @@
 #include "attention/sm90/tile.cuh"
 
 // Where all rows see the first of a step's keys: those from a row's end on become -infinity.
-__device__ __forceinline__ void hide_behind(Scores &s, const Rows &rows, const ShortMask &mask, i32 begin) {
+__device__ __forceinline__ void mask_behind(Scores &s, const Rows &rows, const ShortMask &mask, i32 begin) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         i32 high = mask.end(rows.row[r]) - begin - i32(threadIdx.x % 4 * 2);
@@ -20,7 +20,7 @@ __device__ __forceinline__ void hide_behind(Scores &s, const Rows &rows, const S
 }
 
 // The same of what comes before the first key that a row sees.
-__device__ __forceinline__ void hide_before(Scores &s, const Rows &rows, const ShortMask &mask, i32 begin) {
+__device__ __forceinline__ void mask_before(Scores &s, const Rows &rows, const ShortMask &mask, i32 begin) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         i32 low = mask.first(rows.row[r]) - begin - i32(threadIdx.x % 4 * 2);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void hide_before(Scores &s, const Rows &rows, const S
 __device__ __forceinline__ u32 first_keys(i32 count) { return count >= 32 ? ~0u : count <= 0 ? 0 : (1u << count) - 1; }
 
 // Those that a row does not see of a listed block: by words of 32 keys, for which few registers are enough.
-__device__ __forceinline__ void hide_listed(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
+__device__ __forceinline__ void mask_listed(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         i32 query = rows.row[r], low = mask.first(query) - keys.first, high = mask.end(query) - keys.first;
@@ -66,22 +66,22 @@ __device__ __forceinline__ void hide_listed(const AttentionParams &p, Scores &s,
 }
 
 // Scores that a row does not see become -infinity, in steps where there are any.
-template <Lists LISTED> __device__ __forceinline__ void hide_scores(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
+template <Lists LISTED> __device__ __forceinline__ void mask_scores(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, Keys keys) {
     if (keys.kind == -1 && keys.first >= rows.all_first && keys.first + BLOCK_KEYS <= rows.all_end) {
         return;
     }
     if constexpr (LISTED) {
-        hide_listed(p, s, rows, mask, keys);
+        mask_listed(p, s, rows, mask, keys);
     } else {
         if (keys.first < rows.all_first) {
-            hide_before(s, rows, mask, keys.first);
+            mask_before(s, rows, mask, keys.first);
         }
-        hide_behind(s, rows, mask, keys.first);
+        mask_behind(s, rows, mask, keys.first);
     }
 }
 
 // The same of two blocks of 64.
-__device__ __forceinline__ void hide_pair(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, const GroupKeys &keys) {
+__device__ __forceinline__ void mask_pair(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, const GroupKeys &keys) {
     constexpr i32 HALF = BLOCK_KEYS / 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -35,13 +35,13 @@ __device__ __forceinline__ void write_across(element *to, const Output &o, int r
 constexpr bool ACROSS = HEAD_DIM > 64;
 
 // Where a block's sequence begins among the rows of O.
-__device__ __forceinline__ i32 first_query(const Block &block) { return RAGGED ? block.span.q_begin : 0; }
+__device__ __forceinline__ i32 first_query(const Block &block) { return IS_VARLEN ? block.span.q_begin : 0; }
 
 // The LSE of this thread's row `r`, whose weights add up to `sum`.
 __device__ __forceinline__ void write_lse(const AttentionParams &p, const Block &block, const Rows &rows, int r, f32 sum) {
     if (p.lse && rows.row[r] < queries_of(p, block) && threadIdx.x % 4 == 0) {
         f32 natural = 0.69314718056f * (rows.most[r] + log2f(sum));
-        u64 head = RAGGED ? u64(block.batch) * p.heads * p.q_len + block.head * p.lse_head + first_query(block) : (u64(block.batch) * p.heads + block.head) * p.q_len;
+        u64 head = IS_VARLEN ? u64(block.batch) * p.heads * p.q_len + block.head * p.lse_head + first_query(block) : (u64(block.batch) * p.heads + block.head) * p.q_len;
         p.lse[head + rows.row[r]] = sum == 0.0f ? -infinity() : natural;
     }
 }
@@ -90,7 +90,7 @@ __device__ __forceinline__ void send_output(const TmaParams &p, const Block &blo
 // three groups have no registers for it.
 __device__ __forceinline__ bool write_rows(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room) {
     element *head = p.o + block.batch * p.o_batch + block.head * p.o_head;
-    if (RAGGED) {
+    if (IS_VARLEN) {
         head += u64(first_query(block)) * p.o_token;
     }
     if (HEAD_DIM < 64 || ((u64(head) | u64(p.o_token) * 2 | u64(p.head_dim) * 2) & 15) != 0) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
         f32 share = sum > 0.0f ? 1.0f / sum : 0.0f;
         element *to = p.o + block.batch * p.o_batch + u64(rows.row[r] + first_query(block)) * p.o_token + block.head * p.o_head - shift;
         i32 end = there ? shift + p.head_dim : 0, around = end - HEAD_DIM;
-        if (ROTATED && around > 0) {
+        if (UNALIGNED && around > 0) {
             end = HEAD_DIM;
         }
         bool aligned = (u64(to) & 15) == 0;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void write_output(const AttentionParams &p, const Blo
                 write_eight(to, gather_columns(o, i, r, share), i * 8 + i32(threadIdx.x % 4 * 8), end, ACROSS || aligned, shift);
             }
         }
-        if (ROTATED) {
+        if (UNALIGNED) {
             // The last elements lie in the first columns.
             u32 two = narrow2<element>(o[2 * r] * share, o[2 * r + 1] * share);
 #pragma unroll
@@ -227,7 +227,7 @@ __device__ __forceinline__ void keep_output(f32 *kept, const Rows &rows, const O
 
 // Where the output of a block's sequence lies, and no more of it.
 __device__ __forceinline__ Sequence output_of(const AttentionParams &p, const Block &block) {
-    if (!RAGGED) {
+    if (!IS_VARLEN) {
         return sequence_of(p, block.batch);
     }
     Sequence s = {};

@@ -5,7 +5,7 @@
 // the products of the other (named barriers 1 and 2). Keys are walked from the last to the first, so that masks come early.
 //
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
-// under the products of its neighbours. Where tiles are few each block has one (`Plain`, `Halves`), in a quarter of the code. Where there are
+// under the products of its neighbours. Where tiles are few each block has one (`SingleTile`, `CausalPaired`), in a quarter of the code. Where there are
 // fewer than multiprocessors the blocks of a cluster share the keys of one (`join_output`).
 #pragma once
 
@@ -14,13 +14,13 @@
 #include "attention/sm90/schedule.cuh"
 
 // This warp is done with keys, which `empty` guards in every block that they were brought to.
-template <class Order> __device__ __forceinline__ void leave_keys(u64 *empty) {
+template <class Order> __device__ __forceinline__ void release_keys(u64 *empty) {
     if constexpr (Order::SHARED_KEYS) {
         if (threadIdx.x % 32 < 2) {
             mbarrier_arrive_remote_relaxed(empty, threadIdx.x % 32);
         }
     } else {
-        leave(empty);
+        release(empty);
     }
 }
 
@@ -35,11 +35,11 @@ template <Lists LISTED> __device__ __forceinline__ auto keys_of(const Shared &sh
 }
 
 template <Lists LISTED, class K>
-__device__ __forceinline__ void hide(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, const K &keys) {
+__device__ __forceinline__ void mask_rows(const AttentionParams &p, Scores &s, const Rows &rows, const ShortMask &mask, const K &keys) {
     if constexpr (LISTED == BLOCKS_OF_64) {
-        hide_pair(p, s, rows, mask, keys);
+        mask_pair(p, s, rows, mask, keys);
     } else {
-        hide_scores<LISTED>(p, s, rows, mask, keys);
+        mask_scores<LISTED>(p, s, rows, mask, keys);
     }
 }
 
@@ -50,9 +50,9 @@ template <Lists LISTED> __device__ __forceinline__ void pass_keys(Shared &shared
     if (HALVED_KEYS<LISTED>) {
         await(&shared.k_rest[at], round);
     }
-    leave(&shared.k_ring.empty[at]);
+    release(&shared.k_ring.empty[at]);
     await(shared.v_there(at), round);
-    leave(&shared.v_ring.empty[at]);
+    release(&shared.v_ring.empty[at]);
 }
 
 // The tiles of a warp group: 64 rows of each; `group` counts from 0.
@@ -71,40 +71,40 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
     for (u32 turn = 0;; turn++) {
         u32 place = turn % Q_STAGES;
         await(&shared.q_full[place][group], turn / Q_STAGES % 2);
-        // Read by the lane alone that says later (`leave`) that the next may be written: that orders the two.
-        u32 work = ONE_TILE<Order> ? 0 : shuffle_from(threadIdx.x % 32 == 0 ? shared.work[turn % TOLD_TILES] : 0, 0);
+        // Read by the lane alone that says later (`release`) that the next may be written: that orders the two.
+        u32 work = ONE_TILE<Order> ? 0 : shuffle_from(threadIdx.x % 32 == 0 ? shared.work[turn % PUBLISHED_TILES] : 0, 0);
         if (work == ~0u) {
             return;
         }
         Block block;
         if constexpr (ONE_TILE<Order>) {
             block = order.template block<LISTED>(0);
-        } else if constexpr (!Order::IN_PARTS) {
-            Told told = {};
+        } else if constexpr (!Order::BLOCK_SPARSE) {
+            Published published = {};
             if (threadIdx.x % 32 == 0) {
-                told = shared.told[turn % TOLD_TILES];
+                published = shared.published[turn % PUBLISHED_TILES];
             }
-            block.batch = shuffle_from(told.batch, 0);
-            block.head = shuffle_from(told.head, 0);
-            block.first_row = i32(shuffle_from(u32(told.first_row), 0));
-            block.steps = {i32(shuffle_from(u32(told.first), 0)), i32(shuffle_from(u32(told.last), 0))};
+            block.batch = shuffle_from(published.batch, 0);
+            block.head = shuffle_from(published.head, 0);
+            block.first_row = i32(shuffle_from(u32(published.first_row), 0));
+            block.steps = {i32(shuffle_from(u32(published.first), 0)), i32(shuffle_from(u32(published.last), 0))};
             block.mask = mask_of(p, i32(p.q_len), i32(p.kv_len));
-            if constexpr (RAGGED) {
-                order.told_span(block, shared.spans[turn % TOLD_TILES]);
+            if constexpr (IS_VARLEN) {
+                order.published_span(block, shared.spans[turn % PUBLISHED_TILES]);
             }
         } else {
             block = order.template block<LISTED>(work);
             block.steps = {i32(shuffle_from(u32(block.steps.first), 0)), i32(shuffle_from(u32(block.steps.last), 0))};
         }
-        if constexpr (ROTATED) {
+        if constexpr (UNALIGNED) {
             order.turn_queries(block, stage.q + place * Q_BYTES + (own_rows + threadIdx.x / 32 % 4 * 16) * ROW_BYTES, group);
         }
         u64 *q_empty = &shared.q_empty[place][Q_PARTS > 1 ? group : 0];
         u64 q = wgmma_uniform(wgmma_moved(q_tiles, place * Q_BYTES)), k = wgmma_uniform(k_tiles), v = wgmma_uniform(v_tiles);
         // Steps after the first that both groups multiply, in turn.
         i32 turns = block.steps.last - block.steps.first, first = block.first_row + i32(own_rows);
-        if constexpr (IN_HALVES<Order>) {
-            i32 early = Halves::early_row(p, block.first_row), own = Plain::last_step(p, block.mask, early + 64);
+        if constexpr (CAUSAL_PAIRED<Order>) {
+            i32 early = CausalPaired::early_row(p, block.first_row), own = SingleTile::last_step(p, block.mask, early + 64);
             first = group > 0 ? early : block.first_row;
             turns = own < turns ? own : turns;
             for (; group > 0 && block.steps.last > own; block.steps.last--, count++) {
@@ -118,7 +118,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
         for (int i = 0; i < HEAD_DIM / 2; i++) {
             o[i] = 0.0f;
         }
-        if (HIDES_ONCE<Order> || block.steps.last >= block.steps.first) {
+        if (MASKS_ONCE<Order> || block.steps.last >= block.steps.first) {
             Weights weights;
             await(shared.k_there(count % STAGES), count / STAGES % 2);
             // The first group's product comes first: its softmax then runs under that of the next. Without a second step nothing would keep
@@ -144,16 +144,16 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 if (LISTED) {
                     __syncwarp();
                 }
-                leave_keys<Order>(&shared.k_ring.empty[count % STAGES]);
-                if constexpr (!HIDES_ONCE<Order>) {
-                    hide<LISTED>(p, s, rows, block.mask, keys);
+                release_keys<Order>(&shared.k_ring.empty[count % STAGES]);
+                if constexpr (!MASKS_ONCE<Order>) {
+                    mask_rows<LISTED>(p, s, rows, block.mask, keys);
                 } else if (block.steps.last * BLOCK_KEYS + BLOCK_KEYS > rows.all_end) {
-                    hide_behind(s, rows, block.mask, block.steps.last * BLOCK_KEYS);
+                    mask_behind(s, rows, block.mask, block.steps.last * BLOCK_KEYS);
                 }
-                soften_scores(s, rows, factor);
+                softmax_scores(s, rows, factor);
                 pack_weights(weights, s);
             }
-            if constexpr (RAGGED) {
+            if constexpr (IS_VARLEN) {
                 i32 there = block.span.kv_len - block.steps.last * BLOCK_KEYS;
                 if (there < BLOCK_KEYS) {
                     await(shared.v_there(count % STAGES), count / STAGES % 2);
@@ -184,21 +184,21 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
                 if (LISTED) {
                     __syncwarp();
                 }
-                leave_keys<Order>(&shared.k_ring.empty[next % STAGES]);
-                if (!HIDES_ONCE<Order>) {
-                    hide<LISTED>(p, s, rows, block.mask, keys);
+                release_keys<Order>(&shared.k_ring.empty[next % STAGES]);
+                if (!MASKS_ONCE<Order>) {
+                    mask_rows<LISTED>(p, s, rows, block.mask, keys);
                 }
-                soften_scores(s, rows, factor);
+                softmax_scores(s, rows, factor);
                 wgmma_wait<0>();
                 wgmma_hold(o);
                 hold(weights);
-                leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
+                release_keys<Order>(&shared.v_ring.empty[count % STAGES]);
                 pack_weights(weights, s);
-                shrink_output(o, rows);
+                rescale_output(o, rows);
                 count = next;
             }
             if (!BY_WAY_OF_Q) {
-                leave(q_empty);
+                release(q_empty);
             }
             await(shared.v_there(count % STAGES), count / STAGES % 2);
             wgmma_fence();
@@ -206,31 +206,31 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void consume(con
             wgmma_wait<0>();
             wgmma_hold(o);
             hold(weights);
-            leave_keys<Order>(&shared.v_ring.empty[count % STAGES]);
+            release_keys<Order>(&shared.v_ring.empty[count % STAGES]);
             count++;
         } else if (!BY_WAY_OF_Q) {
-            leave(q_empty);
+            release(q_empty);
         }
-        if (Order::IN_PARTS) {
+        if (Order::BLOCK_SPARSE) {
             // Their output does not go by way of Q.
-            leave(q_empty);
+            release(q_empty);
         }
         order.put(stage, block, work, rows, o, group, stage.q + place * Q_BYTES + (own_rows + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
         if (ONE_TILE<Order>) {
             return;
         }
-        if (!Order::IN_PARTS && BY_WAY_OF_Q) {
+        if (!Order::BLOCK_SPARSE && BY_WAY_OF_Q) {
             // What the warp has written there comes before Q of the tile after the next.
             fence_proxy_async();
             __syncwarp();
-            leave(q_empty);
+            release(q_empty);
         }
     }
 }
 
 // Registers of a thread of the group that copies, in which whoever reads a plan or mends rows needs some more, and of one that multiplies.
-constexpr int GIVEN = ROTATED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : AHEAD ? 56 : 40;
-constexpr int TAKEN = ROTATED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : AHEAD ? 224 : 232;
+constexpr int GIVEN = UNALIGNED ? (HEAD_DIM > 240 ? 56 : 72) : CONSUMERS == 3 ? 32 : AHEAD ? 56 : 40;
+constexpr int TAKEN = UNALIGNED ? (HEAD_DIM > 240 ? 224 : 216) : CONSUMERS == 3 ? 160 : AHEAD ? 224 : 232;
 
 static_assert(GIVEN + CONSUMERS * TAKEN <= (1 << 16) / BLOCK_THREADS / 8 * 8 * (CONSUMERS + 1), "a launch has so many: of more, a group would wait for ever");
 
@@ -245,7 +245,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
     if (warp == 0 && elect_one()) {
-        if constexpr (ROTATED) {
+        if constexpr (UNALIGNED) {
             order.prefetch_maps(place_of(order.p.common, blockIdx.x / cluster_size()).head);
         } else {
             tma_prefetch_map(&order.p.q);
@@ -258,20 +258,20 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
         for (int i = 0; i < Q_STAGES; i++) {
             for (int g = 0; g < CONSUMERS; g++) {
                 // Every lane that mends rows says for itself that they may be read.
-                mbarrier_init(&shared.q_full[i][g], ROTATED ? 32 : 1);
+                mbarrier_init(&shared.q_full[i][g], UNALIGNED ? 32 : 1);
             }
             for (int part = 0; part < Q_PARTS; part++) {
                 // A lane of each consumer warp.
                 mbarrier_init(&shared.q_empty[i][part], CONSUMERS * 4 / Q_PARTS);
             }
         }
-        if (ROTATED) {
+        if (UNALIGNED) {
             for (int g = 0; g < CONSUMERS; g++) {
                 mbarrier_init(&shared.q_there[g], 1);
             }
-            for (int i = 0; i < TOLD_TILES; i++) {
-                mbarrier_init(&shared.told_ring.full[i], 1);
-                mbarrier_init(&shared.told_ring.empty[i], 1);
+            for (int i = 0; i < PUBLISHED_TILES; i++) {
+                mbarrier_init(&shared.published_ring.full[i], 1);
+                mbarrier_init(&shared.published_ring.empty[i], 1);
             }
         }
         for (int i = 0; i < STAGES; i++) {
@@ -280,7 +280,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
             mbarrier_init(&shared.v_ring.full[i], 1);
             mbarrier_init(&shared.k_ring.empty[i], READERS);
             mbarrier_init(&shared.v_ring.empty[i], READERS);
-            if (ROTATED) {
+            if (UNALIGNED) {
                 mbarrier_init(&shared.k_ready[i], 1);
                 mbarrier_init(&shared.v_ready[i], 1);
             }
@@ -311,7 +311,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void attend_tma(
     }
     if (group == 0) {
         registers_give<GIVEN>();
-        if constexpr (ROTATED) {
+        if constexpr (UNALIGNED) {
             produce_in_warps(order, stage, warp);
         } else if (warp == 0 && elect_one()) {
             produce<LISTED>(order, stage);

@@ -4,11 +4,11 @@
 #include "attention/sm90/schedule.cuh"
 
 // Whether K's first panel and the rest come behind barriers of their own, so that the product starts when the first is there.
-template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1 && !ROTATED;
+template <Lists LISTED> constexpr bool HALVED_KEYS = LISTED == EVERY && PANELS > 1 && !UNALIGNED;
 
 // Whether Q and the first K are asked for before all else, and the rest when those have come: all blocks begin at once, and what none can begin
 // without would come later if all asked for the rest too.
-template <class Order> constexpr bool ASKS_FIRST = HIDES_ONCE<Order>;
+template <class Order> constexpr bool ASKS_FIRST = MASKS_ONCE<Order>;
 
 // Whether V of a step is asked for behind K of the next one. V's place is free half a step later than K's, which has longer to come then: copies of
 // wide rows that lie on no multiple of 32 bytes take so long. And of the first steps K is wanted before V.
@@ -39,8 +39,8 @@ template <class Order> __device__ __forceinline__ void fetch_part(int panel, con
 
 // Starts copying a warp group's 64 rows of Q to where all of the tile's lie from `to` on.
 template <class Order> __device__ __forceinline__ void fetch_queries(const TmaParams &p, char *to, u64 *full, const Block &block, u32 group) {
-    i32 row = IN_HALVES<Order> && group ? Halves::early_row(p.common, block.first_row) : block.first_row + i32(group * 64);
-    row = RAGGED ? block.span.q_begin + row : row;
+    i32 row = CAUSAL_PAIRED<Order> && group ? CausalPaired::early_row(p.common, block.first_row) : block.first_row + i32(group * 64);
+    row = IS_VARLEN ? block.span.q_begin + row : row;
     mbarrier_arrive_expect(full, Q_BYTES / CONSUMERS);
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
@@ -68,7 +68,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void fetch_step_
 }
 
 // What a row of the block's keys is to TMA.
-__device__ __forceinline__ i32 key_row(const Block &block, i32 key) { return RAGGED ? block.span.kv_begin + key : key; }
+__device__ __forceinline__ i32 key_row(const Block &block, i32 key) { return IS_VARLEN ? block.span.kv_begin + key : key; }
 
 // Q and the first K of a block's only tile, by the thread that has made the barriers.
 template <Lists LISTED, class Order> __device__ __forceinline__ void ask_first(const Order &order, const Stage &stage) {
@@ -84,7 +84,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void ask_first(c
 
 // The tile after this one; `total` or more where there is none. Whoever asks last of all clears the counter for the next launch.
 template <class Order> __device__ __forceinline__ u32 next_work(const TmaParams &p, u32 total) {
-    if (Order::IN_PARTS ? total <= gridDim.x : p.queue == nullptr) {
+    if (Order::BLOCK_SPARSE ? total <= gridDim.x : p.queue == nullptr) {
         return total;
     }
     u32 taken = atomicAdd(p.queue, 1u);
@@ -140,11 +140,11 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
                     await(&shared.q_empty[place][brought], turn / Q_STAGES % 2 ^ 1);
                 }
                 if (!ONE_TILE<Order> && brought == 0) {
-                    shared.work[turn % TOLD_TILES] = work;
-                    if constexpr (!Order::IN_PARTS) {
-                        shared.told[turn % TOLD_TILES] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
-                        if (RAGGED) {
-                            shared.spans[turn % TOLD_TILES] = block.span;
+                    shared.work[turn % PUBLISHED_TILES] = work;
+                    if constexpr (!Order::BLOCK_SPARSE) {
+                        shared.published[turn % PUBLISHED_TILES] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
+                        if (IS_VARLEN) {
+                            shared.spans[turn % PUBLISHED_TILES] = block.span;
                         }
                     }
                 }
@@ -162,7 +162,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
         }
         // A part is asked for a step earlier than tiles are: its lists are read too, one number after the other, before its keys can come.
         i32 asking = block.steps.last > block.steps.first ? block.steps.first + 1 : block.steps.first;
-        u32 next = Order::IN_PARTS && block.steps.last < block.steps.first ? next_work<Order>(p, total) : 0;
+        u32 next = Order::BLOCK_SPARSE && block.steps.last < block.steps.first ? next_work<Order>(p, total) : 0;
         for (i32 step = block.steps.last; step >= block.steps.first; step--, count++) {
             u32 at = count % STAGES, round = count / STAGES % 2 ^ 1;
             if constexpr (LISTED == BLOCKS_OF_64) {
@@ -171,7 +171,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
                 shared.pairs[at] = keys;
                 mbarrier_arrive_expect(&shared.k_ring.full[at], K_BYTES);
                 fetch_pair(p.k, stage.k + at * K_BYTES, &shared.k_ring.full[at], keys.first, kv_head, block.batch);
-                if (Order::IN_PARTS && step == asking) {
+                if (Order::BLOCK_SPARSE && step == asking) {
                     next = next_work<Order>(p, total);
                 }
                 await(&shared.v_ring.empty[at], round);
@@ -198,7 +198,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
             if (step <= queries_at) {
                 bring_queries(CONSUMERS);
             }
-            if (Order::IN_PARTS && step == asking) {
+            if (Order::BLOCK_SPARSE && step == asking) {
                 next = next_work<Order>(p, total);
             }
             if (ASKS_FIRST<Order> && step == block.steps.last) {
@@ -223,7 +223,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
         if constexpr (Order::SHARED_KEYS) {
             work = order.after(work, block);
         } else {
-            work = Order::IN_PARTS ? next : next_work<Order>(p, total);
+            work = Order::BLOCK_SPARSE ? next : next_work<Order>(p, total);
         }
     }
     bring_late_values();
@@ -233,7 +233,7 @@ template <Lists LISTED, class Order> __device__ __forceinline__ void produce(Ord
             await(&shared.q_empty[turn % Q_STAGES][group], turn / Q_STAGES % 2 ^ 1);
         }
         if (group == 0) {
-            shared.work[turn % TOLD_TILES] = ~0u;
+            shared.work[turn % PUBLISHED_TILES] = ~0u;
         }
         mbarrier_arrive(&shared.q_full[turn % Q_STAGES][group]);
     }

@@ -5,7 +5,7 @@
 
 // Every tile once, in the order of their numbers. `Parts` is the other choice.
 struct Tiles {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
+    static constexpr bool BLOCK_SPARSE = false, SHARED_KEYS = false;
     const TmaParams &p;
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
@@ -25,9 +25,9 @@ struct Tiles {
 };
 
 // Two neighbouring tiles of a head, one for each block of a cluster: both walk over the keys of both, and each brings half of a step's for
-// the two, so that the second-level cache is asked for them once. `Runs` (attention/sm90/stream_k.cuh) shares out the last ones too.
-struct Neighbours {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = true;
+// the two, so that the second-level cache is asked for them once. `StreamK` (attention/sm90/stream_k.cuh) shares out the last ones too.
+struct Multicast {
+    static constexpr bool BLOCK_SPARSE = false, SHARED_KEYS = true;
     const TmaParams &p;
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
@@ -47,7 +47,7 @@ struct Neighbours {
 // One tile a block of threads, whose output leaves by TMA. Nothing is counted, told or read: a cold launch waits for each piece of code that
 // it comes to.
 struct Alone {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
+    static constexpr bool BLOCK_SPARSE = false, SHARED_KEYS = false;
     const TmaParams &p;
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
@@ -56,7 +56,7 @@ struct Alone {
 };
 
 // Of sequences where only a tile's last step has keys that some row does not see.
-struct Plain : Alone {
+struct SingleTile : Alone {
     // Of causal sequences late queries have the most to do, and come first: by heads, sequences and tiles. Else tiles of a head are neighbours.
     template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
         const AttentionParams &all = p.common;
@@ -75,27 +75,27 @@ struct Plain : Alone {
 // Two blocks of 64 rows of a head, one from its end and one from its beginning, for the two groups: of causal sequences all tiles then take
 // about as long, since a group alone has the tensor cores for itself. Both walk over the keys of the late one; the other passes over those
 // that it does not see. By tiles, heads and sequences.
-struct Halves : Alone {
+struct CausalPaired : Alone {
     template <Lists LISTED> __device__ __forceinline__ Block block(u32) const {
         const AttentionParams &all = p.common;
         // The tile's number from the end on is that of the early block from the beginning on.
         Block block = {blockIdx.z, blockIdx.y, (2 * i32(all.tiles) - 1 - i32(blockIdx.x)) * 64, mask_of(all, i32(all.q_len), i32(all.kv_len)), {}};
-        block.steps = {0, Plain::last_step(all, block.mask, block.first_row + 64)};
+        block.steps = {0, SingleTile::last_step(all, block.mask, block.first_row + 64)};
         return block;
     }
 
     static __device__ __forceinline__ i32 early_row(const AttentionParams &p, i32 late_row) { return (2 * i32(p.tiles) - 1) * 64 - late_row; }
 };
 
-template <class Order> constexpr bool IN_HALVES = false;
-template <> constexpr bool IN_HALVES<Halves> = true;
+template <class Order> constexpr bool CAUSAL_PAIRED = false;
+template <> constexpr bool CAUSAL_PAIRED<CausalPaired> = true;
 // Whether only a group's first step, that of its last keys, has some that not every row sees.
-template <class Order> constexpr bool HIDES_ONCE = IN_HALVES<Order>;
-template <> constexpr bool HIDES_ONCE<Plain> = true;
+template <class Order> constexpr bool MASKS_ONCE = CAUSAL_PAIRED<Order>;
+template <> constexpr bool MASKS_ONCE<SingleTile> = true;
 // Whether keys lie in pages.
 template <class Order> constexpr bool IN_PAGES = false;
 // Whether the groups always take turns at the tensor cores.
-template <class Order> constexpr bool TAKES_TURNS = !IN_HALVES<Order>;
-template <class Order> constexpr bool ONE_TILE = HIDES_ONCE<Order>;
+template <class Order> constexpr bool TAKES_TURNS = !CAUSAL_PAIRED<Order>;
+template <class Order> constexpr bool ONE_TILE = MASKS_ONCE<Order>;
 // Whether the blocks of a cluster may share the keys of a tile, and join it.
-template <class Order> constexpr bool JOINED = !ROTATED && (!RAGGED || (AHEAD && CONSUMERS == 2)) && !Order::IN_PARTS && !Order::SHARED_KEYS && !ONE_TILE<Order>;
+template <class Order> constexpr bool JOINED = !UNALIGNED && (!IS_VARLEN || (AHEAD && CONSUMERS == 2)) && !Order::BLOCK_SPARSE && !Order::SHARED_KEYS && !ONE_TILE<Order>;

@@ -10,17 +10,17 @@
 // From the host: RESIDENT, blocks of a multiprocessor.
 static_assert(STAGES >= 2, "a step's keys are asked for while those before are multiplied");
 
-struct QuartetBarriers {
+struct SmallHeadBarriers {
     u64 q_full, k_full[STAGES], v_full[STAGES], empty[STAGES];
 };
 
-static_assert(sizeof(QuartetBarriers) <= SHARED_TAIL, "what the host sets aside");
+static_assert(sizeof(SmallHeadBarriers) <= SHARED_TAIL, "what the host sets aside");
 
 // Where the keys of a block lie, and whose they are.
-struct QuartetKeys {
+struct SmallHeadKeys {
     const TmaParams &p;
     char *k, *v;
-    QuartetBarriers &barriers;
+    SmallHeadBarriers &barriers;
     u32 head, batch;
 
     // Starts copying those of a step.
@@ -32,16 +32,16 @@ struct QuartetKeys {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CONSUMERS * 128, RESIDENT) attention_sm90_quartet(const __grid_constant__ TmaParams p) {
+extern "C" __global__ void __launch_bounds__(CONSUMERS * 128, RESIDENT) attention_sm90_small_head(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     char *q = tiles, *k = q + Q_BYTES, *v = k + STAGES * K_BYTES;
-    QuartetBarriers &barriers = *(QuartetBarriers *)(v + STAGES * V_BYTES);
+    SmallHeadBarriers &barriers = *(SmallHeadBarriers *)(v + STAGES * V_BYTES);
     const AttentionParams &all = p.common;
     // Of one lane for all, so that the compiler knows that no warp takes both branches.
     u32 warp = shuffle_from(threadIdx.x / 32, 0), group = warp / 4;
-    Plain order = {p};
+    SingleTile order = {p};
     Block block = order.block<EVERY>(0);
-    QuartetKeys keys = {p, k, v, barriers, kv_head_of(all, block), block.batch};
+    SmallHeadKeys keys = {p, k, v, barriers, kv_head_of(all, block), block.batch};
     i32 last_step = block.steps.last;
     if (warp == 0 && elect_one()) {
         mbarrier_init(&barriers.q_full, 1);
@@ -106,10 +106,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS * 128, RESIDENT) attentio
         wgmma_wait<0>();
         wgmma_hold(s);
         if (step * BLOCK_KEYS + BLOCK_KEYS > rows.all_end) {
-            hide_behind(s, rows, block.mask, step * BLOCK_KEYS);
+            mask_behind(s, rows, block.mask, step * BLOCK_KEYS);
         }
-        soften_scores(s, rows, factor);
-        shrink_output(o, rows);
+        softmax_scores(s, rows, factor);
+        rescale_output(o, rows);
         Weights weights;
         pack_weights(weights, s);
         await(&barriers.v_full[at], round);
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS * 128, RESIDENT) attentio
         start_output(o, weights, wgmma_moved(v_tiles, at * V_BYTES), [] {});
         wgmma_wait<0>();
         wgmma_hold(o);
-        leave(&barriers.empty[at]);
+        release(&barriers.empty[at]);
     }
     send_output(p, block, rows, o, q + (group * 64 + threadIdx.x / 32 % 4 * 16) * ROW_BYTES);
 }

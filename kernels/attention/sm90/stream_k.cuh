@@ -1,4 +1,4 @@
-// Pairs of neighbouring tiles whose keys a cluster shares (`Neighbours`), shared out among the clusters by steps, so that all end at the same time.
+// Pairs of neighbouring tiles whose keys a cluster shares (`Multicast`), shared out among the clusters by steps, so that all end at the same time.
 //
 // Clusters take whole units as long as all have one, and the last one or two of each by steps: a cluster ends in the middle of a tile, and the next
 // one has begun its last share with what is left of that tile. What it summed there has long been in device memory when the first one comes to it.
@@ -9,8 +9,8 @@
 
 // A unit is a pair of tiles; of causal sequences two, the i-th from a head's end and the i-th from its beginning, so that all have as many steps. What
 // the blocks take their work by is a step's number among those of all units.
-struct Runs {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = true;
+struct StreamK {
+    static constexpr bool BLOCK_SPARSE = false, SHARED_KEYS = true;
     static constexpr i32 PAIR_ROWS = 2 * BLOCK_ROWS;
     static constexpr int MOST_CUT = 192;   // of longer heads no tile is cut: the registers are full
     const TmaParams &p;
@@ -19,13 +19,13 @@ struct Runs {
     // It divides once: what it runs between two tiles has to be fetched each time.
     u32 whole, steps, done, left;
 
-    __device__ __forceinline__ Runs(const TmaParams &p) : p(p) {}
+    __device__ __forceinline__ StreamK(const TmaParams &p) : p(p) {}
 
     template <Lists LISTED> __device__ __forceinline__ void prepare(const Stage &) const {}
 
     // Of pair `pair` of a head.
     __device__ __forceinline__ i32 pair_steps(i32 pair) const {
-        return Plain::last_step(p.common, mask_of(p.common, i32(p.common.q_len), i32(p.common.kv_len)), (pair + 1) * PAIR_ROWS) + 1;
+        return SingleTile::last_step(p.common, mask_of(p.common, i32(p.common.q_len), i32(p.common.kv_len)), (pair + 1) * PAIR_ROWS) + 1;
     }
     __device__ __forceinline__ u32 clusters() const { return gridDim.x / 2; }
     __device__ __forceinline__ u32 own() const { return blockIdx.x / 2; }

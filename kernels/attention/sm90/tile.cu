@@ -11,27 +11,27 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90(co
 }
 #endif
 
-#ifdef COMPILE_attention_sm90_neighbours
+#ifdef COMPILE_attention_sm90_multicast
 // By clusters of two blocks, which share their keys.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_neighbours(const __grid_constant__ TmaParams p) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_multicast(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Runs{p}, tiles);
+    attend_tma<EVERY>(StreamK{p}, tiles);
 }
 #endif
 
-#ifdef COMPILE_attention_sm90_plain
+#ifdef COMPILE_attention_sm90_single_tile
 // A tile for each block of threads.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_plain(const __grid_constant__ TmaParams p) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_single_tile(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Plain{p}, tiles);
+    attend_tma<EVERY>(SingleTile{p}, tiles);
 }
 #endif
 
-#ifdef COMPILE_attention_sm90_halves
+#ifdef COMPILE_attention_sm90_causal_paired
 // The same of causal sequences that have no more tiles than there are multiprocessors.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_halves(const __grid_constant__ TmaParams p) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_causal_paired(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
-    attend_tma<EVERY>(Halves{p}, tiles);
+    attend_tma<EVERY>(CausalPaired{p}, tiles);
 }
 #endif
 

@@ -21,24 +21,24 @@ constexpr u32 V_BYTES = BLOCK_KEYS * PANELS * ROW_BYTES;
 constexpr u32 K_BYTES = BLOCK_KEYS * ((PANELS - 1) * ROW_BYTES + TAIL_BYTES);
 constexpr u32 RING_BYTES = STAGES * (K_BYTES + V_BYTES);
 constexpr u32 PATTERN = 8 * ROW_BYTES;                    // of the swizzle
-#ifdef ROTATE_ROWS
-constexpr bool ROTATED = true;                            // rows do not start on multiples of 16 bytes (`attention/sm90/unaligned.cuh`)
+#ifdef UNALIGNED_ROWS
+constexpr bool UNALIGNED = true;                            // rows do not start on multiples of 16 bytes (`attention/sm90/unaligned.cuh`)
 #else
-constexpr bool ROTATED = false;
+constexpr bool UNALIGNED = false;
 #endif
-#ifdef RAGGED_ROWS
-constexpr bool RAGGED = true;                             // sequences have lengths of their own (`attention/sm90/varlen.cuh`)
+#ifdef VARLEN_ROWS
+constexpr bool IS_VARLEN = true;                             // sequences have lengths of their own (`attention/sm90/varlen.cuh`)
 #else
-constexpr bool RAGGED = false;
+constexpr bool IS_VARLEN = false;
 #endif
-#ifdef RAGGED_AHEAD
+#ifdef VARLEN_LOOKAHEAD
 constexpr bool AHEAD = true;                              // the candidate of those
 #else
 constexpr bool AHEAD = false;
 #endif
 
-constexpr int MENDED = ROTATED ? STAGES : 1;              // stages whose rows are mended
-constexpr int TOLD_TILES = ROTATED ? 4 : 2;               // tiles that the consumers are told of
+constexpr int MENDED = UNALIGNED ? STAGES : 1;              // stages whose rows are mended
+constexpr int PUBLISHED_TILES = UNALIGNED ? 4 : 2;               // tiles that the consumers are told of
 
 static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "whole steps of the product, and O in registers");
 constexpr u32 SHARED_TAIL = BARRIER_BYTES;
@@ -49,7 +49,7 @@ constexpr bool BY_WAY_OF_Q = Q_STAGES > 1;
 constexpr int Q_PARTS = Q_STAGES > 1 ? 1 : CONSUMERS;     // parts of a tile of Q that are left one by one
 
 // What TMA brings of a row behind HEAD_DIM columns, where panels end with those.
-constexpr bool K_BEYOND = ROTATED && (PANELS - 1) * 64 + TAIL_BYTES / 2 == HEAD_DIM, V_BEYOND = ROTATED && PANELS * 64 == HEAD_DIM;
+constexpr bool K_BEYOND = UNALIGNED && (PANELS - 1) * 64 + TAIL_BYTES / 2 == HEAD_DIM, V_BEYOND = UNALIGNED && PANELS * 64 == HEAD_DIM;
 constexpr u32 BEYOND_BYTES = BLOCK_KEYS * 16;
 
 static_assert(Q_STAGES * Q_BYTES + RING_BYTES + SHARED_TAIL + (K_BEYOND + V_BEYOND) * BEYOND_BYTES == TMA_SHARED_BYTES, "what the host sets aside");
@@ -75,8 +75,8 @@ struct Keys {
     i32 first, kind;
 };
 
-struct ToldRing {
-    u64 full[TOLD_TILES], empty[TOLD_TILES];
+struct PublishedRing {
+    u64 full[PUBLISHED_TILES], empty[PUBLISHED_TILES];
 };
 
 // Which tiles a kernel walks over, and in which steps.
@@ -93,7 +93,7 @@ struct GroupKeys {
 };
 
 // A tile as the producer tells the consumers of it.
-struct Told {
+struct Published {
     u32 batch, head;
     i32 first_row, first, last;   // of its rows, and of its steps
 };
@@ -115,16 +115,16 @@ struct Shared {
     u64 k_rest[STAGES];   // the panels of K behind the first
     Keys keys[STAGES];
     PairKeys pairs[STAGES];
-    u32 work[TOLD_TILES];   // the tile whose Q is there
-    Told told[TOLD_TILES];
-    // Of rotated rows alone: tiles that the warp that brings Q is told of, Q that has come, K and V that are as they should be.
-    ToldRing told_ring;
+    u32 work[PUBLISHED_TILES];   // the tile whose Q is there
+    Published published[PUBLISHED_TILES];
+    // Of unaligned rows alone: tiles that the warp that brings Q is told of, Q that has come, K and V that are as they should be.
+    PublishedRing published_ring;
     u64 q_there[CONSUMERS], k_ready[MENDED], v_ready[MENDED];
     Shifts shifts;
-    Span spans[RAGGED ? TOLD_TILES : 1];   // of the tiles that the consumers are told of
+    Span spans[IS_VARLEN ? PUBLISHED_TILES : 1];   // of the tiles that the consumers are told of
 
-    __device__ __forceinline__ u64 *k_there(u32 stage) { return ROTATED ? &k_ready[stage] : &k_ring.full[stage]; }
-    __device__ __forceinline__ u64 *v_there(u32 stage) { return ROTATED ? &v_ready[stage] : &v_ring.full[stage]; }
+    __device__ __forceinline__ u64 *k_there(u32 stage) { return UNALIGNED ? &k_ready[stage] : &k_ring.full[stage]; }
+    __device__ __forceinline__ u64 *v_there(u32 stage) { return UNALIGNED ? &v_ready[stage] : &v_ring.full[stage]; }
 };
 
 static_assert(sizeof(Shared) <= SHARED_TAIL, "what the host sets aside");
@@ -168,7 +168,7 @@ struct Block {
 };
 
 // The queries of a block's sequence.
-__device__ __forceinline__ i32 queries_of(const AttentionParams &p, const Block &block) { return RAGGED ? block.span.q_len : i32(p.q_len); }
+__device__ __forceinline__ i32 queries_of(const AttentionParams &p, const Block &block) { return IS_VARLEN ? block.span.q_len : i32(p.q_len); }
 
 // This block's share of the steps, where a cluster works on one tile.
 __device__ __forceinline__ Steps share_of(Steps all, u32 rank, u32 size) {
@@ -323,7 +323,7 @@ __device__ __forceinline__ void hold(Weights &weights) {
 struct Rows {
     i32 row[2];
     i32 all_first, all_end;   // keys that every row of the warp group sees
-    f32 most[2], total[2], shrink[2];
+    f32 most[2], total[2], rescale[2];
 };
 
 // Those of a warp group from row `first` on, which have seen no keys yet.
@@ -381,8 +381,8 @@ __device__ __forceinline__ void find_peaks(f32 (&peak)[2], const Scores &s, cons
     }
 }
 
-// Scores become weights. What was summed before is to shrink by `shrink`.
-__device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor) {
+// Scores become weights. What was summed before is to be rescaled by `rescale`.
+__device__ __forceinline__ void softmax_scores(Scores &s, Rows &rows, f32 factor) {
     f32 peak[2];
     find_peaks(peak, s, rows);
 #pragma unroll
@@ -391,7 +391,7 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
         above = above > rows.most[r] + SLACK ? above : rows.most[r];
         // A row that has seen nothing yet: its weights are 2^-infinity.
         f32 base = above == -infinity() ? 0.0f : above;
-        rows.shrink[r] = exp2_fast(rows.most[r] - base);
+        rows.rescale[r] = exp2_fast(rows.most[r] - base);
         rows.most[r] = above;
         f32 sum = 0.0f;
 #pragma unroll
@@ -403,7 +403,7 @@ __device__ __forceinline__ void soften_scores(Scores &s, Rows &rows, f32 factor)
                 sum += score;
             }
         }
-        rows.total[r] = rows.total[r] * rows.shrink[r] + sum;
+        rows.total[r] = rows.total[r] * rows.rescale[r] + sum;
     }
 }
 
@@ -418,21 +418,21 @@ __device__ __forceinline__ void pack_weights(Weights &weights, const Scores &s) 
     }
 }
 
-__device__ __forceinline__ void shrink_output(Output &o, const Rows &rows) {
-    if (!any_lane(rows.shrink[0] != 1.0f || rows.shrink[1] != 1.0f)) {
+__device__ __forceinline__ void rescale_output(Output &o, const Rows &rows) {
+    if (!any_lane(rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f)) {
         return;
     }
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++) {
-        o[4 * i] *= rows.shrink[0];
-        o[4 * i + 1] *= rows.shrink[0];
-        o[4 * i + 2] *= rows.shrink[1];
-        o[4 * i + 3] *= rows.shrink[1];
+        o[4 * i] *= rows.rescale[0];
+        o[4 * i + 1] *= rows.rescale[0];
+        o[4 * i + 2] *= rows.rescale[1];
+        o[4 * i + 3] *= rows.rescale[1];
     }
 }
 
 // This warp is done with what `empty` guards.
-__device__ __forceinline__ void leave(u64 *empty) {
+__device__ __forceinline__ void release(u64 *empty) {
     if (threadIdx.x % 32 == 0) {
         mbarrier_arrive(empty);
     }

@@ -14,7 +14,7 @@
 #include "attention/unaligned_params.cuh"
 
 constexpr u32 NO_STEP = ~0u;       // for the warps that mend
-constexpr i32 TOLD_EARLY = 2;      // steps before a tile's last one, at which the next tile's Q is asked for
+constexpr i32 PUBLISHED_EARLY = 2;      // steps before a tile's last one, at which the next tile's Q is asked for
 
 // Where TMA finds a head: the description, the head's place in it, and elements there before the head's first.
 struct HeadPlace {
@@ -54,7 +54,7 @@ constexpr u32 O_TURNS = 8, Q_TURNS = CHUNKS > 16 ? 2 : 8;
 
 // O of a tile by way of the warp's rows of Q: 16 bytes of a row for each lane where those lie on a multiple of 16 bytes in device memory, and what is
 // left at either end one by one. All rows start equally late behind such a multiple. Element e lies in column (e + shift) % HEAD_DIM.
-__device__ __forceinline__ void write_rotated(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room, u32 shift) {
+__device__ __forceinline__ void write_unaligned(const AttentionParams &p, const Block &block, const Rows &rows, const Output &o, char *room, u32 shift) {
     lay_rows(p, block, rows, o, room);
     __syncwarp();
     u32 lane = threadIdx.x % 32, own = lane / ABREAST, place = lane % ABREAST;
@@ -99,24 +99,24 @@ __device__ __forceinline__ void write_rotated(const AttentionParams &p, const Bl
     }
 }
 
-// The tiles of `Tiles` or `Neighbours`.
-template <class Order> struct Rotated : Order {
-    const RotatedParams &rotated;
+// The tiles of `Tiles` or `Multicast`.
+template <class Order> struct Unaligned : Order {
+    const UnalignedParams &unaligned;
 
     __device__ __forceinline__ void prefetch_maps(u32 head) const {
-        u32 kv_head = kv_head_of(rotated.tiles.common, head) % 8;
-        tma_prefetch_map(&rotated.q.rows[head % 8].map);
-        tma_prefetch_map(&rotated.k.rows[kv_head].map);
+        u32 kv_head = kv_head_of(unaligned.tiles.common, head) % 8;
+        tma_prefetch_map(&unaligned.q.rows[head % 8].map);
+        tma_prefetch_map(&unaligned.k.rows[kv_head].map);
         if (K_TAIL) {
-            tma_prefetch_map(&rotated.k_tail[kv_head].map);
+            tma_prefetch_map(&unaligned.k_tail[kv_head].map);
         }
-        tma_prefetch_map(&rotated.v.rows[kv_head].map);
+        tma_prefetch_map(&unaligned.v.rows[kv_head].map);
     }
 
     // Q comes in the columns that its own heads begin in; each warp turns 16 rows from `rows` on to those of K.
     __device__ __forceinline__ void turn_queries(const Block &block, char *rows, u32 group) const {
-        u32 shift = place_of_head(rotated.q, block.head).shift;
-        u32 k_shift = place_of_head(rotated.k, kv_head_of(rotated.tiles.common, block.head)).shift;
+        u32 shift = place_of_head(unaligned.q, block.head).shift;
+        u32 k_shift = place_of_head(unaligned.k, kv_head_of(unaligned.tiles.common, block.head)).shift;
         if (shift == k_shift) {
             return;
         }
@@ -148,10 +148,10 @@ template <class Order> struct Rotated : Order {
     }
 
     __device__ __forceinline__ void put(const Stage &, const Block &block, u32, Rows &rows, Output &o, u32, char *room) const {
-        const AttentionParams &p = rotated.tiles.common;
-        u32 shift = place_of_head(rotated.v, kv_head_of(p, block.head)).shift;
+        const AttentionParams &p = unaligned.tiles.common;
+        u32 shift = place_of_head(unaligned.v, kv_head_of(p, block.head)).shift;
         if (BY_WAY_OF_Q) {
-            write_rotated(p, block, rows, o, room, shift);
+            write_unaligned(p, block, rows, o, room, shift);
         } else {
             write_output(p, block, rows, o, i32(shift));
         }
@@ -200,21 +200,21 @@ template <class Mend> __device__ __forceinline__ void mend_steps(Ring &ring, u64
         mend(at, i32(shift));
         fence_proxy_async();
         __syncwarp();
-        leave(&ready[at]);
+        release(&ready[at]);
     }
 }
 
 // Mends Q of one group, which is 64 rows from `tile` on, `shift` elements late. What lies behind HEAD_DIM columns is read from device memory: there
 // may be no place for it.
-__device__ __forceinline__ void mend_queries(const RotatedParams &p, char *tile, const Told &told, u32 group, i32 shift, u64 *there, u32 parity) {
+__device__ __forceinline__ void mend_queries(const UnalignedParams &p, char *tile, const Published &published, u32 group, i32 shift, u64 *there, u32 parity) {
     const AttentionParams &all = p.tiles.common;
     i32 around = shift + all.head_dim - HEAD_DIM;
     uint4 last[2] = {};
     if (around > 0) {
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            i32 query = told.first_row + i32(group * 64 + i * 32 + threadIdx.x % 32);
-            const element *from = all.q + told.batch * all.q_batch + told.head * all.q_head + u64(query) * all.q_token + HEAD_DIM - shift;
+            i32 query = published.first_row + i32(group * 64 + i * 32 + threadIdx.x % 32);
+            const element *from = all.q + published.batch * all.q_batch + published.head * all.q_head + u64(query) * all.q_token + HEAD_DIM - shift;
             Straddled words = {{}, {}, true};
             if (query < i32(all.q_len)) {
                 words = read_straddled(from, u64(all.q), u64(p.q_end));
@@ -234,14 +234,14 @@ __device__ __forceinline__ void mend_queries(const RotatedParams &p, char *tile,
 }
 
 // The warp that brings Q of the tiles that it is told of, each group's rows as soon as there is room for them.
-__device__ __forceinline__ void bring_queries(const RotatedParams &p, const Stage &stage) {
+__device__ __forceinline__ void bring_queries(const UnalignedParams &p, const Stage &stage) {
     Shared &shared = *stage.shared;
     for (u32 turn = 0;; turn++) {
-        u32 place = turn % Q_STAGES, slot = turn % TOLD_TILES;
-        await(&shared.told_ring.full[slot], turn / TOLD_TILES % 2);
+        u32 place = turn % Q_STAGES, slot = turn % PUBLISHED_TILES;
+        await(&shared.published_ring.full[slot], turn / PUBLISHED_TILES % 2);
         bool none = shared.work[slot] == ~0u;
-        Told told = shared.told[slot];
-        HeadPlace own = place_of_head(p.q, told.head);
+        Published published = shared.published[slot];
+        HeadPlace own = place_of_head(p.q, published.head);
         char *tile = stage.q + place * Q_BYTES;
         for (u32 group = 0; group < CONSUMERS; group++) {
             if (group < Q_PARTS) {
@@ -252,18 +252,18 @@ __device__ __forceinline__ void bring_queries(const RotatedParams &p, const Stag
 #pragma unroll
                 for (int panel = 0; panel < PANELS; panel++) {
                     tma_load_4d(tile + (panel * BLOCK_ROWS + group * 64) * ROW_BYTES, &p.q.rows[own.map].map, &shared.q_there[group], panel * 64,
-                                told.first_row + i32(group * 64), own.head, told.batch);
+                                published.first_row + i32(group * 64), own.head, published.batch);
                 }
             }
             __syncwarp();
         }
         if (turn >= Q_STAGES) {
             // Whoever was told of the tile whose place this is has left it.
-            leave(&shared.told_ring.empty[(turn - Q_STAGES) % TOLD_TILES]);
+            release(&shared.published_ring.empty[(turn - Q_STAGES) % PUBLISHED_TILES]);
         }
         for (u32 group = 0; group < CONSUMERS; group++) {
             if (!none) {
-                mend_queries(p, tile, told, group, i32(own.shift), &shared.q_there[group], turn % 2);
+                mend_queries(p, tile, published, group, i32(own.shift), &shared.q_there[group], turn % 2);
             }
             mbarrier_arrive(&shared.q_full[place][group]);
         }
@@ -275,7 +275,7 @@ __device__ __forceinline__ void bring_queries(const RotatedParams &p, const Stag
 
 // Starts copying a step's rows, or this block's half of them for both blocks of a cluster.
 template <class Order, u32 TAIL>
-__device__ __forceinline__ void fetch_rotated(const HeadMap *maps, const HeadMap *tails, char *to, u64 *full, const HeadPlace &place, i32 row, u32 batch) {
+__device__ __forceinline__ void fetch_unaligned(const HeadMap *maps, const HeadMap *tails, char *to, u64 *full, const HeadPlace &place, i32 row, u32 batch) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; panel++) {
         const tensor_map &own = (TAIL < ROW_BYTES && panel == PANELS - 1 ? tails : maps)[place.map].map;
@@ -296,19 +296,19 @@ struct LateStep {
     u32 batch;
 };
 
-template <class Order> __device__ __forceinline__ void produce_rotated(const Order &order, const Stage &stage) {
-    const RotatedParams &all = order.rotated;
+template <class Order> __device__ __forceinline__ void produce_unaligned(const Order &order, const Stage &stage) {
+    const UnalignedParams &all = order.unaligned;
     const TmaParams &p = all.tiles;
     Shared &shared = *stage.shared;
-    u32 total = order.total(), count = 0, v_count = 0, told = 0;
+    u32 total = order.total(), count = 0, v_count = 0, published = 0;
     LateStep late = {};
-    auto tell = [&](u32 work, const Block &block) {
-        u32 slot = told % TOLD_TILES;
-        await(&shared.told_ring.empty[slot], told / TOLD_TILES % 2 ^ 1);
+    auto publish = [&](u32 work, const Block &block) {
+        u32 slot = published % PUBLISHED_TILES;
+        await(&shared.published_ring.empty[slot], published / PUBLISHED_TILES % 2 ^ 1);
         shared.work[slot] = work;
-        shared.told[slot] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
-        mbarrier_arrive(&shared.told_ring.full[slot]);
-        told++;
+        shared.published[slot] = {block.batch, block.head, block.first_row, block.steps.first, block.steps.last};
+        mbarrier_arrive(&shared.published_ring.full[slot]);
+        published++;
     };
     // What lies beyond the columns has one place: whoever mends is done with that of the step before.
     auto beyond_is_free = [&](u64 *ready, u32 steps) {
@@ -323,7 +323,7 @@ template <class Order> __device__ __forceinline__ void produce_rotated(const Ord
         await(&shared.k_ring.empty[at], count / STAGES % 2 ^ 1);
         shared.shifts.k[at] = place.shift;
         mbarrier_arrive_expect(full, K_BYTES + (beyond ? BEYOND_BYTES : 0));
-        fetch_rotated<Order, TAIL_BYTES>(all.k.rows, all.k_tail, stage.k + at * K_BYTES, full, place, row, batch);
+        fetch_unaligned<Order, TAIL_BYTES>(all.k.rows, all.k_tail, stage.k + at * K_BYTES, full, place, row, batch);
         if (beyond) {
             beyond_is_free(shared.k_ready, count);
             tma_load_4d(beyond_of_k(stage), &all.k_beyond[place.map].map, full, HEAD_DIM, row, place.head, batch);
@@ -337,7 +337,7 @@ template <class Order> __device__ __forceinline__ void produce_rotated(const Ord
         await(&shared.v_ring.empty[at], v_count / STAGES % 2 ^ 1);
         shared.shifts.v[at] = step.place.shift;
         mbarrier_arrive_expect(full, V_BYTES + (beyond ? BEYOND_BYTES : 0));
-        fetch_rotated<Order, ROW_BYTES>(all.v.rows, all.v.rows, stage.v + at * V_BYTES, full, step.place, step.row, step.batch);
+        fetch_unaligned<Order, ROW_BYTES>(all.v.rows, all.v.rows, stage.v + at * V_BYTES, full, step.place, step.row, step.batch);
         if (beyond) {
             beyond_is_free(shared.v_ready, v_count);
             tma_load_4d(beyond_of_v(stage), &all.v_beyond[step.place.map].map, full, HEAD_DIM, step.row, step.place.head, step.batch);
@@ -347,20 +347,20 @@ template <class Order> __device__ __forceinline__ void produce_rotated(const Ord
     u32 work = blockIdx.x / cluster_size();
     Block block = {};
     // The next tile, a few steps before this one ends, so that its Q is there by then.
-    auto tell_next = [&](u32 next) {
+    auto publish_next = [&](u32 next) {
         work = next;
         if (work < total) {
             block = order.template block<EVERY>(work);
             order.prefetch_maps(block.head);
         }
-        tell(work < total ? work : ~0u, block);
+        publish(work < total ? work : ~0u, block);
     };
-    tell_next(work);
+    publish_next(work);
     while (work < total) {
         Steps steps = block.steps;
         u32 kv_head = kv_head_of(p.common, block.head), batch = block.batch;
         HeadPlace k = place_of_head(all.k, kv_head), v = place_of_head(all.v, kv_head);
-        i32 telling = steps.first + TOLD_EARLY < steps.last ? steps.first + TOLD_EARLY : steps.last;
+        i32 publishing = steps.first + PUBLISHED_EARLY < steps.last ? steps.first + PUBLISHED_EARLY : steps.last;
         auto next = [&] { return Order::SHARED_KEYS ? work + gridDim.x / 2 : next_work<Order>(p, total); };
         for (i32 step = steps.last; step >= steps.first; step--) {
             fetch_k(k, step * BLOCK_KEYS, batch);
@@ -368,8 +368,8 @@ template <class Order> __device__ __forceinline__ void produce_rotated(const Ord
                 fetch_v(late);
             }
             late = {v, step * BLOCK_KEYS, batch};
-            if (step == telling) {
-                tell_next(next());
+            if (step == publishing) {
+                publish_next(next());
             }
         }
         if (steps.last < steps.first) {
@@ -377,7 +377,7 @@ template <class Order> __device__ __forceinline__ void produce_rotated(const Ord
             if (count > v_count) {
                 fetch_v(late);
             }
-            tell_next(next());
+            publish_next(next());
         }
     }
     if (count > v_count) {
@@ -396,10 +396,10 @@ template <class Order> __device__ __forceinline__ void produce_rotated(const Ord
 // What the warps of the first group do.
 template <class Order> __device__ __forceinline__ void produce_in_warps(const Order &order, const Stage &stage, u32 warp) {
     Shared &shared = *stage.shared;
-    i32 head_dim = order.rotated.tiles.common.head_dim;
+    i32 head_dim = order.unaligned.tiles.common.head_dim;
     if (warp == 0) {
         if (elect_one()) {
-            produce_rotated(order, stage);
+            produce_unaligned(order, stage);
         }
     } else if (warp == 1) {
         mend_steps(shared.k_ring, shared.k_ready, shared.shifts.k, [&](u32 at, i32 shift) {
@@ -410,6 +410,6 @@ template <class Order> __device__ __forceinline__ void produce_in_warps(const Or
             mend_step<ROW_BYTES, V_BEYOND, false>(stage.v + at * V_BYTES, beyond_of_v(stage), shift, head_dim);
         });
     } else {
-        bring_queries(order.rotated, stage);
+        bring_queries(order.unaligned, stage);
     }
 }

@@ -28,9 +28,9 @@ static_assert(sizeof(SpanPlan) <= PLAN_BYTES && TMA_SHARED_BYTES % alignof(SpanP
 static_assert(BLOCK_THREADS * sizeof(SpanSize) <= RING_BYTES, "the ring has room to count in");
 
 // The order of the tiles: by sequences, those of most keys first where a thread has no more than one; in each, in bands of heads, late queries first.
-template <bool PAGED> struct Ragged {
-    static constexpr bool IN_PARTS = false, SHARED_KEYS = false;
-    const RaggedParams &all;
+template <bool PAGED> struct Varlen {
+    static constexpr bool BLOCK_SPARSE = false, SHARED_KEYS = false;
+    const VarlenParams &all;
     const TmaParams &p;
     SpanPlan &plan;
     static constexpr int BOXES = PAGED && AHEAD ? BLOCK_KEYS / 16 : 1;
@@ -38,7 +38,7 @@ template <bool PAGED> struct Ragged {
     u32 at = 0;
     i32 looked_up[BOXES], first_inside;
 
-    __device__ __forceinline__ Ragged(const RaggedParams &params, char *tiles) : all(params), p(params.tiles), plan(*(SpanPlan *)(tiles + TMA_SHARED_BYTES)) {}
+    __device__ __forceinline__ Varlen(const VarlenParams &params, char *tiles) : all(params), p(params.tiles), plan(*(SpanPlan *)(tiles + TMA_SHARED_BYTES)) {}
 
     __device__ __forceinline__ Span span(u32 sequence) const {
         const i32 *index = p.common.index;
@@ -129,10 +129,10 @@ template <bool PAGED> struct Ragged {
     }
 
     // A tile's sequence, as one lane reads it for all.
-    __device__ __forceinline__ void told_span(Block &block, const Span &told) const {
+    __device__ __forceinline__ void published_span(Block &block, const Span &published) const {
         Span span = {};
         if (threadIdx.x % 32 == 0) {
-            span = told;
+            span = published;
         }
         block.span = {i32(shuffle_from(u32(span.q_len), 0)), i32(shuffle_from(u32(span.kv_len), 0)), i32(shuffle_from(u32(span.q_begin), 0)), 0};
         block.mask = mask_of(p.common, block.span.q_len, block.span.kv_len);
@@ -260,4 +260,4 @@ template <bool PAGED> struct Ragged {
     }
 };
 
-template <> constexpr bool IN_PAGES<Ragged<true>> = true;
+template <> constexpr bool IN_PAGES<Varlen<true>> = true;

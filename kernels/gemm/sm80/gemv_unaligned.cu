@@ -2,7 +2,7 @@
 
 #include "gemm/sm80/gemv_unaligned.cuh"
 
-extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) linear_rows(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(GEMV_THREADS, 1) linear_gemv_unaligned(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(128) char shared[];
-    rows_gemm(p, shared);
+    gemv_gemm(p, shared);
 }

@@ -7,17 +7,17 @@
 //
 // Warps share out K; their sums are added up in a fixed order: results are bitwise the same from run to run.
 //
-// The host defines ROWS_TOKENS (8 or 16: at least the rows of X).
+// The host defines GEMV_TOKENS (8 or 16: at least the rows of X).
 #pragma once
 
 #include "ptx/mma.cuh"
 #include "gemm/outputs.cuh"
 #include "tile/repack.cuh"
 
-constexpr u32 ROWS_THREADS = 512, ROWS_WARPS = ROWS_THREADS / 32, PHASE_TILE = 16, TOKEN_PARTS = ROWS_TOKENS / 8;
+constexpr u32 GEMV_THREADS = 512, GEMV_WARPS = GEMV_THREADS / 32, PHASE_TILE = 16, TOKEN_PARTS = GEMV_TOKENS / 8;
 constexpr u32 CHUNK = 32;  // elements of K a warp takes at once, and how many chunks it reads ahead
 constexpr u32 BATCH = 4;
-constexpr u32 ROWS_SUMS = ROWS_WARPS * 32 * 4 * TOKEN_PARTS;
+constexpr u32 GEMV_SUMS = GEMV_WARPS * 32 * 4 * TOKEN_PARTS;
 
 // A phase of W's rows: every eighth, from one on.
 struct PhaseRows {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void stage_tokens(const GemmParams &p, u32 shift, u32
     u64 begin = u64(p.x), end = u64(p.x + (p.rows - 1) * p.x_stride + p.depth);
     for (u32 token = 0; token < p.rows; token++) {
         const element *row = p.x + token * p.x_stride;
-        for (u32 word = threadIdx.x; word < words; word += ROWS_THREADS) {
+        for (u32 word = threadIdx.x; word < words; word += GEMV_THREADS) {
             i64 k = i64(word) * 8 - shift;
             uint4 eight = {0, 0, 0, 0};
             if (k >= 0 && k < i64(p.depth)) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void stage_tokens(const GemmParams &p, u32 shift, u32
 }
 
 // An output from its sum.
-__device__ __forceinline__ void rows_output(const GemmParams &p, u64 token, u64 column, f32 sum) {
+__device__ __forceinline__ void gemv_output(const GemmParams &p, u64 token, u64 column, f32 sum) {
     u64 at = token * p.y_stride + column;
     f32 value = sum + (p.bias ? widen(p.bias[column]) : 0.0f);
     if (p.adds) {
@@ -96,15 +96,15 @@ __device__ __forceinline__ void rows_output(const GemmParams &p, u64 token, u64 
 }
 
 // Y = act(X·Wᵀ + bias) + residual. Blocks in eights: one of each phase.
-__device__ __forceinline__ void rows_gemm(const GemmParams &p, char *shared) {
+__device__ __forceinline__ void gemv_gemm(const GemmParams &p, char *shared) {
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, high = lane / 4, quad = lane % 4;
     PhaseRows w(p, blockIdx.x % 8);
     u32 tiles = u32((w.count + PHASE_TILE - 1) / PHASE_TILE), step = gridDim.x / 8;
     u32 depth = u32(p.depth), chunks = (w.shift + depth + CHUNK - 1) / CHUNK;
-    u32 first = chunks * warp / ROWS_WARPS, last = chunks * (warp + 1) / ROWS_WARPS;
+    u32 first = chunks * warp / GEMV_WARPS, last = chunks * (warp + 1) / GEMV_WARPS;
     // From a token to the next: neighbours fall into different halves of the banks.
     u32 stride = (chunks * 64 + 127) / 128 * 128 + 64;
-    f32 *sums = (f32 *)(shared + ROWS_TOKENS * stride);
+    f32 *sums = (f32 *)(shared + GEMV_TOKENS * stride);
     uint4 next[BATCH][2];
     auto load = [&](u32 tile, u32 chunk) {
 #pragma unroll
@@ -154,24 +154,24 @@ __device__ __forceinline__ void rows_gemm(const GemmParams &p, char *shared) {
                 }
             }
         }
-        f32 *own = sums + turn * ROWS_SUMS;
+        f32 *own = sums + turn * GEMV_SUMS;
 #pragma unroll
         for (u32 part = 0; part < TOKEN_PARTS; part++) {
             *(float4 *)(own + ((warp * TOKEN_PARTS + part) * 32 + lane) * 4) = {sum[part][0], sum[part][1], sum[part][2], sum[part][3]};
         }
         // One barrier a tile: the sums of the next go to the other half.
         __syncthreads();
-        if (threadIdx.x < PHASE_TILE * ROWS_TOKENS) {
+        if (threadIdx.x < PHASE_TILE * GEMV_TOKENS) {
             u32 row = threadIdx.x % PHASE_TILE, token = threadIdx.x / PHASE_TILE;
             u32 place = (token / 8 * 32 + row % 8 * 4 + token % 8 / 2) * 4 + row / 8 * 2 + token % 2;
             f32 all = 0.0f;
 #pragma unroll
-            for (u32 from = 0; from < ROWS_WARPS; from++) {
+            for (u32 from = 0; from < GEMV_WARPS; from++) {
                 all += own[from * TOKEN_PARTS * 128 + place];
             }
             u64 number = u64(tile) * PHASE_TILE + row;
             if (token < p.rows && number < w.count) {
-                rows_output(p, token, number * 8 + blockIdx.x % 8, all);
+                gemv_output(p, token, number * 8 + blockIdx.x % 8, all);
             }
         }
     }

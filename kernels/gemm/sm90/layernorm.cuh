@@ -1,7 +1,7 @@
 // Y = LayerNorm(X·Wᵀ + bias + residual) on the tensor cores of Hopper: a tile holds whole rows of Y, so that their mean and variance
 // are found in registers, and nothing is written between the product and the norm.
 //
-// A warp group has 64 rows of NORM_COLUMNS sums each, in two halves, as wide as two wgmma: 192 registers a thread. NORM_GROUPS warp
+// A warp group has 64 rows of LAYERNORM_COLUMNS sums each, in two halves, as wide as two wgmma: 192 registers a thread. LAYERNORM_GROUPS warp
 // groups make a tile. CLUSTER blocks one below the other share W: each brings a part of it to all. The residual's tile comes through the
 // same ring as the operands, behind the last of them, so that it is there when the sums are.
 //
@@ -20,52 +20,52 @@
 #include "gemm/adapter_sums.cuh"
 #include "gemm/ordered_outputs.cuh"
 
-constexpr u32 NORM_DEPTH = 64, NORM_LINE = NORM_DEPTH * 2;      // elements of K a step; bytes of its rows: the width of the swizzle
-constexpr u32 NORM_HALF = NORM_COLUMNS / 2, NORM_RUNS = NORM_COLUMNS / 32;
-constexpr u32 NORM_TILE = NORM_GROUPS * 64;                        // rows of X
-constexpr u32 NORM_THREADS = (NORM_GROUPS + 1) * 128;              // the last warp group brings operands
-constexpr u32 NORM_W_BYTES = NORM_COLUMNS * NORM_LINE, NORM_X_BYTES = NORM_TILE * NORM_LINE;
-constexpr u32 NORM_STAGE = NORM_W_BYTES + NORM_X_BYTES;
-// Of a warp group's rows of the residual, as runs of 32 columns: [NORM_RUNS][64][32]. One takes a stage.
-constexpr u32 NORM_RESIDUAL = NORM_COLUMNS * 64 * 2;
+constexpr u32 LAYERNORM_DEPTH = 64, LAYERNORM_LINE = LAYERNORM_DEPTH * 2;      // elements of K a step; bytes of its rows: the width of the swizzle
+constexpr u32 LAYERNORM_HALF = LAYERNORM_COLUMNS / 2, LAYERNORM_RUNS = LAYERNORM_COLUMNS / 32;
+constexpr u32 LAYERNORM_TILE = LAYERNORM_GROUPS * 64;                        // rows of X
+constexpr u32 LAYERNORM_THREADS = (LAYERNORM_GROUPS + 1) * 128;              // the last warp group brings operands
+constexpr u32 LAYERNORM_W_BYTES = LAYERNORM_COLUMNS * LAYERNORM_LINE, LAYERNORM_X_BYTES = LAYERNORM_TILE * LAYERNORM_LINE;
+constexpr u32 LAYERNORM_STAGE = LAYERNORM_W_BYTES + LAYERNORM_X_BYTES;
+// Of a warp group's rows of the residual, as runs of 32 columns: [LAYERNORM_RUNS][64][32]. One takes a stage.
+constexpr u32 LAYERNORM_RESIDUAL = LAYERNORM_COLUMNS * 64 * 2;
 // An output factor of an adapter; a stage takes so many.
-constexpr u32 NORM_FACTOR = NORM_RUNS * RUN_BYTES, NORM_FACTORS = NORM_STAGE / NORM_FACTOR;
-static_assert(NORM_RESIDUAL <= NORM_STAGE, "a stage holds the residual of a warp group");
-static_assert(NORM_RUNS % CLUSTER == 0 && NORM_HALF % 32 == 0, "whole runs");
+constexpr u32 LAYERNORM_FACTOR = LAYERNORM_RUNS * RUN_BYTES, LAYERNORM_FACTORS = LAYERNORM_STAGE / LAYERNORM_FACTOR;
+static_assert(LAYERNORM_RESIDUAL <= LAYERNORM_STAGE, "a stage holds the residual of a warp group");
+static_assert(LAYERNORM_RUNS % CLUSTER == 0 && LAYERNORM_HALF % 32 == 0, "whole runs");
 
 // What lies in shared memory, from a multiple of 1,024 on.
-template <bool BASIS> struct NormShared {
-    static constexpr u32 STAGE = NORM_STAGE + (BASIS ? BASIS_BYTES : 0);
+template <bool BASIS> struct LayernormShared {
+    static constexpr u32 STAGE = LAYERNORM_STAGE + (BASIS ? BASIS_BYTES : 0);
     char *stages;
     // Stages that have arrived, that may be written again.
     u64 *full, *empty;
     // Of a tile's first stage: which adapters the cluster's rows have, and those of each warp group.
-    u32 (*adapters)[1 + NORM_GROUPS];
+    u32 (*adapters)[1 + LAYERNORM_GROUPS];
     // The tile that is being brought, and the adapters still to bring: the warp that brings has few registers.
     volatile u32 *bringing;
     // Of all columns.
     f32 *bias, *weight, *shift;
 
-    __device__ __forceinline__ explicit NormShared(char *shared) {
+    __device__ __forceinline__ explicit LayernormShared(char *shared) {
         stages = shared + (1024 - shared_address(shared) % 1024) % 1024;
         hold_address(stages);
-        full = (u64 *)(stages + NORM_STAGES * STAGE);
-        empty = full + NORM_STAGES;
-        adapters = (u32 (*)[1 + NORM_GROUPS])(empty + NORM_STAGES);
+        full = (u64 *)(stages + LAYERNORM_STAGES * STAGE);
+        empty = full + LAYERNORM_STAGES;
+        adapters = (u32 (*)[1 + LAYERNORM_GROUPS])(empty + LAYERNORM_STAGES);
         bringing = (u32 *)full + 30;
-        bias = (f32 *)(stages + NORM_STAGES * STAGE + 128);
-        weight = bias + NORM_COLUMNS;
-        shift = weight + NORM_COLUMNS;
+        bias = (f32 *)(stages + LAYERNORM_STAGES * STAGE + 128);
+        weight = bias + LAYERNORM_COLUMNS;
+        shift = weight + LAYERNORM_COLUMNS;
     }
 };
-static_assert(NORM_STAGES * (2 * 8 + (1 + NORM_GROUPS) * 4) <= 120, "the barriers fit in front of the bias");
+static_assert(LAYERNORM_STAGES * (2 * 8 + (1 + LAYERNORM_GROUPS) * 4) <= 120, "the barriers fit in front of the bias");
 
 // A place in the ring.
-struct NormPlace {
+struct LayernormPlace {
     u32 stage, phase;
 
     __device__ __forceinline__ void advance() {
-        if (++stage == NORM_STAGES) {
+        if (++stage == LAYERNORM_STAGES) {
             stage = 0;
             phase ^= 1;
         }
@@ -78,20 +78,20 @@ __device__ __forceinline__ f32 quad_sum(f32 value) {
     return value + shuffle_xor(value, 2);
 }
 
-typedef f32 NormSums[2][NORM_HALF / 2];
+typedef f32 LayernormSums[2][LAYERNORM_HALF / 2];
 
 // The sum of output `run` · 32 + quad · 8 + `at` of the thread's first row, or of its second.
-__device__ __forceinline__ f32 &norm_sum(NormSums &d, u32 run, u32 half, u32 at) {
-    return d[run / (NORM_RUNS / 2)][(run % (NORM_RUNS / 2) * 4 + at / 2) * 4 + half * 2 + at % 2];
+__device__ __forceinline__ f32 &layernorm_sum(LayernormSums &d, u32 run, u32 half, u32 at) {
+    return d[run / (LAYERNORM_RUNS / 2)][(run % (LAYERNORM_RUNS / 2) * 4 + at / 2) * 4 + half * 2 + at % 2];
 }
 
 // Adds bias, and the residual where there is one, from its tile of the warp group; gives the sums of both rows.
-template <bool RESIDUAL, class Shared> __device__ __forceinline__ void norm_add(const Shared &at, u32 residual, NormSums &d, f32 (&sums)[2]) {
+template <bool RESIDUAL, class Shared> __device__ __forceinline__ void layernorm_add(const Shared &at, u32 residual, LayernormSums &d, f32 (&sums)[2]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     u32 own = residual + (thread / 32 * 16 + thread % 32 / 4) * 64 + quad * 16, columns = shared_address(at.bias) + quad * 32;
     sums[0] = sums[1] = 0.0f;
 #pragma unroll
-    for (u32 run = 0; run < NORM_RUNS; run++) {
+    for (u32 run = 0; run < LAYERNORM_RUNS; run++) {
         f32 bias[8];
         shared_eight(columns + run * 128, bias);
 #pragma unroll
@@ -104,7 +104,7 @@ template <bool RESIDUAL, class Shared> __device__ __forceinline__ void norm_add(
             }
 #pragma unroll
             for (u32 e = 0; e < 8; e++) {
-                f32 &sum = norm_sum(d, run, half, e);
+                f32 &sum = layernorm_sum(d, run, half, e);
                 sum += bias[e];
                 if constexpr (RESIDUAL) {
                     sum += e % 2 ? high_half(found[e / 2]) : low_half(found[e / 2]);
@@ -116,43 +116,43 @@ template <bool RESIDUAL, class Shared> __device__ __forceinline__ void norm_add(
 }
 
 // From the sums of this warp group's rows from `row` on to outputs. `sums`: of each row.
-template <class Shared> __device__ __forceinline__ void norm_write(const NormParams &p, const Shared &at, u64 row, NormSums &d, const f32 (&sums)[2]) {
+template <class Shared> __device__ __forceinline__ void layernorm_write(const LayernormParams &p, const Shared &at, u64 row, LayernormSums &d, const f32 (&sums)[2]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     row += thread / 32 * 16 + thread % 32 / 4;
     f32 factor[2];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
-        f32 mean = quad_sum(sums[half]) / f32(NORM_COLUMNS), squares = 0.0f;
+        f32 mean = quad_sum(sums[half]) / f32(LAYERNORM_COLUMNS), squares = 0.0f;
 #pragma unroll
-        for (u32 run = 0; run < NORM_RUNS; run++) {
+        for (u32 run = 0; run < LAYERNORM_RUNS; run++) {
 #pragma unroll
             for (u32 e = 0; e < 8; e++) {
-                f32 &sum = norm_sum(d, run, half, e);
+                f32 &sum = layernorm_sum(d, run, half, e);
                 sum -= mean;
                 squares = fmaf(sum, sum, squares);
             }
         }
-        factor[half] = 1.0f / sqrtf(quad_sum(squares) / f32(NORM_COLUMNS) + p.eps);
+        factor[half] = 1.0f / sqrtf(quad_sum(squares) / f32(LAYERNORM_COLUMNS) + p.eps);
     }
-    element *to = p.y + row * NORM_COLUMNS + quad * 8;
+    element *to = p.y + row * LAYERNORM_COLUMNS + quad * 8;
     u32 columns = shared_address(at.weight) + quad * 32;
     bool there[2] = {row < p.rows, row + 8 < p.rows};
 #pragma unroll
-    for (u32 run = 0; run < NORM_RUNS; run++) {
+    for (u32 run = 0; run < LAYERNORM_RUNS; run++) {
         f32 weight[8], shift[8];
         shared_eight(columns + run * 128, weight);
-        shared_eight(columns + NORM_COLUMNS * 4 + run * 128, shift);
+        shared_eight(columns + LAYERNORM_COLUMNS * 4 + run * 128, shift);
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             u32 packed[4];
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                f32 low = fmaf(norm_sum(d, run, half, 2 * i) * factor[half], weight[2 * i], shift[2 * i]);
-                f32 high = fmaf(norm_sum(d, run, half, 2 * i + 1) * factor[half], weight[2 * i + 1], shift[2 * i + 1]);
+                f32 low = fmaf(layernorm_sum(d, run, half, 2 * i) * factor[half], weight[2 * i], shift[2 * i]);
+                f32 high = fmaf(layernorm_sum(d, run, half, 2 * i + 1) * factor[half], weight[2 * i + 1], shift[2 * i + 1]);
                 packed[i] = narrow2<element>(low, high);
             }
             if (there[half]) {
-                store_16(to + half * 8 * NORM_COLUMNS + run * 32, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+                store_16(to + half * 8 * LAYERNORM_COLUMNS + run * 32, make_uint4(packed[0], packed[1], packed[2], packed[3]));
             }
         }
     }
@@ -165,42 +165,42 @@ __device__ __forceinline__ u32 all_clusters() { return block_count_anew() / CLUS
 
 // Brings the output factors of the next adapters to a stage, as many as it takes. All lanes of the warp.
 template <class Shared>
-__device__ __forceinline__ void bring_factors(const Shared &at, const AdapterSlice &slice, u32 &adapters, NormPlace &place) {
+__device__ __forceinline__ void bring_factors(const Shared &at, const AdapterSlice &slice, u32 &adapters, LayernormPlace &place) {
     mbarrier_wait(&at.empty[place.stage], place.phase ^ 1);
     if (threadIdx.x % 32 == 0) {
-        mbarrier_arrive_expect(&at.full[place.stage], (__popc(adapters) < NORM_FACTORS ? __popc(adapters) : NORM_FACTORS) * NORM_FACTOR);
+        mbarrier_arrive_expect(&at.full[place.stage], (__popc(adapters) < LAYERNORM_FACTORS ? __popc(adapters) : LAYERNORM_FACTORS) * LAYERNORM_FACTOR);
     }
     char *to = at.stages + place.stage * Shared::STAGE;
 #pragma unroll 1
-    for (u32 i = 0; i < NORM_FACTORS && adapters; i++, to += NORM_FACTOR) {
+    for (u32 i = 0; i < LAYERNORM_FACTORS && adapters; i++, to += LAYERNORM_FACTOR) {
         i32 which = take_first(adapters);
         if (threadIdx.x % 32 == 0) {
-            bulk_load(to, slice.fragments + u32(which) * (NORM_RUNS * RUN_WORDS), NORM_FACTOR, &at.full[place.stage]);
+            bulk_load(to, slice.fragments + u32(which) * (LAYERNORM_RUNS * RUN_WORDS), LAYERNORM_FACTOR, &at.full[place.stage]);
         }
     }
     __syncwarp();
     place.advance();
 }
 
-// Y = LayerNorm(X·Wᵀ + bias + residual) of NORM_COLUMNS outputs; BASIS: and what the adapters of `sums` add in front of the norm.
-template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const NormParams &p, char *shared, const AdapterSums &sums = {}) {
-    typedef NormShared<BASIS> Shared;
+// Y = LayerNorm(X·Wᵀ + bias + residual) of LAYERNORM_COLUMNS outputs; BASIS: and what the adapters of `sums` add in front of the norm.
+template <bool BASIS = false> __device__ __forceinline__ void layernorm_gemm(const LayernormParams &p, char *shared, const AdapterSums &sums = {}) {
+    typedef LayernormShared<BASIS> Shared;
     Shared at(shared);
     const AdapterSlice &slice = sums.slices[0];
     // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     if (threadIdx.x == 0) {
-        for (u32 stage = 0; stage < NORM_STAGES; stage++) {
+        for (u32 stage = 0; stage < LAYERNORM_STAGES; stage++) {
             mbarrier_init(&at.full[stage], 1);
             // The warp groups of a tile, in every block that this one brings W to.
-            mbarrier_init(&at.empty[stage], NORM_GROUPS * CLUSTER);
+            mbarrier_init(&at.empty[stage], LAYERNORM_GROUPS * CLUSTER);
         }
         fence_mbarrier_init();
     }
     grid_launch_next();
     // Where the host lets this kernel start early, its operands are still being written.
     grid_wait();
-    for (u32 column = threadIdx.x; column < NORM_COLUMNS; column += NORM_THREADS) {
+    for (u32 column = threadIdx.x; column < LAYERNORM_COLUMNS; column += LAYERNORM_THREADS) {
         at.bias[column] = p.bias ? widen(p.bias[column]) : 0.0f;
         at.weight[column] = widen(p.weight[column]);
         at.shift[column] = widen(p.shift[column]);
@@ -209,27 +209,27 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
     cluster_arrive();
     cluster_wait();
     // TMA counts rows in 31 bits.
-    u32 clusters = gridDim.x / CLUSTER, down = u32((p.rows + NORM_TILE * CLUSTER - 1) / (NORM_TILE * CLUSTER));
-    u32 steps = u32((p.depth + NORM_DEPTH - 1) / NORM_DEPTH), extra = p.residual ? NORM_GROUPS : 0;
-    if (group == NORM_GROUPS) {
-        registers_give<BASIS && NORM_GROUPS == 1 ? 40 : 24>();
+    u32 clusters = gridDim.x / CLUSTER, down = u32((p.rows + LAYERNORM_TILE * CLUSTER - 1) / (LAYERNORM_TILE * CLUSTER));
+    u32 steps = u32((p.depth + LAYERNORM_DEPTH - 1) / LAYERNORM_DEPTH), extra = p.residual ? LAYERNORM_GROUPS : 0;
+    if (group == LAYERNORM_GROUPS) {
+        registers_give<BASIS && LAYERNORM_GROUPS == 1 ? 40 : 24>();
         // Registers are few here: the rank is asked for anew. With adapters all of the warp looks for them, and one lane brings.
-        u32 lane = threadIdx.x - NORM_GROUPS * 128;
+        u32 lane = threadIdx.x - LAYERNORM_GROUPS * 128;
         if (lane < (BASIS ? 32 : 1)) {
             tma_prefetch_map(&p.x_map);
             tma_prefetch_map(&p.w_map);
             tma_prefetch_map(&p.residual_map);
-            NormPlace place = {0, 0};
+            LayernormPlace place = {0, 0};
             for (u32 tile = own_cluster(); tile < down; tile = (BASIS ? at.bringing[0] : tile) + all_clusters()) {
                 u32 adapters = 0;
                 if constexpr (BASIS) {
                     mbarrier_wait(&at.empty[place.stage], place.phase ^ 1);
 #pragma unroll 1
-                    for (u32 part = 0; part < CLUSTER * NORM_GROUPS; part++) {
-                        u32 own = adapters_of<64>(sums, (tile * CLUSTER * NORM_GROUPS + part) * 64, u32(p.rows));
+                    for (u32 part = 0; part < CLUSTER * LAYERNORM_GROUPS; part++) {
+                        u32 own = adapters_of<64>(sums, (tile * CLUSTER * LAYERNORM_GROUPS + part) * 64, u32(p.rows));
                         adapters |= own;
-                        if (lane == 0 && part / NORM_GROUPS == cluster_rank()) {
-                            at.adapters[place.stage][1 + part % NORM_GROUPS] = own;
+                        if (lane == 0 && part / LAYERNORM_GROUPS == cluster_rank()) {
+                            at.adapters[place.stage][1 + part % LAYERNORM_GROUPS] = own;
                         }
                     }
                     if (lane == 0) {
@@ -259,18 +259,18 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     char *to = at.stages + place.stage * Shared::STAGE;
                     u64 *full = &at.full[place.stage];
                     u32 rank = cluster_rank();
-                    i32 row = i32(((BASIS ? at.bringing[0] : tile) * CLUSTER + rank) * NORM_TILE);
+                    i32 row = i32(((BASIS ? at.bringing[0] : tile) * CLUSTER + rank) * LAYERNORM_TILE);
                     if (step < steps) {
-                        constexpr u32 PART = NORM_RUNS / CLUSTER;
+                        constexpr u32 PART = LAYERNORM_RUNS / CLUSTER;
                         mbarrier_arrive_expect(full, Shared::STAGE);
                         if constexpr (BASIS) {
-                            bulk_load(to + NORM_STAGE, slice.basis + step * (BASIS_BYTES / 2), BASIS_BYTES, full);
+                            bulk_load(to + LAYERNORM_STAGE, slice.basis + step * (BASIS_BYTES / 2), BASIS_BYTES, full);
                         }
-                        tma_load_2d(to + NORM_W_BYTES, &p.x_map, full, i32(step * NORM_DEPTH), row);
-                        tma_load_5d_multicast(to + rank * (NORM_W_BYTES / CLUSTER), &p.w_map, full, i32(step * NORM_DEPTH), 0, 0, 0, i32(rank * PART),
+                        tma_load_2d(to + LAYERNORM_W_BYTES, &p.x_map, full, i32(step * LAYERNORM_DEPTH), row);
+                        tma_load_5d_multicast(to + rank * (LAYERNORM_W_BYTES / CLUSTER), &p.w_map, full, i32(step * LAYERNORM_DEPTH), 0, 0, 0, i32(rank * PART),
                                               (1 << CLUSTER) - 1);
                     } else {
-                        mbarrier_arrive_expect(full, NORM_RESIDUAL);
+                        mbarrier_arrive_expect(full, LAYERNORM_RESIDUAL);
                         tma_load_3d(to, &p.residual_map, full, 0, row + i32((step - steps) * 64), 0);
                     }
                     place.advance();
@@ -280,13 +280,13 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
         __syncwarp();
     } else {
         registers_take<240>();
-        NormSums d;
+        LayernormSums d;
         auto release = [&](u32 stage) {
             if (threadIdx.x % 128 < CLUSTER) {
                 mbarrier_arrive_remote_relaxed(&at.empty[stage], threadIdx.x % 128);
             }
         };
-        NormPlace place = {0, 0};
+        LayernormPlace place = {0, 0};
         for (u32 tile = own_cluster(); tile < down; tile += clusters) {
             u32 before = 0;
             f32 h[BASIS_SUMS];
@@ -299,25 +299,25 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     mine = at.adapters[place.stage][1 + group];
                 }
                 u32 stage = shared_address(at.stages) + place.stage * Shared::STAGE;
-                u64 w = wgmma_descriptor(stage, 16, 8 * NORM_LINE, SWIZZLE_128);
-                u64 x = wgmma_descriptor(stage + NORM_W_BYTES + group * 64 * NORM_LINE, 16, 8 * NORM_LINE, SWIZZLE_128);
+                u64 w = wgmma_descriptor(stage, 16, 8 * LAYERNORM_LINE, SWIZZLE_128);
+                u64 x = wgmma_descriptor(stage + LAYERNORM_W_BYTES + group * 64 * LAYERNORM_LINE, 16, 8 * LAYERNORM_LINE, SWIZZLE_128);
                 wgmma_fence();
 #pragma unroll
-                for (u32 k = 0; k < NORM_DEPTH / 16; k++) {
+                for (u32 k = 0; k < LAYERNORM_DEPTH / 16; k++) {
                     // 16 elements are 32 bytes; addresses in descriptors count 16.
 #pragma unroll
                     for (u32 half = 0; half < 2; half++) {
-                        wgmma_ss<element, NORM_HALF>(d[half], x + k * 2, w + half * (NORM_HALF * NORM_LINE / 16) + k * 2, step > 0 || k > 0);
+                        wgmma_ss<element, LAYERNORM_HALF>(d[half], x + k * 2, w + half * (LAYERNORM_HALF * LAYERNORM_LINE / 16) + k * 2, step > 0 || k > 0);
                     }
                     if constexpr (BASIS) {
-                        wgmma_ss<element, BASIS_ROWS>(h, x + k * 2, w + NORM_STAGE / 16 + k * 2, step > 0 || k > 0);
+                        wgmma_ss<element, BASIS_ROWS>(h, x + k * 2, w + LAYERNORM_STAGE / 16 + k * 2, step > 0 || k > 0);
                     }
                 }
                 wgmma_commit();
                 if constexpr (BASIS) {
                     if (step + 1 == steps) {
                         // While it is multiplied.
-                        rows.fetch_adapters(sums, (tile * CLUSTER + rank) * NORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
+                        rows.fetch_adapters(sums, (tile * CLUSTER + rank) * LAYERNORM_TILE + group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, p.rows);
                         rows.fetch_scales(slice);
                     }
                     // With this step's left under way, and the factors' products behind them, the assembler has every single one waited for.
@@ -345,17 +345,17 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                 while (adapters) {
                     mbarrier_wait(&at.full[place.stage], place.phase);
 #pragma unroll 1
-                    for (u32 factor = 0; factor < NORM_FACTORS && adapters; factor++) {
+                    for (u32 factor = 0; factor < LAYERNORM_FACTORS && adapters; factor++) {
                         i32 which = take_first(adapters);
                         // The warp group's rows may have none of it.
                         if (mine >> which & 1) {
-                            u32 a[4], from = shared_address(at.stages) + place.stage * Shared::STAGE + factor * NORM_FACTOR;
+                            u32 a[4], from = shared_address(at.stages) + place.stage * Shared::STAGE + factor * LAYERNORM_FACTOR;
                             rows.only(which, a);
                             wgmma_fence();
 #pragma unroll
                             for (u32 half = 0; half < 2; half++) {
-                                u64 b = wgmma_descriptor(from + half * (NORM_FACTOR / 2), 128, 256, SWIZZLE_NONE);
-                                wgmma_rs<element, NORM_HALF>(d[half], a, b, true);
+                                u64 b = wgmma_descriptor(from + half * (LAYERNORM_FACTOR / 2), 128, 256, SWIZZLE_NONE);
+                                wgmma_rs<element, LAYERNORM_HALF>(d[half], a, b, true);
                             }
                             wgmma_commit();
                             wgmma_wait<0>();
@@ -369,10 +369,10 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
             }
             f32 of_rows[2];
             if (extra > 0) {
-                for (u32 step = 0; step < NORM_GROUPS; step++) {
+                for (u32 step = 0; step < LAYERNORM_GROUPS; step++) {
                     mbarrier_wait(&at.full[place.stage], place.phase);
                     if (step == group) {
-                        norm_add<true>(at, shared_address(at.stages) + place.stage * Shared::STAGE, d, of_rows);
+                        layernorm_add<true>(at, shared_address(at.stages) + place.stage * Shared::STAGE, d, of_rows);
                         // All warps have read it.
                         named_barrier_sync(1 + group, 128);
                     }
@@ -381,9 +381,9 @@ template <bool BASIS = false> __device__ __forceinline__ void norm_gemm(const No
                     place.advance();
                 }
             } else {
-                norm_add<false>(at, 0, d, of_rows);
+                layernorm_add<false>(at, 0, d, of_rows);
             }
-            norm_write(p, at, (tile * CLUSTER + rank) * NORM_TILE + group * 64, d, of_rows);
+            layernorm_write(p, at, (tile * CLUSTER + rank) * LAYERNORM_TILE + group * 64, d, of_rows);
         }
     }
     // The other blocks may still write into this one, or arrive at its barriers.

@@ -7,7 +7,7 @@
 #include "gemm/ordered_outputs.cuh"
 #include "gemm/sm90/mainloop.cuh"
 
-template <u32 FORM> __device__ __forceinline__ void wgmma_basis_gemm(const GemmParams &p, char *shared, const AdapterSums &sums) {
+template <u32 FORM> __device__ __forceinline__ void wgmma_lora_gemm(const GemmParams &p, char *shared, const AdapterSums &sums) {
     static_assert(CLUSTER == 2, "two blocks share the tile of W");
     constexpr u32 OUTPUTS = WGMMA_COLUMNS, W_BYTES = OUTPUTS * PANEL, WIDTH = OUTPUTS + BASIS_ROWS, RUNS = OUTPUTS / 32;
     const AdapterSlice &slice = sums.slices[0];

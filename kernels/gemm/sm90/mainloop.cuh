@@ -2,7 +2,7 @@
 // outputs are written. The host defines the tiles: 128 × COLUMNS sums, RING stages.
 //
 // Rows of W lie in shared memory in another order than the outputs (see Places). Where Y, the bias or the residual cannot be moved 16
-// bytes at a time (ODD), they lie in order, and outputs go through shared memory.
+// bytes at a time (UNALIGNED), they lie in order, and outputs go through shared memory.
 #pragma once
 
 #include "ptx/copy.cuh"
@@ -14,14 +14,14 @@
 constexpr u32 BAND = 16 / CLUSTER;
 
 // Brings W's rows of one stage, elements `k` and on, from row `first` on: each of two blocks half of them, to both, or a block by itself all.
-template <u32 COLUMNS, bool GATED, bool ODD, u32 SHARERS = CLUSTER>
+template <u32 COLUMNS, bool GATED, bool UNALIGNED, u32 SHARERS = CLUSTER>
 __device__ __forceinline__ void bring_weights(const GemmParams &p, char *w_tile, u64 *full, u32 rank, i32 k, i32 first, CacheHint hint) {
     constexpr u32 SETS = GATED ? 2 : 1, OUTPUTS = COLUMNS / SETS, RUNS = OUTPUTS / 32, EIGHTS = OUTPUTS / 8;
     static_assert(!GATED || OUTPUTS % 32 == 0, "whole runs of both weights");
-    if constexpr (ODD && (SHARERS == 1 || COLUMNS / 2 % 8 != 0)) {
+    if constexpr (UNALIGNED && (SHARERS == 1 || COLUMNS / 2 % 8 != 0)) {
         // A half that is not whole in eights would start in the middle of the swizzle's pattern.
         tma_load_2d(w_tile, &p.w_map, full, k, first);
-    } else if constexpr (ODD) {
+    } else if constexpr (UNALIGNED) {
         tma_load_2d_multicast(w_tile + rank * (COLUMNS / 2) * PANEL, &p.w_map, full, k, first + i32(rank * (COLUMNS / 2)), 3);
     } else {
         // Runs of 32 rows as places have them: TMA takes them in another order, as a tensor of four axes (see wgmma.rs). Eights that are
@@ -171,10 +171,10 @@ __device__ __forceinline__ u32 wgmma_begin(const GemmParams &p, const Ring &ring
 }
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED: then half the columns of a tile are of each weight.
-template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
+template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool UNALIGNED> __device__ __forceinline__ void wgmma_gemm(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
     static_assert(CLUSTER <= 2 || COLUMNS == 0, "each of two brings half of W's tile");
-    static_assert(!GATED || !ODD, "a gated product writes where the host chose the place");
+    static_assert(!GATED || !UNALIGNED, "a gated product writes where the host chose the place");
     using P = Places<OUTPUTS>;
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.
@@ -199,7 +199,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
                 u32 bytes = x.bytes + COLUMNS * PANEL;
                 auto rows = [&](char *x_tile, u64 *full, i32 k) { x.load(p, x_tile, full, k, y); };
                 auto weights = [&](char *w_tile, u64 *full, i32 k) {
-                    bring_weights<COLUMNS, GATED, ODD>(p, w_tile, full, own, k, first, weights_hint(p));
+                    bring_weights<COLUMNS, GATED, UNALIGNED>(p, w_tile, full, own, k, first, weights_hint(p));
                 };
                 u32 begin = index == blockIdx.x / CLUSTER ? wgmma_begin(p, ring, stage, phase, leads, steps, bytes, rows, weights) : 0;
                 ring.bring(stage, phase, leads, begin, steps, bytes, rows, weights, [&] {
@@ -222,7 +222,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
             u64 row = u64(tile_row * CLUSTER + rank) * WGMMA_ROWS, column = u64(tile_column) * OUTPUTS;
             Ahead ahead;
             if constexpr (!GATED) {
-                if (!ODD && p.residual) {
+                if (!UNALIGNED && p.residual) {
                     read_ahead<P>(p, row, column, ahead);
                 }
             }
@@ -236,8 +236,8 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool ODD> __device__ __fo
             if (!GATED && p.adds) {
                 grid_wait();
             }
-            if constexpr (ODD) {
-                write_odd_tile<P, FORM>(p, row, column, d, (char *)(ring.empty + RING));
+            if constexpr (UNALIGNED) {
+                write_unaligned_tile<P, FORM>(p, row, column, d, (char *)(ring.empty + RING));
             } else {
                 write_tile<P, GATED, FORM>(p, row, column, d, ahead);
             }

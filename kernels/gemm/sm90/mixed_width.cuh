@@ -5,11 +5,11 @@
 #include "gemm/sm90/mainloop.cuh"
 
 // Where tile number `index` of a cluster lies: all wide ones come before all others.
-template <u32 COLUMNS, u32 LAST> struct WidthsPlace {
+template <u32 COLUMNS, u32 LAST> struct MixedWidthPlace {
     bool wide;
     u32 row, first;   // in tiles of clusters; in outputs
 
-    __device__ __forceinline__ WidthsPlace(const GemmParams &p, u32 index) {
+    __device__ __forceinline__ MixedWidthPlace(const GemmParams &p, u32 index) {
         u32 down = tiles_down(p), before = down * p.wide, column;
         wide = index < before;
         tile_place<BAND>(wide ? index : index - before, down, wide ? p.wide : across(p), row, column);
@@ -24,7 +24,7 @@ template <u32 COLUMNS, u32 LAST> struct WidthsPlace {
 
 // A tile's products and outputs, by both warp groups.
 template <u32 WIDTH, u32 FORM, class Ring, u32 SUMS>
-__device__ __forceinline__ void widths_tile(const GemmParams &p, const Ring &ring, u32 &stage, u32 &phase, u32 group, u32 steps, u64 row, u64 column,
+__device__ __forceinline__ void mixed_width_tile(const GemmParams &p, const Ring &ring, u32 &stage, u32 &phase, u32 group, u32 steps, u64 row, u64 column,
                                             bool last_tile, f32 (&sums)[SUMS]) {
     using P = Places<WIDTH>;
     f32(&d)[WIDTH / 2] = reinterpret_cast<f32(&)[WIDTH / 2]>(sums);
@@ -47,8 +47,8 @@ __device__ __forceinline__ void widths_tile(const GemmParams &p, const Ring &rin
 }
 
 // Y = act(X·Wᵀ + bias) + residual.
-template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma_widths(const GemmParams &p, char *shared) {
-    using Place = WidthsPlace<COLUMNS, LAST>;
+template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma_mixed_width(const GemmParams &p, char *shared) {
+    using Place = MixedWidthPlace<COLUMNS, LAST>;
     WgmmaRing<COLUMNS, RING> ring(shared);
     // Said so that the compiler knows that a warp has one, as in wgmma_gemm.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = wgmma_rank();
@@ -92,9 +92,9 @@ template <u32 COLUMNS, u32 LAST, u32 RING, u32 FORM> __device__ __forceinline__ 
             u64 row = u64(place.row * CLUSTER + rank) * WGMMA_ROWS;
             bool last = index + block_count_anew() / CLUSTER >= Place::count(p);
             if (place.wide) {
-                widths_tile<COLUMNS, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
+                mixed_width_tile<COLUMNS, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
             } else {
-                widths_tile<LAST, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
+                mixed_width_tile<LAST, FORM>(p, ring, stage, phase, group, steps, row, place.first, last, d);
             }
         }
     }

@@ -7,17 +7,17 @@
 
 #include "gemm/sm90/mainloop.cuh"
 
-constexpr u32 TURN_ROWS = 64, TURN_BAND = 16;
-constexpr u32 TURN_CLUSTER = 2;   // whatever the other kernels of a unit have: W is read twice as often as theirs
-constexpr u32 TURN_BARRIER = 3;   // and the next: a named barrier of each warp group, told that its turn has come
+constexpr u32 PINGPONG_ROWS = 64, PINGPONG_BAND = 16;
+constexpr u32 PINGPONG_CLUSTER = 2;   // whatever the other kernels of a unit have: W is read twice as often as theirs
+constexpr u32 PINGPONG_BARRIER = 3;   // and the next: a named barrier of each warp group, told that its turn has come
 
 // Clusters' tiles, one below the other.
-__device__ __forceinline__ u32 turns_down(const GemmParams &p) { return u32((p.rows + TURN_ROWS * TURN_CLUSTER - 1) / (TURN_ROWS * TURN_CLUSTER)); }
+__device__ __forceinline__ u32 pingpong_down(const GemmParams &p) { return u32((p.rows + PINGPONG_ROWS * PINGPONG_CLUSTER - 1) / (PINGPONG_ROWS * PINGPONG_CLUSTER)); }
 
 // Y = act(X·Wᵀ + bias) + residual.
-template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma_turns(const GemmParams &p, char *shared) {
+template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma_pingpong(const GemmParams &p, char *shared) {
     using P = Places<COLUMNS>;
-    WgmmaRing<COLUMNS, RING, TURN_CLUSTER, TURN_ROWS> ring(shared);
+    WgmmaRing<COLUMNS, RING, PINGPONG_CLUSTER, PINGPONG_ROWS> ring(shared);
     // Said so that the compiler knows that a warp has one, as in wgmma_gemm.
     u32 group = shuffle_from(threadIdx.x / 128, 0), rank = cluster_rank();
     wgmma_open(ring, p);
@@ -26,25 +26,25 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
     wgmma_await(p);
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), stage = 0, phase = 0;
     // Reckoned where they are used: held all along they are registers too many.
-    auto place = [&](u32 index, u32 &row, u32 &column) { tile_place<TURN_BAND>(index, turns_down(p), tiles_across<COLUMNS>(p), row, column); };
-    auto there = [&](u32 index) { return index < turns_down(p) * tiles_across<COLUMNS>(p); };
-    auto each = [] { return block_count_anew() / TURN_CLUSTER; };
+    auto place = [&](u32 index, u32 &row, u32 &column) { tile_place<PINGPONG_BAND>(index, pingpong_down(p), tiles_across<COLUMNS>(p), row, column); };
+    auto there = [&](u32 index) { return index < pingpong_down(p) * tiles_across<COLUMNS>(p); };
+    auto each = [] { return block_count_anew() / PINGPONG_CLUSTER; };
     if (group == 2) {
         registers_give<56>();
         if (shuffle_from(threadIdx.x / 32, 0) == 8) {
             u32 own = shuffle_from(rank, 0);
             bool leads = elect_one();
-            for (u32 index = blockIdx.x / TURN_CLUSTER; there(index); index += each()) {
+            for (u32 index = blockIdx.x / PINGPONG_CLUSTER; there(index); index += each()) {
                 u32 row, column;
                 place(index, row, column);
-                i32 y = i32((row * TURN_CLUSTER + own) * TURN_ROWS), first = i32(column * COLUMNS);
+                i32 y = i32((row * PINGPONG_CLUSTER + own) * PINGPONG_ROWS), first = i32(column * COLUMNS);
                 auto rows = [&](char *x_tile, u64 *full, i32 k) { tma_load_2d(x_tile, &p.x_map, full, k, y); };
                 auto weights = [&](char *w_tile, u64 *full, i32 k) {
-                    bring_weights<COLUMNS, false, false, TURN_CLUSTER>(p, w_tile, full, own, k, first, EVICT_NORMAL);
+                    bring_weights<COLUMNS, false, false, PINGPONG_CLUSTER>(p, w_tile, full, own, k, first, EVICT_NORMAL);
                 };
                 ring.bring(stage, phase, leads, 0, steps, ring.STAGE, rows, weights, [&] {
                     if (p.residual) {
-                        prefetch_residual<COLUMNS>(p, y, TURN_ROWS, first);
+                        prefetch_residual<COLUMNS>(p, y, PINGPONG_ROWS, first);
                     }
                 });
             }
@@ -61,7 +61,7 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
         if (group == 1) {
             pass();
         }
-        u32 index = blockIdx.x / TURN_CLUSTER + group * each();
+        u32 index = blockIdx.x / PINGPONG_CLUSTER + group * each();
         if (!there(index)) {
             cluster_arrive();
         }
@@ -72,14 +72,14 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
             BiasAhead bias;
             bias.read<P>(p, column);
             if (index >= each()) {
-                named_barrier_sync(TURN_BARRIER + group, 256);
+                named_barrier_sync(PINGPONG_BARRIER + group, 256);
             }
             u32 last = ring.template multiply<false>(stage, phase, 0, 0, steps, d);
             if (there(index + each())) {
-                named_barrier_arrive(TURN_BARRIER + 1 - group, 256);
+                named_barrier_arrive(PINGPONG_BARRIER + 1 - group, 256);
             }
             // Rows of a warp group's tile are counted from its threads' places in the block on.
-            u64 row = u64(tile_row * TURN_CLUSTER + rank) * TURN_ROWS - group * TURN_ROWS;
+            u64 row = u64(tile_row * PINGPONG_CLUSTER + rank) * PINGPONG_ROWS - group * PINGPONG_ROWS;
             Ahead ahead;
             if (p.residual) {
                 read_ahead<P>(p, row, column, ahead);

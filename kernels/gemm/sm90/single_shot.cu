@@ -3,7 +3,7 @@
 
 #include "gemm/sm90/single_shot.cuh"
 
-extern "C" __global__ void __launch_bounds__(SHORT_THREADS, SHORT_BLOCKS) linear_short(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(SINGLE_SHOT_THREADS, SINGLE_SHOT_BLOCKS) linear_single_shot(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_short<WGMMA_COLUMNS, SHORT_STEPS, ACTIVATION_FORM>(p, shared);
+    wgmma_single_shot<WGMMA_COLUMNS, SINGLE_SHOT_STEPS, ACTIVATION_FORM>(p, shared);
 }

@@ -4,10 +4,10 @@
 
 #include "gemm/sm90/mainloop.cuh"
 
-constexpr int SHORT_THREADS = 256;
+constexpr int SINGLE_SHOT_THREADS = 256;
 
 // Y = act(X·Wᵀ + bias) + residual, for a K of at most STEPS steps; what adapters add is not looked for.
-template <u32 COLUMNS, u32 STEPS, u32 FORM> __device__ __forceinline__ void wgmma_short(const GemmParams &p, char *shared) {
+template <u32 COLUMNS, u32 STEPS, u32 FORM> __device__ __forceinline__ void wgmma_single_shot(const GemmParams &p, char *shared) {
     using P = Places<COLUMNS>;
     constexpr u32 W_BYTES = COLUMNS * PANEL, STAGE = WGMMA_X_BYTES + W_BYTES;
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;

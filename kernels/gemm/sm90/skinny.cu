@@ -5,17 +5,17 @@
 #include "gemm/sm90/skinny.cuh"
 #include "gemm/skinny_params.cuh"
 
-#ifdef COMPILE_gemm_stream
-extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) gemm_stream(const __grid_constant__ StreamParams p) {
+#ifdef COMPILE_gemm_skinny
+extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1) gemm_skinny(const __grid_constant__ SkinnyParams p) {
     extern __shared__ __align__(1024) char shared[];
-    stream_gemm<STREAM_GATED, STREAM_SPLIT ? BY_BLOCKS : WHOLE, ACTIVATION_FORM>(p.gemm, p.tile_rows, cache_policy(p.keeps), p.ahead, shared);
+    skinny_gemm<SKINNY_GATED, SKINNY_SPLIT ? BY_BLOCKS : WHOLE, ACTIVATION_FORM>(p.gemm, p.tile_rows, cache_policy(p.keeps), p.ahead, shared);
 }
 #endif
 
 // Where a block has one tile, of at most 64 rows of W: a warp group alone would multiply it.
-#ifdef COMPILE_gemm_stream_groups
-extern "C" __global__ void __launch_bounds__(STREAM_THREADS, 1) gemm_stream_groups(const __grid_constant__ StreamParams p) {
+#ifdef COMPILE_gemm_skinny_groups
+extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1) gemm_skinny_groups(const __grid_constant__ SkinnyParams p) {
     extern __shared__ __align__(1024) char shared[];
-    stream_gemm<false, BY_GROUPS, ACTIVATION_FORM>(p.gemm, p.tile_rows, cache_policy(p.keeps), p.ahead, shared);
+    skinny_gemm<false, BY_GROUPS, ACTIVATION_FORM>(p.gemm, p.tile_rows, cache_policy(p.keeps), p.ahead, shared);
 }
 #endif

@@ -23,7 +23,7 @@ struct NoSums {
 
 // Of a thread's two outputs of a warp's 16 rows of W from `first` on, before `last`. Asked for early: a load behind stores waits for
 // memory once for every eight tokens.
-__device__ __forceinline__ void stream_bias(const GemmParams &p, u64 first, u64 last, f32 (&bias)[2]) {
+__device__ __forceinline__ void skinny_bias(const GemmParams &p, u64 first, u64 last, f32 (&bias)[2]) {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         u64 output = first + half * 8 + threadIdx.x % 32 / 4;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void stream_bias(const GemmParams &p, u64 first, u64 
 
 // Where the outputs of a warp's 16 rows of W go, from `first` on and before `last`. Sums are four a thread for every eight tokens. Each of these goes
 // over all of them by itself and without a branch between them: one eight's activations wait for special functions beside the next one's.
-struct StreamOutputs {
+struct SkinnyOutputs {
     const GemmParams &p;
     u64 first, last;
 
@@ -116,11 +116,11 @@ struct StreamOutputs {
 // Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
 template <bool GATED, u32 CUT, u32 FORM, class Sums = NoSums>
-__device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_rows, StreamRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
+__device__ __forceinline__ void skinny_products(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
                                                 Sums sums = Sums()) {
     constexpr bool SPLIT = CUT != WHOLE;
-    static_assert(SPLIT || (128 - STREAM_ROWS) * LINE <= 2 * X_PART, "both warp groups read within the stage");
-    StreamWork<GATED, CUT> work(p, tile_rows);
+    static_assert(SPLIT || (128 - SKINNY_ROWS) * LINE <= 2 * X_PART, "both warp groups read within the stage");
+    SkinnyWork<GATED, CUT> work(p, tile_rows);
     u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
     // Where K is split, the warp groups take the same rows, each half of every part's K.
     constexpr u32 FRAGMENTS = SPLIT ? 2 : 4;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
         if (lane == 0) {
             mbarrier_arrive(&ring.empty_w[which]);
         }
-        if (thread < STREAM_CLUSTER) {
+        if (thread < SKINNY_CLUSTER) {
             mbarrier_arrive_remote_relaxed(&ring.empty_x[which], work.SPLIT ? work.rank : thread);
         }
     };
@@ -158,7 +158,7 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
         f32 bias[2];
         // Sums of two weights leave no registers for it.
         if (!SPLIT && !GATED) {
-            stream_bias(p, row + inside, row + tile_rows < p.columns ? row + tile_rows : p.columns, bias);
+            skinny_bias(p, row + inside, row + tile_rows < p.columns ? row + tile_rows : p.columns, bias);
         }
         if (work.begin < work.end) {
             mbarrier_wait(&ring.full[ring.stage], ring.phase);
@@ -187,9 +187,9 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
         if constexpr (!SPLIT) {
             u64 last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
             if (GATED) {
-                stream_bias(p, row + inside, last, bias);
+                skinny_bias(p, row + inside, last, bias);
             }
-            StreamOutputs outputs{p, row + inside, last};
+            SkinnyOutputs outputs{p, row + inside, last};
             auto &up = reinterpret_cast<f32 (&)[TOKEN_BLOCKS][4]>(sum[0]);
             auto &gate = reinterpret_cast<f32 (&)[TOKEN_BLOCKS][4]>(sum[GATED ? 1 : 0]);
             if (p.adds) {
@@ -220,16 +220,16 @@ __device__ __forceinline__ void stream_products(const GemmParams &p, u32 tile_ro
 // The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
 // outputs. `multiplies`: of the warp groups whose sums these are.
 template <u32 CUT, u32 FORM, class Sums = NoSums>
-__device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, StreamRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
+__device__ __forceinline__ void skinny_end(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
                                            Sums sums = Sums()) {
     // Parts of K, and blocks of tokens that one warp group adds up.
-    constexpr u32 PARTS = CUT == BY_BLOCKS ? 2 * STREAM_CLUSTER : 2, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
-    static_assert(2 * PARTS * BLOCKS * 2048 <= STREAM_STAGES * STREAM_STAGE, "the sums take the place of the stages");
-    StreamWork<false, CUT> work(p, tile_rows);
+    constexpr u32 PARTS = CUT == BY_BLOCKS ? 2 * SKINNY_CLUSTER : 2, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
+    static_assert(2 * PARTS * BLOCKS * 2048 <= SKINNY_STAGES * SKINNY_STAGE, "the sums take the place of the stages");
+    SkinnyWork<false, CUT> work(p, tile_rows);
     u64 row = work.row(), last = row + tile_rows < p.columns ? row + tile_rows : p.columns;
     f32 bias[2];
     if (CUT != WHOLE && multiplies) {
-        stream_bias(p, row + threadIdx.x % 128 / 32 * 16, last, bias);
+        skinny_bias(p, row + threadIdx.x % 128 / 32 * 16, last, bias);
     }
     // Nothing is under way to any block's stages any more, and nobody reads them.
     cluster_arrive_relaxed();
@@ -263,7 +263,7 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
         }
         cluster_wait();
         if (multiplies) {
-            StreamOutputs outputs{p, row + thread / 32 * 16, last};
+            SkinnyOutputs outputs{p, row + thread / 32 * 16, last};
             f32 four[BLOCKS][4] = {};
             auto block = [&](u32 index) { return index * PARTS + own; };
 #pragma unroll
@@ -298,28 +298,28 @@ __device__ __forceinline__ void stream_end(const GemmParams &p, u32 tile_rows, S
 // run writes, are read before the wait for the launch before. With an adapters' part only what reads that waits. The next launch may start at
 // once: it finds no room on a multiprocessor before this one's block there has ended, and asks for its own W then.
 template <bool GATED, u32 CUT, u32 FORM>
-__device__ __forceinline__ void stream_gemm(const GemmParams &p, u32 tile_rows, u64 policy, bool ahead, char *shared) {
+__device__ __forceinline__ void skinny_gemm(const GemmParams &p, u32 tile_rows, u64 policy, bool ahead, char *shared) {
     grid_launch_next();
     if (!ahead && !p.adds) {
         grid_wait();
     }
-    StreamRing ring(shared, 2, [&](const StreamRing &ring) { stream_early<GATED, CUT>(p, tile_rows, ring, policy, ahead); });
+    SkinnyRing ring(shared, 2, [&](const SkinnyRing &ring) { skinny_early<GATED, CUT>(p, tile_rows, ring, policy, ahead); });
     f32 sum[GATED ? 2 : 1][TOKENS / 2];
     if (threadIdx.x < 256) {
         registers_take<232>();
-        stream_products<GATED, CUT, FORM>(p, tile_rows, ring, sum);
-        stream_end<CUT, FORM>(p, tile_rows, ring, true, sum[0]);
+        skinny_products<GATED, CUT, FORM>(p, tile_rows, ring, sum);
+        skinny_end<CUT, FORM>(p, tile_rows, ring, true, sum[0]);
     } else {
         registers_give<40>();
-        if (threadIdx.x == STREAM_LOADER) {
-            stream_weights<GATED, CUT>(p, tile_rows, ring, policy, true);
+        if (threadIdx.x == SKINNY_LOADER) {
+            skinny_weights<GATED, CUT>(p, tile_rows, ring, policy, true);
         } else if (threadIdx.x == 288) {
             if (ahead) {
                 grid_wait();
             }
-            stream_tokens<GATED, CUT>(p, tile_rows, ring, true);
+            skinny_tokens<GATED, CUT>(p, tile_rows, ring, true);
         }
         __syncwarp();
-        stream_end<CUT, FORM>(p, tile_rows, ring, false, sum[0]);
+        skinny_end<CUT, FORM>(p, tile_rows, ring, false, sum[0]);
     }
 }

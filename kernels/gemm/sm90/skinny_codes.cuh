@@ -72,7 +72,7 @@ __device__ __forceinline__ u32 four_fields(u32 low, u32 high, u32 shift, u32 bit
 
 // Units of rows of U, an adapter's 16 ranks each, are dealt out to warps; where K is split, to those of all blocks of the cluster, which have the
 // same rows.
-constexpr u32 UNIT_BLOCKS = STREAM_SPLIT ? STREAM_CLUSTER : 1, UNIT_STRIDE = ADAPTER_WARPS * UNIT_BLOCKS;
+constexpr u32 UNIT_BLOCKS = SKINNY_SPLIT ? SKINNY_CLUSTER : 1, UNIT_STRIDE = ADAPTER_WARPS * UNIT_BLOCKS;
 
 __device__ __forceinline__ u32 first_unit() { return (threadIdx.x - ADAPTER_FIRST) / 32 * UNIT_BLOCKS + (UNIT_BLOCKS > 1 ? cluster_rank() : 0); }
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ void send_rows(AdapterSpace &space, u32 unit) {
 }
 
 // Words that a column of codes has room for where its 16 bits a row of U will be: those of the widest, in order.
-constexpr u32 COLUMN_WORDS = STREAM_ROWS / 2;
+constexpr u32 COLUMN_WORDS = SKINNY_ROWS / 2;
 
 // Where a word of a column of 16 lies. Eight columns two apart, four words of each, are in different banks.
 __device__ __forceinline__ u32 word_place(u32 column, u32 word) { return column * COLUMN_WORDS + (word + column / 2 * 4) % COLUMN_WORDS; }
@@ -111,7 +111,7 @@ __device__ __forceinline__ void fetch_codes(const LinearAdaptedParams &p, Adapte
     u32 groups = u32((factor.d + 31) / 32), rows = row >= factor.d ? 0 : factor.d - row < p.tile_rows ? u32(factor.d - row) : p.tile_rows;
     bool each = factor.bits == EACH_COLUMN, whole = !each && (groups * factor.bits | factor.words_per_adapter) % 4 == 0 && u64(factor.codes) % 16 == 0;
     // Several at once, where decoding leaves registers for them.
-#pragma unroll STREAM_ROWS == 128 ? 1 : 4
+#pragma unroll SKINNY_ROWS == 128 ? 1 : 4
     for (u32 unit = first_unit(); unit < count * RANK_STEPS; unit += UNIT_STRIDE) {
         u32 j = unit % RANK_STEPS * 16 + own;
         bool there = j < factor.rank;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void fetch_codes(const LinearAdaptedParams &p, Adapte
 // A tile's rows of U, where their codes lie. A warp has read all codes of 16 ranks of an adapter before it writes; of each 16 rows a lane
 // takes 4, and 2 ranks. EACH: every column names its own width. Of a rank that is not there g is zero: any values that are numbers will do.
 template <bool EACH> __device__ __forceinline__ void decode_rows(const LinearAdaptedParams &p, AdapterSpace &space, u32 count) {
-    constexpr u32 PIECES = STREAM_ROWS / 16;
+    constexpr u32 PIECES = SKINNY_ROWS / 16;
     u32 lane = threadIdx.x % 32, quad = lane / 8, across = lane % 8 * 2;
 #pragma unroll 1
     for (u32 unit = first_unit(); unit < count * RANK_STEPS; unit += UNIT_STRIDE) {

@@ -1,7 +1,7 @@
 // What adapters add to a product of few rows, in the same launch: warps of their own work beside the stream of W and leave what the
 // product's warps multiply at their end, a step of mma for each adapter.
 //
-//   project   Two warps of each block read X in the ring's stages as the product does, and V, which comes with it, and compute h = x·V over
+//   shrink    Two warps of each block read X in the ring's stages as the product does, and V, which comes with it, and compute h = x·V over
 //             the block's part of K. Where that is a half, the cluster's blocks send each other their sums.
 //   decode    A warp group brings its block's codes of U, of all adapters of the batch, at once, and decodes them in shared memory, by a
 //             table of each adapter's values in 16 bits. Blocks that have the same rows, each a part of K, decode a part of the adapters
@@ -56,13 +56,13 @@ struct Basis {
     u32 left;
 
     __device__ __forceinline__ explicit Basis(const LinearAdaptedParams &p) : p(p) {
-        StreamWork<false, STREAM_SPLIT> work(p.gemm, p.tile_rows);
+        SkinnyWork<false, SKINNY_SPLIT> work(p.gemm, p.tile_rows);
         left = work.end - work.begin;
     }
 
-    __device__ __forceinline__ u32 bytes() const { return left > 0 ? PROJECT_WARPS * PROJECT_ROWS * p.input.rank * 2 : 0; }
+    __device__ __forceinline__ u32 bytes() const { return left > 0 ? SHRINK_WARPS * SHRINK_ROWS * p.input.rank * 2 : 0; }
 
-    __device__ __forceinline__ void bring(const StreamRing &ring, i32 k) {
+    __device__ __forceinline__ void bring(const SkinnyRing &ring, i32 k) {
         if (left > 0) {
             left--;
             tma_load_2d(ring.beside(), &p.basis_map, &ring.full[ring.stage], 0, k);
@@ -74,9 +74,9 @@ struct Basis {
 constexpr u32 PAIRS = RANK <= 16 ? 2 : 1;
 
 // Of two warps: h of the block's part of K, each over half of every stage.
-template <bool SPLIT> __device__ __forceinline__ void stream_project(const LinearAdaptedParams &p, AdapterSpace &space, StreamRing &ring) {
-    StreamWork<false, SPLIT> work(p.gemm, p.tile_rows);
-    u32 lane = threadIdx.x % 32, warp = (threadIdx.x - PROJECT_FIRST) / 32, rank = p.input.rank;
+template <bool SPLIT> __device__ __forceinline__ void skinny_shrink(const LinearAdaptedParams &p, AdapterSpace &space, SkinnyRing &ring) {
+    SkinnyWork<false, SPLIT> work(p.gemm, p.tile_rows);
+    u32 lane = threadIdx.x % 32, warp = (threadIdx.x - SHRINK_FIRST) / 32, rank = p.input.rank;
     f32 sum[TOKEN_TILES][RANK_EIGHTS][4] = {};
     bool first = true;
     work.each([&](u64) {
@@ -84,7 +84,7 @@ template <bool SPLIT> __device__ __forceinline__ void stream_project(const Linea
         for (u32 step = work.begin; step < work.end; step++) {
             mbarrier_wait(&ring.full[ring.stage], ring.phase);
             if (first) {
-                u32 x = shared_address(ring.x(warp)), v = shared_address(ring.beside()) + warp * PROJECT_ROWS * rank * 2;
+                u32 x = shared_address(ring.x(warp)), v = shared_address(ring.beside()) + warp * SHRINK_ROWS * rank * 2;
 #pragma unroll
                 for (u32 begin = 0; begin < 2; begin += PAIRS) {
                     // All that is read first: what a product waits for would keep the reads behind it waiting.
@@ -121,7 +121,7 @@ template <bool SPLIT> __device__ __forceinline__ void stream_project(const Linea
                 }
                 __syncwarp();
             }
-            if (lane < STREAM_CLUSTER) {
+            if (lane < SKINNY_CLUSTER) {
                 mbarrier_arrive_remote_relaxed(&ring.empty_x[ring.stage], SPLIT ? work.rank : lane);
             }
             ring.advance();
@@ -130,10 +130,10 @@ template <bool SPLIT> __device__ __forceinline__ void stream_project(const Linea
             return;
         }
         first = false;
-        u32 part = SPLIT ? work.rank * PROJECT_WARPS + warp : warp;
-        u32 to = FIRST_HAS_OUTPUTS || SPLIT ? 0 : work.rank, end = FIRST_HAS_OUTPUTS ? 1 : SPLIT ? STREAM_CLUSTER : work.rank + 1;
+        u32 part = SPLIT ? work.rank * SHRINK_WARPS + warp : warp;
+        u32 to = FIRST_HAS_OUTPUTS || SPLIT ? 0 : work.rank, end = FIRST_HAS_OUTPUTS ? 1 : SPLIT ? SKINNY_CLUSTER : work.rank + 1;
         for (; to < end; to++) {
-            u32 barrier = cluster_address(shared_address(&space.projected), to);
+            u32 barrier = cluster_address(shared_address(&space.shrunk), to);
 #pragma unroll
             for (u32 i = 0; i < TOKEN_TILES * RANK_EIGHTS; i++) {
                 const f32(&own)[4] = sum[i / RANK_EIGHTS][i % RANK_EIGHTS];
@@ -187,7 +187,7 @@ __device__ __forceinline__ void gather(const LinearAdaptedParams &p, AdapterSpac
     u32 thread = threadIdx.x - ADAPTER_FIRST, lane = thread % 32;
     u32 token = thread / SHARERS, first = thread % SHARERS * EACH;
     i32 place = space.place[token];
-    cluster_barrier_wait(&space.projected, 0);
+    cluster_barrier_wait(&space.shrunk, 0);
     f32 h[EACH] = {}, g[EACH], greatest = 0.0f;
     u32 eight = token / 16 * RANK_EIGHTS + first / 8, holder = token % 8 * 4;
 #pragma unroll
@@ -240,8 +240,8 @@ __device__ __forceinline__ void gather(const LinearAdaptedParams &p, AdapterSpac
 }
 
 // Of the adapters' warp group, to the kernel's end.
-template <bool SPLIT> __device__ __forceinline__ void stream_adapters(const LinearAdaptedParams &p, AdapterSpace &space, i32 adapter) {
-    StreamWork<false, SPLIT> work(p.gemm, p.tile_rows);
+template <bool SPLIT> __device__ __forceinline__ void skinny_adapters(const LinearAdaptedParams &p, AdapterSpace &space, i32 adapter) {
+    SkinnyWork<false, SPLIT> work(p.gemm, p.tile_rows);
     bool has_outputs = !FIRST_HAS_OUTPUTS || work.rank == 0;
     // They read no stages: nobody waits for them where the product's sums take their place.
     cluster_arrive();

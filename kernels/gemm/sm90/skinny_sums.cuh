@@ -7,22 +7,22 @@
 #include "gemm/sm90/skinny.cuh"
 #include "gemm/skinny_lora_params.cuh"
 
-constexpr u32 ADAPTER_FIRST = STREAM_THREADS, ADAPTER_THREADS = 128, ADAPTER_WARPS = ADAPTER_THREADS / 32, ADAPTER_BARRIER = 2;
+constexpr u32 ADAPTER_FIRST = SKINNY_THREADS, ADAPTER_THREADS = 128, ADAPTER_WARPS = ADAPTER_THREADS / 32, ADAPTER_BARRIER = 2;
 constexpr u32 RANK_STEPS = RANK / 16;
 constexpr u32 WHOLE_WARP = 0xffffffffu;
 
 // Of the two warps that compute h: the first thread, rows of V that each takes of a stage's 128, 16-row tiles of tokens and eights of ranks.
-constexpr u32 PROJECT_FIRST = STREAM_THREADS - 64, PROJECT_WARPS = 2, PROJECT_ROWS = 64, TOKEN_TILES = TOKENS / 16, RANK_EIGHTS = RANK / 8;
+constexpr u32 SHRINK_FIRST = SKINNY_THREADS - 64, SHRINK_WARPS = 2, SHRINK_ROWS = 64, TOKEN_TILES = TOKENS / 16, RANK_EIGHTS = RANK / 8;
 // Where K is split and there are few tokens, the first block of a cluster has all outputs.
-constexpr bool FIRST_HAS_OUTPUTS = STREAM_SPLIT && TOKEN_BLOCKS <= 2;
+constexpr bool FIRST_HAS_OUTPUTS = SKINNY_SPLIT && TOKEN_BLOCKS <= 2;
 // Parts of h: a warp's of each block that has a part of K.
-constexpr u32 H_PARTS = PROJECT_WARPS * (STREAM_SPLIT ? STREAM_CLUSTER : 1);
+constexpr u32 H_PARTS = SHRINK_WARPS * (SKINNY_SPLIT ? SKINNY_CLUSTER : 1);
 
 static_assert(TOKENS <= 32, "a lane has a token");
 
 struct AdapterSpace {
     // For each adapter of the batch and 16 ranks the rows of U, in 16-byte pieces that are swizzled. First the codes lie there.
-    alignas(128) element u[TOKENS * RANK_STEPS][STREAM_ROWS * 16];
+    alignas(128) element u[TOKENS * RANK_STEPS][SKINNY_ROWS * 16];
     alignas(16) float4 h[H_PARTS][TOKEN_TILES * RANK_EIGHTS][32]; // as mma leaves it to the lanes
     alignas(16) element g[TOKENS][RANK + 8];
     alignas(4) element table[TOKENS][TABLE_ENTRIES]; // each adapter's values, scaled: 128 sums of both stages, 28 of one, 4 of no bits
@@ -33,7 +33,7 @@ struct AdapterSpace {
     i32 place[TOKENS];                  // of each token; -1 without an adapter
     u32 places[TOKEN_BLOCKS];           // bit i: some of the eight tokens have place i
     u64 ready, taken;                   // mbarriers: a tile's rows of U and g are there; they have been read
-    u64 projected;                      // all parts of h are there
+    u64 shrunk;                      // all parts of h are there
     u64 sent;                           // rows of U that other blocks decoded are there
 };
 
@@ -41,16 +41,16 @@ static_assert(sizeof(AdapterSpace) <= ADAPTER_BYTES, "the host's size is another
 
 // Behind the stages and their barriers. One thread readies its barriers before the ring's constructor has everyone wait.
 __device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
-    static_assert(STREAM_STAGES * 24 <= 256, "barriers of the ring");
+    static_assert(SKINNY_STAGES * 24 <= 256, "barriers of the ring");
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
-    AdapterSpace &space = *reinterpret_cast<AdapterSpace *>(tiles + STREAM_STAGES * STREAM_STAGE + 256);
+    AdapterSpace &space = *reinterpret_cast<AdapterSpace *>(tiles + SKINNY_STAGES * SKINNY_STAGE + 256);
     if (threadIdx.x == 0) {
         mbarrier_init(&space.ready, ADAPTER_THREADS);
         mbarrier_init(&space.taken, 8);
-        mbarrier_init(&space.projected, 1);
+        mbarrier_init(&space.shrunk, 1);
         mbarrier_init(&space.sent, 1);
         fence_mbarrier_init();
-        mbarrier_arrive_expect(&space.projected, sizeof(space.h));
+        mbarrier_arrive_expect(&space.shrunk, sizeof(space.h));
     }
     return space;
 }
@@ -59,7 +59,7 @@ __device__ __forceinline__ AdapterSpace &adapter_space(char *shared) {
 __device__ __forceinline__ u32 u_place(u32 row, u32 piece) { return row * 16 + (piece ^ row / 4 % 2) * 8; }
 
 // The part of the adapters in the epilogue of the product's warps.
-struct StreamSums {
+struct SkinnySums {
     static constexpr bool ADDS = true;
     AdapterSpace &space;
     u32 phase = 0;

@@ -4,7 +4,7 @@
 
 #include "gemm/sm90/skinny_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) gemm_ahead(const __grid_constant__ GemmParams p) {
+extern "C" __global__ void __launch_bounds__(WGMMA_THREADS, 1) gemm_skinny_tile(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    wgmma_ahead<AHEAD_COLUMNS, AHEAD_STAGES, TOKEN_STAGES, AHEAD_PARTS, ACTIVATION_FORM, AHEAD_GATED, AHEAD_SEVERAL>(p, shared);
+    wgmma_skinny_tile<SKINNY_TILE_COLUMNS, SKINNY_TILE_STAGES, TOKEN_STAGES, SKINNY_TILE_PARTS, ACTIVATION_FORM, SKINNY_TILE_GATED, SKINNY_TILE_SEVERAL>(p, shared);
 }

@@ -16,14 +16,14 @@
 constexpr u32 SUMS_AND_BIAS = 144;
 
 // COUNT places of BYTES bytes, filled and emptied in turn: barriers of both, and where one of its users is.
-template <u32 BYTES, u32 COUNT> struct AheadRing {
+template <u32 BYTES, u32 COUNT> struct SkinnyTileRing {
     static constexpr u32 LENGTH = COUNT, SIZE = BYTES * COUNT;
 
     char *tiles;
     u64 *full, *empty;
     u32 stage = 0, phase = 0;
 
-    __device__ __forceinline__ AheadRing(char *tiles, u64 *barriers) : tiles(tiles), full(barriers), empty(barriers + COUNT) {}
+    __device__ __forceinline__ SkinnyTileRing(char *tiles, u64 *barriers) : tiles(tiles), full(barriers), empty(barriers + COUNT) {}
 
     // By one thread.
     __device__ __forceinline__ void init() const {
@@ -66,13 +66,13 @@ template <u32 BYTES, u32 COUNT> struct AheadRing {
 
 // A thread's outputs: of MOST eights of columns, `count` of which there are, two neighbours of each of two rows. Their bias is read AT_FIRST, or
 // where it is added: behind the products it is waited for, and beside the sums of the widest tiles there are no registers for it.
-template <u32 MOST, bool AT_FIRST> struct AheadOutputs {
+template <u32 MOST, bool AT_FIRST> struct SkinnyTileOutputs {
     const GemmParams &p;
     u64 row, column;   // of the first of them
     u32 count;
     f32 held[AT_FIRST ? MOST : 1][2];
 
-    __device__ __forceinline__ AheadOutputs(const GemmParams &p, u64 row, u64 column, u32 count) : p(p), row(row), column(column), count(count) {
+    __device__ __forceinline__ SkinnyTileOutputs(const GemmParams &p, u64 row, u64 column, u32 count) : p(p), row(row), column(column), count(count) {
         if constexpr (AT_FIRST) {
 #pragma unroll
             for (u32 i = 0; i < MOST; i++) {
@@ -144,7 +144,7 @@ template <u32 MOST, bool AT_FIRST> struct AheadOutputs {
 };
 
 // Goes on to a block's next tile, as many blocks on as there are, where it has SEVERAL and there is one.
-template <u32 COLUMNS, bool SEVERAL> __device__ __forceinline__ bool next_ahead_tile(const GemmParams &p, u32 &first) {
+template <u32 COLUMNS, bool SEVERAL> __device__ __forceinline__ bool next_skinny_tile(const GemmParams &p, u32 &first) {
     if constexpr (SEVERAL) {
         first += gridDim.x * COLUMNS;
         return first < u32(p.columns);
@@ -155,11 +155,11 @@ template <u32 COLUMNS, bool SEVERAL> __device__ __forceinline__ bool next_ahead_
 
 // Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) where GATED. COLUMNS: outputs of a tile.
 template <u32 COLUMNS, u32 W_STAGES, u32 X_STAGES, u32 PARTS, u32 FORM, bool GATED = false, bool SEVERAL = false>
-__device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
+__device__ __forceinline__ void wgmma_skinny_tile(const GemmParams &p, char *shared) {
     constexpr u32 EIGHTS = COLUMNS / 8, MOST = (EIGHTS + PARTS - 1) / PARTS, SUMS_BYTES = MOST * 4096;
     constexpr u32 WIDTH = GATED ? 2 * COLUMNS : COLUMNS, W_BYTES = WIDTH * PANEL;
-    using W = AheadRing<W_BYTES, W_STAGES>;
-    using X = AheadRing<WGMMA_X_BYTES, X_STAGES>;
+    using W = SkinnyTileRing<W_BYTES, W_STAGES>;
+    using X = SkinnyTileRing<WGMMA_X_BYTES, X_STAGES>;
     static_assert(PARTS == 1 || (!GATED && !SEVERAL), "parts exchange the sums of one weight and one tile");
     static_assert(PARTS * SUMS_BYTES <= W::SIZE + X::SIZE, "sums take the place of the stages");
     char *tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
@@ -199,14 +199,14 @@ __device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
                         }
                     });
                 }
-            } while (next_ahead_tile<COLUMNS, SEVERAL>(p, first));
+            } while (next_skinny_tile<COLUMNS, SEVERAL>(p, first));
         } else if (warp == 9) {
             grid_wait();
             do {
                 for (u32 step = begin; step < end; step++) {
                     x.bring(leads, bytes, [&](char *to, u64 *full) { tma_load_2d(to, &p.x_map, full, i32(step * WGMMA_DEPTH), 0); });
                 }
-            } while (next_ahead_tile<COLUMNS, SEVERAL>(p, first));
+            } while (next_skinny_tile<COLUMNS, SEVERAL>(p, first));
         }
         __syncwarp();
         if constexpr (PARTS > 1) {
@@ -224,7 +224,7 @@ __device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
             grid_wait();
         }
         do {
-            AheadOutputs<MOST, WIDTH / 2 + 2 * MOST <= SUMS_AND_BIAS> outputs(p, warp * 16 + lane / 4, first + from * 8 + lane % 4 * 2, count);
+            SkinnyTileOutputs<MOST, WIDTH / 2 + 2 * MOST <= SUMS_AND_BIAS> outputs(p, warp * 16 + lane / 4, first + from * 8 + lane % 4 * 2, count);
             f32 d[WIDTH / 2];
             if (PARTS > 1 && begin == end) {
 #pragma unroll
@@ -286,7 +286,7 @@ __device__ __forceinline__ void wgmma_ahead(const GemmParams &p, char *shared) {
                 };
                 outputs.template write<FORM, false>(sum, [](u32) { return float4{}; });
             }
-        } while (next_ahead_tile<COLUMNS, SEVERAL>(p, first));
+        } while (next_skinny_tile<COLUMNS, SEVERAL>(p, first));
         __syncwarp();
     }
 }

@@ -56,9 +56,9 @@ __device__ __forceinline__ void store_elements(element *to, const f32 (&values)[
 }
 
 // Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of the cluster's blocks. By the threads of both warp groups.
-template <u32 COLUMNS, u32 PARTS, u32 FORM, bool ODD, u32 THREADS = 256, class Sums>
+template <u32 COLUMNS, u32 PARTS, u32 FORM, bool UNALIGNED, u32 THREADS = 256, class Sums>
 __device__ __forceinline__ void finish_rows(const GemmParams &p, const Sums &own, u64 y, u64 first, u32 from, u32 to) {
-    constexpr u32 COUNT = ODD ? 1 : 8, ITEMS = COLUMNS / COUNT;
+    constexpr u32 COUNT = UNALIGNED ? 1 : 8, ITEMS = COLUMNS / COUNT;
     u32 sums = shared_address(own.sums), blocks[PARTS];
 #pragma unroll
     for (u32 i = 0; i < PARTS; i++) {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void finish_rows(const GemmParams &p, const Sums &own
 }
 
 // Y = act(X·Wᵀ + bias) + residual.
-template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_single(const GemmParams &p, char *shared) {
+template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool UNALIGNED> __device__ __forceinline__ void wgmma_split_k_cluster(const GemmParams &p, char *shared) {
     static_assert(PARTS == CLUSTER, "they share the tile");
     WgmmaRing<COLUMNS, RING, 1> ring(shared);
     TileSums<COLUMNS> sums{(f32 *)ring.tiles};
@@ -146,7 +146,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         }
         cluster_arrive();
         cluster_wait();
-        finish_rows<COLUMNS, PARTS, FORM, ODD>(p, sums, y, first, from, to);
+        finish_rows<COLUMNS, PARTS, FORM, UNALIGNED>(p, sums, y, first, from, to);
         __syncwarp();
     }
     // The others may still read this block's sums, or arrive at its barriers.

@@ -19,7 +19,7 @@ template <u32 COLUMNS, u32 PARTS> struct Passage {
     u32 *arrived;
     u32 group;
 
-    __device__ __forceinline__ Passage(const PartsParams &p, u32 tile, u32 group)
+    __device__ __forceinline__ Passage(const SplitKParams &p, u32 tile, u32 group)
         : pieces((float4 *)p.sums + u64(tile) * ((PARTS - 1) * WGMMA_ROWS * COLUMNS / 4) + group * (PIECES * 128) + threadIdx.x % 128),
           arrived(p.arrived + tile * (PARTS * 2) + group), group(group) {}
 
@@ -74,7 +74,7 @@ template <u32 COLUMNS, u32 PARTS> struct Passage {
 };
 
 // Y = act(X·Wᵀ + bias) + residual.
-template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_parts(const PartsParams &all, char *shared) {
+template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool UNALIGNED> __device__ __forceinline__ void wgmma_split_k_multicast(const SplitKParams &all, char *shared) {
     const GemmParams &p = all.gemm;
     constexpr u32 SLICE = COLUMNS / PARTS;
     static_assert(CLUSTER == 2 && SLICE % 32 == 0, "two share W's tile, and a slice is whole in runs of places");
@@ -98,7 +98,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
             // All who read a line do so at about the same time: what it would drive out need not be written back for it.
             auto rows = [&](char *x_tile, u64 *full, i32 k) { x.load(p, x_tile, full, k, i32(y), EVICT_FIRST); };
             auto weights = [&](char *w_tile, u64 *full, i32 k) {
-                bring_weights<COLUMNS, false, ODD>(p, w_tile, full, rank, k, i32(first), EVICT_FIRST);
+                bring_weights<COLUMNS, false, UNALIGNED>(p, w_tile, full, rank, k, i32(first), EVICT_FIRST);
             };
             ring.bring(stage, phase, leads, begin, end, x.bytes + COLUMNS * PANEL, rows, weights, [&] {
                 if (p.residual) {
@@ -113,7 +113,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         ring.multiply(stage, phase, group, begin, end, d);
         u32 column = first + part * SLICE;
         Ahead ahead;
-        if (!ODD && p.residual) {
+        if (!UNALIGNED && p.residual) {
             read_ahead<P>(p, y, column, ahead);
         }
         wgmma_wait<0>();
@@ -124,8 +124,8 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool ODD> __device__ __for
         Passage<COLUMNS, PARTS> passage(all, tile * CLUSTER + rank, group);
         passage.send(part, d, own);
         passage.add(part, own);
-        if constexpr (ODD) {
-            write_odd_tile<P, FORM>(p, y, column, own, (char *)(ring.empty + RING));
+        if constexpr (UNALIGNED) {
+            write_unaligned_tile<P, FORM>(p, y, column, own, (char *)(ring.empty + RING));
         } else {
             write_tile<P, false, FORM>(p, y, column, own, ahead);
         }

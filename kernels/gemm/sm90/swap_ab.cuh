@@ -46,7 +46,7 @@ template <u32 OUTPUTS> struct TokenSums {
 };
 
 // Y = act(X·Wᵀ + bias) + residual. Of GROUPS warp groups each has EACH times 64 outputs of a tile.
-template <u32 TOKENS, u32 RING, u32 GROUPS, u32 EACH, u32 PARTS, u32 FORM, bool ODD> __device__ __forceinline__ void wgmma_across(const GemmParams &p, char *shared) {
+template <u32 TOKENS, u32 RING, u32 GROUPS, u32 EACH, u32 PARTS, u32 FORM, bool UNALIGNED> __device__ __forceinline__ void wgmma_swap_ab(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GROUPS * EACH * 64;
     static_assert(PARTS == CLUSTER, "they share the tile");
     WgmmaRing<TOKENS, RING, 1, OUTPUTS> ring(shared);
@@ -136,7 +136,7 @@ template <u32 TOKENS, u32 RING, u32 GROUPS, u32 EACH, u32 PARTS, u32 FORM, bool 
         } else {
             named_barrier_sync(SUMS_BARRIER, GROUPS * 128);
         }
-        finish_rows<OUTPUTS, PARTS, FORM, ODD, GROUPS * 128>(p, sums, y, first, from, to);
+        finish_rows<OUTPUTS, PARTS, FORM, UNALIGNED, GROUPS * 128>(p, sums, y, first, from, to);
         __syncwarp();
     }
     // The others may still read this block's sums. In a block by itself too the ways of all warps meet (see wgmma_await_other).

@@ -4,15 +4,15 @@
 #include "gemm/sm90/pingpong.cuh"
 #include "gemm/sm90/mixed_width.cuh"
 
-// Of one width or of two; IN_TURNS: of a warp group each.
-template <u32 COLUMNS, u32 LAST, u32 RING, bool IN_TURNS, bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_tiles(const GemmParams &p, char *shared) {
-    static_assert(!GATED || (LAST == COLUMNS && !IN_TURNS), "a gated product has one width, and both warp groups share its tiles");
-    static_assert(!IN_TURNS || LAST == COLUMNS, "turns have one width");
-    if constexpr (IN_TURNS) {
-        wgmma_turns<COLUMNS, RING, FORM>(p, shared);
+// Of one width or of two; PINGPONG: of a warp group each.
+template <u32 COLUMNS, u32 LAST, u32 RING, bool PINGPONG, bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_tiles(const GemmParams &p, char *shared) {
+    static_assert(!GATED || (LAST == COLUMNS && !PINGPONG), "a gated product has one width, and both warp groups share its tiles");
+    static_assert(!PINGPONG || LAST == COLUMNS, "turns have one width");
+    if constexpr (PINGPONG) {
+        wgmma_pingpong<COLUMNS, RING, FORM>(p, shared);
     } else if constexpr (LAST == COLUMNS) {
         wgmma_gemm<COLUMNS, RING, GATED, FORM, false>(p, shared);
     } else {
-        wgmma_widths<COLUMNS, LAST, RING, FORM>(p, shared);
+        wgmma_mixed_width<COLUMNS, LAST, RING, FORM>(p, shared);
     }
 }

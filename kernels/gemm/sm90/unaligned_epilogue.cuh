@@ -8,12 +8,12 @@
 #include "ptx/special.cuh"
 #include "gemm/sm90/epilogue.cuh"
 
-constexpr u32 ODD_ROWS = 8;   // of a warp, at a time: as the lower and the upper rows of its sums
+constexpr u32 UNALIGNED_ROWS = 8;   // of a warp, at a time: as the lower and the upper rows of its sums
 
 // The rows of one warp from Y's row `row` and output `column` on, and their room in shared memory.
-template <class P> struct OddRows {
+template <class P> struct UnalignedRows {
     // A row's whole words, and one for what it is moved by: rows are then four banks from each other. Lanes of a row, and steps of a warp.
-    static constexpr u32 WORDS = P::PIECES * 4 + P::REST / 8, LINE = (WORDS + 1) * 8, LANES = WORDS > 16 ? 32 : 16, STEPS = ODD_ROWS * LANES / 32;
+    static constexpr u32 WORDS = P::PIECES * 4 + P::REST / 8, LINE = (WORDS + 1) * 8, LANES = WORDS > 16 ? 32 : 16, STEPS = UNALIGNED_ROWS * LANES / 32;
 
     const GemmParams &p;
     element *lines;
@@ -28,9 +28,9 @@ template <class P> struct OddRows {
         i32 shift;
     };
 
-    __device__ __forceinline__ OddRows(const GemmParams &p, element *lines, u64 row, u64 column, i32 width)
+    __device__ __forceinline__ UnalignedRows(const GemmParams &p, element *lines, u64 row, u64 column, i32 width)
         : p(p), lines(lines), start((row * p.y_stride + column) * 2), stride(p.y_stride * 2),
-          rows(row >= p.rows ? 0 : p.rows - row < 2 * ODD_ROWS ? i32(p.rows - row) : i32(2 * ODD_ROWS)), width(width), lane(threadIdx.x % 32),
+          rows(row >= p.rows ? 0 : p.rows - row < 2 * UNALIGNED_ROWS ? i32(p.rows - row) : i32(2 * UNALIGNED_ROWS)), width(width), lane(threadIdx.x % 32),
           word(threadIdx.x % LANES) {}
 
     __device__ __forceinline__ bool there(u32 r) const { return i32(r) < rows; }
@@ -51,17 +51,17 @@ template <class P> struct OddRows {
     // Where this thread's outputs of its lower or upper row lie: two of each eight.
     __device__ __forceinline__ element *own(const element *of, u32 upper) const {
         u32 r = lane / 4;
-        return lines + r * LINE + place(of, upper * ODD_ROWS + r).shift / 2 * 2 + lane % 4 * 2;
+        return lines + r * LINE + place(of, upper * UNALIGNED_ROWS + r).shift / 2 * 2 + lane % 4 * 2;
     }
 
     // move(far, near) for the elements of words that a row shares with others: a lane for either end of a row.
     template <class Move> __device__ __forceinline__ void move_ends(const element *of, u32 upper, Move move) const {
-        u32 r = lane % ODD_ROWS;
-        bool high = lane >= ODD_ROWS;
-        Place at = place(of, upper * ODD_ROWS + r);
+        u32 r = lane % UNALIGNED_ROWS;
+        bool high = lane >= UNALIGNED_ROWS;
+        Place at = place(of, upper * UNALIGNED_ROWS + r);
         i32 begin = at.shift, end = at.shift + width, lowest = begin / 8 * 8, from = high ? end / 8 * 8 : lowest;
         // A row that ends in the word where it begins has one end, and a word that is whole has gone.
-        bool some = lane < 2 * ODD_ROWS && there(upper * ODD_ROWS + r) && (high ? from > lowest : begin > lowest || end < lowest + 8);
+        bool some = lane < 2 * UNALIGNED_ROWS && there(upper * UNALIGNED_ROWS + r) && (high ? from > lowest : begin > lowest || end < lowest + 8);
         element *far = at.start + from, *near = lines + r * LINE + from - at.shift % 2;
 #pragma unroll
         for (i32 i = 0; i < 8; i++) {
@@ -75,7 +75,7 @@ template <class P> struct OddRows {
     __device__ __forceinline__ void fetch(const element *of, u32 upper, uint4 (&words)[STEPS]) const {
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
-            u32 r = upper * ODD_ROWS + row_of(step);
+            u32 r = upper * UNALIGNED_ROWS + row_of(step);
             Place from = place(of, r);
             words[step] = whole(r, from.shift) ? *(const uint4 *)(from.start + word * 8) : uint4{0, 0, 0, 0};
         }
@@ -86,7 +86,7 @@ template <class P> struct OddRows {
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
             uint4 own = words[step];
-            u32 next = shuffle_from(own.x, lane + 1), bits = u32(place(of, upper * ODD_ROWS + row_of(step)).shift % 2) * 16;
+            u32 next = shuffle_from(own.x, lane + 1), bits = u32(place(of, upper * UNALIGNED_ROWS + row_of(step)).shift % 2) * 16;
             if (word < WORDS) {
                 *(uint4 *)(lines + row_of(step) * LINE + word * 8) = {__funnelshift_r(own.x, own.y, bits), __funnelshift_r(own.y, own.z, bits),
                                                                       __funnelshift_r(own.z, own.w, bits), __funnelshift_r(own.w, next, bits)};
@@ -136,7 +136,7 @@ template <class P> struct OddRows {
             }
 #pragma unroll
             for (u32 step = 0; step < STEPS; step++) {
-                u32 r = upper * ODD_ROWS + row_of(step);
+                u32 r = upper * UNALIGNED_ROWS + row_of(step);
                 Place at = place(p.y, r);
                 uint4 own = words[step];
                 u32 before = shuffle_up(own.w, 1), bits = u32(at.shift % 2) * 16;
@@ -152,14 +152,14 @@ template <class P> struct OddRows {
     }
 };
 
-// As write_tile, with W's rows in the order of the outputs. `room`: of shared memory, 8 · ODD_ROWS lines, from a multiple of 16 on.
+// As write_tile, with W's rows in the order of the outputs. `room`: of shared memory, 8 · UNALIGNED_ROWS lines, from a multiple of 16 on.
 template <class P, u32 FORM, u32 SUMS>
-__device__ __forceinline__ void write_odd_tile(const GemmParams &p, u64 row, u64 column, f32 (&d)[SUMS], char *room) {
+__device__ __forceinline__ void write_unaligned_tile(const GemmParams &p, u64 row, u64 column, f32 (&d)[SUMS], char *room) {
     // Said so that the compiler knows that all lanes have one.
     u32 warp = shuffle_from(threadIdx.x / 32, 0);
     i32 width = tile_width<P>(p, column);
-    element *lines = (element *)room + warp * ODD_ROWS * OddRows<P>::LINE;
-    OddRows<P> rows(p, lines, row + warp * 16, column, width);
+    element *lines = (element *)room + warp * UNALIGNED_ROWS * UnalignedRows<P>::LINE;
+    UnalignedRows<P> rows(p, lines, row + warp * 16, column, width);
     if (p.adds) {
         rows.add(p.y, d);
     }

@@ -4,25 +4,25 @@
 #include "gemm/sm90/weight_stationary.cuh"
 #include "gemm/adapted_params.cuh"
 
-#ifdef COMPILE_linear_stationary
-extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary(const __grid_constant__ GemmParams p) {
+#ifdef COMPILE_linear_weight_stationary
+extern "C" __global__ void __launch_bounds__(WEIGHT_STATIONARY_THREADS, 1) linear_weight_stationary(const __grid_constant__ GemmParams p) {
     extern __shared__ __align__(1024) char shared[];
-    stationary_gemm<ACTIVATION_FORM>(p, shared);
+    weight_stationary_gemm<ACTIVATION_FORM>(p, shared);
 }
 #endif
 
 // With what adapters add, of which a kernel before this one has left h.
-#ifdef COMPILE_linear_stationary_adapted
-extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary_adapted(const __grid_constant__ AdaptedParams p) {
+#ifdef COMPILE_linear_weight_stationary_adapted
+extern "C" __global__ void __launch_bounds__(WEIGHT_STATIONARY_THREADS, 1) linear_weight_stationary_adapted(const __grid_constant__ AdaptedParams p) {
     extern __shared__ __align__(1024) char shared[];
-    stationary_gemm<ACTIVATION_FORM, PROJECTED>(p.gemm, shared, p.sums);
+    weight_stationary_gemm<ACTIVATION_FORM, SHRUNK>(p.gemm, shared, p.sums);
 }
 #endif
 
 // And with their basis as further rows of W.
-#ifdef COMPILE_linear_stationary_basis
-extern "C" __global__ void __launch_bounds__(STATIONARY_THREADS, 1) linear_stationary_basis(const __grid_constant__ AdaptedParams p) {
+#ifdef COMPILE_linear_weight_stationary_lora
+extern "C" __global__ void __launch_bounds__(WEIGHT_STATIONARY_THREADS, 1) linear_weight_stationary_lora(const __grid_constant__ AdaptedParams p) {
     extern __shared__ __align__(1024) char shared[];
-    stationary_gemm<ACTIVATION_FORM, WITH_BASIS>(p.gemm, shared, p.sums);
+    weight_stationary_gemm<ACTIVATION_FORM, WITH_LORA>(p.gemm, shared, p.sums);
 }
 #endif

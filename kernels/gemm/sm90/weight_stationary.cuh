@@ -28,20 +28,20 @@ constexpr u32 SLAB_STEPS = 6;                     // steps of K that there is ro
 constexpr u32 SLAB_DEPTH = 64;                    // elements of K a step
 constexpr u32 SLAB_TILE = 64, SLAB_GROUPS = 3;    // rows of X a tile; warp groups that multiply
 constexpr u32 SLAB_FACTORS = 3;                   // output factors of adapters in the ring
-constexpr u32 STATIONARY_THREADS = (SLAB_GROUPS + 1) * 128;
+constexpr u32 WEIGHT_STATIONARY_THREADS = (SLAB_GROUPS + 1) * 128;
 constexpr u32 SLAB_LINE = SLAB_DEPTH * 2;         // bytes of a row of a step: the width of the swizzle
 constexpr u32 SLAB_X_BYTES = SLAB_TILE * SLAB_LINE, SLAB_W_BYTES = SLAB * SLAB_LINE;
 
 // What adapters add: nothing that the product does not find in Y; what it makes of h, which a kernel before has left; or of X itself.
-enum AdapterForm : u32 { NONE_OR_IN_Y = 0, PROJECTED = 1, WITH_BASIS = 2 };
+enum AdapterForm : u32 { NONE_OR_IN_Y = 0, SHRUNK = 1, WITH_LORA = 2 };
 
 // Whether X goes to registers by ldmatrix on its way into the product: where lab/linear-short-k.md says that it was faster. A basis leaves no
 // registers for it.
-template <u32 FORM, AdapterForm ADAPTERS> constexpr bool X_IN_REGISTERS = FORM == EXACT_GELU && ADAPTERS != WITH_BASIS;
+template <u32 FORM, AdapterForm ADAPTERS> constexpr bool X_IN_REGISTERS = FORM == EXACT_GELU && ADAPTERS != WITH_LORA;
 
 // What lies in shared memory, from a multiple of 1,024 on.
-template <AdapterForm ADAPTERS> struct Stationary {
-    static constexpr bool BASIS = ADAPTERS == WITH_BASIS;
+template <AdapterForm ADAPTERS> struct WeightStationary {
+    static constexpr bool BASIS = ADAPTERS == WITH_LORA;
     static constexpr u32 RING = BASIS ? SLAB_BASIS_STAGES : SLAB_STAGES;
     static constexpr u32 STEP_BYTES = SLAB_W_BYTES + (BASIS ? BASIS_BYTES : 0), FACTOR_BYTES = SLAB_RUNS * RUN_BYTES;
     static_assert((2 * RING + SLAB_STEPS + SLAB_GROUPS) * 8 + BASIS * ((2 * SLAB_FACTORS + SLAB_GROUPS) * 8 + SLAB_GROUPS * 4) <= 256,
@@ -56,7 +56,7 @@ template <AdapterForm ADAPTERS> struct Stationary {
     u64 *factor_full, *factor_empty, *factor_turn;
     u32 *factor_next;
 
-    __device__ __forceinline__ explicit Stationary(char *shared) {
+    __device__ __forceinline__ explicit WeightStationary(char *shared) {
         w = shared + (1024 - shared_address(shared) % 1024) % 1024;
         hold_address(w);
         x = w + SLAB_STEPS * STEP_BYTES;
@@ -111,8 +111,8 @@ struct XFragments {
 // Y = act(X·Wᵀ + bias + what Y holds) + residual, for a K of at most SLAB_STEPS steps and outputs in whole runs of 32.
 // With adapters in `sums`, what Y has added are theirs, and Y itself is not read.
 template <u32 FORM, AdapterForm ADAPTERS = NONE_OR_IN_Y>
-__device__ __forceinline__ void stationary_gemm(const GemmParams &p, char *shared, const AdapterSums &sums = {}) {
-    typedef Stationary<ADAPTERS> Space;
+__device__ __forceinline__ void weight_stationary_gemm(const GemmParams &p, char *shared, const AdapterSums &sums = {}) {
+    typedef WeightStationary<ADAPTERS> Space;
     constexpr bool ADAPTED = ADAPTERS != NONE_OR_IN_Y, IN_REGISTERS = X_IN_REGISTERS<FORM, ADAPTERS>;
     Space at(shared);
     // Said so that the compiler knows that a warp has one: what follows from it is then computed in uniform registers.

@@ -89,11 +89,11 @@ inline void fence_proxy_async_global() {}
 
 inline u32 count_up(u32 *counter) { return atomicAdd(counter, 1u); }
 inline void wait_for_count(const u32 *counter, u32 count) { emulated_wait_for_count(counter, count); }
-inline void tell_16(float4 *to, float4 value) {
+inline void publish_16(float4 *to, float4 value) {
     auto told = [](f32 number) { return __float_as_uint(number) == 0 ? -0.0f : number; };
     *to = {told(value.x), told(value.y), told(value.z), told(value.w)};
 }
-inline bool hear_16(const float4 *from, float4 &value) {
+inline bool poll_16(const float4 *from, float4 &value) {
     // Or it looks once.
     static const bool deaf = getenv("TRIFUSE_EMULATOR_DEAF") != nullptr;
     for (int i = 0; i < 4 && !deaf; i++) {

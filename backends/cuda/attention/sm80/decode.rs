@@ -28,7 +28,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 params! {
     /// What every variant takes, and the workspace.
-    SplitParams {
+    DecodeParams {
         common: AttentionParams,
         /// Two parts a block.
         parts: [f32],
@@ -97,12 +97,13 @@ impl Tile {
     /// The kernel for rows that start on multiples of 16 bytes, or the one for rows that start anywhere.
     fn unit(self, entry: Entry, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(80));
-        let shape = [("SPLIT_KEYS", self.keys), ("SPLIT_WARPS", self.warps), ("SPLIT_STAGES", self.stages), ("SPLIT_SHARED_BYTES", self.shared_bytes().into())];
+        let shape =
+            [("DECODE_KEYS", self.keys), ("DECODE_WARPS", self.warps), ("DECODE_STAGES", self.stages), ("DECODE_SHARED_BYTES", self.shared_bytes().into())];
         defines.extend(shape.map(|(name, value)| (name, value.to_string())));
         defines.push(entry.defined());
         let word = if entry == UNALIGNED { " unaligned" } else { "" };
         Unit {
-            headers: [headers(), vec![("attention/decode_params.cuh", SplitParams::cuda())]].concat(),
+            headers: [headers(), vec![("attention/decode_params.cuh", DecodeParams::cuda())]].concat(),
             defines,
             entries: entry.list,
             shared_bytes: self.shared_bytes(),
@@ -112,8 +113,8 @@ impl Tile {
     }
 }
 
-const ALIGNED: Entry = entry!("attention_split");
-const UNALIGNED: Entry = entry!("attention_split_narrow");
+const ALIGNED: Entry = entry!("attention_sm80_decode");
+const UNALIGNED: Entry = entry!("attention_sm80_decode_narrow");
 
 /// The blocks of a launch: each of `blocks` stretches of keys has one for every tile of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +180,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     common.tiles = grid.tiles as u32;
     let entry = if sm80::aligned(op, &common) { ALIGNED } else { UNALIGNED };
     let parts = address(workspace);
-    let params = SplitParams { common, parts, arrivals: parts + grid.parts_bytes(tile) };
+    let params = DecodeParams { common, parts, arrivals: parts + grid.parts_bytes(tile) };
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new((grid.blocks * grid.tiles) as u32, (tile.warps * 32) as u32) };

@@ -30,7 +30,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 params! {
     /// What every variant takes, and the number of tiles.
-    ShortParams {
+    VarlenShortParams {
         common: AttentionParams,
         work: u32,
         /// Tiles side by side on the rows of a sequence: each has some of the heads.
@@ -71,12 +71,12 @@ impl Tile {
 
     fn unit(self, entry: Entry, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.0).defines(dtype, Arch(80));
-        let shape = [("SHORT_WARPS", WARPS), ("SHORT_TOGETHER", self.resident()), ("SHORT_SHARED_BYTES", self.shared_bytes().into())];
+        let shape = [("VARLEN_SHORT_WARPS", WARPS), ("VARLEN_SHORT_TOGETHER", self.resident()), ("VARLEN_SHORT_SHARED_BYTES", self.shared_bytes().into())];
         defines.extend(shape.map(|(name, value)| (name, value.to_string())));
         defines.push(entry.defined());
         let word = if entry == GENERAL { " general" } else { "" };
         Unit {
-            headers: [headers(), vec![("attention/varlen_short_params.cuh", ShortParams::cuda())]].concat(),
+            headers: [headers(), vec![("attention/varlen_short_params.cuh", VarlenShortParams::cuda())]].concat(),
             defines,
             entries: entry.list,
             shared_bytes: self.shared_bytes(),
@@ -86,8 +86,8 @@ impl Tile {
     }
 }
 
-const PLAIN: Entry = entry!("attention_short");
-const GENERAL: Entry = entry!("attention_short_general");
+const PLAIN: Entry = entry!("attention_sm80_varlen_short");
+const GENERAL: Entry = entry!("attention_sm80_varlen_short_general");
 
 /// The kernel that an operation takes: the general one, of more registers, where it is causal, or has a window or an LSE.
 fn kernel(op: &Attention) -> Entry {
@@ -151,7 +151,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
     let band = band(op, resident);
     let work = work(op, band);
     (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band as u32);
-    let params = ShortParams { common, work: work as u32, groups: op.heads.div_ceil(band) as u32 };
+    let params = VarlenShortParams { common, work: work as u32, groups: op.heads.div_ceil(band) as u32 };
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), ((WARPS + 1) * 32) as u32) };

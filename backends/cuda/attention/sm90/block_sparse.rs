@@ -140,8 +140,8 @@ fn part_length([rows, copies, band]: [u64; 3], steps: u64, units: u64) -> u64 {
     [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).max(LEAST))).min_by_key(time).unwrap_or(share)
 }
 
-const BLOCKS: Entry = entry!("attention_sm90_block_parts");
-const PAIRS: Entry = entry!("attention_sm90_pair_parts");
+const BLOCKS: Entry = entry!("attention_sm90_block_sparse_blocks");
+const PAIRS: Entry = entry!("attention_sm90_block_sparse_pairs");
 
 /// The kernel of blocks of 128, or the one of blocks of 64.
 fn kernel(op: &Attention) -> Entry {

@@ -27,13 +27,13 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     suits: choose::decode_boxes,
     unit: |op, target| unit(Tile::of(op, target), op.dtype),
     units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect(),
-    workspace: |op, target| told_bytes(op, Tile::of(op, target), target),
+    workspace: |op, target| published_bytes(op, Tile::of(op, target), target),
     launch,
 };
 
 params! {
     /// Descriptions of k and v, what every variant takes, and the workspace.
-    SplitBoxesParams {
+    DecodeParams {
         k: map,
         v: map,
         common: AttentionParams,
@@ -61,7 +61,7 @@ params! {
 /// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
 const MOST_ONCE: u64 = 512 << 20;
 
-const ENTRY: &str = "attention_split_boxes";
+const ENTRY: &str = "attention_sm90_decode";
 
 fn unit(tile: Tile, dtype: DType) -> Unit {
     let mut defines = sm80::Tile::exactly(tile.head_dim).defines(dtype, Arch(90));
@@ -70,7 +70,7 @@ fn unit(tile: Tile, dtype: DType) -> Unit {
         defines.push((name, value.to_string()));
     }
     Unit {
-        headers: [headers(), vec![("attention/decode_boxes_params.cuh", SplitBoxesParams::cuda())]].concat(),
+        headers: [headers(), vec![("attention/decode_boxes_params.cuh", DecodeParams::cuda())]].concat(),
         defines,
         entries: &[ENTRY],
         shared_bytes: tile.shared_bytes(),
@@ -93,7 +93,7 @@ fn kv_bytes(op: &Attention) -> u64 {
 }
 
 /// What blocks tell: eight numbers for four columns of a row.
-fn told_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
+fn published_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
     u64::from(target.units) * tile.share(op, target).heads * key_rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
 }
 
@@ -193,7 +193,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let map = |rows: &Rows, start| Described::new(op, rows, tokens, heads).layout(op.dtype).encode_at(start);
     let (whole, cut_items) = if alike(op) { (items / blocks, items % blocks) } else { (0, 0) };
     let steps = seen(op).div_ceil(tokens);
-    let params = SplitBoxesParams {
+    let params = DecodeParams {
         k: map(&k, common.k)?,
         v: map(&v, common.v)?,
         common,

@@ -45,8 +45,8 @@ fn tile(op: &Attention) -> Tile {
 /// Q in panels of 64 elements, whatever a head has, and K and V.
 const SHARED_BYTES: u32 = ((GROUP + STAGES * 2 * KEYS) * NARROW * 2 + BARRIERS) as u32;
 
-const EVERY: Entry = entry!("attention_sm90_steps");
-const LISTED: Entry = entry!("attention_sm90_steps_blocks");
+const EVERY: Entry = entry!("attention_sm90_intra_split");
+const LISTED: Entry = entry!("attention_sm90_intra_split_blocks");
 
 /// The kernel that an operation takes: one walks over every key, one over listed blocks.
 fn kernel(op: &Attention) -> Entry {

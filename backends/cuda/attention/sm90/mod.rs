@@ -19,7 +19,7 @@ use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::sm80;
 use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, copies, limits, parts_at, ready, rows_of_16_bytes, writes_16_bytes};
 use crate::backends::cuda::attention::sm90::schedule::{OneTile, cluster};
-use crate::backends::cuda::attention::sm90::stream_k::Runs;
+use crate::backends::cuda::attention::sm90::stream_k::StreamK;
 use crate::backends::cuda::attention::sm90::tile::{HELD, LISTED, NARROW, ROWS, Tile, pairs_of_groups};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -39,7 +39,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     suits: |_, _| Ok(()),
     unit: |op, target| unit(op, target.units),
     units,
-    workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + runs_bytes(listed, target.units)),
+    workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + stream_k_bytes(listed, target.units)),
     launch,
 };
 
@@ -49,11 +49,11 @@ enum Kernel {
     /// Blocks that stay take one tile after the other.
     Persistent,
     /// The two blocks of a cluster take neighbouring tiles and share their keys.
-    Neighbours,
+    Multicast,
     /// A block takes one tile.
-    Plain,
+    SingleTile,
     /// A block takes 64 rows from a causal head's end and 64 from its beginning.
-    Halves,
+    CausalPaired,
     /// Listed blocks of 128.
     Blocks,
     /// Listed blocks of 64.
@@ -61,17 +61,17 @@ enum Kernel {
 }
 
 impl Kernel {
-    const ALL: [Self; 6] = [Self::Persistent, Self::Neighbours, Self::Plain, Self::Halves, Self::Blocks, Self::Pairs];
+    const ALL: [Self; 6] = [Self::Persistent, Self::Multicast, Self::SingleTile, Self::CausalPaired, Self::Blocks, Self::Pairs];
 
     /// That of an operation without a map, on so many multiprocessors.
     fn of(op: &Attention, tile: Tile, units: u32) -> Self {
-        if Runs::of(op, tile, units).is_some() {
-            return Self::Neighbours;
+        if StreamK::of(op, tile, units).is_some() {
+            return Self::Multicast;
         }
         // O leaves by TMA.
         match OneTile::of(op, tile, units).filter(|_| rows_of_16_bytes(op)) {
-            Some(OneTile::Halves) => Self::Halves,
-            Some(OneTile::LateFirst | OneTile::InOrder) => Self::Plain,
+            Some(OneTile::CausalPaired) => Self::CausalPaired,
+            Some(OneTile::LateFirst | OneTile::InOrder) => Self::SingleTile,
             None if Pairs::of(op, ROWS).is_some() => Self::Pairs,
             None if matches!(op.form, Form::Blocks(_)) => Self::Blocks,
             None => Self::Persistent,
@@ -82,9 +82,9 @@ impl Kernel {
     fn has(self, tile: Tile) -> bool {
         match self {
             Self::Persistent => true,
-            Self::Neighbours => tile.held > NARROW,
-            Self::Plain => tile.rows() == ROWS,
-            Self::Halves => tile.rows() == ROWS && tile.keys() == ROWS,
+            Self::Multicast => tile.held > NARROW,
+            Self::SingleTile => tile.rows() == ROWS,
+            Self::CausalPaired => tile.rows() == ROWS && tile.keys() == ROWS,
             Self::Blocks | Self::Pairs => tile.rows() == ROWS && tile.held <= LISTED,
         }
     }
@@ -92,9 +92,9 @@ impl Kernel {
     const fn entry(self) -> Entry {
         match self {
             Self::Persistent => entry!("attention_sm90"),
-            Self::Neighbours => entry!("attention_sm90_neighbours"),
-            Self::Plain => entry!("attention_sm90_plain"),
-            Self::Halves => entry!("attention_sm90_halves"),
+            Self::Multicast => entry!("attention_sm90_multicast"),
+            Self::SingleTile => entry!("attention_sm90_single_tile"),
+            Self::CausalPaired => entry!("attention_sm90_causal_paired"),
             Self::Blocks => entry!("attention_sm90_blocks"),
             Self::Pairs => entry!("attention_sm90_pairs"),
         }
@@ -103,9 +103,9 @@ impl Kernel {
     const fn word(self) -> &'static str {
         match self {
             Self::Persistent => "persistent",
-            Self::Neighbours => "neighbours",
-            Self::Plain => "plain",
-            Self::Halves => "halves",
+            Self::Multicast => "multicast",
+            Self::SingleTile => "single_tile",
+            Self::CausalPaired => "causal_paired",
             Self::Blocks => "blocks",
             Self::Pairs => "pairs",
         }
@@ -133,9 +133,9 @@ fn units(_: Arch) -> Vec<Unit> {
     each.flat_map(|(kernel, tile)| [DType::F16, DType::BF16].map(|dtype| kernel.unit(tile, dtype, all_beside(tile.held, dtype, tile.held <= LISTED)))).collect()
 }
 
-fn runs_bytes(op: &Attention, units: u32) -> u64 {
+fn stream_k_bytes(op: &Attention, units: u32) -> u64 {
     let tile = Tile::of(op, units);
-    Runs::of(op, tile, units).map_or(0, |runs| runs.bytes(tile))
+    StreamK::of(op, tile, units).map_or(0, |runs| runs.bytes(tile))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -146,7 +146,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let units = plan.target.units;
     let tile = Tile::of(op, units);
-    let (runs, kernel) = (Runs::of(op, tile, units), Kernel::of(op, tile, units));
+    let (runs, kernel) = (StreamK::of(op, tile, units), Kernel::of(op, tile, units));
     let entry = kernel.entry().name();
     let box_keys = if runs.is_some() { tile.keys() / 2 } else { tile.keys() };
     // SAFETY: the caller's promise.
@@ -161,7 +161,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
         // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
         return unsafe { plan.launch(queue, entry, &launch, &params) };
     }
-    if let Some(order) = OneTile::of(op, tile, units).filter(|_| matches!(kernel, Kernel::Plain | Kernel::Halves)) {
+    if let Some(order) = OneTile::of(op, tile, units).filter(|_| matches!(kernel, Kernel::SingleTile | Kernel::CausalPaired)) {
         if !writes_16_bytes(&params.common) {
             let starts = [params.common.q, params.common.k, params.common.v];
             // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere.
@@ -205,9 +205,9 @@ mod tests {
     fn a_plan_has_the_kernels_that_it_can_launch_and_no_others() {
         let names = |op: &Attention| unit(op, UNITS).all().into_iter().map(|unit| unit.entries).collect::<Vec<_>>().concat();
         let op = |tokens, head_dim| Attention::dense(DType::F16, 1, [32, 32], [tokens, tokens], head_dim);
-        assert_eq!(names(&op(4096, 128)), ["attention_sm90_neighbours", "attention_sm80_narrow"]);
+        assert_eq!(names(&op(4096, 128)), ["attention_sm90_multicast", "attention_sm80_narrow"]);
         assert_eq!(names(&Attention { causal: true, ..op(4096, 128) }), ["attention_sm90", "attention_sm80_narrow"]);
-        assert_eq!(names(&Attention { causal: true, ..op(512, 128) }), ["attention_sm90_halves", "attention_sm80_narrow"]);
+        assert_eq!(names(&Attention { causal: true, ..op(512, 128) }), ["attention_sm90_causal_paired", "attention_sm80_narrow"]);
         assert_eq!(names(&op(512, 107)), ["attention_sm90", "attention_sm80_narrow", "attention_repack"]);
         let map = |block: u32| MapShape { block, q_blocks: 4096 / block, kv_blocks: 4096 / block, patterns: 1 };
         let of = |block| names(&Attention { form: Form::BlockMap(map(block)), ..op(4096, 128) });

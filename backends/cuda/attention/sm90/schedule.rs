@@ -58,7 +58,7 @@ pub(crate) fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OneTile {
     /// 64 rows from a head's end and 64 from its beginning, so that of causal sequences with one tile a multiprocessor none takes longest.
-    Halves,
+    CausalPaired,
     /// By heads, sequences and tiles, so that the longest come first.
     LateFirst,
     /// By tiles, heads and sequences.
@@ -84,7 +84,7 @@ impl OneTile {
         let aligned = tile.keys() == ROWS && op.kv_len >= op.q_len && (op.kv_len - op.q_len).is_multiple_of(ROWS);
         let side_by_side = op.batch * op.kv_heads * op.kv_len * op.head_dim * 2 * op.dtype.size() <= SIDE_BY_SIDE_BYTES;
         match (op.q_len > ROWS && tiles <= units.into(), aligned, side_by_side) {
-            (true, true, _) => Some(Self::Halves),
+            (true, true, _) => Some(Self::CausalPaired),
             (false, true, true) => Some(Self::LateFirst),
             _ => None,
         }
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn few_tiles_are_one_a_block() {
-        use OneTile::{Halves, InOrder, LateFirst};
+        use OneTile::{CausalPaired, InOrder, LateFirst};
         let op = |heads, tokens| Attention { causal: true, ..Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], 128) };
         let of = |op: &Attention| OneTile::of(op, Tile::of(op, UNITS), UNITS);
         let each = |all: &[(u64, u64)]| all.iter().map(|&(heads, tokens)| of(&op(heads, tokens))).collect::<Vec<_>>();
         assert_eq!(
             each(&[(32, 512), (16, 1000), (32, 1024), (32, 2048), (32, 128)]),
-            [Some(Halves), Some(Halves), Some(LateFirst), Some(LateFirst), Some(LateFirst)]
+            [Some(CausalPaired), Some(CausalPaired), Some(LateFirst), Some(LateFirst), Some(LateFirst)]
         );
         assert_eq!(each(&[(2, 4096), (34, 500), (32, 4096)]), [None, None, None], "clusters, short tiles, many tiles");
         let whole = |heads, tokens| Attention { causal: false, ..op(heads, tokens) };

@@ -23,8 +23,8 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::small_head,
-    unit: |op, _| Quartet::of(op).unit(op.dtype),
-    units: |_: Arch| Quartet::ALL.into_iter().flat_map(|quartet| [DType::F16, DType::BF16].map(|dtype| quartet.unit(dtype))).collect(),
+    unit: |op, _| SmallHead::of(op).unit(op.dtype),
+    units: |_: Arch| SmallHead::ALL.into_iter().flat_map(|small_head| [DType::F16, DType::BF16].map(|dtype| small_head.unit(dtype))).collect(),
     workspace: |_, _| 0,
     launch,
 };
@@ -42,13 +42,13 @@ const KEYS: u64 = 128;
 const LEAST_TALL: u64 = 2048;
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Quartet {
+struct SmallHead {
     /// Warp groups of a block, and steps in the ring.
     groups: u64,
     stages: u64,
 }
 
-impl Quartet {
+impl SmallHead {
     /// Two blocks a multiprocessor.
     const PAIRS: Self = Self { groups: 2, stages: 3 };
     /// One, whose groups all read the same keys.
@@ -91,7 +91,7 @@ impl Quartet {
     }
 }
 
-const ENTRY: &str = "attention_sm90_quartet";
+const ENTRY: &str = "attention_sm90_small_head";
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
@@ -110,13 +110,13 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let quartet = Quartet::of(op);
+    let small_head = SmallHead::of(op);
     let mut common = parameters(op, args, 1);
     if !sm80::aligned(op, &common) || !writes_16_bytes(&common) {
         // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
         return unsafe { unaligned::launch(queue, plan, HELD, op, args, [common.q, common.k, common.v]) };
     }
-    common.tiles = op.q_len.div_ceil(quartet.rows()) as u32;
+    common.tiles = op.q_len.div_ceil(small_head.rows()) as u32;
     let [q, k, v] = Rows::of(op);
     let o = Rows { strides: op.o, ..q };
     let map = |rows: &Rows, box_rows, start| Described::new(op.head_dim, rows, box_rows, PANEL).layout(op.dtype).encode_at(start);
@@ -136,7 +136,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
         arrivals: 0,
     };
     let order = if op.causal { OneTile::LateFirst } else { OneTile::InOrder };
-    let launch = Launch { grid: order.grid(op, common.tiles), shared_bytes: quartet.shared_bytes(), overlap: true, ..Launch::new(1, quartet.threads()) };
+    let launch = Launch { grid: order.grid(op, common.tiles), shared_bytes: small_head.shared_bytes(), overlap: true, ..Launch::new(1, small_head.threads()) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, ENTRY, &launch, &params) }
 }
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn long_rows_of_keys_are_read_once_for_all_groups() {
         let op = |tokens, causal| Attention { causal, ..Attention::dense(DType::F16, 1, [32, 32], [tokens, tokens], 64) };
-        let of = |tokens, causal| Quartet::of(&op(tokens, causal));
-        assert_eq!([of(1024, false), of(2048, false), of(2048, true)], [Quartet::PAIRS, Quartet::TALL, Quartet::PAIRS]);
+        let of = |tokens, causal| SmallHead::of(&op(tokens, causal));
+        assert_eq!([of(1024, false), of(2048, false), of(2048, true)], [SmallHead::PAIRS, SmallHead::TALL, SmallHead::PAIRS]);
     }
 
     #[test]
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn a_multiprocessor_holds_four_groups() {
-        for quartet in Quartet::ALL {
-            assert!((u64::from(quartet.shared_bytes()) + 1024) * quartet.resident() <= 228 << 10, "{quartet:?}");
+        for small_head in SmallHead::ALL {
+            assert!((u64::from(small_head.shared_bytes()) + 1024) * small_head.resident() <= 228 << 10, "{small_head:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ const PARTS: u64 = 2;
 
 /// A unit is a pair of tiles; of causal sequences two, one from a head's end and one from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Runs {
+pub(crate) struct StreamK {
     /// Units of a head, and of all.
     pub(crate) units: u64,
     pub(crate) work: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Runs {
     pub(crate) cut: bool,
 }
 
-impl Runs {
+impl StreamK {
     /// Those of an operation in which tiles share keys, on so many multiprocessors.
     pub(crate) fn of(op: &Attention, tile: Tile, multiprocessors: u32) -> Option<Self> {
         let most = u64::from(multiprocessors) / BLOCKS;
@@ -60,7 +60,7 @@ impl Runs {
 /// Whether all units have as many steps, and many; where blocks have one tile each they are as fast.
 fn shares_causal_keys(op: &Attention, tile: Tile, multiprocessors: u32) -> bool {
     let plain = matches!(op.form, Form::Dense) && op.causal && op.window.is_none() && op.head_dim > NARROW && tile.keys() == ROWS;
-    let long = op.q_len.is_multiple_of(Runs::rows(op, tile)) && op.kv_len >= op.q_len && op.kv_len >= CAUSAL_STEPS * ROWS;
+    let long = op.q_len.is_multiple_of(StreamK::rows(op, tile)) && op.kv_len >= op.q_len && op.kv_len >= CAUSAL_STEPS * ROWS;
     plain && long && cluster(op, multiprocessors) == 1 && OneTile::of(op, tile, multiprocessors).is_none()
 }
 
@@ -71,9 +71,9 @@ mod tests {
 
     const UNITS: u32 = 132;
 
-    fn of(heads: u64, tokens: u64, head_dim: u64, causal: bool) -> Option<Runs> {
+    fn of(heads: u64, tokens: u64, head_dim: u64, causal: bool) -> Option<StreamK> {
         let op = Attention { causal, ..Attention::dense(DType::F16, 1, [heads, heads], [tokens, tokens], head_dim) };
-        Runs::of(&op, Tile::of(&op, UNITS), UNITS)
+        StreamK::of(&op, Tile::of(&op, UNITS), UNITS)
     }
 
     #[test]
@@ -81,22 +81,22 @@ mod tests {
         let cut = |heads, tokens, head_dim| of(heads, tokens, head_dim, false).map(|runs| runs.cut);
         assert_eq!([cut(32, 4096, 128), cut(32, 16_384, 128), cut(32, 2048, 128), cut(24, 4096, 128)], [Some(true), Some(true), Some(false), Some(false)]);
         assert_eq!([cut(32, 4096, 256), cut(32, 1024, 128), cut(32, 4096, 64)], [Some(false), None, None], "full registers, few steps, narrow heads");
-        assert_eq!(of(32, 4096, 128, false), Some(Runs { units: 16, work: 512, clusters: 66, cut: true }));
+        assert_eq!(of(32, 4096, 128, false), Some(StreamK { units: 16, work: 512, clusters: 66, cut: true }));
     }
 
     #[test]
     fn two_pairs_of_a_long_causal_sequence_are_one_unit() {
-        assert_eq!(of(32, 8192, 128, true), Some(Runs { units: 16, work: 512, clusters: 66, cut: true }));
+        assert_eq!(of(32, 8192, 128, true), Some(StreamK { units: 16, work: 512, clusters: 66, cut: true }));
         assert_eq!([of(32, 4096, 128, true), of(32, 8448, 128, true), of(2, 16_384, 128, true), of(32, 8192, 192, true)], [None; 4]);
         assert_eq!(of(8, 8192, 128, true), None, "a tile a block");
     }
 
     #[test]
     fn every_part_has_room() {
-        let runs = Runs { units: 16, work: 512, clusters: 66, cut: true };
+        let runs = StreamK { units: 16, work: 512, clusters: 66, cut: true };
         let tile = Tile { held: 128, consumers: 2 };
         // 16 warps of a cluster, two parts each, of 64 numbers and 4 a lane.
         assert_eq!((runs.parts_bytes(tile), runs.bytes(tile)), (66 * 16 * 2 * 32 * 68 * 4, 66 * 16 * (2 * 32 * 68 * 4 + 4)));
-        assert_eq!(Runs { cut: false, ..runs }.bytes(tile), 0);
+        assert_eq!(StreamK { cut: false, ..runs }.bytes(tile), 0);
     }
 }

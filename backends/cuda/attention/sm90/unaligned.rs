@@ -50,7 +50,7 @@ params! {
 params! {
     /// What the kernels of `sm90` take, and where the heads lie; those of k and v also in narrower boxes, for k's last panel and for what is behind the
     /// columns that a kernel holds.
-    RotatedParams {
+    UnalignedParams {
         tiles: TmaParams,
         q: HeadsParams,
         k: HeadsParams,
@@ -90,27 +90,27 @@ fn shared_bytes(tile: Tile) -> u32 {
     tile.shared_bytes() + beyond_bytes(tile) as u32
 }
 
-const TILES: Entry = entry!("attention_sm90_rotated");
-const NEIGHBOURS: Entry = entry!("attention_sm90_rotated_neighbours");
+const TILES: Entry = entry!("attention_sm90_unaligned");
+const MULTICAST: Entry = entry!("attention_sm90_unaligned_multicast");
 
 /// The kernel that an operation takes on so many multiprocessors: that of neighbouring tiles where they share their keys.
 fn kernel(op: &Attention, units: u32) -> Entry {
-    if shares_keys(op, tile(op), units) { NEIGHBOURS } else { TILES }
+    if shares_keys(op, tile(op), units) { MULTICAST } else { TILES }
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType) -> Unit {
-    let name = if entry == NEIGHBOURS { "attention/sm90_unaligned neighbours" } else { "attention/sm90_unaligned" };
+    let name = if entry == MULTICAST { "attention/sm90_unaligned multicast" } else { "attention/sm90_unaligned" };
     let mut unit = Unit { entries: entry.list, shared_bytes: shared_bytes(tile), ..tile.unit(name, source!("attention/sm90/unaligned.cu"), dtype) };
     unit.headers.push(("attention/head_map.cuh", HeadMap::cuda()));
     unit.headers.push(("attention/heads_params.cuh", HeadsParams::cuda()));
-    unit.headers.push(("attention/unaligned_params.cuh", RotatedParams::cuda()));
+    unit.headers.push(("attention/unaligned_params.cuh", UnalignedParams::cuda()));
     define(&mut unit, &[("TMA_SHARED_BYTES", shared_bytes(tile).into())]);
     unit.defines.push(entry.defined());
     unit
 }
 
 fn units(_: Arch) -> Vec<Unit> {
-    let each = pairs_of_groups().filter(|tile| tile.held > NARROW).flat_map(|tile| [TILES, NEIGHBOURS].map(|entry| (entry, tile)));
+    let each = pairs_of_groups().filter(|tile| tile.held > NARROW).flat_map(|tile| [TILES, MULTICAST].map(|entry| (entry, tile)));
     each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype))).collect()
 }
 
@@ -196,7 +196,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let (op, tile, units) = (&plan.op, tile(&plan.op), plan.target.units);
     let [q, k, v] = Rows::of(op);
     let entry = kernel(op, units);
-    let paired = entry == NEIGHBOURS;
+    let paired = entry == MULTICAST;
     let mut common = parameters(op, args, 1);
     let [q, k, v] = [Heads::at(common.q, q, op), Heads::at(common.k, k, op), Heads::at(common.v, v, op)];
     // Pairs of tiles are all alike: each cluster takes as many, in turn.
@@ -219,7 +219,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         arrivals: 0,
     };
     let [k_beyond, v_beyond] = beyond(tile);
-    let params = RotatedParams {
+    let params = UnalignedParams {
         tiles,
         q: q.params(op.dtype, GROUP)?,
         k: k.params(op.dtype, box_keys)?,

@@ -36,17 +36,17 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 pub(crate) const AHEAD: Variant<Attention> = Variant {
     name: "sm90_varlen_lookahead",
     label: "attention/sm90_varlen_lookahead",
-    supports: supports_ahead,
-    suits: choose::varlen_ahead,
-    unit: |op, target| unit_ahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
-    units: units_ahead,
-    launch: launch_ahead,
+    supports: supports_lookahead,
+    suits: choose::varlen_lookahead,
+    unit: |op, target| unit_lookahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
+    units: units_lookahead,
+    launch: launch_lookahead,
     ..VARIANT
 };
 
 params! {
     /// What the kernels of `sm90` take, and how keys are brought.
-    RaggedParams {
+    VarlenParams {
         tiles: TmaParams,
         /// Keys of a box, a power of two: of a step that many lie in one page.
         box_keys: u32,
@@ -77,16 +77,16 @@ fn unit(variant: &str, entry: Entry, tile: Tile, dtype: DType, copies: Option<Un
     let form = if entry == PAGED { "paged" } else { "varlen" };
     let mut unit = tile.unit(&format!("attention/{variant} {form}"), source!("attention/sm90/varlen.cu"), dtype);
     unit.name = format!("{} rows {}", unit.name, tile.rows());
-    unit.headers.push(("attention/varlen_params.cuh", RaggedParams::cuda()));
+    unit.headers.push(("attention/varlen_params.cuh", VarlenParams::cuda()));
     define(&mut unit, &[("PLAN_SPANS", SPANS), ("PLAN_BYTES", PLAN_BYTES.into())]);
     unit.defines.push(entry.defined());
     unit.shared_bytes += PLAN_BYTES;
     Unit { entries: entry.list, also: std::iter::once(unaligned::unit(tile.held, dtype)).chain(copies).collect(), ..unit }
 }
 
-fn unit_ahead(entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
+fn unit_lookahead(entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
     let mut unit = unit(AHEAD.name, entry, tile, dtype, copies);
-    define(&mut unit, &[("RAGGED_AHEAD", 1)]);
+    define(&mut unit, &[("VARLEN_LOOKAHEAD", 1)]);
     unit
 }
 
@@ -106,9 +106,9 @@ fn units(_: Arch) -> Vec<Unit> {
     each(two.chain([Tile { held: NARROW, consumers: 3 }]), |entry, tile, dtype| unit(VARIANT.name, entry, tile, dtype, copying(entry)))
 }
 
-fn units_ahead(_: Arch) -> Vec<Unit> {
+fn units_lookahead(_: Arch) -> Vec<Unit> {
     let tiles = [(NARROW, 2), (NARROW, 3), (LISTED, 2)].map(|(held, consumers)| Tile { held, consumers });
-    each(tiles.into_iter(), |entry, tile, dtype| unit_ahead(entry, tile, dtype, copying(entry)))
+    each(tiles.into_iter(), |entry, tile, dtype| unit_lookahead(entry, tile, dtype, copying(entry)))
 }
 
 /// The operands that TMA cannot read where they are, and that are copied first; of a pool of pages an operation may use few.
@@ -148,7 +148,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
-fn supports_ahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+fn supports_lookahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     supports(op, target)?;
     if ![NARROW, LISTED].contains(&held(op.head_dim).max(NARROW)) {
         return Err(format!("head_dim {}: it is compiled for heads of 64 and 128", op.head_dim));
@@ -161,7 +161,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     unsafe { launch_by(queue, plan, workspace, args, 1) }
 }
 
-unsafe fn launch_ahead(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+unsafe fn launch_lookahead(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let cluster = cluster(&plan.op, tile(&plan.op, plan.target.units), plan.target.units);
     // SAFETY: the caller's promise.
     unsafe { launch_by(queue, plan, workspace, args, cluster) }
@@ -200,7 +200,7 @@ unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice
         arrivals: 0,
     };
     let band_keys = CACHED_BYTES / (2 * op.head_dim * op.dtype.size());
-    let params = RaggedParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
+    let params = VarlenParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
     // It waits for the launch before, and reads nothing until then.
     let (shared_bytes, cluster_blocks) = (tile.shared_bytes() + PLAN_BYTES, [cluster as u32, 1, 1]);
     let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(work.min(units) * cluster), tile.threads()) };

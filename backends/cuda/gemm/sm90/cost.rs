@@ -54,7 +54,7 @@ mod h200 {
 const NARROW_ROUNDS: u64 = 3;
 
 /// The rows from which on warp groups take turns: with fewer they were not timed.
-const TURN_ROWS: u64 = 1024;
+const PINGPONG_ROWS: u64 = 1024;
 
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
 const TILE_ROWS: u64 = 64;
@@ -80,7 +80,7 @@ impl Shape {
     }
 
     /// Whether outputs are not whole in eights, which are stored one by one.
-    pub(crate) fn has_odd_outputs(&self) -> bool {
+    pub(crate) fn has_unaligned_outputs(&self) -> bool {
         !self.outputs.is_multiple_of(8)
     }
 
@@ -93,7 +93,7 @@ impl Shape {
     fn rounds(&self, tile: &WgmmaTile, columns: u64, rounds: u64) -> f64 {
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
         let products = steps * (h200::STEP + h200::COLUMN * columns as f64);
-        if tile.takes_turns() {
+        if tile.is_pingpong() {
             // Of half as many rows; outputs, but for the last, are written beside the products of the other warp group.
             return rounds as f64 * products * 0.5 * h200::TURN + h200::OUTPUTS;
         }
@@ -118,22 +118,22 @@ impl Shape {
 
     /// Of a tile of two widths, the columns of tiles that are wide.
     pub(crate) fn wide(&self, tile: &WgmmaTile, target: &Target) -> u64 {
-        if tile.has_widths() { self.widths(tile, target).map_or(0, |(wide, ..)| wide) } else { 0 }
+        if tile.has_mixed_width() { self.widths(tile, target).map_or(0, |(wide, ..)| wide) } else { 0 }
     }
 
     /// Whether a tile is one of two widths and of no use: none would be wide.
     fn narrow_alone(&self, tile: &WgmmaTile, target: &Target) -> bool {
-        tile.has_widths() && self.wide(tile, target) == 0
+        tile.has_mixed_width() && self.wide(tile, target) == 0
     }
 
     /// Of a tile that warp groups have in turn, whether both of them get one, and outputs are whole in eights, which its kernel is for.
     fn turns(&self, tile: &WgmmaTile, target: &Target) -> bool {
-        self.rows >= TURN_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
+        self.rows >= PINGPONG_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
     }
 
     /// Whether a tile of those that share W is of use.
     fn takes(&self, tile: &WgmmaTile, target: &Target) -> bool {
-        !self.narrow_alone(tile, target) && (!tile.takes_turns() || self.turns(tile, target))
+        !self.narrow_alone(tile, target) && (!tile.is_pingpong() || self.turns(tile, target))
     }
 
     /// Microseconds that a tile takes, from one launch to the next.
@@ -144,7 +144,7 @@ impl Shape {
         let idle = 1.0 - blocks.min(room) as f64 / room as f64;
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(parts) as f64;
         let rows = self.rows.min(tile.rows) as f64;
-        let (rounds, products) = if tile.has_widths() {
+        let (rounds, products) = if tile.has_mixed_width() {
             self.widths(tile, target).map_or((1, f64::INFINITY), |(_, rounds, time)| (rounds, time))
         } else {
             let rounds = blocks.div_ceil(room);
@@ -152,18 +152,18 @@ impl Shape {
         };
         // Of what the blocks of a cluster share each brings its part.
         let (x, w) = match tile.shares {
-            Shares::W | Shares::Both(_) => (rows, 0.5 * tile.columns as f64),
-            Shares::Nothing | Shares::Tile(_) => (rows, tile.columns as f64),
+            Shares::W | Shares::SplitKMulticast(_) => (rows, 0.5 * tile.columns as f64),
+            Shares::Nothing | Shares::SplitKCluster(_) => (rows, tile.columns as f64),
         };
         let lines = if self.straddles { 2.0 } else { 1.0 };
         let read = blocks as f64 * steps * (x + w) * lines * 2.0 * WgmmaTile::DEPTH as f64;
         let exchange = if tile.meets_outside() { h200::MEET_OUTSIDE } else { h200::MEET } * (parts as f64).log2();
         let memory = self.bytes() / h200::MEMORY * (1.0 + h200::IDLE * idle) + (rounds as f64 - 1.0) * h200::OUTPUTS;
-        let activation = if !self.activated { 0.0 } else { h200::ACTIVATION * if tile.takes_turns() { 1.0 } else { rounds as f64 } };
+        let activation = if !self.activated { 0.0 } else { h200::ACTIVATION * if tile.is_pingpong() { 1.0 } else { rounds as f64 } };
         let (launch, cache) = match tile.shares {
             Shares::Nothing => (h200::LAUNCH, h200::CACHE_ALONE),
-            Shares::W | Shares::Both(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE),
-            Shares::Tile(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE_PARTS),
+            Shares::W | Shares::SplitKMulticast(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE),
+            Shares::SplitKCluster(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE_PARTS),
         };
         launch + (products + activation).max(memory).max(read / cache) + exchange
     }
@@ -183,16 +183,16 @@ impl Shape {
     pub(crate) fn choose(&self, target: &Target) -> WgmmaTile {
         let takes = |tile: &WgmmaTile| match tile.shares {
             // Of a single tile of rows there is none below.
-            Shares::W | Shares::Both(_) if self.rows <= WgmmaTile::ROWS => false,
+            Shares::W | Shares::SplitKMulticast(_) if self.rows <= WgmmaTile::ROWS => false,
             Shares::W | Shares::Nothing => self.takes(tile, target),
-            Shares::Tile(_) | Shares::Both(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
+            Shares::SplitKCluster(_) | Shares::SplitKMulticast(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
         };
         let timed = WgmmaTile::all().filter(takes).map(|tile| (tile, self.time(&tile, target)));
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(WgmmaTile::WIDE, |(tile, _)| tile)
     }
 
     /// Whether that is faster than streaming W, for few rows: wherever K is long and a round of tiles is enough.
-    pub(crate) fn tiles_beat_stream(&self, target: &Target) -> bool {
+    pub(crate) fn tiles_beat_skinny(&self, target: &Target) -> bool {
         let tile = self.choose(target);
         self.rows > TILE_ROWS && self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target)
     }
@@ -206,7 +206,7 @@ impl WgmmaTile {
 
     const WHOLE: [Self; 18] = [
         Self::WIDE,
-        Self::IN_TURNS,
+        Self::PINGPONG,
         Self::ending(224),
         Self::ending(168),
         Self::ending(160),
@@ -224,10 +224,18 @@ impl WgmmaTile {
         Self::new(80),
         Self::SLIM,
     ];
-    const PARTS: [Self; 8] =
-        [Self::split(64, 2), Self::split(80, 2), Self::split(96, 2), Self::split(128, 2), Self::split(40, 4), Self::split(96, 4), Self::both(2), Self::both(4)];
+    const PARTS: [Self; 8] = [
+        Self::split_k_cluster(64, 2),
+        Self::split_k_cluster(80, 2),
+        Self::split_k_cluster(96, 2),
+        Self::split_k_cluster(128, 2),
+        Self::split_k_cluster(40, 4),
+        Self::split_k_cluster(96, 4),
+        Self::split_k_multicast(2),
+        Self::split_k_multicast(4),
+    ];
     /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second. Both are in clusters, or neither is.
-    pub(crate) const OF_UP: [Self; 7] = [Self::WIDE, Self::IN_TURNS, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
+    pub(crate) const OF_UP: [Self; 7] = [Self::WIDE, Self::PINGPONG, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
     pub(crate) const OF_DOWN: [Self; 7] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160), Self::NARROW, Self::new(96), Self::SLIM];
 
     /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
@@ -241,7 +249,7 @@ impl WgmmaTile {
 
     /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
     /// row gets is the same from both.
-    pub(crate) fn choose_with_basis(shape: Shape, target: &Target) -> Option<Self> {
+    pub(crate) fn choose_with_lora(shape: Shape, target: &Target) -> Option<Self> {
         let Shape { outputs, depth, .. } = shape;
         let short = depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
         short.then(|| Self::least([Self::MIDDLE, Self::NARROW].into_iter(), &[(shape, 1)], target).0)
@@ -265,7 +273,7 @@ mod tests {
         assert_eq!(chosen(4096, 4096, 4096), (256, Shares::Nothing));
         assert_eq!(chosen(512, 4096, 4096), (128, Shares::Nothing), "64 wide tiles for 132 multiprocessors");
         for tile in WgmmaTile::all() {
-            assert!(tile.odd_shared_bytes() <= 227 << 10, "{tile:?}");
+            assert!(tile.unaligned_shared_bytes() <= 227 << 10, "{tile:?}");
         }
         for tile in WgmmaTile::OF_UP {
             assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}");
@@ -293,12 +301,12 @@ mod tests {
             assert_eq!((tile.columns, tile.last, shape.wide(&tile, &H200)), (256, last, wide), "{rows} × {outputs} × {depth}");
         }
         let odd = Shape { rows: 1024, outputs: 13823, depth: 5120, ..Shape::default() };
-        assert!(!odd.choose(&H200).has_widths(), "outputs that are not whole in eights");
+        assert!(!odd.choose(&H200).has_mixed_width(), "outputs that are not whole in eights");
     }
 
     #[test]
     fn a_long_k_of_more_than_64_rows_is_tiles_and_of_fewer_a_stream() {
-        let beats = |rows, outputs, depth| Shape { rows, outputs, depth, ..Shape::default() }.tiles_beat_stream(&H200);
+        let beats = |rows, outputs, depth| Shape { rows, outputs, depth, ..Shape::default() }.tiles_beat_skinny(&H200);
         for (outputs, depth) in [(5120, 5120), (8192, 8192), (5120, 13824), (10240, 8192), (11008, 4096), (28672, 8192), (8192, 28672), (1024, 8192)] {
             assert!(beats(128, outputs, depth) && chosen(128, outputs, depth).1 != Shares::W, "{outputs} × {depth}");
         }
@@ -311,10 +319,10 @@ mod tests {
     fn k_is_split_where_tiles_of_all_of_it_leave_multiprocessors_idle() {
         for (rows, outputs, depth, columns, parts) in [(128, 5120, 13824, 80, 2), (128, 4096, 11008, 64, 2), (128, 1024, 8192, 40, 4), (256, 1024, 8192, 96, 4)]
         {
-            assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Tile(parts)), "{rows} × {outputs} × {depth}");
+            assert_eq!(chosen(rows, outputs, depth), (columns, Shares::SplitKCluster(parts)), "{rows} × {outputs} × {depth}");
         }
         for (rows, outputs, depth, parts) in [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (256, 4096, 11008, 2), (129, 4096, 9000, 2), (129, 2001, 9000, 4)] {
-            assert_eq!(chosen(rows, outputs, depth), (128, Shares::Both(parts)), "{rows} × {outputs} × {depth}");
+            assert_eq!(chosen(rows, outputs, depth), (128, Shares::SplitKMulticast(parts)), "{rows} × {outputs} × {depth}");
         }
         for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {
             assert_eq!(chosen(128, outputs, depth), (columns, Shares::Nothing), "{outputs} × {depth}");
@@ -336,8 +344,8 @@ mod tests {
     }
 
     #[test]
-    fn a_short_k_takes_turns() {
-        let turns = |rows, outputs, depth, activated| Shape { rows, outputs, depth, activated, ..Shape::default() }.choose(&H200).takes_turns();
+    fn a_short_k_is_pingpong() {
+        let turns = |rows, outputs, depth, activated| Shape { rows, outputs, depth, activated, ..Shape::default() }.choose(&H200).is_pingpong();
         assert!(turns(8192, 2304, 768, false) && turns(4096, 3072, 768, true) && turns(4096, 4096, 1024, true), "as timed");
         assert!(turns(2060, 2544, 392, true) && turns(2060, 2544, 136, true), "as the cases have it");
         assert!(!turns(4096, 4096, 1024, false) && !turns(2048, 4096, 4096, true), "products hide their outputs");

@@ -13,7 +13,7 @@ use crate::ops::Op;
 
 params! {
     /// Of a product by itself.
-    StreamParams {
+    SkinnyParams {
         gemm: GemmParams,
         tile_rows: u32,
         /// Whether the second-level cache keeps W.
@@ -24,14 +24,14 @@ params! {
 }
 
 /// How a product is started.
-pub(crate) struct StreamUse {
+pub(crate) struct SkinnyUse {
     /// The unit of the plan from which on its kernel is looked for: see [`Plan::launch_of`].
     pub unit: usize,
     /// That the device has room for.
     pub clusters: u64,
     /// Whether K is split.
     pub split: bool,
-    /// See [`StreamParams`].
+    /// See [`SkinnyParams`].
     pub keeps: bool,
     /// See [`Launch::overlap`]; of a product whose reads were compared with what may still be written.
     pub overlap: bool,
@@ -39,7 +39,7 @@ pub(crate) struct StreamUse {
 
 /// The shape of a block's stages: how many rows of X and of W it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamTile {
+pub(crate) struct SkinnyShape {
     tokens: u64,
     weight_rows: u64,
     stages: u64,
@@ -48,7 +48,7 @@ pub(crate) struct StreamTile {
     beside: u64,
 }
 
-impl StreamTile {
+impl SkinnyShape {
     /// All of them: as many stages as fit into 227 KiB.
     pub(crate) const ALL: [Self; 4] = [Self::new(16, 6), Self::new(32, 5), Self::new(64, 4), Self::new(128, 3)];
     /// The most rows of X.
@@ -173,12 +173,12 @@ impl StreamTile {
     pub(crate) fn defines(&self, split: bool) -> Vec<(&'static str, String)> {
         let values = [
             ("TOKENS", self.tokens),
-            ("STREAM_ROWS", self.weight_rows),
-            ("STREAM_STAGES", self.stages),
-            ("STREAM_CLUSTER", self.cluster),
-            ("STREAM_BESIDE", self.beside),
+            ("SKINNY_ROWS", self.weight_rows),
+            ("SKINNY_STAGES", self.stages),
+            ("SKINNY_CLUSTER", self.cluster),
+            ("SKINNY_BESIDE", self.beside),
         ];
-        values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("STREAM_SPLIT", split.to_string())]).collect()
+        values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("SKINNY_SPLIT", split.to_string())]).collect()
     }
 
     /// For the names of units.
@@ -254,8 +254,8 @@ impl StreamTile {
     ///
     /// # Safety
     /// As [`Plan::launch`]; aligned rows start where TMA can read them.
-    pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>, how: StreamUse) -> Result<()> {
-        let StreamUse { unit, clusters, split, keeps, overlap } = how;
+    pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>, how: SkinnyUse) -> Result<()> {
+        let SkinnyUse { unit, clusters, split, keeps, overlap } = how;
         if product.rows == 0 || product.columns == 0 {
             return Ok(());
         }
@@ -263,7 +263,7 @@ impl StreamTile {
         let used = Self::clusters_of(product.columns, tile_rows, split).min(clusters);
         // What adapters add has a wait of its own.
         let (ahead, open) = if product.adds { (false, Open::default()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
-        let params = StreamParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
+        let params = SkinnyParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
         // SAFETY: the caller's promise.
         unsafe { plan.launch_of(queue, unit, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };
         queue.leave_open(open);
@@ -283,44 +283,44 @@ mod tests {
 
     #[test]
     fn stages_fit_and_take_every_count_of_rows() {
-        for tile in StreamTile::ALL {
+        for tile in SkinnyShape::ALL {
             assert!(tile.shared_bytes() <= 227 << 10, "{tile:?}: {}", tile.shared_bytes());
         }
         for (split, count) in [(true, 4), (false, 5)] {
-            let fitted = StreamTile::every(split, StreamTile::fitted);
+            let fitted = SkinnyShape::every(split, SkinnyShape::fitted);
             assert_eq!(fitted.len(), count, "{fitted:?}");
-            assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= StreamTile::LEAST_STAGES), "{fitted:?}");
+            assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= SkinnyShape::LEAST_STAGES), "{fitted:?}");
         }
         // 4096 and 11,008 outputs of 132 multiprocessors, and more.
         for (rows, split, stages) in [(64, true, 4), (84, false, 4), (108, false, 3)] {
-            let tile = StreamTile::choose(128).fitted(rows, split);
+            let tile = SkinnyShape::choose(128).fitted(rows, split);
             assert_eq!(tile.stages, stages, "{rows}");
-            assert!(tile.weight_rows >= rows.into() && StreamTile::every(split, StreamTile::fitted).contains(&tile));
+            assert!(tile.weight_rows >= rows.into() && SkinnyShape::every(split, SkinnyShape::fitted).contains(&tile));
         }
         let filled = [(16, 8), (32, 7), (64, 5), (128, 4)];
         for (tokens, stages) in filled {
-            let tile = StreamTile::choose(tokens).filled(84, false);
+            let tile = SkinnyShape::choose(tokens).filled(84, false);
             assert_eq!(tile.stages, stages, "{tokens}");
-            assert!(StreamTile::every(false, StreamTile::filled).contains(&tile));
+            assert!(SkinnyShape::every(false, SkinnyShape::filled).contains(&tile));
         }
-        for rows in 0..=StreamTile::MOST_ROWS {
-            assert!(StreamTile::choose(rows).tokens >= rows);
+        for rows in 0..=SkinnyShape::MOST_ROWS {
+            assert!(SkinnyShape::choose(rows).tokens >= rows);
         }
-        assert!(StreamTile::supports(DType::F16, [129, 64, 64], [64; 2]).is_err());
-        assert!(StreamTile::supports(DType::F16, [1, 64, 4095], [4096, 4095]).is_err());
-        assert!(StreamTile::supports(DType::F16, [1, 64, 4095], [4096; 2]).is_ok());
+        assert!(SkinnyShape::supports(DType::F16, [129, 64, 64], [64; 2]).is_err());
+        assert!(SkinnyShape::supports(DType::F16, [1, 64, 4095], [4096, 4095]).is_err());
+        assert!(SkinnyShape::supports(DType::F16, [1, 64, 4095], [4096; 2]).is_ok());
     }
 
     #[test]
     fn a_block_gets_one_tile_where_one_would_do() {
         for columns in [1, 7, 33, 512, 4096, 4097, 8192, 8448, 8449, 11008, 16896, 16897, 32000] {
-            let split = StreamTile::splits(columns, 66);
+            let split = SkinnyShape::splits(columns, 66);
             for split in [split, false] {
-                let rows = StreamTile::tile_rows(columns, 66, split);
+                let rows = SkinnyShape::tile_rows(columns, 66, split);
                 assert!((8..=if split { 64 } else { 128 }).contains(&rows) && rows.is_multiple_of(2), "{columns}: {rows}");
-                assert!(columns > 132 * 128 || StreamTile::clusters_of(columns, rows, split) <= 66, "{columns}: {rows}");
+                assert!(columns > 132 * 128 || SkinnyShape::clusters_of(columns, rows, split) <= 66, "{columns}: {rows}");
             }
         }
-        assert_eq!(StreamTile::tile_rows(11008, 66, false), 84, "132 tiles for 132 multiprocessors");
+        assert_eq!(SkinnyShape::tile_rows(11008, 66, false), 84, "132 tiles for 132 multiprocessors");
     }
 }

@@ -17,7 +17,7 @@ const MEET: f64 = 1.5;
 
 /// What a block computes at once: a tile of outputs of all tokens, or a part of its K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AheadTile {
+pub(crate) struct SkinnyTile {
     pub columns: u64,
     /// Of K: the blocks of a cluster.
     pub parts: u64,
@@ -25,9 +25,9 @@ pub(crate) struct AheadTile {
     pub gated: bool,
 }
 
-impl AheadTile {
+impl SkinnyTile {
     /// The kernel.
-    pub(crate) const ENTRY: &str = "gemm_ahead";
+    pub(crate) const ENTRY: &str = "gemm_skinny_tile";
     /// The most rows of X.
     pub(crate) const ROWS: u64 = 128;
     const DEPTH: u64 = 64;

@@ -25,7 +25,7 @@ pub(crate) struct WgmmaLaunch {
 
 /// The kernel for a product's outputs.
 pub(crate) const fn kernel_of(params: &GemmParams) -> WgmmaKernel {
-    if params.vector == 0 { WgmmaKernel::Odd } else { WgmmaKernel::Whole }
+    if params.vector == 0 { WgmmaKernel::Unaligned } else { WgmmaKernel::Whole }
 }
 
 impl Product<'_> {
@@ -49,9 +49,9 @@ impl Product<'_> {
         };
         params.x_map = rows(&self.x, self.rows, self.x_stride, tile.rows)?;
         params.x_last_map = rows(&self.x, self.rows, self.x_stride, tile.last_rows(self.rows))?;
-        if params.vector == 0 || tile.is_single() {
+        if params.vector == 0 || tile.is_split_k_cluster() {
             // Blocks that share W's tile bring half of it each, where that is whole in eights.
-            let halves = !tile.is_single() && tile.cluster() == 2 && (tile.columns / 2).is_multiple_of(8);
+            let halves = !tile.is_split_k_cluster() && tile.cluster() == 2 && (tile.columns / 2).is_multiple_of(8);
             params.w_map = rows(&self.w, self.columns, stride, if halves { tile.columns / 2 } else { tile.columns })?;
             return Ok(params);
         }
@@ -72,7 +72,7 @@ impl Product<'_> {
         let overlap = how.overlap && (self.adds || shape.starts_early(tile, target));
         params.weights_early = (how.weights_early && overlap).into();
         params.wide = shape.wide(tile, target) as u32;
-        let shared_bytes = if params.vector == 0 { tile.odd_shared_bytes() } else { tile.shared_bytes() };
+        let shared_bytes = if params.vector == 0 { tile.unaligned_shared_bytes() } else { tile.shared_bytes() };
         Ok((params, Launch { shared_bytes, overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
     }
 
@@ -93,7 +93,7 @@ impl Product<'_> {
     ///
     /// # Safety
     /// As [`Plan::launch`].
-    pub(crate) unsafe fn launch_with_basis<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
+    pub(crate) unsafe fn launch_with_lora<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
         let (k, run, stride) = (self.depth, WgmmaTile::RUN, self.w_stride);
         let x_box = [WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32];
         let w = Layout {
@@ -111,12 +111,12 @@ impl Product<'_> {
             ..self.params()
         };
         let launch = Launch {
-            shared_bytes: tile.basis_shared_bytes(),
+            shared_bytes: tile.lora_shared_bytes(),
             // The kernel waits before it reads anything.
             overlap: true,
             ..tile.launch(self.rows, self.columns, false, &plan.target)
         };
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, WgmmaKernel::Basis.name(), &launch, &AdaptedParams { gemm, sums }) }
+        unsafe { plan.launch(queue, WgmmaKernel::Lora.name(), &launch, &AdaptedParams { gemm, sums }) }
     }
 }

@@ -11,9 +11,9 @@ pub(crate) enum Shares {
     /// Nothing: a block is by itself. It takes tile after tile too.
     Nothing,
     /// So many: the tile of outputs, each with a part of K. A block has one tile, as with the next.
-    Tile(u64),
+    SplitKCluster(u64),
     /// Two, as with the first, W's tile; and so many of such pairs the tile of outputs, each with a part of K.
-    Both(u64),
+    SplitKMulticast(u64),
 }
 
 /// A block's tile: 64 elements of K a stage.
@@ -40,7 +40,7 @@ impl WgmmaTile {
     /// The narrowest of whole runs for a K of a step or two (`gemm/sm90/single_shot.cuh`), of which few would leave multiprocessors idle.
     pub(crate) const SLIM: Self = Self::new(64);
     /// A K so short that outputs take a good part of the time.
-    pub(crate) const IN_TURNS: Self = Self { rows: Self::ROWS / 2, stages: 5, ..Self::WIDE };
+    pub(crate) const PINGPONG: Self = Self { rows: Self::ROWS / 2, stages: 5, ..Self::WIDE };
     pub(crate) const ROWS: u64 = 128;
     pub(crate) const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
@@ -65,10 +65,10 @@ impl WgmmaTile {
 
     /// The same of blocks that are in no cluster, where there is a kernel for that.
     pub(crate) fn alone(self) -> Option<Self> {
-        (self.shares == Shares::W && !self.takes_turns()).then_some(Self { shares: Shares::Nothing, ..self })
+        (self.shares == Shares::W && !self.is_pingpong()).then_some(Self { shares: Shares::Nothing, ..self })
     }
 
-    pub(crate) const fn takes_turns(&self) -> bool {
+    pub(crate) const fn is_pingpong(&self) -> bool {
         self.rows < Self::ROWS
     }
 
@@ -78,18 +78,18 @@ impl WgmmaTile {
     }
 
     /// Whether its last tiles are narrower.
-    pub(crate) const fn has_widths(&self) -> bool {
+    pub(crate) const fn has_mixed_width(&self) -> bool {
         self.last != self.columns
     }
 
     /// With as many stages as there is room for: outputs leave through it.
-    pub(crate) const fn split(columns: u64, parts: u64) -> Self {
+    pub(crate) const fn split_k_cluster(columns: u64, parts: u64) -> Self {
         let stages = (Self::SHARED_BYTES - Self::START) / Self::stage_bytes(Self::ROWS + columns);
-        Self { stages, shares: Shares::Tile(parts), ..Self::new(columns) }
+        Self { stages, shares: Shares::SplitKCluster(parts), ..Self::new(columns) }
     }
 
-    pub(crate) const fn both(parts: u64) -> Self {
-        Self { shares: Shares::Both(parts), ..Self::NARROW }
+    pub(crate) const fn split_k_multicast(parts: u64) -> Self {
+        Self { shares: Shares::SplitKMulticast(parts), ..Self::NARROW }
     }
 
     /// Of outputs on their way through shared memory (`kernels/gemm/sm90/unaligned_epilogue.cuh`): eight rows a warp, of a tile's columns and eight.
@@ -103,8 +103,8 @@ impl WgmmaTile {
     }
 
     /// Whether it is one of `gemm/sm90/split_k_cluster.cuh`.
-    pub(crate) const fn is_single(&self) -> bool {
-        matches!(self.shares, Shares::Tile(_))
+    pub(crate) const fn is_split_k_cluster(&self) -> bool {
+        matches!(self.shares, Shares::SplitKCluster(_))
     }
 
     /// Whether its blocks take tile after tile.
@@ -114,14 +114,14 @@ impl WgmmaTile {
 
     /// Whether the blocks that share a tile of outputs are of several clusters.
     pub(crate) const fn meets_outside(&self) -> bool {
-        matches!(self.shares, Shares::Both(_))
+        matches!(self.shares, Shares::SplitKMulticast(_))
     }
 
     /// Blocks of a cluster.
     pub(crate) const fn cluster(&self) -> u64 {
         match self.shares {
             Shares::Nothing => 1,
-            Shares::Tile(parts) => parts,
+            Shares::SplitKCluster(parts) => parts,
             _ => 2,
         }
     }
@@ -129,24 +129,24 @@ impl WgmmaTile {
     /// Parts of K.
     pub(crate) const fn parts(&self) -> u64 {
         match self.shares {
-            Shares::Tile(parts) | Shares::Both(parts) => parts,
+            Shares::SplitKCluster(parts) | Shares::SplitKMulticast(parts) => parts,
             _ => 1,
         }
     }
 
     /// Whether there is a kernel with a basis.
-    pub(crate) fn takes_basis(&self) -> bool {
+    pub(crate) fn takes_lora(&self) -> bool {
         [Self::MIDDLE, Self::NARROW].contains(self)
     }
 
     /// Whether it is for gated products too: of one width, half of whose columns, of each weight, are whole in runs of 32.
     pub(crate) const fn gates(&self) -> bool {
-        self.columns.is_multiple_of(64) && !self.has_widths() && !self.takes_turns()
+        self.columns.is_multiple_of(64) && !self.has_mixed_width() && !self.is_pingpong()
     }
 
     /// Clusters' tiles, one below the other.
     pub(crate) fn down(&self, rows: u64) -> u64 {
-        rows.div_ceil(self.rows * if matches!(self.shares, Shares::W | Shares::Both(_)) { 2 } else { 1 })
+        rows.div_ceil(self.rows * if matches!(self.shares, Shares::W | Shares::SplitKMulticast(_)) { 2 } else { 1 })
     }
 
     /// Blocks that there is work for, whole clusters of them.
@@ -192,7 +192,7 @@ impl WgmmaTile {
     }
 
     /// The same with the rows of a basis in every stage.
-    pub(crate) fn basis_shared_bytes(&self) -> u32 {
+    pub(crate) fn lora_shared_bytes(&self) -> u32 {
         self.bytes(Self::BASIS_ROWS)
     }
 
@@ -201,13 +201,13 @@ impl WgmmaTile {
     }
 
     /// The same with their way through shared memory, where that is not over the stages.
-    pub(crate) fn odd_shared_bytes(&self) -> u32 {
-        self.shared_bytes() + if self.is_single() || self.takes_turns() { 0 } else { Self::way_bytes(self.columns) as u32 }
+    pub(crate) fn unaligned_shared_bytes(&self) -> u32 {
+        self.shared_bytes() + if self.is_split_k_cluster() || self.is_pingpong() { 0 } else { Self::way_bytes(self.columns) as u32 }
     }
 
     /// The most that a kernel of `linear` takes.
     pub(crate) fn most_shared_bytes(&self) -> u32 {
-        self.odd_shared_bytes().max(if self.takes_basis() { self.basis_shared_bytes() } else { 0 })
+        self.unaligned_shared_bytes().max(if self.takes_lora() { self.lora_shared_bytes() } else { 0 })
     }
 
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
@@ -218,7 +218,8 @@ impl WgmmaTile {
             ("WGMMA_PARTS", self.parts()),
             ("CLUSTER", self.cluster()),
         ];
-        let kinds = [("WGMMA_SINGLE", self.is_single()), ("WGMMA_BOTH", self.meets_outside()), ("WGMMA_IN_TURNS", self.takes_turns())];
+        let kinds =
+            [("WGMMA_SPLIT_K_CLUSTER", self.is_split_k_cluster()), ("WGMMA_SPLIT_K_MULTICAST", self.meets_outside()), ("WGMMA_PINGPONG", self.is_pingpong())];
         [numbers.map(|(name, value)| (name, value.to_string())).to_vec(), kinds.map(|(name, is)| (name, is.to_string())).to_vec()].concat()
     }
 
@@ -229,13 +230,13 @@ impl WgmmaTile {
             return format!("{columns} columns, {} stages{}", self.stages, if self.cluster() == 1 { " alone" } else { "" });
         }
         match self.shares {
-            Shares::W if self.takes_turns() => format!("{columns} columns in turns"),
-            Shares::W if self.has_widths() => format!("{columns} columns, at last {}", self.last),
+            Shares::W if self.is_pingpong() => format!("{columns} columns pingpong"),
+            Shares::W if self.has_mixed_width() => format!("{columns} columns, at last {}", self.last),
             Shares::W => format!("{columns} columns"),
-            Shares::Nothing if self.has_widths() => format!("{columns} columns alone, at last {}", self.last),
+            Shares::Nothing if self.has_mixed_width() => format!("{columns} columns alone, at last {}", self.last),
             Shares::Nothing => format!("{columns} columns alone"),
-            Shares::Tile(parts) => format!("{columns} columns, K in {parts} parts"),
-            Shares::Both(parts) => format!("{columns} columns shared, K in {parts} parts"),
+            Shares::SplitKCluster(parts) => format!("{columns} columns, K in {parts} parts"),
+            Shares::SplitKMulticast(parts) => format!("{columns} columns shared, K in {parts} parts"),
         }
     }
 }

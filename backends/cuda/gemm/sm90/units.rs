@@ -1,7 +1,7 @@
 //! The kernels of Hopper that `linear` and both products of `fused_mlp` take: the unit of each.
 
-use super::skinny::{StreamParams, StreamTile};
-use super::skinny_tile::AheadTile;
+use super::skinny::{SkinnyParams, SkinnyShape};
+use super::skinny_tile::SkinnyTile;
 use super::tile::WgmmaTile;
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::{Entry, entry};
@@ -13,7 +13,7 @@ use crate::dtype::DType;
 
 params! {
     /// A product whose K is in parts.
-    PartsParams {
+    SplitKParams {
         gemm: GemmParams,
         /// Of every tile, those that another block finishes.
         sums: [f32],
@@ -57,19 +57,19 @@ pub(crate) enum WgmmaKernel {
     /// For outputs that can be moved 16 bytes at a time.
     Whole,
     /// For all others.
-    Odd,
+    Unaligned,
     /// With what adapters add, their basis as further rows of W.
-    Basis,
+    Lora,
 }
 
 impl WgmmaKernel {
-    const ALL: [Self; 3] = [Self::Whole, Self::Odd, Self::Basis];
+    const ALL: [Self; 3] = [Self::Whole, Self::Unaligned, Self::Lora];
 
     const fn entry(self) -> Entry {
         match self {
             Self::Whole => entry!("gemm_wgmma"),
-            Self::Odd => entry!("gemm_wgmma_odd"),
-            Self::Basis => entry!("gemm_wgmma_basis"),
+            Self::Unaligned => entry!("gemm_wgmma_unaligned"),
+            Self::Lora => entry!("gemm_wgmma_lora"),
         }
     }
 
@@ -82,14 +82,14 @@ impl WgmmaKernel {
     fn has(self, tile: &WgmmaTile) -> bool {
         match self {
             Self::Whole => true,
-            Self::Odd => !tile.takes_turns(),
-            Self::Basis => tile.takes_basis(),
+            Self::Unaligned => !tile.is_pingpong(),
+            Self::Lora => tile.takes_lora(),
         }
     }
 
     /// Those for a product of so many outputs: the tile has all of them. Where outputs start, only the launch knows.
     pub(crate) fn within(tile: &WgmmaTile, outputs: u64) -> impl Iterator<Item = Self> {
-        let kinds = [(Self::Whole, outputs.is_multiple_of(8)), (Self::Odd, Self::Odd.has(tile))];
+        let kinds = [(Self::Whole, outputs.is_multiple_of(8)), (Self::Unaligned, Self::Unaligned.has(tile))];
         kinds.into_iter().filter(|(_, there)| *there).map(|(kernel, _)| kernel)
     }
 
@@ -100,13 +100,13 @@ impl WgmmaKernel {
 
     pub(crate) fn unit(self, tile: &WgmmaTile, form: Form) -> Unit {
         let headers = match self {
-            Self::Basis => [vec![gemm_header(), ("gemm/split_k_params.cuh", PartsParams::cuda())], adapted_headers()].concat(),
-            _ => vec![gemm_header(), ("gemm/split_k_params.cuh", PartsParams::cuda())],
+            Self::Lora => [vec![gemm_header(), ("gemm/split_k_params.cuh", SplitKParams::cuda())], adapted_headers()].concat(),
+            _ => vec![gemm_header(), ("gemm/split_k_params.cuh", SplitKParams::cuda())],
         };
         let shared_bytes = match self {
             Self::Whole => tile.shared_bytes(),
-            Self::Odd => tile.odd_shared_bytes(),
-            Self::Basis => tile.basis_shared_bytes(),
+            Self::Unaligned => tile.unaligned_shared_bytes(),
+            Self::Lora => tile.lora_shared_bytes(),
         };
         let name = format!("{} {}, {}, {}", self.name(), form.dtype, tile.name(), form.name());
         let defines = [tile.defines(), form.defines("WGMMA_GATED").into()].concat();
@@ -116,18 +116,18 @@ impl WgmmaKernel {
 
 /// A kernel of `kernels/gemm/sm90/skinny.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamKernel {
+pub(crate) enum SkinnyKernel {
     /// A warp group, or a cluster's blocks, a tile.
     Tiles,
     /// Both warp groups of a block a tile, of at most 64 rows of W.
     Groups,
 }
 
-impl StreamKernel {
+impl SkinnyKernel {
     const fn entry(self) -> Entry {
         match self {
-            Self::Tiles => entry!("gemm_stream"),
-            Self::Groups => entry!("gemm_stream_groups"),
+            Self::Tiles => entry!("gemm_skinny"),
+            Self::Groups => entry!("gemm_skinny_groups"),
         }
     }
 
@@ -136,7 +136,7 @@ impl StreamKernel {
         self.entry().name()
     }
 
-    pub(crate) fn unit(self, tile: &StreamTile, split: bool, form: Form) -> Unit {
+    pub(crate) fn unit(self, tile: &SkinnyShape, split: bool, form: Form) -> Unit {
         let cut = match (split, tile.cluster()) {
             (false, _) => "",
             (true, 2) => ", K split",
@@ -144,8 +144,8 @@ impl StreamKernel {
         };
         let name = format!("{} {}, {}, {}{cut}", self.name(), form.dtype, tile.name(), form.name());
         self.entry().alone(Unit {
-            headers: vec![gemm_header(), ("gemm/skinny_params.cuh", StreamParams::cuda())],
-            defines: [tile.defines(split), form.defines("STREAM_GATED").into()].concat(),
+            headers: vec![gemm_header(), ("gemm/skinny_params.cuh", SkinnyParams::cuda())],
+            defines: [tile.defines(split), form.defines("SKINNY_GATED").into()].concat(),
             shared_bytes: tile.shared_bytes(),
             ..Unit::new(name, source!("gemm/sm90/skinny.cu"))
         })
@@ -153,25 +153,25 @@ impl StreamKernel {
 }
 
 /// The kernel of `kernels/gemm/sm90/skinny_tile.cu`. Where `several`, blocks take one tile after another.
-pub(crate) fn ahead_unit(tile: &AheadTile, several: bool, dtype: DType, activation: ActivationForm) -> Unit {
+pub(crate) fn skinny_tile_unit(tile: &SkinnyTile, several: bool, dtype: DType, activation: ActivationForm) -> Unit {
     let form = Form { dtype, gated: tile.gated, activation };
     let numbers = [
-        ("AHEAD_COLUMNS", tile.columns),
-        ("AHEAD_STAGES", tile.stages()),
-        ("AHEAD_PARTS", tile.parts),
+        ("SKINNY_TILE_COLUMNS", tile.columns),
+        ("SKINNY_TILE_STAGES", tile.stages()),
+        ("SKINNY_TILE_PARTS", tile.parts),
         ("TOKEN_STAGES", tile.x_stages()),
         ("CLUSTER", tile.parts),
     ];
     let mut defines: Vec<_> = numbers.map(|(name, value)| (name, value.to_string())).into();
-    defines.push(("AHEAD_SEVERAL", several.to_string()));
-    defines.extend(form.defines("AHEAD_GATED"));
+    defines.push(("SKINNY_TILE_SEVERAL", several.to_string()));
+    defines.extend(form.defines("SKINNY_TILE_GATED"));
     let parts = if tile.parts == 1 { String::new() } else { format!(", K in {} parts", tile.parts) };
     let turns = if several { " in turn" } else { "" };
     Unit {
         headers: vec![gemm_header()],
         defines,
-        entries: &[AheadTile::ENTRY],
+        entries: &[SkinnyTile::ENTRY],
         shared_bytes: tile.shared_bytes(),
-        ..Unit::new(format!("{} {dtype}, {} columns{turns}{parts}, {}", AheadTile::ENTRY, tile.columns, form.name()), source!("gemm/sm90/skinny_tile.cu"))
+        ..Unit::new(format!("{} {dtype}, {} columns{turns}{parts}, {}", SkinnyTile::ENTRY, tile.columns, form.name()), source!("gemm/sm90/skinny_tile.cu"))
     }
 }
