@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::jit::building::build_all;
 use super::jit::{Arch, Cache, Module, Unit};
 use super::runtime::devices::{Found, find};
-use super::runtime::event::Mark;
+use super::runtime::event::Event;
 use super::runtime::memory::{Buffer, Context, Memory};
 use super::runtime::queue::{Graph, Queue};
 use super::runtime::{clocks, library};
@@ -100,7 +100,7 @@ impl Device for Cuda {
     type Buffer = Buffer;
     type Queue = Queue;
     type Graph = Graph;
-    type Mark = Mark;
+    type Mark = Event;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -138,11 +138,11 @@ impl Device for Cuda {
         queue.copy(address(src), address(dst), src.len)
     }
 
-    fn mark(&self, queue: &mut Queue) -> Result<Mark> {
-        Mark::new(queue)
+    fn mark(&self, queue: &mut Queue) -> Result<Event> {
+        Event::new(queue)
     }
 
-    fn seconds_between(&self, _queue: &mut Queue, earlier: &Mark, later: &Mark) -> Result<f64> {
+    fn seconds_between(&self, _queue: &mut Queue, earlier: &Event, later: &Event) -> Result<f64> {
         later.seconds_since(earlier)
     }
 

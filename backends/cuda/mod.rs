@@ -17,7 +17,7 @@ mod variant;
 pub use catalogue::{Entry, catalogue};
 pub use device::{Cuda, Target};
 pub use jit::{Built, CACHE_DIR, Cache, KERNELS, Pack, PackWriter, Packs, Resources};
-pub use runtime::event::Mark;
+pub use runtime::event::Event;
 pub use runtime::library::{LIBRARY_DIR, nvrtc as nvrtc_version};
 pub use runtime::memory::Buffer;
 pub use runtime::queue::{Graph, Queue};

@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::gemm::activation::activation_code;
 use crate::backends::cuda::jit::{Arch, Source, Unit, source};
-use crate::backends::cuda::runtime::pdl::{Appended, Open, Pool};
+use crate::backends::cuda::runtime::pdl::{Appended, InFlightWrites, Pool};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
@@ -231,14 +231,14 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
     let writes = match op.kind {
         Kind::Append { cache, .. } => {
             let pool = Pool { start: params.y, table: params.index, cache, row: op.columns * op.dtype.size() };
-            Open::from(Appended { range: range(&args.y), pool, tokens: params.each })
+            InFlightWrites::from(Appended { range: range(&args.y), pool, tokens: params.each })
         }
-        _ => Open::from(range(&args.y)),
+        _ => InFlightWrites::from(range(&args.y)),
     };
     let (entry, grid) = kernel(op, alignment(&params), plan.target.units.into());
     // Each kernel waits before it reads anything.
     let launch = Launch { overlap: plan.target.arch >= Arch(90), ..Launch::new(grid, 256) };
-    let open = if launch.overlap { queue.behind(writes) } else { Open::default() };
+    let open = if launch.overlap { queue.behind(writes) } else { InFlightWrites::default() };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, entry.list[0], &launch, &params)? };
     queue.leave_open(open);

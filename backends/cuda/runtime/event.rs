@@ -11,16 +11,16 @@ use crate::error::{Error, Result};
 
 /// A recorded event.
 #[derive(Debug)]
-pub struct Mark {
+pub struct Event {
     event: CUevent,
     /// The context that the event lives in.
     memory: Arc<Memory>,
 }
 
 // SAFETY: the handle may be used from every thread.
-unsafe impl Send for Mark {}
+unsafe impl Send for Event {}
 
-impl Mark {
+impl Event {
     /// After all that is in `queue`.
     pub fn new(queue: &mut Queue) -> Result<Self> {
         let stream = queue.launching("mark")?;
@@ -49,7 +49,7 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for Event {
     fn drop(&mut self) {
         if !self.event.is_null() && self.memory.context.bind().is_ok() {
             // SAFETY: made in `new`, destroyed once; the driver keeps what it still needs of it.

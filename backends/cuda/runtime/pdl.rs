@@ -9,7 +9,7 @@ const MOST: usize = 256;
 
 /// Writes that may not have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Open {
+pub struct InFlightWrites {
     /// Addresses, of which any may be written: each once. A model writes the same few places again and again, and every launch looks through all.
     whole: Vec<Range<u64>>,
     appended: Vec<Appended>,
@@ -59,7 +59,7 @@ impl Appended {
     }
 }
 
-impl Open {
+impl InFlightWrites {
     /// Whether it is known what may still be under way, and there is room for more.
     pub fn is_known(&self) -> bool {
         (1..MOST).contains(&self.told)
@@ -100,13 +100,13 @@ impl Open {
     }
 }
 
-impl From<Range<u64>> for Open {
+impl From<Range<u64>> for InFlightWrites {
     fn from(write: Range<u64>) -> Self {
         Self::from_iter([write])
     }
 }
 
-impl FromIterator<Range<u64>> for Open {
+impl FromIterator<Range<u64>> for InFlightWrites {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(writes: I) -> Self {
         let mut open = Self::default();
         open.extend(writes);
@@ -114,13 +114,13 @@ impl FromIterator<Range<u64>> for Open {
     }
 }
 
-impl From<Appended> for Open {
+impl From<Appended> for InFlightWrites {
     fn from(appended: Appended) -> Self {
         Self { appended: vec![appended], told: 1, ..Self::default() }
     }
 }
 
-impl Extend<Range<u64>> for Open {
+impl Extend<Range<u64>> for InFlightWrites {
     fn extend<I: IntoIterator<Item = Range<u64>>>(&mut self, writes: I) {
         for write in writes {
             self.told += 1;
@@ -141,7 +141,7 @@ fn apart(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 /// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
-pub fn starts_early(open: &Open, reads: &[Range<u64>]) -> bool {
+pub fn starts_early(open: &InFlightWrites, reads: &[Range<u64>]) -> bool {
     let written = open.whole.iter().chain(open.appended.iter().map(|appended| &appended.range));
     open.is_known() && written.flat_map(|write| reads.iter().map(move |read| (write, read))).all(|(write, read)| apart(write, read))
 }
@@ -174,24 +174,24 @@ mod tests {
 
     #[test]
     fn early_launches_read_what_none_under_way_writes() {
-        let open: Open = [0..10, 20..30].into_iter().collect();
+        let open: InFlightWrites = [0..10, 20..30].into_iter().collect();
         assert!(starts_early(&open, &[]) && starts_early(&open, &[10..20, 30..40]));
         assert!(!starts_early(&open, &[10..20, 9..10]) && !starts_early(&open, &[10..20, 29..40]));
         // A place is told of once, and counts each time.
-        assert_eq!([0..10, 20..30, 0..10].into_iter().collect::<Open>(), Open { told: 3, ..open.clone() });
+        assert_eq!([0..10, 20..30, 0..10].into_iter().collect::<InFlightWrites>(), InFlightWrites { told: 3, ..open.clone() });
         // Where it is not known what is under way, or too much is.
-        assert!(!starts_early(&Open::default(), &[]) && !starts_early(&(0..MOST as u64).map(|at| at..at + 1).collect(), &[]));
+        assert!(!starts_early(&InFlightWrites::default(), &[]) && !starts_early(&(0..MOST as u64).map(|at| at..at + 1).collect(), &[]));
         assert!(!starts_early(&open.clone().and(appended(1).into()), &[whole()]) && starts_early(&open.and(appended(1).into()), &[10..20, 12..14]));
     }
 
     #[test]
     fn what_was_appended_is_read_late() {
         let caches = [half(0), half(ROW / 2)];
-        let late = |open: &Open| open.late(&caches);
+        let late = |open: &InFlightWrites| open.late(&caches);
         assert_eq!(late(&appended(3).into()), Some(3));
         // Of two the longer, in whatever order, and beside what is written elsewhere.
-        assert_eq!(late(&Open::from(appended(1)).and(appended(2).into())), Some(2));
-        assert_eq!(late(&Open::from(appended(2)).and(appended(1).into()).and((0..POOL).into())), Some(2));
+        assert_eq!(late(&InFlightWrites::from(appended(1)).and(appended(2).into())), Some(2));
+        assert_eq!(late(&InFlightWrites::from(appended(2)).and(appended(1).into()).and((0..POOL).into())), Some(2));
         // A cache that is not this one.
         let other = Appended { range: 0..POOL, pool: Pool { start: 0, ..pool() }, tokens: 1 };
         assert_eq!(late(&other.into()), Some(0));
@@ -200,17 +200,17 @@ mod tests {
     #[test]
     fn what_may_be_written_anywhere_is_waited_for() {
         let caches = [half(0), half(ROW / 2)];
-        let late = |open: Open| open.late(&caches);
-        assert_eq!(late(Open::default()), None);
-        assert_eq!(late(Open::from(appended(1)).and((POOL + 8..POOL + 9).into())), None, "all of an operand");
-        let appended_to = |pool| Open::from(Appended { pool, ..appended(1) });
+        let late = |open: InFlightWrites| open.late(&caches);
+        assert_eq!(late(InFlightWrites::default()), None);
+        assert_eq!(late(InFlightWrites::from(appended(1)).and((POOL + 8..POOL + 9).into())), None, "all of an operand");
+        let appended_to = |pool| InFlightWrites::from(Appended { pool, ..appended(1) });
         assert_eq!(late(appended_to(Pool { table: TABLE + 4, ..pool() })), None, "by another table");
         assert_eq!(late(appended_to(Pool { row: ROW / 2, ..pool() })), None, "as rows of another length");
         assert_eq!(late(appended_to(Pool { start: POOL + 2, ..pool() })), None, "from behind the first of what is read");
         let shorter = PageShape { page: 8, pool_pages: 16, ..pool().cache };
         assert_eq!(late(appended_to(Pool { cache: shorter, ..pool() })), None, "in other pages");
         // Keys that are not columns of the pool's rows: in no pages, or over the end of a row.
-        let open = Open::from(appended(1));
+        let open = InFlightWrites::from(appended(1));
         assert_eq!(open.late(&[Early { columns: None, ..half(0) }]), None);
         assert_eq!(open.late(&[half(ROW / 2 + 2)]), None);
     }

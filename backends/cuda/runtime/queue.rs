@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
 
 use crate::backends::cuda::runtime::library::{Status, check, ok};
 use crate::backends::cuda::runtime::memory::{Memory, Stream};
-use crate::backends::cuda::runtime::pdl::{Open, starts_early};
+use crate::backends::cuda::runtime::pdl::{InFlightWrites, starts_early};
 use crate::error::{Error, Result};
 
 /// Bytes of one slot of pinned memory: large enough for full speed over PCIe, small enough to wait little for one.
@@ -27,7 +27,7 @@ pub struct Queue {
     /// Whether what comes next is the first of a capture: a graph begins when all before it has ended.
     first: bool,
     /// See [`take_open`](Self::take_open).
-    open: Open,
+    open: InFlightWrites,
     /// Dropped last: it may be the last hold on the context, and the fields above live in that.
     memory: Arc<Memory>,
 }
@@ -39,7 +39,7 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: Open::default() })
+        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: InFlightWrites::default() })
     }
 
     /// Readies the thread and the stream for work: the context current, allocations waited for.
@@ -61,19 +61,19 @@ impl Queue {
     /// What launches write that may not have ended where the next one starts early (see `Launch::overlap`): those
     /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
     /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
-    pub fn take_open(&mut self) -> Open {
+    pub fn take_open(&mut self) -> InFlightWrites {
         std::mem::take(&mut self.open)
     }
 
     /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
-    pub fn leave_open(&mut self, writes: Open) {
+    pub fn leave_open(&mut self, writes: InFlightWrites) {
         self.open = writes;
     }
 
     /// Whether a launch that reads `early` before it waits, and lets the next one start, may start before those at the end of the queue have ended;
     /// and what to leave open behind it, where it writes `writes`.
-    pub fn ahead(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, Open) {
-        let (open, writes) = (self.take_open(), Open::from_iter(writes));
+    pub fn prefetch_allowed(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, InFlightWrites) {
+        let (open, writes) = (self.take_open(), InFlightWrites::from_iter(writes));
         match starts_early(&open, early) {
             true => (true, open.and(writes)),
             false => (false, writes),
@@ -82,9 +82,9 @@ impl Queue {
 
     /// What to leave open behind a launch that may start early, waits before it reads anything and writes `writes`: nothing where it is not known
     /// what may still be under way.
-    pub fn behind(&mut self, writes: Open) -> Open {
+    pub fn behind(&mut self, writes: InFlightWrites) -> InFlightWrites {
         let open = self.take_open();
-        if self.first || open.is_known() { open.and(writes) } else { Open::default() }
+        if self.first || open.is_known() { open.and(writes) } else { InFlightWrites::default() }
     }
 
     /// The driver's stream, as a number, for libraries that work on it (baselines in benchmarks).

@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::gemm::problem::{GemmParams, Product};
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::runtime::pdl::Open;
+use crate::backends::cuda::runtime::pdl::InFlightWrites;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
@@ -262,7 +262,8 @@ impl SkinnyShape {
         let tile_rows = Self::tile_rows(product.columns, clusters, split);
         let used = Self::clusters_of(product.columns, tile_rows, split).min(clusters);
         // What adapters add has a wait of its own.
-        let (ahead, open) = if product.adds { (false, Open::default()) } else { queue.ahead(&product.constants(), vec![range(&product.y)]) };
+        let (ahead, open) =
+            if product.adds { (false, InFlightWrites::default()) } else { queue.prefetch_allowed(&product.constants(), vec![range(&product.y)]) };
         let params = SkinnyParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
         // SAFETY: the caller's promise.
         unsafe { plan.launch_of(queue, unit, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };

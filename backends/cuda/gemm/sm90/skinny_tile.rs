@@ -130,7 +130,7 @@ impl SkinnyTile {
     /// # Safety
     /// As [`Plan::launch`]; aligned rows start where TMA can read them.
     pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, unit: usize, product: &Product<'_>) -> Result<()> {
-        let (ahead, open) = queue.ahead(&product.constants(), vec![range(&product.y)]);
+        let (ahead, open) = queue.prefetch_allowed(&product.constants(), vec![range(&product.y)]);
         let params = GemmParams { weights_early: ahead.into(), ..self.params(product)? };
         // SAFETY: the caller's promise.
         unsafe { plan.launch_of(queue, unit, Self::ENTRY, &Launch { overlap: ahead, ..self.launch(product.columns, &plan.target) }, &params)? };
