@@ -124,7 +124,7 @@ const NORMS: [(u64, Entry); 4] = [
     (4, entry!("pointwise/norm.cu" of "pointwise_norm_4")),
     (8, entry!("pointwise/norm.cu" of "pointwise_norm_8")),
 ];
-/// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, with the blocks of each that a multiprocessor
+/// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, with the blocks of each that an SM
 /// has registers for; and threads.
 const WIDE: [(u64, u64, Entry); 3] = [
     (2, 4, entry!("pointwise/wide.cu" of "pointwise_wide_2")),
@@ -134,7 +134,7 @@ const WIDE: [(u64, u64, Entry); 3] = [
 const WIDE_THREADS: u64 = 256;
 /// As in `kernels/pointwise/rope.cuh`: pairs of a head at most.
 const ROPE_PAIRS: u64 = 256;
-/// Blocks of those kernels a multiprocessor: each takes row after row.
+/// Blocks of those kernels an SM: each takes row after row.
 const NORM_BLOCKS: u64 = 4;
 /// As in `kernels/pointwise/lines.cuh`: threads of a block, bytes that each moves at once, lines of a row that a block sums.
 const LINE_THREADS: u64 = 256;
@@ -150,7 +150,7 @@ fn alignment(params: &PointwiseParams) -> u64 {
     ALIGNMENTS.into_iter().find(|&alignment| places.is_multiple_of(alignment)).unwrap_or(1)
 }
 
-/// The kernel for an operation whose operands lie on multiples of `alignment` bytes, and its blocks on a device of `units` multiprocessors.
+/// The kernel for an operation whose operands lie on multiples of `alignment` bytes, and its blocks on a device of `units` SMs.
 fn kernel(op: &Pointwise, alignment: u64, units: u64) -> (Entry, u32) {
     // Whether operands start on a multiple of that many elements, and rows are whole in it.
     let on_whole = |elements: u64| op.columns.is_multiple_of(elements) && alignment.is_multiple_of(elements * op.dtype.size());

@@ -1,11 +1,11 @@
 // The codebook GEMM in S2LC's form for many tokens over many adapters, in one launch, for Hopper: y = s·(x·V)·Q·Uᵀ, written over.
 //
 // A block projects tiles of tokens over a share of d_in, and expands an equal piece of all pairs of an adapter's tokens and a group of columns
-// (codebook_gemm/sgmv_parts.cuh). What it has summed of x·V it tells to whoever looks for it in the second-level cache: numbers are their own flags (publish_16). All that
+// (codebook_gemm/sgmv_parts.cuh). What it has summed of x·V it tells to whoever looks for it in L2: numbers are their own flags (publish_16). All that
 // the block expands is decoded before the launch before has ended: of a warp's groups of columns some lie in registers, the others in shared memory, where their
 // codes were.
 //
-// There are two places for what is published, taken in turn: a launch clears that of the launch before. All blocks are on the device at once, one a multiprocessor, but
+// There are two places for what is published, taken in turn: a launch clears that of the launch before. All blocks are on the device at once, one an SM, but
 // for where another stream has taken room: a block that has looked for long makes what it wants itself.
 //
 // Operands that do not start on 16 bytes are left to the kernels of sgmv.cu.

@@ -192,12 +192,12 @@ __device__ __forceinline__ void codebook_gemm(const TileParams &p) {
     }
 }
 
-// Two blocks a multiprocessor, so that a launch has room beside the one before.
+// Two blocks an SM, so that a launch has room beside the one before.
 #ifdef COMPILE_codebook_gemm_sm90
 extern "C" __global__ void __launch_bounds__(THREADS, RANK == 16 && WIDTH ? 2 : 1) codebook_gemm_sm90(const TileParams p) { codebook_gemm<true, 1>(p); }
 #endif
 
-// For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them a multiprocessor:
+// For one tile of tokens that have many adapters, in blocks so few that several launches are under way with one of them an SM:
 // each decodes all that it needs of 16 adapters before it waits.
 #ifdef COMPILE_codebook_gemm_sm90_predecode
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_predecode(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1, 8>>(p); }
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_pred
 extern "C" __global__ void __launch_bounds__(THREADS, 2) codebook_gemm_sm90_balanced(const TileParams p) { codebook_gemm<true, 2, false, CLUSTER, Balanced<WIDTH == 7 ? 7 : 6>>(p); }
 #endif
 
-// For one tile of tokens of one adapter, in so few blocks that one a multiprocessor is enough.
+// For one tile of tokens of one adapter, in so few blocks that one an SM is enough.
 #ifdef COMPILE_codebook_gemm_sm90_icache_warm
 extern "C" __global__ void __launch_bounds__(THREADS, 1) codebook_gemm_sm90_icache_warm(const TileParams p) { codebook_gemm<true, 1, false, CLUSTER, Pieces<true, 1>, true>(p); }
 #endif

@@ -1,4 +1,4 @@
-// Outputs of a warp group of Hopper in whole runs of 32 whose sums lie in another order: W's rows were brought so that a thread's sums are of
+// Outputs of a warpgroup of Hopper in whole runs of 32 whose sums lie in another order: W's rows were brought so that a thread's sums are of
 // neighbouring outputs, and are stored 16 bytes at a time without an exchange. Of each 32 rows of W, place 8i + 2q + e has row
 // 8q + 2i + e (see D in ptx/wgmma.cuh).
 #pragma once
@@ -36,7 +36,7 @@ struct BiasFar {
     __device__ __forceinline__ void read(u32 at, f32 (&values)[8]) const { read_eight(from + at, from != nullptr, values); }
 };
 
-// Writes RUNS runs of outputs of this warp group's 64 rows from `row` on. MORE: there is a residual, or, where ADDS, something in Y to add.
+// Writes RUNS runs of outputs of this warpgroup's 64 rows from `row` on. MORE: there is a residual, or, where ADDS, something in Y to add.
 template <u32 FORM, u32 RUNS, bool MORE, bool ADDS, class Bias, u32 COUNT>
 __device__ __forceinline__ void write_rows(const GemmParams &p, const Bias &bias, u64 row, u64 column, const f32 (&d)[COUNT]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;

@@ -11,7 +11,7 @@ struct alignas(16) u32x4 {
 };
 
 // Where tile number `index` lies, in tiles. Neighbours in time are neighbours in a band of BAND rows, so that what they share
-// is still in the second-level cache.
+// is still in L2.
 template <u32 BAND, class T> __device__ __forceinline__ void tile_place(T index, T down, T across, T &row, T &column) {
     T band = index / (BAND * across), inside = index - band * BAND * across;
     T first = band * BAND, height = down - first < BAND ? down - first : BAND;

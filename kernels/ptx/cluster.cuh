@@ -1,4 +1,4 @@
-// Blocks and warps among each other: clusters, named barriers, registers between warp groups, overlapping launches. All but
+// Blocks and warps among each other: clusters, named barriers, registers between warpgroups, overlapping launches. All but
 // the named barriers need Hopper.
 #pragma once
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ void named_barrier_arrive(u32 barrier, u32 threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// Takes registers from the pool, or gives them back, until each thread of the warp group has COUNT, a multiple of 8.
+// Takes registers from the pool, or gives them back, until each thread of the warpgroup has COUNT, a multiple of 8.
 template <int COUNT> __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 template <int COUNT> __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }

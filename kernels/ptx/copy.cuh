@@ -17,7 +17,7 @@ __device__ __forceinline__ void store_16(void *to, uint4 value) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
 }
 
-// Has the 128 bytes around an address brought to the second-level cache.
+// Has the 128 bytes around an address brought to L2.
 __device__ __forceinline__ void prefetch_line(const void *address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // 16 bits at an address of shared memory, where it was computed as such.
@@ -48,8 +48,8 @@ __device__ __forceinline__ void cp_async_16_where(bool on, u32 to, const void *f
                  : "memory");
 }
 
-// As the first, 128 bytes at a time from device memory, for long runs that are read once: they are the first to leave the second-level
-// cache, so that the rest of it need not be written back first.
+// As the first, 128 bytes at a time from device memory, for long runs that are read once: they are evict-first in L2,
+// so that the rest of it need not be written back first.
 __device__ __forceinline__ void cp_async_16_stream(u32 to, const void *from) {
     asm volatile("{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
                  "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, policy;\n}" ::"r"(to),
@@ -147,7 +147,7 @@ __device__ __forceinline__ void tma_load_2d(void *to, const tensor_map *map, u64
                  : "memory");
 }
 
-// How long the second-level cache keeps what is read: all of it is the first to leave, or every second line of it.
+// How long L2 keeps what is read: all of it is evict-first, or every second line of it.
 __device__ __forceinline__ u64 cache_policy(bool keep) {
     u64 all, half;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(all));
@@ -155,7 +155,7 @@ __device__ __forceinline__ u64 cache_policy(bool keep) {
     return keep ? half : all;
 }
 
-// How long what TMA reads is kept in the second-level cache, as createpolicy gives it for all of it: as anything else, or the first to leave.
+// How long what TMA reads is kept in L2, as createpolicy gives it for all of it: as anything else, or evict-first.
 enum CacheHint : u64 { EVICT_NORMAL = 0x1000000000000000, EVICT_FIRST = 0x12f0000000000000 };
 
 // As tma_load_2d, by a policy of the cache.

@@ -1,4 +1,4 @@
-// The tensor cores of Hopper (sm_90a), a warp group of 128 threads at a time: D[64, N] (+)= A[64, 16]·B[16, N], f16 or bf16, sums
+// The tensor cores of Hopper (sm_90a), a warpgroup of 128 threads at a time: D[64, N] (+)= A[64, 16]·B[16, N], f16 or bf16, sums
 // in f32. B lies in shared memory, A in shared memory (SS) or in registers (RS).
 //
 // Of D, thread t of warp w holds, with l = t % 32: rows 16w + l / 4 and + 8, columns 8i + 2·(l % 4) and + 1, as

@@ -24,7 +24,7 @@ const SHORT_LISTS: u32 = 32;
 const MOST_GROUP_STEPS: u64 = 32;
 /// The longest of many short sequences: of longer ones blocks of all keys would be better, and more rows a warp.
 const LONGEST_SHORT: u64 = 512;
-/// Steps of a multiprocessor from which on split-KV by TMA pays where the next launch's blocks stand beside, and multiprocessors that share an item at
+/// Steps of an SM from which on split-KV by TMA pays where the next launch's blocks stand beside, and SMs that share an item at
 /// most: of more parts an item, split-KV by cp.async is faster where it has to wait for the launch before.
 const BESIDE_STEPS: u64 = 2;
 const BESIDE_PARTS: u64 = 5;
@@ -36,7 +36,7 @@ fn when(worth: bool, else_why: impl FnOnce() -> String) -> Worth {
     if worth { Ok(()) } else { Err(else_why()) }
 }
 
-/// Whether the groups of a block have the same 64 rows and share their steps, where there are fewer tiles than multiprocessors: blocks that share a
+/// Whether the groups of a block have the same 64 rows and share their steps, where there are fewer tiles than SMs: blocks that share a
 /// tile wait for each other longer.
 fn by_steps(op: &Attention, units: u32) -> bool {
     let (tiles, shared) = (op.batch * op.heads * op.q_len.div_ceil(GROUP), cluster(op, units));
@@ -73,7 +73,7 @@ pub(crate) fn unaligned(op: &Attention, target: &Target) -> Worth {
     many_tiles(op, target)
 }
 
-/// Four groups a multiprocessor, of 64 rows each: where that takes less time than tiles of two groups or three, by waves of tiles. Measured, a wave of
+/// Four groups an SM, of 64 rows each: where that takes less time than tiles of two groups or three, by waves of tiles. Measured, a wave of
 /// 256 rows takes 7/5 of the time of one of 192, and that 6/5 of one of 128. Causal tiles are not alike: those are taken where many can even out.
 pub(crate) fn small_head(op: &Attention, target: &Target) -> Worth {
     let units = u64::from(target.units.max(1));

@@ -53,7 +53,7 @@ pub(crate) fn unit() -> Unit {
 /// Threads of a block, and elements that each writes at a time, in `kernels/tile/repack.cuh`.
 const THREADS: u64 = 256;
 const WIDTH: u64 = 8;
-/// Blocks that a multiprocessor has of an operand at most: they stay, and walk over the rows.
+/// Blocks that an SM has of an operand at most: they stay, and walk over the rows.
 const BLOCKS: u64 = 8;
 
 /// Where the elements of q, k or v lie.

@@ -15,7 +15,7 @@ const MOST_ADAPTERS: u32 = 31;
 /// Adapters of `sgmv`. Fewer have many tokens each.
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
 /// Adapters from which on that variant is faster for any number of tokens. Fewer are decoded about as often, and in one kernel, by clusters that have 16
-/// tokens each, as long as there is a multiprocessor for each of their blocks.
+/// tokens each, as long as there is an SM for each of their blocks.
 const MANY: u32 = 96;
 /// Elements of an encoder's largest factor product, 4,096 × 1,024.
 const ENCODERS: u64 = 1 << 22;
@@ -37,13 +37,13 @@ pub(crate) fn many_adapters(op: &CodebookGemm, target: &Target) -> std::result::
     beats_clusters(op, target, places(target))
 }
 
-/// Whether `sgmv_fused` is worth taking. One of 16 clusters, on 132 multiprocessors, finds no place beside the launch before.
+/// Whether `sgmv_fused` is worth taking. One of 16 clusters, on 132 SMs, finds no place beside the launch before.
 pub(crate) fn many_adapters_at_once(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     beats_clusters(op, target, places(target) * 15 / 16)
 }
 
-/// Clusters that the device has multiprocessors for.
+/// Clusters that the device has SMs for.
 fn places(target: &Target) -> u64 {
     u64::from(target.units) / CLUSTER
 }
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// By the device, in the order of [`TARGETS`]: 78, 114, 132 and 144 multiprocessors of Hopper, A100, RTX 3090.
+    /// By the device, in the order of [`TARGETS`]: 78, 114, 132 and 144 SMs of Hopper, A100, RTX 3090.
     #[test]
     fn every_shape_has_a_variant_that_supports_it() {
         let square = [4096, 4096, 16];

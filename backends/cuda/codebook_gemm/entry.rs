@@ -56,7 +56,7 @@ pub(crate) mod reach {
     use crate::cases::{OpKind, Problem, all};
     use crate::ops::CodebookGemm;
 
-    /// Hopper's chips by their multiprocessors, A100 and RTX 3090.
+    /// Hopper's chips by their SMs, A100 and RTX 3090.
     pub(crate) const TARGETS: [Target; 6] = [
         Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10 },
         Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10 },

@@ -65,7 +65,7 @@ pub(crate) const GROUP: u64 = 32;
 const TOKENS: u64 = 32;
 const SHARES: u64 = 4;
 const PART_ROWS: u64 = 96;
-/// Blocks of the first kernel that a multiprocessor holds at once.
+/// Blocks of the first kernel that an SM holds at once.
 const RESIDENT: u64 = 2;
 /// Slices of one launch that read x once.
 pub(crate) const TOGETHER: usize = 3;

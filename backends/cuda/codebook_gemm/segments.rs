@@ -46,7 +46,7 @@ params! {
 /// As in `kernels/codebook_gemm/sgmv_parts.cuh`.
 const MOST: u64 = 64;
 const PARTS: u64 = 2;
-/// Blocks of the second kernel that a multiprocessor holds at once.
+/// Blocks of the second kernel that an SM holds at once.
 const RESIDENT: u64 = 2;
 /// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
 const CODES_BYTES: u64 = 47 << 10;
@@ -85,7 +85,7 @@ pub(crate) fn most_units(op: &CodebookGemm) -> u64 {
     segments + (op.tokens - segments) / MOST
 }
 
-/// Blocks of the second kernel for each slice, and groups of columns of one, at most: all multiprocessors are to have as many.
+/// Blocks of the second kernel for each slice, and groups of columns of one, at most: all SMs are to have as many.
 fn blocks_of(op: &CodebookGemm, group: Group, units: u64) -> (u64, u64) {
     let (groups, slices) = (group.widest.div_ceil(GROUP), group.slices);
     let (all, most) = (most_units(op) * groups, groups.min(most_groups(rank_of(op), width_of(op))).max(1));
@@ -257,7 +257,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         let [shrinking, expanding] = kernels(op, group, params.iter().all(whole));
         let once = shrinking == SHRINK;
         let tiles = op.tokens.div_ceil(ROWS);
-        // A block that keeps its share takes tiles in turn; one a multiprocessor.
+        // A block that keeps its share takes tiles in turn; one an SM.
         let lanes = if once { tiles.min((units / shares.count).max(1)) } else { tiles };
         let shrink = Launch { shared_bytes: shrink_bytes(rank, !once), overlap: early, ..Launch::new((lanes * shares.count) as u32, THREADS) };
         let expand = Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new(blocks as u32, THREADS) };

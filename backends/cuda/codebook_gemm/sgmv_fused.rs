@@ -96,7 +96,7 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     if !starts_whole(slice) {
         return Err("rows of codes that do not start on 16 bytes".into());
     }
-    // Blocks wait for each other: one a multiprocessor, so that all are there at once, and each has decoded all of its pairs before.
+    // Blocks wait for each other: one an SM, so that all are there at once, and each has decoded all of its pairs before.
     let (resident, groups) = (u64::from(target.units), slice.d_out / GROUP);
     let pairs = (segments::most_units(op) * groups).div_ceil(resident.max(1));
     if resident < SHARES || pairs > groups.min(PAIRS) {

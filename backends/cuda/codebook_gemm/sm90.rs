@@ -49,10 +49,10 @@ const SHARE: u64 = 512;
 /// Blocks that decode all they need of a tile's 16 adapters before they wait, and groups of columns of each, at most.
 const PREDECODE_BLOCKS: u64 = 32;
 const PREDECODE_GROUPS: u64 = 4;
-/// Launches that are to be under way at once with a block of that kind a multiprocessor, which has no room for a second.
+/// Launches that are to be under way at once with a block of that kind an SM, which has no room for a second.
 const UNDER_WAY: u64 = 4;
 
-/// The same of clusters, on a device of `units` multiprocessors.
+/// The same of clusters, on a device of `units` SMs.
 fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_early: bool) -> u64 {
     let most = match (x_early, op.adapters) {
         // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
@@ -62,7 +62,7 @@ fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_
         (false, 0..=1) => 32,
         (false, _) => 64,
     };
-    // A launch takes one block a multiprocessor: the next one is to start beside it.
+    // A launch takes one block an SM: the next one is to start beside it.
     (sharing(op, group, units, most) / cluster).max(1) * cluster
 }
 
@@ -74,7 +74,7 @@ fn predecode(op: &CodebookGemm, group: Group, units: u64) -> bool {
     group.slices == 1 && op.adapters > 1 && predecodes(rank_of(op), width_of(op)) && groups <= PREDECODE_GROUPS && blocks * UNDER_WAY <= units
 }
 
-/// Whether a launch on x that another writes has one adapter and so few blocks that one a multiprocessor is enough: registers are then left to go the
+/// Whether a launch on x that another writes has one adapter and so few blocks that one an SM is enough: registers are then left to go the
 /// way from x to y once before the wait.
 fn icache_warm(op: &CodebookGemm, group: Group, units: u64) -> bool {
     group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * PREDECODE_BLOCKS * UNDER_WAY <= units

@@ -134,8 +134,8 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target, clusters: bool) -> st
     Ok(())
 }
 
-/// Shared memory for codes, in bytes: for a quarter of a cluster's 4,096 columns of eight adapters, with two blocks a
-/// multiprocessor; without clusters, as much as leaves room for as many blocks as before, and for one of rank 64 on the
+/// Shared memory for codes, in bytes: for a quarter of a cluster's 4,096 columns of eight adapters, with two blocks an SM;
+/// without clusters, as much as leaves room for as many blocks as before, and for one of rank 64 on the
 /// smallest chips.
 const fn codes_bytes(rank: u64, clusters: bool) -> u64 {
     match (clusters, rank) {

@@ -52,7 +52,7 @@ pub(crate) struct Tiles {
     several: bool,
 }
 
-/// Those with which most multiprocessors have a tile, and none many.
+/// Those with which most SMs have a tile, and none many.
 pub(crate) fn filling(op: &FusedMlp, target: &Target) -> Option<Tiles> {
     let several = |tiles| SkinnyTile::choose(tiles, op.d_ff, MOST, target).map(|up| (up, true));
     let (up, several) =

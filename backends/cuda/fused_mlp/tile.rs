@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn chunks_leave_few_multiprocessors_idle() {
-        // 8 × 43 and 8 × 16 tiles for 132 multiprocessors; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
+        // 8 × 43 and 8 × 16 tiles for 132 SMs; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
         assert_eq!(chunk_rows(&op(4096, 4096, 11008), &H200), Ok(1024));
     }
 

@@ -77,7 +77,7 @@ impl Function {
         self.raw
     }
 
-    /// Gives its blocks all memory of a multiprocessor.
+    /// Gives its blocks all memory of an SM.
     pub fn most_shared(&self) -> Result<()> {
         if self.most_shared.load(Ordering::Relaxed) {
             return Ok(());

@@ -12,7 +12,7 @@ type Suits = std::result::Result<(), String>;
 /// Rows up to which blocks of `sm90_skinny_tile` take one tile after another: of more, 128 × 128256 × 4096 took 3 % longer so than streamed.
 const ROUNDS_ROWS: u64 = 96;
 
-/// The rows from which on a slab of W that stays is faster, and the least share of the multiprocessors' sums that are outputs, in percent.
+/// The rows from which on a slab of W that stays is faster, and the least share of the SMs' sums that are outputs, in percent.
 const WEIGHT_STATIONARY_ROWS: u64 = 256;
 const WEIGHT_STATIONARY_SHARE: u64 = 75;
 

@@ -80,7 +80,7 @@ params! {
 
 /// Outputs: a row's sums lie in the registers of four threads.
 const COLUMNS: u64 = 384;
-/// Rows of a warp group, elements of K a step, steps under way.
+/// Rows of a warpgroup, elements of K a step, steps under way.
 const ROWS: u64 = 64;
 const STEP: u64 = 64;
 const STAGES: u64 = 3;
@@ -91,7 +91,7 @@ const CLUSTER: u64 = 2;
 /// Outputs that are in one order in Y and in another in shared memory.
 const RUN: u64 = 32;
 
-/// Warp groups of a tile. One where that gives more multiprocessors something to do; what a row becomes is the same.
+/// Warpgroups of a tile. One where that gives more SMs something to do; what a row becomes is the same.
 fn groups(rows: u64, target: &Target) -> u64 {
     if rows <= ROWS * u64::from(target.units) { 1 } else { 2 }
 }
@@ -150,7 +150,7 @@ fn kernel(entry: Entry, dtype: DType, groups: u64) -> Unit {
     })
 }
 
-/// The kernels for rows where an operand starts at an odd place: sums first, and what normalises them, which no number of warp groups changes.
+/// The kernels for rows where an operand starts at an odd place: sums first, and what normalises them, which no number of warpgroups changes.
 fn rows_units(dtype: DType) -> Vec<Unit> {
     [fallback_units(dtype), vec![kernel(ROWS_ALONE, dtype, 1)]].concat()
 }

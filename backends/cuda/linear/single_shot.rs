@@ -35,7 +35,7 @@ const TILES: [WgmmaTile; 2] = [WgmmaTile::SLIM, WgmmaTile::NARROW];
 const STEPS: u64 = 2;
 const THREADS: u32 = 256;
 
-/// Blocks that a multiprocessor has room for: of registers, as the kernel is compiled.
+/// Blocks that an SM has room for: of registers, as the kernel is compiled.
 const fn room(tile: &WgmmaTile) -> u64 {
     if tile.columns == WgmmaTile::SLIM.columns { 3 } else { 2 }
 }

@@ -35,7 +35,7 @@ pub(crate) const SKINNY: Variant<Linear> = Variant {
     launch,
 };
 
-/// Whether W is so small that the second-level cache (50 MB on an H200) still has it at the next launch, if it is let stay. With many rows of X
+/// Whether W is so small that L2 (50 MB on an H200) still has it at the next launch, if it is let stay. With many rows of X
 /// what that costs others is more.
 fn keeps(op: &Linear) -> bool {
     op.tokens <= 64 && op.d_out.saturating_mul(op.w_stride).saturating_mul(op.dtype.size()) <= 36 << 20

@@ -61,7 +61,7 @@ params! {
     }
 }
 
-/// A warp group more than without adapters.
+/// A warpgroup more than without adapters.
 const THREADS: u32 = 512;
 /// Rows of the basis in a stage.
 const BASIS_ROWS: u64 = 128;

@@ -1,4 +1,4 @@
-//! `linear` where K is long and whole tiles are few: pairs of blocks with a part of K each, whose sums meet in the second-level cache
+//! `linear` where K is long and whole tiles are few: pairs of blocks with a part of K each, whose sums meet in L2
 //! (`kernels/gemm/sm90/split_k_multicast.cuh`).
 
 use crate::backends::cuda::gemm::problem::Product;

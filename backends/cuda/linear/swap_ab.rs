@@ -65,7 +65,7 @@ mod cost {
     /// A step of 64 elements of K, and more for 64 outputs of each token.
     pub(crate) const STEP: f64 = 0.03;
     pub(crate) const TOKEN: f64 = 0.0013;
-    /// The same where one warp group multiplies: each step waits for the one before.
+    /// The same where one warpgroup multiplies: each step waits for the one before.
     pub(crate) const STEP_ALONE: f64 = 0.15;
     pub(crate) const TOKEN_ALONE: f64 = 0.0005;
     /// A tile's outputs, what an activation adds to them, and a round behind another.
@@ -77,7 +77,7 @@ mod cost {
     pub(crate) const UNALIGNED: f64 = 1.5;
     /// Every doubling of the parts of K.
     pub(crate) const MEET: f64 = 2.0;
-    /// Bytes a microsecond from memory, of that what is lost with no multiprocessor at work, and from the second-level cache.
+    /// Bytes a microsecond from memory, of that what is lost with no SM at work, and from L2.
     pub(crate) const MEMORY: f64 = 3.7e6;
     pub(crate) const IDLE: f64 = 0.3;
     pub(crate) const CACHE: f64 = 14e6;
@@ -87,13 +87,13 @@ mod cost {
 }
 
 impl SwapAbTile {
-    /// Warp groups that multiply, and how many times 64 outputs each of them has.
+    /// Warpgroups that multiply, and how many times 64 outputs each of them has.
     const fn groups(&self) -> [u64; 2] {
         let each = if self.outputs > 192 { 2 } else { 1 };
         [self.outputs / 64 / each, each]
     }
 
-    /// And a warp group of which one warp brings.
+    /// And a warpgroup of which one warp brings.
     const fn threads(&self) -> u32 {
         self.groups()[0] as u32 * 128 + 128
     }

@@ -67,7 +67,7 @@ fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
     (pairs, (u64::from(target.units) / CLUSTER / pairs).min(rows.div_ceil(TILE)))
 }
 
-/// The share of the multiprocessors' sums that are outputs, in percent.
+/// The share of the SMs' sums that are outputs, in percent.
 pub(crate) fn share(op: &Linear, target: &Target) -> u64 {
     let (_, lanes) = grid(u64::MAX, op.d_out, target);
     lanes * op.d_out * 100 / (u64::from(target.units) * SLAB).max(1)

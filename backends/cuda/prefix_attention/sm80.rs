@@ -40,7 +40,7 @@ const TABLE: u64 = 160;
 const INDEX_STEP: u64 = 32;
 /// Rows of the factors are counted, and places in their codes, in 32 bits.
 const LONGEST: u64 = 1 << 27;
-/// Shared memory of a multiprocessor beside what a block of its own takes.
+/// Shared memory of an SM beside what a block of its own takes.
 const BLOCK_RESERVED: u64 = 1024;
 
 fn held(head_dim: u64) -> u64 {
@@ -94,7 +94,7 @@ impl Shape {
     fn of(op: &PrefixAttention, target: &Target) -> Self {
         let many = has_many(op);
         let rows = if many { 8 } else { 4 } * WARP_ROWS;
-        // Two small blocks a multiprocessor, where their memory allows it.
+        // Two small blocks an SM, where their memory allows it.
         let together = if !many && 2 * (shared_bytes(op) + BLOCK_RESERVED) <= u64::from(target.shared_bytes) { 2 } else { 1 };
         Self { many, grid: Grid::of(op, rows, KEYS, together * u64::from(target.units)) }
     }

@@ -29,7 +29,7 @@ pub struct Variant<O: Op> {
     pub runs_on: RunsOn,
     /// What its machine code must show.
     pub tensor_cores: TensorCores,
-    /// Whether its kernels can compute an operation, or why not. It names no time, no other variant, no count of multiprocessors.
+    /// Whether its kernels can compute an operation, or why not. It names no time, no other variant, no count of SMs.
     pub supports: fn(&O, &Target) -> std::result::Result<(), String>,
     /// Whether it is worth taking for an operation that it supports, or what is faster. The choice alone asks: a variant that is named runs
     /// whatever it supports.
@@ -192,7 +192,7 @@ impl<O: Op> Plan<O> {
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
     }
 
-    /// Gives blocks of kernel `entry` all memory of a multiprocessor: one divides it anew only when idle, so kernels that overlap ask for the same.
+    /// Gives blocks of kernel `entry` all memory of an SM: one divides it anew only when idle, so kernels that overlap ask for the same.
     /// A kernel keeps it.
     pub fn most_shared(&self, entry: &str) -> Result<()> {
         self.function(0, entry)?.most_shared()

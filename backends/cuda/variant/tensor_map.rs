@@ -52,7 +52,7 @@ impl Swizzle {
     }
 }
 
-/// How many bytes at a time a copy asks device memory for, once a line that it wants is not in the second-level cache.
+/// How many bytes at a time a copy asks device memory for, once a line that it wants is not in L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promotion {
     /// 128: for what is read once and at the memory's speed.

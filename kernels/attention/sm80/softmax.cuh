@@ -1,6 +1,6 @@
 // The online softmax of a warp's 32 rows, in kernels where little may stand between products.
 //
-// Two warps share the tensor cores of a part of a multiprocessor: what one of them does between its products has to be short, or
+// Two warps share the tensor cores of a part of an SM: what one of them does between its products has to be short, or
 // neither uses them (measured: lab/attention-sm80.md). So maxima are found for all rows side by side, sums are rescaled in few steps, and
 // exponentials are taken 16 keys at a time between the products with V.
 #pragma once

@@ -10,7 +10,7 @@
 #include "attention/sm80/products.cuh"
 #include "tile/attention_mask.cuh"
 
-constexpr int TOGETHER = HEAD_DIM <= 128 ? 3 : 2;   // blocks that a multiprocessor has registers for
+constexpr int TOGETHER = HEAD_DIM <= 128 ? 3 : 2;   // blocks that an SM has registers for
 
 typedef MaskOf<i32> ShortMask;   // the host refuses longer sequences
 

@@ -172,7 +172,7 @@ struct Parts {
         u32 copy;
     };
 
-    // In bands of heads whose keys fit the second-level cache together, as tiles are. Of bands the narrow one comes first: in the last
+    // In bands of heads whose keys fit L2 together, as tiles are. Of bands the narrow one comes first: in the last
     // there has to be enough to do beside its longest parts.
     __device__ __forceinline__ Place place(u32 work) const {
         u32 wide = all.band, all_bands = (copies() + wide - 1) / wide * wide, missing = all_bands - copies();

@@ -3,7 +3,7 @@
 // A box is rows of 64 elements, 16 for each warp: tokens of a head, or of `heads` heads as many fewer as one page holds. The line of all
 // steps is `sm80_decode`'s.
 //
-// With four warps a block takes half of a multiprocessor, and the next launch's stands beside it: what begins a launch is over when this one
+// With four warps a block takes half of an SM, and the next launch's stands beside it: what begins a launch is over when this one
 // ends. Where the host sees what under way writes of that which a launch reads (`early`), its keys come meanwhile: all but the `late` last of
 // each sequence, which may only now be written, as Q may (`late_q`).
 #pragma once
@@ -146,7 +146,7 @@ __device__ __forceinline__ void bring_boxes(const DecodeParams &params, const Li
         auto page_at = [&](u32 at) { return p.form == PAGED && any ? s.pages[u32(token_at(at)) / u32(p.page)] : 0; };
         i32 page = page_at(step), early_end = i32(s.kv_len) - i32(params.late);
 
-        // Q comes as the keys do: an ordinary load would wait for all that the multiprocessor has asked for before. Where it may not be there yet
+        // Q comes as the keys do: an ordinary load would wait for all that the SM has asked for before. Where it may not be there yet
         // its slot stays open until the keys behind it have filled all others.
         u32 bytes = params.heads * p.pack * HEAD_BYTES, q_slot = ring.slot;
         await_slot();

@@ -1,4 +1,4 @@
-// O = softmax(scale·Q·Kᵀ + mask)·V on Hopper where tiles are few, dense and block-sparse: four warp groups have the same 64 rows.
+// O = softmax(scale·Q·Kᵀ + mask)·V on Hopper where tiles are few, dense and block-sparse: four warpgroups have the same 64 rows.
 //
 // Tiles of 64 rows are twice as many as those of 128. Of their steps each group takes every fourth one, with keys in a ring of its own. So it
 // waits for the others at the end alone, where they add up what each has left in shared memory. There is no group that copies: the first warp of

@@ -1,9 +1,9 @@
-// What the warp groups of `attention/sm90/intra_split.cu` share, and how what they summed over their steps becomes O.
+// What the warpgroups of `attention/sm90/intra_split.cu` share, and how what they summed over their steps becomes O.
 #pragma once
 
 #include "attention/sm90/output.cuh"
 
-// From the host: GROUPS, warp groups that share 64 rows.
+// From the host: GROUPS, warpgroups that share 64 rows.
 constexpr u32 GROUP_THREADS = 128;
 constexpr u32 OWN_BOXES = 2 * STAGES / GROUPS, OWN_BYTES = OWN_BOXES * K_BYTES;   // of a group's ring: K or V of a step each
 

@@ -1,4 +1,4 @@
-// Which keys the steps of 64 rows have, where the warp groups of `attention/sm90/intra_split.cu` share them.
+// Which keys the steps of 64 rows have, where the warpgroups of `attention/sm90/intra_split.cu` share them.
 #pragma once
 
 #include "attention/sm90/tile.cuh"

@@ -1,4 +1,4 @@
-// Which of a step's scores the rows of a warp group see.
+// Which of a step's scores the rows of a warpgroup see.
 #pragma once
 
 #include "attention/sm90/tile.cuh"

@@ -1,12 +1,12 @@
-// What a block of threads does with its tiles, whatever the order that it takes them in: a warp that copies, and warp groups that multiply.
+// What a block of threads does with its tiles, whatever the order that it takes them in: a warp that copies, and warpgroups that multiply.
 //
-// A producer warp copies K and V by TMA into a ring of STAGES. Each consumer warp group holds 64 rows of the scores, of P and of
+// A producer warp copies K and V by TMA into a ring of STAGES. Each consumer warpgroup holds 64 rows of the scores, of P and of
 // O in registers: the scores of the next step are multiplied while P·V of this one runs, and the softmax of one group runs under
 // the products of the other (named barriers 1 and 2). Keys are walked from the last to the first, so that masks come early.
 //
 // Blocks stay and take one tile after the other, the next from a counter in device memory: what ends and begins a tile runs
 // under the products of its neighbours. Where tiles are few each block has one (`SingleTile`, `CausalPaired`), in a quarter of the code. Where there are
-// fewer than multiprocessors the blocks of a cluster share the keys of one (`join_output`).
+// fewer than SMs the blocks of a cluster share the keys of one (`join_output`).
 #pragma once
 
 #include "attention/sm90/mask.cuh"
@@ -24,7 +24,7 @@ template <class Order> __device__ __forceinline__ void release_keys(u64 *empty) 
     }
 }
 
-// Keys of the step in a stage, for warp group `group`.
+// Keys of the step in a stage, for warpgroup `group`.
 template <Lists LISTED> __device__ __forceinline__ auto keys_of(const Shared &shared, u32 stage, i32 step, u32 group) {
     if constexpr (LISTED == BLOCKS_OF_64) {
         const PairKeys &keys = shared.pairs[stage];
@@ -55,7 +55,7 @@ template <Lists LISTED> __device__ __forceinline__ void pass_keys(Shared &shared
     release(&shared.v_ring.empty[at]);
 }
 
-// The tiles of a warp group: 64 rows of each; `group` counts from 0.
+// The tiles of a warpgroup: 64 rows of each; `group` counts from 0.
 template <Lists LISTED, class Order> __device__ __forceinline__ void consume(const Order &order, const Stage &stage, u32 group) {
     const AttentionParams &p = order.p.common;
     Shared &shared = *stage.shared;

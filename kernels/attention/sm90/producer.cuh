@@ -37,7 +37,7 @@ template <class Order> __device__ __forceinline__ void fetch_part(int panel, con
     }
 }
 
-// Starts copying a warp group's 64 rows of Q to where all of the tile's lie from `to` on.
+// Starts copying a warpgroup's 64 rows of Q to where all of the tile's lie from `to` on.
 template <class Order> __device__ __forceinline__ void fetch_queries(const TmaParams &p, char *to, u64 *full, const Block &block, u32 group) {
     i32 row = CAUSAL_PAIRED<Order> && group ? CausalPaired::early_row(p.common, block.first_row) : block.first_row + i32(group * 64);
     row = IS_VARLEN ? block.span.q_begin + row : row;

@@ -25,7 +25,7 @@ struct Tiles {
 };
 
 // Two neighbouring tiles of a head, one for each block of a cluster: both walk over the keys of both, and each brings half of a step's for
-// the two, so that the second-level cache is asked for them once. `StreamK` (attention/sm90/stream_k.cuh) shares out the last ones too.
+// the two, so that L2 is asked for them once. `StreamK` (attention/sm90/stream_k.cuh) shares out the last ones too.
 struct Multicast {
     static constexpr bool BLOCK_SPARSE = false, SHARED_KEYS = true;
     const TmaParams &p;

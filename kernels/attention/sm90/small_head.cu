@@ -1,4 +1,4 @@
-// O = softmax(scale·Q·Kᵀ + mask)·V on Hopper, dense, by four warp groups a multiprocessor.
+// O = softmax(scale·Q·Kᵀ + mask)·V on Hopper, dense, by four warpgroups an SM.
 //
 // `sm90` has two groups, each with the scores of a step, the weights of the one before and O in 240 registers, and both products of a group
 // under way at once. Here each group has 128: its weights lie where its scores lay, and its products and its softmax follow one another. What
@@ -7,7 +7,7 @@
 #include "attention/sm90/mask.cuh"
 #include "attention/sm90/schedule.cuh"
 
-// From the host: RESIDENT, blocks of a multiprocessor.
+// From the host: RESIDENT, blocks of an SM.
 static_assert(STAGES >= 2, "a step's keys are asked for while those before are multiplied");
 
 struct SmallHeadBarriers {

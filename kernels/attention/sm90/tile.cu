@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_si
 #endif
 
 #ifdef COMPILE_attention_sm90_causal_paired
-// The same of causal sequences that have no more tiles than there are multiprocessors.
+// The same of causal sequences that have no more tiles than there are SMs.
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) attention_sm90_causal_paired(const __grid_constant__ TmaParams p) {
     extern __shared__ __align__(1024) char tiles[];
     attend_tma<EVERY>(CausalPaired{p}, tiles);

@@ -7,7 +7,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/wgmma.cuh"
 
-// From the host: CONSUMERS, warp groups that multiply; RING_STAGES, steps whose keys are there, or under way; BLOCK_KEYS of a step; TAIL_BYTES of a row of K's last panel; Q_STAGES, tiles whose
+// From the host: CONSUMERS, warpgroups that multiply; RING_STAGES, steps whose keys are there, or under way; BLOCK_KEYS of a step; TAIL_BYTES of a row of K's last panel; Q_STAGES, tiles whose
 // rows of Q are there, or under way; BARRIER_BYTES behind them all.
 constexpr int BLOCK_ROWS = CONSUMERS * 64;
 constexpr int STAGES = RING_STAGES;
@@ -82,7 +82,7 @@ struct PublishedRing {
 // Which tiles a kernel walks over, and in which steps.
 enum Lists { EVERY = 0, BLOCKS_OF_128 = 1, BLOCKS_OF_64 = 2 };
 
-// The keys of a step of two blocks of 64: the first of each, and their kinds for either warp group.
+// The keys of a step of two blocks of 64: the first of each, and their kinds for either warpgroup.
 struct PairKeys {
     i32 first[2], kind[CONSUMERS][2];
 };
@@ -236,7 +236,7 @@ __device__ __forceinline__ PairKeys pair_keys(const TilePairs &pairs, i32 step) 
 
 // Which tile a block works on, and nothing that has to be read.
 __device__ __forceinline__ Block place_of(const AttentionParams &p, u32 work) {
-    // In bands of heads whose keys fit the second-level cache together. Late queries of causal sequences have the most to do, and
+    // In bands of heads whose keys fit L2 together. Late queries of causal sequences have the most to do, and
     // come first in each band.
     u32 heads = u32(p.batch * p.heads), band = 0;
     if (work >= p.tiles * p.band) {
@@ -280,7 +280,7 @@ typedef f32 Scores[BLOCK_KEYS / 2];
 typedef f32 Output[HEAD_DIM / 2];
 typedef u32 Weights[BLOCK_KEYS / 16][4];
 
-// Starts S = Q·Kᵀ for the warp group whose rows of Q `q` describes.
+// Starts S = Q·Kᵀ for the warpgroup whose rows of Q `q` describes.
 //
 // Where HALVED, K's panels behind the first come behind a barrier of their own.
 template <bool HALVED> __device__ __forceinline__ void start_scores(Scores &s, u64 q, u64 k, u64 *rest, u32 parity) {
@@ -322,11 +322,11 @@ __device__ __forceinline__ void hold(Weights &weights) {
 // This thread's two rows.
 struct Rows {
     i32 row[2];
-    i32 all_first, all_end;   // keys that every row of the warp group sees
+    i32 all_first, all_end;   // keys that every row of the warpgroup sees
     f32 most[2], total[2], rescale[2];
 };
 
-// Those of a warp group from row `first` on, which have seen no keys yet.
+// Those of a warpgroup from row `first` on, which have seen no keys yet.
 __device__ __forceinline__ Rows rows_from(const AttentionParams &p, const Block &block, i32 first) {
     const ShortMask &mask = block.mask;
     i32 q_len = queries_of(p, block), last = first + 63 < q_len ? first + 63 : q_len - 1;

@@ -1,8 +1,8 @@
 // Y = LayerNorm(X·Wᵀ + bias + residual) on the tensor cores of Hopper: a tile holds whole rows of Y, so that their mean and variance
 // are found in registers, and nothing is written between the product and the norm.
 //
-// A warp group has 64 rows of LAYERNORM_COLUMNS sums each, in two halves, as wide as two wgmma: 192 registers a thread. LAYERNORM_GROUPS warp
-// groups make a tile. CLUSTER blocks one below the other share W: each brings a part of it to all. The residual's tile comes through the
+// A warpgroup has 64 rows of LAYERNORM_COLUMNS sums each, in two halves, as wide as two wgmma: 192 registers a thread. LAYERNORM_GROUPS warpgroups
+// make a tile. CLUSTER blocks one below the other share W: each brings a part of it to all. The residual's tile comes through the
 // same ring as the operands, behind the last of them, so that it is there when the sums are.
 //
 // W's rows lie in another order than the outputs (see gemm/sm90/weight_stationary.cuh): of 32 outputs a thread's eight sums of a row are
@@ -23,10 +23,10 @@
 constexpr u32 LAYERNORM_DEPTH = 64, LAYERNORM_LINE = LAYERNORM_DEPTH * 2;      // elements of K a step; bytes of its rows: the width of the swizzle
 constexpr u32 LAYERNORM_HALF = LAYERNORM_COLUMNS / 2, LAYERNORM_RUNS = LAYERNORM_COLUMNS / 32;
 constexpr u32 LAYERNORM_TILE = LAYERNORM_GROUPS * 64;                        // rows of X
-constexpr u32 LAYERNORM_THREADS = (LAYERNORM_GROUPS + 1) * 128;              // the last warp group brings operands
+constexpr u32 LAYERNORM_THREADS = (LAYERNORM_GROUPS + 1) * 128;              // the last warpgroup brings operands
 constexpr u32 LAYERNORM_W_BYTES = LAYERNORM_COLUMNS * LAYERNORM_LINE, LAYERNORM_X_BYTES = LAYERNORM_TILE * LAYERNORM_LINE;
 constexpr u32 LAYERNORM_STAGE = LAYERNORM_W_BYTES + LAYERNORM_X_BYTES;
-// Of a warp group's rows of the residual, as runs of 32 columns: [LAYERNORM_RUNS][64][32]. One takes a stage.
+// Of a warpgroup's rows of the residual, as runs of 32 columns: [LAYERNORM_RUNS][64][32]. One takes a stage.
 constexpr u32 LAYERNORM_RESIDUAL = LAYERNORM_COLUMNS * 64 * 2;
 // An output factor of an adapter; a stage takes so many.
 constexpr u32 LAYERNORM_FACTOR = LAYERNORM_RUNS * RUN_BYTES, LAYERNORM_FACTORS = LAYERNORM_STAGE / LAYERNORM_FACTOR;
@@ -39,7 +39,7 @@ template <bool BASIS> struct LayernormShared {
     char *stages;
     // Stages that have arrived, that may be written again.
     u64 *full, *empty;
-    // Of a tile's first stage: which adapters the cluster's rows have, and those of each warp group.
+    // Of a tile's first stage: which adapters the cluster's rows have, and those of each warpgroup.
     u32 (*adapters)[1 + LAYERNORM_GROUPS];
     // The tile that is being brought, and the adapters still to bring: the warp that brings has few registers.
     volatile u32 *bringing;
@@ -85,7 +85,7 @@ __device__ __forceinline__ f32 &layernorm_sum(LayernormSums &d, u32 run, u32 hal
     return d[run / (LAYERNORM_RUNS / 2)][(run % (LAYERNORM_RUNS / 2) * 4 + at / 2) * 4 + half * 2 + at % 2];
 }
 
-// Adds bias, and the residual where there is one, from its tile of the warp group; gives the sums of both rows.
+// Adds bias, and the residual where there is one, from its tile of the warpgroup; gives the sums of both rows.
 template <bool RESIDUAL, class Shared> __device__ __forceinline__ void layernorm_add(const Shared &at, u32 residual, LayernormSums &d, f32 (&sums)[2]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     u32 own = residual + (thread / 32 * 16 + thread % 32 / 4) * 64 + quad * 16, columns = shared_address(at.bias) + quad * 32;
@@ -115,7 +115,7 @@ template <bool RESIDUAL, class Shared> __device__ __forceinline__ void layernorm
     }
 }
 
-// From the sums of this warp group's rows from `row` on to outputs. `sums`: of each row.
+// From the sums of this warpgroup's rows from `row` on to outputs. `sums`: of each row.
 template <class Shared> __device__ __forceinline__ void layernorm_write(const LayernormParams &p, const Shared &at, u64 row, LayernormSums &d, const f32 (&sums)[2]) {
     u32 thread = threadIdx.x % 128, quad = thread % 4;
     row += thread / 32 * 16 + thread % 32 / 4;
@@ -192,7 +192,7 @@ template <bool BASIS = false> __device__ __forceinline__ void layernorm_gemm(con
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < LAYERNORM_STAGES; stage++) {
             mbarrier_init(&at.full[stage], 1);
-            // The warp groups of a tile, in every block that this one brings W to.
+            // The warpgroups of a tile, in every block that this one brings W to.
             mbarrier_init(&at.empty[stage], LAYERNORM_GROUPS * CLUSTER);
         }
         fence_mbarrier_init();
@@ -347,7 +347,7 @@ template <bool BASIS = false> __device__ __forceinline__ void layernorm_gemm(con
 #pragma unroll 1
                     for (u32 factor = 0; factor < LAYERNORM_FACTORS && adapters; factor++) {
                         i32 which = take_first(adapters);
-                        // The warp group's rows may have none of it.
+                        // The warpgroup's rows may have none of it.
                         if (mine >> which & 1) {
                             u32 a[4], from = shared_address(at.stages) + place.stage * Shared::STAGE + factor * LAYERNORM_FACTOR;
                             rows.only(which, a);
@@ -376,7 +376,7 @@ template <bool BASIS = false> __device__ __forceinline__ void layernorm_gemm(con
                         // All warps have read it.
                         named_barrier_sync(1 + group, 128);
                     }
-                    // Every warp group lets go of every stage.
+                    // Every warpgroup lets go of every stage.
                     release(place.stage);
                     place.advance();
                 }

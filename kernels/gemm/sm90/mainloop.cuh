@@ -65,12 +65,12 @@ struct TileRows {
     }
 };
 
-// W of up to so many rows is the first to leave the second-level cache: its rows are read at about the same time by all who do.
+// W of up to so many rows is evict-first in L2: its rows are read at about the same time by all who do.
 constexpr u32 FIRST_TO_LEAVE = 512;
 
 __device__ __forceinline__ CacheHint weights_hint(const GemmParams &p) { return p.rows <= FIRST_TO_LEAVE ? EVICT_FIRST : EVICT_NORMAL; }
 
-// Has the residual's part under `rows` rows of a block's tile brought to the second-level cache. By a warp.
+// Has the residual's part under `rows` rows of a block's tile brought to L2. By a warp.
 template <u32 OUTPUTS> __device__ __forceinline__ void prefetch_residual(const GemmParams &p, u64 y, u32 rows, u64 first) {
     // The second of two blocks side by side may have none.
     u64 there = first < p.columns ? p.columns - first : 0, width = there < OUTPUTS ? there : OUTPUTS;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void wgmma_leave() {
 }
 
 // In a block by itself too the ways of all warps meet: where they never do, the assembler may give sums only the registers that the launch has,
-// not those that warp groups take, and spills.
+// not those that warpgroups take, and spills.
 __device__ __forceinline__ void wgmma_await_other() {
     if constexpr (CLUSTER > 1) {
         cluster_wait();
@@ -229,7 +229,7 @@ template <u32 COLUMNS, u32 RING, bool GATED, u32 FORM, bool UNALIGNED> __device_
             wgmma_wait<0>();
             wgmma_hold(d);
             ring.release(last);
-            // Said before the last outputs are written, which would hold it up: this warp group no longer touches the other block's memory.
+            // Said before the last outputs are written, which would hold it up: this warpgroup no longer touches the other block's memory.
             if (index + gridDim.x / CLUSTER >= down * across) {
                 wgmma_leave();
             }

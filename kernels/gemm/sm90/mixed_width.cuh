@@ -1,4 +1,4 @@
-// Tiles of X·Wᵀ as in gemm/sm90/mainloop.cuh, of two widths: those that fill whole rounds of multiprocessors are COLUMNS wide, and those of the
+// Tiles of X·Wᵀ as in gemm/sm90/mainloop.cuh, of two widths: those that fill whole waves are COLUMNS wide, and those of the
 // last ones LAST, so that these are whole too. The host says how many columns of tiles are wide.
 #pragma once
 
@@ -22,7 +22,7 @@ template <u32 COLUMNS, u32 LAST> struct MixedWidthPlace {
     static __device__ __forceinline__ u32 count(const GemmParams &p) { return tiles_down(p) * (p.wide + across(p)); }
 };
 
-// A tile's products and outputs, by both warp groups.
+// A tile's products and outputs, by both warpgroups.
 template <u32 WIDTH, u32 FORM, class Ring, u32 SUMS>
 __device__ __forceinline__ void mixed_width_tile(const GemmParams &p, const Ring &ring, u32 &stage, u32 &phase, u32 group, u32 steps, u64 row, u64 column,
                                             bool last_tile, f32 (&sums)[SUMS]) {

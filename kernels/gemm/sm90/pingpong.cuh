@@ -1,7 +1,7 @@
-// Tiles of X·Wᵀ as in gemm/sm90/mainloop.cuh, for a K so short that a tile's outputs take a good part of the time of its products: the two warp
-// groups have tiles of their own, 64 rows each, and take turns. While one writes outputs the other has the tensor cores to itself.
+// Tiles of X·Wᵀ as in gemm/sm90/mainloop.cuh, for a K so short that a tile's outputs take a good part of the time of its products: the two warpgroups
+// have tiles of their own, 64 rows each, and take turns. While one writes outputs the other has the tensor cores to itself.
 //
-// The turns are a matter of right as well as of speed: a warp group sees every second tile's stages, and of the phases of a barrier only the
+// The turns are a matter of right as well as of speed: a warpgroup sees every second tile's stages, and of the phases of a barrier only the
 // last two can be told apart. When its turn has come, all stages before its own have arrived.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 constexpr u32 PINGPONG_ROWS = 64, PINGPONG_BAND = 16;
 constexpr u32 PINGPONG_CLUSTER = 2;   // whatever the other kernels of a unit have: W is read twice as often as theirs
-constexpr u32 PINGPONG_BARRIER = 3;   // and the next: a named barrier of each warp group, told that its turn has come
+constexpr u32 PINGPONG_BARRIER = 3;   // and the next: a named barrier of each warpgroup, told that its turn has come
 
 // Clusters' tiles, one below the other.
 __device__ __forceinline__ u32 pingpong_down(const GemmParams &p) { return u32((p.rows + PINGPONG_ROWS * PINGPONG_CLUSTER - 1) / (PINGPONG_ROWS * PINGPONG_CLUSTER)); }
@@ -78,7 +78,7 @@ template <u32 COLUMNS, u32 RING, u32 FORM> __device__ __forceinline__ void wgmma
             if (there(index + each())) {
                 named_barrier_arrive(PINGPONG_BARRIER + 1 - group, 256);
             }
-            // Rows of a warp group's tile are counted from its threads' places in the block on.
+            // Rows of a warpgroup's tile are counted from its threads' places in the block on.
             u64 row = u64(tile_row * PINGPONG_CLUSTER + rank) * PINGPONG_ROWS - group * PINGPONG_ROWS;
             Ahead ahead;
             if (p.residual) {

@@ -1,5 +1,5 @@
 // The main loop of a product on the tensor cores of Hopper: stages that one warp fills by TMA, a ring of them in shared memory, and two
-// warp groups that multiply what is in them with wgmma, 64 rows each.
+// warpgroups that multiply what is in them with wgmma, 64 rows each.
 //
 // The host defines the tiles: 128 rows, 64 elements of K a stage; and CLUSTER, the blocks that share something of them.
 #pragma once
@@ -10,7 +10,7 @@
 
 constexpr int WGMMA_ROWS = 128, WGMMA_DEPTH = 64, WGMMA_THREADS = 384;
 constexpr u32 PANEL = WGMMA_DEPTH * 2;   // bytes of a row of a stage: the width of the swizzle
-constexpr u32 GROUPS_BARRIER = 1, SUMS_BARRIER = 2;   // named barriers of both warp groups
+constexpr u32 GROUPS_BARRIER = 1, SUMS_BARRIER = 2;   // named barriers of both warpgroups
 constexpr u32 OPEN_BARRIER = 5;   // and of all threads
 constexpr u32 WGMMA_X_BYTES = WGMMA_ROWS * PANEL;
 
@@ -30,7 +30,7 @@ template <u32 N> __device__ __forceinline__ void multiply_stage(f32 (&d)[N / 2],
 // order the loop's instructions in another way.
 template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> struct WgmmaRing {
     static constexpr u32 LENGTH = COUNT, X_BYTES = ROWS * PANEL, STAGE = X_BYTES + WIDTH * PANEL;
-    // How many steps of a tile the second warp group leaves for when the first one's last has begun: outputs of one are written while the
+    // How many steps of a tile the second warpgroup leaves for when the first one's last has begun: outputs of one are written while the
     // other's products keep the tensor cores at work. Fewer than the stages, or the first would wait for one that the second holds.
     static constexpr u32 BEHIND = COUNT / 2 + 1;
     static_assert(BEHIND < COUNT, "the first warp group gets its last stages");
@@ -47,7 +47,7 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> st
     __device__ __forceinline__ void init() const {
         for (u32 i = 0; i < COUNT; i++) {
             mbarrier_init(&full[i], 1);
-            // The warp groups, of 64 rows each, of every block that reads what this one brings.
+            // The warpgroups, of 64 rows each, of every block that reads what this one brings.
             mbarrier_init(&empty[i], ROWS / 64 * SHARERS);
         }
         fence_mbarrier_init();
@@ -92,7 +92,7 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> st
         }
     }
 
-    // Says that a warp group has read a stage. By all of its threads.
+    // Says that a warpgroup has read a stage. By all of its threads.
     __device__ __forceinline__ void release(u32 which) const {
         if constexpr (SHARERS == 1) {
             if (threadIdx.x % 128 == 0) {
@@ -103,8 +103,8 @@ template <u32 WIDTH, u32 COUNT, u32 SHARERS = CLUSTER, u32 ROWS = WGMMA_ROWS> st
         }
     }
 
-    // d = the products of steps `begin` to `end` of K, of warp group `group`, the same in all lanes. The last of them are still under way:
-    // wait, then release the stage whose number this gives. APART: the second warp group ends behind the first. SUMS: columns of the tile, of which
+    // d = the products of steps `begin` to `end` of K, of warpgroup `group`, the same in all lanes. The last of them are still under way:
+    // wait, then release the stage whose number this gives. APART: the second warpgroup ends behind the first. SUMS: columns of the tile, of which
     // there may be fewer than the ring has room for.
     template <bool APART = true, u32 SUMS = WIDTH>
     __device__ __forceinline__ u32 multiply(u32 &stage, u32 &phase, u32 group, u32 begin, u32 end, f32 (&d)[SUMS / 2]) const {

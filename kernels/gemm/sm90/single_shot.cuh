@@ -1,5 +1,5 @@
 // Tiles of X·Wᵀ for a K of a step or two, where a launch's start and end take most of the time: one tile a block, all of K asked for at once,
-// no cluster to meet, and room for several blocks on a multiprocessor.
+// no cluster to meet, and room for several blocks on an SM.
 #pragma once
 
 #include "gemm/sm90/mainloop.cuh"

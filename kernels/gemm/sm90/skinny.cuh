@@ -4,7 +4,7 @@
 // The host cuts W into tiles of `tile_rows` rows (at most 128, even), so that the blocks are evenly loaded. The blocks of a cluster
 // either take neighbouring tiles and share what they read of X, each bringing a part of it to all; or, where the tiles would be
 // narrow (BY_BLOCKS), all take one tile of at most 64 rows, each a part of K, and add up through each other's shared memory, always in the
-// same order. Between the two (BY_GROUPS) blocks have a tile of at most 64 rows each, and their two warp groups half of every stage's K.
+// same order. Between the two (BY_GROUPS) blocks have a tile of at most 64 rows each, and their two warpgroups half of every stage's K.
 // Results are bitwise the same from run to run.
 #pragma once
 
@@ -113,7 +113,7 @@ struct SkinnyOutputs {
     }
 };
 
-// Of both warp groups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
+// Of both warpgroups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
 template <bool GATED, u32 CUT, u32 FORM, class Sums = NoSums>
 __device__ __forceinline__ void skinny_products(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
@@ -122,7 +122,7 @@ __device__ __forceinline__ void skinny_products(const GemmParams &p, u32 tile_ro
     static_assert(SPLIT || (128 - SKINNY_ROWS) * LINE <= 2 * X_PART, "both warp groups read within the stage");
     SkinnyWork<GATED, CUT> work(p, tile_rows);
     u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, lane = threadIdx.x % 32;
-    // Where K is split, the warp groups take the same rows, each half of every part's K.
+    // Where K is split, the warpgroups take the same rows, each half of every part's K.
     constexpr u32 FRAGMENTS = SPLIT ? 2 : 4;
     u32 first = SPLIT ? group * FRAGMENTS : 0;
     u32 inside = (SPLIT ? 0 : group * 64) + thread / 32 * 16;
@@ -218,11 +218,11 @@ __device__ __forceinline__ void skinny_products(const GemmParams &p, u32 tile_ro
 }
 
 // The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
-// outputs. `multiplies`: of the warp groups whose sums these are.
+// outputs. `multiplies`: of the warpgroups whose sums these are.
 template <u32 CUT, u32 FORM, class Sums = NoSums>
 __device__ __forceinline__ void skinny_end(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
                                            Sums sums = Sums()) {
-    // Parts of K, and blocks of tokens that one warp group adds up.
+    // Parts of K, and blocks of tokens that one warpgroup adds up.
     constexpr u32 PARTS = CUT == BY_BLOCKS ? 2 * SKINNY_CLUSTER : 2, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
     static_assert(2 * PARTS * BLOCKS * 2048 <= SKINNY_STAGES * SKINNY_STAGE, "the sums take the place of the stages");
     SkinnyWork<false, CUT> work(p, tile_rows);
@@ -237,7 +237,7 @@ __device__ __forceinline__ void skinny_end(const GemmParams &p, u32 tile_rows, S
     if constexpr (CUT != WHOLE) {
         bool empty = work.begin == work.end;
         u32 group = threadIdx.x / 128, thread = threadIdx.x % 128, own = (work.SPLIT ? work.rank * 2 : 0) + group;
-        // The sums of one part of K for one block of tokens of a warp group.
+        // The sums of one part of K for one block of tokens of a warpgroup.
         auto place = [&](u32 to, u32 from, u32 index) { return (f32 *)ring.tiles + ((to % 2 * PARTS + from) * BLOCKS + index) * 512 + thread * 4; };
         if (multiplies) {
 #pragma unroll
@@ -294,9 +294,9 @@ __device__ __forceinline__ void skinny_end(const GemmParams &p, u32 tile_rows, S
     }
 }
 
-// A product by itself, for all threads of a block: one brings W, one X, two warp groups multiply. `ahead`: W and bias, which no launch that may still
+// A product by itself, for all threads of a block: one brings W, one X, two warpgroups multiply. `ahead`: W and bias, which no launch that may still
 // run writes, are read before the wait for the launch before. With an adapters' part only what reads that waits. The next launch may start at
-// once: it finds no room on a multiprocessor before this one's block there has ended, and asks for its own W then.
+// once: it finds no room on an SM before this one's block there has ended, and asks for its own W then.
 template <bool GATED, u32 CUT, u32 FORM>
 __device__ __forceinline__ void skinny_gemm(const GemmParams &p, u32 tile_rows, u64 policy, bool ahead, char *shared) {
     grid_launch_next();

@@ -3,7 +3,7 @@
 //
 //   shrink    Two warps of each block read X in the ring's stages as the product does, and V, which comes with it, and compute h = x·V over
 //             the block's part of K. Where that is a half, the cluster's blocks send each other their sums.
-//   decode    A warp group brings its block's codes of U, of all adapters of the batch, at once, and decodes them in shared memory, by a
+//   decode    A warpgroup brings its block's codes of U, of all adapters of the batch, at once, and decodes them in shared memory, by a
 //             table of each adapter's values in 16 bits. Blocks that have the same rows, each a part of K, decode a part of the adapters
 //             each, for all that have outputs.
 //   gather    It adds up h in the order of the parts, turns it by the core and leaves g in 16 bits, while the product's sums are exchanged.
@@ -239,7 +239,7 @@ __device__ __forceinline__ void gather(const LinearAdaptedParams &p, AdapterSpac
     }
 }
 
-// Of the adapters' warp group, to the kernel's end.
+// Of the adapters' warpgroup, to the kernel's end.
 template <bool SPLIT> __device__ __forceinline__ void skinny_adapters(const LinearAdaptedParams &p, AdapterSpace &space, i32 adapter) {
     SkinnyWork<false, SPLIT> work(p.gemm, p.tile_rows);
     bool has_outputs = !FIRST_HAS_OUTPUTS || work.rank == 0;

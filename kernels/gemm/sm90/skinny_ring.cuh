@@ -22,7 +22,7 @@ struct SkinnyRing {
     u64 *full, *empty_w, *empty_x;
     u32 stage = 0, phase = 0;
 
-    // `x_readers`: of a block, warps or warp groups that read X and let go of it.
+    // `x_readers`: of a block, warps or warpgroups that read X and let go of it.
     // `early`: what the thread that brings W does before the blocks of the cluster have met.
     template <class Early> __device__ __forceinline__ SkinnyRing(char *shared, u32 x_readers, const Early &early) {
         tiles = shared + (1024 - shared_address(shared) % 1024) % 1024;
@@ -59,7 +59,7 @@ struct SkinnyRing {
     __device__ __forceinline__ char *beside() const { return x(2); }
 };
 
-// How K is split: not at all, over the blocks of a cluster and their warp groups, or over the warp groups of each block alone.
+// How K is split: not at all, over the blocks of a cluster and their warpgroups, or over the warpgroups of each block alone.
 enum SkinnyCut : u32 { WHOLE, BY_BLOCKS, BY_GROUPS };
 
 // What a block takes of a product.

@@ -1,5 +1,5 @@
 // X·Wᵀ of up to 128 rows in launches that follow each other: every block has one tile of outputs, or SEVERAL one after another, or a part of one's
-// K, and W and X have rings of their own. What W's holds is asked for before the launch before has ended; X comes from the second-level cache, and
+// K, and W and X have rings of their own. What W's holds is asked for before the launch before has ended; X comes from L2, and
 // its way from there takes so long that it has as many bytes under way.
 //
 // The blocks of a cluster share a tile of outputs, each with a part of K: each finishes some of the tile's eights of columns, adding up in the
@@ -29,7 +29,7 @@ template <u32 BYTES, u32 COUNT> struct SkinnyTileRing {
     __device__ __forceinline__ void init() const {
         for (u32 i = 0; i < COUNT; i++) {
             mbarrier_init(&full[i], 1);
-            // The warp groups.
+            // The warpgroups.
             mbarrier_init(&empty[i], 2);
         }
     }
@@ -56,7 +56,7 @@ template <u32 BYTES, u32 COUNT> struct SkinnyTileRing {
 
     __device__ __forceinline__ void wait() const { mbarrier_wait(&full[stage], phase); }
 
-    // By a warp group.
+    // By a warpgroup.
     __device__ __forceinline__ void release(u32 which) const {
         if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(&empty[which]);

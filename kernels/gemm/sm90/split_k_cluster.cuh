@@ -13,7 +13,7 @@ template <u32 COLUMNS> struct TileSums {
 
     f32 *sums;
 
-    // By all threads of warp group `group`.
+    // By all threads of warpgroup `group`.
     __device__ __forceinline__ void leave(u32 group, const f32 (&d)[COLUMNS / 2]) const {
         f32 *line = sums + (group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * LINE + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -55,7 +55,7 @@ __device__ __forceinline__ void store_elements(element *to, const f32 (&values)[
     store_16(to, {two(0), two(2), two(4), two(6)});
 }
 
-// Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of the cluster's blocks. By the threads of both warp groups.
+// Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of the cluster's blocks. By the threads of both warpgroups.
 template <u32 COLUMNS, u32 PARTS, u32 FORM, bool UNALIGNED, u32 THREADS = 256, class Sums>
 __device__ __forceinline__ void finish_rows(const GemmParams &p, const Sums &own, u64 y, u64 first, u32 from, u32 to) {
     constexpr u32 COUNT = UNALIGNED ? 1 : 8, ITEMS = COLUMNS / COUNT;
@@ -109,7 +109,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool UNALIGNED> __device__
     wgmma_open(ring, p);
     __syncthreads();
     wgmma_await(p);
-    // Clusters side by side take tiles one below the other: what these share of W is then in the second-level cache.
+    // Clusters side by side take tiles one below the other: what these share of W is then in L2.
     u32 down = u32((p.rows + WGMMA_ROWS - 1) / WGMMA_ROWS), tile = blockIdx.x / CLUSTER;
     u32 y = tile % down * WGMMA_ROWS, first = tile / down * COLUMNS;
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), begin = steps * part / PARTS, end = steps * (part + 1) / PARTS;
@@ -138,7 +138,7 @@ template <u32 COLUMNS, u32 RING, u32 PARTS, u32 FORM, bool UNALIGNED> __device__
         ring.template multiply<false>(stage, phase, warp / 4, begin, end, d);
         wgmma_wait<0>();
         wgmma_hold(d);
-        // Sums lie where the stages were: both warp groups have read those.
+        // Sums lie where the stages were: both warpgroups have read those.
         named_barrier_sync(SUMS_BARRIER, 256);
         sums.leave(warp / 4, d);
         if (p.adds) {

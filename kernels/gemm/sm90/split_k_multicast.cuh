@@ -1,6 +1,6 @@
 // Tiles of X·Wᵀ where K is long and whole tiles are few: every block has one tile and a part of K. Blocks of a cluster lie one below the
 // other and share W's tile, as in gemm/sm90/mainloop.cuh; those that have a tile of outputs in common are of several clusters, and each finishes a
-// slice of its columns. The others' sums of that come through the second-level cache, from every thread to the same thread of another block.
+// slice of its columns. The others' sums of that come through L2, from every thread to the same thread of another block.
 //
 // Blocks wait for each other. Clusters that do are neighbours in the grid, whose blocks start in order: none waits for one that cannot start.
 #pragma once
@@ -8,9 +8,9 @@
 #include "gemm/sm90/mainloop.cuh"
 #include "gemm/split_k_params.cuh"
 
-constexpr u32 OWN_BARRIER = 3;   // and the next: named barriers of one warp group
+constexpr u32 OWN_BARRIER = 3;   // and the next: named barriers of one warpgroup
 
-// The way of a warp group's sums of a tile of COLUMNS to the parts that finish them, 16 bytes of a thread beside those of the next, and the
+// The way of a warpgroup's sums of a tile of COLUMNS to the parts that finish them, 16 bytes of a thread beside those of the next, and the
 // counts of the parts that have sent theirs: zero before and after a launch.
 template <u32 COLUMNS, u32 PARTS> struct Passage {
     static constexpr u32 SUMS = COLUMNS / PARTS / 2, PIECES = SUMS / 4;   // of a thread, of a slice
@@ -26,7 +26,7 @@ template <u32 COLUMNS, u32 PARTS> struct Passage {
     // This thread's pieces, 128 from one to the next.
     __device__ __forceinline__ float4 *way(u32 to, u32 from) const { return pieces + (to * (PARTS - 1) + (from + PARTS - to) % PARTS - 1) * (PIECES * 256); }
 
-    // Sends what the other parts finish, and gives the own slice. By all threads of the warp group, as the next.
+    // Sends what the other parts finish, and gives the own slice. By all threads of the warpgroup, as the next.
     __device__ __forceinline__ void send(u32 part, const f32 (&d)[COLUMNS / 2], f32 (&own)[SUMS]) const {
 #pragma unroll
         for (u32 to = 0; to < PARTS; to++) {

@@ -32,7 +32,7 @@ template <u32 OUTPUTS> struct TokenSums {
 
     f32 *sums;
 
-    // By all threads of a warp group, of the outputs from `first` on.
+    // By all threads of a warpgroup, of the outputs from `first` on.
     template <u32 TOKENS> __device__ __forceinline__ void leave(u32 first, const f32 (&d)[TOKENS / 2]) const {
         f32 *line = sums + threadIdx.x % 4 * 2 * LINE + first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -45,7 +45,7 @@ template <u32 OUTPUTS> struct TokenSums {
     }
 };
 
-// Y = act(X·Wᵀ + bias) + residual. Of GROUPS warp groups each has EACH times 64 outputs of a tile.
+// Y = act(X·Wᵀ + bias) + residual. Of GROUPS warpgroups each has EACH times 64 outputs of a tile.
 template <u32 TOKENS, u32 RING, u32 GROUPS, u32 EACH, u32 PARTS, u32 FORM, bool UNALIGNED> __device__ __forceinline__ void wgmma_swap_ab(const GemmParams &p, char *shared) {
     constexpr u32 OUTPUTS = GROUPS * EACH * 64;
     static_assert(PARTS == CLUSTER, "they share the tile");
@@ -65,7 +65,7 @@ template <u32 TOKENS, u32 RING, u32 GROUPS, u32 EACH, u32 PARTS, u32 FORM, bool 
     }
     __syncthreads();
     wgmma_await(p);
-    // Neighbours take tiles of the same rows of W: these are then in the second-level cache.
+    // Neighbours take tiles of the same rows of W: these are then in L2.
     u32 down = (u32(p.rows) + TOKENS - 1) / TOKENS, tile = blockIdx.x / CLUSTER;
     u32 y = tile % down * TOKENS, first = tile / down * OUTPUTS;
     u32 steps = u32((p.depth + WGMMA_DEPTH - 1) / WGMMA_DEPTH), begin = steps * part / PARTS, end = steps * (part + 1) / PARTS;
@@ -121,7 +121,7 @@ template <u32 TOKENS, u32 RING, u32 GROUPS, u32 EACH, u32 PARTS, u32 FORM, bool 
         for (u32 i = 0; i < EACH; i++) {
             wgmma_hold(d[i]);
         }
-        // Sums lie where the stages were: all warp groups have read those.
+        // Sums lie where the stages were: all warpgroups have read those.
         named_barrier_sync(SUMS_BARRIER, GROUPS * 128);
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {

@@ -4,7 +4,7 @@
 #include "gemm/sm90/pingpong.cuh"
 #include "gemm/sm90/mixed_width.cuh"
 
-// Of one width or of two; PINGPONG: of a warp group each.
+// Of one width or of two; PINGPONG: of a warpgroup each.
 template <u32 COLUMNS, u32 LAST, u32 RING, bool PINGPONG, bool GATED, u32 FORM> __device__ __forceinline__ void wgmma_tiles(const GemmParams &p, char *shared) {
     static_assert(!GATED || (LAST == COLUMNS && !PINGPONG), "a gated product has one width, and both warp groups share its tiles");
     static_assert(!PINGPONG || LAST == COLUMNS, "turns have one width");

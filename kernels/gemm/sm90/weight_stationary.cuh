@@ -1,8 +1,8 @@
 // Tiles of X·Wᵀ on the tensor cores of Hopper for a short K: a block keeps 192 rows of W, whole, in shared memory, and X streams past
-// it through a ring of stages. Three warp groups take tiles of 64 rows in turn: one multiplies, two write outputs, so that the tensor
+// it through a ring of stages. Three warpgroups take tiles of 64 rows in turn: one multiplies, two write outputs, so that the tensor
 // cores do not wait for an epilogue that takes as long as the few steps of so short a K.
 //
-// The turns are a matter of right as well as of speed: a warp group sees every third tile's stages, and of the phases of a barrier
+// The turns are a matter of right as well as of speed: a warpgroup sees every third tile's stages, and of the phases of a barrier
 // only the last two can be told apart. When its turn has come, all stages before its own have arrived.
 //
 // Two blocks of a cluster have neighbouring rows of W and the same rows of X: each brings half of X's tile to both.
@@ -11,7 +11,7 @@
 //
 // Adapters of one basis: its columns are 16 more rows behind W's, which give h = x·I beside the sums, so that X is read once for both.
 // h goes to registers as an operand, and the output factor of each adapter that a tile has is multiplied onto the sums: rows of other
-// adapters are zeros. mma.sync would wait for a place between the other warp groups' wgmma each time. A warp of its own brings the
+// adapters are zeros. mma.sync would wait for a place between the other warpgroups' wgmma each time. A warp of its own brings the
 // factors in the order of the tiles, through a ring, ahead of need.
 #pragma once
 
@@ -26,7 +26,7 @@
 constexpr u32 SLAB = 192, SLAB_RUNS = SLAB / 32;  // rows of W that a block keeps
 constexpr u32 SLAB_STEPS = 6;                     // steps of K that there is room for
 constexpr u32 SLAB_DEPTH = 64;                    // elements of K a step
-constexpr u32 SLAB_TILE = 64, SLAB_GROUPS = 3;    // rows of X a tile; warp groups that multiply
+constexpr u32 SLAB_TILE = 64, SLAB_GROUPS = 3;    // rows of X a tile; warpgroups that multiply
 constexpr u32 SLAB_FACTORS = 3;                   // output factors of adapters in the ring
 constexpr u32 WEIGHT_STATIONARY_THREADS = (SLAB_GROUPS + 1) * 128;
 constexpr u32 SLAB_LINE = SLAB_DEPTH * 2;         // bytes of a row of a step: the width of the swizzle
@@ -51,7 +51,7 @@ template <AdapterForm ADAPTERS> struct WeightStationary {
     // Stages of X that have arrived, that may be written again; steps of W that have arrived; whose turn it is to multiply.
     u64 *full, *empty, *weights, *turn;
     f32 *bias;
-    // Output factors; those that have arrived, that may be written again; whose turn it is to use them, and of which on, by warp group.
+    // Output factors; those that have arrived, that may be written again; whose turn it is to use them, and of which on, by warpgroup.
     char *factors;
     u64 *factor_full, *factor_empty, *factor_turn;
     u32 *factor_next;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void weight_stationary_gemm(const GemmParams &p, char
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < Space::RING; stage++) {
             mbarrier_init(&at.full[stage], 1);
-            // The warp group of each block whose tile it is, or each of its warps.
+            // The warpgroup of each block whose tile it is, or each of its warps.
             mbarrier_init(&at.empty[stage], IN_REGISTERS ? 8 : 2);
         }
         for (u32 step = 0; step < SLAB_STEPS; step++) {
@@ -237,7 +237,7 @@ __device__ __forceinline__ void weight_stationary_gemm(const GemmParams &p, char
                 rows.fetch(sums, slice, own, p.rows);
             }
             if (group > 0 || number > 0) {
-                // The first warp group's first turn is nobody's to give.
+                // The first warpgroup's first turn is nobody's to give.
                 mbarrier_wait(&at.turn[group], (number - (group == 0)) & 1);
             }
             XFragments x[2];

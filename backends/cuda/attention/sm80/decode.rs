@@ -60,12 +60,12 @@ struct Tile {
 impl Tile {
     fn of(op: &Attention, target: &Target) -> Self {
         let tile = Self::exactly(sm80::held(op.head_dim), target.arch);
-        // Two stages are under way while one is used; where a multiprocessor has several sequences and heads to itself, less is faster.
+        // Two stages are under way while one is used; where an SM has several sequences and heads to itself, less is faster.
         let alone = key_rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units);
         if alone { tile.shallow() } else { tile }
     }
 
-    /// The deepest ring that fits: one block a multiprocessor leaves fewer parts to join than two.
+    /// The deepest ring that fits: one block an SM leaves fewer parts to join than two.
     fn exactly(held: u64, arch: Arch) -> Self {
         let keys = if held <= 64 { 32 } else { 16 };
         let room = u64::from(arch.shared_bytes().unwrap_or(99 << 10));

@@ -66,7 +66,7 @@ impl Tile {
         ((rows + 2 * KEYS) * self.0.next_multiple_of(LINE) * 2) as u32
     }
 
-    /// Whether a block of the wide kernel fits a multiprocessor: but for 256 elements on the small chips of Ampere and Ada.
+    /// Whether a block of the wide kernel fits an SM: but for 256 elements on the small chips of Ampere and Ada.
     pub(crate) fn has_wide(self, arch: Arch) -> bool {
         self.wide_bytes() <= arch.shared_bytes().unwrap_or(SMALLEST)
     }

@@ -63,7 +63,7 @@ impl Tile {
         (2 * 3 * ROWS * (self.0 + PADDING) * 2) as u32
     }
 
-    /// Blocks of the first kernel that a multiprocessor of Hopper holds at a time, by their registers and shared memory. The general one
+    /// Blocks of the first kernel that an SM of Hopper holds at a time, by their registers and shared memory. The general one
     /// has one less.
     fn resident(self) -> u64 {
         if self.0 <= 32 { 3 } else { 2 }

@@ -51,7 +51,7 @@ const PLAN_BYTES: u64 = PLAN_PARTS * 8 + 256;
 const LONGEST_ROW: u64 = 1 << 19;
 /// Steps of a part at least: of a shorter one most is beginning and end.
 const LEAST: u64 = 2;
-/// Bytes for the parts at most: they are to stay in the second-level cache until they are joined, most of the time.
+/// Bytes for the parts at most: they are to stay in L2 until they are joined, most of the time.
 const MOST_BYTES: u64 = 128 << 20;
 /// What beginning and ending a tile takes; leaving a part for others to join besides; and a plan: in tenths of a step, as measured.
 const TILE_TENTHS: u64 = 6;
@@ -78,7 +78,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// That of a block-sparse operation, for so many multiprocessors; or why there is none.
+    /// That of a block-sparse operation, for so many SMs; or why there is none.
     fn of(op: &Attention, units: u32) -> std::result::Result<Self, String> {
         let (shape, listed) = match op.form {
             Form::Blocks(shape) => (shape, u64::from(shape.capacity)),
@@ -127,7 +127,7 @@ fn taken_together(cached: u64, copies: u64) -> u64 {
     if copies <= 2 * cached { copies.max(1) } else { cached }
 }
 
-/// Steps of a part at most: what takes least time were all rows as long as the mean one, of a multiprocessor's share of a band and
+/// Steps of a part at most: what takes least time were all rows as long as the mean one, of an SM's share of a band and
 /// a whole, a half, a third and a quarter of that row. Longer rows are cut into more of them, and keep nobody waiting.
 fn part_length([rows, copies, band]: [u64; 3], steps: u64, units: u64) -> u64 {
     let (share, mean) = ((steps * band).div_ceil(units).max(LEAST), steps.div_ceil(rows.max(1)).max(1));
@@ -165,7 +165,7 @@ fn units(_: Arch) -> Vec<Unit> {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
-    // What it refuses it refuses for any number of multiprocessors.
+    // What it refuses it refuses for any number of SMs.
     Cut::of(op, 1).map(drop)
 }
 

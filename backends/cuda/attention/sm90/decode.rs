@@ -41,7 +41,7 @@ params! {
         parts: [f32],
         /// Of a box.
         heads: u32,
-        /// Whether k and v are the first to leave the second-level cache.
+        /// Whether k and v are evict-first in L2.
         once: u32,
         /// Whether it reads keys before it waits for the launch before.
         early: u32,
@@ -57,7 +57,7 @@ params! {
     }
 }
 
-/// Bytes of k and v from which on they go through the second-level cache as anything else. Fewer are the first to leave it, so that what others
+/// Bytes of k and v from which on they go through L2 as anything else. Fewer are evict-first in it, so that what others
 /// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
 const MOST_ONCE: u64 = 512 << 20;
 

@@ -11,7 +11,7 @@ pub(crate) const ROWS: u64 = 16;
 pub(crate) const LEAST_KEYS: u64 = 512;
 /// Elements of a row of a box: 128 bytes, as wide as the swizzle.
 pub(crate) const PANEL: u64 = 64;
-/// Shared memory of a block that is alone on a multiprocessor, but for what the kernel declares itself, and of one of two.
+/// Shared memory of a block that is alone on an SM, but for what the kernel declares itself, and of one of two.
 pub(crate) const ROOM: u64 = 226 << 10;
 pub(crate) const HALF: u64 = 112 << 10;
 const MOST_SLOTS: u64 = 12;
@@ -19,12 +19,12 @@ const MOST_SLOTS: u64 = 12;
 pub(crate) const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
 /// Steps on the line of all steps, that it is counted in 32 bits.
 pub(crate) const LONGEST: u64 = 1 << 30;
-/// Steps of a multiprocessor from which on a launch has it to itself, and multiprocessors that share an item then, at most: its parts are joined
+/// Steps of an SM from which on a launch has it to itself, and SMs that share an item then, at most: its parts are joined
 /// by one.
 const ALONE_STEPS: u64 = 12;
 const ALONE_PARTS: u64 = 4;
-/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end. Steps of a multiprocessor from which on
-/// that is so, and the share of all multiprocessors that have to get as many items each.
+/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end. Steps of an SM from which on
+/// that is so, and the share of all SMs that have to get as many items each.
 const WHOLE_HEADS: [u64; 2] = [2, 1];
 const WHOLE_STEPS: u64 = 48;
 const WHOLE_SHARE: (u64, u64) = (31, 32);
@@ -35,7 +35,7 @@ pub(crate) struct Tile {
     pub(crate) head_dim: u64,
     /// Rows that share keys, at most.
     pub(crate) rows: u64,
-    /// Warps that multiply: eight have a multiprocessor to themselves; of four, the next launch's stand beside.
+    /// Warps that multiply: eight have an SM to themselves; of four, the next launch's stand beside.
     pub(crate) warps: u64,
 }
 
@@ -54,12 +54,12 @@ impl Tile {
         HEADS.into_iter().flat_map(move |head_dim| rows.map(|(warps, rows)| Self { head_dim, rows, warps }))
     }
 
-    /// Whether a launch has each multiprocessor to itself.
+    /// Whether a launch has each SM to itself.
     pub(crate) fn alone(self) -> bool {
         self.warps == 8
     }
 
-    /// Whether there are `steps` for each multiprocessor, and no item is cut into more than `parts`.
+    /// Whether there are `steps` for each SM, and no item is cut into more than `parts`.
     pub(crate) fn fills(self, op: &Attention, target: &Target, steps: u64, parts: u64) -> bool {
         let (heads, units) = (self.heads(op), u64::from(target.units));
         let items = op.batch * (op.kv_heads / heads);

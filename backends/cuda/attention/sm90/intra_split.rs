@@ -1,4 +1,4 @@
-//! `attention` on Hopper where tiles are few: four warp groups have the same 64 rows, and each takes every fourth step.
+//! `attention` on Hopper where tiles are few: four warpgroups have the same 64 rows, and each takes every fourth step.
 
 use crate::backends::cuda::attention::block_lists as lists;
 use crate::backends::cuda::attention::choose;
@@ -28,7 +28,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-/// Warp groups of a block.
+/// Warpgroups of a block.
 const GROUPS: u64 = 4;
 /// Of a step.
 const KEYS: u64 = 128;

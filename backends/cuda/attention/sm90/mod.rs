@@ -63,7 +63,7 @@ enum Kernel {
 impl Kernel {
     const ALL: [Self; 6] = [Self::Persistent, Self::Multicast, Self::SingleTile, Self::CausalPaired, Self::Blocks, Self::Pairs];
 
-    /// That of an operation without a map, on so many multiprocessors.
+    /// That of an operation without a map, on so many SMs.
     fn of(op: &Attention, tile: Tile, units: u32) -> Self {
         if StreamK::of(op, tile, units).is_some() {
             return Self::Multicast;

@@ -6,20 +6,20 @@ use crate::ops::attention::Form;
 
 /// Steps from which on two tiles share them.
 const SHARED_STEPS: u64 = 16;
-/// Bytes of keys and values that stay in the second-level cache, of 50 MB.
+/// Bytes of keys and values that stay in L2, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
-/// Blocks that take one tile each begin sooner than those that stay, which begin a tile while the one before ends: they are taken up to one tile a
-/// multiprocessor for so many steps of each, and so many tiles at most.
+/// Blocks that take one tile each begin sooner than those that stay, which begin a tile while the one before ends: they are taken up to one tile an SM
+/// for so many steps of each, and so many tiles at most.
 const ROUND_STEPS: u64 = 4;
 const MOST_ROUNDS: u64 = 4;
-/// Bytes of keys and values that are read again while the second-level cache still has them, where all heads are taken side by side.
+/// Bytes of keys and values that are read again while L2 still has them, where all heads are taken side by side.
 const SIDE_BY_SIDE_BYTES: u64 = 40 << 20;
 /// Blocks along the second and third axis of a grid.
 const MOST_ALONG: u64 = 65_535;
 /// Parts of a chip (GPCs) in which clusters lie.
 const PARTS: u64 = 8;
 
-/// Heads whose keys and values fit the second-level cache together, with room for what else goes through it.
+/// Heads whose keys and values fit L2 together, with room for what else goes through it.
 pub(crate) fn band(op: &Attention) -> u64 {
     let keys = 2 * op.kv_len * op.head_dim * op.dtype.size();
     let together = (CACHED_BYTES / keys.max(1)).max(1) * (op.heads / op.kv_heads);
@@ -35,7 +35,7 @@ pub(crate) fn mean_steps(op: &Attention) -> u64 {
 }
 
 /// Blocks that share the keys of a tile: as many as fill the GPU at once, as long as each has four steps. A cluster lies in one part of the chip,
-/// whose multiprocessors are an even number: some of each part may be left over.
+/// whose SMs are an even number: some of each part may be left over.
 pub(crate) fn cluster(op: &Attention, units: u32) -> u64 {
     sharing(work(op, ROWS), mean_steps(op), units)
 }
@@ -45,8 +45,8 @@ pub(crate) fn sharing(tiles: u64, steps: u64, units: u32) -> u64 {
     [8, 4, 2].into_iter().find(|&size| tiles * size + PARTS * (size - 2) <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
-/// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of the second-level
-/// cache. It pays where there are many steps, and where all of a pair's are wanted by both; heads that [`Tile::of`] has three groups for ask for less.
+/// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of L2.
+/// It pays where there are many steps, and where all of a pair's are wanted by both; heads that [`Tile::of`] has three groups for ask for less.
 pub(crate) fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
     let (all_seen, tiles) = (matches!(op.form, Form::Dense) && !op.causal && op.window.is_none(), op.q_len.div_ceil(tile.rows()));
     // Of an odd number of tiles the last pair has one.
@@ -57,7 +57,7 @@ pub(crate) fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
 /// How tiles are taken where each block of threads has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OneTile {
-    /// 64 rows from a head's end and 64 from its beginning, so that of causal sequences with one tile a multiprocessor none takes longest.
+    /// 64 rows from a head's end and 64 from its beginning, so that of causal sequences with one tile an SM none takes longest.
     CausalPaired,
     /// By heads, sequences and tiles, so that the longest come first.
     LateFirst,

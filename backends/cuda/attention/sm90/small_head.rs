@@ -1,4 +1,4 @@
-//! `attention` on Hopper by four warp groups a multiprocessor, of 64 rows each: dense, where that takes less time than two groups do.
+//! `attention` on Hopper by four warpgroups an SM, of 64 rows each: dense, where that takes less time than two groups do.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::parameters;
@@ -31,7 +31,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 /// Bytes for the barriers.
 const BARRIERS: u64 = 1024;
-/// Warp groups of a multiprocessor.
+/// Warpgroups of an SM.
 const GROUPS: u64 = 4;
 
 /// The head that all are compiled for: of wider ones products are most of a step, and two groups keep the tensor cores as busy.
@@ -43,13 +43,13 @@ const LEAST_TALL: u64 = 2048;
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SmallHead {
-    /// Warp groups of a block, and steps in the ring.
+    /// Warpgroups of a block, and steps in the ring.
     groups: u64,
     stages: u64,
 }
 
 impl SmallHead {
-    /// Two blocks a multiprocessor.
+    /// Two blocks an SM.
     const PAIRS: Self = Self { groups: 2, stages: 3 };
     /// One, whose groups all read the same keys.
     const TALL: Self = Self { groups: 4, stages: 5 };
@@ -63,7 +63,7 @@ impl SmallHead {
         self.groups * GROUP
     }
 
-    /// Blocks of a multiprocessor.
+    /// Blocks of an SM.
     const fn resident(self) -> u64 {
         GROUPS / self.groups
     }

@@ -28,7 +28,7 @@ pub(crate) struct StreamK {
 }
 
 impl StreamK {
-    /// Those of an operation in which tiles share keys, on so many multiprocessors.
+    /// Those of an operation in which tiles share keys, on so many SMs.
     pub(crate) fn of(op: &Attention, tile: Tile, multiprocessors: u32) -> Option<Self> {
         let most = u64::from(multiprocessors) / BLOCKS;
         let units = op.q_len.div_ceil(Self::rows(op, tile));

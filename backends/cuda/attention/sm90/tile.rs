@@ -36,9 +36,9 @@ params! {
 
 /// Rows of a tile but for the larger one.
 pub(crate) const ROWS: u64 = 128;
-/// Rows of a warp group.
+/// Rows of a warpgroup.
 pub(crate) const GROUP: u64 = 64;
-/// Up to this many elements of a head the registers hold a third warp group.
+/// Up to this many elements of a head the registers hold a third warpgroup.
 pub(crate) const NARROW: u64 = 64;
 /// Bytes for the barriers.
 const BARRIERS: u64 = 512;
@@ -63,7 +63,7 @@ pub(crate) fn keys(held: u64) -> u64 {
     WIDE.into_iter().find(|&(wide, _)| wide == held).map_or(KEYS, |(_, keys)| keys)
 }
 
-/// What a kernel is compiled for: elements of a head, and warp groups that multiply, 64 rows of a tile each.
+/// What a kernel is compiled for: elements of a head, and warpgroups that multiply, 64 rows of a tile each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) held: u64,
@@ -97,7 +97,7 @@ impl Tile {
         if self.held <= NARROW && self.consumers == 2 { 4 } else { 2 }
     }
 
-    /// Of a block: a warp group copies.
+    /// Of a block: a warpgroup copies.
     pub(crate) const fn threads(self) -> u32 {
         (self.consumers as u32 + 1) * 128
     }

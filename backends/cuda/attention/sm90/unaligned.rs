@@ -93,7 +93,7 @@ fn shared_bytes(tile: Tile) -> u32 {
 const TILES: Entry = entry!("attention_sm90_unaligned");
 const MULTICAST: Entry = entry!("attention_sm90_unaligned_multicast");
 
-/// The kernel that an operation takes on so many multiprocessors: that of neighbouring tiles where they share their keys.
+/// The kernel that an operation takes on so many SMs: that of neighbouring tiles where they share their keys.
 fn kernel(op: &Attention, units: u32) -> Entry {
     if shares_keys(op, tile(op), units) { MULTICAST } else { TILES }
 }

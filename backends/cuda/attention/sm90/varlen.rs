@@ -50,14 +50,14 @@ params! {
         tiles: TmaParams,
         /// Keys of a box, a power of two: of a step that many lie in one page.
         box_keys: u32,
-        /// Keys of a head that fit the second-level cache together.
+        /// Keys of a head that fit L2 together.
         band_keys: u32,
     }
 }
 
 /// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
 const COPIES_AT: u64 = 256;
-/// Bytes of keys and values that stay in the second-level cache, of 50 MB.
+/// Bytes of keys and values that stay in L2, of 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
 /// Sequences whose order a block has room for, beside its tiles.
 const SPANS: u64 = 2048;

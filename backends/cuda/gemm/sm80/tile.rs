@@ -19,9 +19,9 @@ pub(crate) struct MmaTile {
 impl MmaTile {
     /// Four warps of 64 × 64 sums: 16 products for 8 loads from shared memory.
     const WIDE: Self = Self { name: "wide", sides: [128, 128, 32], warps: [2, 2, 1], stages: 4 };
-    /// The same with half as many barriers, where two blocks still fit on a multiprocessor.
+    /// The same with half as many barriers, where two blocks still fit on an SM.
     const DEEP: Self = Self { name: "deep", sides: [128, 128, 64], warps: [2, 2, 1], stages: 3 };
-    /// A fourth of that, for products that would leave multiprocessors idle.
+    /// A fourth of that, for products that would leave SMs idle.
     pub(crate) const MIDDLE: Self = Self { name: "middle", sides: [64, 64, 64], warps: [2, 2, 1], stages: 4 };
     /// For up to 64 rows: narrow, so that there are many blocks to read W.
     const SLIM: Self = Self { name: "slim", sides: [64, 32, 128], warps: [2, 1, 2], stages: 3 };

@@ -1,5 +1,5 @@
 //! Which tile of `kernels/gemm/sm90/mainloop.cuh`, `gemm/sm90/mixed_width.cuh`, `gemm/sm90/pingpong.cuh`, `gemm/sm90/split_k_multicast.cuh` or `gemm/sm90/split_k_cluster.cuh` a product of `linear` takes: what the model below
-//! says takes the least time. One model for every shape: tiles, rounds of multiprocessors, steps of K, bytes, and the exchange of sums.
+//! says takes the least time. One model for every shape: tiles, waves, steps of K, bytes, and the exchange of sums.
 //! And which those of `fused_mlp`, and those with a basis, take.
 
 use crate::backends::cuda::gemm::sm90::tile::{Shares, WgmmaTile};
@@ -13,7 +13,7 @@ pub(crate) struct Shape {
     pub outputs: u64,
     pub depth: u64,
     pub activated: bool,
-    /// Rows of X or of W do not all start on lines of the second-level cache: what a step reads of one lies in two.
+    /// Rows of X or of W do not all start on lines of L2: what a step reads of one lies in two.
     pub straddles: bool,
 }
 
@@ -32,12 +32,12 @@ mod h200 {
     pub(crate) const NARROWER: f64 = 1.03;
     /// What an activation adds to a tile's outputs.
     pub(crate) const ACTIVATION: f64 = 1.1;
-    /// Of the time of a tile's products, that of the two that warp groups have in turn in its place: they read W twice.
+    /// Of the time of a tile's products, that of the two that warpgroups have in turn in its place: they read W twice.
     pub(crate) const TURN: f64 = 1.1;
-    /// Bytes a microsecond from memory; of that, the part that is lost with no multiprocessor at work.
+    /// Bytes a microsecond from memory; of that, the part that is lost with no SM at work.
     pub(crate) const MEMORY: f64 = 3.7e6;
     pub(crate) const IDLE: f64 = 0.3;
-    /// Bytes a microsecond from the second-level cache to the multiprocessors: to clusters that share rows of W, to those that share a tile, and to
+    /// Bytes a microsecond from L2 to the SMs: to clusters that share rows of W, to those that share a tile, and to
     /// blocks by themselves.
     pub(crate) const CACHE: f64 = 12e6;
     pub(crate) const CACHE_PARTS: f64 = 10.5e6;
@@ -46,14 +46,14 @@ mod h200 {
     pub(crate) const MEET: f64 = 2.0;
     pub(crate) const MEET_OUTSIDE: f64 = 3.0;
     /// What takes longer starts when the launch before has ended: blocks of neighbouring numbers, which read the same rows of W, then lie in one
-    /// group of multiprocessors. One that starts earlier takes each multiprocessor as it becomes free.
+    /// group of SMs. One that starts earlier takes each SM as it becomes free.
     pub(crate) const PLACED: f64 = 60.0;
 }
 
 /// Rounds of the last tiles, at most, that take the place of wide ones.
 const NARROW_ROUNDS: u64 = 3;
 
-/// The rows from which on warp groups take turns: with fewer they were not timed.
+/// The rows from which on warpgroups take turns: with fewer they were not timed.
 const PINGPONG_ROWS: u64 = 1024;
 
 /// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
@@ -67,7 +67,7 @@ pub(crate) fn enough_rows(rows: u64) -> std::result::Result<(), String> {
     if rows < LEAST_ROWS { Err(format!("{rows} rows: smaller tiles read the weights as fast")) } else { Ok(()) }
 }
 
-/// Whether rows of those strides, in elements, do not all start on lines of the second-level cache.
+/// Whether rows of those strides, in elements, do not all start on lines of L2.
 pub(crate) fn straddles(dtype: DType, strides: [u64; 2]) -> bool {
     const LINE: u64 = 128;
     strides.into_iter().any(|stride| !(stride * dtype.size()).is_multiple_of(LINE))
@@ -94,13 +94,13 @@ impl Shape {
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
         let products = steps * (h200::STEP + h200::COLUMN * columns as f64);
         if tile.is_pingpong() {
-            // Of half as many rows; outputs, but for the last, are written beside the products of the other warp group.
+            // Of half as many rows; outputs, but for the last, are written beside the products of the other warpgroup.
             return rounds as f64 * products * 0.5 * h200::TURN + h200::OUTPUTS;
         }
         rounds as f64 * (products + h200::OUTPUTS)
     }
 
-    /// Of a tile of two widths, how many columns of tiles are wide, whole rounds of them or nearly; how many rounds there are in all, and their
+    /// Of a tile of two widths, how many columns of tiles are wide, whole waves of them or nearly; how many rounds there are in all, and their
     /// time. None where outputs are not whole in eights, which kernels of one width are for.
     fn widths(&self, tile: &WgmmaTile, target: &Target) -> Option<(u64, u64, f64)> {
         let (clusters, down) = (tile.room(target) / tile.cluster(), tile.down(self.rows).max(1));
@@ -126,7 +126,7 @@ impl Shape {
         tile.has_mixed_width() && self.wide(tile, target) == 0
     }
 
-    /// Of a tile that warp groups have in turn, whether both of them get one, and outputs are whole in eights, which its kernel is for.
+    /// Of a tile that warpgroups have in turn, whether both of them get one, and outputs are whole in eights, which its kernel is for.
     fn turns(&self, tile: &WgmmaTile, target: &Target) -> bool {
         self.rows >= PINGPONG_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
     }
@@ -199,7 +199,7 @@ impl Shape {
 }
 
 impl WgmmaTile {
-    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole rounds.
+    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole waves.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Self::WHOLE.into_iter().flat_map(|tile| [Some(tile), tile.alone()]).flatten().chain(Self::PARTS)
     }

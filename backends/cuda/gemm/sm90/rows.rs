@@ -17,7 +17,7 @@ impl WgmmaTile {
         Self::layout(dtype, &[depth, rows], &[stride], &[Self::DEPTH as u32, count as u32]).encode(slice)
     }
 
-    /// How much of a row the second-level cache fetches at once: two steps' lines, where a step's are whole ones.
+    /// How much of a row L2 fetches at once: two steps' lines, where a step's are whole ones.
     pub(crate) const fn promotion(dtype: DType, stride: u64) -> Promotion {
         if (stride * dtype.size()).is_multiple_of(256) { Promotion::B256 } else { Promotion::B128 }
     }

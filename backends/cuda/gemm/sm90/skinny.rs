@@ -16,7 +16,7 @@ params! {
     SkinnyParams {
         gemm: GemmParams,
         tile_rows: u32,
-        /// Whether the second-level cache keeps W.
+        /// Whether L2 keeps W.
         keeps: u32,
         /// Whether W and bias are read before the wait for the launch before.
         ahead: u32,
@@ -54,7 +54,7 @@ impl SkinnyShape {
     /// The most rows of X.
     pub(crate) const MOST_ROWS: u64 = 128;
     const THREADS: u32 = 384;
-    /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no multiprocessor out.
+    /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no SM out.
     const CLUSTER: u64 = 2;
     /// The most rows of a tile of W, and elements of K of a stage.
     const WEIGHT_ROWS: u64 = 128;
@@ -71,7 +71,7 @@ impl SkinnyShape {
         Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages, cluster: Self::CLUSTER, beside: 0 }
     }
 
-    /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warp groups that take different
+    /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warpgroups that take different
     /// rows read past those of a smaller stage, and leave what they find there unused.
     pub(crate) const fn weight_rows_for(tile_rows: u32, split: bool) -> u64 {
         match tile_rows {
@@ -97,7 +97,7 @@ impl SkinnyShape {
         Self { cluster: 4, ..self }
     }
 
-    /// Whether so few columns, and so long a K, are worth clusters of four, of which not every multiprocessor finds a place in one.
+    /// Whether so few columns, and so long a K, are worth clusters of four, of which not every SM finds a place in one.
     pub(crate) const fn quarters(columns: u64, depth: u64, units: u32) -> bool {
         depth > 4096 && columns <= Self::quarter_clusters(units) * Self::SPLIT_ROWS
     }
@@ -128,7 +128,7 @@ impl SkinnyShape {
         Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split), 0).unwrap_or(self)
     }
 
-    /// For tiles of at most 64 rows that both warp groups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
+    /// For tiles of at most 64 rows that both warpgroups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
     /// of a stage to W as it is, and 128 have no more stages so.
     pub(crate) fn grouped(self) -> Self {
         match self.tokens {
@@ -137,7 +137,7 @@ impl SkinnyShape {
         }
     }
 
-    /// Every one of tiles that both warp groups of a block take.
+    /// Every one of tiles that both warpgroups of a block take.
     pub(crate) fn all_grouped() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|tile| tile.fitted(Self::SPLIT_ROWS as u32, false).grouped())
     }
@@ -192,7 +192,7 @@ impl SkinnyShape {
         self.weight_rows
     }
 
-    /// Clusters that fill that many multiprocessors.
+    /// Clusters that fill that many SMs.
     pub(crate) const fn clusters(units: u32) -> u64 {
         let clusters = units as u64 / Self::CLUSTER;
         if clusters == 0 { 1 } else { clusters }
@@ -203,7 +203,7 @@ impl SkinnyShape {
         columns <= clusters * Self::SPLIT_ROWS
     }
 
-    /// Whether blocks have one tile of so few rows that a warp group alone would multiply it: then both take them, half of a stage each.
+    /// Whether blocks have one tile of so few rows that a warpgroup alone would multiply it: then both take them, half of a stage each.
     pub(crate) const fn by_groups(columns: u64, clusters: u64) -> bool {
         columns <= clusters * Self::CLUSTER * Self::SPLIT_ROWS
     }
@@ -292,7 +292,7 @@ mod tests {
             assert_eq!(fitted.len(), count, "{fitted:?}");
             assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= SkinnyShape::LEAST_STAGES), "{fitted:?}");
         }
-        // 4096 and 11,008 outputs of 132 multiprocessors, and more.
+        // 4096 and 11,008 outputs of 132 SMs, and more.
         for (rows, split, stages) in [(64, true, 4), (84, false, 4), (108, false, 3)] {
             let tile = SkinnyShape::choose(128).fitted(rows, split);
             assert_eq!(tile.stages, stages, "{rows}");

@@ -9,7 +9,7 @@ use crate::backends::cuda::variant::{Launch, Plan, Target, range};
 use crate::error::Result;
 use crate::ops::Op;
 
-/// Bytes a microsecond from memory, and into a multiprocessor; microseconds for a tile's outputs, and for every doubling of the parts of K.
+/// Bytes a microsecond from memory, and into an SM; microseconds for a tile's outputs, and for every doubling of the parts of K.
 const MEMORY: f64 = 4.2e6;
 const INTO_A_UNIT: f64 = 90e3;
 const OUTPUTS: f64 = 1.2;
@@ -87,7 +87,7 @@ impl SkinnyTile {
         self.blocks(outputs).div_ceil(self.room(target))
     }
 
-    /// That of `tiles` of which a block has the fewest columns, in at most so many tiles, where few multiprocessors are left idle then.
+    /// That of `tiles` of which a block has the fewest columns, in at most so many tiles, where few SMs are left idle then.
     pub(crate) fn choose(tiles: &[Self], outputs: u64, most: u64, target: &Target) -> Option<Self> {
         let units = u64::from(target.units);
         let there = tiles.iter().copied().map(|tile| (tile, tile.rounds(outputs, target))).filter(|&(_, rounds)| rounds <= most);
@@ -96,7 +96,7 @@ impl SkinnyTile {
     }
 
     /// Microseconds from a product's first step to its last output, reckoned for an H200 and not fitted to one yet: its steps of K, each as long as
-    /// its bytes take into a multiprocessor, and at least what memory takes; and the exchange of parts.
+    /// its bytes take into an SM, and at least what memory takes; and the exchange of parts.
     fn time(&self, [outputs, depth]: [u64; 2], target: &Target) -> f64 {
         let rounds = self.rounds(outputs, target) as f64;
         let steps = depth.div_ceil(Self::DEPTH).div_ceil(self.parts) as f64;

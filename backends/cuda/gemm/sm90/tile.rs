@@ -19,10 +19,10 @@ pub(crate) enum Shares {
 /// A block's tile: 64 elements of K a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WgmmaTile {
-    /// 128, of both warp groups; 64 where they take turns, each with a tile of its own (`gemm/sm90/pingpong.cuh`).
+    /// 128, of both warpgroups; 64 where they take turns, each with a tile of its own (`gemm/sm90/pingpong.cuh`).
     pub(crate) rows: u64,
     pub(crate) columns: u64,
-    /// Those of a product's last tiles, where they are narrower so that they fill whole rounds of multiprocessors (`gemm/sm90/mixed_width.cuh`).
+    /// Those of a product's last tiles, where they are narrower so that they fill whole waves (`gemm/sm90/mixed_width.cuh`).
     pub(crate) last: u64,
     stages: u64,
     pub(crate) shares: Shares,
@@ -30,14 +30,14 @@ pub(crate) struct WgmmaTile {
 
 impl WgmmaTile {
     pub(crate) const WIDE: Self = Self::new(256);
-    /// Less work a tile, where few tiles would leave multiprocessors idle at the end.
+    /// Less work a tile, where few tiles would leave SMs idle at the end.
     pub(crate) const NARROW: Self = Self::new(128);
     /// Half of the outputs of 384, an encoder's, where wide tiles would be half empty.
     pub(crate) const MIDDLE: Self = Self::new(192);
-    /// A width that few multiprocessors sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them. One stage more than
+    /// A width that few SMs sit idle after: 11,008 outputs, Llama's, of 512 rows are 264 tiles for 132 of them. One stage more than
     /// where outputs go through shared memory.
     pub(crate) const FITTED: Self = Self { stages: 6, ..Self::new(168) };
-    /// The narrowest of whole runs for a K of a step or two (`gemm/sm90/single_shot.cuh`), of which few would leave multiprocessors idle.
+    /// The narrowest of whole runs for a K of a step or two (`gemm/sm90/single_shot.cuh`), of which few would leave SMs idle.
     pub(crate) const SLIM: Self = Self::new(64);
     /// A K so short that outputs take a good part of the time.
     pub(crate) const PINGPONG: Self = Self { rows: Self::ROWS / 2, stages: 5, ..Self::WIDE };
@@ -167,7 +167,7 @@ impl WgmmaTile {
         ((count - 1) % height + 1).next_multiple_of(8)
     }
 
-    /// Blocks that are surely at work at once: of an H200's multiprocessors, 132, clusters of four find place for 30 of 33, and of eight for 14 of 16.
+    /// Blocks that are surely at work at once: of an H200's SMs, 132, clusters of four find place for 30 of 33, and of eight for 14 of 16.
     pub(crate) fn room(&self, target: &Target) -> u64 {
         Self::room_of(self.cluster(), target)
     }

@@ -17,7 +17,7 @@ params! {
         gemm: GemmParams,
         /// Of every tile, those that another block finishes.
         sums: [f32],
-        /// Of every slice of a tile and warp group, the parts that have sent theirs. All zero between launches.
+        /// Of every slice of a tile and warpgroup, the parts that have sent theirs. All zero between launches.
         arrived: [u32],
     }
 }
@@ -117,9 +117,9 @@ impl WgmmaKernel {
 /// A kernel of `kernels/gemm/sm90/skinny.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SkinnyKernel {
-    /// A warp group, or a cluster's blocks, a tile.
+    /// A warpgroup, or a cluster's blocks, a tile.
     Tiles,
-    /// Both warp groups of a block a tile, of at most 64 rows of W.
+    /// Both warpgroups of a block a tile, of at most 64 rows of W.
     Groups,
 }
 
