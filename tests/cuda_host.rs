@@ -25,6 +25,9 @@ mod driver;
 #[path = "cuda_host/emulated.rs"]
 mod emulated;
 #[cfg(feature = "cuda")]
+#[path = "cuda_host/house.rs"]
+mod house;
+#[cfg(feature = "cuda")]
 #[path = "cuda_host/ledger.rs"]
 mod ledger;
 #[cfg(feature = "cuda")]
@@ -74,6 +77,7 @@ fn main() {
     trials.extend(cache::trials());
     trials.extend(compile::trials());
     trials.extend(ptx::trials());
+    trials.extend(house::trials());
     trials.extend(emulated::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

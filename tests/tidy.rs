@@ -116,12 +116,18 @@ fn the_bench_stands_on_three_floors() {
     assert_eq!(up("src/bench/markdown.rs", "use super::stored::Stored; use super::timing::Times;"), 0);
 }
 
-/// For a script that follows them: `cargo test --test tidy circles_are_counted -- --nocapture`.
+/// What `scripts/house.sh` prints.
 #[test]
-fn circles_are_counted() {
+fn the_house_is_counted() {
     let all = files();
-    println!("circles outside the exempt folder: {}", circles::faults(&all).len());
-    println!("circles in the whole product: {:?}", circles::Counts::of(&all));
+    let (counts, census) = (circles::Counts::of(&all), cuda::Census::of(&all));
+    println!("circles: {}", counts.circles);
+    println!("arrows up in backends/cuda: {}", census.up);
+    println!("arrows from a variant to a variant: {}", census.between_variants);
+    println!("places to add a variant: {}", census.places + 1);
+    assert_eq!((counts.circles, census.up, census.between_variants), (0, 0, 0));
+    // The kernel, the host's file, the line of the table.
+    assert!(census.places < 3, "{census:?}");
     let two = made([("src/a.rs", "use crate::b::F;"), ("src/b.rs", "use crate::a::G;")]);
     assert_eq!(circles::Counts::of(&two), circles::Counts { circles: 1, files: 2, arrows: 2 });
 }

@@ -67,3 +67,27 @@ pub fn supports(file: &File) -> Vec<String> {
     }
     faults
 }
+
+/// What the house counts of the wing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Census {
+    /// Arrows from a layer to a higher one.
+    pub up: usize,
+    /// Arrows from a variant to a variant.
+    pub between_variants: usize,
+    /// The most files, the variant's own among them, that name one variant: what adding one touches, with its kernel besides.
+    pub places: usize,
+}
+
+impl Census {
+    /// Counts among these files. A rule of speed is no part of a variant, and its file does not count.
+    pub fn of(files: &[File]) -> Self {
+        let graph = Graph::read(files);
+        let arrows: Vec<_> = graph.arrows().collect();
+        let up = arrows.iter().filter(|(from, to, _)| matches!((layer(from), layer(to)), (Some(low), Some(high)) if low < high)).count();
+        let between_variants = arrows.iter().filter(|(from, to, _)| is_variant(from) && is_variant(to)).count();
+        let naming = |variant: &File| arrows.iter().filter(|(from, to, _)| to.path == variant.path && !from.path.ends_with("/choose.rs")).count();
+        let places = files.iter().filter(|file| is_variant(file)).map(|file| 1 + naming(file)).max().unwrap_or(0);
+        Self { up, between_variants, places }
+    }
+}
