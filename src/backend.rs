@@ -11,7 +11,12 @@ pub trait Kernel<O: Op>: Device {
 
     /// The names of the variants, best first.
     fn variants(&self) -> &'static [&'static str];
-    /// Chooses a variant (`only` that one, where it is named) and compiles. May be slow.
+    /// What can compute `op`, whatever is faster: each variant, or `variant:config` for each configuration of one that has several.
+    fn configs(&self, op: &O) -> Vec<String> {
+        let able = self.variants().iter().filter(|name| self.plan(op, Some(name)).is_ok());
+        able.map(|&name| name.to_owned()).collect()
+    }
+    /// Chooses a variant (`only` that one, where it is named, or that one's configuration, named as `variant:config`) and compiles. May be slow.
     ///
     /// # Errors
     /// [`Unsupported`](crate::Error::Unsupported) with every variant's reason.
@@ -35,6 +40,10 @@ pub trait Kernel<O: Op>: Device {
     }
     /// The variant that was chosen.
     fn variant(plan: &Self::Plan) -> &'static str;
+    /// The configuration of it, where it has several.
+    fn config(_plan: &Self::Plan) -> Option<String> {
+        None
+    }
     /// Puts the work into the queue. Never allocates, compiles or waits, so that it may be captured.
     ///
     /// # Safety

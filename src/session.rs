@@ -45,6 +45,11 @@ impl<O: Op, D: Kernel<O>> Plan<O, D> {
         D::variant(&self.inner)
     }
 
+    /// The configuration of it, where it has several.
+    pub fn config(&self) -> Option<String> {
+        D::config(&self.inner)
+    }
+
     /// Bytes of workspace it holds.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace.len
@@ -266,7 +271,16 @@ impl<D: Device> Session<D> {
         self.plan_variant(op, None)
     }
 
-    /// Chooses and compiles a variant as [`plan`](Self::plan) does, from the named variant alone.
+    /// What can compute `op`, whatever is faster, as [`plan_variant`](Self::plan_variant) takes it: each variant, or `variant:config` for each
+    /// configuration of one that has several.
+    pub fn configs<O: Op>(&self, op: &O) -> Vec<String>
+    where
+        D: Kernel<O>,
+    {
+        self.device.configs(op)
+    }
+
+    /// Chooses and compiles a variant as [`plan`](Self::plan) does, from the named variant alone, or its configuration, named as `variant:config`.
     pub fn plan_variant<O: Op>(&self, op: O, only: Option<&str>) -> Result<Plan<O, D>>
     where
         D: Kernel<O>,
@@ -274,7 +288,8 @@ impl<D: Device> Session<D> {
         op.validate()?;
         if let Some(name) = only {
             let known = Kernel::<O>::variants(&*self.device);
-            ensure(known.contains(&name), format_args!("{} variant", O::NAME), format_args!("one of {known:?}"), name)?;
+            let variant = name.split_once(':').map_or(name, |(variant, _)| variant);
+            ensure(known.contains(&variant), format_args!("{} variant", O::NAME), format_args!("one of {known:?}"), name)?;
         }
         let inner = self.device.plan(&op, only)?;
         let workspace = Slice { buffer: self.device.workspace(&inner)?, offset: 0, len: D::workspace_bytes(&inner) };

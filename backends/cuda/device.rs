@@ -28,7 +28,7 @@ pub struct Cuda {
     modules: Mutex<HashMap<String, Module>>,
 }
 
-/// The device, as far as choosing and tiling depend on it.
+/// What a plan is made for: the device, as far as choosing and tiling depend on it, and which of a variant's configurations.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// What code is compiled for.
@@ -37,6 +37,8 @@ pub struct Target {
     pub units: u32,
     /// Shared memory that one block may use, in bytes.
     pub shared_bytes: u32,
+    /// The number of the configuration that was chosen or named, among those of the variant that has it.
+    pub config: Option<u16>,
 }
 
 /// Whether kernels can be had: compiled now, or ahead.
@@ -51,10 +53,17 @@ fn kernels() -> Result<()> {
     }
 }
 
+impl Target {
+    /// That of `all` which has the number of the configuration, where there is one.
+    pub fn configured<T>(&self, mut all: impl Iterator<Item = T>) -> Option<T> {
+        all.nth(self.config?.into())
+    }
+}
+
 impl Cuda {
     /// The device as variants see it.
     pub(crate) fn target(&self) -> Target {
-        Target { arch: self.arch, units: self.caps.units, shared_bytes: self.caps.shared_bytes as u32 }
+        Target { arch: self.arch, units: self.caps.units, shared_bytes: self.caps.shared_bytes as u32, config: None }
     }
 
     /// The kernels of each unit: loaded already, or built side by side and loaded now.

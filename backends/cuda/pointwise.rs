@@ -24,6 +24,7 @@ const VARIANTS: [Variant<Pointwise>; 1] = [Variant {
     tensor_cores: TensorCores::Without("there is no product of matrices"),
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| plan_unit(op),
     units: |_| units(),
     workspace: |_, _| 0,

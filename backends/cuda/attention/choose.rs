@@ -134,11 +134,11 @@ mod tests {
     const UNITS: u32 = 132;
 
     const fn hopper(units: u32) -> Target {
-        Target { arch: Arch(90), units, shared_bytes: 227 << 10 }
+        Target { arch: Arch(90), units, shared_bytes: 227 << 10, config: None }
     }
 
-    const A100: Target = Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 };
-    const RTX_3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+    const A100: Target = Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None };
+    const RTX_3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
 
     fn dense(batch: u64, heads: [u64; 2], tokens: [u64; 2], head_dim: u64) -> Attention {
         Attention::dense(DType::F16, batch, heads, tokens, head_dim)
@@ -192,8 +192,8 @@ mod tests {
     fn every_shape_has_a_variant_that_supports_it_on_every_chip() {
         for target in [78, 114, 132, 144].map(hopper).into_iter().chain([A100, RTX_3090]) {
             for op in shapes() {
-                let chosen =
-                    choose(Attention::VARIANTS, &op, &target, None).map(|variant| (variant.runs_on.accept(target.arch), (variant.supports)(&op, &target)));
+                let chosen = choose(Attention::VARIANTS, &op, &target, None)
+                    .map(|(variant, target)| (variant.runs_on.accept(target.arch), (variant.supports)(&op, &target)));
                 assert!(matches!(chosen, Ok((Ok(()), Ok(())))), "{op:?} on {target:?}: {chosen:?}");
             }
         }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_choice_is_the_measured_one() {
         let names = |target: Target| {
-            shapes().iter().map(|op| choose(Attention::VARIANTS, op, &target, None).map_or("none", |variant| variant.name)).collect::<Vec<_>>()
+            shapes().iter().map(|op| choose(Attention::VARIANTS, op, &target, None).map_or("none", |(variant, _)| variant.name)).collect::<Vec<_>>()
         };
         let h200 = [
             "sm90",

@@ -19,6 +19,7 @@ pub(crate) const SIMT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every stride; the tensor cores round f32 to 11 bits"),
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| unit(op.dtype, held(op.head_dim), Vec::from_iter(lists::unit_of(op))),
     units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim, vec![lists::unit()]))).collect(),
     workspace: |op, _| lists::workspace(op, |_| 0),

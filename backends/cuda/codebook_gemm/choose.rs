@@ -90,7 +90,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(tokens: u64, adapters: u32, dims: [u64; 3]) -> CodebookGemm {
         CodebookGemm::s2lc(DType::F16, tokens, dims, adapters, CodeWidth::FourThree)
@@ -141,7 +141,7 @@ mod tests {
         let mut wrong = Vec::new();
         for (op, names) in &table {
             for (target, name) in TARGETS.iter().zip(names) {
-                let chosen = choose(CodebookGemm::VARIANTS, op, target, None).unwrap();
+                let (chosen, target) = &choose(CodebookGemm::VARIANTS, op, target, None).unwrap();
                 assert!((chosen.supports)(op, target).is_ok() && chosen.runs_on.accept(target.arch).is_ok());
                 if chosen.name != *name {
                     wrong.push(format!("{} for {name}, {target:?}: {} tokens, {} adapters, {:?}", chosen.name, op.tokens, op.adapters, op.slices[0]));
@@ -156,7 +156,7 @@ mod tests {
     fn a_variant_that_does_not_suit_may_be_named() {
         for name in ["sgmv_fused", "sgmv", "sgmv_simt", "sgmv_long"] {
             let op = CodebookGemm { accumulate: false, ..op(17, 5, [4096, 512, 16]) };
-            let named = choose(CodebookGemm::VARIANTS, &op, &H200, Some(name)).unwrap();
+            let (named, _) = choose(CodebookGemm::VARIANTS, &op, &H200, Some(name)).unwrap();
             assert!((named.suits)(&op, &H200).is_err(), "{name}");
         }
     }

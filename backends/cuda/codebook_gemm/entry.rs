@@ -58,12 +58,12 @@ pub(crate) mod reach {
 
     /// Hopper's chips by their SMs, A100 and RTX 3090.
     pub(crate) const TARGETS: [Target; 6] = [
-        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10 },
-        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 },
-        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 },
+        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None },
+        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None },
     ];
 
     /// Calls with the operation of every case, on every one of these devices.

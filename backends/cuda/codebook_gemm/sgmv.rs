@@ -13,6 +13,7 @@ pub(crate) const SGMV: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: many_adapters,
+    configs: None,
     unit: |op, _| plan_unit(op),
     units: |_| units(),
     workspace: |op, _| shrunk_bytes(op),

@@ -22,6 +22,7 @@ pub(crate) const SGMV_FUSED: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: many_adapters_at_once,
+    configs: None,
     // Operands that do not start on 16 bytes are left to the kernels for segments.
     unit: |op, _| Unit { also: vec![segments::plan_unit(op)], ..unit(op.dtype) },
     units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
@@ -169,7 +170,7 @@ mod tests {
 
     use crate::backends::cuda::jit::Arch;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(tokens: u64, adapters: u32) -> CodebookGemm {
         CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DType::F16, tokens, [4096, 4096, RANK], adapters, CodeWidth::FourThree) }

@@ -24,6 +24,7 @@ pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: few_adapters,
+    configs: None,
     unit: |op, _| plan_unit(op),
     units: |_| units(),
     workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum::<u64>().max(bytes(op)),

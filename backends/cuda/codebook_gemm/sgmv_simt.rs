@@ -20,6 +20,7 @@ pub(crate) const SGMV_SIMT: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::Without("ranks are small: x and y take longer to move than to multiply"),
     supports,
     suits: few_adapters,
+    configs: None,
     unit: |op, _| plan_unit(op.dtype, rank_of(op)),
     units: |_| {
         let forms = DType::ALL.into_iter().flat_map(|dtype| RANKS.map(|rank| (dtype, rank)));

@@ -17,6 +17,7 @@ pub(crate) const SIMT: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::Without("a block takes one token: the few-rows form, and f32"),
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| unit(op.dtype),
     units: |_: Arch| DType::ALL.map(unit).into(),
     workspace: |_, _| 0,

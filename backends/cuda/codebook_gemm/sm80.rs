@@ -17,6 +17,7 @@ pub(crate) const SM80: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports: |op, target| supports(op, target, false),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| plan_unit(op),
     units: |_| each_form(|_, _| [USUAL, ANY, GROUPED], |entry, dtype, rank, width| unit(entry, dtype, rank, width, false)),
     workspace: |_, _| 0,

@@ -21,6 +21,7 @@ pub(crate) const SM90: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports: |op, target| supports(op, target, true),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: plan_unit,
     units: |_| each_form(kernels, |entry, dtype, rank, width| unit(entry, dtype, rank, width, true)),
     workspace: |_, _| 0,

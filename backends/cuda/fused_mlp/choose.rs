@@ -31,12 +31,12 @@ mod tests {
     use crate::ops::Activation;
 
     const TARGETS: [Target; 6] = [
-        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10 },
-        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 },
-        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 },
+        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None },
+        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None },
     ];
 
     #[test]
@@ -62,7 +62,7 @@ mod tests {
                 .into_iter()
                 .flat_map(|op| [FusedMlp { gated: true, ..op.clone() }, op.clone().with_padded_weights(), op])
             {
-                let variant = choose(FusedMlp::VARIANTS, &op, &target, None).unwrap();
+                let (variant, target) = choose(FusedMlp::VARIANTS, &op, &target, None).unwrap();
                 assert_eq!((variant.supports)(&op, &target), Ok(()), "{}: {op:?} on {target:?}", variant.name);
                 assert_eq!((variant.suits)(&op, &target), Ok(()), "{}: {op:?} on {target:?}", variant.name);
             }

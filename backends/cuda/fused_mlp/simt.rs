@@ -20,6 +20,7 @@ pub(crate) const SIMT: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
     supports: |op, _| Chunks::new(op, MAX_WORKSPACE).map(drop),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| Unit { also: vec![kernel(DOWN, op.dtype)], ..kernel(UP, op.dtype) },
     units: |_: Arch| listed([UP, DOWN].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
     workspace: |op, _| Chunks::new(op, MAX_WORKSPACE).map_or(0, |chunks| chunks.bytes),

@@ -20,6 +20,7 @@ pub(crate) const SKINNY: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit,
     units: |_: Arch| {
         let tiles = || SkinnyShape::every(false, SkinnyShape::filled).into_iter();

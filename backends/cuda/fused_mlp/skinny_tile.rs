@@ -21,6 +21,7 @@ pub(crate) const SKINNY_TILE: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| {
         let tiles = tiles(op, target).unwrap_or(Tiles { up: if op.gated { GATED[0] } else { UP[0] }, down: DOWN[0], several: op.gated });
         unit(op, &tiles)
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn a_tile_a_block_of_most_multiprocessors() {

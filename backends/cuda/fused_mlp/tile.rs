@@ -30,6 +30,7 @@ pub(crate) const SM80: Variant<FusedMlp> = Variant {
         fits(mma_tile(op, target).shared_bytes(), target)
     },
     suits: |_, _| Ok(()),
+    configs: None,
     unit: unit_sm80,
     units: |arch: Arch| {
         let own = [false, true].into_iter().flat_map(|gated| all_mma_units(&MmaTile::on(arch), gated));
@@ -46,6 +47,7 @@ pub(crate) const SM90: Variant<FusedMlp> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: supports_sm90,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: unit_sm90,
     units: units_sm90,
     workspace,
@@ -164,7 +166,7 @@ mod tests {
     use crate::ops::Activation;
     use crate::ops::fused_mlp::MAX_WORKSPACE;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(tokens: u64, d_model: u64, d_ff: u64) -> FusedMlp {
         FusedMlp::new(DType::F16, [tokens, d_model, d_ff, d_model], Activation::GeluTanh)

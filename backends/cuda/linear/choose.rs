@@ -84,12 +84,12 @@ mod tests {
     use crate::dtype::DType;
 
     const TARGETS: [Target; 6] = [
-        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 },
-        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10 },
-        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 },
-        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 },
+        Target { arch: Arch(90), units: 78, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 114, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(90), units: 144, shared_bytes: 227 << 10, config: None },
+        Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None },
+        Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None },
     ];
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         ];
         for target in TARGETS {
             for op in sizes.map(|sizes| Linear::new(DType::F16, sizes)).into_iter().flat_map(|op| [op.clone().with_padded_weights(), op]) {
-                let variant = choose(Linear::VARIANTS, &op, &target, None).unwrap();
+                let (variant, target) = choose(Linear::VARIANTS, &op, &target, None).unwrap();
                 assert_eq!((variant.supports)(&op, &target), Ok(()), "{}: {op:?} on {target:?}", variant.name);
                 assert_eq!((variant.suits)(&op, &target), Ok(()), "{}: {op:?} on {target:?}", variant.name);
             }

@@ -17,6 +17,7 @@ pub(crate) const ROWS: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| unit(op.dtype, room(op.tokens), target.shared_bytes),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| ROOMS.map(|tokens| unit(dtype, tokens, arch.shared_bytes().unwrap_or(0)))).collect(),
     workspace: |_, _| 0,
@@ -86,8 +87,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
-    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
+    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
 
     #[test]
     fn it_takes_few_odd_rows_that_fit() {

@@ -27,6 +27,7 @@ pub(crate) const LAYERNORM: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| {
         let entry = if op.delta.is_some() { LORA } else { PLAIN };
         Unit { also: rows_units(op.dtype), ..kernel(entry, op.dtype, groups(op.tokens, target)) }
@@ -229,7 +230,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(tokens: u64) -> Linear {
         Linear { bias: true, residual: true, norm: Some(1e-12f32.to_bits()), ..Linear::new(DType::F16, [tokens, 384, 1536]) }

@@ -52,12 +52,12 @@ mod tests {
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
-    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
+    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
 
     /// The variant that is taken, and its workspace.
     fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
-        choose_of(&VARIANTS, op, target, None).ok().map(|variant| (variant.name, (variant.workspace)(op, target)))
+        choose_of(&VARIANTS, op, target, None).ok().map(|(variant, target)| (variant.name, (variant.workspace)(op, &target)))
     }
 
     #[test]

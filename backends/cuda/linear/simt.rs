@@ -20,6 +20,7 @@ pub(crate) const SIMT: Variant<Linear> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
     supports: |op, _| op.one_slice().and_then(|()| op.no_norm()),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| Unit { also: op.delta.iter().map(|_| kernel(SHRINK, op.dtype)).collect(), ..kernel(PRODUCT, op.dtype) },
     units: |_: Arch| listed([PRODUCT, SHRINK].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),

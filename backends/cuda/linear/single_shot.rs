@@ -21,6 +21,7 @@ pub(crate) const SINGLE_SHOT: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| unit(op.dtype, &tile(op, target), ActivationForm::of(op.activation)),
     units: |_: Arch| {
         let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
@@ -114,7 +115,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn it_takes_a_short_k() {

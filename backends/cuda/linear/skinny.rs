@@ -22,6 +22,7 @@ pub(crate) const SKINNY: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: streams,
     suits: |_, _| Ok(()),
+    configs: None,
     unit,
     units: |_: Arch| {
         let fitted = || [false, true].into_iter().flat_map(|split| SkinnyShape::every(split, SkinnyShape::fitted).into_iter().map(move |tile| (tile, split)));

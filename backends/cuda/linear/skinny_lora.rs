@@ -31,6 +31,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
         Adapted::of(op, target).map(drop)
     },
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| match Adapted::of(op, target) {
         Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
         // `supports` has refused it.
@@ -220,7 +221,7 @@ mod tests {
     use super::*;
     use crate::ops::{CodeWidth, CodebookGemm};
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn of([tokens, d_out, rank]: [u64; 3]) -> std::result::Result<Adapted, String> {
         let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);

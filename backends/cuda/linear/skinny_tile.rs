@@ -23,6 +23,7 @@ pub(crate) const SKINNY_TILE: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| unit(op, &tile(op, target).unwrap_or(TILES[0])),
     units: |_: Arch| {
         let own = TILES.iter().flat_map(|tile| Form::all(&HALVES, false).map(move |form| skinny_tile_unit(tile, tile.parts == 1, form.dtype, form.activation)));
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn a_tile_for_most_multiprocessors_and_k_in_parts_where_outputs_are_few() {

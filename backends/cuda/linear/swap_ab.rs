@@ -23,6 +23,7 @@ pub(crate) const SWAP_AB: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit,
     units: |_: Arch| {
         let kernels = TILES.iter().flat_map(|tile| [WHOLE, UNALIGNED].map(|entry| (tile, entry)));
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
     use crate::cases::{self, Posed, Problem};
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn tiles_divide_the_rows_that_there_are() {

@@ -16,7 +16,7 @@ use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides, takes_lora, unpacked};
 use crate::backends::cuda::linear::split_k::{self, split_k_bytes};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::backends::cuda::variant::{Configs, Cuda, Plan, RunsOn, Target, TensorCores, Variant, number};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
@@ -28,6 +28,10 @@ pub(crate) const SM80: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
     suits: |_, _| Ok(()),
+    configs: Some(Configs {
+        names: |arch| MmaTile::on(arch).map(|tile| tile.config().into()).into(),
+        choose: |op, target| number(MmaTile::on(target.arch).into_iter(), &mma_tile(op, target)),
+    }),
     unit: unit_sm80,
     units: |arch: Arch| listed(all_mma_units(&MmaTile::on(arch), false), HALVES.map(repack_unit)),
     workspace: |op, _| repacked_bytes(op),
@@ -41,6 +45,10 @@ pub(crate) const SM90: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: supports_sm90,
     suits: |_, _| Ok(()),
+    configs: Some(Configs {
+        names: |_| configs().map(|(tile, lora)| format!("{}{}", tile.config(), if lora { "-lora" } else { "" })).collect(),
+        choose: |op, target| number(configs(), &tile_and_lora(op, target)),
+    }),
     unit: unit_sm90,
     units: |_: Arch| {
         let kernels = WgmmaTile::all().flat_map(|tile| WgmmaKernel::all(tile).map(move |kernel| (tile, kernel)));
@@ -52,22 +60,28 @@ pub(crate) const SM90: Variant<Linear> = Variant {
 };
 
 fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
-    MmaTile::choose(op.tokens, op.d_out, false, target)
+    target.configured(MmaTile::on(target.arch).into_iter()).unwrap_or_else(|| MmaTile::choose(op.tokens, op.d_out, false, target))
+}
+
+/// The tiles of `sm90`, and whether their kernel makes h of the adapters' basis.
+fn configs() -> impl Iterator<Item = (WgmmaTile, bool)> {
+    WgmmaTile::all().map(|tile| (tile, false)).chain(WgmmaTile::WITH_LORA.map(|tile| (tile, true)))
 }
 
 fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
-    lora_or_not(op, target).0
+    tile_and_lora(op, target).0
 }
 
-/// The tile, and whether its product makes h of the adapters' basis itself, where it can.
-fn lora_or_not(op: &Linear, target: &Target) -> (WgmmaTile, bool) {
-    lora_tile(op, target).map_or_else(|| (shape(op).choose(target), false), |tile| (tile, true))
+/// The tile, and whether its product makes h of the adapters' basis itself, where it can: the target's, or what takes the least time.
+fn tile_and_lora(op: &Linear, target: &Target) -> (WgmmaTile, bool) {
+    let chosen = || lora_shape(op).and_then(|shape| WgmmaTile::choose_with_lora(shape, target));
+    target.configured(configs()).unwrap_or_else(|| chosen().map_or_else(|| (shape(op).choose(target), false), |tile| (tile, true)))
 }
 
-/// The tile of a product that makes h of the adapters' basis itself.
-fn lora_tile(op: &Linear, target: &Target) -> Option<WgmmaTile> {
+/// The product by which adapters' basis is multiplied too, where it has such a basis.
+fn lora_shape(op: &Linear) -> Option<Shape> {
     let delta = op.delta.as_ref().filter(|delta| delta.slices.len() == 1 && has_basis(delta))?;
-    WgmmaTile::choose_with_lora(Shape { outputs: delta.slices[0].d_out, ..shape(op) }, target)
+    Some(Shape { outputs: delta.slices[0].d_out, ..shape(op) })
 }
 
 fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
@@ -76,7 +90,12 @@ fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    fits(wgmma_tile(op, target).most_shared_bytes(), target)
+    let (tile, lora) = tile_and_lora(op, target);
+    if lora && lora_shape(op).is_none_or(|shape| !shape.outputs.is_multiple_of(WgmmaTile::RUN)) {
+        return Err("its kernel multiplies by a basis that adapters share, too, which there is not".into());
+    }
+    shape(op).can_take(&tile, target)?;
+    fits(tile.most_shared_bytes(), target)
 }
 
 /// Its kernels read the strides and the K that the copies leave.
@@ -88,8 +107,8 @@ fn unit_sm80(op: &Linear, target: &Target) -> Unit {
 }
 
 fn unit_sm90(op: &Linear, target: &Target) -> Unit {
-    let ((tile, basis), form) = (lora_or_not(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
-    let kernels = basis.then_some(WgmmaKernel::Lora).into_iter().chain(WgmmaKernel::within(&tile, op.d_out));
+    let ((tile, lora), form) = (tile_and_lora(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    let kernels = lora.then_some(WgmmaKernel::Lora).into_iter().chain(WgmmaKernel::within(&tile, op.d_out));
     let own = kernels.map(|kernel| kernel.unit(&tile, form));
     gathered(own.chain(fallback_units(op.dtype)).chain(Copies::of(op).unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
@@ -106,8 +125,8 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     if plan.op.tokens == 0 {
         return Ok(());
     }
-    let (alone, (tile, basis)) = (unpacked(&plan.op, args), plan.once(|plan| Ok(lora_or_not(&plan.op, &plan.target)))?);
-    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, basis && takes_lora(&alone)) {
+    let (alone, (tile, lora)) = (unpacked(&plan.op, args), plan.once(|plan| Ok(tile_and_lora(&plan.op, &plan.target)))?);
+    if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, lora && takes_lora(&alone)) {
         // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
         unsafe {
             if let Some(sums) = with_basis(queue, delta, &plan.delta_workspace(workspace)?, own, 1)? {

@@ -25,6 +25,7 @@ pub(crate) const WEIGHT_STATIONARY: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| unit(op),
     units: |_: Arch| {
         let own = [PLAIN, ADAPTED, LORA].into_iter().flat_map(|entry| Form::all(&HALVES, false).map(move |form| kernel(entry, form)));
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(sizes: [u64; 3]) -> Linear {
         Linear::new(DType::F16, sizes)

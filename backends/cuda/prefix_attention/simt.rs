@@ -17,6 +17,7 @@ pub(crate) const SIMT: Variant<PrefixAttention> = Variant {
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, _| unit(op.dtype, held(op.head_dim)),
     units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim))).collect(),
     workspace: |op, target| Grid::of(op, ROWS, KEYS, target.units.into()).workspace(op),

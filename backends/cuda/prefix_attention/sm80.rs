@@ -20,6 +20,7 @@ pub(crate) const VARIANT: Variant<PrefixAttention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| unit(op.dtype, held(op.head_dim), Shape::of(op, target).many, target.arch),
     units: |arch| {
         let forms = HELD.into_iter().flat_map(|held| [false, true].map(|many| (held, many)));
@@ -143,7 +144,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<PrefixAttention>, workspace: &Sl
 mod tests {
     use super::*;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(dtype: DType, rank: u64, head_dim: u64) -> PrefixAttention {
         let dense = Factors { rank, coefficients: Factor::Dense { bases: 1 }, basis: Factor::Dense { bases: 1 } };

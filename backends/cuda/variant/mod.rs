@@ -29,11 +29,14 @@ pub struct Variant<O: Op> {
     pub runs_on: RunsOn,
     /// What its machine code must show.
     pub tensor_cores: TensorCores,
-    /// Whether its kernels can compute an operation, or why not. It names no time, no other variant, no count of SMs.
+    /// Whether its kernels, or those of the target's configuration where it has one, can compute an operation, or why not. It names no time, no
+    /// other variant, no count of SMs.
     pub supports: fn(&O, &Target) -> std::result::Result<(), String>,
     /// Whether it is worth taking for an operation that it supports, or what is faster. The choice alone asks: a variant that is named runs
     /// whatever it supports.
     pub suits: fn(&O, &Target) -> std::result::Result<(), String>,
+    /// The configurations that its kernels are compiled in, where there are several.
+    pub configs: Option<Configs<O>>,
     /// What to compile for an operation that it supports, with what is beside it.
     pub unit: fn(&O, &Target) -> Unit,
     /// Everything that `unit` may give on that architecture: what is compiled ahead, and checked without a GPU.
@@ -45,6 +48,14 @@ pub struct Variant<O: Op> {
     /// # Safety
     /// As [`Kernel::launch`].
     pub launch: LaunchPlan<O>,
+}
+
+/// The configurations of a variant: tiles, and how blocks share them. Each has a number, its place among their names.
+pub struct Configs<O> {
+    /// The name of each on an architecture, as `--variant name:config` takes it.
+    pub names: fn(Arch) -> Vec<String>,
+    /// The number of the one that takes the least time for an operation that the variant supports, by what was measured.
+    pub choose: fn(&O, &Target) -> u16,
 }
 
 /// Queue, plan, workspace, operands.
@@ -77,6 +88,30 @@ pub enum TensorCores {
     By(&'static str),
     /// It does without, for this reason.
     Without(&'static str),
+}
+
+impl<O: Op> Variant<O> {
+    /// Whether it runs on that architecture and its kernels can compute `op`, or why not.
+    pub fn accepts(&self, op: &O, target: &Target) -> std::result::Result<(), String> {
+        self.runs_on.accept(target.arch).and_then(|()| (self.supports)(op, target))
+    }
+
+    /// The targets of the configurations that can compute `op`, with their names; none where it has no configurations.
+    pub fn able(&self, op: &O, target: &Target) -> Vec<(Target, String)> {
+        let names = self.configs.as_ref().map_or_else(Vec::new, |configs| (configs.names)(target.arch));
+        let numbered = (0..).zip(names).map(|(number, name)| (Target { config: Some(number), ..*target }, name));
+        numbered.filter(|(target, _)| self.accepts(op, target).is_ok()).collect()
+    }
+
+    /// The target of the configuration that takes the least time for `op`, which the variant supports.
+    pub fn cheapest(&self, op: &O, target: &Target) -> Target {
+        Target { config: self.configs.as_ref().map(|configs| (configs.choose)(op, target)), ..*target }
+    }
+}
+
+/// The number of `one` among `all`.
+pub fn number<T: PartialEq>(mut all: impl Iterator<Item = T>, one: &T) -> u16 {
+    all.position(|other| other == *one).unwrap_or_default() as u16
 }
 
 /// An operation that this backend has variants of.
@@ -218,11 +253,14 @@ impl<O: Table> Kernel<O> for Cuda {
 
     fn plan(&self, op: &O, only: Option<&str>) -> Result<Plan<O>> {
         let target = self.target();
-        let variant = choose(O::VARIANTS, op, &target, only)?;
+        let (variant, target) = choose(O::VARIANTS, op, &target, only)?;
         let (unit, delta) = ((variant.unit)(op, &target), op.delta(variant));
         let mut modules = {
             // With those of the plan inside this one, which then finds them there: all are compiled side by side.
-            let inner = delta.as_ref().and_then(|delta| Some((choose(CodebookGemm::VARIANTS, delta, &target, None).ok()?.unit)(delta, &target)));
+            let inner = delta.as_ref().and_then(|delta| {
+                let (variant, target) = choose(CodebookGemm::VARIANTS, delta, &self.target(), None).ok()?;
+                Some((variant.unit)(delta, &target))
+            });
             self.modules(&unit.all().into_iter().chain(inner.iter().flat_map(Unit::all)).collect::<Vec<_>>())?
         };
         modules.truncate(unit.all().len());
@@ -254,22 +292,56 @@ impl<O: Table> Kernel<O> for Cuda {
         plan.variant.name
     }
 
+    fn config(plan: &Plan<O>) -> Option<String> {
+        let names = (plan.variant.configs.as_ref()?.names)(plan.target.arch);
+        names.into_iter().nth(plan.target.config?.into())
+    }
+
+    fn configs(&self, op: &O) -> Vec<String> {
+        let target = self.target();
+        let able = O::VARIANTS.iter().filter(|variant| variant.accepts(op, &target).is_ok());
+        able.flat_map(|variant| match variant.able(op, &target) {
+            several if several.len() > 1 => several.into_iter().map(|(_, config)| format!("{}:{config}", variant.name)).collect(),
+            _ => vec![variant.name.to_owned()],
+        })
+        .collect()
+    }
+
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { plan.run(queue, workspace, args) }
     }
 }
 
-/// The first variant that supports `op` and suits it (that one, where `only` names it, whether it suits or not), or every variant's reason.
-/// Where none suits, the last that supports it: tables end with what serves everything.
-pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<&'static Variant<O>> {
+/// The first variant that supports `op` and suits it (that one, where `only` names it, whether it suits or not), with the target of its cheapest
+/// configuration (that one, where `only` is `name:config`), or every variant's reason. Where none suits, the last that supports it: tables end with
+/// what serves everything.
+pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<(&'static Variant<O>, Target)> {
+    let (only, config) = only.map_or((None, None), |only| only.split_once(':').map_or((Some(only), None), |(name, config)| (Some(name), Some(config))));
     let (mut reasons, mut slower) = (Vec::new(), None);
     for variant in table.iter().filter(|variant| only.is_none_or(|name| name == variant.name)) {
-        match variant.runs_on.accept(target.arch).and_then(|()| (variant.supports)(op, target)) {
-            Ok(()) if only.is_some() || (variant.suits)(op, target).is_ok() => return Ok(variant),
+        if let Some(config) = config {
+            match named(variant, op, target, config)? {
+                Ok(target) => return Ok((variant, target)),
+                Err(reason) => reasons.push(format!("{}:{config}: {reason}", variant.name)),
+            }
+            continue;
+        }
+        match variant.accepts(op, target) {
+            Ok(()) if only.is_some() || (variant.suits)(op, target).is_ok() => return Ok((variant, variant.cheapest(op, target))),
             Ok(()) => slower = Some(variant),
             Err(reason) => reasons.push(format!("{}: {reason}", variant.name)),
         }
     }
-    slower.ok_or_else(|| Error::unsupported(O::NAME, reasons.join("; ")))
+    slower.map(|variant| (variant, variant.cheapest(op, target))).ok_or_else(|| Error::unsupported(O::NAME, reasons.join("; ")))
+}
+
+/// The target of the configuration of that name, or why it does not support `op`.
+fn named<O: Op>(variant: &Variant<O>, op: &O, target: &Target, config: &str) -> Result<std::result::Result<Target, String>> {
+    let names = variant.configs.as_ref().map_or_else(Vec::new, |configs| (configs.names)(target.arch));
+    let Some(number) = names.iter().position(|name| name == config) else {
+        return Err(Error::invalid(format!("configuration of {}", variant.label), format!("one of {names:?}"), config));
+    };
+    let target = Target { config: Some(number as u16), ..*target };
+    Ok(variant.accepts(op, &target).map(|()| target))
 }

@@ -20,6 +20,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::decode,
+    configs: None,
     unit: |op, target| Tile::of(op, target).unit(if sm80::rows_aligned(op) { ALIGNED } else { UNALIGNED }, op.dtype),
     units,
     workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn many_heads_with_keys_of_their_own_take_two_stages() {
-        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
         let stages = |batch, heads| Tile::of(&Attention::dense(DType::F16, batch, heads, [1, 4096], 128), &target).stages;
         assert_eq!([stages(16, [32, 32]), stages(1, [32, 32]), stages(64, [32, 8])], [2, 3, 3]);
         let compiled = units(Arch(90));
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_grid_fills_the_chip_whatever_the_batch() {
-        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
         let op = |batch, heads, q_len| Attention::dense(DType::F16, batch, heads, [q_len, 4096], 128);
         assert_eq!(Grid::of(&op(1, [32, 32], 1), &target), Grid { blocks: 132, tiles: 1 });
         assert_eq!(Grid::of(&op(64, [32, 8], 1), &target), Grid { blocks: 132, tiles: 1 });
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn rows_that_share_keys_are_limited_by_the_workspace() {
-        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
         let op = |batch, heads, q_len| Attention::dense(DType::F16, batch, heads, [q_len, 4096], 128);
         assert_eq!(supports(&op(16, [32, 8], 1), &target), Ok(()));
         assert_eq!(supports(&op(1, [32, 8], 16), &target), Ok(()));

@@ -27,6 +27,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports: limits,
     suits: |_, _| Ok(()),
+    configs: None,
     unit,
     units,
     workspace: |op, _| lists::workspace(op, |op| copies(op).bytes()),
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_plan_has_the_kernels_that_it_can_launch_and_no_others() {
-        let target = Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10 };
+        let target = Target { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None };
         let names = |op: &Attention| unit(op, &target).all().into_iter().map(|unit| unit.entries).collect::<Vec<_>>().concat();
         let op = |q_len, head_dim| Attention::dense(DType::F16, 4, [32, 32], [q_len, 2048], head_dim);
         assert_eq!(names(&op(2048, 128)), ["attention_sm80_wide", "attention_sm80_narrow"]);

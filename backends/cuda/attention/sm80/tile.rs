@@ -146,7 +146,7 @@ pub(crate) fn limits(op: &Attention, target: &Target) -> std::result::Result<(),
 mod tests {
     use super::*;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 99 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 99 << 10, config: None };
 
     #[test]
     fn every_head_dim_has_a_tile_that_fits_the_smallest_chip() {

@@ -22,6 +22,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::varlen_short,
+    configs: None,
     unit: |op, _| Tile::of(op).unit(kernel(op), op.dtype),
     units,
     workspace: |_, _| 0,
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use crate::ops::index::VarlenShape;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn encoder(batch: u64, tokens: u64, longest: u64) -> Attention {
         let shape = VarlenShape { batch, total_q: tokens, total_kv: tokens, max_q: longest, max_kv: longest };
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn a_chip_of_little_shared_memory_has_the_kernels_that_fit_it() {
         assert_eq!([units(Arch(86)).len(), units(Arch(80)).len(), units(Arch(90)).len()], [4, 8, 8]);
-        let small = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+        let small = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
         assert_eq!(supports(&encoder(32, 4096, 128), &small), Ok(()));
         assert!(supports(&Attention { head_dim: 64, ..encoder(32, 4096, 128) }, &small).is_err());
     }

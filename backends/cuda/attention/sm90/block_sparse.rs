@@ -25,6 +25,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::block_sparse,
+    configs: None,
     unit: |op, target| unit(kernel(op), Tile::of(op, target.units), op.dtype, beside(op, held(op.head_dim))),
     units,
     workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + Cut::of(op, target.units).map_or(0, |cut| cut.bytes(op))),
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
     use crate::ops::index::{BlockShape, MapShape};
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op(heads: u64, tokens: u64, head_dim: u64, [block, patterns, capacity]: [u32; 3]) -> Attention {
         let q_blocks = tokens.div_ceil(u64::from(block)) as u32;

@@ -25,6 +25,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::decode_boxes,
+    configs: None,
     unit: |op, target| unit(Tile::of(op, target), op.dtype),
     units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect(),
     workspace: |op, target| published_bytes(op, Tile::of(op, target), target),
@@ -223,7 +224,7 @@ mod tests {
     use crate::backends::cuda::attention::sm90::decode_tile::{HALF, ROOM};
     use crate::ops::index::PageShape;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn every_kernel_fits() {

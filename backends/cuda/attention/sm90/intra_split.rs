@@ -22,6 +22,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::intra_split,
+    configs: None,
     unit: |op, _| unit(kernel(op), tile(op), op.dtype, beside(op, tile(op).held)),
     units,
     workspace: |op, _| lists::workspace(op, own_bytes),

@@ -37,6 +37,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: limits,
     suits: |_, _| Ok(()),
+    configs: None,
     unit: |op, target| unit(op, target.units),
     units,
     workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + stream_k_bytes(listed, target.units)),

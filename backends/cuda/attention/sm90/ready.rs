@@ -179,7 +179,7 @@ mod tests {
     use crate::backends::cuda::jit::Arch;
     use crate::ops::index::BlockShape;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn every_head_that_registers_hold_is_covered() {

@@ -23,6 +23,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::small_head,
+    configs: None,
     unit: |op, _| SmallHead::of(op).unit(op.dtype),
     units: |_: Arch| SmallHead::ALL.into_iter().flat_map(|small_head| [DType::F16, DType::BF16].map(|dtype| small_head.unit(dtype))).collect(),
     workspace: |_, _| 0,
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_narrow_head_is_covered_however_few_its_tiles() {
-        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
         let takes = |head_dim, tokens| supports(&Attention::dense(DType::F16, 1, [2, 2], [tokens, tokens], head_dim), &target).is_ok();
         assert!((1..=256).all(|head_dim| takes(head_dim, 128) == (head_dim <= 64 && head_dim.is_multiple_of(8))));
     }

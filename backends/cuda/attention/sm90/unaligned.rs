@@ -25,6 +25,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::unaligned,
+    configs: None,
     unit: |op, target| unit(kernel(op, target.units), tile(op), op.dtype),
     units,
     workspace: |_, _| QUEUE_BYTES,
@@ -245,7 +246,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 mod tests {
     use super::*;
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn op([heads, kv_heads]: [u64; 2], head_dim: u64) -> Attention {
         Attention::dense(DType::F16, 4, [heads, kv_heads], [2048, 2048], head_dim)

@@ -26,6 +26,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::varlen,
+    configs: None,
     unit: |op, target| unit(VARIANT.name, kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
     units,
     workspace: |op, _| COPIES_AT + copies(op).bytes(),
@@ -38,6 +39,7 @@ pub(crate) const AHEAD: Variant<Attention> = Variant {
     label: "attention/sm90_varlen_lookahead",
     supports: supports_lookahead,
     suits: choose::varlen_lookahead,
+    configs: None,
     unit: |op, target| unit_lookahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
     units: units_lookahead,
     launch: launch_lookahead,
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
     use crate::ops::index::{PageShape, VarlenShape};
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn varlen(batch: u64, total: u64, longest: u64, head_dim: u64) -> Attention {
         let shape = VarlenShape { batch, total_q: total, total_kv: total, max_q: longest, max_kv: longest };

@@ -80,6 +80,12 @@ impl MmaTile {
     pub(crate) const fn name(&self) -> &'static str {
         self.name
     }
+
+    /// As a configuration: rows of X by rows of W.
+    pub(crate) fn config(&self) -> String {
+        let [rows, columns, _] = self.sides;
+        format!("{rows}x{columns}")
+    }
 }
 
 impl Product<'_> {
@@ -94,7 +100,7 @@ impl Product<'_> {
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn tiles_fit_the_smallest_of_the_chips() {
@@ -108,7 +114,7 @@ mod tests {
         assert_eq!(MmaTile::choose(1, 4096, false, &H200), MmaTile::FEW_ROWS);
         assert_eq!(MmaTile::choose(128, 4096, false, &H200), MmaTile::MIDDLE, "32 wide tiles for 132 multiprocessors");
         assert_eq!(MmaTile::choose(4096, 4096, false, &H200), MmaTile::DEEP);
-        let rtx3090 = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10 };
+        let rtx3090 = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
         assert_eq!(MmaTile::choose(4096, 4096, false, &rtx3090), MmaTile::WIDE);
     }
 }

@@ -131,6 +131,27 @@ impl Shape {
         self.rows >= PINGPONG_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
     }
 
+    /// Whether a tile's kernel can compute it, or why not. Blocks of several clusters that add up one tile must all be resident.
+    pub(crate) fn can_take(&self, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
+        let (blocks, room) = (tile.blocks(self.rows, self.outputs, false), tile.room(target));
+        if self.has_unaligned_outputs() && (tile.is_pingpong() || tile.has_mixed_width()) {
+            return Err(format!("{} outputs: this tile is for multiples of 8", self.outputs));
+        }
+        if matches!(tile.shares, Shares::W | Shares::SplitKMulticast(_)) && self.rows <= WgmmaTile::ROWS {
+            return Err(format!("{} rows: of tiles that share W there is but one", self.rows));
+        }
+        if self.narrow_alone(tile, target) {
+            return Err("all tiles would be of the last ones' width".into());
+        }
+        if self.depth.div_ceil(WgmmaTile::DEPTH) < tile.parts() {
+            return Err(format!("K of {} in {} parts", self.depth, tile.parts()));
+        }
+        if tile.meets_outside() && blocks > room {
+            return Err(format!("{blocks} blocks that wait for each other, of which {room} are resident"));
+        }
+        Ok(())
+    }
+
     /// Whether a tile of those that share W is of use.
     fn takes(&self, tile: &WgmmaTile, target: &Target) -> bool {
         !self.narrow_alone(tile, target) && (!tile.is_pingpong() || self.turns(tile, target))
@@ -234,6 +255,8 @@ impl WgmmaTile {
         Self::split_k_multicast(2),
         Self::split_k_multicast(4),
     ];
+    /// Those with a kernel that multiplies by a basis too.
+    pub(crate) const WITH_LORA: [Self; 2] = [Self::MIDDLE, Self::NARROW];
     /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second. Both are in clusters, or neither is.
     pub(crate) const OF_UP: [Self; 7] = [Self::WIDE, Self::PINGPONG, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
     pub(crate) const OF_DOWN: [Self; 7] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160), Self::NARROW, Self::new(96), Self::SLIM];
@@ -252,7 +275,7 @@ impl WgmmaTile {
     pub(crate) fn choose_with_lora(shape: Shape, target: &Target) -> Option<Self> {
         let Shape { outputs, depth, .. } = shape;
         let short = depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);
-        short.then(|| Self::least([Self::MIDDLE, Self::NARROW].into_iter(), &[(shape, 1)], target).0)
+        short.then(|| Self::least(Self::WITH_LORA.into_iter(), &[(shape, 1)], target).0)
     }
 }
 
@@ -261,7 +284,7 @@ mod tests {
     use super::*;
     use crate::backends::cuda::jit::unit::Arch;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10 };
+    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     fn chosen(rows: u64, outputs: u64, depth: u64) -> (u64, Shares) {
         let tile = Shape { rows, outputs, depth, ..Shape::default() }.choose(&H200);

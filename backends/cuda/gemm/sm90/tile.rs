@@ -136,7 +136,7 @@ impl WgmmaTile {
 
     /// Whether there is a kernel with a basis.
     pub(crate) fn takes_lora(&self) -> bool {
-        [Self::MIDDLE, Self::NARROW].contains(self)
+        Self::WITH_LORA.contains(self)
     }
 
     /// Whether it is for gated products too: of one width, half of whose columns, of each weight, are whole in runs of 32.
@@ -221,6 +221,19 @@ impl WgmmaTile {
         let kinds =
             [("WGMMA_SPLIT_K_CLUSTER", self.is_split_k_cluster()), ("WGMMA_SPLIT_K_MULTICAST", self.meets_outside()), ("WGMMA_PINGPONG", self.is_pingpong())];
         [numbers.map(|(name, value)| (name, value.to_string())).to_vec(), kinds.map(|(name, is)| (name, is.to_string())).to_vec()].concat()
+    }
+
+    /// As a configuration: rows of X by rows of W, and what its blocks share.
+    pub(crate) fn config(&self) -> String {
+        let last = if self.has_mixed_width() { format!("-{}", self.last) } else { String::new() };
+        let shares = match self.shares {
+            Shares::W if self.is_pingpong() => "-pingpong".into(),
+            Shares::W => "-cluster2".into(),
+            Shares::Nothing => String::new(),
+            Shares::SplitKCluster(parts) => format!("-splitk{parts}"),
+            Shares::SplitKMulticast(parts) => format!("-multicast-splitk{parts}"),
+        };
+        format!("{}x{}{last}{shares}", self.rows, self.columns)
     }
 
     /// In the names of units.
