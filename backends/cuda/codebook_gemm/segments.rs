@@ -3,7 +3,7 @@
 
 use super::entry::{Entry, entry, together};
 use super::launch::{Group, each_group, forms, overlaps, read_early, tile_group, tile_params, whole};
-use super::tile::{GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams, each_form, form_name, headers, rank_of, width_of};
+use super::tile::{GROUP, GROUPED, ROWS, THREADS, TileGroup, TileParams, WIDTHS, each_form, form_name, headers, rank_of, width_of};
 use crate::backends::cuda::jit::{Source, Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -171,11 +171,12 @@ pub(crate) fn units_of_one(dtype: DType, rank: u64, width: u32) -> Vec<Unit> {
 }
 
 fn unit(entry: Entry, dtype: DType, rank: u64, width: u32) -> Unit {
-    let shared_bytes = match entry {
-        EXPAND | EXPAND_ANY | EXPAND_GROUPED => expand_bytes(rank, width, most_groups(rank, width)),
-        _ => shrink_bytes(rank, entry != SHRINK),
+    // The first kernel reads no codes: it is one for every width.
+    let (width, form, shared_bytes) = match entry {
+        EXPAND | EXPAND_ANY | EXPAND_GROUPED => (width, form_name(dtype, rank, width), expand_bytes(rank, width, most_groups(rank, width))),
+        _ => (WIDTHS[0], format!("{dtype} rank {rank}"), shrink_bytes(rank, entry != SHRINK)),
     };
-    let base = base(format!("codebook_gemm/sgmv {}", form_name(dtype, rank, width)), dtype, rank, width, source!("codebook_gemm/sgmv.cu"));
+    let base = base(format!("codebook_gemm/sgmv {form}"), dtype, rank, width, source!("codebook_gemm/sgmv.cu"));
     entry.unit(base, "codebook_gemm_sgmv", shared_bytes)
 }
 
@@ -294,6 +295,15 @@ mod tests {
             let shares = Shares::of(&op);
             assert!(shares.each.is_multiple_of(32) && shares.count <= SHARES, "{d_in}");
             assert!((shares.count - 1) * shares.each < d_in && shares.count * shares.each >= d_in, "{d_in}");
+        }
+    }
+
+    #[test]
+    fn the_first_kernel_is_one_for_every_width_and_the_second_is_not() {
+        use crate::backends::cuda::jit::Arch;
+        for entry in KERNELS {
+            let hashes: std::collections::HashSet<_> = WIDTHS.iter().map(|&width| unit(entry, DType::F16, 16, width).hash(Arch(80))).collect();
+            assert_eq!(hashes.len(), if entry.name().contains("shrink") { 1 } else { WIDTHS.len() }, "{entry:?}");
         }
     }
 

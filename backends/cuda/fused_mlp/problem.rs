@@ -34,8 +34,8 @@ pub(crate) fn token_bytes(op: &FusedMlp) -> u64 {
     intermediate_stride(op).saturating_add(copied_stride(op)).saturating_mul(op.dtype.size())
 }
 
-/// Of both products: blocks are by themselves, where they can be, or in clusters.
-pub(crate) const WAYS: [fn(WgmmaTile) -> WgmmaTile; 2] = [|tile| tile.alone().unwrap_or(tile), |tile| tile];
+/// Of both products: blocks are by themselves, where they can be, or in clusters, of the tiles that there are so.
+pub(crate) const WAYS: [fn(WgmmaTile) -> Option<WgmmaTile>; 2] = [|tile| tile.alone().or(tile.in_clusters()), WgmmaTile::in_clusters];
 
 /// Tokens of a chunk: as many as all chunks together take the least time with.
 pub(crate) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
@@ -67,8 +67,8 @@ pub(crate) fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f
     let straddles = straddles(op.dtype, [intermediate_stride(op), op.w2_stride]);
     let down = product(Shape { rows, outputs: op.d_out, depth: op.d_ff, activated: false, straddles });
     let of_up = || WgmmaTile::OF_UP.into_iter().filter(|tile| !op.gated || tile.gates());
-    let pair = |way: fn(WgmmaTile) -> WgmmaTile| {
-        [WgmmaTile::least(of_up().map(way), &up, target), WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter().map(way), &down, target)]
+    let pair = |way: fn(WgmmaTile) -> Option<WgmmaTile>| {
+        [WgmmaTile::least(of_up().filter_map(way), &up, target), WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter().filter_map(way), &down, target)]
     };
     let time = |[(_, up), (_, down)]: &[(WgmmaTile, f64); 2]| up + down;
     let [alone, clusters] = WAYS.map(pair);

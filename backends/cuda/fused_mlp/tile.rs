@@ -106,7 +106,7 @@ fn unit_sm90(op: &FusedMlp, target: &Target) -> Unit {
 
 /// Those of both products, alone and in clusters.
 fn units_sm90(_: Arch) -> Vec<Unit> {
-    let ways = |tiles: [WgmmaTile; 7]| WAYS.into_iter().flat_map(move |way| tiles.map(way));
+    let ways = |tiles: [WgmmaTile; 7]| WAYS.into_iter().flat_map(move |way| tiles.into_iter().filter_map(way));
     let plain = ways(WgmmaTile::OF_UP).map(|tile| (tile, false));
     let gated = ways(WgmmaTile::OF_UP).filter(WgmmaTile::gates).map(|tile| (tile, true));
     let up = plain.chain(gated).flat_map(|(tile, gated)| Form::all(&HALVES, gated).map(move |form| WgmmaKernel::Whole.unit(&tile, form)));

@@ -134,7 +134,7 @@ impl Shape {
     /// Whether a tile's kernel can compute it, or why not. Blocks of several clusters that add up one tile must all be resident.
     pub(crate) fn can_take(&self, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
         let (blocks, room) = (tile.blocks(self.rows, self.outputs, false), tile.room(target));
-        if self.has_unaligned_outputs() && (tile.is_pingpong() || tile.has_mixed_width()) {
+        if self.has_unaligned_outputs() && (tile.is_pingpong() || *tile != tile.of_odd_outputs()) {
             return Err(format!("{} outputs: this tile is for multiples of 8", self.outputs));
         }
         if matches!(tile.shares, Shares::W | Shares::SplitKMulticast(_)) && self.rows <= WgmmaTile::ROWS {
@@ -152,9 +152,10 @@ impl Shape {
         Ok(())
     }
 
-    /// Whether a tile of those that share W is of use.
+    /// Whether a tile of those whose blocks stay is of use.
     fn takes(&self, tile: &WgmmaTile, target: &Target) -> bool {
-        !self.narrow_alone(tile, target) && (!tile.is_pingpong() || self.turns(tile, target))
+        let there = !self.has_unaligned_outputs() || *tile == tile.of_odd_outputs();
+        there && !self.narrow_alone(tile, target) && (!tile.is_pingpong() || self.turns(tile, target))
     }
 
     /// Microseconds that a tile takes, from one launch to the next.
@@ -222,7 +223,7 @@ impl Shape {
 impl WgmmaTile {
     /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole waves.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        Self::WHOLE.into_iter().flat_map(|tile| [Some(tile), tile.alone()]).flatten().chain(Self::PARTS)
+        Self::WHOLE.into_iter().flat_map(|tile| [tile.in_clusters(), tile.alone()]).flatten().chain(Self::PARTS)
     }
 
     const WHOLE: [Self; 18] = [
@@ -384,5 +385,20 @@ mod tests {
             }
         }
         assert!(Shape { rows: 512, outputs: 1024, depth: 8192, ..Shape::default() }.choose(&H200).parts() > 1, "32 tiles for 132 multiprocessors");
+    }
+
+    #[test]
+    fn every_tile_that_is_chosen_has_kernels() {
+        let compiled: Vec<WgmmaTile> = WgmmaTile::all().collect();
+        let odd: Vec<WgmmaTile> = compiled.iter().map(|tile| tile.of_odd_outputs()).collect();
+        for (rows, outputs) in [65, 129, 300, 512, 1000, 4096].into_iter().flat_map(|rows| [384, 1001, 2047, 4096, 11007, 11008].map(|outputs| (rows, outputs)))
+        {
+            for (depth, straddles) in [(384, false), (1432, true), (4096, false), (4104, true), (11008, false)] {
+                let shape = Shape { rows, outputs, depth, straddles, ..Shape::default() };
+                let tile = shape.choose(&H200);
+                let of = if shape.has_unaligned_outputs() { &odd } else { &compiled };
+                assert!(of.contains(&tile), "{tile:?}: {shape:?}");
+            }
+        }
     }
 }

@@ -66,7 +66,8 @@ impl Product<'_> {
     /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, and how it is started. Every row of X and of the weights starts on a multiple of 16
     /// bytes; a gated product's outputs can be moved 16 bytes at a time.
     pub(crate) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
-        let (tile, mut params) = (&how.tile, self.wgmma_params(&how.tile)?);
+        let tile = &kernel_of(&self.params()).tile(&how.tile);
+        let mut params = self.wgmma_params(tile)?;
         let outputs = if self.gate.is_some() { 2 * self.columns } else { self.columns };
         let shape = Shape { rows: self.rows, outputs, depth: self.depth, ..Shape::default() };
         let overlap = how.overlap && (self.adds || shape.starts_early(tile, target));

@@ -98,7 +98,13 @@ impl WgmmaKernel {
         Self::ALL.into_iter().filter(move |kernel| kernel.has(&tile))
     }
 
+    /// `tile` as this kernel has it.
+    pub(crate) fn tile(self, tile: &WgmmaTile) -> WgmmaTile {
+        if self == Self::Unaligned { tile.of_odd_outputs() } else { *tile }
+    }
+
     pub(crate) fn unit(self, tile: &WgmmaTile, form: Form) -> Unit {
+        let tile = &self.tile(tile);
         let headers = match self {
             Self::Lora => [vec![gemm_header(), ("gemm/split_k_params.cuh", SplitKParams::cuda())], adapted_headers()].concat(),
             _ => vec![gemm_header(), ("gemm/split_k_params.cuh", SplitKParams::cuda())],
