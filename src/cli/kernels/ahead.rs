@@ -44,7 +44,8 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     }
     let compiler = nvrtc_version().ok();
     let writer = args.output.as_ref().map(|_| Mutex::new(PackWriter::new(compiler)));
-    let compiled = compile_all(&work, &cache, writer.as_ref(), &Progress::new(output, "compiling", work.len() as u64))?;
+    let disassembler = args.disassemble.then(disassembler).transpose()?;
+    let compiled = compile_all(&work, &cache, writer.as_ref(), disassembler.as_deref(), &Progress::new(output, "compiling", work.len() as u64))?;
     let pack = args.output.as_ref().zip(writer).map(|(path, writer)| write_pack(path, writer)).transpose()?;
     let compiler = compiler.map(|(major, minor)| format!("NVRTC {major}.{minor}"));
     let report = Kernels { compiler, folder, pack, seconds: start.elapsed().as_secs_f64(), variants, compiled };
@@ -121,8 +122,7 @@ fn write_pack(path: &Path, writer: Mutex<PackWriter>) -> Result<PackFile> {
 }
 
 /// Compiles on every core, and takes all into `pack`; the first error in the order of the work is told, after all have ended.
-fn compile_all(work: &[Work], cache: &Cache, pack: Option<&Mutex<PackWriter>>, progress: &Progress) -> Result<Vec<Compiled>> {
-    let disassembler = if work.iter().any(|work| matches!(work.tensor_cores, TensorCores::By(_))) { disassembler() } else { None };
+fn compile_all(work: &[Work], cache: &Cache, pack: Option<&Mutex<PackWriter>>, disassembler: Option<&Path>, progress: &Progress) -> Result<Vec<Compiled>> {
     let results: Vec<Mutex<Option<Result<Compiled>>>> = work.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get()).min(work.len());
@@ -131,7 +131,7 @@ fn compile_all(work: &[Work], cache: &Cache, pack: Option<&Mutex<PackWriter>>, p
             scope.spawn(|| {
                 while let (number, Some(work)) = take(&next, work) {
                     progress.now(format!("{} for {}", work.unit.name, work.arch));
-                    let done = compile(work, cache, pack, disassembler.as_deref());
+                    let done = compile(work, cache, pack, disassembler);
                     if let Ok(mut place) = results[number].lock() {
                         *place = Some(done);
                     }
@@ -197,9 +197,11 @@ fn compile(Work { unit, arch, tensor_cores }: &Work, cache: &Cache, pack: Option
     Ok(Compiled { unit: unit.name.clone(), arch: arch.to_string(), cached, kernels, tensor_cores, tensor_instructions, faults })
 }
 
-/// What reads machine code, where it is on the PATH.
-fn disassembler() -> Option<PathBuf> {
-    std::env::var_os("PATH").and_then(|path| std::env::split_paths(&path).map(|folder| folder.join("nvdisasm")).find(|file| file.is_file()))
+/// What reads machine code.
+fn disassembler() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("nvdisasm")).find(|file| file.is_file());
+    found.ok_or_else(|| Error::unsupported("--disassemble", "nvdisasm is not on the PATH; pip install nvidia-cuda-nvdisasm, or add the toolkit's bin folder"))
 }
 
 fn disassemble(program: &Path, cubin: &[u8]) -> Result<String> {

@@ -12,6 +12,9 @@ pub struct Args {
     /// Write them into this one file, a pack; a machine without NVRTC has it in TRIFUSE_KERNELS
     #[arg(long, short, value_name = "PACK", requires = "arch")]
     pub output: Option<PathBuf>,
+    /// Look for tensor-core instructions in the machine code too, by nvdisasm, which must be on the PATH; it takes about as long as compiling
+    #[arg(long, requires = "arch")]
+    pub disassemble: bool,
     /// Only this operation
     #[arg(long, value_name = "NAME")]
     pub op: Option<String>,

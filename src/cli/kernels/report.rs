@@ -61,7 +61,7 @@ pub struct Compiled {
     pub kernels: Vec<Kernel>,
     /// The tensor-core instruction that has to be there.
     pub tensor_cores: Option<&'static str>,
-    /// How many of it are; nothing where `nvdisasm` is not on the PATH.
+    /// How many of it there are; nothing where nobody asked.
     pub tensor_instructions: Option<usize>,
     /// What is not as it should be.
     pub faults: Vec<String>,
@@ -132,7 +132,7 @@ impl Compiled {
     fn rows(&self, page: &Page) -> Vec<Vec<String>> {
         let tensor_cores = match (self.tensor_cores, self.tensor_instructions) {
             (None, _) => "none".to_owned(),
-            (Some(instruction), None) => format!("{instruction}, not looked for: no nvdisasm"),
+            (Some(instruction), None) => format!("{instruction}, not looked for"),
             (Some(instruction), Some(0)) => page.tone(Tone::Bad, format!("no {instruction}")),
             (Some(instruction), Some(count)) => format!("{count} {instruction}"),
         };
