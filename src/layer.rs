@@ -230,10 +230,10 @@ impl<D: Backend> Launch<'_, D> {
         }
     }
 
-    /// The operation's name, the variant that was chosen, and what it costs.
-    pub fn facts(&self) -> (&'static str, &'static str, Cost) {
-        fn of<O: Op, D: Kernel<O>>(plan: &Plan<O, D>) -> (&'static str, &'static str, Cost) {
-            (O::NAME, plan.variant(), plan.op().cost())
+    /// The operation's name, the variant that was chosen, the configuration of it where it has several, and what it costs.
+    pub fn facts(&self) -> (&'static str, &'static str, Option<String>, Cost) {
+        fn of<O: Op, D: Kernel<O>>(plan: &Plan<O, D>) -> (&'static str, &'static str, Option<String>, Cost) {
+            (O::NAME, plan.variant(), plan.config(), plan.op().cost())
         }
         match self {
             Self::Pointwise(plan, _) => of(plan),

@@ -52,7 +52,7 @@ struct Places<D: Device> {
 impl Chain {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
-        let one = op(self.dtype, self.tokens, [self.d, self.rank], self.slots(), self.width);
+        let one = op(self.dtype, self.tokens, [self.d, self.d, self.rank], self.slots(), self.width);
         CodebookGemm { slices: vec![one.slices[0].clone(); self.slices() as usize], ..one }
     }
 
@@ -76,7 +76,7 @@ impl Chain {
     }
 
     fn population(&self, draw: &mut Draw) -> Result<Population> {
-        Population::new(self.dtype, [self.d, self.rank], self.width, draw)
+        Population::new(self.dtype, [self.d, self.d, self.rank], self.width, draw)
     }
 
     /// The operands of every launch, and what to check.
@@ -231,11 +231,12 @@ pub fn samples<D: Device>(
     session: &mut Session<D>,
 ) -> Result<Vec<Sample>> {
     let x = population.dtype.decode(&session.read(x)?);
-    let columns: Vec<u64> = (0..population.d).collect();
+    let (d_in, d_out) = (population.d_in, population.d_out);
+    let columns: Vec<u64> = (0..d_out).collect();
     let one = |row: u64| -> Result<Sample> {
-        let own = x[(row * population.d) as usize..][..population.d as usize].to_vec();
-        let posed = population.posed(projection, adapter_of(row), own, vec![0.0; population.d as usize])?;
-        Ok(Sample::new(posed, places(&[row], &columns, population.d)))
+        let own = x[(row * d_in) as usize..][..d_in as usize].to_vec();
+        let posed = population.posed(projection, adapter_of(row), own, vec![0.0; d_out as usize])?;
+        Ok(Sample::new(posed, places(&[row], &columns, d_out)))
     };
     spread(&mut Draw::seeded("sample"), 8, tokens).into_iter().map(one).collect()
 }

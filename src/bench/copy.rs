@@ -27,7 +27,7 @@ pub fn copy_point<D: Backend>(session: &mut Session<D>, bytes: u64, judge: &Judg
         Err(why) => return Ok(Outcome::Wrong { why }),
     };
     let cost = Cost { executed_flops: 0.0, useful_flops: 0.0, dense_flops: 0.0, bytes: 2.0 * bytes as f64 };
-    judge.times(session, ("copy", 1), (checked, cost, None), |session| session.copy(&from, &to))
+    judge.times(session, ("copy", None, 1), (checked, cost, None), |session| session.copy(&from, &to))
 }
 
 /// Compares parts of a copy from its first to its last bytes; the inner error says what is wrong.

@@ -19,11 +19,11 @@ pub struct Judge<'a, D: Backend> {
 }
 
 impl<D: Backend> Judge<'_, D> {
-    /// Times what `enqueue` puts into the queue: `launches` of `variant`, checked, of that cost.
+    /// Times what `enqueue` puts into the queue: `launches` of `variant` in a configuration, checked, of that cost.
     pub fn times(
         &self,
         session: &mut Session<D>,
-        (variant, launches): (&'static str, usize),
+        (variant, config, launches): (&'static str, Option<String>, usize),
         (checked, cost, memory): (Checked, Cost, Option<Memory>),
         mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>,
     ) -> Result<Outcome> {
@@ -54,7 +54,8 @@ impl<D: Backend> Judge<'_, D> {
         let launch_seconds = cold.seconds.median / launches.max(1) as f64;
         let launch_host_seconds = cold.host_seconds / launches.max(1) as f64;
         let parts = None;
-        let told = Measured { variant, launches, launch_seconds, launch_host_seconds, checked, cost, memory, parts, milliseconds, cold, warm, rates, flags };
+        let told =
+            Measured { variant, config, launches, launch_seconds, launch_host_seconds, checked, cost, memory, parts, milliseconds, cold, warm, rates, flags };
         Ok(Outcome::Measured(Box::new(told)))
     }
 }
@@ -67,7 +68,7 @@ impl<D: Backend> Measure<D> for Judge<'_, D> {
         D: Kernel<O>,
     {
         let facts = (checked, work.cost(), work.memory());
-        self.times(session, (work.variant(), work.launches()), facts, |session| work.enqueue(session))
+        self.times(session, (work.variant(), work.config(), work.launches()), facts, |session| work.enqueue(session))
     }
 }
 

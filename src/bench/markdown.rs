@@ -21,7 +21,9 @@ pub fn table(report: &Stored) -> (Vec<&'static str>, Vec<Vec<String>>) {
         _ => (&["cold", "± 95 %", "p95", "p99", "warm", "executed", "bytes", "ceiling", "error"], plain),
     };
     let row = |entry: &Entry| match &entry.measured {
-        Some(measured) => [vec![entry.name.clone(), measured.variant.clone() + marks(measured)], cells(entry, measured)].concat(),
+        Some(measured) => {
+            [vec![entry.name.clone(), configured(&measured.variant, measured.config.as_deref()) + marks(measured)], cells(entry, measured)].concat()
+        }
         None => [vec![entry.name.clone(), entry.status.clone()], vec!["–".into(); head.len()]].concat(),
     };
     (["shape", "variant"].iter().chain(head).copied().collect(), report.results.iter().map(row).collect())
@@ -89,6 +91,11 @@ pub fn heading(report: &Stored) -> String {
         timing.clock,
         bytes(ceilings.copy_bytes_per_second),
     )
+}
+
+/// A variant and its configuration, as `--variant` takes them.
+fn configured(variant: &str, config: Option<&str>) -> String {
+    config.map_or_else(|| variant.to_owned(), |config| format!("{variant}:{config}"))
 }
 
 fn marks(measured: &Measured) -> &'static str {
@@ -197,7 +204,12 @@ fn parts_table(report: &Stored) -> Option<String> {
             let (times, rates) = ([part.cold_seconds, part.warm_seconds].map(seconds).join(" | "), &part.rates);
             let share = rates.share_of_ceiling * 100.0;
             let (name, done, moved) = (entry.name.replace('|', "\\|"), flops(rates.executed_flops), bytes(rates.bytes));
-            lines.push(format!("| {name} | {} | {} {} | {times} | {done} | {moved} | {share:.0} % |", part.name, part.op, part.variant));
+            lines.push(format!(
+                "| {name} | {} | {} {} | {times} | {done} | {moved} | {share:.0} % |",
+                part.name,
+                part.op,
+                configured(&part.variant, part.config.as_deref())
+            ));
         }
     }
     (lines.len() > 2).then(|| lines.join("\n"))

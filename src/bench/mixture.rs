@@ -33,7 +33,7 @@ pub struct Mixture {
 impl Mixture {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
-        let one = op(self.dtype, self.tokens, [self.d, self.rank], self.experts, CodeWidth::FourThree);
+        let one = op(self.dtype, self.tokens, [self.d, self.d, self.rank], self.experts, CodeWidth::FourThree);
         CodebookGemm { accumulate: true, scaled_by: ScaledBy::Token, ..one }
     }
 
@@ -51,7 +51,7 @@ impl Mixture {
 
     /// The operands of every launch, and what to check. A replay adds to what the one before left.
     pub fn operands<D: Device>(self, session: &mut Session<D>, draw: &mut Draw) -> Result<Placed<CodebookGemm, D>> {
-        let population = Arc::new(Population::new(self.dtype, [self.d, self.rank], CodeWidth::FourThree, draw)?);
+        let population = Arc::new(Population::new(self.dtype, [self.d, self.d, self.rank], CodeWidth::FourThree, draw)?);
         let x = Values::normal(draw, self.dtype, self.tokens * self.d, 1.0).upload(session)?;
         let before = Values::normal(draw, self.dtype, self.tokens * self.d, 1.0);
         let routed = (0..self.top).map(|choice| {

@@ -12,6 +12,8 @@ use crate::session::Session;
 pub struct Pool<D: Device> {
     held: Vec<Held<D>>,
     output: Option<Slice<D>>,
+    /// Whether shapes of every suite have their operands in common.
+    always: bool,
 }
 
 struct Held<D: Device> {
@@ -24,7 +26,7 @@ struct Held<D: Device> {
 
 impl<D: Device> Default for Pool<D> {
     fn default() -> Self {
-        Self { held: Vec::new(), output: None }
+        Self { held: Vec::new(), output: None, always: false }
     }
 }
 
@@ -38,6 +40,11 @@ pub struct Source<'a, D: Device> {
 }
 
 impl<D: Device> Pool<D> {
+    /// One whose shapes have their operands in common, whatever their suite.
+    pub fn sharing() -> Self {
+        Self { always: true, ..Self::default() }
+    }
+
     /// Whether the shapes of `suite` have their operands in common.
     pub fn shares(suite: Suite) -> bool {
         matches!(suite, Suite::Align | Suite::Projections)
@@ -46,7 +53,7 @@ impl<D: Device> Pool<D> {
     /// Where the operands of `point` come from. Shapes of a sweep, and products of one list of models, share theirs: numbers repeat
     /// with a prime period, so rows differ at every size, and drawing a thousand shapes anew would take longer than timing them.
     pub fn source(&mut self, point: &Point) -> Source<'_, D> {
-        let shared = Self::shares(point.suite);
+        let shared = self.always || Self::shares(point.suite);
         if !shared {
             *self = Self::default();
         }

@@ -23,15 +23,17 @@ const BASES: usize = 11;
 const CHUNK: u64 = 64 << 20;
 
 /// One projection on packed rows, y written over.
-pub fn op(dtype: DType, tokens: u64, [d, rank]: [u64; 2], adapters: u32, width: CodeWidth) -> CodebookGemm {
-    CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, tokens, [d, d, rank], adapters, width) }
+pub fn op(dtype: DType, tokens: u64, dims: [u64; 3], adapters: u32, width: CodeWidth) -> CodebookGemm {
+    CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, tokens, dims, adapters, width) }
 }
 
 /// What the adapters have in common, and what they are made of.
 pub struct Population {
     pub dtype: DType,
-    /// Columns of x and of y.
-    pub d: u64,
+    /// Columns of x.
+    pub d_in: u64,
+    /// Columns of y.
+    pub d_out: u64,
     /// Columns of both factors.
     pub rank: u64,
     pub width: CodeWidth,
@@ -42,23 +44,23 @@ pub struct Population {
 }
 
 impl Population {
-    /// A population of projections with `d` columns of x and y, and factors of `rank` columns.
-    pub fn new(dtype: DType, [d, rank]: [u64; 2], width: CodeWidth, draw: &mut Draw) -> Result<Self> {
+    /// A population of projections with `d_in` columns of x, `d_out` of y, and factors of `rank` columns.
+    pub fn new(dtype: DType, [d_in, d_out, rank]: [u64; 3], width: CodeWidth, draw: &mut Draw) -> Result<Self> {
         let set = |draw: &mut Draw| {
             let [first, second] =
-                [width.stage1(), width.stage2()].map(|stage| if stage.is_empty() { Vec::new() } else { draw.codes(d * rank, stage.len() as u32) });
-            AdapterCodes::from_indices(d as u32, rank as u32, width, &first, &second)
+                [width.stage1(), width.stage2()].map(|stage| if stage.is_empty() { Vec::new() } else { draw.codes(d_out * rank, stage.len() as u32) });
+            AdapterCodes::from_indices(d_out as u32, rank as u32, width, &first, &second)
         };
         let sets = (0..SETS).map(|_| set(draw)).collect::<Result<Vec<_>>>()?;
         let books = (0..BOOKS).map(|_| steady_codebook(width, rank, draw)).collect();
         // Scaled so that what goes through a chain keeps its size.
-        let bases = (0..BASES).map(|_| Values::normal(draw, dtype, d * rank, 1.0 / (d as f64).sqrt()));
+        let bases = (0..BASES).map(|_| Values::normal(draw, dtype, d_in * rank, 1.0 / (d_in as f64).sqrt()));
         let bases = bases.map(|basis| (basis.clone(), dtype.encode(&basis.all()))).collect();
-        Ok(Self { dtype, d, rank, width, sets, books, bases })
+        Ok(Self { dtype, d_in, d_out, rank, width, sets, books, bases })
     }
 
     fn shape(&self, adapters: u32) -> Result<CodesShape> {
-        CodesShape::uniform(adapters, self.d as u32, self.rank as u32, self.width)
+        CodesShape::uniform(adapters, self.d_out as u32, self.rank as u32, self.width)
     }
 
     /// The set of codes that adapter 0 of a projection has; the others follow.
@@ -119,7 +121,7 @@ impl Population {
         let input = FactorHost::Dense { values: self.bases[projection as usize % BASES].0.all(), basis_of: None };
         let slice = SliceHost { input, core: None, output: FactorHost::Coded { codes: self.codes(projection, ids)?, codebooks }, y };
         let host = Host { x, token_adapter: TokenAdapters::new(&[0], 1)?, scaling: vec![1.0], slices: vec![slice] };
-        Ok(Posed { op: op(self.dtype, 1, [self.d, self.rank], 1, self.width), host })
+        Ok(Posed { op: op(self.dtype, 1, [self.d_in, self.d_out, self.rank], 1, self.width), host })
     }
 }
 
@@ -144,7 +146,7 @@ mod tests {
         let device = crate::backends::cpu::Cpu::open(0).unwrap();
         let mut session = Session::new(std::sync::Arc::new(device)).unwrap();
         for width in [CodeWidth::Three, CodeWidth::FourThree] {
-            let population = Population::new(DType::F16, [40, 4], width, &mut Draw::seeded("population")).unwrap();
+            let population = Population::new(DType::F16, [40, 40, 4], width, &mut Draw::seeded("population")).unwrap();
             let pattern = population.pattern(&mut session, 20).unwrap();
             let (codes, codebooks) = population.on_device(&mut session, &pattern, 2, 31).unwrap();
             let expected = population.codes(2, 0..31).unwrap();

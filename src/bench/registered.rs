@@ -39,7 +39,7 @@ pub struct Crowd {
 impl Crowd {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
-        op(self.dtype, self.tokens, [self.d, self.rank], self.adapters, self.width)
+        op(self.dtype, self.tokens, [self.d, self.d, self.rank], self.adapters, self.width)
     }
 
     /// Tokens are spread over the whole population; the first is on the last adapter.
@@ -49,7 +49,7 @@ impl Crowd {
 
     /// Registers the population, and the operands of a chain over its projections.
     pub fn operands<D: Device>(self, session: &mut Session<D>, draw: &mut Draw) -> Result<Placed<CodebookGemm, D>> {
-        let population = Arc::new(Population::new(self.dtype, [self.d, self.rank], self.width, draw)?);
+        let population = Arc::new(Population::new(self.dtype, [self.d, self.d, self.rank], self.width, draw)?);
         let ids: Vec<i32> = (0..self.tokens).map(|token| self.adapter_of(token) as i32).collect();
         let token_adapter = session.index(&TokenAdapters::new(&ids, self.adapters)?)?;
         let scaling = session.upload(&vec![1f32; self.adapters as usize])?;

@@ -150,6 +150,9 @@ pub enum Outcome {
 pub struct Measured {
     /// The variant that ran.
     pub variant: &'static str,
+    /// The configuration of it, where it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
     /// Launches of one run.
     pub launches: usize,
     /// Seconds of one launch: the cold median over their number.
@@ -197,6 +200,9 @@ pub struct Part {
     pub op: String,
     /// The variant that ran.
     pub variant: String,
+    /// The configuration of it, where it has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
     /// The median with cold caches.
     pub cold_seconds: f64,
     /// The median with warm ones.

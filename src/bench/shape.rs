@@ -6,6 +6,7 @@ use serde::Serialize;
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
+use super::projection::Sizes as ProjectionSizes;
 use super::schedule::Schedule;
 use super::sequences::Sequences;
 use crate::cases::Draw;
@@ -233,6 +234,8 @@ pub enum Shape {
         /// Columns of both factors.
         rank: u64,
     },
+    /// Projections of one x in one launch, each of adapters of its own in S2LC's form, whose columns of y need not be as many as those of x.
+    Projection(ProjectionSizes),
     /// A transformer layer, all of its operations.
     Layer {
         /// The model that it is of, where it is one with a name.
@@ -335,6 +338,7 @@ impl Shape {
             Self::Mixture { tokens, experts, top, projections, d, rank } => {
                 format!("mixture of {experts} experts top{top}, {projections} x {d} r{rank} tokens{tokens}")
             }
+            Self::Projection(sizes) => sizes.name(),
             Self::Layer { model, batch, tokens, sizes, style, causal } => {
                 let model = model.map_or_else(|| format!("h{}", sizes.hidden), |model| model.name().into());
                 format!("{model} {} b{batch} s{tokens}{}", style.name(), if *causal { " causal" } else { "" })

@@ -109,6 +109,9 @@ pub struct Aligned {
 #[allow(missing_docs, reason = "as in the report")]
 pub struct Measured {
     pub variant: String,
+    /// Of a variant that has several; older reports have none.
+    #[serde(default)]
+    pub config: Option<String>,
     pub launches: usize,
     pub launch_seconds: f64,
     pub launch_host_seconds: f64,

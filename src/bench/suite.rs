@@ -92,6 +92,7 @@ fn captured(shape: &Shape) -> bool {
         | Shape::CodebookGemm { .. }
         | Shape::Registered { .. }
         | Shape::Mixture { .. }
+        | Shape::Projection(_)
         | Shape::Launches { .. }
         | Shape::Layer { .. } => true,
         Shape::Linear { layers, .. } | Shape::FusedMlp { layers, .. } => *layers > 1,

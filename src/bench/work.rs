@@ -7,6 +7,7 @@ use super::mixture::Mixture;
 use super::pattern::sparse;
 use super::pool::Pool;
 use super::prefix::Prefix;
+use super::projection::Projection;
 use super::ragged::Ragged;
 use super::registered::Crowd;
 use super::sample::{Checked, Copies, Memory, Placed, check, poison_all};
@@ -40,6 +41,25 @@ pub trait Measure<D: Backend> {
     /// # Errors
     /// What the device reports.
     fn on<O: Op>(self, session: &mut Session<D>, work: &Work<O, D>, checked: Checked) -> Result<Self::Out>
+    where
+        D: Kernel<O>;
+}
+
+/// What to do with a point's operation, and with what makes its operands.
+pub trait Pose<D: Backend> {
+    /// What it gives back.
+    type Out;
+    /// Does it. `cost` is that of one launch, where the operation cannot know it.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn on<O: Op>(
+        self,
+        session: &mut Session<D>,
+        op: O,
+        cost: Option<Cost>,
+        operands: impl FnOnce(&mut Session<D>) -> Result<Placed<O, D>>,
+    ) -> Result<Made<Self::Out>>
     where
         D: Kernel<O>;
 }
@@ -119,6 +139,11 @@ impl<O: Op, D: Kernel<O>> Work<O, D> {
     pub fn variant(&self) -> &'static str {
         self.plan.variant()
     }
+
+    /// The configuration of that variant, where it has several.
+    pub fn config(&self) -> Option<String> {
+        self.plan.config()
+    }
 }
 
 /// Makes `point` ready with the named variant, or the backend's choice, checks its answer and hands it to `measure`.
@@ -140,7 +165,14 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
     variant: Option<&str>,
     measure: M,
 ) -> Result<Made<M::Out>> {
-    let making = Making { session, point, variant, measure, cost: None };
+    pose(session, pool, point, Making { point, variant, measure })
+}
+
+/// Hands the operation of `point`, and what makes its operands, to `visitor`.
+///
+/// # Errors
+/// The errors of `visitor`; sizes past what an index holds.
+pub fn pose<D: Backend, P: Pose<D>>(session: &mut Session<D>, pool: &mut Pool<D>, point: &Point, visitor: P) -> Result<Made<P::Out>> {
     let mut source = pool.source(point);
     let dtype = point.dtype;
     match point.shape {
@@ -160,11 +192,11 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             let op = padding.of(Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) });
             let extent = if point.suite == Suite::Align { [8, 64] } else { [16, 256] };
             let products = Products { op, adapters, layers, extent };
-            making.run(products.op.clone(), |session| products.operands(session, &mut source))
+            visitor.on(session, products.op.clone(), None, |session| products.operands(session, &mut source))
         }
         Shape::FusedMlp { tokens, d_model, d_ff, gated, layers } => {
             let mlps = Mlps { op: fused_mlp(dtype, [tokens, d_model, d_ff], gated), layers };
-            making.run(mlps.op.clone(), |session| mlps.operands(session, &mut source))
+            visitor.on(session, mlps.op.clone(), None, |session| mlps.operands(session, &mut source))
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
             let pattern = point.shape.pattern()?;
@@ -174,39 +206,43 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
             // What a map holds is not in its shape; what is computed is what the lists would say.
             let cost = pattern.as_ref().map(|pattern| Attention { form: Form::Blocks(pattern.mask.shape()), ..op.clone() }.cost());
             let attentions = Attentions { op, pattern, layers, most };
-            Making { cost, ..making }.run(attentions.op.clone(), |session| attentions.operands(session, &mut source))
+            visitor.on(session, attentions.op.clone(), cost, |session| attentions.operands(session, &mut source))
         }
         Shape::Decode { batch, heads, kv_heads, kv_len, head_dim, layers } => {
             let step = Step { dtype, batch, heads: [heads, kv_heads], kv_len, head_dim, layers };
-            making.run(step.attention(), |session| step.operands(session, &mut source.draw))
+            visitor.on(session, step.attention(), None, |session| step.operands(session, &mut source.draw))
         }
         Shape::Ragged(ref sequences) => {
             let ragged = Ragged { dtype, sequences: sequences.clone() };
-            let making = Making { cost: Some(ragged.cost()), ..making };
-            making.run(ragged.op()?, |session| ragged.operands(session, &mut source.draw))
+            let cost = Some(ragged.cost());
+            visitor.on(session, ragged.op()?, cost, |session| ragged.operands(session, &mut source.draw))
         }
         Shape::Prefix { batch, heads, kv_heads, tokens, head_dim, rank } => {
             let prefix = Prefix { dtype, batch, heads: [heads, kv_heads], tokens, head_dim };
             match rank {
-                None => making.run(prefix.plain(), |session| prefix.plain_operands(session, &mut source.draw)),
-                Some(rank) => making.run(prefix.coded(rank), |session| prefix.coded_operands(session, &mut source.draw, rank)),
+                None => visitor.on(session, prefix.plain(), None, |session| prefix.plain_operands(session, &mut source.draw)),
+                Some(rank) => visitor.on(session, prefix.coded(rank), None, |session| prefix.coded_operands(session, &mut source.draw, rank)),
             }
         }
         Shape::CodebookGemm { tokens, adapters, projections, d, rank, grouped, share, held } => {
             let chain = Chain { dtype, tokens, adapters, projections, d, rank, width: CodeWidth::FourThree, grouped, share, held };
-            making.run(chain.op(), |session| chain.operands(session, &mut source.draw))
+            visitor.on(session, chain.op(), None, |session| chain.operands(session, &mut source.draw))
         }
         Shape::Registered { tokens, adapters, bits, projections, d, rank } => {
             let width = CodeWidth::from_bits(bits).filter(|width| width.bits() > 0);
             let width = width.ok_or_else(|| Error::invalid("bits", "a width of codes: 2, 3, 4, 7 or 16", bits))?;
             let crowd = Crowd { dtype, tokens, adapters, projections, d, rank, width };
-            making.run(crowd.op(), |session| crowd.operands(session, &mut source.draw))
+            visitor.on(session, crowd.op(), None, |session| crowd.operands(session, &mut source.draw))
         }
         Shape::Mixture { tokens, experts, top, projections, d, rank } => {
             let mixture = Mixture { dtype, tokens, experts, top, projections, d, rank };
-            making.run(mixture.op(), |session| mixture.operands(session, &mut source.draw))
+            visitor.on(session, mixture.op(), None, |session| mixture.operands(session, &mut source.draw))
         }
-        Shape::Launches { count } => making.run(micro::least(dtype), |session| micro::launches(session, count, dtype, &mut source.draw)),
+        Shape::Projection(sizes) => {
+            let projection = Projection { dtype, sizes };
+            visitor.on(session, projection.op()?, None, |session| projection.operands(session, &mut source.draw))
+        }
+        Shape::Launches { count } => visitor.on(session, micro::least(dtype), None, |session| micro::launches(session, count, dtype, &mut source.draw)),
         Shape::Layer { .. } => Ok(Made::Unsupported("a layer is several operations: `trifuse bench layer` measures it".into())),
         // No operation of this crate: `copy_point` measures it.
         Shape::Copy { .. } => Ok(Made::Unsupported("a copy is no operation".into())),
@@ -214,21 +250,26 @@ pub fn with_pooled<D: Backend, M: Measure<D>>(
 }
 
 /// What every operation's way through [`with_point`] needs.
-struct Making<'a, D: Backend, M> {
-    session: &'a mut Session<D>,
+struct Making<'a, M> {
     point: &'a Point,
     variant: Option<&'a str>,
     measure: M,
-    /// Cost of one launch, where the operation cannot know it.
-    cost: Option<Cost>,
 }
 
-impl<D: Backend, M: Measure<D>> Making<'_, D, M> {
-    fn run<O: Op>(self, op: O, operands: impl FnOnce(&mut Session<D>) -> Result<Placed<O, D>>) -> Result<Made<M::Out>>
+impl<D: Backend, M: Measure<D>> Pose<D> for Making<'_, M> {
+    type Out = M::Out;
+
+    fn on<O: Op>(
+        self,
+        session: &mut Session<D>,
+        op: O,
+        cost: Option<Cost>,
+        operands: impl FnOnce(&mut Session<D>) -> Result<Placed<O, D>>,
+    ) -> Result<Made<M::Out>>
     where
         D: Kernel<O>,
     {
-        let Self { session, point, variant, measure, cost } = self;
+        let Self { point, variant, measure } = self;
         // Before the operands: what is not supported should not be drawn and copied first.
         let plan = match session.plan_variant(op, variant) {
             Err(Error::Unsupported { reason, .. }) => return Ok(Made::Unsupported(reason)),

@@ -11,6 +11,12 @@ pub fn measured(suite: &str, more: &[&str]) -> Value {
     object(&output, "bench")
 }
 
+pub fn raced(suite: &str, more: &[&str]) -> Value {
+    let output = run(&[&["bench", suite, "--backend", "cpu", "--regret", "2", "--dtype", "f32", "--json"], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    object(&output, "bench")
+}
+
 fn results(value: &Value) -> &Vec<Value> {
     value["results"].as_array().unwrap()
 }
@@ -262,4 +268,19 @@ fn a_forward_pass_counts_what_adapters_take() {
         }
     }
     assert_eq!(run(&["bench", "adapters", "--adapters", "5", "--backend", "cpu"]).status.code(), Some(2));
+}
+
+#[test]
+fn random_shapes_are_raced_and_the_same_seed_gives_the_same() {
+    let names = |value: &Value| value["shapes"].as_array().unwrap().iter().map(|shape| shape["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let first = raced("linear", &["--seed", "3"]);
+    assert_eq!((&first["summary"]["raced"], &first["summary"]["faults"], &first["complete"]), (&2.into(), &0.into(), &true.into()), "{first}");
+    assert!(first["shapes"].as_array().unwrap().iter().all(|shape| shape["regret"].as_f64().unwrap() >= 1.0 && shape["configs"][0]["seconds"].is_f64()));
+    assert_eq!(names(&first), names(&raced("linear", &["--seed", "3"])));
+    assert_ne!(names(&first), names(&raced("linear", &[])));
+    let page = out(&run(&["bench", "mlp", "--backend", "cpu", "--regret", "1", "--dtype", "f32"]));
+    assert!(page.contains("1 raced") && page.contains("regret of mlp on cpu"), "{page}");
+    for wrong in [&["micro", "--regret", "2"][..], &["linear", "--regret", "2", "--quick"], &["linear", "--seed", "2"], &["linear", "--regret", "0"]] {
+        assert_eq!(run(&[&["bench", "--backend", "cpu"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
 }

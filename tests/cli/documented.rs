@@ -59,6 +59,9 @@ fn every_field_of_a_report_is_on_the_page() {
     for suite in ["attention", "mlp", "layer", "linear", "adapters", "sparse", "forward-pass", "align", "micro"] {
         fields(&crate::bench::measured(suite, &[]), &mut found);
     }
+    for suite in ["linear", "adapters"] {
+        fields(&crate::bench::raced(suite, &[]), &mut found);
+    }
     let unknown: Vec<&String> = found.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     assert!(found.len() > 60, "{found:?}");

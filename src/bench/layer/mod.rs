@@ -83,7 +83,7 @@ pub(super) fn measure<D: Backend>(session: &mut Session<D>, point: &Point, varia
     }
     let made = with_layer(session, point, |session, ready| {
         let facts = (ready.checked, ready.cost, None);
-        let outcome = judge.times(session, ("layer", ready.steps.len()), facts, |session| session.replay(&ready.graph))?;
+        let outcome = judge.times(session, ("layer", None, ready.steps.len()), facts, |session| session.replay(&ready.graph))?;
         let Outcome::Measured(mut measured) = outcome else { return Ok(outcome) };
         match parts(session, &ready.steps, judge)? {
             Ok(parts) => measured.parts = Some(parts),
@@ -107,12 +107,12 @@ fn parts<D: Backend>(session: &mut Session<D>, steps: &[Step<'_, D>], judge: &Ju
     for Step { name, launch } in steps {
         let mut median = |caches| judge.flush.time(session, judge.schedule, caches, |session| launch.run(session)).map(|times| times.seconds.median);
         let [cold_seconds, warm_seconds] = [median(Caches::Cold)?, median(Caches::Warm)?];
-        let (op, variant, cost) = launch.facts();
+        let (op, variant, config, cost) = launch.facts();
         if let Some(why) = judge.ceilings.impossible(cost, cold_seconds.min(warm_seconds), judge.flush.bytes()) {
             return Ok(Err(format!("{name}: {why}")));
         }
         let rates = Rates::of(cost, cold_seconds, judge.ceilings);
-        each.push(Part { name: (*name).into(), op: op.into(), variant: variant.into(), cold_seconds, warm_seconds, cost, rates });
+        each.push(Part { name: (*name).into(), op: op.into(), variant: variant.into(), config, cold_seconds, warm_seconds, cost, rates });
     }
     let sum = |of: fn(&Part) -> f64| each.iter().map(of).sum();
     Ok(Ok(Parts { cold_seconds: sum(|part| part.cold_seconds), warm_seconds: sum(|part| part.warm_seconds), each }))

@@ -3,6 +3,7 @@
 mod compare;
 mod pages;
 mod pictures;
+mod regret;
 mod suite;
 
 use trifuse::Result;

@@ -13,6 +13,7 @@ use trifuse::bench::layer::Choice as LayerChoice;
 use trifuse::bench::markdown::{heading, notes, table};
 use trifuse::bench::models::known;
 use trifuse::bench::own;
+use trifuse::bench::regret::Options as RegretOptions;
 use trifuse::bench::report::SuiteReport;
 use trifuse::bench::shape::Suite;
 use trifuse::bench::stored::{Entry, Stored};
@@ -27,6 +28,28 @@ use super::super::interrupt::Interrupt;
 use super::super::output::{Output, Page, Report, Tone};
 use super::super::progress::Progress;
 use super::pages::{prepare, write_all};
+use super::regret;
+
+/// What asks for other shapes, variants or times than a race of random shapes has.
+const NOT_WITH_REGRET: [&str; 17] = [
+    "quick",
+    "shape",
+    "variant",
+    "warmup",
+    "iterations",
+    "adapters",
+    "markdown",
+    "pictures",
+    "axis",
+    "from",
+    "to",
+    "sizes",
+    "gated",
+    "model",
+    "style",
+    "seq",
+    "batch",
+];
 
 /// Arguments of `bench SUITE`.
 #[derive(Debug, clap::Args)]
@@ -41,9 +64,16 @@ pub struct Args {
     /// Only the shapes whose name holds this
     #[arg(long, value_name = "TEXT")]
     pub shape: Option<String>,
-    /// Only this variant of the operation, rather than the backend's choice
-    #[arg(long, value_name = "NAME")]
+    /// Only this variant of the operation, or this one's configuration, rather than the backend's choice
+    #[arg(long, value_name = "NAME[:CONFIG]")]
     pub variant: Option<String>,
+    /// Race random shapes of the operation of `linear`, `mlp`, `attention`, `sparse` or `adapters` instead: how much slower the choice is than the
+    /// fastest configuration of any variant
+    #[arg(long, value_name = "SHAPES", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = NOT_WITH_REGRET)]
+    pub regret: Option<u64>,
+    /// What the random shapes of --regret are drawn from
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "regret")]
+    pub seed: u64,
     /// Element type of every operand: f16, bf16 or f32
     #[arg(long, default_value = "f16", value_name = "DTYPE")]
     pub dtype: DType,
@@ -166,6 +196,9 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         return Err(Error::invalid("--limit", "seconds above 0", args.limit));
     }
     let suite: Suite = args.suite.ok_or_else(|| Error::invalid("SUITE", "one", "none"))?;
+    if let Some(count) = args.regret {
+        return regret::run(RegretOptions { suite, dtype: args.dtype, count, seed: args.seed }, choice, output);
+    }
     let sweep = Sweep { axes: args.axis.clone(), from: args.from, to: args.to, step: args.step };
     if suite != Suite::Align && sweep != Sweep::default() {
         return Err(Error::invalid("--axis, --from, --to, --step", "the suite align", suite.name()));
