@@ -6,7 +6,7 @@
 #   scripts/emulate.sh 80 '(sm80' --list           which there are
 #
 # The order of threads and of what arrives is the other way round with TRIFUSE_EMULATOR_BACKWARDS=1. Cases of more than
-# TRIFUSE_MOST_FLOPS=2e6 operations are left out. What was compiled is kept in target/emulator.
+# TRIFUSE_MOST_FLOPS=2e6 operations are left out. TRIFUSE_CONFIGS=all runs every configuration of a variant, not only the chosen one. What was compiled is kept in target/emulator.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 arch=${1:?expected a compute capability, 80 or 90, and parts of names}
@@ -27,5 +27,6 @@ folder=$(tests/cuda_emulator/build.sh)
 export LD_LIBRARY_PATH=$folder TRIFUSE_CUDA_LIB_DIR=$folder TRIFUSE_CACHE_DIR=$folder/kernels
 # Waits in kernels give up, as in the tests.
 export TRIFUSE_KERNEL_DEBUG=${TRIFUSE_KERNEL_DEBUG:-1}
+export TRIFUSE_CONFIGS=${TRIFUSE_CONFIGS:-chosen}
 export TRIFUSE_EMULATOR_ARCH=$arch TRIFUSE_BACKEND=cuda TRIFUSE_MATCH="${words[*]}" TRIFUSE_MOST_FLOPS=${TRIFUSE_MOST_FLOPS:-2e6}
 exec "$suite" "${options[@]}"

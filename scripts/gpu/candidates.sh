@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Variants that may become the first choice: each against what is taken today, in one run, by `trifuse bench compare`.
 #
-# A row of the list is NAME|SUITE OPTIONS|SHAPE|BEFORE|AFTER: BEFORE and AFTER are options or VARIABLE=VALUE, SHAPE a part of the shapes'
-# names; what was decided last stays until another comes. OUT is the folder for NAME.before.json and NAME.after.json.
+# A row of the list is NAME|SUITE OPTIONS|SHAPE|BEFORE|AFTER: BEFORE and AFTER are options or VARIABLE=VALUE, --variant takes a variant or its
+# configuration (sm90:128x192), SHAPE is a part of the shapes' names; what was decided last stays until another comes. OUT is the folder for NAME.before.json and NAME.after.json.
 # lab/ says what follows from each.
 set -uo pipefail
 

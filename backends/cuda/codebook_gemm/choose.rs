@@ -1,8 +1,13 @@
-//! Which of the codebook GEMM's variants takes many tokens: what `suits` says of them. Nothing here says what a kernel can compute.
+//! Which of the codebook GEMM's variants takes many tokens: what `suits` says of them; and in which of their configurations they are the fastest.
+//! Nothing here says what a kernel can compute.
 
 use std::ops::RangeInclusive;
 
-use super::tile::{CLUSTER, MANY_SLICES, ROWS, supports as supports_tiles};
+use super::clusters::{AHEAD, ANY, GROUPED, ICACHE_WARM, Known, LINE, MANY, Shape, USUAL, WIDE, in_one_share};
+use super::launch::{Group, sharing};
+use super::long_tile::LongWay;
+use super::segments::Way;
+use super::tile::{CLUSTER, FEW, GROUP, HELD, MANY_SLICES, ROWS, THREADS, predecodes, rank_of, supports as supports_tiles, width_of};
 use crate::backends::cuda::jit::Arch;
 use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
@@ -16,7 +21,7 @@ const MOST_ADAPTERS: u32 = 31;
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
 /// Adapters from which on that variant is faster for any number of tokens. Fewer are decoded about as often, and in one kernel, by clusters that have 16
 /// tokens each, as long as there is an SM for each of their blocks.
-const MANY: u32 = 96;
+const MANY_ADAPTERS: u32 = 96;
 /// Elements of an encoder's largest factor product, 4,096 × 1,024.
 const ENCODERS: u64 = 1 << 22;
 
@@ -57,8 +62,8 @@ fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
 /// Whether so many tokens are done sooner than by tiles of 16 in clusters, of which up to `places` are as fast, or why not. Only here does the rule
 /// look at how many tokens there are: a row is to get the same whoever is beside it.
 fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::result::Result<(), String> {
-    if op.adapters < MANY && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
-        return Err(format!("{} tokens over {} adapters, fewer than {MANY}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
+    if op.adapters < MANY_ADAPTERS && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
+        return Err(format!("{} tokens over {} adapters, fewer than {MANY_ADAPTERS}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
     }
     Ok(())
 }
@@ -81,10 +86,86 @@ fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(),
     Ok(())
 }
 
+/// Blocks of `sm90` that decode all they need of a tile's 16 adapters before they wait, and groups of columns of each, at most.
+const AHEAD_BLOCKS: u64 = 32;
+const AHEAD_GROUPS: u64 = 4;
+/// Launches that are to be under way at once with a block of that kind an SM, which has no room for a second.
+const UNDER_WAY: u64 = 4;
+
+/// Blocks of `sm90` that share a tile, in clusters, on a device of `units` SMs.
+fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_early: bool) -> u64 {
+    let most = match (x_early, op.adapters) {
+        // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
+        // a block is to finish its columns at once.
+        (true, _) => group.widest.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
+        // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
+        (false, 0..=1) => 32,
+        (false, _) => 64,
+    };
+    // A launch takes one block an SM: the next one is to start beside it.
+    (sharing(op, group, units, most) / cluster).max(1) * cluster
+}
+
+/// Whether a launch on x that another writes has few blocks, which decode everything before they wait: the fewer there are, the sooner a launch
+/// ends. One of several tiles or slices fills too much of the device for that.
+fn ahead(op: &CodebookGemm, group: Group, units: u64) -> bool {
+    let blocks = op.tokens.div_ceil(ROWS) * group.slices * AHEAD_BLOCKS;
+    let groups = group.widest.div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
+    group.slices == 1 && op.adapters > 1 && predecodes(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
+}
+
+/// Whether a launch on x that another writes has one adapter and so few blocks that one an SM is enough: registers are then left to go the
+/// way from x to y once before the wait.
+fn rehearsed(op: &CodebookGemm, group: Group, units: u64) -> bool {
+    group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
+}
+
+/// What a launch of `sm90` takes by what it knows, on a device of `units` SMs. On x that the launch before writes, where there are many
+/// adapters, all their pieces are shared out among the warps, each of which decodes its first ones before it waits.
+pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known: Known) -> Shape {
+    let dependent = known.early && !known.x_early;
+    let (cluster, grouped) = if op.slices.len() < MANY_SLICES || group.slices == 1 { (CLUSTER, GROUPED) } else { (FEW, MANY) };
+    let ahead = dependent && ahead(op, group, units);
+    let blocks = if ahead {
+        sharing(op, group, units, AHEAD_BLOCKS).next_multiple_of(CLUSTER)
+    } else {
+        cluster_sharing(op, group, cluster, units, known.early && known.x_early)
+    };
+    // Of columns, of a block.
+    let groups = group.widest.div_ceil(GROUP).div_ceil(blocks);
+    let kernel = match (group.slices, known.whole, groups > u64::from(THREADS / 32)) {
+        (2.., ..) => grouped,
+        (_, false, _) => ANY,
+        (_, true, true) if dependent && op.adapters > 1 && !known.basis_of && in_one_share(op) => LINE,
+        (_, true, true) => WIDE,
+        (_, true, false) if ahead => AHEAD,
+        (_, true, false) if dependent && rehearsed(op, group, units) => ICACHE_WARM,
+        (_, true, false) => USUAL,
+    };
+    Shape { kernel, blocks, cluster }
+}
+
+/// Blocks of `sm80` that share a tile, on a device of `units` SMs. Every block computes h anew: few do it, unless there are many adapters
+/// to decode.
+pub(crate) fn blocks_by_launch(op: &CodebookGemm, group: Group, units: u64) -> u64 {
+    sharing(op, group, 2 * units, 16)
+}
+
+/// The fastest way of `sgmv`: the first that its operands allow.
+pub(crate) fn way(op: &CodebookGemm) -> Way {
+    Way::ALL.into_iter().find(|way| way.computes(op).is_ok()).unwrap_or(Way::Any)
+}
+
+/// The fastest way of `sgmv_long`: the first that its operands allow.
+pub(crate) fn long_way(op: &CodebookGemm) -> LongWay {
+    LongWay::ALL.into_iter().find(|way| way.computes(op).is_ok()).unwrap_or(LongWay::Any)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::backends::cuda::codebook_gemm::clusters::config;
     use crate::backends::cuda::codebook_gemm::entry::reach::TARGETS;
     use crate::backends::cuda::variant::{Table, choose};
     use crate::dtype::DType;
@@ -149,6 +230,46 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    /// By what a launch knows: that it reads an x that the launch before writes, one that none does, or that it starts behind all before it.
+    #[test]
+    fn a_launch_of_clusters_takes_what_was_measured() {
+        let over = |op: CodebookGemm| CodebookGemm { accumulate: false, ..op };
+        let of = |op: &CodebookGemm, units| {
+            [(true, false), (true, true), (false, true)].map(|(early, x_early)| {
+                let known = Known { whole: true, early, x_early, basis_of: false };
+                config(Some(shape_by_launch(op, Group::of(&op.slices), units, known)))
+            })
+        };
+        let (square, wide) = ([4096, 4096, 16], [4096, 11_008, 16]);
+        let several = CodebookGemm { slices: vec![op(1, 1, square).slices[0].clone(); 20], ..op(16, 16, square) };
+        for (op, units, names) in [
+            (op(16, 1, square), 132, ["rehearsed-32", "plain-16", "plain-32"]),
+            (op(16, 16, square), 132, ["ahead-32", "plain-16", "plain-64"]),
+            (op(16, 16, square), 114, ["plain-64", "plain-16", "plain-64"]),
+            (over(op(256, 100, square)), 132, ["line-8", "wide-8", "wide-8"]),
+            (op(128, 100, wide), 132, ["wide-16", "wide-16", "wide-16"]),
+            (several, 132, ["many-6", "many-6", "many-6"]),
+        ] {
+            assert_eq!(of(&op, units), names, "{} tokens, {} adapters, {units}", op.tokens, op.adapters);
+        }
+    }
+
+    #[test]
+    fn the_first_way_that_operands_allow_is_the_fastest() {
+        let slices = |count: usize, op: CodebookGemm| CodebookGemm { slices: vec![op.slices[0].clone(); count], ..op };
+        let odd = |op: CodebookGemm| CodebookGemm { x_stride: op.x_stride + 1, ..op };
+        for (op, short, long) in [
+            (op(256, 100, [4096, 4096, 16]), Way::Once, LongWay::Alone),
+            (op(256, 100, [11_008, 4096, 16]), Way::Long, LongWay::Alone),
+            (odd(op(256, 100, [4096, 4096, 16])), Way::Any, LongWay::Alone),
+            (odd(op(256, 100, [4096, 4100, 16])), Way::Any, LongWay::Any),
+            (slices(3, op(256, 100, [384, 384, 16])), Way::Grouped, LongWay::Together),
+            (slices(3, op(256, 100, [4096, 384, 16])), Way::Grouped, LongWay::Alone),
+        ] {
+            assert_eq!((way(&op), long_way(&op)), (short, long), "{} {:?}", op.d_in, op.slices[0]);
+        }
     }
 
     /// What is named runs wherever its kernels can compute it.

@@ -7,7 +7,7 @@ use super::launch::{Slices, overlaps};
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, address_of, blocks};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address, address_of, blocks};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor};
@@ -120,6 +120,61 @@ pub(crate) const fn decoding_bytes(rank: u64) -> u32 {
 /// Rows of the input factor that a block holds at once.
 fn chunk_rows(rank: u64, d_in: u64) -> u64 {
     d_in.next_multiple_of(LEAST_ROWS).min(FACTOR_BYTES / (rank * 2))
+}
+
+/// A configuration: how many slices a launch has, and what its kernels read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LongWay {
+    /// [`TOGETHER`] slices read x once.
+    Together,
+    /// Each slice has a launch.
+    Alone,
+    /// Each has one, of kernels that read and write rows whatever they start on.
+    Any,
+}
+
+impl LongWay {
+    /// The fastest first.
+    pub(crate) const ALL: [Self; 3] = [Self::Together, Self::Alone, Self::Any];
+
+    /// That of the target, where it has one.
+    pub(crate) fn of(target: &Target) -> Option<Self> {
+        target.configured(Self::ALL.into_iter())
+    }
+
+    /// As a configuration.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Together => "slices3",
+            Self::Alone => "slices1",
+            Self::Any => "any",
+        }
+    }
+
+    /// Whether launches of `op` can be of this kind, or why not.
+    pub(crate) fn computes(self, op: &CodebookGemm) -> std::result::Result<(), String> {
+        let able = match self {
+            Self::Together => op.slices.len() >= TOGETHER && fits_together(op) && may_be_aligned(op),
+            Self::Alone => may_be_aligned(op) || op.slices.iter().any(may_be_whole),
+            Self::Any => true,
+        };
+        if able { Ok(()) } else { Err("slices that are too few or too long for one launch, or rows that are no whole multiples of 16 bytes".into()) }
+    }
+
+    /// Slices that share a launch where there are as many, in a configuration or in none.
+    pub(crate) fn at_once(way: Option<Self>, op: &CodebookGemm, aligned: bool) -> usize {
+        if aligned && fits_together(op) && matches!(way, None | Some(Self::Together)) { TOGETHER } else { 1 }
+    }
+}
+
+/// Whether several slices find their input factors in shared memory beside each other, which they have to where they read x once.
+fn fits_together(op: &CodebookGemm) -> bool {
+    rank_of(op) == RANKS[0] && op.d_in <= LEAST_ROWS
+}
+
+/// Whether rows of y are whole multiples of 16 bytes where y starts on one.
+pub(crate) fn may_be_whole(slice: &CodebookSlice) -> bool {
+    slice.y_stride.is_multiple_of(8) && slice.d_out.is_multiple_of(8)
 }
 
 pub(crate) const SHRINK: Entry = entry!("codebook_gemm_shrink");

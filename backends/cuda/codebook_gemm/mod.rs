@@ -1,6 +1,7 @@
 //! `codebook_gemm` on CUDA: its variants, best first.
 
 pub(crate) mod choose;
+pub(crate) mod clusters;
 pub(crate) mod entry;
 pub(crate) mod factor;
 pub(crate) mod launch;
@@ -15,6 +16,9 @@ pub(crate) mod simt;
 pub(crate) mod sm80;
 pub(crate) mod sm90;
 pub(crate) mod tile;
+
+#[cfg(test)]
+mod tests;
 
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, names};

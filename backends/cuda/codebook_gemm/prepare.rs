@@ -16,6 +16,8 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 /// Whether a delta inside a product is one that a product can take along, or why not: its plan is then of the variant whose factors are prepared.
 pub(crate) fn prepares(delta: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    // The configuration is the product's.
+    let target = &Target { config: None, ..*target };
     (SGMV_LONG.supports)(delta, target).and_then(|()| (SGMV_LONG.suits)(delta, target))
 }
 

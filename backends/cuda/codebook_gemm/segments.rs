@@ -136,10 +136,62 @@ const EXPAND: Entry = entry!("codebook_gemm_sgmv_expand");
 const EXPAND_ANY: Entry = entry!("codebook_gemm_sgmv_expand_any");
 const EXPAND_GROUPED: Entry = entry!("codebook_gemm_sgmv_expand_grouped");
 
-/// Both kernels of a launch, whose rows are `whole` multiples of 16 bytes or not.
-fn kernels(op: &CodebookGemm, group: Group, whole: bool) -> [Entry; 2] {
-    match (group.slices, whole) {
-        (0 | 1, true) if in_one_stage(op) && group.one_basis => [SHRINK, EXPAND],
+/// A configuration: which kernels launches of one slice have. What they cannot read, or how many slices they have, no configuration changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Slices of one launch, which leave no choice.
+    Grouped,
+    /// The first kernel keeps its share of the basis, where it can.
+    Once,
+    /// It reads its share again for every tile of tokens.
+    Long,
+    /// Both read operands whatever they start on.
+    Any,
+}
+
+impl Way {
+    /// The fastest first.
+    pub(crate) const ALL: [Self; 4] = [Self::Grouped, Self::Once, Self::Long, Self::Any];
+
+    /// That of the target, where it has one.
+    pub(crate) fn of(target: &Target) -> Option<Self> {
+        target.configured(Self::ALL.into_iter())
+    }
+
+    /// As a configuration.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Grouped => "grouped",
+            Self::Once => "once",
+            Self::Long => "long",
+            Self::Any => "any",
+        }
+    }
+
+    /// Whether launches of `op` can be of this kind, or why not.
+    pub(crate) fn computes(self, op: &CodebookGemm) -> std::result::Result<(), String> {
+        let forms = forms(op);
+        if forms.iter().any(|(group, _)| group.slices > 1) != (self == Self::Grouped) {
+            return Err(format!("{} slices of one launch or of their own", op.slices.len()));
+        }
+        let able = match self {
+            Self::Grouped | Self::Any => true,
+            Self::Once => forms.iter().any(|&(group, whole)| whole && keeps_share(op, group)),
+            Self::Long => forms.iter().any(|(_, whole)| *whole),
+        };
+        if able { Ok(()) } else { Err("rows that are no whole multiples of 16 bytes, or more of a basis than a block keeps".into()) }
+    }
+}
+
+/// Whether a block of the first kernel can keep its share of the basis.
+fn keeps_share(op: &CodebookGemm, group: Group) -> bool {
+    in_one_stage(op) && group.one_basis
+}
+
+/// Both kernels of a launch, whose rows are `whole` multiples of 16 bytes or not, in a configuration or in none.
+fn kernels(op: &CodebookGemm, group: Group, whole: bool, way: Option<Way>) -> [Entry; 2] {
+    match (group.slices, whole && way != Some(Way::Any)) {
+        (0 | 1, true) if keeps_share(op, group) && way != Some(Way::Long) => [SHRINK, EXPAND],
         (0 | 1, true) => [SHRINK_LONG, EXPAND],
         (0 | 1, false) => [SHRINK_ANY, EXPAND_ANY],
         _ => [SHRINK_GROUPED, EXPAND_GROUPED],
@@ -152,8 +204,8 @@ fn in_one_stage(op: &CodebookGemm) -> bool {
 }
 
 /// The units of a plan for `op`.
-pub(crate) fn plan_unit(op: &CodebookGemm) -> Unit {
-    let kernels = forms(op).into_iter().flat_map(|(group, whole)| kernels(op, group, whole));
+pub(crate) fn plan_unit(op: &CodebookGemm, way: Option<Way>) -> Unit {
+    let kernels = forms(op).into_iter().flat_map(|(group, whole)| kernels(op, group, whole, way));
     together(SHRINK_ANY, kernels.chain([EXPAND_ANY]), |entry| unit(entry, op.dtype, rank_of(op), width_of(op)))
 }
 
@@ -255,7 +307,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         let (blocks, groups) = blocks_of(op, group, units);
         let params: Vec<_> = slices.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
         let own = SgmvPlan { shrunk: address(workspace), each: shares.each, shares: shares.count as u32, segments: most_segments(op) as u32 };
-        let [shrinking, expanding] = kernels(op, group, params.iter().all(whole));
+        let [shrinking, expanding] = kernels(op, group, params.iter().all(whole), Way::of(&plan.target));
         let once = shrinking == SHRINK;
         let tiles = op.tokens.div_ceil(ROWS);
         // A block that keeps its share takes tiles in turn; one an SM.
@@ -316,10 +368,10 @@ mod tests {
     fn a_plan_has_every_kernel_that_its_launches_may_name() {
         each_case(|op, target| {
             if supports_tiles(op, target, false).is_ok() {
-                let names = names(&plan_unit(op));
-                for (group, whole) in forms(op) {
-                    for kernel in kernels(op, group, whole) {
-                        assert!(names.contains(&kernel.name()), "{kernel:?} {group:?} {whole} {op:?}: {names:?}");
+                for way in [None].into_iter().chain(Way::ALL.map(Some)) {
+                    let names = names(&plan_unit(op, way));
+                    for kernel in forms(op).into_iter().flat_map(|(group, whole)| kernels(op, group, whole, way)) {
+                        assert!(names.contains(&kernel.name()), "{kernel:?} {way:?} {op:?}: {names:?}");
                     }
                 }
             }

@@ -1,9 +1,9 @@
 //! The variant of `codebook_gemm` for many tokens of many adapters on the tensor cores: S2LC's form, a block for the tokens of one adapter.
 
-use super::choose::many_adapters;
-use super::segments::{self, launch, plan_unit, shrunk_bytes, units};
+use super::choose::{many_adapters, way};
+use super::segments::{self, Way, launch, plan_unit, shrunk_bytes, units};
 use super::tile::supports as supports_tiles;
-use crate::backends::cuda::variant::{RunsOn, Target, TensorCores, Variant};
+use crate::backends::cuda::variant::{Configs, RunsOn, Target, TensorCores, Variant, number};
 use crate::ops::CodebookGemm;
 
 pub(crate) const SGMV: Variant<CodebookGemm> = Variant {
@@ -13,8 +13,8 @@ pub(crate) const SGMV: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: many_adapters,
-    configs: None,
-    unit: |op, _| plan_unit(op),
+    configs: Some(Configs { names: |_| Way::ALL.map(|way| way.name().into()).into(), choose: |op, _| number(Way::ALL.into_iter(), &way(op)) }),
+    unit: |op, target| plan_unit(op, Way::of(target)),
     units: |_| units(),
     workspace: |op, _| shrunk_bytes(op),
     launch,
@@ -22,5 +22,6 @@ pub(crate) const SGMV: Variant<CodebookGemm> = Variant {
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     supports_tiles(op, target, false)?;
-    segments::supports(op, target)
+    segments::supports(op, target)?;
+    Way::of(target).map_or(Ok(()), |way| way.computes(op))
 }

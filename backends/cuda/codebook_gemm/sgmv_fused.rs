@@ -24,7 +24,7 @@ pub(crate) const SGMV_FUSED: Variant<CodebookGemm> = Variant {
     suits: many_adapters_at_once,
     configs: None,
     // Operands that do not start on 16 bytes are left to the kernels for segments.
-    unit: |op, _| Unit { also: vec![segments::plan_unit(op)], ..unit(op.dtype) },
+    unit: |op, _| Unit { also: vec![segments::plan_unit(op, None)], ..unit(op.dtype) },
     units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
     workspace: |op, _| published_bytes(op) + segments::shrunk_bytes(op),
     launch,

@@ -1,20 +1,20 @@
 //! The variant of `codebook_gemm` for many tokens of few adapters on the tensor cores: a dense input factor, f16 and bf16.
 
-use super::choose::few_adapters;
+use super::choose::{few_adapters, long_way};
 use super::entry::{Entry, entry, together};
 use super::launch::{Slices, overlaps};
 pub(crate) use super::long_tile::has_basis;
 use super::long_tile::{
-    LEAST_ROWS, NAME, RANKS, Room, SHRINK, SHRINK_3, SHRINK_ANY, SgmvLongParams, TOGETHER, UNPACK, aligned, blocks_to_decode, bytes, group_params,
-    may_be_aligned, most_shared_bytes, rank_of, shrink, shrink_kernel, unit,
+    LongWay, NAME, RANKS, Room, SHRINK, SHRINK_3, SHRINK_ANY, SgmvLongParams, UNPACK, aligned, blocks_to_decode, bytes, group_params, may_be_aligned,
+    may_be_whole, most_shared_bytes, rank_of, shrink, shrink_kernel, unit,
 };
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
 use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, range};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, number, range};
 use crate::device::Slice;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookSlice, Factor, ScaledBy};
+use crate::ops::codebook_gemm::{Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
@@ -24,8 +24,8 @@ pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: few_adapters,
-    configs: None,
-    unit: |op, _| plan_unit(op),
+    configs: Some(Configs { names: |_| LongWay::ALL.map(|way| way.name().into()).into(), choose: |op, _| number(LongWay::ALL.into_iter(), &long_way(op)) }),
+    unit: |op, target| plan_unit(op, LongWay::of(target)),
     units: |_| units(),
     workspace: |op, _| op.slices.iter().map(|slice| Room::of(op, slice).bytes()).sum::<u64>().max(bytes(op)),
     launch,
@@ -51,23 +51,14 @@ const fn expand_kernel(whole: bool, accumulate: bool) -> Entry {
     }
 }
 
-/// Whether rows of y are whole multiples of 16 bytes where y starts on one.
-fn may_be_whole(slice: &CodebookSlice) -> bool {
-    slice.y_stride.is_multiple_of(8) && slice.d_out.is_multiple_of(8)
-}
-
-/// Slices that share a launch where there are as many: those that read x once have to find their input factors in shared memory beside each other.
-fn at_once(op: &CodebookGemm, aligned: bool) -> usize {
-    if aligned && rank_of(op) == RANKS[0] && op.d_in <= LEAST_ROWS { TOGETHER } else { 1 }
-}
-
-fn plan_unit(op: &CodebookGemm) -> Unit {
+fn plan_unit(op: &CodebookGemm, way: Option<LongWay>) -> Unit {
     let mut kernels = vec![expand_kernel(false, op.accumulate)];
-    if op.slices.iter().any(may_be_whole) {
+    let quick = way != Some(LongWay::Any);
+    if quick && op.slices.iter().any(may_be_whole) {
         kernels.push(expand_kernel(true, op.accumulate));
     }
-    if may_be_aligned(op) {
-        let together = at_once(op, true);
+    if quick && may_be_aligned(op) {
+        let together = LongWay::at_once(way, op, true);
         let rest = if op.slices.len() >= together { op.slices.len() % together } else { op.slices.len() };
         kernels.extend((rest > 0 || together == 1).then_some(shrink_kernel(1, true)));
         kernels.extend((op.slices.len() >= together).then_some(shrink_kernel(together, true)));
@@ -111,7 +102,8 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
         return Err("an input factor of codes: its kernels read a dense one".into());
     }
-    fits(most_shared_bytes(rank), target)
+    fits(most_shared_bytes(rank), target)?;
+    LongWay::of(target).map_or(Ok(()), |way| way.computes(op))
 }
 
 /// Puts the second kernel into the queue.
@@ -120,7 +112,8 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
 /// As [`Plan::launch`].
 unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &SgmvLongParams, group: &Slices<'_>) -> Result<()> {
     let op = &plan.op;
-    let whole = group.iter().all(|(slice, of)| address(&of.y).is_multiple_of(16) && may_be_whole(slice));
+    let quick = LongWay::of(&plan.target) != Some(LongWay::Any);
+    let whole = quick && group.iter().all(|(slice, of)| address(&of.y).is_multiple_of(16) && may_be_whole(slice));
     let strips = group.iter().map(|(slice, _)| slice.d_out.div_ceil(STRIP)).max().unwrap_or(0);
     let across = blocks((op.tokens.div_ceil(ROWS) * strips).div_ceil(EXPAND_WARPS));
     let launch = Launch { grid: [across, group.len() as u32, 1], overlap: overlaps(plan), ..Launch::new(1, EXPAND_WARPS as u32 * 32) };
@@ -131,8 +124,9 @@ unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &SgmvLong
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    let aligned = aligned(op, args);
-    let together = at_once(op, aligned);
+    let way = LongWay::of(&plan.target);
+    let aligned = way != Some(LongWay::Any) && aligned(op, args);
+    let together = LongWay::at_once(way, op, aligned);
     let (mut place, mut next) = (address(workspace), slices.as_slice());
     while !next.is_empty() {
         let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
@@ -160,22 +154,22 @@ mod tests {
     #[test]
     fn a_plan_has_every_kernel_that_its_launches_may_name() {
         each_case(|op, target| {
-            if supports(op, target).is_err() {
-                return;
-            }
-            let names = names(&plan_unit(op));
-            let has = |kernel: Entry| assert!(names.contains(&kernel.name()), "{kernel:?} {op:?}: {names:?}");
-            for aligned in [false, true].into_iter().filter(|aligned| !aligned || may_be_aligned(op)) {
-                let (together, mut next) = (at_once(op, aligned), op.slices.as_slice());
-                while !next.is_empty() {
-                    let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
-                    next = rest;
-                    has(shrink_kernel(group.len(), aligned));
-                    has(expand_kernel(group.iter().all(may_be_whole), op.accumulate));
-                    has(expand_kernel(false, op.accumulate));
+            for (target, config) in SGMV_LONG.able(op, target) {
+                let way = LongWay::of(&target);
+                let (names, quick) = (names(&plan_unit(op, way)), way != Some(LongWay::Any));
+                let has = |kernel: Entry| assert!(names.contains(&kernel.name()), "{config}: {kernel:?} {op:?}: {names:?}");
+                for aligned in [false, true].into_iter().filter(|aligned| !aligned || quick && may_be_aligned(op)) {
+                    let (together, mut next) = (LongWay::at_once(way, op, aligned), op.slices.as_slice());
+                    while !next.is_empty() {
+                        let (group, rest) = next.split_at(if next.len() >= together { together } else { 1 });
+                        next = rest;
+                        has(shrink_kernel(group.len(), aligned));
+                        has(expand_kernel(quick && group.iter().all(may_be_whole), op.accumulate));
+                        has(expand_kernel(false, op.accumulate));
+                    }
                 }
+                assert_eq!(has_basis(op), names.contains(&UNPACK.name()));
             }
-            assert_eq!(has_basis(op), names.contains(&UNPACK.name()));
         });
     }
 }
