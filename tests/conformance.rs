@@ -1,9 +1,10 @@
-//! Every case, drawn or from a file, on every variant of every backend of this build. A backend that is not there, and a case that a variant
+//! Every case, drawn or from a file, on every variant of every backend of this build, in every configuration that can compute it. A backend that is not there, and a case that a variant
 //! does not support, show as ignored tests with the reason; nothing is skipped in silence.
 //!
 //! What is run can be changed by the environment, for machines with a GPU (`scripts/gpu.sh`):
 //! - `TRIFUSE_BACKEND=cuda`: that backend alone;
 //! - `TRIFUSE_REPEATS=100`: besides, every case that often on every variant, each run the same bits as the first;
+//! - `TRIFUSE_CONFIGS=chosen`: of a variant the chosen configuration alone, for tools that take long to compile a kernel or to run it;
 //! - `TRIFUSE_MOST_FLOPS=1e8`: no case with more work than that, for tools that slow a kernel down a hundredfold;
 //! - `TRIFUSE_MATCH="linear/ (sm90"`: trials whose names hold every one of these words, or all of those behind a `|`;
 //! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be;
@@ -20,7 +21,7 @@ use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
 use trifuse::casefile::{self, CaseFile};
 use trifuse::cases::{OpKind, Posed, Problem, Work, all};
-use trifuse::conformance::{Mode, Outcome, Subject, run_case, variants};
+use trifuse::conformance::{Mode, Outcome, Subject, run_case, run_configs, variants};
 use trifuse::oracle::Define;
 use trifuse::session::Session;
 
@@ -174,7 +175,13 @@ fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static 
             return Ok(Completion::ignored_with(reason));
         }
         let mut session = Session::new(device)?;
-        match run_case(&mut session, &subject, Some(variant), mode)? {
+        let all = setting::<String>("TRIFUSE_CONFIGS").is_none_or(|which| which != "chosen");
+        let ran = match mode {
+            // Where operands do not start on 16 bytes most configurations leave the work to the same kernels: both are run.
+            Mode::Direct | Mode::Aligned if all => run_configs(&mut session, &subject, variant, mode),
+            _ => run_case(&mut session, &subject, Some(variant), mode),
+        };
+        match ran? {
             Outcome::Passed(_) => Ok(Completion::Completed),
             Outcome::Failed { why } => Err(Failed::from(why)),
             Outcome::Unsupported { reason } => Ok(Completion::ignored_with(reason)),

@@ -131,7 +131,43 @@ pub fn variants<D: Backend>(device: &D, kind: OpKind) -> &'static [&'static str]
     }
 }
 
-/// Runs a case with the named variant, or with the one that the backend chooses, and checks everything.
+/// The configurations of a variant that can compute a case, as [`run_case`] takes them: `variant:config`, none where there are not several.
+///
+/// # Errors
+/// A case that cannot be drawn: a fault of the case.
+pub fn configs<D: Backend>(session: &Session<D>, subject: &Subject, variant: &str) -> Result<Vec<String>> {
+    let all = match &subject.problem()? {
+        Problem::CodebookGemm(posed) => session.configs(&posed.op),
+        Problem::Attention(posed) => session.configs(&posed.op),
+        Problem::PrefixAttention(posed) => session.configs(&posed.op),
+        Problem::FusedMlp(posed) => session.configs(&posed.op),
+        Problem::Linear(posed) => session.configs(&posed.op),
+        Problem::Pointwise(posed) => session.configs(&posed.op),
+    };
+    Ok(all.into_iter().filter(|name| name.split_once(':').is_some_and(|(of, _)| of == variant)).collect())
+}
+
+/// Runs a case with the named variant as [`run_case`] does, and then with each of its configurations that can compute it. What fails is named.
+///
+/// # Errors
+/// The errors of [`run_case`].
+pub fn run_configs<D: Backend>(session: &mut Session<D>, subject: &Subject, variant: &str, mode: Mode) -> Result<Outcome> {
+    let chosen = run_case(session, subject, Some(variant), mode)?;
+    if !matches!(chosen, Outcome::Passed(_)) {
+        return Ok(chosen);
+    }
+    for name in configs(session, subject, variant)? {
+        match run_case(session, subject, Some(&name), mode).map_err(|error| Error::invalid(&name, "a configuration that runs", error))? {
+            Outcome::Passed(_) => {}
+            Outcome::Failed { why } => return Ok(Outcome::Failed { why: format!("{name}: {why}") }),
+            Outcome::Unsupported { reason } => return Ok(Outcome::Failed { why: format!("{name}: listed, and not supported: {reason}") }),
+        }
+    }
+    Ok(chosen)
+}
+
+/// Runs a case with the named variant, or with the one that the backend chooses (or with a variant's configuration, as `variant:config`), and checks
+/// everything.
 ///
 /// # Errors
 /// What the device or driver reports. A wrong answer is no error but [`Outcome::Failed`].

@@ -85,6 +85,7 @@ impl Emulator {
         command.env(KERNEL_DEBUG, "1").env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", kernels.most_flops).env("TRIFUSE_EMULATOR_ARCH", kernels.arch);
         command
             .env("TRIFUSE_MATCH", kernels.words)
+            .env("TRIFUSE_CONFIGS", "chosen")
             .env("RUST_BACKTRACE", "0")
             .envs(settings.iter().map(|&setting| setting.split_once('=').unwrap_or((setting, "1"))));
         command.output().unwrap()
