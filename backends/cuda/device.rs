@@ -58,6 +58,30 @@ impl Target {
     pub fn configured<T>(&self, mut all: impl Iterator<Item = T>) -> Option<T> {
         all.nth(self.config?.into())
     }
+
+    /// Whether that of `all` can which has the number of the configuration, or any where there is none; or why not.
+    pub fn any<T>(&self, mut all: impl Iterator<Item = T>, can: impl Fn(&T) -> std::result::Result<(), String>) -> std::result::Result<(), String> {
+        if self.config.is_some() {
+            return self.configured(all).map_or_else(|| Err("no such configuration".into()), |one| can(&one));
+        }
+        let mut reason = "no configuration".into();
+        let found = all.any(|one| can(&one).map_err(|why| reason = why).is_ok());
+        if found { Ok(()) } else { Err(reason) }
+    }
+}
+
+/// The chips that choices are tested on.
+#[cfg(test)]
+impl Target {
+    pub(crate) const H200: Self = Self::hopper(132);
+    pub(crate) const A100: Self = Self { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None };
+    pub(crate) const RTX_3090: Self = Self { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
+    /// An H20, an H100 by PCIe, an H200, all that Hopper has, and two of Ampere.
+    pub(crate) const TESTED: [Self; 6] = [Self::hopper(78), Self::hopper(114), Self::H200, Self::hopper(144), Self::A100, Self::RTX_3090];
+
+    const fn hopper(units: u32) -> Self {
+        Self { arch: Arch(90), units, shared_bytes: 227 << 10, config: None }
+    }
 }
 
 impl Cuda {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use trifuse::backends::cuda::jit::{Arch, Unit};
-use trifuse::backends::cuda::{Entry, TensorCores, catalogue, nvrtc_version};
+use trifuse::backends::cuda::{Entry, catalogue, nvrtc_version};
 
 use super::compile::{compile, disassemble};
 use super::waits;
@@ -69,7 +69,8 @@ pub struct Work {
     pub arch: Arch,
     /// The variant that it is of first, as `linear/sm90`; units beside variants' own are of `helpers`.
     pub of: String,
-    pub tensor_cores: TensorCores,
+    /// What its machine code must show.
+    pub instruction: Option<&'static str>,
 }
 
 impl Work {
@@ -113,7 +114,7 @@ impl Work {
         let limit = self.arch.shared_bytes().unwrap();
         refuse(line.shared > limit, format!("{} bytes of shared memory > {limit}", line.shared));
         refuse(line.early > 0, format!("{} reads in front of the wait for the launch before", line.early));
-        if let TensorCores::By(instruction) = self.tensor_cores {
+        if let Some(instruction) = self.instruction {
             let found = if instruction == "HGMMA" { line.hgmma } else { line.hmma + line.hgmma };
             refuse(found == 0, format!("no {instruction}"));
         }
@@ -125,12 +126,9 @@ impl Work {
 pub fn all_work() -> Vec<Work> {
     let own = |entry: Entry, arch: Arch| {
         let of = format!("{}/{}", entry.op, entry.variant);
-        entry.units(arch).into_iter().map(move |unit| Work { unit, arch, of: of.clone(), tensor_cores: entry.tensor_cores })
+        entry.units(arch).into_iter().map(move |unit| Work { instruction: entry.tensor_cores.instruction(&unit), unit, arch, of: of.clone() })
     };
-    let beside = |entry: Entry, arch: Arch| {
-        let tensor_cores = TensorCores::Without("it is launched beside a variant's own kernels");
-        entry.helpers(arch).into_iter().map(move |unit| Work { unit, arch, of: "helpers".into(), tensor_cores })
-    };
+    let beside = |entry: Entry, arch: Arch| entry.helpers(arch).into_iter().map(move |unit| Work { unit, arch, of: "helpers".into(), instruction: None });
     let each = || catalogue().into_iter().flat_map(|entry| Arch::CHECKED.map(|arch| (entry, arch)));
     let mut met = HashSet::new();
     let all = each().flat_map(|(entry, arch)| own(entry, arch)).chain(each().flat_map(|(entry, arch)| beside(entry, arch)));

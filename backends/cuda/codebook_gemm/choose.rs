@@ -116,7 +116,7 @@ fn ahead(op: &CodebookGemm, group: Group, units: u64) -> bool {
 
 /// Whether a launch on x that another writes has one adapter and so few blocks that one an SM is enough: registers are then left to go the
 /// way from x to y once before the wait.
-fn rehearsed(op: &CodebookGemm, group: Group, units: u64) -> bool {
+fn warms_icache(op: &CodebookGemm, group: Group, units: u64) -> bool {
     group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known
         (_, true, true) if dependent && op.adapters > 1 && !known.basis_of && in_one_share(op) => LINE,
         (_, true, true) => WIDE,
         (_, true, false) if ahead => AHEAD,
-        (_, true, false) if dependent && rehearsed(op, group, units) => ICACHE_WARM,
+        (_, true, false) if dependent && warms_icache(op, group, units) => ICACHE_WARM,
         (_, true, false) => USUAL,
     };
     Shape { kernel, blocks, cluster }
@@ -245,10 +245,10 @@ mod tests {
         let (square, wide) = ([4096, 4096, 16], [4096, 11_008, 16]);
         let several = CodebookGemm { slices: vec![op(1, 1, square).slices[0].clone(); 20], ..op(16, 16, square) };
         for (op, units, names) in [
-            (op(16, 1, square), 132, ["rehearsed-32", "plain-16", "plain-32"]),
+            (op(16, 1, square), 132, ["icache_warm-32", "plain-16", "plain-32"]),
             (op(16, 16, square), 132, ["ahead-32", "plain-16", "plain-64"]),
             (op(16, 16, square), 114, ["plain-64", "plain-16", "plain-64"]),
-            (over(op(256, 100, square)), 132, ["line-8", "wide-8", "wide-8"]),
+            (over(op(256, 100, square)), 132, ["balanced-8", "wide-8", "wide-8"]),
             (op(128, 100, wide), 132, ["wide-16", "wide-16", "wide-16"]),
             (several, 132, ["many-6", "many-6", "many-6"]),
         ] {

@@ -63,7 +63,7 @@ fn what_is_chosen_can_be_forced_and_all_that_can_is_compiled_ahead() {
             }
         }
     }
-    for name in ["sm90:line-8", "sm90:rehearsed-32", "sm90:many-2", "sm80:any-4", "sgmv:once", "sgmv:grouped", "sgmv_long:slices3", "sgmv_long:any"] {
+    for name in ["sm90:balanced-8", "sm90:icache_warm-32", "sm90:many-2", "sm80:any-4", "sgmv:once", "sgmv:grouped", "sgmv_long:slices3", "sgmv_long:any"] {
         assert!(met.contains(name), "{name}: {met:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! `fused_mlp` on CUDA: its variants, best first.
 
 pub(crate) mod choose;
+pub(crate) mod gemm;
+pub(crate) mod mma;
 pub(crate) mod problem;
 pub(crate) mod simt;
 pub(crate) mod skinny;
@@ -17,5 +19,4 @@ impl Table for FusedMlp {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<FusedMlp>; 5] =
-    [Variant { suits: choose::skinny_tile, ..skinny_tile::SKINNY_TILE }, skinny::SKINNY, Variant { suits: choose::tiles, ..tile::SM90 }, tile::SM80, SIMT];
+const VARIANTS: [Variant<FusedMlp>; 2] = [Variant { configs: Some(choose::GEMM), ..gemm::GEMM }, SIMT];

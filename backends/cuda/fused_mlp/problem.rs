@@ -54,18 +54,22 @@ pub(crate) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<
     Ok(sizes.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(TILE_ROWS, |(rows, _)| rows))
 }
 
+/// What the choice of tiles goes by, of each product of a chunk of so many rows.
+pub(crate) fn shapes(op: &FusedMlp, rows: u64) -> [Shape; 2] {
+    let activated = ActivationForm::of(Some(op.activation)) != ActivationForm::Floor;
+    // The two weights of the gated form are one in a tile.
+    let outputs = if op.gated { 2 * op.d_ff } else { op.d_ff };
+    let up = Shape { rows, outputs, depth: op.d_model, activated, straddles: straddles(op.dtype, up_strides(op)) };
+    let straddles = straddles(op.dtype, [intermediate_stride(op), op.w2_stride]);
+    [up, Shape { rows, outputs: op.d_out, depth: op.d_ff, activated: false, straddles }]
+}
+
 /// The tile of each product where chunks have that many rows, and how long it takes for all of them. The last chunk, which may be a shorter
 /// one, takes the same kernels.
 pub(crate) fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f64); 2] {
     let tokens = op.tokens.max(1);
     let chunks = [(rows, tokens / rows), (tokens % rows, 1)];
-    let activated = ActivationForm::of(Some(op.activation)) != ActivationForm::Floor;
-    let product = |shape: Shape| chunks.map(|(rows, times)| (Shape { rows, ..shape }, times));
-    // The two weights of the gated form are one in a tile.
-    let outputs = if op.gated { 2 * op.d_ff } else { op.d_ff };
-    let up = product(Shape { rows, outputs, depth: op.d_model, activated, straddles: straddles(op.dtype, up_strides(op)) });
-    let straddles = straddles(op.dtype, [intermediate_stride(op), op.w2_stride]);
-    let down = product(Shape { rows, outputs: op.d_out, depth: op.d_ff, activated: false, straddles });
+    let [up, down] = shapes(op, rows).map(|shape| chunks.map(|(rows, times)| (Shape { rows, ..shape }, times)));
     let of_up = || WgmmaTile::OF_UP.into_iter().filter(|tile| !op.gated || tile.gates());
     let pair = |way: fn(WgmmaTile) -> Option<WgmmaTile>| {
         [WgmmaTile::least(of_up().filter_map(way), &up, target), WgmmaTile::least(WgmmaTile::OF_DOWN.into_iter().filter_map(way), &down, target)]

@@ -18,40 +18,45 @@ pub(crate) const ROWS: Variant<Linear> = Variant {
     supports,
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, target| unit(op.dtype, room(op.tokens), target.shared_bytes),
+    unit: |op, target| unit(op.dtype, configured(target), target.shared_bytes),
     units: |arch: Arch| HALVES.iter().flat_map(|&dtype| ROOMS.map(|tokens| unit(dtype, tokens, arch.shared_bytes().unwrap_or(0)))).collect(),
     workspace: |_, _| 0,
     launch,
 };
 
 /// Rows of X that a kernel has room for.
-const ROOMS: [u64; 2] = [8, 16];
+pub(crate) const ROOMS: [u64; 2] = [8, 16];
 /// As in `kernels/gemm/sm80/gemv_unaligned.cuh`: warps of a block, elements of K a warp takes at once, rows of W of a tile, phases of rows.
 const WARPS: u64 = 16;
 const CHUNK: u64 = 32;
 const TILE_ROWS: u64 = 16;
 const PHASES: u64 = 8;
 
-fn room(tokens: u64) -> u64 {
-    if tokens <= ROOMS[0] { ROOMS[0] } else { ROOMS[1] }
+/// Rows of X that there is room for, by rows of W of a tile.
+pub(crate) fn names(_: Arch) -> Vec<String> {
+    ROOMS.map(|room| format!("{room}x{TILE_ROWS}")).into()
+}
+
+/// The target's, which supports the operation.
+fn configured(target: &Target) -> u64 {
+    target.configured(ROOMS.into_iter()).unwrap_or(ROOMS[1])
 }
 
 /// X, wherever a phase's rows start, and two sets of every warp's sums.
-fn shared_bytes(tokens: u64, depth: u64) -> u64 {
+fn shared_bytes(room: u64, depth: u64) -> u64 {
     let line = (depth.saturating_add(PHASES - 1).div_ceil(CHUNK) * CHUNK * 2).next_multiple_of(128) + 64;
-    room(tokens).saturating_mul(line) + 2 * WARPS * 32 * 4 * 4 * (room(tokens) / 8)
+    room.saturating_mul(line) + 2 * WARPS * 32 * 4 * 4 * (room / 8)
 }
 
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    if op.tokens > ROOMS[1] {
-        return Err(format!("{} rows > {}: X is not kept in shared memory", op.tokens, ROOMS[1]));
-    }
-    if [op.d_in, op.x_stride, op.w_stride].iter().all(|elements| elements.is_multiple_of(8)) {
-        return Err(format!("rows of {} elements are whole in 16 bytes", op.d_in));
-    }
-    fits(u32::try_from(shared_bytes(op.tokens, op.d_in)).unwrap_or(u32::MAX), target)
+    target.any(ROOMS.into_iter(), |&room| {
+        if op.tokens > room {
+            return Err(format!("{} rows > {room}: X is not kept in shared memory", op.tokens));
+        }
+        fits(u32::try_from(shared_bytes(room, op.d_in)).unwrap_or(u32::MAX), target)
+    })
 }
 
 /// With all the shared memory that a block may use: it is K that decides, which `supports` sees to.
@@ -74,7 +79,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     }
     // A block of each phase of rows; as many of these eights as the device runs at once, or as there are tiles.
     let eights = (u64::from(plan.target.units) / PHASES).max(1).min(op.d_out.div_ceil(PHASES).div_ceil(TILE_ROWS));
-    let shared_bytes = shared_bytes(op.tokens, op.d_in) as u32;
+    let shared_bytes = shared_bytes(configured(&plan.target), op.d_in) as u32;
     let how = Launch { shared_bytes, ..Launch::new((eights * PHASES) as u32, (WARPS * 32) as u32) };
     // SAFETY: the caller's promise.
     unsafe {
@@ -87,14 +92,12 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
-
     #[test]
-    fn it_takes_few_odd_rows_that_fit() {
+    fn it_takes_few_rows_that_fit() {
         let takes = |tokens, d_in, target| supports(&Linear::new(DType::F16, [tokens, 4096, d_in]), target).is_ok();
-        assert!(takes(1, 4095, &H200) && takes(16, 4095, &H200) && takes(8, 11007, &H200) && takes(1, 4095, &RTX3090));
-        assert!(!takes(17, 4095, &H200) && !takes(1, 4096, &H200) && !takes(1, 1 << 20, &H200) && !takes(16, 4095, &RTX3090));
-        assert!(shared_bytes(1, 1) >= 8 * 64 && shared_bytes(9, 4095) > shared_bytes(8, 4095));
+        let (h200, rtx) = (&Target::H200, &Target::RTX_3090);
+        assert!(takes(1, 4095, h200) && takes(16, 4095, h200) && takes(8, 11007, h200) && takes(1, 4095, rtx) && takes(1, 4096, h200));
+        assert!(!takes(17, 4095, h200) && !takes(1, 1 << 20, h200) && !takes(16, 4095, rtx));
+        assert!(shared_bytes(8, 1) >= 8 * 64 && shared_bytes(16, 4095) > shared_bytes(8, 4095));
     }
 }

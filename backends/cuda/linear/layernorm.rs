@@ -30,10 +30,10 @@ pub(crate) const LAYERNORM: Variant<Linear> = Variant {
     configs: None,
     unit: |op, target| {
         let entry = if op.delta.is_some() { LORA } else { PLAIN };
-        Unit { also: rows_units(op.dtype), ..kernel(entry, op.dtype, groups(op.tokens, target)) }
+        Unit { also: rows_units(op.dtype), ..kernel(entry, op.dtype, configured(target)) }
     },
     units: |_: Arch| {
-        let kernels = [PLAIN, LORA].into_iter().flat_map(|entry| [1, 2].map(|groups| (entry, groups)));
+        let kernels = [PLAIN, LORA].into_iter().flat_map(|entry| GROUPS.map(|groups| (entry, groups)));
         let own = kernels.flat_map(|(entry, groups)| HALVES.map(|dtype| kernel(entry, dtype, groups)));
         listed(own, HALVES.into_iter().flat_map(rows_units))
     },
@@ -82,7 +82,7 @@ params! {
 /// Outputs: a row's sums lie in the registers of four threads.
 const COLUMNS: u64 = 384;
 /// Rows of a warpgroup, elements of K a step, steps under way.
-const ROWS: u64 = 64;
+pub(crate) const ROWS: u64 = 64;
 const STEP: u64 = 64;
 const STAGES: u64 = 3;
 /// Rows of adapters' basis in a step.
@@ -92,9 +92,17 @@ const CLUSTER: u64 = 2;
 /// Outputs that are in one order in Y and in another in shared memory.
 const RUN: u64 = 32;
 
-/// Warpgroups of a tile. One where that gives more SMs something to do; what a row becomes is the same.
-fn groups(rows: u64, target: &Target) -> u64 {
-    if rows <= ROWS * u64::from(target.units) { 1 } else { 2 }
+/// Warpgroups of a tile. What a row becomes is the same from both.
+pub(crate) const GROUPS: [u64; 2] = [1, 2];
+
+/// Rows of X by outputs.
+pub(crate) fn names(_: Arch) -> Vec<String> {
+    GROUPS.map(|groups| format!("{}x{COLUMNS}", groups * ROWS)).into()
+}
+
+/// The target's.
+fn configured(target: &Target) -> u64 {
+    target.configured(GROUPS.into_iter()).unwrap_or(1)
 }
 
 /// The stages, the barriers, three numbers a column, and what it takes to start on a multiple of 1,024.
@@ -125,7 +133,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    fits(shared_bytes(2, true), target)
+    target.any(GROUPS.into_iter(), |&groups| fits(shared_bytes(groups, op.delta.is_some()), target))
 }
 
 /// The kernel by itself, that with what adapters add, and that which normalises rows where they lie.
@@ -203,7 +211,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             if op.delta.is_some() && sums.is_none() {
                 return Err(Error::invalid("linear: delta", "of one basis", "another form"));
             }
-            let groups = groups(op.tokens, &plan.target);
+            let groups = configured(&plan.target);
             let clusters = op.tokens.div_ceil(groups * ROWS * CLUSTER).min((u64::from(plan.target.units) / CLUSTER).max(1));
             // The kernel waits before it reads anything.
             let launch = Launch {
@@ -230,18 +238,15 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-
     fn op(tokens: u64) -> Linear {
         Linear { bias: true, residual: true, norm: Some(1e-12f32.to_bits()), ..Linear::new(DType::F16, [tokens, 384, 1536]) }
     }
 
     #[test]
-    fn the_number_of_rows_decides_nothing_but_the_tile() {
+    fn the_number_of_rows_decides_nothing() {
         for tokens in [1, 64, 4096, 131_072] {
-            assert_eq!(supports(&op(tokens), &H200), Ok(()), "{tokens}");
+            assert_eq!(supports(&op(tokens), &Target::H200), Ok(()), "{tokens}");
         }
-        assert_eq!([1, 8448, 8449].map(|rows| groups(rows, &H200)), [1, 1, 2]);
     }
 
     #[test]
@@ -256,7 +261,7 @@ mod tests {
             Linear { activation: Some(crate::ops::Activation::Relu), ..op(64) },
         ];
         for op in odd {
-            assert!(supports(&op, &H200).is_err(), "{op:?}");
+            assert!(supports(&op, &Target::H200).is_err(), "{op:?}");
         }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod skinny_lora;
 pub(crate) mod skinny_tile;
 pub(crate) mod split_k;
 pub(crate) mod swap_ab;
+pub(crate) mod swap_ab_tile;
 pub(crate) mod tile;
 pub(crate) mod weight_stationary;
 
@@ -30,30 +31,27 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 11] = [
-    layernorm::LAYERNORM,
-    skinny_lora::ADAPTED,
-    Variant { suits: choose::skinny_tile, ..skinny_tile::SKINNY_TILE },
-    Variant { suits: choose::skinny, ..skinny::SKINNY },
-    Variant { suits: choose::single_shot, ..single_shot::SINGLE_SHOT },
-    Variant { suits: choose::swap_ab, ..swap_ab::SWAP_AB },
+const VARIANTS: [Variant<Linear>; 10] = [
+    Variant { configs: Some(choose::LAYERNORM), ..layernorm::LAYERNORM },
+    Variant { suits: choose::adapted, configs: Some(choose::SKINNY_LORA), ..skinny_lora::ADAPTED },
+    Variant { suits: choose::suits_skinny_tile, configs: Some(choose::SKINNY_TILE), ..skinny_tile::SKINNY_TILE },
+    Variant { suits: choose::suits_skinny, configs: Some(choose::SKINNY), ..skinny::SKINNY },
+    Variant { suits: choose::suits_swap_ab, configs: Some(choose::SWAP_AB), ..swap_ab::SWAP_AB },
     Variant { suits: choose::weight_stationary, ..weight_stationary::WEIGHT_STATIONARY },
-    Variant { suits: choose::tiles, ..tile::SM90 },
-    gemv_unaligned::ROWS,
-    tile::SM80,
+    Variant { suits: choose::tiles, configs: Some(choose::SM90), ..tile::SM90 },
+    Variant { suits: choose::unaligned, configs: Some(choose::GEMV_UNALIGNED), ..gemv_unaligned::ROWS },
+    Variant { configs: Some(choose::SM80), ..tile::SM80 },
     SIMT,
 ];
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
-    use crate::backends::cuda::jit::Arch;
     use crate::backends::cuda::variant::{Target, choose as choose_of};
+    use crate::cases::{self, Posed, Problem};
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
-
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-    const RTX3090: Target = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
 
     /// The variant that is taken, and its workspace.
     fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
@@ -64,7 +62,7 @@ mod tests {
     fn few_rows_take_their_adapters_along() {
         let adapted = |tokens: u64, d_in: u64| {
             let delta = CodebookGemm::s2lc(DType::F16, tokens, [d_in, 4096, 16], 16, CodeWidth::FourThree);
-            taken(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, 4096, d_in]) }, &H200)
+            taken(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, 4096, d_in]) }, &Target::H200)
         };
         assert_eq!(adapted(16, 4096), Some(("sm90_skinny_lora", 0)));
         assert_eq!(adapted(33, 4096), Some(("sm90_skinny", 0)));
@@ -82,16 +80,28 @@ mod tests {
         ] {
             let op = Linear::new(DType::F16, [rows, 4096, 4095]);
             let whole = if rows < 17 { 0 } else { rows + 4096 };
-            assert_eq!(taken(&op, &H200), Some((packed, whole * 8192)), "{rows} rows");
+            assert_eq!(taken(&op, &Target::H200), Some((packed, whole * 8192)), "{rows} rows");
             let op = op.with_padded_weights();
-            assert_eq!(taken(&op, &H200), Some((padded, copied * 8192)), "{rows} rows, w padded");
-            assert_eq!(taken(&Linear { x_stride: 4096, ..op }, &H200), Some((padded, 0)), "{rows} rows, both padded");
+            assert_eq!(taken(&op, &Target::H200), Some((padded, copied * 8192)), "{rows} rows, w padded");
+            assert_eq!(taken(&Linear { x_stride: 4096, ..op }, &Target::H200), Some((padded, 0)), "{rows} rows, both padded");
         }
         for (rows, name, copied) in [(1, "sm80_gemv_unaligned", 0), (8, "sm80_gemv_unaligned", 0), (17, "sm80", 17), (2048, "sm80", 2048)] {
             let op = Linear::new(DType::F16, [rows, 4096, 4095]).with_padded_weights();
-            assert_eq!(taken(&op, &RTX3090), Some((name, copied * 8192)), "{rows} rows");
+            assert_eq!(taken(&op, &Target::RTX_3090), Some((name, copied * 8192)), "{rows} rows");
         }
         let short = Linear { x_stride: 376, ..Linear::new(DType::BF16, [4096, 1536, 371]).with_padded_weights() };
-        assert_eq!(taken(&short, &H200), Some(("sm90_weight_stationary", 0)));
+        assert_eq!(taken(&short, &Target::H200), Some(("sm90_weight_stationary", 0)));
+    }
+
+    #[test]
+    fn the_cases_take_every_tile_of_swap_ab() {
+        let mut taken = Vec::new();
+        for case in cases::all().into_iter().filter(|case| case.name().starts_with("linear/across")) {
+            let Problem::Linear(Posed { op, .. }) = case.problem().unwrap() else { panic!("{}", case.name()) };
+            let (variant, target) = choose_of(&VARIANTS, &op, &Target::H200, Some("sm90_swap_ab")).unwrap();
+            assert_eq!((variant.supports)(&op, &target), Ok(()), "{}", case.name());
+            taken.push(choose::swap_ab(&op, &target));
+        }
+        assert!(swap_ab_tile::TILES.iter().all(|tile| taken.contains(tile)), "{taken:?}");
     }
 }

@@ -1,13 +1,13 @@
 //! `linear` as a product: operands, strides, and what is put into the queue before it.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{Product, fits, half};
+use crate::backends::cuda::gemm::problem::{Product, half};
 use crate::backends::cuda::gemm::repack::{Copies, padded};
 use crate::backends::cuda::gemm::sm90::cost::{Shape, straddles};
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Plan, Target, range};
+use crate::backends::cuda::variant::{Cuda, Plan, range};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
@@ -93,26 +93,9 @@ pub(crate) fn takes_lora(product: &Product<'_>) -> bool {
     product.width() == 16 && product.writes_whole()
 }
 
-/// Where W is streamed: the shape of a block's stages, and the blocks of a cluster.
-pub(crate) fn skinny_shape(op: &Linear, target: &Target) -> SkinnyShape {
-    let (split, room) = (skinny_splits(op, target), SkinnyShape::clusters(target.units));
-    let tile = SkinnyShape::choose(op.tokens).fitted(SkinnyShape::tile_rows(op.d_out, room, split), split);
-    match (split, SkinnyShape::by_groups(op.d_out, room)) {
-        (true, _) if SkinnyShape::quarters(op.d_out, op.d_in, target.units) => tile.quartered(),
-        (false, true) => tile.grouped(),
-        _ => tile,
-    }
-}
-
-/// Whether its K is split then.
-pub(crate) fn skinny_splits(op: &Linear, target: &Target) -> bool {
-    SkinnyShape::splits(op.d_out, SkinnyShape::clusters(target.units))
-}
-
 /// Whether W can be streamed, or why not.
-pub(crate) fn streams(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+pub(crate) fn streams(op: &Linear) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
-    SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))?;
-    fits(skinny_shape(op, target).shared_bytes(), target)
+    SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides(op))
 }

@@ -1,40 +1,23 @@
-//! `linear` on a K of a step or two: the variant `sm90_single_shot`, of `kernels/gemm/sm90/single_shot.cuh`.
+//! `linear` on a K of a step or two: tiles of `sm90` that ask for all of K at once, of `kernels/gemm/sm90/single_shot.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::sm80::units::fallback_units;
+use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header};
 use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::linear::problem::product;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-pub(crate) const SINGLE_SHOT: Variant<Linear> = Variant {
-    name: "sm90_single_shot",
-    label: "linear/sm90_single_shot",
-    runs_on: RunsOn::Only(90),
-    tensor_cores: TensorCores::By("HGMMA"),
-    supports,
-    suits: |_, _| Ok(()),
-    configs: None,
-    unit: |op, target| unit(op.dtype, &tile(op, target), ActivationForm::of(op.activation)),
-    units: |_: Arch| {
-        let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
-        HALVES.iter().flat_map(|&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form))).collect()
-    },
-    workspace: |_, _| 0,
-    launch,
-};
-
-/// A block's tiles, the first whose blocks all have room at once, and the steps of K that there is room for.
-const TILES: [WgmmaTile; 2] = [WgmmaTile::SLIM, WgmmaTile::NARROW];
+/// A block's tiles, narrow first, and the steps of K that there is room for.
+pub(crate) const TILES: [WgmmaTile; 2] = [WgmmaTile::SLIM, WgmmaTile::NARROW];
 const STEPS: u64 = 2;
 const THREADS: u32 = 256;
+const ENTRY: [&str; 1] = ["linear_single_shot"];
 
 /// Blocks that an SM has room for: of registers, as the kernel is compiled.
 const fn room(tile: &WgmmaTile) -> u64 {
@@ -55,13 +38,13 @@ pub(crate) fn has_room(op: &Linear, tile: &WgmmaTile, target: &Target) -> bool {
     blocks(op, tile) <= room(tile) * u64::from(target.units)
 }
 
-pub(crate) fn tile(op: &Linear, target: &Target) -> WgmmaTile {
-    TILES.into_iter().find(|tile| has_room(op, tile, target)).unwrap_or(WgmmaTile::NARROW)
+/// Rows of X by rows of W.
+pub(crate) fn config(tile: &WgmmaTile) -> String {
+    format!("{}x{}-single_shot", tile.rows, tile.columns)
 }
 
-fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
-    half(op.dtype)?;
-    op.no_norm()?;
+/// Whether that tile's kernel can compute an operation that other tiles of `sm90` can, or why not.
+pub(crate) fn supports(op: &Linear, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
     op.no_delta()?;
     if op.d_in > STEPS * WgmmaTile::DEPTH {
         return Err(format!("a K of {}: a block asks for all of at most {}", op.d_in, STEPS * WgmmaTile::DEPTH));
@@ -69,33 +52,40 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if !op.d_out.is_multiple_of(8) {
         return Err(format!("{} outputs: it writes eight at once", op.d_out));
     }
-    let tile = tile(op, target);
     // It copies nothing first.
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    fits(shared_bytes(&tile), target)
+    fits(shared_bytes(tile), target)
 }
 
-fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
+/// Every kernel.
+pub(crate) fn units() -> impl Iterator<Item = Unit> {
+    let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
+    HALVES.iter().flat_map(move |&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form)))
+}
+
+/// That of a tile.
+pub(crate) fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
     let mut defines = tile.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
     defines.extend([("SINGLE_SHOT_STEPS", STEPS.to_string()), ("SINGLE_SHOT_BLOCKS", room(tile).to_string())]);
     Unit {
-        name: format!("linear/sm90_single_shot {dtype}, {}, {}", tile.name(), activation.name()),
+        name: format!("{} {dtype}, {}, {}", ENTRY[0], tile.name(), activation.name()),
         source: source!("gemm/sm90/single_shot.cu"),
         headers: vec![gemm_header()],
         defines,
-        entries: &["linear_single_shot"],
+        entries: &ENTRY,
         shared_bytes: shared_bytes(tile),
-        also: fallback_units(dtype),
+        also: Vec::new(),
     }
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
-    if plan.op.tokens == 0 {
-        return Ok(());
-    }
+/// Puts the kernel of that tile into the queue.
+///
+/// # Safety
+/// As [`Plan::launch`].
+pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>, tile: WgmmaTile) -> Result<()> {
     // SAFETY: the caller's promise; rows start where TMA can read them, and 16 bytes can be written.
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
@@ -103,11 +93,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             return product.launch_fallback(queue, plan);
         }
         // The kernel waits before it reads anything.
-        let tile = tile(&plan.op, &plan.target);
         let how = WgmmaLaunch { tile, unit: 0, overlap: true, weights_early: false };
         let (params, launch) = product.wgmma_start(&how, &plan.target)?;
         let launch = Launch { shared_bytes: shared_bytes(&tile), overlap: launch.overlap, ..Launch::new(blocks(&plan.op, &tile) as u32, THREADS) };
-        plan.launch(queue, "linear_single_shot", &launch, &params)
+        plan.launch(queue, ENTRY[0], &launch, &params)
     }
 }
 
@@ -115,11 +104,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-
     #[test]
     fn it_takes_a_short_k() {
-        let takes = |sizes| supports(&Linear::new(DType::F16, sizes), &H200).is_ok();
+        let takes = |sizes| TILES.iter().all(|tile| supports(&Linear::new(DType::F16, sizes), tile, &Target::H200).is_ok());
         for sizes in [[2048, 2048, 128], [2048, 1672, 120], [1089, 2048, 128], [65, 8, 8], [2177, 2048, 128], [64, 2048, 128]] {
             assert!(takes(sizes), "{sizes:?}");
         }

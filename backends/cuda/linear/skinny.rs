@@ -5,10 +5,11 @@ use crate::backends::cuda::gemm::entry::listed;
 use crate::backends::cuda::gemm::problem::HALVES;
 use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
-use crate::backends::cuda::gemm::sm90::skinny::{SkinnyShape, SkinnyUse};
-use crate::backends::cuda::gemm::sm90::units::{Form, SkinnyKernel};
+use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
+use crate::backends::cuda::gemm::sm90::skinny_config::{SkinnyUse, Stream};
+use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit};
-use crate::backends::cuda::linear::problem::{product, repacked_bytes, skinny_shape, skinny_splits, streams};
+use crate::backends::cuda::linear::problem::{product, repacked_bytes, streams};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
@@ -20,21 +21,26 @@ pub(crate) const SKINNY: Variant<Linear> = Variant {
     label: "linear/sm90_skinny",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    supports: streams,
+    supports: |op, target| streams(op).and_then(|()| target.any(Stream::all(), |stream| stream.holds(op.tokens, target))),
     suits: |_, _| Ok(()),
     configs: None,
     unit,
     units: |_: Arch| {
-        let fitted = || [false, true].into_iter().flat_map(|split| SkinnyShape::every(split, SkinnyShape::fitted).into_iter().map(move |tile| (tile, split)));
-        let quartered = || SkinnyShape::every(true, SkinnyShape::fitted).into_iter().map(|tile| (tile.quartered(), true));
-        let tiles = fitted().chain(quartered()).map(|(tile, split)| (SkinnyKernel::Tiles, tile, split));
-        let kernels = tiles.chain(SkinnyShape::all_grouped().map(|tile| (SkinnyKernel::Groups, tile, false)));
-        let own = kernels.flat_map(|(kernel, tile, split)| Form::all(&HALVES, false).map(move |form| kernel.unit(&tile, split, form)));
+        let own = Stream::all().flat_map(|stream| Form::all(&HALVES, false).map(move |form| stream.unit(form)));
         listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
     workspace: |op, _| repacked_bytes(op),
     launch,
 };
+
+pub(crate) fn names(_: Arch) -> Vec<String> {
+    Stream::all().map(|stream| stream.config()).collect()
+}
+
+/// The target's, which supports the operation.
+fn configured(target: &Target) -> Stream {
+    target.configured(Stream::all()).unwrap_or(Stream::tiles(SkinnyShape::ALL[3], false))
+}
 
 /// Whether W is so small that L2 (50 MB on an H200) still has it at the next launch, if it is let stay. With many rows of X
 /// what that costs others is more.
@@ -42,13 +48,8 @@ fn keeps(op: &Linear) -> bool {
     op.tokens <= 64 && op.d_out.saturating_mul(op.w_stride).saturating_mul(op.dtype.size()) <= 36 << 20
 }
 
-fn kernel(op: &Linear, target: &Target) -> SkinnyKernel {
-    let groups = !skinny_splits(op, target) && SkinnyShape::by_groups(op.d_out, SkinnyShape::clusters(target.units));
-    if groups { SkinnyKernel::Groups } else { SkinnyKernel::Tiles }
-}
-
 fn unit(op: &Linear, target: &Target) -> Unit {
-    let own = kernel(op, target).unit(&skinny_shape(op, target), skinny_splits(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
+    let own = configured(target).unit(Form::plain(op.dtype, ActivationForm::of(op.activation)));
     Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 
@@ -57,22 +58,20 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
-    let tile = skinny_shape(op, &plan.target);
+    let stream = configured(&plan.target);
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, overlap) = product(queue, plan, workspace, args)?;
         if !product.aligned() {
             return product.launch_fallback(queue, plan);
         }
-        let split = skinny_splits(op, &plan.target);
-        let room = match tile.cluster() {
+        let room = match stream.tile.cluster() {
             4 => {
-                let resident = plan.once(|plan| plan.resident_clusters(SkinnyKernel::Tiles.name(), &tile.launch(u64::from(plan.target.units) / 4)))?;
-                resident.max(SkinnyShape::quarter_clusters(plan.target.units))
+                let all = stream.tile.launch(u64::from(plan.target.units) / 4);
+                plan.once(|plan| plan.resident_clusters(stream.kernel.name(), &all))?.max(SkinnyShape::quarter_clusters(plan.target.units))
             }
             _ => SkinnyShape::clusters(plan.target.units),
         };
-        let how = SkinnyUse { unit: 0, clusters: room, split, keeps: keeps(op), overlap };
-        tile.run(queue, plan, kernel(op, &plan.target).name(), &product, how)
+        stream.run(queue, plan, &product, SkinnyUse { unit: 0, room, keeps: keeps(op), overlap })
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, gemm_header};
+use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, fits, gemm_header};
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
+use crate::backends::cuda::gemm::sm90::skinny_config::Stream;
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::linear::problem::{product, skinny_splits, streams, unpacked};
+use crate::backends::cuda::linear::problem::{product, streams, unpacked};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
@@ -23,19 +24,20 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
-        streams(op, target)?;
+        streams(op)?;
         // It reads X and W as they lie, and X in whole eights.
         for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
             SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
         }
-        Adapted::of(op, target).map(drop)
+        let rank = rank(op)?;
+        target.any(Adapted::all(target.arch).into_iter(), |adapted| adapted.holds(op.tokens, rank, target))
     },
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, target| match Adapted::of(op, target) {
-        Ok(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
+    unit: |op, target| match configured(target) {
+        Some(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
         // `supports` has refused it.
-        Err(_) => Unit::new("linear/sm90_skinny_lora", source!("gemm/sm90/skinny_lora.cu")),
+        None => Unit::new("linear/sm90_skinny_lora", source!("gemm/sm90/skinny_lora.cu")),
     },
     units: |arch: Arch| {
         let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
@@ -44,6 +46,14 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     workspace: |_, _| 0,
     launch,
 };
+
+pub(crate) fn names(arch: Arch) -> Vec<String> {
+    Adapted::all(arch).iter().map(Adapted::config).collect()
+}
+
+fn configured(target: &Target) -> Option<Adapted> {
+    target.configured(Adapted::all(target.arch).into_iter())
+}
 
 params! {
     /// Of `linear_skinny_lora`.
@@ -71,67 +81,72 @@ const TABLE_ENTRIES: u64 = 160;
 /// Bytes that the kernel keeps for the barriers of the stages.
 const BARRIERS: u64 = 256;
 /// Tokens and columns of both factors that kernels are compiled for.
-const TOKENS: [u64; 2] = [16, 32];
-const RANKS: [u64; 2] = [16, 32];
+pub(crate) const TOKENS: [u64; 2] = [16, 32];
+pub(crate) const RANKS: [u64; 2] = [16, 32];
+
+/// The rank of an operation's adapters, where they have the form that its kernels are for; or why not.
+pub(crate) fn rank(op: &Linear) -> std::result::Result<u64, String> {
+    let delta = op.delta.as_ref().ok_or("no adapters")?;
+    let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
+    let (Factor::Dense { bases: 1 }, Factor::Coded { .. }) = (slice.input, slice.output) else {
+        return Err("other factors than one basis on the input side and codes on the output side".into());
+    };
+    if slice.rank % 8 != 0 {
+        return Err(format!("rank {}: rows of the basis are read in whole eights", slice.rank));
+    }
+    Ok(slice.rank)
+}
 
 /// A kernel for a product with adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Adapted {
-    tile: SkinnyShape,
-    tokens: u64,
-    rank: u64,
-    split: bool,
+pub(crate) struct Adapted {
+    pub stream: Stream,
+    pub tokens: u64,
+    pub rank: u64,
     /// Of the adapters' own shared memory.
     own_bytes: u64,
 }
 
 impl Adapted {
     /// The kernel for that many tokens, ranks and rows of W, where a block has room for the rows of U of as many adapters.
-    fn new(tokens: u64, rank: u64, (rows, split): (u64, bool), shared_bytes: u32) -> Option<Self> {
+    pub(crate) fn new(tokens: u64, rank: u64, (rows, split): (u64, bool), shared_bytes: u32) -> Option<Self> {
         let parts = if split { 4 } else { 2 };
         // U, g, the tables, a word a column of codes and four a token; h; and the rest.
         let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16) + parts * tokens * rank * 4 + 256;
         let tile = SkinnyShape::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows, BASIS_ROWS * rank * 2)?;
-        Some(Self { tile, tokens, rank, split, own_bytes })
+        Some(Self { stream: Stream::tiles(tile, split), tokens, rank, own_bytes })
     }
 
     /// All that there are on an architecture.
-    fn all(arch: Arch) -> Vec<Self> {
+    pub(crate) fn all(arch: Arch) -> Vec<Self> {
         let shared_bytes = arch.shared_bytes().unwrap_or(0);
         let of = |tokens| RANKS.into_iter().flat_map(move |rank| SkinnyShape::WEIGHT_ROWS_FOR.map(|rows| Self::new(tokens, rank, rows, shared_bytes)));
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
-    /// The kernel for an operation that `sm90_skinny` supports, or why there is none.
-    fn of(op: &Linear, target: &Target) -> std::result::Result<Self, String> {
-        let delta = op.delta.as_ref().ok_or("no adapters")?;
-        let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
-        let (Factor::Dense { bases: 1 }, Factor::Coded { .. }) = (slice.input, slice.output) else {
-            return Err("other factors than one basis on the input side and codes on the output side".into());
-        };
-        if slice.rank % 8 != 0 {
-            return Err(format!("rank {}: rows of the basis are read in whole eights", slice.rank));
+    /// The tile, and the most rank.
+    fn config(&self) -> String {
+        format!("{}-rank{}", self.stream.config(), self.rank)
+    }
+
+    /// Whether it has room for so many rows of X and adapters of that rank, and a block of the target for it; or why not.
+    fn holds(&self, rows: u64, rank: u64, target: &Target) -> std::result::Result<(), String> {
+        if rank > self.rank {
+            return Err(format!("{rows} tokens of rank {rank}: a block has no room for that many adapters' rows"));
         }
-        let least = |sizes: &[u64], wanted: u64| sizes.iter().copied().find(|&size| wanted <= size).unwrap_or(u64::MAX);
-        let (tokens, rank) = (least(&TOKENS, op.tokens), least(&RANKS, slice.rank));
-        let room = || format!("{} tokens of rank {}: a block has no room for that many adapters' rows", op.tokens, slice.rank);
-        if tokens == u64::MAX || rank == u64::MAX {
-            return Err(room());
-        }
-        let split = skinny_splits(op, target);
-        let tile_rows = SkinnyShape::tile_rows(op.d_out, SkinnyShape::clusters(target.units), split);
-        Self::new(tokens, rank, (SkinnyShape::weight_rows_for(tile_rows, split), split), target.shared_bytes).ok_or_else(room)
+        self.stream.holds(rows, target)?;
+        fits(self.shared_bytes(), target)
     }
 
     fn shared_bytes(&self) -> u32 {
-        self.tile.shared_bytes() + (self.own_bytes + BARRIERS) as u32
+        self.stream.tile.shared_bytes() + (self.own_bytes + BARRIERS) as u32
     }
 
     fn unit(&self, dtype: DType, activation: ActivationForm) -> Unit {
-        let mut defines = self.tile.defines(self.split);
+        let mut defines = self.stream.tile.defines(self.stream.split);
         defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into()), ("RANK", self.rank.to_string())]);
         defines.extend([("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
-        let rows = if self.split { "K split".into() } else { format!("{} rows of W", self.tile.weight_rows()) };
+        let rows = if self.stream.split { "K split".into() } else { format!("{} rows of W", self.stream.tile.weight_rows()) };
         Unit {
             name: format!("linear/sm90_skinny_lora {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
             source: source!("gemm/sm90/skinny_lora.cu"),
@@ -144,7 +159,7 @@ impl Adapted {
     }
 
     fn start(&self, clusters: u64) -> Launch {
-        Launch { threads: THREADS, shared_bytes: self.shared_bytes(), ..self.tile.launch(clusters) }
+        Launch { threads: THREADS, shared_bytes: self.shared_bytes(), ..self.stream.tile.launch(clusters) }
     }
 
     /// # Safety
@@ -159,10 +174,8 @@ impl Adapted {
                 return product.launch_fallback(queue, plan);
             }
         };
-        let room = SkinnyShape::clusters(plan.target.units);
-        let tile_rows = SkinnyShape::tile_rows(op.d_out, room, self.split);
-        let clusters = SkinnyShape::clusters_of(op.d_out, tile_rows, self.split).min(room);
-        let mut gemm = self.tile.params(&own, tile_rows)?;
+        let (tile_rows, clusters) = self.stream.cut(op.d_out, SkinnyShape::clusters(plan.target.units));
+        let mut gemm = self.stream.tile.params(&own, tile_rows)?;
         // Nothing is found in y.
         gemm.adds = 0;
         let basis_map = Layout {
@@ -209,9 +222,9 @@ impl<'a> Operands<'a> {
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
-    match Adapted::of(&plan.op, &plan.target) {
+    match configured(&plan.target) {
         // SAFETY: the caller's promise.
-        Ok(adapted) if plan.op.tokens > 0 => unsafe { adapted.launch(queue, plan, workspace, args) },
+        Some(adapted) if plan.op.tokens > 0 => unsafe { adapted.launch(queue, plan, workspace, args) },
         _ => Ok(()),
     }
 }
@@ -221,32 +234,19 @@ mod tests {
     use super::*;
     use crate::ops::{CodeWidth, CodebookGemm};
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-
-    fn of([tokens, d_out, rank]: [u64; 3]) -> std::result::Result<Adapted, String> {
-        let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);
-        Adapted::of(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_out, 4096]) }, &H200)
-    }
-
     #[test]
     fn blocks_have_room_for_the_adapters_of_a_batch() {
-        for sizes in [
-            [1, 4096, 8],
-            [16, 4096, 16],
-            [16, 4096, 32],
-            [16, 11008, 16],
-            [16, 17000, 16],
-            [16, 11008, 32],
-            [16, 17000, 32],
-            [32, 11008, 16],
-            [32, 4096, 16],
-            [17, 1024, 8],
-        ] {
-            let adapted = of(sizes).map(|adapted| (adapted.shared_bytes() <= H200.shared_bytes, Adapted::all(H200.arch).contains(&adapted)));
-            assert_eq!(adapted, Ok((true, true)), "{sizes:?}");
+        let all = Adapted::all(Target::H200.arch);
+        assert!(all.iter().all(|adapted| adapted.shared_bytes() <= Target::H200.shared_bytes), "{all:?}");
+        let takes = |[tokens, d_out, rank]: [u64; 3]| {
+            let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);
+            (ADAPTED.supports)(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_out, 4096]) }, &Target::H200).is_ok()
+        };
+        for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 32], [16, 17000, 16], [16, 17000, 32], [32, 11008, 16], [32, 17000, 16], [17, 1024, 8]] {
+            assert!(takes(sizes), "{sizes:?}");
         }
         for sizes in [[33, 4096, 16], [32, 4096, 32], [16, 4096, 40], [16, 4096, 9]] {
-            assert!(of(sizes).is_err(), "{sizes:?}");
+            assert!(!takes(sizes), "{sizes:?}");
         }
     }
 }

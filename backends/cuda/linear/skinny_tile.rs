@@ -24,16 +24,16 @@ pub(crate) const SKINNY_TILE: Variant<Linear> = Variant {
     supports,
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, target| unit(op, &tile(op, target).unwrap_or(TILES[0])),
+    unit: |op, target| unit(op, &configured(target)),
     units: |_: Arch| {
-        let own = TILES.iter().flat_map(|tile| Form::all(&HALVES, false).map(move |form| skinny_tile_unit(tile, tile.parts == 1, form.dtype, form.activation)));
+        let own = TILES.iter().flat_map(|tile| Form::all(&HALVES, false).map(move |form| skinny_tile_unit(tile, form.dtype, form.activation)));
         listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
     workspace: |op, _| repacked_bytes(op),
     launch,
 };
 
-const TILES: [SkinnyTile; 10] = [
+pub(crate) const TILES: [SkinnyTile; 10] = [
     SkinnyTile::new(24, 1),
     SkinnyTile::new(40, 1),
     SkinnyTile::new(72, 1),
@@ -46,8 +46,13 @@ const TILES: [SkinnyTile; 10] = [
     SkinnyTile::new(72, 2),
 ];
 
-pub(crate) fn tile(op: &Linear, target: &Target) -> Option<SkinnyTile> {
-    SkinnyTile::least(&TILES, [op.d_out, op.d_in], target)
+pub(crate) fn names(_: Arch) -> Vec<String> {
+    TILES.iter().map(SkinnyTile::config).collect()
+}
+
+/// The target's, which supports the operation.
+fn configured(target: &Target) -> SkinnyTile {
+    target.configured(TILES.into_iter()).unwrap_or(TILES[0])
 }
 
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
@@ -60,13 +65,11 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    let tile = tile(op, target).ok_or_else(|| format!("{} outputs: no tiles for most multiprocessors", op.d_out))?;
-    fits(tile.shared_bytes(), target)
+    target.any(TILES.iter(), |tile| fits(tile.shared_bytes(), target))
 }
 
-/// Where K is whole, blocks may take one tile after another.
 fn unit(op: &Linear, tile: &SkinnyTile) -> Unit {
-    let own = skinny_tile_unit(tile, tile.parts == 1, op.dtype, ActivationForm::of(op.activation));
+    let own = skinny_tile_unit(tile, op.dtype, ActivationForm::of(op.activation));
     Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 
@@ -77,9 +80,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     // SAFETY: the caller's promise; aligned rows start where TMA can read them.
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
-        match tile(&plan.op, &plan.target) {
-            Some(tile) if product.aligned() => tile.run(queue, plan, 0, &product),
-            _ => product.launch_fallback(queue, plan),
+        match product.aligned() {
+            true => configured(&plan.target).run(queue, plan, 0, &product),
+            false => product.launch_fallback(queue, plan),
         }
     }
 }
@@ -89,19 +92,12 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-
     #[test]
-    fn a_tile_for_most_multiprocessors_and_k_in_parts_where_outputs_are_few() {
-        let chosen = |d_out, d_in| tile(&Linear::new(DType::F16, [72, d_out, d_in]), &H200).map(|tile| (tile.columns, tile.parts));
-        assert_eq!(chosen(4608, 3584), Some((72, 2)));
-        assert_eq!(chosen(2304, 2304), Some((40, 2)));
-        assert_eq!(chosen(18_944, 3584), Some((144, 1)));
-        assert_eq!(chosen(14_336, 3584), Some((112, 1)));
+    fn it_takes_up_to_128_rows() {
         for tile in TILES {
             assert!(tile.shared_bytes() <= 227 << 10 && tile.stages() >= 3, "{tile:?}: {} stages", tile.stages());
         }
-        let takes = |op: &Linear| supports(op, &H200).is_ok();
+        let takes = |op: &Linear| supports(op, &Target::H200).is_ok();
         let op = Linear::new(DType::F16, [72, 4608, 3584]);
         assert!(takes(&op) && takes(&Linear { tokens: 64, ..op.clone() }) && !takes(&Linear { tokens: 129, ..op.clone() }));
         assert!(!takes(&Linear { dtype: DType::F32, ..op }));

@@ -14,9 +14,10 @@ use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::gemm::sm90::units::{Form, WgmmaKernel};
 use crate::backends::cuda::jit::{Arch, Unit};
 use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides, takes_lora, unpacked};
+use crate::backends::cuda::linear::single_shot;
 use crate::backends::cuda::linear::split_k::{self, split_k_bytes};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Configs, Cuda, Plan, RunsOn, Target, TensorCores, Variant, number};
+use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
@@ -26,12 +27,13 @@ pub(crate) const SM80: Variant<Linear> = Variant {
     label: "linear/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    supports: |op, target| half(op.dtype).and_then(|()| op.no_norm()).and_then(|()| fits(mma_tile(op, target).shared_bytes(), target)),
+    supports: |op, target| {
+        half(op.dtype)?;
+        op.no_norm()?;
+        target.any(MmaTile::on(target.arch).into_iter(), |tile| fits(tile.shared_bytes(), target))
+    },
     suits: |_, _| Ok(()),
-    configs: Some(Configs {
-        names: |arch| MmaTile::on(arch).map(|tile| tile.config().into()).into(),
-        choose: |op, target| number(MmaTile::on(target.arch).into_iter(), &mma_tile(op, target)),
-    }),
+    configs: None,
     unit: unit_sm80,
     units: |arch: Arch| listed(all_mma_units(&MmaTile::on(arch), false), HALVES.map(repack_unit)),
     workspace: |op, _| repacked_bytes(op),
@@ -45,41 +47,78 @@ pub(crate) const SM90: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: supports_sm90,
     suits: |_, _| Ok(()),
-    configs: Some(Configs {
-        names: |_| configs().map(|(tile, lora)| format!("{}{}", tile.config(), if lora { "-lora" } else { "" })).collect(),
-        choose: |op, target| number(configs(), &tile_and_lora(op, target)),
-    }),
+    configs: None,
     unit: unit_sm90,
     units: |_: Arch| {
         let kernels = WgmmaTile::all().flat_map(|tile| WgmmaKernel::all(tile).map(move |kernel| (tile, kernel)));
         let own = kernels.flat_map(|(tile, kernel)| Form::all(&HALVES, false).map(move |form| kernel.unit(&tile, form)));
-        listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
+        listed(own.chain(single_shot::units()), HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
     },
-    workspace: |op, target| repacked_bytes(op) + split_k_bytes(&wgmma_tile(op, target), op).iter().sum::<u64>(),
+    workspace: |op, target| {
+        repacked_bytes(op)
+            + match configured(target) {
+                Kind::Ring(tile) => split_k_bytes(&tile, op).iter().sum::<u64>(),
+                Kind::Lora(_) | Kind::SingleShot(_) => 0,
+            }
+    },
     launch: launch_sm90,
 };
 
-fn mma_tile(op: &Linear, target: &Target) -> MmaTile {
-    target.configured(MmaTile::on(target.arch).into_iter()).unwrap_or_else(|| MmaTile::choose(op.tokens, op.d_out, false, target))
+pub(crate) fn names_sm80(arch: Arch) -> Vec<String> {
+    MmaTile::on(arch).map(|tile| tile.config()).into()
 }
 
-/// The tiles of `sm90`, and whether their kernel makes h of the adapters' basis.
-fn configs() -> impl Iterator<Item = (WgmmaTile, bool)> {
-    WgmmaTile::all().map(|tile| (tile, false)).chain(WgmmaTile::WITH_LORA.map(|tile| (tile, true)))
+pub(crate) fn names_sm90(_: Arch) -> Vec<String> {
+    let config = |kind| match kind {
+        Kind::Ring(tile) => tile.config(),
+        Kind::Lora(tile) => format!("{}-lora", tile.config()),
+        Kind::SingleShot(tile) => single_shot::config(&tile),
+    };
+    Kind::all().map(config).collect()
 }
 
-fn wgmma_tile(op: &Linear, target: &Target) -> WgmmaTile {
-    tile_and_lora(op, target).0
+/// The target's tile of `sm80`.
+fn mma_tile(target: &Target) -> MmaTile {
+    target.configured(MmaTile::on(target.arch).into_iter()).unwrap_or(MmaTile::MIDDLE)
 }
 
-/// The tile, and whether its product makes h of the adapters' basis itself, where it can: the target's, or what takes the least time.
-fn tile_and_lora(op: &Linear, target: &Target) -> (WgmmaTile, bool) {
-    let chosen = || lora_shape(op).and_then(|shape| WgmmaTile::choose_with_lora(shape, target));
-    target.configured(configs()).unwrap_or_else(|| chosen().map_or_else(|| (shape(op).choose(target), false), |tile| (tile, true)))
+/// A configuration of `sm90`: a tile, and the kind of its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Of a ring of stages.
+    Ring(WgmmaTile),
+    /// The same, which makes h of the adapters' basis.
+    Lora(WgmmaTile),
+    /// It asks for all of K at once.
+    SingleShot(WgmmaTile),
+}
+
+impl Kind {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        WgmmaTile::all().map(Self::Ring).chain(WgmmaTile::WITH_LORA.map(Self::Lora)).chain(single_shot::TILES.map(Self::SingleShot))
+    }
+
+    /// Whether it can compute `op`, or why not.
+    fn takes(&self, op: &Linear, target: &Target) -> std::result::Result<(), String> {
+        let ring = |tile: &WgmmaTile| shape(op).can_take(tile, target).and_then(|()| fits(tile.most_shared_bytes(), target));
+        match self {
+            Self::Ring(tile) => ring(tile),
+            Self::Lora(_) if lora_shape(op).is_none_or(|shape| !shape.outputs.is_multiple_of(WgmmaTile::RUN)) => {
+                Err("its kernel multiplies by a basis that adapters share, too, which there is not".into())
+            }
+            Self::Lora(tile) => ring(tile),
+            Self::SingleShot(tile) => single_shot::supports(op, tile, target),
+        }
+    }
+}
+
+/// The target's.
+fn configured(target: &Target) -> Kind {
+    target.configured(Kind::all()).unwrap_or(Kind::Ring(WgmmaTile::WIDE))
 }
 
 /// The product by which adapters' basis is multiplied too, where it has such a basis.
-fn lora_shape(op: &Linear) -> Option<Shape> {
+pub(crate) fn lora_shape(op: &Linear) -> Option<Shape> {
     let delta = op.delta.as_ref().filter(|delta| delta.slices.len() == 1 && has_basis(delta))?;
     Some(Shape { outputs: delta.slices[0].d_out, ..shape(op) })
 }
@@ -90,34 +129,33 @@ fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    let (tile, lora) = tile_and_lora(op, target);
-    if lora && lora_shape(op).is_none_or(|shape| !shape.outputs.is_multiple_of(WgmmaTile::RUN)) {
-        return Err("its kernel multiplies by a basis that adapters share, too, which there is not".into());
-    }
-    shape(op).can_take(&tile, target)?;
-    fits(tile.most_shared_bytes(), target)
+    target.any(Kind::all(), |kind| kind.takes(op, target))
 }
 
 /// Its kernels read the strides and the K that the copies leave.
 fn unit_sm80(op: &Linear, target: &Target) -> Unit {
-    let (copies, tile) = (Copies::of(op), mma_tile(op, target));
+    let (copies, tile) = (Copies::of(op), mma_tile(target));
     let depth = if copies.x && copies.w { padded(op.d_in) } else { op.d_in };
     let own = mma_units(op.dtype, &tile, false, strides(op), depth);
     gathered(own.into_iter().chain(copies.unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 
 fn unit_sm90(op: &Linear, target: &Target) -> Unit {
-    let ((tile, lora), form) = (tile_and_lora(op, target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
-    let kernels = lora.then_some(WgmmaKernel::Lora).into_iter().chain(WgmmaKernel::within(&tile, op.d_out));
-    let own = kernels.map(|kernel| kernel.unit(&tile, form));
-    gathered(own.chain(fallback_units(op.dtype)).chain(Copies::of(op).unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
+    let form = Form::plain(op.dtype, ActivationForm::of(op.activation));
+    let ring = |tile: &WgmmaTile| WgmmaKernel::within(tile, op.d_out).map(|kernel| kernel.unit(tile, form)).collect::<Vec<_>>();
+    let own = match configured(target) {
+        Kind::Ring(tile) => ring(&tile),
+        Kind::Lora(tile) => [vec![WgmmaKernel::Lora.unit(&tile, form)], ring(&tile)].concat(),
+        Kind::SingleShot(tile) => vec![single_shot::unit(op.dtype, &tile, form.activation)],
+    };
+    gathered(own.into_iter().chain(fallback_units(op.dtype)).chain(Copies::of(op).unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 
 unsafe fn launch_sm80(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe {
         let (product, _) = product(queue, plan, workspace, args)?;
-        product.launch_mma(queue, plan, &mma_tile(&plan.op, &plan.target))
+        product.launch_mma(queue, plan, &mma_tile(&plan.target))
     }
 }
 
@@ -125,7 +163,13 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
     if plan.op.tokens == 0 {
         return Ok(());
     }
-    let (alone, (tile, lora)) = (unpacked(&plan.op, args), plan.once(|plan| Ok(tile_and_lora(&plan.op, &plan.target)))?);
+    let alone = unpacked(&plan.op, args);
+    let (tile, lora) = match configured(&plan.target) {
+        // SAFETY: the caller's promise.
+        Kind::SingleShot(tile) => return unsafe { single_shot::launch(queue, plan, workspace, args, tile) },
+        Kind::Ring(tile) => (tile, false),
+        Kind::Lora(tile) => (tile, true),
+    };
     if let (Some(delta), Some(own), true) = (&plan.delta, &args.delta, lora && takes_lora(&alone)) {
         // SAFETY: the caller's promise. The product reads what was prepared, or is left in the workspace first.
         unsafe {

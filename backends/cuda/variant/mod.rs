@@ -1,5 +1,7 @@
 //! Variants of an operation: tables of them, choosing one, launching its kernels.
 
+#[cfg(test)]
+pub(crate) mod drawn;
 pub(crate) mod params;
 pub(crate) mod tensor_map;
 
@@ -86,8 +88,30 @@ impl RunsOn {
 pub enum TensorCores {
     /// By this instruction: `HMMA`, `HGMMA`.
     By(&'static str),
+    /// By the first of these instructions whose source's path begins so.
+    BySource(&'static [(&'static str, &'static str)]),
     /// It does without, for this reason.
     Without(&'static str),
+}
+
+impl TensorCores {
+    /// The instruction that a unit's machine code must show, if any.
+    pub fn instruction(self, unit: &Unit) -> Option<&'static str> {
+        match self {
+            Self::By(instruction) => Some(instruction),
+            Self::BySource(all) => all.iter().find(|(start, _)| unit.source.path.starts_with(start)).map(|(_, instruction)| *instruction),
+            Self::Without(_) => None,
+        }
+    }
+
+    /// All that its units show, or why they show none.
+    pub fn instructions(self) -> std::result::Result<String, &'static str> {
+        match self {
+            Self::By(instruction) => Ok(instruction.into()),
+            Self::BySource(all) => Ok(all.iter().map(|(_, instruction)| *instruction).collect::<Vec<_>>().join(", ")),
+            Self::Without(reason) => Err(reason),
+        }
+    }
 }
 
 impl<O: Op> Variant<O> {
@@ -103,9 +127,14 @@ impl<O: Op> Variant<O> {
         numbered.filter(|(target, _)| self.accepts(op, target).is_ok()).collect()
     }
 
-    /// The target of the configuration that takes the least time for `op`, which the variant supports.
+    /// The target of the configuration that takes the least time for `op`, which the variant supports; where that is one that cannot compute it, of
+    /// the first that can.
     pub fn cheapest(&self, op: &O, target: &Target) -> Target {
-        Target { config: self.configs.as_ref().map(|configs| (configs.choose)(op, target)), ..*target }
+        let chosen = Target { config: self.configs.as_ref().map(|configs| (configs.choose)(op, target)), ..*target };
+        if self.accepts(op, &chosen).is_ok() {
+            return chosen;
+        }
+        self.able(op, target).first().map_or(chosen, |(target, _)| *target)
     }
 }
 

@@ -86,22 +86,27 @@ fn row(entry: &Entry, archs: &[Arch]) -> VariantRow {
         let units: Vec<String> = entry.units(arch).into_iter().map(|unit| unit.name).collect();
         ArchUnits { arch: arch.to_string(), units }
     });
-    let (instruction, without) = match entry.tensor_cores {
-        TensorCores::By(instruction) => (Some(instruction), None),
-        TensorCores::Without(reason) => (None, Some(reason)),
-    };
+    let instructions = entry.tensor_cores.instructions();
     let runs_on = match entry.runs_on {
         RunsOn::From(least) => format!("{} and newer", Arch(least)),
         RunsOn::Only(exact) => format!("{} alone", Arch(exact)),
     };
-    VariantRow { op: entry.op, variant: entry.variant, runs_on, tensor_cores: instruction, without_tensor_cores: without, archs: units.collect() }
+    VariantRow {
+        op: entry.op,
+        variant: entry.variant,
+        runs_on,
+        tensor_cores: instructions.as_ref().ok().cloned(),
+        without_tensor_cores: instructions.err(),
+        archs: units.collect(),
+    }
 }
 
 /// One compilation.
 struct Work {
     unit: Unit,
     arch: Arch,
-    tensor_cores: TensorCores,
+    /// What its machine code must show.
+    instruction: Option<&'static str>,
 }
 
 /// Every unit of these variants once: their own first, which must show more than those beside them.
@@ -110,7 +115,8 @@ fn work(entries: &[Entry], archs: &[Arch]) -> Vec<Work> {
     let mut met = HashSet::new();
     let own = entries.iter().flat_map(|entry| archs.iter().map(move |&arch| (entry.units(arch), arch, entry.tensor_cores)));
     let helpers = entries.iter().flat_map(|entry| archs.iter().map(move |&arch| (entry.helpers(arch), arch, beside)));
-    let all = own.chain(helpers).flat_map(|(units, arch, tensor_cores)| units.into_iter().map(move |unit| Work { unit, arch, tensor_cores }));
+    let of = |unit: Unit, arch, tensor_cores: TensorCores| Work { instruction: tensor_cores.instruction(&unit), unit, arch };
+    let all = own.chain(helpers).flat_map(|(units, arch, tensor_cores)| units.into_iter().map(move |unit| of(unit, arch, tensor_cores)));
     all.filter(|work| met.insert(work.unit.hash(work.arch))).collect()
 }
 
@@ -149,7 +155,7 @@ fn take<'a>(next: &AtomicUsize, work: &'a [Work]) -> (usize, Option<&'a Work>) {
     (number, work.get(number))
 }
 
-fn compile(Work { unit, arch, tensor_cores }: &Work, cache: &Cache, pack: Option<&Mutex<PackWriter>>, disassembler: Option<&Path>) -> Result<Compiled> {
+fn compile(Work { unit, arch, instruction }: &Work, cache: &Cache, pack: Option<&Mutex<PackWriter>>, disassembler: Option<&Path>) -> Result<Compiled> {
     let (hash, compiler) = (unit.hash(*arch), nvrtc_version().ok());
     let kept = cache.get(&hash, compiler);
     let cached = kept.is_some();
@@ -183,18 +189,14 @@ fn compile(Work { unit, arch, tensor_cores }: &Work, cache: &Cache, pack: Option
         }
     }
     let mut tensor_instructions = None;
-    if let (TensorCores::By(instruction), Some(disassembler)) = (tensor_cores, disassembler) {
+    if let (Some(instruction), Some(disassembler)) = (instruction, disassembler) {
         let count = disassemble(disassembler, &built.cubin)?.lines().filter(|line| line.contains(instruction)).count();
         if count == 0 {
             faults.push(format!("no {instruction} in its machine code"));
         }
         tensor_instructions = Some(count);
     }
-    let tensor_cores = match tensor_cores {
-        TensorCores::By(instruction) => Some(*instruction),
-        TensorCores::Without(_) => None,
-    };
-    Ok(Compiled { unit: unit.name.clone(), arch: arch.to_string(), cached, kernels, tensor_cores, tensor_instructions, faults })
+    Ok(Compiled { unit: unit.name.clone(), arch: arch.to_string(), cached, kernels, tensor_cores: *instruction, tensor_instructions, faults })
 }
 
 /// What reads machine code.

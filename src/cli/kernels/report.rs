@@ -36,7 +36,7 @@ pub struct VariantRow {
     /// The architectures, in words.
     pub runs_on: String,
     /// The tensor-core instruction that its machine code must show.
-    pub tensor_cores: Option<&'static str>,
+    pub tensor_cores: Option<String>,
     /// Why it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_tensor_cores: Option<&'static str>,
@@ -113,7 +113,7 @@ impl Kernels {
         head.extend(&archs);
         let numbers: Vec<usize> = (4..head.len()).collect();
         let rows = self.variants.iter().map(|variant| {
-            let tensor_cores = match (variant.tensor_cores, variant.without_tensor_cores) {
+            let tensor_cores = match (&variant.tensor_cores, variant.without_tensor_cores) {
                 (Some(instruction), _) => instruction.to_owned(),
                 (None, reason) => format!("none: {}", reason.unwrap_or_default()),
             };

@@ -100,8 +100,6 @@ impl Product<'_> {
 mod tests {
     use super::*;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-
     #[test]
     fn tiles_fit_the_smallest_of_the_chips() {
         for tile in MmaTile::ALL {
@@ -111,10 +109,9 @@ mod tests {
 
     #[test]
     fn a_tile_is_as_small_as_the_work_asks_for() {
-        assert_eq!(MmaTile::choose(1, 4096, false, &H200), MmaTile::FEW_ROWS);
-        assert_eq!(MmaTile::choose(128, 4096, false, &H200), MmaTile::MIDDLE, "32 wide tiles for 132 multiprocessors");
-        assert_eq!(MmaTile::choose(4096, 4096, false, &H200), MmaTile::DEEP);
-        let rtx3090 = Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
-        assert_eq!(MmaTile::choose(4096, 4096, false, &rtx3090), MmaTile::WIDE);
+        assert_eq!(MmaTile::choose(1, 4096, false, &Target::H200), MmaTile::FEW_ROWS);
+        assert_eq!(MmaTile::choose(128, 4096, false, &Target::H200), MmaTile::MIDDLE, "32 wide tiles for 132 multiprocessors");
+        assert_eq!(MmaTile::choose(4096, 4096, false, &Target::H200), MmaTile::DEEP);
+        assert_eq!(MmaTile::choose(4096, 4096, false, &Target::RTX_3090), MmaTile::WIDE);
     }
 }

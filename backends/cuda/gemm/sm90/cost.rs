@@ -133,12 +133,17 @@ impl Shape {
 
     /// Whether a tile's kernel can compute it, or why not. Blocks of several clusters that add up one tile must all be resident.
     pub(crate) fn can_take(&self, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
+        if matches!(tile.shares, Shares::W | Shares::SplitKMulticast(_)) && self.rows <= WgmmaTile::ROWS {
+            return Err(format!("{} rows: of tiles that share W there is but one", self.rows));
+        }
+        self.can_compute(tile, target)
+    }
+
+    /// The same where one of two blocks that share W may have no rows.
+    pub(crate) fn can_compute(&self, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
         let (blocks, room) = (tile.blocks(self.rows, self.outputs, false), tile.room(target));
         if self.has_unaligned_outputs() && (tile.is_pingpong() || *tile != tile.of_odd_outputs()) {
             return Err(format!("{} outputs: this tile is for multiples of 8", self.outputs));
-        }
-        if matches!(tile.shares, Shares::W | Shares::SplitKMulticast(_)) && self.rows <= WgmmaTile::ROWS {
-            return Err(format!("{} rows: of tiles that share W there is but one", self.rows));
         }
         if self.narrow_alone(tile, target) {
             return Err("all tiles would be of the last ones' width".into());
@@ -283,9 +288,8 @@ impl WgmmaTile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::cuda::jit::unit::Arch;
 
-    const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
+    const H200: Target = Target::H200;
 
     fn chosen(rows: u64, outputs: u64, depth: u64) -> (u64, Shares) {
         let tile = Shape { rows, outputs, depth, ..Shape::default() }.choose(&H200);

@@ -2,14 +2,11 @@
 
 use crate::backends::cuda::gemm::problem::{GemmParams, Product};
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::runtime::pdl::InFlightWrites;
-use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::Launch;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
-use crate::backends::cuda::variant::{Launch, Plan, range};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::Op;
 
 params! {
     /// Of a product by itself.
@@ -23,25 +20,11 @@ params! {
     }
 }
 
-/// How a product is started.
-pub(crate) struct SkinnyUse {
-    /// The unit of the plan from which on its kernel is looked for: see [`Plan::launch_of`].
-    pub unit: usize,
-    /// That the device has room for.
-    pub clusters: u64,
-    /// Whether K is split.
-    pub split: bool,
-    /// See [`SkinnyParams`].
-    pub keeps: bool,
-    /// See [`Launch::overlap`]; of a product whose reads were compared with what may still be written.
-    pub overlap: bool,
-}
-
 /// The shape of a block's stages: how many rows of X and of W it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SkinnyShape {
-    tokens: u64,
-    weight_rows: u64,
+    pub(super) tokens: u64,
+    pub(super) weight_rows: u64,
     stages: u64,
     cluster: u64,
     /// Bytes of a stage for what comes beside X.
@@ -55,11 +38,11 @@ impl SkinnyShape {
     pub(crate) const MOST_ROWS: u64 = 128;
     const THREADS: u32 = 384;
     /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no SM out.
-    const CLUSTER: u64 = 2;
+    pub(super) const CLUSTER: u64 = 2;
     /// The most rows of a tile of W, and elements of K of a stage.
     const WEIGHT_ROWS: u64 = 128;
     /// The same where K is split.
-    const SPLIT_ROWS: u64 = 64;
+    pub(super) const SPLIT_ROWS: u64 = 64;
     const DEPTH: u64 = 128;
     /// Tokens from which on stages are no larger than a tile wants.
     const FITTED_ROWS: u64 = 128;
@@ -208,15 +191,14 @@ impl SkinnyShape {
         columns <= clusters * Self::CLUSTER * Self::SPLIT_ROWS
     }
 
-    /// Rows of a tile of W, where `columns` of them are dealt out to `clusters`.
+    /// Rows of a tile of W, where `columns` of them are dealt out to `clusters`, and a stage has room for any.
     pub(crate) fn tile_rows(columns: u64, clusters: u64, split: bool) -> u32 {
-        let rows = if split {
-            columns.div_ceil(clusters)
-        } else {
-            let blocks = clusters * Self::CLUSTER;
-            columns.div_ceil(blocks * columns.div_ceil(blocks * Self::WEIGHT_ROWS))
-        };
-        rows.next_multiple_of(4).max(8) as u32
+        if split { Self::rows_of(columns, clusters, columns) } else { Self::rows_of(columns, clusters * Self::CLUSTER, Self::WEIGHT_ROWS) }
+    }
+
+    /// The same of `lots`, of which each has as many tiles of at most `most` rows as it takes.
+    pub(super) fn rows_of(columns: u64, lots: u64, most: u64) -> u32 {
+        columns.div_ceil(lots * columns.div_ceil(lots * most)).next_multiple_of(4).max(8) as u32
     }
 
     /// Clusters that have work.
@@ -247,28 +229,6 @@ impl SkinnyShape {
             params.gate_map = map(gate, product.columns, product.w_stride, u64::from(tile_rows))?;
         }
         Ok(params)
-    }
-
-    /// Puts kernel `entry` of a product by itself into the queue. Weights and bias that no launch which may still run writes, it reads
-    /// before that has ended.
-    ///
-    /// # Safety
-    /// As [`Plan::launch`]; aligned rows start where TMA can read them.
-    pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, entry: &str, product: &Product<'_>, how: SkinnyUse) -> Result<()> {
-        let SkinnyUse { unit, clusters, split, keeps, overlap } = how;
-        if product.rows == 0 || product.columns == 0 {
-            return Ok(());
-        }
-        let tile_rows = Self::tile_rows(product.columns, clusters, split);
-        let used = Self::clusters_of(product.columns, tile_rows, split).min(clusters);
-        // What adapters add has a wait of its own.
-        let (ahead, open) =
-            if product.adds { (false, InFlightWrites::default()) } else { queue.prefetch_allowed(&product.constants(), vec![range(&product.y)]) };
-        let params = SkinnyParams { gemm: self.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };
-        // SAFETY: the caller's promise.
-        unsafe { plan.launch_of(queue, unit, entry, &Launch { overlap: overlap || ahead, ..self.launch(used) }, &params)? };
-        queue.leave_open(open);
-        Ok(())
     }
 
     /// How the kernels are started on that many clusters.

@@ -23,6 +23,8 @@ pub(crate) struct SkinnyTile {
     pub parts: u64,
     /// Whether there are two weights.
     pub gated: bool,
+    /// Whether a block takes one tile after another, where not all have room at once.
+    pub several: bool,
 }
 
 impl SkinnyTile {
@@ -37,11 +39,22 @@ impl SkinnyTile {
     const START: u64 = 1024;
 
     pub(crate) const fn new(columns: u64, parts: u64) -> Self {
-        Self { columns, parts, gated: false }
+        Self { columns, parts, gated: false, several: parts == 1 }
     }
 
     pub(crate) const fn gated(columns: u64) -> Self {
-        Self { columns, parts: 1, gated: true }
+        Self { columns, parts: 1, gated: true, several: true }
+    }
+
+    /// The same of blocks that have one tile each.
+    pub(crate) const fn once(self) -> Self {
+        Self { several: false, ..self }
+    }
+
+    /// As a configuration: rows of X by those of a weight, and the parts of K.
+    pub(crate) fn config(&self) -> String {
+        let parts = if self.parts > 1 { format!("-splitk{}", self.parts) } else { String::new() };
+        format!("{}x{}{parts}", Self::ROWS, self.columns)
     }
 
     /// Of a stage of so many rows, with its two barriers.
@@ -112,7 +125,8 @@ impl SkinnyTile {
     }
 
     fn launch(&self, outputs: u64, target: &Target) -> Launch {
-        let blocks = self.blocks(outputs).min(self.room(target));
+        let all = self.blocks(outputs);
+        let blocks = if self.several { all.min(self.room(target)) } else { all };
         Launch { shared_bytes: self.shared_bytes(), cluster: [self.parts as u32, 1, 1], ..Launch::new(blocks as u32, Self::THREADS) }
     }
 

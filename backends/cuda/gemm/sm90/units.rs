@@ -158,8 +158,8 @@ impl SkinnyKernel {
     }
 }
 
-/// The kernel of `kernels/gemm/sm90/skinny_tile.cu`. Where `several`, blocks take one tile after another.
-pub(crate) fn skinny_tile_unit(tile: &SkinnyTile, several: bool, dtype: DType, activation: ActivationForm) -> Unit {
+/// The kernel of `kernels/gemm/sm90/skinny_tile.cu`.
+pub(crate) fn skinny_tile_unit(tile: &SkinnyTile, dtype: DType, activation: ActivationForm) -> Unit {
     let form = Form { dtype, gated: tile.gated, activation };
     let numbers = [
         ("SKINNY_TILE_COLUMNS", tile.columns),
@@ -169,10 +169,10 @@ pub(crate) fn skinny_tile_unit(tile: &SkinnyTile, several: bool, dtype: DType, a
         ("CLUSTER", tile.parts),
     ];
     let mut defines: Vec<_> = numbers.map(|(name, value)| (name, value.to_string())).into();
-    defines.push(("SKINNY_TILE_SEVERAL", several.to_string()));
+    defines.push(("SKINNY_TILE_SEVERAL", tile.several.to_string()));
     defines.extend(form.defines("SKINNY_TILE_GATED"));
     let parts = if tile.parts == 1 { String::new() } else { format!(", K in {} parts", tile.parts) };
-    let turns = if several { " in turn" } else { "" };
+    let turns = if tile.several { " in turn" } else { "" };
     Unit {
         headers: vec![gemm_header()],
         defines,
