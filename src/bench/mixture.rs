@@ -76,7 +76,7 @@ impl Mixture {
             if checked.contains(&number) {
                 let (x, own, values) = (x.clone(), Arc::clone(&population), before.clone());
                 let samples = move |session: &mut Session<D>| self.samples(&own, number, (&x, &values), session);
-                probes.push(Probe { output: y, samples: Box::new(samples), before: Some(self.dtype.encode(&before.all())) });
+                probes.push(Probe { output: y, samples: Box::new(samples), before: Some(before.upload(session)?) });
             }
         }
         let lora_f16_bytes = 2 * self.d * self.rank * DType::F16.size() * self.projections * u64::from(self.experts);

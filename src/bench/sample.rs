@@ -41,8 +41,8 @@ pub struct Probe<D: Device> {
     pub output: Slice<D>,
     /// Makes the samples; may read what the device holds.
     pub samples: Box<Sampler<D>>,
-    /// What the output holds before the first run, where it is added to; else NaN, so that what is not written shows.
-    pub before: Option<Vec<u8>>,
+    /// A copy of what the output holds before the first run, where it is added to; else it holds NaN, so that what is not written shows.
+    pub before: Option<Slice<D>>,
 }
 
 /// Makes samples of an output.
@@ -156,7 +156,7 @@ pub fn poison<D: Device>(session: &mut Session<D>, output: &Slice<D>) -> Result<
 /// Fills the outputs with NaN, or with what is added to.
 pub fn poison_all<D: Device>(session: &mut Session<D>, probes: &[Probe<D>]) -> Result<()> {
     probes.iter().try_for_each(|probe| match &probe.before {
-        Some(values) => session.write(&probe.output, values),
+        Some(values) => session.copy(values, &probe.output),
         None => poison(session, &probe.output),
     })
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
-use super::projection::Sizes as ProjectionSizes;
+use super::projection::sizes::Sizes as ProjectionSizes;
 use super::schedule::Schedule;
 use super::sequences::Sequences;
 use crate::cases::Draw;

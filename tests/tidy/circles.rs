@@ -9,7 +9,7 @@ use crate::paths::Paths;
 use crate::source::File;
 
 /// The bench's lowest floor: what is measured. A file of the bench on neither list measures, or holds what measuring reports.
-const MODEL: [&str; 16] = [
+const MODEL: [&str; 17] = [
     "align",
     "extent",
     "layer/points",
@@ -19,6 +19,7 @@ const MODEL: [&str; 16] = [
     "own",
     "padding",
     "pattern",
+    "projection/sizes",
     "published",
     "schedule",
     "sequences",

@@ -17,9 +17,6 @@ pub(crate) mod sm80;
 pub(crate) mod sm90;
 pub(crate) mod tile;
 
-#[cfg(test)]
-mod tests;
-
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, names};
 use crate::device::Slice;

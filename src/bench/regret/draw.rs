@@ -3,7 +3,7 @@
 use crate::bench::layout::Layout;
 use crate::bench::padding::Padding;
 use crate::bench::pattern::Blocks;
-use crate::bench::projection::Sizes;
+use crate::bench::projection::sizes::Sizes;
 use crate::bench::sequences::{Chunk, Sequences, lengths};
 use crate::bench::shape::{Delta, Held, Point, Shape, Suite};
 use crate::cases::Draw;

@@ -1,8 +1,8 @@
 //! Projections of one x in one launch, in S2LC's form: added to y as a server adds them to a product, or written over it.
 
-use std::sync::Arc;
+pub(super) mod sizes;
 
-use serde::Serialize;
+use std::sync::Arc;
 
 use super::operand::{Values, spread};
 use super::population::{Population, op};
@@ -10,55 +10,12 @@ use super::sample::{Placed, Probe, Sample, places};
 use crate::cases::{Draw, Posed};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSliceArgs, FactorArgs};
 use crate::ops::index::TokenAdapters;
-use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
 use crate::session::Session;
-
-/// The sizes of a launch. Token `t` is on adapter `t mod adapters`, or the tokens of an adapter are neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Sizes {
-    /// Rows of x.
-    pub tokens: u64,
-    /// Adapters.
-    pub adapters: u32,
-    /// Bits of a code.
-    pub bits: u32,
-    /// Columns of x.
-    pub d_in: u64,
-    /// Columns of each y.
-    pub d_out: u64,
-    /// Columns of both factors.
-    pub rank: u64,
-    /// Projections, each a slice of the launch.
-    pub slices: u64,
-    /// Whether y is added to.
-    pub accumulate: bool,
-    /// Whether the tokens of an adapter are neighbours, as those of a sentence are.
-    pub sorted: bool,
-}
-
-impl Sizes {
-    /// What `--shape` searches.
-    pub(super) fn name(&self) -> String {
-        let Self { tokens, adapters, bits, d_in, d_out, rank, slices, accumulate, sorted } = self;
-        let form = if *accumulate { "added" } else { "written" };
-        let order = if *sorted { " sorted" } else { "" };
-        format!("{form} {slices} x {d_in}-{d_out} r{rank} of {bits} bits tokens{tokens} adapters{adapters}{order}")
-    }
-
-    fn width(&self) -> Result<CodeWidth> {
-        let width = CodeWidth::from_bits(self.bits).filter(|width| width.bits() > 0);
-        width.ok_or_else(|| Error::invalid("bits", "a width of codes: 2, 3, 4, 7 or 16", self.bits))
-    }
-
-    /// The adapter of a token.
-    fn adapter_of(&self, token: u64) -> u32 {
-        let adapters = u64::from(self.adapters.max(1));
-        (if self.sorted { token * adapters / self.tokens.max(1) } else { token % adapters }) as u32
-    }
-}
+use sizes::Sizes;
 
 /// The launch of those sizes, in an element type.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +60,8 @@ impl Projection {
             slices.push(CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y: output.clone() });
             let (x, population, before) = (x.clone(), Arc::clone(&population), y.clone());
             let samples = move |session: &mut Session<D>| self.samples(&population, number, (&x, before.as_ref()), session);
-            placed.probes.push(Probe { output, samples: Box::new(samples), before: y.as_ref().map(|values| dtype.encode(&values.all())) });
+            let before = y.as_ref().map(|values| values.upload(session)).transpose()?;
+            placed.probes.push(Probe { output, samples: Box::new(samples), before });
         }
         placed.launches.push(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None });
         Ok(placed)
@@ -127,5 +85,34 @@ impl Projection {
             Ok(Sample::new(Posed { op, host: posed.host }, places(&[row], &columns, d_out)))
         };
         spread(&mut Draw::seeded("sample"), 8, tokens).into_iter().map(one).collect()
+    }
+}
+
+#[cfg(all(test, feature = "cpu"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::bench::sample::{check, poison_all};
+    use crate::device::Open;
+
+    #[test]
+    fn every_form_is_what_the_oracle_says() {
+        let mut session = Session::new(Arc::new(crate::backends::cpu::Cpu::open(0).unwrap())).unwrap();
+        for (accumulate, sorted, slices) in [(true, true, 1), (false, false, 3)] {
+            let sizes = Sizes { tokens: 9, adapters: 4, bits: 7, d_in: 40, d_out: 96, rank: 4, slices, accumulate, sorted };
+            let projection = Projection { dtype: DType::F32, sizes };
+            let placed = projection.operands(&mut session, &mut Draw::seeded("projection")).unwrap();
+            let plan = session.plan(projection.op().unwrap()).unwrap();
+            poison_all(&mut session, &placed.probes).unwrap();
+            session.run(&plan, &placed.launches[0]).unwrap();
+            let checked = check(&mut session, projection.dtype, &placed.probes).unwrap();
+            assert!(checked.as_ref().is_ok_and(|checked| checked.elements == 8 * 96 * slices), "{checked:?}");
+        }
+        let adapters = |sorted| (0..6).map(|token| Sizes { tokens: 6, adapters: 3, sorted, ..sizes() }.adapter_of(token)).collect::<Vec<_>>();
+        assert_eq!((adapters(true), adapters(false)), (vec![0, 0, 1, 1, 2, 2], vec![0, 1, 2, 0, 1, 2]));
+    }
+
+    fn sizes() -> Sizes {
+        Sizes { tokens: 1, adapters: 1, bits: 7, d_in: 32, d_out: 32, rank: 4, slices: 1, accumulate: false, sorted: false }
     }
 }
