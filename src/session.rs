@@ -1,5 +1,6 @@
 //! The safe front door: allocate, plan, run, capture, replay. Generic over the backend, written once.
 
+mod plan;
 mod room;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
+pub use plan::Plan;
 use room::zeroed;
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
@@ -24,36 +26,6 @@ pub struct Session<D: Device> {
     device: Arc<D>,
     /// Buffers named since the capture began; `None` outside one.
     recording: Option<Vec<D::Buffer>>,
-}
-
-/// An operation ready to run: its variant chosen and compiled, its workspace allocated. Belongs to one session.
-pub struct Plan<O: Op, D: Kernel<O>> {
-    op: O,
-    inner: D::Plan,
-    workspace: Slice<D>,
-    session: u64,
-}
-
-impl<O: Op, D: Kernel<O>> Plan<O, D> {
-    /// The operation.
-    pub fn op(&self) -> &O {
-        &self.op
-    }
-
-    /// The variant that was chosen.
-    pub fn variant(&self) -> &'static str {
-        D::variant(&self.inner)
-    }
-
-    /// The configuration of it, where it has several.
-    pub fn config(&self) -> Option<String> {
-        D::config(&self.inner)
-    }
-
-    /// Bytes of workspace it holds.
-    pub fn workspace_bytes(&self) -> u64 {
-        self.workspace.len
-    }
 }
 
 /// Captured work, with a hold on every buffer it names: a replay cannot outlive its memory.

@@ -21,9 +21,7 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 12] = [
-    // The block-sparse form alone.
-    sm90::block_sparse::VARIANT,
+const VARIANTS: [Variant<Attention>; 10] = [
     // Rows that do not start on multiples of 16 bytes.
     sm90::unaligned::VARIANT,
     sm90::small_head::VARIANT,
@@ -33,7 +31,6 @@ const VARIANTS: [Variant<Attention>; 12] = [
     sm90::decode::VARIANT,
     sm80::decode::VARIANT,
     // Sequences of their own lengths, of many queries.
-    sm90::varlen::AHEAD,
     sm90::varlen::VARIANT,
     sm80::VARIANT,
     SIMT,

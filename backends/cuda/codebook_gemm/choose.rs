@@ -251,7 +251,7 @@ mod tests {
         let several = CodebookGemm { slices: vec![op(1, 1, square).slices[0].clone(); 20], ..op(16, 16, square) };
         for (op, units, names) in [
             (op(16, 1, square), 132, ["icache_warm-32", "plain-16", "plain-32"]),
-            (op(16, 16, square), 132, ["ahead-32", "plain-16", "plain-64"]),
+            (op(16, 16, square), 132, ["predecode-32", "plain-16", "plain-64"]),
             (op(16, 16, square), 114, ["plain-64", "plain-16", "plain-64"]),
             (over(op(256, 100, square)), 132, ["balanced-8", "wide-8", "wide-8"]),
             (op(128, 100, wide), 132, ["wide-16", "wide-16", "wide-16"]),
@@ -340,7 +340,7 @@ mod tests {
                 }
             }
         }
-        for name in ["sm90:line-8", "sm90:rehearsed-32", "sm90:many-2", "sm80:any-4", "sgmv:once", "sgmv:grouped", "sgmv_long:slices3", "sgmv_long:any"] {
+        for name in ["sm90:balanced-8", "sm90:icache_warm-32", "sm90:many-2", "sm80:any-4", "sgmv:once", "sgmv:grouped", "sgmv_long:slices3", "sgmv_long:any"] {
             assert!(met.contains(name), "{name}: {met:?}");
         }
     }

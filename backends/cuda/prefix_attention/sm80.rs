@@ -5,7 +5,7 @@ use crate::backends::cuda::attention::sm80::Tile;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::prefix_attention::grid::{Grid, head_rows, headers, join_unit, launch_grid};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -20,10 +20,10 @@ pub(crate) const VARIANT: Variant<PrefixAttention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: |_, _| Ok(()),
-    configs: None,
+    configs: Some(Configs { names: |_| MANY.map(|many| format!("{}rows", rows(many))).into(), choose: |op, _| number(MANY.into_iter(), &takes_many(op)) }),
     unit: |op, target| unit(op.dtype, held(op.head_dim), Shape::of(op, target).many, target.arch),
     units: |arch| {
-        let forms = HELD.into_iter().flat_map(|held| [false, true].map(|many| (held, many)));
+        let forms = HELD.into_iter().flat_map(|held| MANY.map(|many| (held, many)));
         forms.flat_map(|(held, many)| [DType::F16, DType::BF16].map(|dtype| unit(dtype, held, many, arch))).collect()
     },
     workspace: |op, target| Shape::of(op, target).grid.workspace(op),
@@ -86,18 +86,30 @@ struct Shape {
     grid: Grid,
 }
 
-/// Whether a block has a tile of many rows.
-fn has_many(op: &PrefixAttention) -> bool {
-    head_rows(op) > 4 * WARP_ROWS
+/// The configurations: whether a block has a tile of many rows.
+const MANY: [bool; 2] = [false, true];
+
+/// Whether tiles of many rows take less time: where one of few does not hold all.
+fn takes_many(op: &PrefixAttention) -> bool {
+    head_rows(op) > rows(false)
+}
+
+/// The target's configuration, or the one that takes the least time.
+fn has_many(op: &PrefixAttention, target: &Target) -> bool {
+    target.configured(MANY.into_iter()).unwrap_or_else(|| takes_many(op))
+}
+
+/// Rows of a tile.
+const fn rows(many: bool) -> u64 {
+    if many { 8 * WARP_ROWS } else { 4 * WARP_ROWS }
 }
 
 impl Shape {
     fn of(op: &PrefixAttention, target: &Target) -> Self {
-        let many = has_many(op);
-        let rows = if many { 8 } else { 4 } * WARP_ROWS;
+        let many = has_many(op, target);
         // Two small blocks an SM, where their memory allows it.
         let together = if !many && 2 * (shared_bytes(op) + BLOCK_RESERVED) <= u64::from(target.shared_bytes) { 2 } else { 1 };
-        Self { many, grid: Grid::of(op, rows, KEYS, together * u64::from(target.units)) }
+        Self { many, grid: Grid::of(op, rows(many), KEYS, together * u64::from(target.units)) }
     }
 }
 
@@ -124,7 +136,7 @@ fn supports(op: &PrefixAttention, target: &Target) -> std::result::Result<(), St
         return Err(format!("with ranks {ranks:?} a block needs {shared} bytes of shared memory, and there are {room}"));
     }
     // Keys are split only where there are fewer blocks than the device has room for.
-    let work = Grid::of(op, WARP_ROWS * if has_many(op) { 8 } else { 4 }, KEYS, 1).blocks(op);
+    let work = Grid::of(op, rows(has_many(op, target)), KEYS, 1).blocks(op);
     if work > 1 << 30 {
         return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));
     }

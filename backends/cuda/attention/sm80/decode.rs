@@ -7,7 +7,7 @@ use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -20,8 +20,11 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::decode,
-    configs: None,
-    unit: |op, target| Tile::of(op, target).unit(if sm80::rows_aligned(op) { ALIGNED } else { UNALIGNED }, op.dtype),
+    configs: Some(Configs {
+        names: |_| Config::ALL.map(|config| config.name().into()).into(),
+        choose: |op, target| number(Config::ALL.into_iter(), &Config::fastest(op, target)),
+    }),
+    unit: |op, target| Tile::of(op, target).unit(Config::of(op, target).entry(), op.dtype),
     units,
     workspace: |op, target| Grid::of(op, target).workspace(Tile::of(op, target)),
     launch,
@@ -46,6 +49,60 @@ const MOST_ROWS: u64 = 1 << 16;
 /// Steps on the line of all steps, that it is counted in 32 bits.
 const LONGEST: u64 = 1 << 30;
 
+/// A configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Config {
+    /// Whether two steps of a warp are in shared memory, where there is room for three.
+    shallow: bool,
+    /// Whether rows may start anywhere.
+    unaligned: bool,
+}
+
+impl Config {
+    const ALL: [Self; 4] = [
+        Self { shallow: false, unaligned: false },
+        Self { shallow: true, unaligned: false },
+        Self { shallow: false, unaligned: true },
+        Self { shallow: true, unaligned: true },
+    ];
+
+    fn name(self) -> &'static str {
+        match (self.shallow, self.unaligned) {
+            (false, false) => "deep",
+            (true, false) => "shallow",
+            (false, true) => "deep-unaligned",
+            (true, true) => "shallow-unaligned",
+        }
+    }
+
+    /// The target's, or the one that takes the least time.
+    fn of(op: &Attention, target: &Target) -> Self {
+        target.configured(Self::ALL.into_iter()).unwrap_or_else(|| Self::fastest(op, target))
+    }
+
+    fn fastest(op: &Attention, target: &Target) -> Self {
+        let deep = Tile::exactly(sm80::held(op.head_dim), target.arch);
+        Self { shallow: deep.stages > SHALLOW && choose::decode_shallow(op, target), unaligned: !sm80::rows_aligned(op) }
+    }
+
+    fn can_take(self, op: &Attention, target: &Target) -> std::result::Result<(), String> {
+        if self.shallow && Tile::exactly(sm80::held(op.head_dim), target.arch).stages <= SHALLOW {
+            return Err("there is no room for more than two steps of a warp in any case".into());
+        }
+        if !self.unaligned && !sm80::rows_aligned(op) {
+            return Err("rows do not start on multiples of 16 bytes".into());
+        }
+        Ok(())
+    }
+
+    const fn entry(self) -> Entry {
+        if self.unaligned { UNALIGNED } else { ALIGNED }
+    }
+}
+
+/// Stages of the shallow ring: one is used, and one under way.
+const SHALLOW: u64 = 2;
+
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tile {
@@ -61,9 +118,7 @@ struct Tile {
 impl Tile {
     fn of(op: &Attention, target: &Target) -> Self {
         let tile = Self::exactly(sm80::held(op.head_dim), target.arch);
-        // Two stages are under way while one is used; where an SM has several sequences and heads to itself, less is faster.
-        let alone = key_rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units);
-        if alone { tile.shallow() } else { tile }
+        if Config::of(op, target).shallow { tile.shallow() } else { tile }
     }
 
     /// The deepest ring that fits: one block an SM leaves fewer parts to join than two.
@@ -76,7 +131,7 @@ impl Tile {
     }
 
     fn shallow(self) -> Self {
-        Self { stages: 2, ..self }
+        Self { stages: SHALLOW, ..self }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -144,7 +199,7 @@ impl Grid {
 fn units(arch: Arch) -> Vec<Unit> {
     let both = |held| {
         let deep = Tile::exactly(held, arch);
-        std::iter::once(deep).chain((deep.stages != 2).then_some(deep.shallow()))
+        std::iter::once(deep).chain((deep.stages > SHALLOW).then_some(deep.shallow()))
     };
     let each = sm80::HELD.iter().copied().flat_map(both).flat_map(|tile| [ALIGNED, UNALIGNED].map(|entry| (tile, entry)));
     each.flat_map(|(tile, entry)| [DType::F16, DType::BF16].map(|dtype| tile.unit(entry, dtype))).collect()
@@ -171,7 +226,8 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
     }
-    Ok(())
+    // Without a configuration: rows may start anywhere.
+    target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(op, target))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -179,7 +235,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let (tile, grid) = (Tile::of(op, &plan.target), Grid::of(op, &plan.target));
     let mut common = parameters(op, args, op.heads / op.kv_heads);
     common.tiles = grid.tiles as u32;
-    let entry = if sm80::aligned(op, &common) { ALIGNED } else { UNALIGNED };
+    let entry = if sm80::aligned(op, &common) { Config::of(op, &plan.target).entry() } else { UNALIGNED };
     let parts = address(workspace);
     let params = DecodeParams { common, parts, arrivals: parts + grid.parts_bytes(tile) };
     // It waits for the launch before, and reads nothing until then.
@@ -203,10 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn many_heads_with_keys_of_their_own_take_two_stages() {
-        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-        let stages = |batch, heads| Tile::of(&Attention::dense(DType::F16, batch, heads, [1, 4096], 128), &target).stages;
-        assert_eq!([stages(16, [32, 32]), stages(1, [32, 32]), stages(64, [32, 8])], [2, 3, 3]);
+    fn both_rings_are_compiled() {
         let compiled = units(Arch(90));
         assert!([2, 3].iter().all(|stages| compiled.iter().any(|unit| unit.name == format!("attention/sm80_decode f16 head_dim 128 stages {stages}"))));
     }

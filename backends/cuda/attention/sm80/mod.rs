@@ -8,12 +8,13 @@ pub(crate) mod varlen_short;
 pub(crate) use tile::Tile;
 
 use crate::backends::cuda::attention::block_lists as lists;
+use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::{self, parameters};
 use crate::backends::cuda::attention::repack::{self as repack, Repack};
 use crate::backends::cuda::attention::sm80::tile::{HELD, ROWS, WARPS, aligned, band, limits, pack, rows_aligned, tiles, work};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -25,12 +26,15 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     label: "attention/sm80",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
-    supports: limits,
+    supports,
     suits: |_, _| Ok(()),
-    configs: None,
+    configs: Some(Configs {
+        names: |_| Kernel::ALL.map(|kernel| kernel.word().into()).into(),
+        choose: |op, target| number(Kernel::ALL.into_iter(), &Kernel::fastest(&lists::listed(op), target)),
+    }),
     unit,
     units,
-    workspace: |op, _| lists::workspace(op, |op| copies(op).bytes()),
+    workspace: |op, target| lists::workspace(op, |op| Kernel::of(op, target).copies(op).bytes()),
     launch,
 };
 
@@ -46,21 +50,57 @@ enum Kernel {
 }
 
 impl Kernel {
-    /// That of an operation without a map.
+    const ALL: [Self; 3] = [Self::General, Self::Wide, Self::Unaligned];
+
+    /// The target's, or the one that takes the least time for an operation without a map.
     fn of(op: &Attention, target: &Target) -> Self {
-        let (tile, lists) = (Tile::of(op), matches!(op.form, Form::Blocks(_) | Form::Paged(_)));
-        let many = op.q_len > ROWS && tile.has_wide(target.arch) && work(op, tile.wide_rows()) >= u64::from(target.units);
-        match rows_aligned(&copies(op).reads(op)) {
-            false => Self::Unaligned,
-            true if many && !lists => Self::Wide,
-            true => Self::General,
+        target.configured(Self::ALL.into_iter()).unwrap_or_else(|| Self::fastest(op, target))
+    }
+
+    fn fastest(op: &Attention, target: &Target) -> Self {
+        if Self::General.can_take(op, target).is_err() {
+            Self::Unaligned
+        } else if Self::Wide.can_take(op, target).is_ok() && choose::wide(op, target) {
+            Self::Wide
+        } else {
+            Self::General
+        }
+    }
+
+    /// Whether it can compute an operation without a map, or why not.
+    fn can_take(self, op: &Attention, target: &Target) -> std::result::Result<(), String> {
+        let tile = Tile::of(op);
+        if self != Self::Unaligned && !rows_aligned(&self.copies(op).reads(op)) {
+            return Err("rows do not start on multiples of 16 bytes".into());
+        }
+        if self == Self::Wide && (matches!(op.form, Form::Blocks(_) | Form::Paged(_)) || pack(op) > 1) {
+            return Err("it walks over neither lists nor pages, and heads that share keys have tiles of their own".into());
+        }
+        if self == Self::Wide && !tile.has_wide(target.arch) {
+            return Err(format!("a block needs {} bytes of shared memory", tile.wide_bytes()));
+        }
+        Ok(())
+    }
+
+    /// The operands that are copied first, to rows that start on multiples of 16 bytes. It pays where more than one tile reads them; of
+    /// a pool of pages an operation may use few.
+    fn copies(self, op: &Attention) -> Repack {
+        let pays = op.q_len > ROWS && !matches!(op.form, Form::Paged(_));
+        Repack::of(op, |rows| self == Self::Unaligned || !pays || rows.aligned(op.dtype))
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::General => "general",
+            Self::Wide => "wide",
+            Self::Unaligned => "unaligned",
         }
     }
 
     fn unit(self, tile: Tile, dtype: DType) -> Unit {
-        let (word, source, entries, shared_bytes): (_, _, &[&str], _) = match self {
-            Self::General => ("general", source!("attention/sm80/tile.cu"), &["attention_sm80"], tile.general_bytes()),
-            Self::Wide => ("wide", source!("attention/sm80/wide.cu"), &["attention_sm80_wide"], tile.wide_bytes()),
+        let (source, entries, shared_bytes): (_, &[&str], _) = match self {
+            Self::General => (source!("attention/sm80/tile.cu"), &["attention_sm80"], tile.general_bytes()),
+            Self::Wide => (source!("attention/sm80/wide.cu"), &["attention_sm80_wide"], tile.wide_bytes()),
             Self::Unaligned => return unaligned::unit(tile.held(), dtype),
         };
         let mut defines = tile.defines(dtype, Arch(80));
@@ -71,21 +111,21 @@ impl Kernel {
             entries,
             shared_bytes,
             also: vec![unaligned::unit(tile.held(), dtype)],
-            ..Unit::new(format!("attention/sm80 {word} {dtype} head_dim {}", tile.held()), source)
+            ..Unit::new(format!("attention/sm80 {} {dtype} head_dim {}", self.word(), tile.held()), source)
         }
     }
 }
 
 fn unit(op: &Attention, target: &Target) -> Unit {
     let listed = lists::listed(op);
-    let mut unit = Kernel::of(&listed, target).unit(Tile::of(op), op.dtype);
-    unit.also.extend([copies(&listed).unit(), lists::unit_of(op)].into_iter().flatten());
+    let kernel = Kernel::of(&listed, target);
+    let mut unit = kernel.unit(Tile::of(op), op.dtype);
+    unit.also.extend([kernel.copies(&listed).unit(), lists::unit_of(op)].into_iter().flatten());
     unit
 }
 
 fn units(arch: Arch) -> Vec<Unit> {
-    let kernels =
-        |tile: Tile| [Kernel::General, Kernel::Wide, Kernel::Unaligned].into_iter().filter(move |kernel| *kernel != Kernel::Wide || tile.has_wide(arch));
+    let kernels = |tile: Tile| Kernel::ALL.into_iter().filter(move |kernel| *kernel != Kernel::Wide || tile.has_wide(arch));
     let each = HELD.iter().flat_map(|&held| kernels(Tile::exactly(held)).map(move |kernel| (kernel, Tile::exactly(held))));
     each.flat_map(|(kernel, tile)| {
         [DType::F16, DType::BF16].map(|dtype| {
@@ -97,11 +137,10 @@ fn units(arch: Arch) -> Vec<Unit> {
     .collect()
 }
 
-/// The operands that are copied first, to rows that start on multiples of 16 bytes. It pays where more than one tile reads them; of
-/// a pool of pages an operation may use few.
-fn copies(op: &Attention) -> Repack {
-    let pays = op.q_len > ROWS && !matches!(op.form, Form::Paged(_));
-    Repack::of(op, |rows| !pays || rows.aligned(op.dtype))
+fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
+    limits(op, target)?;
+    // Without a configuration: rows may start anywhere.
+    target.configured(Kernel::ALL.into_iter()).map_or(Ok(()), |kernel| kernel.can_take(&lists::listed(op), target))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -110,7 +149,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 }
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let (copies, tile, kernel) = (copies(op), Tile::of(op), Kernel::of(op, &plan.target));
+    let (tile, kernel) = (Tile::of(op), Kernel::of(op, &plan.target));
+    let copies = kernel.copies(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, workspace, args)? };
     let op = &copies.reads(op);

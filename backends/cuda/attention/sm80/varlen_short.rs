@@ -8,7 +8,7 @@ use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -22,8 +22,11 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::varlen_short,
-    configs: None,
-    unit: |op, _| Tile::of(op).unit(kernel(op), op.dtype),
+    configs: Some(Configs {
+        names: |_| Config::ALL.map(|config| config.name().into()).into(),
+        choose: |op, target| number(Config::ALL.into_iter(), &Config::fastest(op, target)),
+    }),
+    unit: |op, target| Tile::of(op).unit(Config::of(op, target).entry(), op.dtype),
     units,
     workspace: |_, _| 0,
     launch,
@@ -47,9 +50,6 @@ const ROWS: u64 = 128;
 const WARPS: u64 = 4;
 /// Elements after a row in shared memory.
 const PADDING: u64 = 8;
-/// Heads of a tile where most sequences are short enough for two heads a step. With four the last tiles end later.
-const TOGETHER: u64 = 2;
-
 /// What a kernel is compiled for: a head, padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tile(u64);
@@ -90,9 +90,69 @@ impl Tile {
 const PLAIN: Entry = entry!("attention_sm80_varlen_short");
 const GENERAL: Entry = entry!("attention_sm80_varlen_short_general");
 
-/// The kernel that an operation takes: the general one, of more registers, where it is causal, or has a window or an LSE.
-fn kernel(op: &Attention) -> Entry {
-    if op.causal || op.window.is_some() || op.lse { GENERAL } else { PLAIN }
+/// A configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Config {
+    /// Whether its kernel is the general one, of more registers.
+    general: bool,
+    /// Heads of a tile. Where most sequences are short enough there are two heads a step. It changes no sum.
+    heads: u64,
+}
+
+impl Config {
+    const ALL: [Self; 4] =
+        [Self { general: false, heads: 1 }, Self { general: false, heads: 2 }, Self { general: true, heads: 1 }, Self { general: true, heads: 2 }];
+
+    fn name(self) -> &'static str {
+        match (self.general, self.heads) {
+            (false, 1) => "plain",
+            (false, _) => "plain-2heads",
+            (true, 1) => "general",
+            (true, _) => "general-2heads",
+        }
+    }
+
+    /// The target's, or the one that takes the least time.
+    fn of(op: &Attention, target: &Target) -> Self {
+        target.configured(Self::ALL.into_iter()).unwrap_or_else(|| Self::fastest(op, target))
+    }
+
+    fn fastest(op: &Attention, target: &Target) -> Self {
+        let one = Self { general: wants_general(op), heads: 1 };
+        let two = Self { heads: 2, ..one };
+        let blocks = u64::from(target.units) * one.resident(Tile::of(op));
+        if two.can_take(op).is_ok() && choose::two_short_heads(op, ROWS, two.work(op), blocks) { two } else { one }
+    }
+
+    fn can_take(self, op: &Attention) -> std::result::Result<(), String> {
+        if !self.general && wants_general(op) {
+            return Err("a causal mask, a window or an LSE takes the general kernel".into());
+        }
+        // Heads that share keys would need them next to each other.
+        if self.heads > 1 && op.heads != op.kv_heads {
+            return Err("heads of a tile have keys of their own".into());
+        }
+        Ok(())
+    }
+
+    const fn entry(self) -> Entry {
+        if self.general { GENERAL } else { PLAIN }
+    }
+
+    /// Blocks that an SM holds at a time.
+    fn resident(self, tile: Tile) -> u64 {
+        tile.resident() - u64::from(self.general)
+    }
+
+    /// Tiles: so many heads of so many rows of each sequence.
+    fn work(self, op: &Attention) -> u64 {
+        op.batch * op.heads.div_ceil(self.heads) * op.q_len.div_ceil(ROWS)
+    }
+}
+
+/// Whether the plain kernel cannot compute an operation.
+fn wants_general(op: &Attention) -> bool {
+    op.causal || op.window.is_some() || op.lse
 }
 
 fn units(arch: Arch) -> Vec<Unit> {
@@ -122,20 +182,8 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if shared + 256 > target.shared_bytes {
         return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
     }
-    Ok(())
-}
-
-/// Heads of a tile: several where most sequences leave room for them, as long as the tiles go round. It changes no sum.
-fn band(op: &Attention, resident: u64) -> u64 {
-    let tokens = op.q_extent().1;
-    // Heads that share keys would need them next to each other.
-    let short = tokens <= op.batch * ROWS / 2 && op.heads == op.kv_heads;
-    if short && work(op, TOGETHER) >= 2 * resident { TOGETHER } else { 1 }
-}
-
-/// Tiles: `band` heads of so many rows of each sequence.
-fn work(op: &Attention, band: u64) -> u64 {
-    op.batch * op.heads.div_ceil(band) * op.q_len.div_ceil(ROWS)
+    // Without a configuration: one of one head a tile computes it.
+    target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(op))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
@@ -146,13 +194,10 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
         // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere.
         return unsafe { unaligned::launch(queue, plan, tile.0, op, args, starts) };
     }
-    let entry = kernel(op);
-    let resident = if entry == GENERAL { tile.resident() - 1 } else { tile.resident() };
-    let resident = u64::from(plan.target.units) * resident;
-    let band = band(op, resident);
-    let work = work(op, band);
-    (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, band as u32);
-    let params = VarlenShortParams { common, work: work as u32, groups: op.heads.div_ceil(band) as u32 };
+    let config = Config::of(op, &plan.target);
+    let (work, entry, resident) = (config.work(op), config.entry(), u64::from(plan.target.units) * config.resident(tile));
+    (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, config.heads as u32);
+    let params = VarlenShortParams { common, work: work as u32, groups: op.heads.div_ceil(config.heads) as u32 };
     // It waits for the launch before, and reads nothing until then.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), ((WARPS + 1) * 32) as u32) };
@@ -184,8 +229,7 @@ mod tests {
 
     #[test]
     fn heads_go_together_where_most_sentences_are_short_and_many() {
-        let resident = 132 * 3;
-        let of = |batch, tokens, longest| band(&encoder(batch, tokens, longest), resident);
+        let of = |batch, tokens, longest| Config::fastest(&encoder(batch, tokens, longest), &TARGET).heads;
         assert_eq!([of(1024, 54_000, 100), of(1024, 131_072, 128), of(32, 1700, 100)], [2, 1, 1]);
     }
 

@@ -1,36 +1,21 @@
-//! Block-sparse `attention` on Hopper with rows of blocks cut into parts, the longest taken first: for lists whose rows are few, or of
-//! very different length.
+//! Block-sparse `attention` on Hopper with rows of blocks cut into parts, the longest taken first: the configuration `split_kv` of `sm90`, for lists
+//! whose rows are few, or of very different length.
 
-use crate::backends::cuda::attention::block_lists as lists;
 use crate::backends::cuda::attention::block_pairs::Pairs;
-use crate::backends::cuda::attention::choose;
+use crate::backends::cuda::attention::choose::split_kv::{part_length, taken_together};
 use crate::backends::cuda::attention::entry::{Entry, entry};
-use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, limits, own_bytes, ready};
+use crate::backends::cuda::attention::sm90::ready::{all_beside, parts_at, ready};
 use crate::backends::cuda::attention::sm90::schedule as order;
 use crate::backends::cuda::attention::sm90::tile::{HELD, ROWS, Tile, TmaParams, define, held};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, blocks};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
-
-pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_block_sparse",
-    label: "attention/sm90_block_sparse",
-    runs_on: RunsOn::Only(90),
-    tensor_cores: TensorCores::By("HGMMA"),
-    supports,
-    suits: choose::block_sparse,
-    configs: None,
-    unit: |op, target| unit(kernel(op), Tile::of(op, target.units), op.dtype, beside(op, held(op.head_dim))),
-    units,
-    workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + Cut::of(op, target.units).map_or(0, |cut| cut.bytes(op))),
-    launch,
-};
 
 params! {
     /// What the kernels of `sm90` take, and where the parts of rows are joined.
@@ -50,20 +35,14 @@ const PLAN_PARTS: u64 = 4096;
 const PLAN_BYTES: u64 = PLAN_PARTS * 8 + 256;
 /// Steps of a row at most, that places in it are counted in 32 bits.
 const LONGEST_ROW: u64 = 1 << 19;
-/// Steps of a part at least: of a shorter one most is beginning and end.
-const LEAST: u64 = 2;
 /// Bytes for the parts at most: they are to stay in L2 until they are joined, most of the time.
 const MOST_BYTES: u64 = 128 << 20;
-/// What beginning and ending a tile takes; leaving a part for others to join besides; and a plan: in tenths of a step, as measured.
-const TILE_TENTHS: u64 = 6;
-const PART_TENTHS: u64 = 24;
-const PLAN_TENTHS: u64 = 16;
 /// One block in so many is there, for want of a better guess, where the shape does not say.
 const MAP_ONE_IN: u64 = 4;
 
 /// How rows of blocks are cut. It follows from the operation's shape, not from its lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+pub(crate) struct Cut {
     /// Rows of tiles, of all patterns.
     rows: u64,
     /// Heads and sequences of each pattern.
@@ -80,7 +59,7 @@ struct Cut {
 
 impl Cut {
     /// That of a block-sparse operation, for so many SMs; or why there is none.
-    fn of(op: &Attention, units: u32) -> std::result::Result<Self, String> {
+    pub(crate) fn of(op: &Attention, units: u32) -> std::result::Result<Self, String> {
         let (shape, listed) = match op.form {
             Form::Blocks(shape) => (shape, u64::from(shape.capacity)),
             Form::BlockMap(shape) => (shape.lists(), shape.blocks().div_ceil(MAP_ONE_IN)),
@@ -108,49 +87,39 @@ impl Cut {
         Ok(Self { rows, copies, band, length, parts: rows + if whole { 0 } else { most / length }, slots: if whole { 0 } else { 2 * most / length } })
     }
 
-    /// Of the workspace.
-    fn bytes(self, op: &Attention) -> u64 {
-        self.parts_bytes(op) + self.copies * self.slots * Tile::of(op, 1).consumers * 4 * 4
-    }
-
     fn parts_bytes(self, op: &Attention) -> u64 {
         self.copies * self.slots * part_bytes(op)
     }
 }
 
 fn part_bytes(op: &Attention) -> u64 {
-    Tile { held: held(op.head_dim), consumers: 2 }.sums_bytes()
+    tile(op).sums_bytes()
 }
 
-/// Heads of a pattern, of which `cached` have keys that fit the cache together: all where two bands would do. The second would be
-/// small beside its longest rows, and they would come late.
-fn taken_together(cached: u64, copies: u64) -> u64 {
-    if copies <= 2 * cached { copies.max(1) } else { cached }
+/// Bytes of the workspace for the parts, and for counters of those that are there.
+pub(crate) fn bytes(op: &Attention, units: u32) -> u64 {
+    Cut::of(op, units).map_or(0, |cut| cut.parts_bytes(op) + cut.copies * cut.slots * tile(op).consumers * 4 * 4)
 }
 
-/// Steps of a part at most: what takes least time were all rows as long as the mean one, of an SM's share of a band and
-/// a whole, a half, a third and a quarter of that row. Longer rows are cut into more of them, and keep nobody waiting.
-fn part_length([rows, copies, band]: [u64; 3], steps: u64, units: u64) -> u64 {
-    let (share, mean) = ((steps * band).div_ceil(units).max(LEAST), steps.div_ceil(rows.max(1)).max(1));
-    let time = |&length: &u64| {
-        let parts = mean.div_ceil(length);
-        let (leaving, planning) = if parts > 1 { (PART_TENTHS, PLAN_TENTHS) } else { (0, 0) };
-        (rows * copies * parts).div_ceil(units) * (10 * mean.div_ceil(parts) + TILE_TENTHS + leaving) + planning
-    };
-    // Of equals the first.
-    [share].into_iter().chain((1..=4).map(|parts| mean.div_ceil(parts).max(LEAST))).min_by_key(time).unwrap_or(share)
+fn tile(op: &Attention) -> Tile {
+    Tile { held: held(op.head_dim), consumers: 2 }
 }
 
 const BLOCKS: Entry = entry!("attention_sm90_block_sparse_blocks");
 const PAIRS: Entry = entry!("attention_sm90_block_sparse_pairs");
 
-/// The kernel of blocks of 128, or the one of blocks of 64.
+/// The kernel of blocks of 128, or the one of blocks of 64, of an operation without a map.
 fn kernel(op: &Attention) -> Entry {
-    if Pairs::of(&lists::listed(op), ROWS).is_some() { PAIRS } else { BLOCKS }
+    if Pairs::of(op, ROWS).is_some() { PAIRS } else { BLOCKS }
 }
 
-fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
-    let name = if entry == PAIRS { "attention/sm90_block_sparse pairs" } else { "attention/sm90_block_sparse blocks" };
+/// The unit of an operation without a map.
+pub(crate) fn unit(op: &Attention, tile: Tile, also: Vec<Unit>) -> Unit {
+    unit_of(kernel(op), tile, op.dtype, also)
+}
+
+fn unit_of(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
+    let name = if entry == PAIRS { "attention/sm90 split_kv pairs" } else { "attention/sm90 split_kv blocks" };
     let mut unit = Unit { entries: entry.list, also, ..tile.unit(name, source!("attention/sm90/block_sparse.cu"), dtype) };
     unit.headers.push(("attention/block_sparse_params.cuh", PartParams::cuda()));
     define(&mut unit, &[("PLAN_PARTS", PLAN_PARTS), ("PLAN_BYTES", PLAN_BYTES)]);
@@ -159,30 +128,19 @@ fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
     unit
 }
 
-fn units(_: Arch) -> Vec<Unit> {
+/// Everything that [`unit`] may give.
+pub(crate) fn units() -> impl Iterator<Item = Unit> {
     let each = HELD.into_iter().map(|held| Tile { held, consumers: 2 }).flat_map(|tile| [BLOCKS, PAIRS].map(|entry| (entry, tile)));
-    each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype, all_beside(tile.held, dtype, true)))).collect()
+    each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit_of(entry, tile, dtype, all_beside(tile.held, dtype, true))))
 }
 
-fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    limits(op, target)?;
-    // What it refuses it refuses for any number of SMs.
-    Cut::of(op, 1).map(drop)
-}
-
-/// Where the parts begin in the workspace.
-fn parts_at(op: &Attention) -> u64 {
-    own_bytes(op).next_multiple_of(256)
-}
-
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
-}
-
-unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+/// Launches it for `op`, the operation of `plan` without a map.
+///
+/// # Safety
+/// As [`Kernel::launch`](crate::backend::Kernel::launch); the workspace has [`bytes`] behind what comes before.
+pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let cut = Cut::of(&plan.op, plan.target.units).map_err(|reason| Error::unsupported("attention", reason))?;
-    let tile = Tile::of(op, plan.target.units);
+    let tile = tile(op);
     // SAFETY: the caller's promise.
     let Some(mut tiles) = (unsafe { ready(queue, plan, op, workspace, args, tile, tile.keys())? }) else { return Ok(()) };
     tiles.queue = address(workspace);
@@ -200,9 +158,10 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::cuda::attention::choose::split_kv::LEAST;
     use crate::ops::index::{BlockShape, MapShape};
 
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
+    const UNITS: u32 = 132;
 
     fn op(heads: u64, tokens: u64, head_dim: u64, [block, patterns, capacity]: [u32; 3]) -> Attention {
         let q_blocks = tokens.div_ceil(u64::from(block)) as u32;
@@ -211,7 +170,7 @@ mod tests {
     }
 
     fn cut(op: &Attention) -> Cut {
-        Cut::of(op, TARGET.units).unwrap_or(Cut { rows: 0, copies: 0, band: 0, length: 0, parts: 0, slots: 0 })
+        Cut::of(op, UNITS).unwrap_or(Cut { rows: 0, copies: 0, band: 0, length: 0, parts: 0, slots: 0 })
     }
 
     #[test]
@@ -240,14 +199,14 @@ mod tests {
         for op in all {
             let cut = cut(&op);
             assert!(cut.length >= LEAST && cut.parts <= PLAN_PARTS && cut.slots <= PLAN_PARTS, "{cut:?}");
-            assert!(cut.bytes(&op) <= MOST_BYTES + MOST_BYTES / 1000, "{cut:?}");
-            assert_eq!(supports(&op, &TARGET), Ok(()));
+            assert!(bytes(&op, UNITS) <= MOST_BYTES + MOST_BYTES / 1000, "{cut:?}");
+            assert!(Cut::of(&op, 1).is_ok());
         }
-        assert!(supports(&op(8, 131_072, 128, [128, 8, 800_000]), &TARGET).is_err());
+        assert!(Cut::of(&op(8, 131_072, 128, [128, 8, 800_000]), 1).is_err());
     }
 
     #[test]
     fn the_plan_fits_beside_the_tiles() {
-        assert!(units(Arch(90)).iter().all(|unit| unit.shared_bytes <= 227 << 10));
+        assert!(units().all(|unit| unit.shared_bytes <= 227 << 10));
     }
 }

@@ -5,13 +5,13 @@ use crate::backends::cuda::attention::params::{AttentionParams, headers, paramet
 use crate::backends::cuda::attention::repack::Rows;
 use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::attention::sm80::unaligned;
-use crate::backends::cuda::attention::sm90::decode_tile::{HEADS, KEYS, LEAST_KEYS, LONGEST, PANEL, ROWS, Share, Tile, alike};
+use crate::backends::cuda::attention::sm90::decode_tile::{Config, HEADS, KEYS, LEAST_KEYS, PANEL, ROWS, Share, Tile, alike};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Early, Pool, starts_early};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, number, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -25,12 +25,20 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::decode_boxes,
-    configs: None,
-    unit: |op, target| unit(Tile::of(op, target), op.dtype),
+    configs: Some(Configs {
+        names: |_| Config::ALL.map(Config::name).into(),
+        choose: |op, target| number(Config::ALL.into_iter(), &choose::decode_boxes_config(op, target.units)),
+    }),
+    unit: |op, target| unit(config(op, target).tile(op), op.dtype),
     units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect(),
-    workspace: |op, target| published_bytes(op, Tile::of(op, target), target),
+    workspace: |op, target| published_bytes(op, config(op, target), target),
     launch,
 };
+
+/// The configuration of a target, or the one that takes the least time.
+fn config(op: &Attention, target: &Target) -> Config {
+    target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::decode_boxes_config(op, target.units))
+}
 
 params! {
     /// Descriptions of k and v, what every variant takes, and the workspace.
@@ -94,8 +102,8 @@ fn kv_bytes(op: &Attention) -> u64 {
 }
 
 /// What blocks tell: eight numbers for four columns of a row.
-fn published_bytes(op: &Attention, tile: Tile, target: &Target) -> u64 {
-    u64::from(target.units) * tile.share(op, target).heads * key_rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
+fn published_bytes(op: &Attention, config: Config, target: &Target) -> u64 {
+    u64::from(target.units) * config.heads * key_rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
 }
 
 /// The rows of k or v as TMA sees them: elements, tokens, heads, sequences or pages.
@@ -136,25 +144,17 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if !HEADS.contains(&op.head_dim) || op.q.head != op.head_dim {
         return Err(format!("head_dim {}: expected one of {HEADS:?}, and heads of q end to end", op.head_dim));
     }
-    let tile = Tile::of(op, target);
-    let Share { heads, items, .. } = tile.share(op, target);
-    let tokens = tile.tokens(heads);
-    // A step of a window starts anywhere, and would end in another page.
-    if matches!(op.form, Form::Paged(shape) if op.window.is_some() || !shape.page.is_multiple_of(tokens)) {
-        return Err(format!("pages: expected multiples of {tokens} tokens, and no window"));
-    }
-    if !op.kv_heads.is_multiple_of(heads) {
-        return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
-    }
-    let steps = items.saturating_mul(op.kv_len.div_ceil(tokens));
-    if steps > LONGEST {
-        return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
+    match target.configured(Config::ALL.into_iter()) {
+        Some(config) => config.can_take(op)?,
+        // Any of them will do.
+        None => Config::ALL.into_iter().map(|config| config.can_take(op)).reduce(Result::or).unwrap_or(Ok(()))?,
     }
     let [q, k, v] = Rows::of(op);
     if !q.aligned(op.dtype) {
         return Err("rows of q do not lie multiples of 16 bytes apart".into());
     }
-    let legal = |rows: &Rows| Described::new(op, rows, tokens, heads).layout(op.dtype).validate();
+    // Boxes of every configuration are as legal.
+    let legal = |rows: &Rows| Described::new(op, rows, KEYS, 1).layout(op.dtype).validate();
     [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
@@ -173,7 +173,8 @@ fn early(op: &Attention, args: &AttentionArgs<Cuda>, cache: &Slice<Cuda>, Stride
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let tile = Tile::of(op, &plan.target);
+    let config = config(op, &plan.target);
+    let tile = config.tile(op);
     let common: AttentionParams = parameters(op, args, op.heads / op.kv_heads);
     if !sm80::aligned(op, &common) {
         // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
@@ -189,8 +190,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     }
     open.extend([Some(&args.o), args.lse.as_ref(), Some(workspace)].into_iter().flatten().map(range));
     let [_, k, v] = Rows::of(op);
-    let Share { heads, items, blocks } = tile.share(op, &plan.target);
-    let tokens = tile.tokens(heads);
+    let Share { heads, items, blocks } = config.share(op, plan.target.units);
+    let tokens = config.tokens();
     let map = |rows: &Rows, start| Described::new(op, rows, tokens, heads).layout(op.dtype).encode_at(start);
     let (whole, cut_items) = if alike(op) { (items / blocks, items % blocks) } else { (0, 0) };
     let steps = seen(op).div_ceil(tokens);
@@ -222,9 +223,6 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 mod tests {
     use super::*;
     use crate::backends::cuda::attention::sm90::decode_tile::{HALF, ROOM};
-    use crate::ops::index::PageShape;
-
-    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
     #[test]
     fn every_kernel_fits() {
@@ -234,41 +232,5 @@ mod tests {
         }
         assert_eq!([1, 5, 16].map(|rows| Tile::new(128, rows, 4).slots()), [6, 5, 4]);
         assert_eq!(Tile::new(128, 1, 8).slots(), 6);
-    }
-
-    #[test]
-    fn short_launches_stand_side_by_side() {
-        let tile = |batch, heads, kv_len| {
-            let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
-            supports(&op, &TARGET).and_then(|()| choose::decode_boxes(&op, &TARGET)).is_ok().then(|| Tile::of(&op, &TARGET).warps)
-        };
-        assert_eq!([tile(16, [32, 32], 4096), tile(8, [32, 8], 4096), tile(64, [32, 8], 8192)], [Some(8); 3]);
-        assert_eq!([tile(1, [32, 32], 4096), tile(4, [32, 8], 1024), tile(4, [32, 8], 4096)], [Some(4); 3]);
-        assert_eq!([tile(1, [32, 8], 4096), tile(1, [32, 8], 32768), tile(1, [32, 32], 256)], [None; 3]);
-    }
-
-    #[test]
-    fn nothing_is_cut_where_as_good_as_all_multiprocessors_have_as_much() {
-        let share = |batch, heads, kv_len| {
-            let op = Attention::dense(DType::F16, batch, heads, [1, kv_len], 128);
-            let Share { heads, items, blocks } = Tile::of(&op, &TARGET).share(&op, &TARGET);
-            [heads, items, blocks]
-        };
-        assert_eq!([share(16, [32, 32], 4096), share(64, [32, 8], 8192)], [[2, 256, 128]; 2]);
-        assert_eq!(share(128, [16, 4], 8192), [2, 256, 128]);
-        assert_eq!(share(256, [8, 1], 8192), [1, 256, 128], "one head");
-        assert_eq!(share(15, [32, 32], 4096), [1, 480, 132], "240 or 480 on 120");
-        assert_eq!([share(16, [32, 8], 4096), share(1, [32, 32], 4096)], [[1, 128, 132], [1, 32, 132]], "short");
-    }
-
-    #[test]
-    fn a_box_lies_in_one_page() {
-        let heads = |page, batch| {
-            let shape = PageShape { batch, pages: 8192 / page, page, pool_pages: 1 << 16 };
-            let op = Attention::paged(DType::F16, shape, [32, 8], 1, 128);
-            supports(&op, &TARGET).and_then(|()| choose::decode_boxes(&op, &TARGET)).is_ok().then(|| Tile::of(&op, &TARGET).heads(&op))
-        };
-        assert_eq!([heads(8, 64), heads(16, 64), heads(48, 64), heads(64, 64), heads(256, 64)], [None, Some(8), Some(8), Some(2), Some(1)]);
-        assert_eq!([heads(16, 4), heads(16, 20), heads(64, 4)], [None, Some(4), Some(1)]);
     }
 }

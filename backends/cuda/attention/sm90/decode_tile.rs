@@ -1,7 +1,6 @@
 //! The tiles of split-KV `attention` by boxes of TMA: what its kernels are compiled for, and how steps are shared out among blocks.
 
 use crate::backends::cuda::attention::sm80::tile::key_rows;
-use crate::backends::cuda::variant::Target;
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
@@ -19,16 +18,6 @@ const MOST_SLOTS: u64 = 12;
 pub(crate) const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
 /// Steps on the line of all steps, that it is counted in 32 bits.
 pub(crate) const LONGEST: u64 = 1 << 30;
-/// Steps of an SM from which on a launch has it to itself, and SMs that share an item then, at most: its parts are joined
-/// by one.
-const ALONE_STEPS: u64 = 12;
-const ALONE_PARTS: u64 = 4;
-/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end. Steps of an SM from which on
-/// that is so, and the share of all SMs that have to get as many items each.
-const WHOLE_HEADS: [u64; 2] = [2, 1];
-const WHOLE_STEPS: u64 = 48;
-const WHOLE_SHARE: (u64, u64) = (31, 32);
-
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
@@ -40,11 +29,6 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    pub(crate) fn of(op: &Attention, target: &Target) -> Self {
-        let tile = |warps| Self::new(op.head_dim, key_rows(op), warps);
-        if tile(8).fills(op, target, ALONE_STEPS, ALONE_PARTS) { tile(8) } else { tile(4) }
-    }
-
     pub(crate) fn new(head_dim: u64, rows: u64, warps: u64) -> Self {
         Self { head_dim, rows: rows.next_power_of_two().clamp(warps, ROWS), warps }
     }
@@ -59,13 +43,6 @@ impl Tile {
         self.warps == 8
     }
 
-    /// Whether there are `steps` for each SM, and no item is cut into more than `parts`.
-    pub(crate) fn fills(self, op: &Attention, target: &Target, steps: u64, parts: u64) -> bool {
-        let (heads, units) = (self.heads(op), u64::from(target.units));
-        let items = op.batch * (op.kv_heads / heads);
-        items.saturating_mul(op.kv_len.div_ceil(self.tokens(heads))) >= steps * units && items * parts >= units
-    }
-
     /// Tokens of a box of so many heads, which is a step of a block.
     pub(crate) fn tokens(self, heads: u64) -> u64 {
         self.warps * KEYS / heads
@@ -76,24 +53,6 @@ impl Tile {
         let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
         let step = self.warps * KEYS;
         step / [step, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
-    }
-
-    /// How the steps are shared out, of items that are cut where that is needed.
-    pub(crate) fn share(self, op: &Attention, target: &Target) -> Share {
-        let units = u64::from(target.units);
-        let items = |heads| op.batch * (op.kv_heads / heads);
-        let whole = |&heads: &u64| {
-            let turns = items(heads).div_ceil(units).max(1);
-            let evenly = op.kv_heads.is_multiple_of(heads) && items(heads).is_multiple_of(turns);
-            evenly && items(heads) / turns * WHOLE_SHARE.1 >= units * WHOLE_SHARE.0
-        };
-        if alike(op) && self.warps == 8 && self.fills(op, target, WHOLE_STEPS, ALONE_PARTS) {
-            if let Some(heads) = WHOLE_HEADS.into_iter().find(whole) {
-                return Share { heads, items: items(heads), blocks: items(heads) / items(heads).div_ceil(units).max(1) };
-            }
-        }
-        let heads = self.heads(op);
-        Share { heads, items: items(heads), blocks: units }
     }
 
     /// Of K or V of a step of a block.
@@ -113,6 +72,78 @@ impl Tile {
 
     pub(crate) fn shared_bytes(self) -> u32 {
         (self.slots() * self.slot_bytes() + self.left_bytes()) as u32
+    }
+}
+
+/// A configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Warps that multiply.
+    pub(crate) warps: u64,
+    /// Heads of a box.
+    pub(crate) heads: u64,
+    /// Whether blocks are so many that each has as many items as the others, and as few as possible are cut.
+    pub(crate) whole: bool,
+}
+
+impl Config {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::new(8, 1, false),
+        Self::new(8, 2, false),
+        Self::new(8, 4, false),
+        Self::new(8, 8, false),
+        Self::new(8, 1, true),
+        Self::new(8, 2, true),
+        Self::new(4, 1, false),
+        Self::new(4, 2, false),
+        Self::new(4, 4, false),
+    ];
+
+    const fn new(warps: u64, heads: u64, whole: bool) -> Self {
+        Self { warps, heads, whole }
+    }
+
+    /// As `--variant sm90_decode:config` takes it.
+    pub(crate) fn name(self) -> String {
+        let heads = if self.heads == 1 { String::new() } else { format!("-{}heads", self.heads) };
+        format!("{}warps{heads}{}", self.warps, if self.whole { "-whole" } else { "" })
+    }
+
+    /// What its kernel for an operation is compiled for.
+    pub(crate) fn tile(self, op: &Attention) -> Tile {
+        Tile::new(op.head_dim, key_rows(op), self.warps)
+    }
+
+    /// Tokens of a box, which is a step of a block.
+    pub(crate) fn tokens(self) -> u64 {
+        self.warps * KEYS / self.heads
+    }
+
+    /// Whether its kernel can compute an operation that the variant can, or why not.
+    pub(crate) fn can_take(self, op: &Attention) -> std::result::Result<(), String> {
+        let (heads, tokens) = (self.heads, self.tokens());
+        // A step of a window starts anywhere, and would end in another page.
+        if matches!(op.form, Form::Paged(shape) if op.window.is_some() || !shape.page.is_multiple_of(tokens)) {
+            return Err(format!("pages: expected multiples of {tokens} tokens, and no window"));
+        }
+        if !op.kv_heads.is_multiple_of(heads) {
+            return Err(format!("{} heads of keys: {heads} heads of a page are a box", op.kv_heads));
+        }
+        if self.whole && !alike(op) {
+            return Err("only the device knows how long sequences are".into());
+        }
+        let steps = (op.batch * (op.kv_heads / heads)).saturating_mul(op.kv_len.div_ceil(tokens));
+        if steps > LONGEST {
+            return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
+        }
+        Ok(())
+    }
+
+    /// How a launch on so many SMs is shared out.
+    pub(crate) fn share(self, op: &Attention, units: u32) -> Share {
+        let (items, units) = (op.batch * (op.kv_heads / self.heads), u64::from(units));
+        let blocks = if self.whole { (items / items.div_ceil(units).max(1)).max(1) } else { units };
+        Share { heads: self.heads, items, blocks }
     }
 }
 

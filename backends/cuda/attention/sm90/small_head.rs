@@ -5,11 +5,11 @@ use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::Rows;
 use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::attention::sm90::ready::{Described, WARP_ROWS, limits, writes_16_bytes};
-use crate::backends::cuda::attention::sm90::schedule::{OneTile, grid_fits};
+use crate::backends::cuda::attention::sm90::schedule::{grid_fits, one_tile_grid};
 use crate::backends::cuda::attention::sm90::tile::{GROUP, PANEL, Tile, TmaParams, define};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -23,8 +23,11 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::small_head,
-    configs: None,
-    unit: |op, _| SmallHead::of(op).unit(op.dtype),
+    configs: Some(Configs {
+        names: |_| SmallHead::ALL.map(|small_head| format!("{}wg", small_head.groups)).into(),
+        choose: |op, target| number(SmallHead::ALL.into_iter(), &SmallHead::of(op, &Target { config: None, ..*target })),
+    }),
+    unit: |op, target| SmallHead::of(op, target).unit(op.dtype),
     units: |_: Arch| SmallHead::ALL.into_iter().flat_map(|small_head| [DType::F16, DType::BF16].map(|dtype| small_head.unit(dtype))).collect(),
     workspace: |_, _| 0,
     launch,
@@ -39,8 +42,6 @@ const GROUPS: u64 = 4;
 const HELD: u64 = 64;
 /// Of a step.
 const KEYS: u64 = 128;
-/// Keys of a row from which on those of a step are best read once for all groups.
-const LEAST_TALL: u64 = 2048;
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SmallHead {
@@ -56,8 +57,9 @@ impl SmallHead {
     const TALL: Self = Self { groups: 4, stages: 5 };
     const ALL: [Self; 2] = [Self::PAIRS, Self::TALL];
 
-    fn of(op: &Attention) -> Self {
-        if !op.causal && op.kv_len >= LEAST_TALL { Self::TALL } else { Self::PAIRS }
+    /// The target's, or what takes the least time.
+    fn of(op: &Attention, target: &Target) -> Self {
+        target.configured(Self::ALL.into_iter()).unwrap_or(if choose::one_block_of_four_groups(op) { Self::TALL } else { Self::PAIRS })
     }
 
     const fn rows(self) -> u64 {
@@ -111,7 +113,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let small_head = SmallHead::of(op);
+    let small_head = SmallHead::of(op, &plan.target);
     let mut common = parameters(op, args, 1);
     if !sm80::aligned(op, &common) || !writes_16_bytes(&common) {
         // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
@@ -136,8 +138,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
         parts: 0,
         arrivals: 0,
     };
-    let order = if op.causal { OneTile::LateFirst } else { OneTile::InOrder };
-    let launch = Launch { grid: order.grid(op, common.tiles), shared_bytes: small_head.shared_bytes(), overlap: true, ..Launch::new(1, small_head.threads()) };
+    let launch =
+        Launch { grid: one_tile_grid(op, common.tiles), shared_bytes: small_head.shared_bytes(), overlap: true, ..Launch::new(1, small_head.threads()) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, ENTRY, &launch, &params) }
 }
@@ -146,17 +148,18 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, arg
 mod tests {
     use super::*;
 
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
+
     #[test]
     fn long_rows_of_keys_are_read_once_for_all_groups() {
         let op = |tokens, causal| Attention { causal, ..Attention::dense(DType::F16, 1, [32, 32], [tokens, tokens], 64) };
-        let of = |tokens, causal| SmallHead::of(&op(tokens, causal));
+        let of = |tokens, causal| SmallHead::of(&op(tokens, causal), &TARGET);
         assert_eq!([of(1024, false), of(2048, false), of(2048, true)], [SmallHead::PAIRS, SmallHead::TALL, SmallHead::PAIRS]);
     }
 
     #[test]
     fn every_narrow_head_is_covered_however_few_its_tiles() {
-        let target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
-        let takes = |head_dim, tokens| supports(&Attention::dense(DType::F16, 1, [2, 2], [tokens, tokens], head_dim), &target).is_ok();
+        let takes = |head_dim, tokens| supports(&Attention::dense(DType::F16, 1, [2, 2], [tokens, tokens], head_dim), &TARGET).is_ok();
         assert!((1..=256).all(|head_dim| takes(head_dim, 128) == (head_dim <= 64 && head_dim.is_multiple_of(8))));
     }
 

@@ -6,7 +6,6 @@ use crate::backends::cuda::jit::{Arch, Source, Unit};
 use crate::backends::cuda::variant::params::params;
 use crate::dtype::DType;
 use crate::ops::Attention;
-use crate::ops::attention::Form;
 
 params! {
     /// Descriptions of q, k and v, and what every variant takes.
@@ -71,14 +70,6 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// Three groups where that takes less time: the softmax of narrow heads takes longer than their products, and more warps hide more
-    /// of it. A tile of 192 rows was measured to take 6/5 of the time of one of 128; where tiles are few the last ones decide.
-    pub(crate) fn of(op: &Attention, units: u32) -> Self {
-        let waves = |rows| work(op, rows).div_ceil(u64::from(units.max(1)));
-        let three = op.head_dim <= NARROW && matches!(op.form, Form::Dense) && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
-        Self { held: held(op.head_dim), consumers: if three { 3 } else { 2 } }
-    }
-
     pub(crate) const fn rows(self) -> u64 {
         self.consumers * GROUP
     }

@@ -5,13 +5,13 @@ use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::Rows;
 use crate::backends::cuda::attention::sm90::ready::limits;
-use crate::backends::cuda::attention::sm90::schedule::{band, shares_keys};
+use crate::backends::cuda::attention::sm90::schedule::band;
 use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, PANEL, Tile, TmaParams, define, held, pairs_of_groups, work};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle, TensorMap};
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -25,8 +25,11 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::unaligned,
-    configs: None,
-    unit: |op, target| unit(kernel(op, target.units), tile(op), op.dtype),
+    configs: Some(Configs {
+        names: |_| vec!["persistent".into(), "multicast".into()],
+        choose: |op, target| number(KERNELS.into_iter(), &kernel(op, &Target { config: None, ..*target })),
+    }),
+    unit: |op, target| unit(kernel(op, target), tile(op), op.dtype),
     units,
     workspace: |_, _| QUEUE_BYTES,
     launch,
@@ -94,9 +97,12 @@ fn shared_bytes(tile: Tile) -> u32 {
 const TILES: Entry = entry!("attention_sm90_unaligned");
 const MULTICAST: Entry = entry!("attention_sm90_unaligned_multicast");
 
-/// The kernel that an operation takes on so many SMs: that of neighbouring tiles where they share their keys.
-fn kernel(op: &Attention, units: u32) -> Entry {
-    if shares_keys(op, tile(op), units) { MULTICAST } else { TILES }
+/// Of blocks that stay, and of clusters whose blocks take neighbouring tiles and share their keys: each computes all that the variant does.
+const KERNELS: [Entry; 2] = [TILES, MULTICAST];
+
+/// The kernel of a target's configuration, or the one that takes the least time.
+fn kernel(op: &Attention, target: &Target) -> Entry {
+    target.configured(KERNELS.into_iter()).unwrap_or(if choose::unaligned_multicast(op, tile(op), target) { MULTICAST } else { TILES })
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType) -> Unit {
@@ -111,7 +117,7 @@ fn unit(entry: Entry, tile: Tile, dtype: DType) -> Unit {
 }
 
 fn units(_: Arch) -> Vec<Unit> {
-    let each = pairs_of_groups().filter(|tile| tile.held > NARROW).flat_map(|tile| [TILES, MULTICAST].map(|entry| (entry, tile)));
+    let each = pairs_of_groups().filter(|tile| tile.held > NARROW).flat_map(|tile| KERNELS.map(|entry| (entry, tile)));
     each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype))).collect()
 }
 
@@ -196,7 +202,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let (op, tile, units) = (&plan.op, tile(&plan.op), plan.target.units);
     let [q, k, v] = Rows::of(op);
-    let entry = kernel(op, units);
+    let entry = kernel(op, &plan.target);
     let paired = entry == MULTICAST;
     let mut common = parameters(op, args, 1);
     let [q, k, v] = [Heads::at(common.q, q, op), Heads::at(common.k, k, op), Heads::at(common.v, v, op)];
@@ -204,7 +210,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let rows = if paired { 2 * tile.rows() } else { tile.rows() };
     (common.tiles, common.band) = (op.q_len.div_ceil(rows) as u32, band(op) as u32);
     let (work, box_keys) = (work(op, rows), if paired { tile.keys() / 2 } else { tile.keys() });
-    let resident = work.min(u64::from(if paired { units / 2 } else { units }));
+    let resident = work.min(u64::from(if paired { (units / 2).max(1) } else { units }));
     let tiles = TmaParams {
         q: TensorMap::NONE,
         k: TensorMap::NONE,

@@ -6,13 +6,13 @@ use crate::backends::cuda::attention::params::parameters;
 use crate::backends::cuda::attention::repack::{self as repack, Repack, Rows};
 use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::attention::sm90::ready::Described;
-use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, define, held};
-use crate::backends::cuda::attention::sm90::varlen_tile::{LEAST_BOX, box_keys, cluster, most_work, tile};
+use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, LISTED, NARROW, PANEL, Tile, TmaParams, define};
+use crate::backends::cuda::attention::sm90::varlen_tile::{Config, LEAST_BOX, box_keys, most_work};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::TensorMap;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, number};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -26,25 +26,20 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::varlen,
-    configs: None,
-    unit: |op, target| unit(VARIANT.name, kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
+    configs: Some(Configs {
+        names: |_| Config::ALL.map(Config::name).into(),
+        choose: |op, target| number(Config::ALL.into_iter(), &choose::varlen_config(op, target.units)),
+    }),
+    unit: |op, target| unit(config(op, target), kernel(op), config(op, target).tile(op), op.dtype, copies(op).unit()),
     units,
     workspace: |op, _| COPIES_AT + copies(op).bytes(),
     launch,
 };
 
-/// Where pages are small, or tiles few: all numbers of a step's pages are read at once, before there is room for its keys, and blocks share few tiles.
-pub(crate) const AHEAD: Variant<Attention> = Variant {
-    name: "sm90_varlen_lookahead",
-    label: "attention/sm90_varlen_lookahead",
-    supports: supports_lookahead,
-    suits: choose::varlen_lookahead,
-    configs: None,
-    unit: |op, target| unit_lookahead(kernel(op), tile(op, target.units), op.dtype, copies(op).unit()),
-    units: units_lookahead,
-    launch: launch_lookahead,
-    ..VARIANT
-};
+/// The configuration of a target, or the one that takes the least time.
+fn config(op: &Attention, target: &Target) -> Config {
+    target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::varlen_config(op, target.units))
+}
 
 params! {
     /// What the kernels of `sm90` take, and how keys are brought.
@@ -74,28 +69,19 @@ fn kernel(op: &Attention) -> Entry {
     if matches!(op.form, Form::Paged(_)) { PAGED } else { VARLEN }
 }
 
-/// The kernel of a variant, whose name in that of the unit is `variant`, with what its plans launch besides.
-fn unit(variant: &str, entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
-    let form = if entry == PAGED { "paged" } else { "varlen" };
-    let mut unit = tile.unit(&format!("attention/{variant} {form}"), source!("attention/sm90/varlen.cu"), dtype);
+/// The kernel of a configuration, with what its plans launch besides.
+fn unit(config: Config, entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
+    let (form, word) = (if entry == PAGED { "paged" } else { "varlen" }, if config.lookahead { " lookahead" } else { "" });
+    let mut unit = tile.unit(&format!("attention/sm90_varlen{word} {form}"), source!("attention/sm90/varlen.cu"), dtype);
     unit.name = format!("{} rows {}", unit.name, tile.rows());
     unit.headers.push(("attention/varlen_params.cuh", VarlenParams::cuda()));
     define(&mut unit, &[("PLAN_SPANS", SPANS), ("PLAN_BYTES", PLAN_BYTES.into())]);
     unit.defines.push(entry.defined());
+    if config.lookahead {
+        define(&mut unit, &[("VARLEN_LOOKAHEAD", 1)]);
+    }
     unit.shared_bytes += PLAN_BYTES;
     Unit { entries: entry.list, also: std::iter::once(unaligned::unit(tile.held, dtype)).chain(copies).collect(), ..unit }
-}
-
-fn unit_lookahead(entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
-    let mut unit = unit(AHEAD.name, entry, tile, dtype, copies);
-    define(&mut unit, &[("VARLEN_LOOKAHEAD", 1)]);
-    unit
-}
-
-/// Both kernels for each of these tiles and either type of elements.
-fn each(tiles: impl Iterator<Item = Tile>, unit: impl Fn(Entry, Tile, DType) -> Unit) -> Vec<Unit> {
-    let kernels = tiles.flat_map(|tile| [VARLEN, PAGED].map(|entry| (entry, tile)));
-    kernels.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype))).collect()
 }
 
 /// What copies operands: of pages nothing is copied.
@@ -104,13 +90,12 @@ fn copying(entry: Entry) -> Option<Unit> {
 }
 
 fn units(_: Arch) -> Vec<Unit> {
-    let two = HELD.into_iter().filter(|&held| held >= NARROW).map(|held| Tile { held, consumers: 2 });
-    each(two.chain([Tile { held: NARROW, consumers: 3 }]), |entry, tile, dtype| unit(VARIANT.name, entry, tile, dtype, copying(entry)))
-}
-
-fn units_lookahead(_: Arch) -> Vec<Unit> {
-    let tiles = [(NARROW, 2), (NARROW, 3), (LISTED, 2)].map(|(held, consumers)| Tile { held, consumers });
-    each(tiles.into_iter(), |entry, tile, dtype| unit_lookahead(entry, tile, dtype, copying(entry)))
+    // A cluster's blocks run the kernel of one.
+    let configs = || Config::ALL.into_iter().filter(|config| config.cluster == 1);
+    let wide = HELD.into_iter().filter(|&held| held >= NARROW);
+    let tiles = wide.flat_map(|held| configs().filter(move |config| config.has(held)).map(move |config| (config, Tile { held, consumers: config.groups })));
+    let kernels = tiles.flat_map(|(config, tile)| [VARLEN, PAGED].map(|entry| (config, entry, tile)));
+    kernels.flat_map(|(config, entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(config, entry, tile, dtype, copying(entry)))).collect()
 }
 
 /// The operands that TMA cannot read where they are, and that are copied first; of a pool of pages an operation may use few.
@@ -147,31 +132,14 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
         return Err("rows in pages do not start on multiples of 16 bytes".into());
     }
     let legal = |rows: &Rows| Described::new(op.head_dim, rows, GROUP, PANEL).layout(op.dtype).validate();
-    rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())
-}
-
-fn supports_lookahead(op: &Attention, target: &Target) -> std::result::Result<(), String> {
-    supports(op, target)?;
-    if ![NARROW, LISTED].contains(&held(op.head_dim).max(NARROW)) {
-        return Err(format!("head_dim {}: it is compiled for heads of 64 and 128", op.head_dim));
-    }
-    Ok(())
+    rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())?;
+    // Without a configuration: blocks that stay, of two groups, take all of it.
+    target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(op))
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { launch_by(queue, plan, workspace, args, 1) }
-}
-
-unsafe fn launch_lookahead(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let cluster = cluster(&plan.op, tile(&plan.op, plan.target.units), plan.target.units);
-    // SAFETY: the caller's promise.
-    unsafe { launch_by(queue, plan, workspace, args, cluster) }
-}
-
-/// By clusters of so many blocks for each tile; more than one where the kernels are those of [`AHEAD`].
-unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>, cluster: u64) -> Result<()> {
-    let (tile, copies) = (tile(&plan.op, plan.target.units), copies(&plan.op));
+    let (config, copies) = (config(&plan.op, &plan.target), copies(&plan.op));
+    let (tile, cluster) = (config.tile(&plan.op), config.cluster);
     let room = workspace.part(COPIES_AT, copies.bytes()).ok_or_else(|| Error::invalid("workspace", "room for copies", workspace.len))?;
     let op = &copies.reads(&plan.op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
@@ -185,14 +153,16 @@ unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice
     let ([q, k, v], box_keys) = (Rows::of(op), box_keys(op));
     let map =
         |rows: &Rows, box_rows, width, start| -> Result<TensorMap> { Described::new(op.head_dim, rows, box_rows, width).layout(op.dtype).encode_at(start) };
-    let (work, units) = (most_work(op, tile.rows()), u64::from(plan.target.units));
+    let work = most_work(op, tile.rows());
+    // The blocks of a cluster take one tile together.
+    let resident = if cluster > 1 { work } else { work.min(plan.target.units.into()) };
     let q = map(&q, GROUP, PANEL, starts[0])?;
     let tiles = TmaParams {
         q,
         k: map(&k, box_keys, PANEL, starts[1])?,
         v: map(&v, box_keys, PANEL, starts[2])?,
         common,
-        queue: if work > units { address(workspace) } else { 0 },
+        queue: if work > resident { address(workspace) } else { 0 },
         pairs: 0,
         work: work as u32,
         region: 0,
@@ -205,7 +175,7 @@ unsafe fn launch_by(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice
     let params = VarlenParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
     // It waits for the launch before, and reads nothing until then.
     let (shared_bytes, cluster_blocks) = (tile.shared_bytes() + PLAN_BYTES, [cluster as u32, 1, 1]);
-    let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(work.min(units) * cluster), tile.threads()) };
+    let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(resident * cluster), tile.threads()) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
     unsafe { plan.launch(queue, kernel(op).name(), &launch, &params) }
 }
@@ -256,13 +226,6 @@ mod tests {
         assert_eq!(most_work(&op, 128), 32 * 63);
         assert!(most_work(&op, 128) >= 32 * (4000u64.div_ceil(128) + 31));
         assert_eq!(most_work(&paged(64, 300, 128), 128), 32 * 4 * 3);
-    }
-
-    #[test]
-    fn few_tiles_are_shared_by_clusters() {
-        let of = |op: &Attention| cluster(op, tile(op, TARGET.units), TARGET.units);
-        let pages = |heads: [u64; 2], q_len| Attention::paged(DType::F16, PageShape { batch: 1, pages: 512, page: 16, pool_pages: 999 }, heads, q_len, 128);
-        assert_eq!([of(&pages([8, 1], 128)), of(&pages([8, 1], 512)), of(&pages([32, 8], 512)), of(&varlen(4, 4096, 2048, 64))], [8, 2, 1, 1]);
     }
 
     #[test]

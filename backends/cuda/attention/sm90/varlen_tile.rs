@@ -1,18 +1,67 @@
 //! The tiles of `attention` on Hopper over sequences of their own lengths, how many there may be, and what brings their keys.
 
-use crate::backends::cuda::attention::sm90::schedule::sharing;
-use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, Tile, held, keys};
+use crate::backends::cuda::attention::sm90::schedule::MOST_BLOCKS;
+use crate::backends::cuda::attention::sm90::tile::{LISTED, NARROW, Tile, held, keys};
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
 /// The least keys of a box, and what those of pages come in at most.
 pub(crate) const LEAST_BOX: u64 = 16;
 
-/// Three groups for narrow heads where that takes less time, as in [`Tile::of`], by the tiles that there are on average.
-pub(crate) fn tile(op: &Attention, units: u32) -> Tile {
-    let waves = |rows: u64| (op.heads * (op.q_extent().0 * op.q_extent().1 + op.batch * rows / 2)).div_ceil(rows * u64::from(units.max(1)));
-    let three = op.head_dim <= NARROW && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
-    Tile { held: held(op.head_dim).max(NARROW), consumers: if three { 3 } else { 2 } }
+/// A configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Warpgroups of a tile.
+    pub(crate) groups: u64,
+    /// Whether all numbers of a step's pages are read at once, before there is room for its keys.
+    pub(crate) lookahead: bool,
+    /// Blocks that share the keys of a tile.
+    pub(crate) cluster: u64,
+}
+
+impl Config {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::new(2, false, 1),
+        Self::new(3, false, 1),
+        Self::new(2, true, 1),
+        Self::new(3, true, 1),
+        Self::new(2, true, 2),
+        Self::new(2, true, 4),
+        Self::new(2, true, 8),
+    ];
+
+    pub(crate) const fn new(groups: u64, lookahead: bool, cluster: u64) -> Self {
+        Self { groups, lookahead, cluster }
+    }
+
+    /// As `--variant sm90_varlen:config` takes it.
+    pub(crate) fn name(self) -> String {
+        let groups = if self.groups == 2 { String::new() } else { format!("-{}wg", self.groups) };
+        let cluster = if self.cluster == 1 { String::new() } else { format!("-cluster{}", self.cluster) };
+        format!("{}{groups}{cluster}", if self.lookahead { "lookahead" } else { "persistent" })
+    }
+
+    /// What its kernel for an operation is compiled for.
+    pub(crate) fn tile(self, op: &Attention) -> Tile {
+        Tile { held: held(op.head_dim).max(NARROW), consumers: self.groups }
+    }
+
+    /// Whether it is compiled for a tile.
+    pub(crate) fn has(self, held: u64) -> bool {
+        (self.groups == 2 || held == NARROW) && (!self.lookahead || [NARROW, LISTED].contains(&held))
+    }
+
+    /// Whether its kernel can compute an operation that the variant can, or why not.
+    pub(crate) fn can_take(self, op: &Attention) -> std::result::Result<(), String> {
+        let tile = self.tile(op);
+        if !self.has(tile.held) {
+            return Err(format!("head_dim {}: three groups are for heads of {NARROW}, lookahead for {NARROW} and {LISTED}", op.head_dim));
+        }
+        if most_work(op, tile.rows()).saturating_mul(self.cluster) > MOST_BLOCKS {
+            return Err(format!("a grid of more than {MOST_BLOCKS} blocks"));
+        }
+        Ok(())
+    }
 }
 
 /// Keys of a box.
@@ -32,9 +81,4 @@ pub(crate) fn most_work(op: &Attention, rows: u64) -> u64 {
         _ => each,
     };
     all * op.heads
-}
-
-/// Blocks that share the keys of a tile, where there are few.
-pub(crate) fn cluster(op: &Attention, tile: Tile, units: u32) -> u64 {
-    if tile.consumers == 2 { sharing(most_work(op, tile.rows()), op.kv_len.div_ceil(tile.keys()), units) } else { 1 }
 }

@@ -1,0 +1,141 @@
+//! How `attention` of few queries over long caches is split: the rules of speed of `sm90_decode` and `sm80_decode`.
+
+use crate::backends::cuda::attention::choose::worth::{Worth, when};
+use crate::backends::cuda::attention::sm80::tile::key_rows;
+use crate::backends::cuda::attention::sm90::decode_tile::{Config, Tile, alike};
+use crate::backends::cuda::variant::Target;
+use crate::ops::Attention;
+
+/// Steps of an SM from which on split-KV by TMA pays where the next launch's blocks stand beside, and SMs that share an item at
+/// most: of more parts an item, split-KV by cp.async is faster where it has to wait for the launch before.
+const BESIDE_STEPS: u64 = 2;
+const BESIDE_PARTS: u64 = 5;
+/// Steps of an SM from which on a launch has it to itself, and SMs that share an item then, at most: its parts are joined
+/// by one.
+const ALONE_STEPS: u64 = 12;
+const ALONE_PARTS: u64 = 4;
+/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end.
+const WHOLE_HEADS: [u64; 2] = [2, 1];
+/// Steps of an SM from which on no item is cut, and the share of all SMs that have to get as many items each.
+const WHOLE_STEPS: u64 = 48;
+const WHOLE_SHARE: (u64, u64) = (31, 32);
+/// Rows that share keys, up to which their split pays, and up to which it does whatever the sequences are.
+const SPLIT_ROWS: u64 = 64;
+const ALWAYS_SPLIT_ROWS: u64 = 16;
+
+/// The configuration of `sm90_decode` that takes the least time, whether it can compute the operation or not.
+fn fastest(op: &Attention, units: u32) -> Config {
+    let tile = |warps| Tile::new(op.head_dim, key_rows(op), warps);
+    let warps = if fills(tile(8), op, units, ALONE_STEPS, ALONE_PARTS) { 8 } else { 4 };
+    if alike(op) && warps == 8 && fills(tile(8), op, units, WHOLE_STEPS, ALONE_PARTS) {
+        if let Some(heads) = WHOLE_HEADS.into_iter().find(|heads| whole(op, *heads, units.into())) {
+            return Config { warps, heads, whole: true };
+        }
+    }
+    Config { warps, heads: tile(warps).heads(op), whole: false }
+}
+
+/// Whether as good as all SMs get as many whole items each.
+fn whole(op: &Attention, heads: u64, units: u64) -> bool {
+    let items = op.batch * (op.kv_heads / heads);
+    let turns = items.div_ceil(units).max(1);
+    let evenly = op.kv_heads.is_multiple_of(heads) && items.is_multiple_of(turns);
+    evenly && items / turns * WHOLE_SHARE.1 >= units * WHOLE_SHARE.0
+}
+
+/// Whether there are `steps` for each SM, and no item is cut into more than `parts`.
+fn fills(tile: Tile, op: &Attention, units: u32, steps: u64, parts: u64) -> bool {
+    let (heads, units) = (tile.heads(op), u64::from(units));
+    let items = op.batch * (op.kv_heads / heads);
+    items.saturating_mul(op.kv_len.div_ceil(tile.tokens(heads))) >= steps * units && items * parts >= units
+}
+
+/// The configuration of `sm90_decode` that takes the least time of those that can compute the operation.
+pub(crate) fn decode_boxes_config(op: &Attention, units: u32) -> Config {
+    let fastest = fastest(op, units);
+    [fastest].into_iter().chain(Config::ALL).find(|config| config.can_take(op).is_ok()).unwrap_or(fastest)
+}
+
+/// Split-KV by boxes of TMA.
+pub(crate) fn decode_boxes(op: &Attention, target: &Target) -> Worth {
+    let config = fastest(op, target.units);
+    config.can_take(op)?;
+    let tile = config.tile(op);
+    when(tile.alone() || fills(tile, op, target.units, BESIDE_STEPS, BESIDE_PARTS), || {
+        format!("too few steps of {} sequences and {} heads for {} multiprocessors", op.batch, op.kv_heads, target.units)
+    })
+}
+
+/// Split-KV by cp.async.
+pub(crate) fn decode(op: &Attention, target: &Target) -> Worth {
+    let rows = key_rows(op);
+    let few = rows <= ALWAYS_SPLIT_ROWS || rows <= SPLIT_ROWS && op.batch * op.kv_heads < u64::from(target.units);
+    when(few, || format!("{rows} rows share keys: the blocks of whole sequences fill the GPU"))
+}
+
+/// Whether two steps of a warp under way are faster than three: where an SM has several sequences and heads to itself.
+pub(crate) fn decode_shallow(op: &Attention, target: &Target) -> bool {
+    key_rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backends::cuda::jit::Arch;
+    use crate::dtype::DType;
+    use crate::ops::index::PageShape;
+
+    const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
+
+    fn dense(batch: u64, heads: [u64; 2], kv_len: u64) -> Attention {
+        Attention::dense(DType::F16, batch, heads, [1, kv_len], 128)
+    }
+
+    fn worth(op: &Attention) -> Option<Config> {
+        decode_boxes(op, &TARGET).is_ok().then(|| decode_boxes_config(op, TARGET.units))
+    }
+
+    #[test]
+    fn short_launches_stand_side_by_side() {
+        let warps = |batch, heads, kv_len| worth(&dense(batch, heads, kv_len)).map(|config| config.warps);
+        assert_eq!([warps(16, [32, 32], 4096), warps(8, [32, 8], 4096), warps(64, [32, 8], 8192)], [Some(8); 3]);
+        assert_eq!([warps(1, [32, 32], 4096), warps(4, [32, 8], 1024), warps(4, [32, 8], 4096)], [Some(4); 3]);
+        assert_eq!([warps(1, [32, 8], 4096), warps(1, [32, 8], 32768), warps(1, [32, 32], 256)], [None; 3]);
+    }
+
+    #[test]
+    fn nothing_is_cut_where_as_good_as_all_multiprocessors_have_as_much() {
+        let share = |batch, heads, kv_len| {
+            let op = dense(batch, heads, kv_len);
+            let share = decode_boxes_config(&op, TARGET.units).share(&op, TARGET.units);
+            [share.heads, share.items, share.blocks]
+        };
+        assert_eq!([share(16, [32, 32], 4096), share(64, [32, 8], 8192)], [[2, 256, 128]; 2]);
+        assert_eq!(share(128, [16, 4], 8192), [2, 256, 128]);
+        assert_eq!(share(256, [8, 1], 8192), [1, 256, 128], "one head");
+        assert_eq!(share(15, [32, 32], 4096), [1, 480, 132], "240 or 480 on 120");
+        assert_eq!([share(16, [32, 8], 4096), share(1, [32, 32], 4096)], [[1, 128, 132], [1, 32, 132]], "short");
+    }
+
+    #[test]
+    fn a_box_lies_in_one_page() {
+        let heads = |page, batch| {
+            let shape = PageShape { batch, pages: 8192 / page, page, pool_pages: 1 << 16 };
+            worth(&Attention::paged(DType::F16, shape, [32, 8], 1, 128)).map(|config| config.heads)
+        };
+        assert_eq!([heads(8, 64), heads(16, 64), heads(48, 64), heads(64, 64), heads(256, 64)], [None, Some(8), Some(8), Some(2), Some(1)]);
+        assert_eq!([heads(16, 4), heads(16, 20), heads(64, 4)], [None, Some(4), Some(1)]);
+    }
+
+    #[test]
+    fn many_heads_with_keys_of_their_own_take_two_stages() {
+        let shallow = |batch, heads| decode_shallow(&dense(batch, heads, 4096), &TARGET);
+        assert_eq!([shallow(16, [32, 32]), shallow(1, [32, 32]), shallow(64, [32, 8])], [true, false, false]);
+    }
+
+    #[test]
+    fn long_prompts_are_not_split() {
+        let of = |batch, heads, q_len| decode(&Attention { q_len, ..dense(batch, heads, 4096) }, &TARGET).is_ok();
+        assert_eq!([of(16, [32, 8], 1), of(1, [32, 8], 16), of(64, [32, 8], 16), of(1, [32, 32], 65)], [true, true, false, false]);
+    }
+}
