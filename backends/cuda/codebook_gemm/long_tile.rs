@@ -4,17 +4,49 @@
 use super::entry::{Entry, entry};
 use super::factor::{FactorParams, adapter_of_token, factor, factor_header};
 use super::launch::{Slices, overlaps};
+use crate::backends::cuda::gemm::problem::{fits, half};
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address, address_of, blocks};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor};
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
+
+/// As in `kernels/codebook_gemm/sgmv_long.cu`: columns and rows of a block of the second kernel.
+pub(crate) const STRIP: u64 = 64;
+pub(crate) const ROWS: u64 = 64;
 
 /// The variant that these kernels are.
 pub(crate) const NAME: &str = "sgmv_long";
+
+/// Whether the kernels can compute an operation, or why not.
+pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    half(op.dtype)?;
+    if op.scaled_by == ScaledBy::Token {
+        return Err("a scaling for each token: it folds an adapter's into the factors".into());
+    }
+    let rank = rank_of(op);
+    if !RANKS.contains(&rank) {
+        return Err(format!("rank {rank}, more than {}", RANKS[RANKS.len() - 1]));
+    }
+    // The kernels count columns of x, and parts of y, in 32 bits.
+    let most = op.slices.iter().map(|slice| op.tokens.div_ceil(ROWS).saturating_mul(slice.d_out.div_ceil(STRIP))).chain([op.d_in]).max();
+    if most.is_some_and(|most| most >= 1 << 31) {
+        return Err(format!("{most:?} columns, or parts of y: 2^31 or more"));
+    }
+    // So are blocks that decode, of all slices, in one launch.
+    let decoding = op.slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(blocks_to_decode(op, slice)));
+    if decoding > 1 << 30 {
+        return Err(format!("{decoding} blocks that decode output factors, 2^30 at most"));
+    }
+    if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
+        return Err("an input factor of codes: its kernels read a dense one".into());
+    }
+    fits(most_shared_bytes(rank), target)?;
+    LongWay::of(target).map_or(Ok(()), |way| way.computes(op))
+}
 
 params! {
     /// What slices of one launch do not share.

@@ -1,11 +1,11 @@
 //! What a product takes of adapters, made ready for it: their output factors, decoded, and of each token h, or the input factor to make it of.
 
+use super::choose::few_adapters;
 use super::launch::overlaps;
 use super::long_tile::{
     ALIGN, DEPTH, GROUP, LEAST_ROWS, NAME, RANKS, SHRINK_WARPS, SgmvLongParams, TOGETHER, UNPACK, aligned, bytes, decoding_bytes, group_params, parts, rank_of,
-    shrink,
+    shrink, supports,
 };
-use super::sgmv_long::SGMV_LONG;
 use crate::backend::Kernel;
 use crate::backends::cuda::gemm::lora::{AdapterSlice, AdapterSums};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -18,7 +18,7 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 pub(crate) fn prepares(delta: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     // The configuration is the product's.
     let target = &Target { config: None, ..*target };
-    (SGMV_LONG.supports)(delta, target).and_then(|()| (SGMV_LONG.suits)(delta, target))
+    supports(delta, target).and_then(|()| few_adapters(delta, target))
 }
 
 /// Bytes of what [`unpack`] leaves for a plan; 0 for one of another variant.

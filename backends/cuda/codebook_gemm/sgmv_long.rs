@@ -3,18 +3,16 @@
 use super::choose::{few_adapters, long_way};
 use super::entry::{Entry, entry, together};
 use super::launch::{Slices, overlaps};
-pub(crate) use super::long_tile::has_basis;
 use super::long_tile::{
-    LongWay, NAME, RANKS, Room, SHRINK, SHRINK_3, SHRINK_ANY, SgmvLongParams, UNPACK, aligned, blocks_to_decode, bytes, group_params, may_be_aligned,
-    may_be_whole, most_shared_bytes, rank_of, shrink, shrink_kernel, unit,
+    LongWay, NAME, RANKS, ROWS, Room, SHRINK, SHRINK_3, SHRINK_ANY, STRIP, SgmvLongParams, UNPACK, aligned, bytes, group_params, may_be_aligned, may_be_whole,
+    rank_of, shrink, shrink_kernel, supports, unit,
 };
-use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
+use crate::backends::cuda::gemm::problem::HALVES;
 use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, blocks, number, range};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, TensorCores, Variant, address, blocks, number, range};
 use crate::device::Slice;
 use crate::error::Result;
-use crate::ops::codebook_gemm::{Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
@@ -33,8 +31,6 @@ pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
 
 /// As in `kernels/codebook_gemm/sgmv_long.cu`.
 const EXPAND_WARPS: u64 = 4;
-const STRIP: u64 = 64;
-const ROWS: u64 = 64;
 
 const EXPAND: Entry = entry!("codebook_gemm_expand");
 const EXPAND_ADD: Entry = entry!("codebook_gemm_expand_add");
@@ -80,32 +76,6 @@ fn units() -> Vec<Unit> {
     units
 }
 
-fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    half(op.dtype)?;
-    if op.scaled_by == ScaledBy::Token {
-        return Err("a scaling for each token: it folds an adapter's into the factors".into());
-    }
-    let rank = rank_of(op);
-    if !RANKS.contains(&rank) {
-        return Err(format!("rank {rank}, more than {}", RANKS[RANKS.len() - 1]));
-    }
-    // The kernels count columns of x, and parts of y, in 32 bits.
-    let most = op.slices.iter().map(|slice| op.tokens.div_ceil(ROWS).saturating_mul(slice.d_out.div_ceil(STRIP))).chain([op.d_in]).max();
-    if most.is_some_and(|most| most >= 1 << 31) {
-        return Err(format!("{most:?} columns, or parts of y: 2^31 or more"));
-    }
-    // So are blocks that decode, of all slices, in one launch.
-    let decoding = op.slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(blocks_to_decode(op, slice)));
-    if decoding > 1 << 30 {
-        return Err(format!("{decoding} blocks that decode output factors, 2^30 at most"));
-    }
-    if op.slices.iter().any(|slice| matches!(slice.input, Factor::Coded { .. })) {
-        return Err("an input factor of codes: its kernels read a dense one".into());
-    }
-    fits(most_shared_bytes(rank), target)?;
-    LongWay::of(target).map_or(Ok(()), |way| way.computes(op))
-}
-
 /// Puts the second kernel into the queue.
 ///
 /// # Safety
@@ -148,6 +118,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
 
 #[cfg(test)]
 mod tests {
+    use super::super::long_tile::has_basis;
     use super::*;
     use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
 

@@ -1,7 +1,7 @@
 //! `linear` on the tensor cores: the variants `sm80` and `sm90`.
 
+use crate::backends::cuda::codebook_gemm::long_tile::has_basis;
 use crate::backends::cuda::codebook_gemm::prepare::with_basis;
-use crate::backends::cuda::codebook_gemm::sgmv_long::has_basis;
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::{gathered, listed};
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};

@@ -7,4 +7,5 @@ pub(crate) mod skinny_config;
 pub(crate) mod skinny_tile;
 pub(crate) mod start;
 pub(crate) mod tile;
+pub(crate) mod tiles;
 pub(crate) mod units;
