@@ -102,6 +102,6 @@ inline bool poll_16(const float4 *from, float4 &value) {
     value = *from;
     return __float_as_uint(value.x) && __float_as_uint(value.y) && __float_as_uint(value.z) && __float_as_uint(value.w);
 }
-inline void tell(f32 *to, f32 value) { *to = __float_as_uint(value) == 0 ? -0.0f : value; }
+inline void publish(f32 *to, f32 value) { *to = __float_as_uint(value) == 0 ? -0.0f : value; }
 inline void count_round(u32 *counter, u32 most) { *counter = *counter >= most ? 0 : *counter + 1; }
 inline u32 read_count(const u32 *counter) { return *counter; }
