@@ -1,5 +1,5 @@
-//! Every case, drawn or from a file, on every variant of every backend of this build, in every configuration that can compute it. A backend that is not there, and a case that a variant
-//! does not support, show as ignored tests with the reason; nothing is skipped in silence.
+//! Every case, drawn or from a file, on every variant of every backend of this build, in every configuration that can compute it. A backend
+//! that is not there, and a case that a variant does not support, show as ignored tests with the reason; nothing is skipped in silence.
 //!
 //! What is run can be changed by the environment, for machines with a GPU (`scripts/gpu.sh`):
 //! - `TRIFUSE_BACKEND=cuda`: that backend alone;

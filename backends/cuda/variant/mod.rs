@@ -120,9 +120,14 @@ impl<O: Op> Variant<O> {
         self.runs_on.accept(target.arch).and_then(|()| (self.supports)(op, target))
     }
 
+    /// The names of its configurations on an architecture, in the order of their numbers; none where it has no configurations.
+    pub fn config_names(&self, arch: Arch) -> Vec<String> {
+        self.configs.as_ref().map_or_else(Vec::new, |configs| (configs.names)(arch))
+    }
+
     /// The targets of the configurations that can compute `op`, with their names; none where it has no configurations.
     pub fn able(&self, op: &O, target: &Target) -> Vec<(Target, String)> {
-        let names = self.configs.as_ref().map_or_else(Vec::new, |configs| (configs.names)(target.arch));
+        let names = self.config_names(target.arch);
         let numbered = (0..).zip(names).map(|(number, name)| (Target { config: Some(number), ..*target }, name));
         numbered.filter(|(target, _)| self.accepts(op, target).is_ok()).collect()
     }
@@ -322,8 +327,7 @@ impl<O: Table> Kernel<O> for Cuda {
     }
 
     fn config(plan: &Plan<O>) -> Option<String> {
-        let names = (plan.variant.configs.as_ref()?.names)(plan.target.arch);
-        names.into_iter().nth(plan.target.config?.into())
+        plan.target.configured(plan.variant.config_names(plan.target.arch).into_iter())
     }
 
     fn configs(&self, op: &O) -> Vec<String> {
@@ -367,7 +371,7 @@ pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Targe
 
 /// The target of the configuration of that name, or why it does not support `op`.
 fn named<O: Op>(variant: &Variant<O>, op: &O, target: &Target, config: &str) -> Result<std::result::Result<Target, String>> {
-    let names = variant.configs.as_ref().map_or_else(Vec::new, |configs| (configs.names)(target.arch));
+    let names = variant.config_names(target.arch);
     let Some(number) = names.iter().position(|name| name == config) else {
         return Err(Error::invalid(format!("configuration of {}", variant.label), format!("one of {names:?}"), config));
     };
