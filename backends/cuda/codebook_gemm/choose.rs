@@ -17,13 +17,18 @@ use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
 /// not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
 const LEAST_TOKENS: u64 = 129;
 const MOST_ADAPTERS: u32 = 31;
+/// The largest rank of which `sgmv_long` takes less time than `sm80`.
+const LONGEST_RANK: u64 = 16;
 /// Adapters of `sgmv`. Fewer have many tokens each.
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
 /// Adapters from which on that variant is faster for any number of tokens. Fewer are decoded about as often, and in one kernel, by clusters that have 16
 /// tokens each, as long as there is an SM for each of their blocks.
 const MANY_ADAPTERS: u32 = 96;
-/// Elements of an encoder's largest factor product, 4,096 × 1,024.
-const ENCODERS: u64 = 1 << 22;
+/// Elements of an encoder's largest factor product, BERT's 1,024 × 1,024.
+const ENCODERS: u64 = 1 << 20;
+/// Elements of a slice's decoded factor, outputs by rank, up to which `sm80`, whose blocks decode it for every 16 tokens, takes many tokens in less time
+/// than two launches: of few adapters, and of many.
+const DECODED: [u64; 2] = [1 << 16, 3 << 13];
 
 /// Whether `sgmv_long`, or `sgmv_simt` where that does not serve, is worth taking: tokens are many and adapters few.
 pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
@@ -32,6 +37,25 @@ pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::R
     }
     if takes_few_adapters(op, target) {
         return Err(format!("{} inputs, and outputs of no encoder: tokens of an adapter may lie anywhere", op.d_in));
+    }
+    if op.slices.iter().any(|slice| slice.rank > LONGEST_RANK) {
+        decoded_often(op, target)?;
+    }
+    Ok(())
+}
+
+/// Whether `sm90` is worth taking, or what is faster.
+pub(crate) fn clusters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    decoded_often(op, target)
+}
+
+/// Why neither segments nor clusters are worth taking of many tokens, where the blocks of `sm80` are done sooner. Of the number of tokens the rule asks
+/// only whether they are many, so that a row gets the same whoever is beside it.
+fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    let most = DECODED[usize::from(op.adapters > MOST_ADAPTERS)];
+    let small = |slice: &CodebookSlice| slice.d_out.saturating_mul(slice.rank) <= most && op.d_in.saturating_mul(slice.d_out) <= ENCODERS;
+    if target.arch >= Arch(90) && op.tokens >= LEAST_TOKENS && op.slices.iter().all(small) && supports_tiles(op, target, false).is_ok() {
+        return Err(format!("slices of at most {most} decoded elements: blocks that decode them for every 16 tokens are sooner done"));
     }
     Ok(())
 }
@@ -62,6 +86,7 @@ fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
 /// Whether so many tokens are done sooner than by tiles of 16 in clusters, of which up to `places` are as fast, or why not. Only here does the rule
 /// look at how many tokens there are: a row is to get the same whoever is beside it.
 fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::result::Result<(), String> {
+    decoded_often(op, target)?;
     if op.adapters < MANY_ADAPTERS && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
         return Err(format!("{} tokens over {} adapters, fewer than {MANY_ADAPTERS}: tiles of 16 tokens are sooner done", op.tokens, op.adapters));
     }
@@ -148,7 +173,7 @@ pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known
 /// Blocks of `sm80` that share a tile, on a device of `units` SMs. Every block computes h anew: few do it, unless there are many adapters
 /// to decode.
 pub(crate) fn blocks_by_launch(op: &CodebookGemm, group: Group, units: u64) -> u64 {
-    sharing(op, group, 2 * units, 16)
+    sharing(op, group, units, 16)
 }
 
 /// The fastest way of `sgmv`: the first that its operands allow.
@@ -185,7 +210,7 @@ mod tests {
     #[test]
     fn few_adapters_of_a_decoder_and_of_an_encoder_are_one_variants_each_whatever_the_tokens() {
         for tokens in [129, 200, 256, 1000, 16_384] {
-            for (dims, decoder) in [([4096, 4096, 16], true), ([1536, 384, 16], false), ([1024, 4096, 16], false)] {
+            for (dims, decoder) in [([4096, 4096, 16], true), ([2048, 2048, 16], true), ([1536, 384, 16], false), ([1024, 1024, 16], false)] {
                 let op = op(tokens, 16, dims);
                 assert_eq!((takes_adapters(&op, &H200).is_ok(), few_adapters(&op, &H200).is_err()), (decoder, decoder), "{tokens} {dims:?}");
                 let ampere = Target { arch: Arch(80), ..H200 };
@@ -204,6 +229,7 @@ mod tests {
         let slices = |count: usize, op: CodebookGemm| CodebookGemm { slices: vec![op.slices[0].clone(); count], ..op };
         let tiles = ["sm90", "sm90", "sm90", "sm90", "sm80", "sm80"];
         let (long, short, segments, simt) = (["sgmv_long"; 6], ["sgmv_simt"; 6], ["sgmv"; 6], ["simt"; 6]);
+        let anew = ["sm80", "sm80", "sm80", "sm80", "sgmv_long", "sgmv_long"];
         let joint = ["sgmv", "sgmv", "sgmv_fused", "sgmv_fused", "sgmv", "sgmv"];
         let table = [
             (op(1, 1, square), tiles),
@@ -213,6 +239,8 @@ mod tests {
             (op(256, 31, square), ["sgmv", "sgmv", "sm90", "sm90", "sgmv_long", "sgmv_long"]),
             (op(1024, 24, [1536, 384, 16]), long),
             (slices(3, op(1024, 24, [384, 384, 16])), long),
+            (op(1024, 24, [1536, 384, 32]), anew),
+            (op(1024, 64, [1536, 384, 16]), ["sm80"; 6]),
             (slices(20, op(200, 8, square)), long),
             (over(op(256, 100, square)), joint),
             (op(256, 100, square), segments),

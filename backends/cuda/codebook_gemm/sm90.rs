@@ -1,6 +1,6 @@
 //! `codebook_gemm` in clusters with early starts (PDL), on Hopper and newer.
 
-use super::choose::shape_by_launch;
+use super::choose::{clusters, shape_by_launch};
 use super::clusters::{ANY, Known, Shape, config, configs, kernels};
 use super::entry::together;
 use super::launch::{Group, each_group, forms, launch_group, read_early, tile_params, whole};
@@ -22,7 +22,7 @@ pub(crate) const SM90: Variant<CodebookGemm> = Variant {
     // memory alone, while codes are decoded into registers.
     tensor_cores: TensorCores::By("HMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: clusters,
     configs: Some(Configs { names: |_| configs().map(config).collect(), choose: |_, _| 0 }),
     unit: plan_unit,
     units: |_| each_form(kernels, |entry, dtype, rank, width| unit(entry, dtype, rank, width, true)),

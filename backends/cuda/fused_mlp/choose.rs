@@ -3,6 +3,7 @@
 use super::gemm::{Kernels, names};
 use super::problem::{chunk_rows, tiles};
 use super::skinny_tile::{DOWN, GATED, SEVERAL, UP};
+use crate::backends::cuda::gemm::sm80::cost::{Shape, alignment};
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
 use crate::backends::cuda::gemm::sm90::cost::enough_rows;
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
@@ -19,13 +20,22 @@ pub(crate) const GEMM: Configs<FusedMlp> = Configs { names, choose: |op, target|
 
 /// The first that can compute it.
 fn gemm(op: &FusedMlp, target: &Target) -> Kernels {
-    let mma = |rows| Kernels::Sm80(MmaTile::choose(rows, op.d_ff.min(op.d_out), false, target));
+    let mma = |rows| Kernels::Sm80(MmaTile::least(&products(op, rows), target));
     let (Ok(()), Ok(rows)) = (RunsOn::Only(90).accept(target.arch), chunk_rows(op, target)) else { return mma(chunk_rows(op, target).unwrap_or(op.tokens)) };
     let takes = |kernels: &Kernels| kernels.takes(op, rows, target).is_ok();
     let many = enough_rows(op.tokens).is_ok();
     let skinny_tile = || filling(op, target).filter(|_| many).map(Kernels::SkinnyTile).filter(takes);
+    // Of so many rows a short intermediate is done sooner by tiles of 128 than streamed.
     let pair = || many.then(|| Kernels::Sm90(tiles(op, rows, target).map(|(tile, _)| tile))).filter(takes);
-    skinny_tile().or_else(|| Some(Kernels::Skinny(skinny(op, target))).filter(takes)).or_else(pair).unwrap_or_else(|| mma(rows))
+    let skinny = || Some(Kernels::Skinny(skinny(op, target))).filter(takes);
+    skinny_tile().or_else(pair).or_else(skinny).unwrap_or_else(|| mma(rows))
+}
+
+/// Both products of a chunk of so many rows, as tiles of `sm80` see them.
+fn products(op: &FusedMlp, rows: u64) -> [Shape; 2] {
+    let hidden = if op.gated { 2 * op.d_ff } else { op.d_ff };
+    let up = Shape { rows, outputs: hidden, depth: op.d_model, alignment: alignment([op.x_stride, op.w1_stride]) };
+    [up, Shape { rows, outputs: op.d_out, depth: op.d_ff, alignment: alignment([op.d_ff, op.w2_stride]) }]
 }
 
 /// The tiles of `sm90_skinny_tile` with which most SMs have one, and none many.
@@ -121,7 +131,7 @@ mod tests {
             "sm90-128x256-160+128x256",
         ];
         assert_eq!(h200, expected);
-        assert_eq!([1, 17, 65, 4096].map(|tokens| rows(Target::A100, tokens)), ["sm80-16x32", "sm80-64x32", "sm80-64x64", "sm80-128x128"]);
+        assert_eq!([1, 17, 65, 4096].map(|tokens| rows(Target::A100, tokens)), ["sm80-16x32", "sm80-16x32", "sm80-64x64", "sm80-128x128"]);
         assert_eq!(of(Target::H200, plain([8192, 768, 3072, 768])), "sm90-64x256-pingpong+128x192");
         assert_eq!(of(Target::H200, FusedMlp { dtype: DType::F32, ..plain([64, 768, 3072, 768]) }), "simt");
     }

@@ -5,6 +5,7 @@ use super::skinny_lora::{Adapted, RANKS, TOKENS};
 use super::swap_ab_tile::{self, SwapAbTile};
 use super::tile::Kind;
 use super::{layernorm, single_shot, skinny, skinny_lora, skinny_tile, swap_ab, tile, weight_stationary};
+use crate::backends::cuda::gemm::sm80::cost as sm80_cost;
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
 use crate::backends::cuda::gemm::sm90::cost::enough_rows;
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
@@ -173,7 +174,8 @@ pub(crate) const GEMV_UNALIGNED: Configs<Linear> =
 
 /// Of `sm80`, its tile.
 pub(crate) fn sm80(op: &Linear, target: &Target) -> MmaTile {
-    MmaTile::choose(op.tokens, op.d_out, false, target)
+    let product = sm80_cost::Shape { rows: op.tokens, outputs: op.d_out, depth: op.d_in, alignment: sm80_cost::alignment([op.x_stride, op.w_stride]) };
+    MmaTile::least(&[product], target)
 }
 
 pub(crate) const SM80: Configs<Linear> =

@@ -1,5 +1,6 @@
 //! How `attention` of few queries over long caches is split: the rules of speed of `sm90_decode` and `sm80_decode`.
 
+use crate::backends::cuda::attention::choose::decode_cost;
 use crate::backends::cuda::attention::choose::worth::{Worth, when};
 use crate::backends::cuda::attention::sm80::tile::key_rows;
 use crate::backends::cuda::attention::sm90::decode_tile::{Config, Tile, alike};
@@ -50,27 +51,82 @@ fn fills(tile: Tile, op: &Attention, units: u32, steps: u64, parts: u64) -> bool
     items.saturating_mul(op.kv_len.div_ceil(tile.tokens(heads))) >= steps * units && items * parts >= units
 }
 
+/// Queries from which on a head has tiles of its own, and rows that share keys, at most, so that the model of costs is asked.
+const MODEL_QUERIES: u64 = 64;
+const MODEL_ROWS: u64 = 512;
+/// Share of the time of what the rules take below which the model's time of something else decides.
+const CLEARLY: f64 = 0.92;
+
+/// How few queries may be taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Boxes(Config),
+    Split,
+    Whole,
+}
+
+impl Way {
+    /// What the rules take, where boxes can.
+    fn by_rule(op: &Attention, units: u32, boxes: Option<Config>) -> Self {
+        let rows = key_rows(op);
+        match boxes {
+            Some(config) if config.tile(op).alone() || fills(config.tile(op), op, units, BESIDE_STEPS, BESIDE_PARTS) => Self::Boxes(config),
+            _ if rows <= ALWAYS_SPLIT_ROWS || rows <= SPLIT_ROWS && op.batch * op.kv_heads < u64::from(units) => Self::Split,
+            _ => Self::Whole,
+        }
+    }
+
+    /// Microseconds.
+    fn cost(self, op: &Attention, units: u32) -> f64 {
+        match self {
+            Self::Boxes(config) => decode_cost::boxes(op, config, units),
+            Self::Split => decode_cost::split(op, units),
+            Self::Whole => decode_cost::whole_sequences(op, units),
+        }
+    }
+
+    /// What takes the least time, where boxes of TMA are one of the ways or not: what the rules take, unless the model says that another is clearly faster.
+    fn of(op: &Attention, units: u32, boxes: bool) -> Self {
+        let cut = boxes.then(|| able(op, fastest(op, units))).flatten();
+        let ruled = Self::by_rule(op, units, cut);
+        if op.q_len >= MODEL_QUERIES || key_rows(op) > MODEL_ROWS {
+            return ruled;
+        }
+        let whole = WHOLE_HEADS.map(|heads| Config { warps: 8, heads, whole: true }).into_iter().filter(|config| boxes && config.can_take(op).is_ok());
+        // The rules between the two ways to split are of launches in a row, which the model does not know.
+        let split = (!matches!(ruled, Self::Boxes(_))).then_some(Self::Split);
+        let ways = [ruled, Self::Whole].into_iter().chain(split).chain(whole.map(Self::Boxes));
+        let timed = ways.map(|way| (way.cost(op, units), way)).min_by(|one, other| one.0.total_cmp(&other.0));
+        match timed {
+            Some((time, way)) if time < CLEARLY * ruled.cost(op, units) => way,
+            _ => ruled,
+        }
+    }
+}
+
+/// That configuration of `sm90_decode`, or the first one that can compute the operation.
+fn able(op: &Attention, fastest: Config) -> Option<Config> {
+    [fastest].into_iter().chain(Config::ALL).find(|config| config.can_take(op).is_ok())
+}
+
 /// The configuration of `sm90_decode` that takes the least time of those that can compute the operation.
 pub(crate) fn decode_boxes_config(op: &Attention, units: u32) -> Config {
-    let fastest = fastest(op, units);
-    [fastest].into_iter().chain(Config::ALL).find(|config| config.can_take(op).is_ok()).unwrap_or(fastest)
+    match Way::of(op, units, true) {
+        Way::Boxes(config) => config,
+        _ => able(op, fastest(op, units)).unwrap_or_else(|| fastest(op, units)),
+    }
 }
 
 /// Split-KV by boxes of TMA.
 pub(crate) fn decode_boxes(op: &Attention, target: &Target) -> Worth {
-    let config = fastest(op, target.units);
-    config.can_take(op)?;
-    let tile = config.tile(op);
-    when(tile.alone() || fills(tile, op, target.units, BESIDE_STEPS, BESIDE_PARTS), || {
+    when(matches!(Way::of(op, target.units, true), Way::Boxes(_)), || {
         format!("too few steps of {} sequences and {} heads for {} multiprocessors", op.batch, op.kv_heads, target.units)
     })
 }
 
 /// Split-KV by cp.async.
 pub(crate) fn decode(op: &Attention, target: &Target) -> Worth {
-    let rows = key_rows(op);
-    let few = rows <= ALWAYS_SPLIT_ROWS || rows <= SPLIT_ROWS && op.batch * op.kv_heads < u64::from(target.units);
-    when(few, || format!("{rows} rows share keys: the blocks of whole sequences fill the GPU"))
+    when(Way::of(op, target.units, false) == Way::Split, || format!("{} rows share {} keys: blocks of whole sequences take less time", key_rows(op), op.kv_len))
 }
 
 /// Whether two steps of a warp under way are faster than three: where an SM has several sequences and heads to itself.
@@ -99,8 +155,8 @@ mod tests {
     fn short_launches_stand_side_by_side() {
         let warps = |batch, heads, kv_len| worth(&dense(batch, heads, kv_len)).map(|config| config.warps);
         assert_eq!([warps(16, [32, 32], 4096), warps(8, [32, 8], 4096), warps(64, [32, 8], 8192)], [Some(8); 3]);
-        assert_eq!([warps(1, [32, 32], 4096), warps(4, [32, 8], 1024), warps(4, [32, 8], 4096)], [Some(4); 3]);
-        assert_eq!([warps(1, [32, 8], 4096), warps(1, [32, 8], 32768), warps(1, [32, 32], 256)], [None; 3]);
+        assert_eq!([warps(1, [32, 32], 4096), warps(4, [32, 8], 4096)], [Some(4); 2]);
+        assert_eq!([warps(1, [32, 8], 4096), warps(1, [32, 8], 32768)], [None; 2]);
     }
 
     #[test]
@@ -113,8 +169,21 @@ mod tests {
         assert_eq!([share(16, [32, 32], 4096), share(64, [32, 8], 8192)], [[2, 256, 128]; 2]);
         assert_eq!(share(128, [16, 4], 8192), [2, 256, 128]);
         assert_eq!(share(256, [8, 1], 8192), [1, 256, 128], "one head");
-        assert_eq!(share(15, [32, 32], 4096), [1, 480, 132], "240 or 480 on 120");
-        assert_eq!([share(16, [32, 8], 4096), share(1, [32, 32], 4096)], [[1, 128, 132], [1, 32, 132]], "short");
+        assert_eq!(share(15, [32, 32], 4096), [2, 240, 120], "120 that read all the time are faster than 132 that join");
+        assert_eq!(share(1, [32, 32], 4096), [1, 32, 132], "few and long");
+        assert_eq!([share(4, [32, 8], 1024), share(1, [32, 32], 256)], [[1, 32, 32]; 2], "few and short");
+    }
+
+    /// Measured on an H100: 11.9 µs in whole sequences for 38.0 split; 56.7 split for 465.6; 9.6 and 9.7 whole for 18.1 and 16.
+    #[test]
+    fn few_keys_are_not_split_and_many_are() {
+        let paged = |batch, heads, q_len, tokens, head_dim| {
+            let shape = PageShape { batch, pages: u64::div_ceil(tokens, 32), page: 32, pool_pages: 1 << 16 };
+            Attention { causal: true, ..Attention::paged(DType::F16, shape, heads, q_len, head_dim) }
+        };
+        let short = Attention { q_len: 4, causal: true, ..dense(6, [12, 3], 34) };
+        assert!([paged(6, [16, 2], 8, 18, 256), short.clone(), paged(8, [4, 4], 22, 42, 256)].iter().all(|op| decode(op, &TARGET).is_err()));
+        assert!(decode(&paged(1, [8, 2], 60, 11_394, 128), &TARGET).is_ok() && decode_boxes(&short, &TARGET).is_err());
     }
 
     #[test]

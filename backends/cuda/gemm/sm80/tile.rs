@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::gemm::problem::Product;
 use crate::backends::cuda::jit::Arch;
-use crate::backends::cuda::variant::{Launch, Target, blocks};
+use crate::backends::cuda::variant::{Launch, blocks};
 
 /// A block's tile in `kernels/gemm/sm80/tile.cuh`, and how its warps share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +43,9 @@ impl MmaTile {
         [Self::widest(arch), Self::MIDDLE, Self::SLIM, Self::FEW_ROWS]
     }
 
-    /// The tile for a product of that size. A gated product has twice its outputs in sums.
-    pub(crate) fn choose(rows: u64, columns: u64, gated: bool, target: &Target) -> Self {
-        let fill = |tile: &Self| rows.div_ceil(tile.sides[0]).saturating_mul(tile.columns(columns, gated)) >= u64::from(target.units);
-        match rows {
-            0..=16 => Self::FEW_ROWS,
-            17..=64 => Self::SLIM,
-            65.. if fill(&Self::WIDE) => Self::widest(target.arch),
-            _ => Self::MIDDLE,
-        }
+    /// Tiles of so many rows and outputs.
+    pub(crate) fn tiles(&self, [rows, outputs]: [u64; 2]) -> u64 {
+        rows.div_ceil(self.sides[0]).saturating_mul(self.columns(outputs, false))
     }
 
     /// Tiles across that many outputs.
@@ -105,13 +99,5 @@ mod tests {
         for tile in MmaTile::ALL {
             assert!(tile.shared_bytes() <= if tile == MmaTile::DEEP { 227 << 10 } else { 90 << 10 }, "{tile:?}: beside what is not dynamic");
         }
-    }
-
-    #[test]
-    fn a_tile_is_as_small_as_the_work_asks_for() {
-        assert_eq!(MmaTile::choose(1, 4096, false, &Target::H200), MmaTile::FEW_ROWS);
-        assert_eq!(MmaTile::choose(128, 4096, false, &Target::H200), MmaTile::MIDDLE, "32 wide tiles for 132 multiprocessors");
-        assert_eq!(MmaTile::choose(4096, 4096, false, &Target::H200), MmaTile::DEEP);
-        assert_eq!(MmaTile::choose(4096, 4096, false, &Target::RTX_3090), MmaTile::WIDE);
     }
 }
