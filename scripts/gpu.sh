@@ -17,7 +17,7 @@
 # ARCHIVES    a folder that gets STAGE.tar.gz, written again after every step, so that a machine that goes away leaves what it did
 # OUT         the folder of logs and reports (.gpu/out); PROGRAMS that of the programs (.gpu)
 # MODEL       weights of MiniLM (.minilm; scripts/get_minilm.sh). GOLDEN, ADAPTERS: what the example `golden` compares
-#             (tests/golden/minilm.safetensors, tests/data/adapters). PAIRS: JSON lines with `a` and `b`, whose lengths `embed_speed` takes
+#             (tests/golden/minilm.safetensors, crates/cli/data/adapters). PAIRS: JSON lines with `a` and `b`, whose lengths `embed_speed` takes
 # REPEATS     runs of each case in conformance (100)
 # PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers (docs/performance.md)
 # TRIFUSE_KERNEL_DEBUG=1 has waits in kernels end with a trap where they would hang; TRIFUSE_KERNEL_LINES=1 gives profilers the sources' lines
@@ -27,7 +27,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
 export PROGRAMS=${PROGRAMS:-.gpu} OUT=${OUT:-.gpu/out} MODEL=${MODEL:-.minilm}
-export GOLDEN=${GOLDEN:-tests/golden/minilm.safetensors} ADAPTERS=${ADAPTERS:-tests/data/adapters}
+export GOLDEN=${GOLDEN:-tests/golden/minilm.safetensors} ADAPTERS=${ADAPTERS:-crates/cli/data/adapters}
 export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} TRIFUSE_CACHE_DIR=${TRIFUSE_CACHE_DIR:-/tmp/trifuse-cache}
 
 need_gpu() {

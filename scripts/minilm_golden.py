@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Writes reference embeddings of all-MiniLM-L6-v2, with and without adapters, computed in float64 by NumPy from the
-definition, independent of the crate: what `tests/model.rs` holds the encoder against.
+definition, independent of the crate: what `crates/cli/tests/model` holds the encoder against.
 
     scripts/get_minilm.sh
     python3 -m pip install -r scripts/requirements.txt
     python3 scripts/minilm_golden.py tests/golden/minilm.safetensors
 
 `input_ids` and `attention_mask` [sentences, length] int64, padded with 0; `emb.base` and `emb.POPULATION.NAME` for
-adapters of tests/data, [sentences, 384], rounded once to float32. The sentences are in the metadata, as a JSON list.
+adapters of crates/cli/data, [sentences, 384], rounded once to float32. The sentences are in the metadata, as a JSON list.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     }
     passages = [Passage(str(number), "golden", "a", row) for number, row in enumerate(ids)]
     bert = Bert(options.model / "model.safetensors", np.float64)
-    data = Path(__file__).parent.parent / "tests/data/adapters"
+    data = Path(__file__).parent.parent / "crates/cli/data/adapters"
     for name in (None, *ADAPTERS):
         bert.set_adapter(read_adapter(data / name.replace(".", "/")) if name else None)
         tensors[f"emb.{name or 'base'}"] = bert.embed(passages).astype(np.float32)

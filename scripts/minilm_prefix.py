@@ -2,7 +2,7 @@
 """Writes query, key and value of one layer of all-MiniLM-L6-v2 for one passage: real activations of a shared prefix,
 for tests that compress a cache. `q`, `k` and `v` are [tokens, heads, head_dim] in fp16.
 
-    scripts/minilm_prefix.py --text PAIRS --output tests/data/prefix.safetensors [--layer 3] [--tokens 112]
+    scripts/minilm_prefix.py --text PAIRS --output crates/cli/data/prefix.safetensors [--layer 3] [--tokens 112]
 
 PAIRS is as in minilm_activations.py. The passage is the first of at least that many tokens, cut to them.
 """

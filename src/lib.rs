@@ -38,24 +38,21 @@
 //! | [`session`], [`device`], [`backend`] | the front door; what a device gives; how an operation runs on one |
 //! | [`backends`] | `cpu`, `wgpu` and `cuda`, and how to find and open them |
 //! | [`layer`] | a transformer layer of these operations |
-//! | [`adapters`] | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
+//! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
-//! | [`oracle`], [`cases`], [`tolerance`], [`conformance`], [`casefile`], `verify` | the float64 answer, what is tried, how far off it may be, and case files from outside |
-//! | [`mod@bench`] | speed: answers checked first, rates against ceilings of the same run |
-//! | [`safetensors_file`] | the one reader of safetensors files, which come from outside and are not trusted |
+//! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
-//! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `compress` adds encoding, `model` sentence encoders,
-//! and `cli` (default), with both, the `trifuse` command. None changes a result.
+//! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
+//! `compress`, besides, encoding, and `model` sentence encoders. None changes a result.
+//!
+//! The crate `trifuse-testkit` proves a backend against float64; `trifuse-cli` is the `trifuse` command.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
+#[cfg(feature = "adapters")]
 pub mod adapters;
 pub mod backend;
-pub mod bench;
-pub mod casefile;
-pub mod cases;
-pub mod conformance;
 pub mod device;
 pub mod dtype;
 pub mod error;
@@ -63,12 +60,9 @@ pub mod layer;
 #[cfg(feature = "model")]
 pub mod model;
 pub mod ops;
-pub mod oracle;
+#[cfg(feature = "safetensors")]
 pub mod safetensors_file;
 pub mod session;
-pub mod tolerance;
-#[cfg(feature = "compress")]
-pub mod verify;
 
 pub use dtype::DType;
 pub use error::{Error, Result};

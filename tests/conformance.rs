@@ -19,11 +19,11 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
-use trifuse::casefile::{self, CaseFile};
-use trifuse::cases::{OpKind, Posed, Problem, Work, all};
-use trifuse::conformance::{Mode, Outcome, Subject, run_case, run_configs, variants};
-use trifuse::oracle::Define;
 use trifuse::session::Session;
+use trifuse_testkit::casefile::{self, CaseFile};
+use trifuse_testkit::cases::{OpKind, Posed, Problem, Work, all};
+use trifuse_testkit::conformance::{Mode, Outcome, Subject, run_case, run_configs, variants};
+use trifuse_testkit::oracle::Define;
 
 pub fn main() {
     let arguments = Arguments::from_args();

@@ -3,33 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "contract/append.rs"]
-mod append;
-#[path = "contract/capture.rs"]
-mod capture;
-#[path = "contract/chain.rs"]
-mod chain;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 #[path = "contract/devices.rs"]
 mod devices;
-#[path = "contract/memory.rs"]
-mod memory;
-#[path = "contract/mix.rs"]
-mod mix;
-#[path = "contract/numbers.rs"]
-mod numbers;
-#[path = "contract/refusals.rs"]
-mod refusals;
-#[path = "contract/rows.rs"]
-mod rows;
-#[path = "contract/strides.rs"]
-mod strides;
-#[path = "contract/threads.rs"]
-mod threads;
-#[path = "contract/time.rs"]
-mod time;
-#[path = "contract/work.rs"]
-mod work;
 
 use std::sync::Arc;
 
@@ -37,6 +13,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
 use trifuse::{Error, Result};
+use trifuse_testkit::contract::{Test, tests};
 
 pub fn main() {
     let mut arguments = Arguments::from_args();
@@ -67,26 +44,9 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        let tests = [
-            memory::tests::<B>(),
-            append::tests(),
-            capture::tests(),
-            chain::tests(),
-            mix::tests(),
-            numbers::tests(),
-            refusals::tests(),
-            rows::tests(),
-            strides::tests(),
-            threads::tests(),
-            time::tests(),
-        ]
-        .concat();
-        Ok(tests.into_iter().map(|(name, test)| trial(name, test, &device)).collect())
+        Ok(tests::<B>().into_iter().map(|(name, test)| trial(name, test, &device)).collect())
     }
 }
-
-/// A test: panics, or gives an error, where the device does not do what it must.
-type Test<B> = fn(&Arc<B>) -> Result<()>;
 
 fn trial<B: Backend>(name: &str, test: Test<B>, device: &Arc<B>) -> Trial {
     let device = device.clone();

@@ -11,11 +11,11 @@ use trifuse::adapters::encoded::{EncodedFactor, Population, Rung};
 use trifuse::adapters::engine::{AdapterId, Batch, Engine, EngineOptions, Routing, Target};
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::backends::cpu::Cpu;
-use trifuse::cases::Draw;
 use trifuse::device::{Open, Slice};
 use trifuse::ops::CodeWidth;
 use trifuse::session::Session;
 use trifuse::{DType, Error};
+use trifuse_testkit::cases::Draw;
 
 const DTYPE: DType = DType::F32;
 const QUERY: &str = "encoder.layer.0.attention.self.query";
@@ -28,7 +28,7 @@ fn session() -> Session<Cpu> {
 
 /// Two projections of the four adapters of population A.
 fn population(options: &EncodeOptions) -> Population {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters/A");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/cli/data/adapters/A");
     let mut adapters: Vec<LoraAdapter> =
         ["apache_french", "bible_kjv", "rust", "sqlite"].iter().map(|name| LoraAdapter::open(folder.join(name)).unwrap()).collect();
     for adapter in &mut adapters {

@@ -8,14 +8,14 @@ use std::sync::{Arc, OnceLock};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
-use trifuse::cases::Draw;
 use trifuse::layer::{Affine, Launch, States, TransformerLayer, Weights};
 use trifuse::ops::layer::{Layer, Sizes, Style};
-use trifuse::oracle::layer::{Affine as HostAffine, Weights as HostWeights, evaluate};
-use trifuse::oracle::{Exact, Stepwise};
 use trifuse::session::Session;
-use trifuse::tolerance::Tolerance;
 use trifuse::{DType, Error, Result};
+use trifuse_testkit::cases::Draw;
+use trifuse_testkit::oracle::layer::{Affine as HostAffine, Weights as HostWeights, evaluate};
+use trifuse_testkit::oracle::{Exact, Stepwise};
+use trifuse_testkit::tolerance::Tolerance;
 
 /// Sizes of no tile, and sizes of whole ones.
 const UNEVEN: Sizes = Sizes { hidden: 42, heads: 4, kv_heads: 2, head_dim: 10, intermediate: 71 };

@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use trifuse::DType;
-use trifuse::cases::{Posed, Problem, all};
 use trifuse::ops::attention::{Attention, Form, Strides};
 use trifuse::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, PageShape, PageTable, TokenAdapters, Varlen};
 use trifuse::ops::pointwise::{Kind, Pointwise};
 use trifuse::ops::{CodebookGemm, Linear};
-use trifuse::oracle::attention::{Host, HostForm};
-use trifuse::oracle::codebook_gemm::FactorHost;
-use trifuse::oracle::{Define, Exact, pointwise};
+use trifuse_testkit::cases::{Posed, Problem, all};
+use trifuse_testkit::oracle::attention::{Host, HostForm};
+use trifuse_testkit::oracle::codebook_gemm::FactorHost;
+use trifuse_testkit::oracle::{Define, Exact, pointwise};
 
 fn problem(name: &str) -> Problem {
     all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("no case {name}")).problem().unwrap()
@@ -35,7 +35,7 @@ fn a_delta_is_the_codebook_gemm_of_the_same_x() {
     delta.x.clone_from(&host.x);
     delta.slices[0].y = vec![0.0; (op.tokens * op.d_out) as usize];
     let alone = first(&CodebookGemm { accumulate: false, ..op.delta.clone().unwrap() }, &delta);
-    let base = first(&Linear { delta: None, ..op.clone() }, &trifuse::oracle::linear::Host { delta: None, ..host.clone() });
+    let base = first(&Linear { delta: None, ..op.clone() }, &trifuse_testkit::oracle::linear::Host { delta: None, ..host.clone() });
     let sum: Vec<f64> = alone.iter().zip(&base).map(|(a, b)| a + b).collect();
     assert_close(&first(&op, &host), &sum);
 }

@@ -8,14 +8,14 @@ use trifuse::adapters::encode::prefix::encode_prefix;
 use trifuse::adapters::encoded::{EncodedFactor, Matrix};
 use trifuse::adapters::prefix::{DevicePrefix, KEY, PREFIX, VALUE};
 use trifuse::backends::cpu::Cpu;
-use trifuse::cases::{Draw, Posed, Problem, all};
 use trifuse::device::Open;
 use trifuse::ops::codebook_gemm::Factor;
 use trifuse::ops::{Attention, Op, PrefixAttention};
-use trifuse::oracle::attention::{Host, HostForm};
-use trifuse::oracle::{Define, Exact, Output};
 use trifuse::session::Session;
 use trifuse::{DType, Error};
+use trifuse_testkit::cases::{Draw, Posed, Problem, all};
+use trifuse_testkit::oracle::attention::{Host, HostForm};
+use trifuse_testkit::oracle::{Define, Exact, Output};
 
 fn values(output: &Output) -> Vec<f64> {
     output.elements.iter().map(|value| value.unwrap()).collect()

@@ -48,6 +48,15 @@ fn imports_go_one_way() {
     assert_eq!(said(imports::rust, "backends/cpu/linear.rs", "use crate::backends::wgpu::Wgpu;"), 1);
     assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "fn f() { crate::oracle::linear() }"), 1);
     assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "use super::cuda::jit;"), 1);
+    let oracle = |text: &str| said(imports::rust, "crates/testkit/src/oracle/mod.rs", text);
+    assert_eq!(oracle("use trifuse::ops::Linear; use trifuse::Error; use crate::oracle::f;"), 0);
+    assert_eq!(oracle("use crate::cases::Case;"), 1);
+    assert_eq!(oracle("use trifuse::{session::Session, ops};"), 1);
+    assert_eq!(oracle("use trifuse_testkit::conformance::run_case;"), 1);
+    assert_eq!(said(imports::rust, "crates/cli/src/cli/mod.rs", "use trifuse::ops::Op; use trifuse_cli::bench::run; use trifuse_testkit::cases::all;"), 0);
+    assert_eq!(said(imports::rust, "crates/testkit/src/lib.rs", "use trifuse_cli::bench::run;"), 1, "a package that stands on this one");
+    assert_eq!(said(imports::rust, "src/ops/mod.rs", "use trifuse_testkit::cases::all;"), 2, "a package above, and a module that is not on the list");
+    assert_eq!(said(imports::rust, "crates/other/src/lib.rs", ""), 1, "a package that the table does not know");
     assert_eq!(said(imports::rust, "src/newcomer.rs", "fn f() {}"), 1, "a module that the table does not know");
 }
 
@@ -108,12 +117,13 @@ fn the_bench_stands_on_three_floors() {
     let faults = circles::bench(&files());
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     let up = |path: &str, text: &str| {
-        let others = ["src/bench/mod.rs", "src/bench/shape.rs", "src/bench/stored.rs", "src/bench/timing.rs"].map(|other| (other, ""));
+        let others = ["crates/cli/src/bench/mod.rs", "crates/cli/src/bench/shape.rs", "crates/cli/src/bench/stored.rs", "crates/cli/src/bench/timing.rs"]
+            .map(|other| (other, ""));
         circles::bench(&made([(path, text), others[0], others[1], others[2], others[3]])).len()
     };
-    assert_eq!(up("src/bench/suite.rs", "use super::timing::Times; use super::shape::Shape;"), 1, "from the model to measuring");
-    assert_eq!(up("src/bench/judge.rs", "use super::stored::Stored; use super::shape::Shape;"), 1, "from measuring to rendering");
-    assert_eq!(up("src/bench/markdown.rs", "use super::stored::Stored; use super::timing::Times;"), 0);
+    assert_eq!(up("crates/cli/src/bench/suite.rs", "use super::timing::Times; use super::shape::Shape;"), 1, "from the model to measuring");
+    assert_eq!(up("crates/cli/src/bench/judge.rs", "use super::stored::Stored; use super::shape::Shape;"), 1, "from measuring to rendering");
+    assert_eq!(up("crates/cli/src/bench/markdown.rs", "use super::stored::Stored; use super::timing::Times;"), 0);
 }
 
 /// What `scripts/house.sh` prints.
@@ -164,7 +174,7 @@ fn files_stay_small() {
 fn the_library_never_prints() {
     hold(tokens::prints);
     assert_eq!(said(tokens::prints, "src/ops/mod.rs", "fn f() { println!(\"x\"); dbg!(1); }"), 2);
-    assert_eq!(said(tokens::prints, "src/cli/output.rs", "fn f() { print!(\"x\") }"), 1, "it panics on a closed pipe");
+    assert_eq!(said(tokens::prints, "crates/cli/src/cli/output.rs", "fn f() { print!(\"x\") }"), 1, "it panics on a closed pipe");
     assert_eq!(said(tokens::prints, "src/ops/mod.rs", "// println!(\"x\")\nconst S: &str = \"println!()\";"), 0);
 }
 

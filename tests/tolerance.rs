@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trifuse::Result;
-use trifuse::cases::{Case, Posed, Work, all};
-use trifuse::oracle::{Define, Exact};
-use trifuse::tolerance::{Expected, expect, plain};
+use trifuse_testkit::cases::{Case, Posed, Work, all};
+use trifuse_testkit::oracle::{Define, Exact};
+use trifuse_testkit::tolerance::{Expected, expect, plain};
 
 /// Outputs as a backend would give them, `None` for what it left alone.
 type Outputs = Vec<Vec<Option<f64>>>;

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use trifuse::cases::{OpKind, Posed, Work};
-use trifuse::oracle::{Define, Exact, Output};
-use trifuse::{Error, Result, casefile};
+use trifuse::{Error, Result};
+use trifuse_testkit::casefile;
+use trifuse_testkit::cases::{OpKind, Posed, Work};
+use trifuse_testkit::oracle::{Define, Exact, Output};
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"))

@@ -39,27 +39,26 @@ impl Wgpu {
         let descriptor = wgpu::DeviceDescriptor { label: Some("trifuse"), required_features: features, required_limits: limits, ..Default::default() };
         let (raw, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(|error| Error::device("opening the device", error))?;
         let faults = Faults::watch(&raw);
-        Ok(Self {
-            number: number(),
-            limits: raw.limits(),
-            caps,
-            raw,
-            queue,
-            faults,
-            pipelines: Mutex::new(Cache::default()),
-            #[cfg(test)]
-            behind: 0,
-        })
+        Ok(Self { number: number(), limits: raw.limits(), caps, raw, queue, faults, pipelines: Mutex::new(Cache::default()), behind: 0 })
     }
 
-    /// The best adapter's device without what a variant may use, and with its limits lowered: what a lesser one would be.
-    #[cfg(test)]
-    pub(crate) fn lesser(lower: impl FnOnce(&mut wgpu::Limits)) -> Result<Self> {
+    /// The best adapter's device without what a variant may use, and with its limits lowered: what a lesser one would be. For tests of this backend.
+    #[doc(hidden)]
+    pub fn lesser(lower: impl FnOnce(&mut wgpu::Limits)) -> Result<Self> {
         let adapters = adapters()?;
         let adapter = adapters.first().ok_or_else(|| Error::NoBackend { name: Self::NAME.into(), reason: "there is no adapter".into() })?;
         let mut limits = adapter.limits();
         lower(&mut limits);
         Self::request(adapter, REQUIRED, limits)
+    }
+
+    /// Binds that many more bytes behind each operand: a shader that reads past what is bound gets the last element there, which no case would
+    /// show. For tests of this backend.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn binding_behind(mut self, bytes: u64) -> Self {
+        self.behind = bytes;
+        self
     }
 }
 

@@ -18,9 +18,8 @@ pub struct Wgpu {
     pub(super) limits: wgpu::Limits,
     pub(super) faults: Arc<Faults>,
     pub(super) pipelines: Mutex<Cache>,
-    /// Bytes behind each operand that are bound with it. A shader that reads past what is bound gets the last element there, which no case would show.
-    #[cfg(test)]
-    pub(crate) behind: u64,
+    /// Bytes behind each operand that are bound with it: none, but in tests of this backend.
+    pub(super) behind: u64,
 }
 
 impl Wgpu {

@@ -89,9 +89,7 @@ impl Pipeline {
             // An empty slice may lie at the buffer's end, where no word is left to bind.
             let start = if slice.len == 0 { 0 } else { slice.offset };
             let offset = start - start % align;
-            let end = (start + slice.len.max(1)).next_multiple_of(Buffer::WORD);
-            #[cfg(test)]
-            let end = (end + device.behind).min(slice.buffer.raw.size());
+            let end = ((start + slice.len.max(1)).next_multiple_of(Buffer::WORD) + device.behind).min(slice.buffer.raw.size());
             let bytes = end - offset;
             let most = device.limits.max_storage_buffer_binding_size;
             if bytes > most {

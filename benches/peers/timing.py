@@ -7,7 +7,7 @@ import torch
 
 MOST_FLUSHES = 16
 TOGETHER = 10
-# Seconds of work before the device rests for as long, and of a rest at most: see src/bench/timing.rs.
+# Seconds of work before the device rests for as long, and of a rest at most: see crates/cli/src/bench/timing.rs.
 STRETCH, LONGEST_REST = 4e-3, 0.05
 
 

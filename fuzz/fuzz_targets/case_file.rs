@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trifuse::casefile::parse;
+use trifuse_testkit::casefile::parse;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(case) = parse("case.safetensors".as_ref(), bytes) {

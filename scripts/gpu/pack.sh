@@ -13,7 +13,7 @@ case $what in
 esac
 # As the tests are built: another set of features would build the dependencies anew. What is timed needs no wgpu.
 features=(--features cuda)
-if [ "$profile" = dev ]; then features=(--all-features); elif [ "$what" = speed ]; then features=(--no-default-features --features 'cpu cuda cli'); fi
+if [ "$profile" = dev ]; then features=(--all-features); elif [ "$what" = speed ]; then features=(--no-default-features --features 'cpu cuda'); fi
 
 # A program keeps these names, and its reports tell them.
 export TRIFUSE_PROFILE=$profile

@@ -1,4 +1,4 @@
-//! The real adapters of tests/data, or of the folder that TRIFUSE_ADAPTERS names: each opens, and survives a bundle and
+//! The real adapters of crates/cli/data, or of the folder that TRIFUSE_ADAPTERS names: each opens, and survives a bundle and
 //! the way back to the last bit.
 
 use std::collections::BTreeMap;
@@ -68,6 +68,6 @@ fn real_adapters_come_back_to_the_last_bit() {
         return there_and_back(Path::new(&folder));
     }
     for population in ["A", "B", "C"] {
-        there_and_back(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/adapters").join(population));
+        there_and_back(&Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/cli/data/adapters").join(population));
     }
 }

@@ -33,7 +33,7 @@ const RENDER: [&str; 6] = ["compare/mod", "density", "markdown", "stored", "swee
 
 /// The floor of a file of the bench.
 fn floor(file: &File) -> Option<usize> {
-    let name = file.path.strip_prefix("src/bench/")?.strip_suffix(".rs")?;
+    let name = file.inner()?.strip_prefix("bench/")?.strip_suffix(".rs")?;
     Some(if MODEL.contains(&name) { 0 } else { 1 + usize::from(RENDER.contains(&name)) })
 }
 

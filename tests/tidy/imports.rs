@@ -1,14 +1,22 @@
-//! Who may import whom.
+//! Who may import whom: the packages, and the modules inside them, whose names no two packages share.
 
 use proc_macro2::TokenTree;
 
-use crate::source::File;
+use crate::source::{File, inner};
 use crate::tokens::{Flat, flatten};
 
 /// What every backend and the session stand on.
 const CORE: &[&str] = &["error", "dtype", "device", "ops", "backend"];
 
-/// A module of `src/` and those that it may import besides itself. A new module goes in here with its place.
+/// The packages as Rust names them, and how the paths of their files begin: each may import those before it.
+const PACKAGES: [(&str, &[&str]); 3] = [("trifuse", &["src/", "backends/"]), ("trifuse_testkit", &["crates/testkit/"]), ("trifuse_cli", &["crates/cli/"])];
+
+/// Whether a path that begins with `name` begins at the root of a package.
+pub fn is_root(name: &str) -> bool {
+    name == "crate" || PACKAGES.iter().any(|(package, _)| *package == name)
+}
+
+/// A module and those that it may import besides itself. A new module goes in here with its place.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("dtype", &["error"]),
@@ -18,19 +26,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("safetensors_file", &["error", "dtype"]),
     ("session", CORE),
     ("layer", &["error", "dtype", "device", "ops", "backend", "session"]),
+    ("adapters", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session"]),
+    ("model", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "adapters"]),
+    // Of the testkit.
     ("oracle", &["error", "dtype", "device", "ops"]),
     ("cases", &["error", "dtype", "device", "ops", "oracle"]),
     ("tolerance", &["error", "dtype", "device", "ops", "oracle", "cases"]),
     ("casefile", &["error", "dtype", "device", "ops", "safetensors_file", "oracle", "cases", "tolerance"]),
-    ("conformance", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "casefile", "backends"]),
-    ("adapters", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session"]),
+    ("conformance", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "casefile"]),
+    ("contract", &["error", "dtype", "device", "ops", "backend", "session", "cases", "conformance"]),
+    // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
-    ("model", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "adapters"]),
-    ("align", &["error", "dtype", "device", "ops", "backend", "session", "adapters"]),
 ];
 
 /// Modules that may import anything: the front page and what hangs off the end of the chain.
-const FREE: &[&str] = &["lib", "main", "cli", "bench", "serve"];
+const FREE: &[&str] = &["lib", "main", "cli", "bench"];
 
 /// Names that the crate's root gives again, and the module that each comes from.
 const ROOT: &[(&str, &str)] = &[("Error", "error"), ("Result", "error"), ("DType", "dtype")];
@@ -40,17 +50,17 @@ pub fn rust(file: &File) -> Vec<String> {
     if !file.is_product() {
         return Vec::new();
     }
+    let mut faults = packages(file);
     let module = module_path(&file.path);
     let top = module[0].as_str();
     let allowed: Vec<&str> = match (top, FREE.contains(&top)) {
-        (_, true) => return Vec::new(),
+        (_, true) => return faults,
         ("backends", _) => [CORE, &["backends"]].concat(),
         _ => match ALLOWED.iter().find(|(name, _)| *name == top) {
             Some((_, allowed)) => [allowed, &[top][..]].concat(),
             None => return vec![file.fault(1, format_args!("module {top} has no place in the import order; give it one in tests/tidy/imports.rs"))],
         },
     };
-    let mut faults = Vec::new();
     for (line, path) in paths(&flatten(&file.text), &module) {
         let name = ROOT.iter().find(|(name, _)| *name == path[0]).map_or(path[0].as_str(), |(_, module)| module);
         if !allowed.contains(&name) {
@@ -64,14 +74,24 @@ pub fn rust(file: &File) -> Vec<String> {
     faults
 }
 
-/// `src/ops/index/mod.rs` is `ops::index`; `backends/mod.rs` is `backends`.
+/// Names of packages that stand on the file's own.
+fn packages(file: &File) -> Vec<String> {
+    let Some(own) = PACKAGES.iter().position(|(_, starts)| starts.iter().any(|start| file.path.starts_with(start))) else {
+        return vec![file.fault(1, "its package has no place in the import order; give it one in tests/tidy/imports.rs")];
+    };
+    let above = |name: &String| PACKAGES[own + 1..].iter().any(|(package, _)| package == name);
+    let named = flatten(&file.text).into_iter().filter_map(|token| Some((token.line, token.ident().filter(above)?)));
+    named.map(|(line, name)| file.fault(line, format_args!("{} may not import {name}", PACKAGES[own].0))).collect()
+}
+
+/// `src/ops/index/mod.rs` is `ops::index`, `crates/testkit/src/cases/mod.rs` is `cases`, `backends/mod.rs` is `backends`.
 pub fn module_path(path: &str) -> Vec<String> {
-    let path = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs").trim_end_matches("/mod");
+    let path = inner(path).unwrap_or(path).trim_end_matches(".rs").trim_end_matches("/mod");
     path.split('/').map(str::to_owned).collect()
 }
 
-/// The paths from the crate's root that the tokens name, with their lines: those that begin with `crate` and those
-/// that `super` leads there.
+/// The paths from a package's root that the tokens name, with their lines: those that begin with `crate` or a package's name,
+/// and those that `super` leads there.
 fn paths(tokens: &[Flat], module: &[String]) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -79,7 +99,7 @@ fn paths(tokens: &[Flat], module: &[String]) -> Vec<(usize, Vec<String>)> {
         let line = tokens[at].line;
         let first = tokens[at].ident();
         let base = match first.as_deref() {
-            Some("crate") => Some(Vec::new()),
+            Some(name) if is_root(name) => Some(Vec::new()),
             Some("super") => Some(module[..module.len() - 1].to_vec()),
             _ => None,
         };

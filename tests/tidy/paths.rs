@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use crate::imports::{module_path, split_at_commas};
+use crate::imports::{is_root, module_path, split_at_commas};
 use crate::source::File;
 use crate::tokens::{is_tests, test_module};
 
 /// Follows no longer chain of `use`: one that leads back to itself ends here.
 const HOPS: usize = 16;
-
-/// The name of the library, as the command names it.
-const LIBRARY: &str = "trifuse";
 
 type Path = Vec<String>;
 
@@ -43,7 +40,7 @@ impl Paths {
     pub fn read(files: &[File]) -> Self {
         let mut all = Self::default();
         for (number, file) in files.iter().enumerate().filter(|(_, file)| file.is_product() && !is_tests(file)) {
-            let module = if ["src/lib.rs", "src/main.rs"].contains(&file.path.as_str()) { Vec::new() } else { module_path(&file.path) };
+            let module = if matches!(file.inner(), Some("lib.rs" | "main.rs")) { Vec::new() } else { module_path(&file.path) };
             all.modules.insert(module.clone(), number);
             all.walk(number, &module, file.text.parse().expect("the file is Rust"));
         }
@@ -64,7 +61,7 @@ impl Paths {
     fn absolute(&self, module: &[String], names: &[String]) -> Option<Path> {
         let supers = names.iter().take_while(|name| *name == "super").count();
         let (base, rest) = match names[0].as_str() {
-            "crate" | LIBRARY => (&[][..], &names[1..]),
+            name if is_root(name) => (&[][..], &names[1..]),
             "self" => (module, &names[1..]),
             "super" => (&module[..module.len().checked_sub(supers)?], &names[supers..]),
             name => {

@@ -18,13 +18,24 @@ impl File {
 
     /// Whether it is Rust that ships: not a test, bench or example.
     pub fn is_product(&self) -> bool {
-        self.path.ends_with(".rs") && (self.under("src") || self.under("backends"))
+        self.path.ends_with(".rs") && (self.inner().is_some() || self.under("backends"))
+    }
+
+    /// The path inside the sources of its package: of the library's, `src/`, or of another's, `crates/NAME/src/`.
+    pub fn inner(&self) -> Option<&str> {
+        inner(&self.path)
     }
 
     /// A fault at a line of this file.
     pub fn fault(&self, line: usize, what: impl std::fmt::Display) -> String {
         format!("{}:{line}: {what}", self.path)
     }
+}
+
+/// What [`File::inner`] is of a path.
+pub fn inner(path: &str) -> Option<&str> {
+    let package = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
+    package.map_or(path, |(_, rest)| rest).strip_prefix("src/")
 }
 
 /// Built or installed, not written.

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use crate::source::File;
+use crate::tokens::is_tests;
 
 /// The most lines that a file may have.
 pub fn length(file: &File) -> Vec<String> {
     let most = match file.path.rsplit('.').next() {
-        Some("rs") if file.under("tests") => 450,
+        Some("rs") if file.under("tests") || is_tests(file) => 450,
         Some("rs") => 400,
         Some("cu" | "cuh" | "h" | "wgsl") => 450,
         _ => return Vec::new(),

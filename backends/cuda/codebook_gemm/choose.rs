@@ -188,15 +188,16 @@ pub(crate) fn long_way(op: &CodebookGemm) -> LongWay {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
+
+    use trifuse_testkit::cases::Draw;
 
     use super::*;
     use crate::backends::cuda::codebook_gemm::clusters::config;
     use crate::backends::cuda::codebook_gemm::entry::reach::TARGETS;
     use crate::backends::cuda::jit::Unit;
     use crate::backends::cuda::variant::{Table, Variant, choose};
-    use crate::cases::Draw;
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
     use crate::ops::codebook_gemm::Factor;
@@ -316,7 +317,7 @@ mod tests {
     }
 
     /// Operations of every form, whose sizes are those of models, and odd ones.
-    fn random(draw: &mut Draw) -> CodebookGemm {
+    pub(crate) fn random(draw: &mut Draw) -> CodebookGemm {
         let mut one = |of: &[u64]| of[draw.below(of.len() as u32) as usize];
         let dtype = if one(&[0, 0, 0, 1]) == 0 { DType::F16 } else { DType::BF16 };
         let dims = [one(&[384, 384, 4096, 1024, 100, 11008]), one(&[32, 384, 1024, 4096, 1000, 11008, 100]), one(&[16, 16, 16, 8, 32, 64, 12])];

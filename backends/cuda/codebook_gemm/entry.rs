@@ -48,12 +48,14 @@ pub(crate) fn together(main: Entry, others: impl IntoIterator<Item = Entry>, uni
     Unit { also: also.into_iter().map(&unit).collect(), ..unit(main) }
 }
 
-/// What tests of a plan's kernels walk over: every case, on every one of some devices.
+/// What tests of a plan's kernels walk over: operations of every form, on every one of some devices.
 #[cfg(test)]
 pub(crate) mod reach {
+    use trifuse_testkit::cases::Draw;
+
+    use crate::backends::cuda::codebook_gemm::choose::tests::random;
     use crate::backends::cuda::jit::{Arch, Unit};
     use crate::backends::cuda::variant::Target;
-    use crate::cases::{OpKind, Problem, all};
     use crate::ops::CodebookGemm;
 
     /// Hopper's chips by their SMs, A100 and RTX 3090.
@@ -66,12 +68,19 @@ pub(crate) mod reach {
         Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None },
     ];
 
-    /// Calls with the operation of every case, on every one of these devices.
-    pub(crate) fn each_case(mut visit: impl FnMut(&CodebookGemm, &Target)) {
-        for case in all().into_iter().filter(|case| case.kind() == OpKind::CodebookGemm) {
-            if let Ok(Problem::CodebookGemm(posed)) = case.problem() {
-                TARGETS.iter().for_each(|target| visit(&posed.op, target));
+    /// Calls with operations of every form, on every one of these devices.
+    pub(crate) fn each_operation(mut visit: impl FnMut(&CodebookGemm, &Target)) {
+        let mut draw = Draw::seeded("operations");
+        for number in 0..400 {
+            let mut op = random(&mut draw);
+            for (at, slice) in op.slices.iter_mut().enumerate() {
+                slice.core = number % 5 == 4;
+                // Slices that differ, the first of them the widest.
+                if number % 7 == 6 && at % 3 > 0 {
+                    (slice.d_out, slice.rank) = (slice.d_out.div_ceil(2), slice.rank.div_ceil(2));
+                }
             }
+            TARGETS.iter().for_each(|target| visit(&op, target));
         }
     }
 

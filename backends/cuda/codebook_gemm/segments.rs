@@ -337,7 +337,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_operation, names};
     use crate::backends::cuda::codebook_gemm::tile::supports as supports_tiles;
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_plan_has_every_kernel_that_its_launches_may_name() {
-        each_case(|op, target| {
+        each_operation(|op, target| {
             if supports_tiles(op, target, false).is_ok() {
                 for way in [None].into_iter().chain(Way::ALL.map(Some)) {
                     let names = names(&plan_unit(op, way));

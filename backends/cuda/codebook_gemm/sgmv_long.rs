@@ -120,11 +120,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
 mod tests {
     use super::super::long_tile::has_basis;
     use super::*;
-    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_operation, names};
 
     #[test]
     fn a_plan_has_every_kernel_that_its_launches_may_name() {
-        each_case(|op, target| {
+        each_operation(|op, target| {
             for (target, config) in SGMV_LONG.able(op, target) {
                 let way = LongWay::of(&target);
                 let (names, quick) = (names(&plan_unit(op, way)), way != Some(LongWay::Any));

@@ -99,11 +99,11 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_operation, names};
 
     #[test]
     fn a_plan_has_every_kernel_that_its_launches_may_name() {
-        each_case(|op, target| {
+        each_operation(|op, target| {
             for (target, config) in SM80.able(op, target) {
                 let names = names(&plan_unit(op, &target));
                 for count in 1..=op.slices.len() as u64 {

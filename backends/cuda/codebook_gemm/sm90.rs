@@ -92,12 +92,12 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backends::cuda::codebook_gemm::entry::reach::{each_case, names};
+    use crate::backends::cuda::codebook_gemm::entry::reach::{each_operation, names};
 
     #[test]
     fn a_plan_has_every_kernel_that_its_launches_may_name_and_its_form_has_it() {
         let flags = |bits: u32| [1, 2, 4].map(|bit| bits & bit != 0);
-        each_case(|op, target| {
+        each_operation(|op, target| {
             for (target, config) in SM90.able(op, target) {
                 let names = names(&plan_unit(op, &target));
                 assert!(names.iter().all(|name| kernels(rank_of(op), width_of(op)).any(|kernel| kernel.name() == *name)), "{config}, {op:?}: {names:?}");

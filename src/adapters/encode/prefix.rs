@@ -55,13 +55,14 @@ pub fn encode_prefix(k: &Matrix<f32>, v: &Matrix<f32>, least_cosine: f64) -> Res
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use trifuse_testkit::cases::Draw;
+
     use super::*;
-    use crate::cases::Draw;
 
     fn cache(seed: &str, rank: usize) -> Matrix<f32> {
         let mut draw = Draw::seeded(seed);
         let (tokens, width) = (40, 96);
-        let [left, right] = [tokens * rank, rank * width].map(|count| draw.normal(DType::F32, count as u64, 1.0));
+        let [left, right] = [tokens * rank, rank * width].map(|count| (0..count).map(|_| draw.gaussian()).collect::<Vec<_>>());
         let at = |t: usize, c: usize| (0..rank).map(|r| left[t * rank + r] * right[r * width + c]).sum::<f64>() as f32;
         Matrix { rows: tokens, cols: width, data: (0..tokens * width).map(|i| at(i / width, i % width)).collect() }
     }

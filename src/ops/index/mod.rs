@@ -133,6 +133,11 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         &self.shape
     }
 
+    /// Bytes of the device's memory.
+    pub fn device_bytes(&self) -> u64 {
+        self.slice.len
+    }
+
     /// The words, as [`HostIndex::words`] lays them out. Not for the caller of an operation: kernels trust what is in them.
     pub(crate) fn slice(&self) -> &Slice<D> {
         &self.slice

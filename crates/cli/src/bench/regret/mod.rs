@@ -1,0 +1,103 @@
+//! How much slower what a backend chooses is than the fastest that can compute the same, over random shapes of an operation: each of them is
+//! run in every configuration, and times of all are told, so that the rules of choice can be fitted to them.
+
+mod draw;
+mod race;
+mod told;
+
+use std::ops::ControlFlow;
+
+pub use draw::draws;
+pub use race::{Care, Raced, Tried};
+pub use told::{Entry, LOSS, RegretReport, Summary, Worst};
+
+use super::pool::Pool;
+use super::report::Environment;
+use super::shape::Suite;
+use super::timing::Flush;
+use super::work::{Made, pose};
+use trifuse::backend::Backend;
+use trifuse::dtype::DType;
+use trifuse::error::{Error, Result, ensure};
+use trifuse::session::Session;
+
+/// What to race.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The suite whose operation it is.
+    pub suite: Suite,
+    /// Element type of every operand.
+    pub dtype: DType,
+    /// How many shapes.
+    pub count: u64,
+    /// What they are drawn from.
+    pub seed: u64,
+}
+
+/// Races random shapes. `began` is told each shape's name before it is raced, with how many there are; where it breaks, the report holds what was
+/// raced until then.
+///
+/// # Errors
+/// A suite whose shapes are not drawn; a device on which not even a copy runs. What goes wrong with one shape is told in its entry.
+pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut dyn FnMut(&str, usize) -> ControlFlow<()>) -> Result<RegretReport> {
+    let Options { suite, dtype, count, seed } = *options;
+    ensure(draws(suite), "--regret", "the suites linear, mlp, attention, sparse and adapters", suite.name())?;
+    let kind = session.caps().kind;
+    let flush = Flush::new(session)?;
+    let clocks = flush.clocks(session)?;
+    let (mut pool, mut shapes, mut stopped) = (Pool::sharing(), Vec::new(), false);
+    for number in 0..count {
+        let point = draw::point(suite, dtype, kind, seed, number);
+        let name = point.name();
+        stopped |= began(&name, count as usize).is_break();
+        if stopped {
+            break;
+        }
+        let made = pose(session, &mut pool, &point, race::Race { flush: &flush, dtype });
+        let (raced, why, fault) = match made {
+            Ok(Made::Measured(raced)) => (Some(raced), None, false),
+            Ok(Made::Unsupported(why)) => (None, Some(why), false),
+            Ok(Made::Wrong(why)) => (None, Some(why), true),
+            Err(Error::OutOfMemory { .. }) => (None, Some("the device has no room".into()), false),
+            Err(error) => (None, Some(error.to_string()), true),
+        };
+        shapes.push(Entry { name, point, raced, why, fault });
+    }
+    Ok(RegretReport {
+        suite,
+        backend: D::NAME,
+        device: session.caps().clone(),
+        environment: Environment::here(D::NAME),
+        clocks,
+        clock: session.clock(),
+        seed,
+        complete: !stopped,
+        summary: Summary::of(&shapes),
+        worst: told::worst(&shapes),
+        shapes,
+    })
+}
+
+#[cfg(all(test, feature = "cpu"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use trifuse::backends::cpu::Cpu;
+    use trifuse::device::Open;
+
+    #[test]
+    fn two_shapes_of_every_operation_are_raced_on_a_processor() {
+        let mut session = Session::new(std::sync::Arc::new(Cpu::open(0).unwrap())).unwrap();
+        for suite in [Suite::Linear, Suite::Mlp, Suite::Attention, Suite::Sparse, Suite::Adapters] {
+            let options = Options { suite, dtype: DType::F32, count: 2, seed: 1 };
+            let report = run(&mut session, &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+            assert!(report.complete && report.summary.raced == 2 && report.summary.faults == 0, "{suite:?}: {:?}", report.shapes);
+            assert!(report.shapes.iter().flat_map(|entry| &entry.raced).all(|raced| raced.regret >= 1.0 && !raced.configs.is_empty()));
+        }
+        let options = Options { suite: Suite::Micro, dtype: DType::F32, count: 2, seed: 1 };
+        assert!(run(&mut session, &options, &mut |_, _| ControlFlow::Continue(())).is_err());
+        let options = Options { suite: Suite::Linear, ..options };
+        let stopped = run(&mut session, &options, &mut |_, _| ControlFlow::Break(())).unwrap();
+        assert!(!stopped.complete && stopped.shapes.is_empty());
+    }
+}

@@ -1,0 +1,76 @@
+//! Test 2: a mixed batch served from the compressed form, on every rung of the ladder, against float64.
+//!
+//! The reference allows an error of 0.05 whatever the size of the values. Here the rule is that of
+//! [`trifuse_testkit::tolerance`]: within twice the error of the plain computation in the operand's own precision.
+
+use super::findings::Findings;
+use super::samples::Samples;
+use super::served::{apply, deltas, encode_all, one_layer, times};
+use trifuse::adapters::encode::EncodeOptions;
+use trifuse::adapters::encoded::{Population, Rung};
+use trifuse::adapters::engine::{AdapterId, Engine, EngineOptions};
+use trifuse::backend::Backend;
+use trifuse::dtype::DType;
+use trifuse::error::Result;
+use trifuse::session::Session;
+use trifuse_testkit::cases::Draw;
+use trifuse_testkit::tolerance::Tolerance;
+
+const TOKENS: usize = 37;
+const DTYPE: DType = DType::F16;
+
+pub fn findings<D: Backend>(session: &mut Session<D>, samples: &Samples) -> Result<Findings> {
+    let adapters = one_layer(&samples.adapters);
+    let mut found = Findings::default();
+    for rung in [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain] {
+        // A rung alone may not reach a fidelity, so none is asked: this is about serving what was encoded.
+        let options = EncodeOptions { rungs: Some(vec![rung]), rank: Some(8), ..EncodeOptions::default() };
+        let population = encode_all(&adapters, &options)?;
+        let worst = serve(session, &population, &format!("{rung:?}"))?;
+        found.at_most(format!("{rung:?}: greatest error over what is allowed"), worst.0, 1.0);
+        found.at_most(format!("{rung:?}: relative L2 error"), worst.1, 1e-3);
+    }
+    Ok(found)
+}
+
+/// The worst error of any projection, as a share of what is allowed, and the worst relative L2 error.
+fn serve<D: Backend>(session: &mut Session<D>, population: &Population, seed: &str) -> Result<(f64, f64)> {
+    let mut engine = Engine::open(session, Box::new(population.clone()), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
+    let names: Vec<(String, AdapterId)> = engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect();
+    let mut draw = Draw::seeded(seed);
+    // One more than there are adapters: the last is the base model alone.
+    let choice: Vec<Option<&(String, AdapterId)>> = (0..TOKENS).map(|_| names.get(draw.below(names.len() as u32 + 1) as usize)).collect();
+    let ids: Vec<Option<AdapterId>> = choice.iter().map(|choice| choice.map(|(_, id)| *id)).collect();
+    let batch = engine.batch(session, &ids)?;
+    let (mut worst, mut worst_l2) = (0f64, 0f64);
+    // Projections of one width read one x, and go in one call.
+    let mut by_width: std::collections::BTreeMap<usize, Vec<&str>> = std::collections::BTreeMap::new();
+    for (path, shared) in &population.projections {
+        by_width.entry(shared.d_in).or_default().push(path);
+    }
+    for (d_in, paths) in by_width {
+        let x = draw.normal(DTYPE, (TOKENS * d_in) as u64, 1.0);
+        let inputs: Vec<Vec<f64>> = paths.iter().map(|path| draw.normal(DTYPE, (TOKENS * population.projections[*path].d_out) as u64, 0.1)).collect();
+        let targets: Vec<(&str, &[f64])> = paths.iter().copied().zip(inputs.iter().map(Vec::as_slice)).collect();
+        let outputs = apply(session, &mut engine, &batch, DTYPE, &x, &targets)?;
+        for ((path, y), output) in targets.iter().zip(outputs) {
+            let deltas = deltas(population, path)?;
+            let d_out = y.len() / TOKENS;
+            let mut reference = Vec::with_capacity(y.len());
+            let mut plain = Vec::with_capacity(y.len());
+            for (token, before) in y.chunks_exact(d_out).enumerate() {
+                let delta = choice[token].and_then(|(name, _)| deltas.get(name));
+                let added = delta.map_or_else(|| vec![0.0; d_out], |delta| times(delta, &x[token * d_in..(token + 1) * d_in]));
+                for (before, added) in before.iter().zip(added) {
+                    reference.push(Some(before + added));
+                    // Step by step a plain program rounds the delta, then the sum.
+                    plain.push(Some(DTYPE.round(before + DTYPE.round(added))));
+                }
+            }
+            let metrics = Tolerance::new(DTYPE, &reference, &plain, 0.0).compare(&reference, &output)?;
+            worst = worst.max(metrics.max_abs / metrics.tolerance.max_abs);
+            worst_l2 = worst_l2.max(metrics.relative_l2);
+        }
+    }
+    Ok((worst, worst_l2))
+}

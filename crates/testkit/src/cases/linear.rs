@@ -1,0 +1,328 @@
+use super::case::{Case, EDGES, OpKind, Posed, Problem, dtype_in_turn};
+use super::codebook_gemm::{Assignment, Population, coded};
+use super::draw::Draw;
+use crate::oracle::linear::Host;
+use trifuse::dtype::DType;
+use trifuse::error::Result;
+use trifuse::ops::codebook_gemm::Factor;
+use trifuse::ops::{Activation, CodeWidth, CodebookGemm, Linear};
+
+impl Posed<Linear> {
+    /// Draws the operands of `op`, which has no delta.
+    pub fn draw(op: Linear, draw: &mut Draw) -> Self {
+        let dtype = op.dtype;
+        let host = Host {
+            x: draw.normal(dtype, op.tokens * op.d_in, 1.0),
+            w: draw.normal(dtype, op.d_out * op.d_in, 1.0 / (op.d_in as f64).sqrt()),
+            bias: draw.optional(op.bias, dtype, op.d_out, 0.5),
+            residual: draw.optional(op.residual, dtype, op.tokens * op.d_out, 1.0),
+            delta: None,
+            norm: op.norm.map(|_| [draw.normal(dtype, op.d_out, 1.0), draw.normal(dtype, op.d_out, 0.5)]),
+        };
+        Self { op, host }
+    }
+
+    /// Draws the operands of `op` with `population`'s adapters on top.
+    fn draw_with_delta(mut op: Linear, population: &Population, draw: &mut Draw) -> Result<Self> {
+        let mut posed = Self::draw(op.clone(), draw);
+        let mut delta = population.pose(draw)?;
+        for slice in &mut delta.host.slices {
+            slice.y.clear();
+        }
+        delta.host.x.clear();
+        posed.host.delta = Some(delta.host);
+        op.delta = Some(delta.op);
+        posed.op = op;
+        Ok(posed)
+    }
+}
+
+fn case(name: impl std::fmt::Display, op: Linear) -> Case {
+    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| Ok(Posed::<Linear>::draw(op.clone(), draw).into()))
+}
+
+fn with_delta(name: &str, op: Linear, width: CodeWidth, rank: u64) -> Case {
+    let delta = CodebookGemm { x_stride: op.x_stride, ..CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, op.d_out, rank], 5, width) };
+    with_population(name, op, Population::new(delta))
+}
+
+fn with_population(name: &str, op: Linear, population: Population) -> Case {
+    Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from))
+}
+
+/// Few rows with adapters of every form, for kernels that add them to the sums of a product that streams W: tiles of W narrow and wide,
+/// more of them than blocks, adapters that are all alike and all different.
+fn few_adapted_rows() -> Vec<Case> {
+    let delta = |dtype, dims: [u64; 4], width| {
+        let [tokens, d_out, d_in, rank] = dims;
+        CodebookGemm::s2lc(dtype, tokens, [d_in, d_out, rank], 40, width)
+    };
+    let full = |dtype, [tokens, d_out, d_in, _]: [u64; 4]| Linear {
+        bias: true,
+        residual: true,
+        activation: Some(Activation::Silu),
+        ..Linear::new(dtype, [tokens, d_out, d_in])
+    };
+    let (mixed, widths) = (Assignment::Mixed, [CodeWidth::FourThree, CodeWidth::Four, CodeWidth::Three, CodeWidth::Bytes]);
+    let sizes = [
+        [16, 1000, 1160, 16],
+        [1, 1024, 1024, 8],
+        [9, 520, 2568, 64],
+        [32, 1001, 648, 11],
+        [16, 4300, 136, 16],
+        [13, 17_000, 72, 16],
+        [32, 600, 648, 16],
+        [11, 130, 776, 32],
+    ];
+    let mut cases = Vec::new();
+    for (n, dims) in sizes.into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        let population = Population { assignment: mixed, op: delta(dtype, dims, widths[n % widths.len()]) };
+        let name = format!("few_rows{}_n{}_rank{}_delta", dims[0], dims[1], dims[3]);
+        cases.push(with_population(&name, full(dtype, dims), population));
+    }
+    for (name, bases, rank) in [("bases", 3, 20), ("basis", 1, 24)] {
+        let dims = [14, 640, 520, rank];
+        let mut rich = delta(DType::F16, dims, CodeWidth::FourThree);
+        rich.slices[0].core = true;
+        rich.slices[0].input = Factor::Dense { bases };
+        rich.slices[0].output = coded(None, rich.adapters, dims[1], dims[3]);
+        cases.push(with_population(&format!("few_rows_delta_{name}_core_column_widths"), full(DType::F16, dims), Population { op: rich, assignment: mixed }));
+    }
+    for (name, assignment) in [("one", Assignment::One), ("no", Assignment::BaseOnly), ("runs_of", Assignment::Runs)] {
+        let dims = [16, 200, 264, 16];
+        let population = Population { assignment, op: delta(DType::BF16, dims, CodeWidth::Four) };
+        cases.push(with_population(&format!("few_rows_delta_{name}_adapter"), full(DType::BF16, dims), population));
+    }
+    cases
+}
+
+/// A product with as many projections side by side, each with a core.
+fn with_deltas(name: &str, op: Linear, projections: u64) -> Case {
+    Case::new(OpKind::Linear, format!("{name}{}_{}", op.d_out, op.dtype), move |draw| {
+        let columns = op.d_out / projections;
+        let mut delta = CodebookGemm::s2lc(op.dtype, op.tokens, [op.d_in, columns, 16], 5, CodeWidth::FourThree);
+        delta.slices[0].core = true;
+        delta.slices[0].y_stride = op.d_out;
+        delta.slices = vec![delta.slices[0].clone(); projections as usize];
+        let population = Population { assignment: Assignment::Runs, ..Population::new(delta) };
+        Posed::<Linear>::draw_with_delta(op.clone(), &population, draw).map(Problem::from)
+    })
+}
+
+/// Rows that do not start on multiples of 16 bytes, of K or of the outputs, with all that an epilogue reads.
+fn odd_sizes() -> Vec<Case> {
+    let everything = |dtype, size| Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, size) };
+    let mut cases = Vec::new();
+    // K odd, even and a multiple of 4; every room for rows, and rows that are copied first.
+    for (n, tokens) in [1, 2, 8, 9, 16, 17, 33, 64, 65, 128, 129].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        cases.push(case(format!("odd_k_tokens{tokens}"), everything(dtype, [tokens, 203, 1001 + n as u64 % 8])));
+    }
+    for k in [1, 7, 9, 31, 33, 510, 513] {
+        cases.push(case(format!("odd_k{k}_one_row"), Linear::new(DType::F16, [1, 1100, k])));
+    }
+    cases.push(with_delta("odd_k_delta", everything(DType::F16, [5, 264, 203]), CodeWidth::Bytes, 16));
+    // Outputs that are whole in eights but not in runs, and that are not; one tile and several, each width of them.
+    for (n, d_out) in [1, 7, 63, 65, 136, 255, 257, 331, 584].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::BF16 } else { DType::F16 };
+        cases.push(case(format!("odd_n{d_out}_everything"), everything(dtype, [150, d_out, 136])));
+    }
+    cases.push(case("odd_n_wide_tiles", everything(DType::F16, [2100, 4095, 72])));
+    cases.push(case("odd_n_middle_tiles", everything(DType::BF16, [8300, 383, 392])));
+    cases.push(case("odd_n_long_k", everything(DType::F16, [70, 1033, 4104])));
+    cases.push(with_delta("odd_n_delta", everything(DType::BF16, [150, 333, 72]), CodeWidth::Four, 8));
+    cases
+}
+
+/// Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of w, and of x as well; then rows that start anywhere.
+fn rows_apart() -> Vec<Case> {
+    let everything = |dtype, size| Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(dtype, size) };
+    let both = |op: Linear| Linear { x_stride: op.dtype.row_stride(op.d_in) + 8, ..op.with_padded_weights() };
+    let mut cases = Vec::new();
+    // Every way to few rows and to many, K odd, even and a multiple of 4.
+    for (n, tokens) in [1, 2, 8, 9, 16, 17, 33, 64, 65, 128, 150, 300].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::BF16 } else { DType::F16 };
+        let op = everything(dtype, [tokens, 200 + n as u64 % 5, 1001 + n as u64 % 7]);
+        cases.push(case(format!("padded_w_tokens{tokens}"), op.clone().with_padded_weights()));
+        cases.push(case(format!("padded_tokens{tokens}"), both(op)));
+    }
+    for dtype in DType::ALL {
+        let op = everything(dtype, [37, 70, 203]);
+        cases.push(case("padded", both(op.clone())));
+        // Neither is on multiples of 16 bytes; nor is a row of x whose length is.
+        cases.push(case("strided", Linear { x_stride: 210, w_stride: 205, ..op }));
+        cases.push(case("strided_x", Linear { x_stride: 203, ..everything(dtype, [20, 41, 200]) }));
+        cases.push(case("strided_w_one_row", Linear { w_stride: 203, ..everything(dtype, [1, 141, 200]) }));
+        cases.push(with_delta("padded_delta", both(everything(dtype, [37, 72, 67])), CodeWidth::Bytes, 16));
+    }
+    for k in [1, 7, 9, 31, 33, 510, 513] {
+        cases.push(case(format!("padded_k{k}_one_row"), Linear::new(DType::F16, [1, 1100, k]).with_padded_weights()));
+        cases.push(case(format!("padded_k{k}"), Linear::new(DType::BF16, [70, 130, k]).with_padded_weights()));
+    }
+    cases.push(with_delta("padded_w_delta", everything(DType::F16, [5, 264, 203]).with_padded_weights(), CodeWidth::Bytes, 16));
+    cases.push(case("padded_odd_n", both(everything(DType::F16, [150, 331, 137]))));
+    // A short K, where a block keeps its rows of W; whole rows, normalised; a long K, of which blocks take parts.
+    cases.push(case("padded_short_k", both(everything(DType::F16, [300, 1152, 77]))));
+    let norm = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(DType::BF16, [130, 384, 77]) };
+    cases.push(case("padded_norm", both(norm)));
+    cases.push(case("padded_long_k", everything(DType::F16, [70, 1032, 4101]).with_padded_weights()));
+    // Many rows of x that start anywhere, while those of w do not: odd outputs, adapters, more than a band of rows, a stride that is odd of rows that
+    // are not.
+    cases.push(case("padded_w_odd_n", everything(DType::BF16, [520, 331, 137]).with_padded_weights()));
+    cases.push(case("padded_w_tokens513", everything(DType::BF16, [513, 72, 777]).with_padded_weights()));
+    cases.push(case("padded_w_bands", everything(DType::F16, [2310, 264, 777]).with_padded_weights()));
+    let op = Linear { x_stride: 523, ..everything(DType::F16, [600, 72, 520]) };
+    cases.push(case("strided_x_tokens600", op.clone()));
+    cases.push(with_delta("strided_x_tokens600_delta", op, CodeWidth::Four, 8));
+    // Few of them: tiles of w narrow and wide, more of them than blocks, K in quarters, in steps of which the last is nearly empty.
+    for (n, [tokens, d_out, d_in]) in
+        [[7, 17_001, 75], [30, 5001, 257], [64, 9003, 131], [50, 203, 4361], [100, 5001, 267], [16, 4097, 385]].into_iter().enumerate()
+    {
+        let dtype = [DType::F16, DType::BF16][n % 2];
+        cases.push(case(format!("padded_w_few_rows{tokens}_n{d_out}"), everything(dtype, [tokens, d_out, d_in]).with_padded_weights()));
+    }
+    cases
+}
+
+/// Rows that tiles of 128 would leave partly empty, for kernels that have tokens as wgmma's N: each of their tiles, the last of rows and of outputs
+/// not whole, outputs that are whole in eights and that are not, K in parts of which neither is.
+fn across() -> Vec<Case> {
+    let sizes = [
+        [129, 72, 72],
+        [129, 67, 2000],
+        [150, 2160, 72],
+        [129, 2867, 2000],
+        [150, 2864, 72],
+        [129, 4264, 72],
+        [144, 5760, 648],
+        [150, 3464, 4104],
+        [129, 14_864, 136],
+        [129, 16_960, 72],
+    ];
+    let everything = |n: usize| {
+        let (dtype, activation) = ([DType::F16, DType::BF16][n % 2], (!n.is_multiple_of(3)).then_some(Activation::ALL[n % Activation::ALL.len()]));
+        Linear { bias: true, residual: true, activation, ..Linear::new(dtype, sizes[n]) }
+    };
+    (0..sizes.len()).map(|n| case(format!("across{}_n{}", sizes[n][0], sizes[n][1]), everything(n))).collect()
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, edge) in EDGES.into_iter().enumerate() {
+        cases.push(case(format!("tokens{edge}"), Linear::new(dtype_in_turn(n), [edge, 67, 40])));
+        cases.push(case(format!("d_in{edge}"), Linear::new(dtype_in_turn(n + 1), [5, 33, edge])));
+        cases.push(case(format!("d_out{edge}"), Linear::new(dtype_in_turn(n + 2), [5, edge, 40])));
+    }
+    for dtype in DType::ALL {
+        cases.push(case("no_tokens", Linear::new(dtype, [0, 33, 40])).zero("zero tokens: nothing is written"));
+        cases.push(case("one_element", Linear::new(dtype, [1, 1, 1])).orderless("one element"));
+        cases.push(case("k4095", Linear::new(dtype, [3, 65, 4095])));
+        cases.push(case("n4095", Linear::new(dtype, [3, 4095, 65])));
+        cases.push(case("everything", Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, [33, 129, 96]) }));
+        // Several tiles along every axis, none of them whole.
+        let full = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(dtype, [300, 328, 648]) };
+        cases.push(case("tiles_everything", full));
+        cases.push(case("tiles", Linear::new(dtype, [200, 391, 1000])));
+        cases.push(with_delta("delta_rank16", Linear::new(dtype, [37, 72, 64]), CodeWidth::Bytes, 16));
+    }
+    // Tiles of two widths on an H200: a wave of wide ones or two, and one that narrower ones fill, of each width.
+    for (n, d_out) in [42_000, 27_000, 27_496, 31_000].into_iter().enumerate() {
+        let (dtype, activation) = (if n % 2 == 0 { DType::F16 } else { DType::BF16 }, Some(Activation::ALL[n % Activation::ALL.len()]));
+        let everything = Linear { bias: true, residual: true, activation, ..Linear::new(dtype, [130, d_out, 72]) };
+        cases.push(case(format!("two_widths{d_out}"), everything));
+    }
+    cases.push(case("k4096", Linear::new(DType::F16, [2, 33, 4096])));
+    cases.push(case("n4096", Linear::new(DType::BF16, [2, 4096, 32])));
+    cases.push(case("tokens4096", Linear::new(DType::F16, [4096, 9, 8])));
+    cases.push(case("k4095_n4095", Linear::new(DType::F16, [2, 4095, 4095])));
+    cases.push(case("decode_gemv", Linear::new(DType::F16, [1, 512, 768])));
+    // Few rows, for kernels that stream W: every width of a tile, K in many steps and in one, more tiles than blocks.
+    for (n, tokens) in [2, 16, 17, 64, 65, 128].into_iter().enumerate() {
+        let activation = Some(Activation::ALL[n % Activation::ALL.len()]);
+        let op = Linear { bias: true, residual: true, activation, ..Linear::new(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [tokens, 1000, 1160]) };
+        cases.push(case(format!("few_rows{tokens}"), op));
+    }
+    // A tile of outputs that blocks share, each a part of a long K, where there are four SMs; and two tiles a block.
+    for (name, dims) in [("parts", [100, 117, 1480]), ("tiles", [66, 1100, 72])] {
+        let few = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, dims) };
+        cases.push(case(format!("few_rows_{name}"), few));
+    }
+    cases.push(case("few_rows_one_step", Linear::new(DType::F16, [100, 1003, 8])));
+    cases.push(case("few_rows_wide", Linear::new(DType::BF16, [3, 17_001, 72])));
+    // Tiles of 40 rows of w, which both halves of a block take; and so long a k, of so few outputs, that clusters of four share it.
+    for (n, tokens) in [3, 30, 50, 100].into_iter().enumerate() {
+        let dtype = [DType::F16, DType::BF16][n % 2];
+        let op = Linear { bias: true, residual: true, ..Linear::new(dtype, [tokens, 5001, 264]) };
+        cases.push(case(format!("few_rows{tokens}_n5001"), op));
+        cases.push(case(format!("few_rows{tokens}_k4360"), Linear { bias: true, ..Linear::new(dtype, [tokens, 203, 4360]) }));
+    }
+    cases.extend(odd_sizes());
+    cases.extend(rows_apart());
+    // Many rows and a short K, where a block may keep its rows of W: a part of a slab, what is added to the sums, more tiles than stages.
+    let short = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::F16, [1030, 352, 384]) };
+    cases.push(case("short_k", short));
+    cases.push(case("short_k_silu", Linear { activation: Some(Activation::Silu), ..Linear::new(DType::BF16, [1100, 384, 200]) }));
+    for (dtype, activation, d_in) in [(DType::F16, None, 264), (DType::BF16, Some(Activation::Relu), 136), (DType::BF16, Some(Activation::GeluErf), 328)] {
+        cases.push(case(format!("short_k{d_in}"), Linear { bias: true, activation, ..Linear::new(dtype, [700, 352, d_in]) }));
+    }
+    cases.push(case("short_k_many_tiles", Linear { bias: true, ..Linear::new(DType::F16, [5000, 4192, 8]) }));
+    // A K that a block asks for at once: outputs that are not whole in tiles, a part of a step.
+    for (dtype, activation, sizes) in [(DType::F16, Activation::GeluErf, [200, 264, 128]), (DType::BF16, Activation::Silu, [129, 392, 72])] {
+        let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, sizes) };
+        cases.push(case(format!("short_k_at_once{}", sizes[2]), op));
+    }
+    // More tiles of 64 rows than SMs, which warpgroups take in turn; the last ones are narrow.
+    for (dtype, activation, d_in) in [(DType::F16, Activation::Silu, 392), (DType::BF16, Activation::GeluErf, 136)] {
+        let op = Linear { bias: true, residual: true, activation: Some(activation), ..Linear::new(dtype, [2060, 2544, d_in]) };
+        cases.push(case(format!("in_turns_k{d_in}"), op));
+    }
+    cases.extend(across());
+    let delta = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(DType::BF16, [1030, 384, 64]) };
+    cases.push(with_delta("short_k_delta", delta, CodeWidth::Four, 8));
+    for (dtype, d_out) in [(DType::F16, 576), (DType::BF16, 1152), (DType::F16, 384)] {
+        cases.push(with_deltas("short_k_three_deltas", Linear { bias: true, ..Linear::new(dtype, [300, d_out, 128]) }, 3));
+    }
+    for (dtype, d_out, width) in [(DType::F16, 384, CodeWidth::Four), (DType::BF16, 352, CodeWidth::FourThree)] {
+        let delta = Linear { bias: true, residual: true, ..Linear::new(dtype, [700, d_out, 520]) };
+        cases.push(with_delta(&format!("delta_in_product{d_out}"), delta, width, 16));
+    }
+    for (dtype, tokens, d_in) in [(DType::F16, 700, 520), (DType::BF16, 9000, 72)] {
+        let delta = Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, [tokens, 384, d_in]) };
+        cases.push(with_delta(&format!("norm_delta{tokens}"), delta, CodeWidth::Four, 16));
+    }
+    // Whole rows, normalised: fewer than a tile, more than a wave of them, K in a part of a k-block and in many, with and without a residual.
+    let norm = |dtype, sizes| Linear { bias: true, residual: true, norm: Some(1e-5f32.to_bits()), ..Linear::new(dtype, sizes) };
+    for (n, edge) in [1, 64, 65, 300].into_iter().enumerate() {
+        cases.push(case(format!("norm_tokens{edge}"), norm(if n % 2 == 0 { DType::F16 } else { DType::BF16 }, [edge, 384, 72])));
+    }
+    for dtype in DType::ALL {
+        cases.push(case("norm", norm(dtype, [33, 65, 40])));
+        cases.push(case("norm_short_k", norm(dtype, [130, 384, 384])));
+    }
+    cases.push(case("norm_long_k", norm(DType::F16, [70, 384, 1536])));
+    cases.push(case("norm_activation", Linear { activation: Some(Activation::Relu), ..norm(DType::F16, [40, 384, 64]) }));
+    cases.push(case("norm_no_residual", Linear { bias: false, residual: false, ..norm(DType::BF16, [200, 384, 128]) }));
+    cases.push(case("norm_many_tiles", norm(DType::BF16, [20_000, 384, 8])));
+    // So long a K that blocks of their own may take parts of it.
+    let long = Linear { bias: true, residual: true, activation: Some(Activation::GeluTanh), ..Linear::new(DType::F16, [70, 1032, 4104]) };
+    cases.push(case("long_k", long));
+    // The same where they share rows of w too: a quarter of K each, of outputs that are whole in eights and that are not, and half.
+    for (dtype, tokens, d_out) in [(DType::F16, 130, 2000), (DType::BF16, 129, 2001), (DType::BF16, 129, 4096)] {
+        let op = Linear { bias: true, residual: true, activation: Some(Activation::GeluErf), ..Linear::new(dtype, [tokens, d_out, 5000]) };
+        cases.push(case(format!("long_k_n{d_out}"), op));
+    }
+    cases.push(with_delta("long_k_delta", Linear { bias: true, ..Linear::new(DType::BF16, [130, 2000, 5000]) }, CodeWidth::FourThree, 16));
+    for (n, activation) in Activation::ALL.into_iter().enumerate() {
+        let op = Linear { activation: Some(activation), ..Linear::new(dtype_in_turn(n), [9, 65, 33]) };
+        cases.push(case(activation.name(), op.clone()));
+        cases.push(case(format!("bias_{}", activation.name()), Linear { bias: true, ..op }));
+    }
+    cases.push(case("bias", Linear { bias: true, ..Linear::new(DType::F16, [17, 65, 33]) }));
+    cases.push(case("residual", Linear { residual: true, ..Linear::new(DType::BF16, [17, 65, 33]) }));
+    let full = Linear { bias: true, residual: true, activation: Some(Activation::Silu), ..Linear::new(DType::F16, [21, 65, 33]) };
+    cases.push(with_delta("delta_odd_rank_everything", full, CodeWidth::FourThree, 11));
+    cases.extend(few_adapted_rows());
+    cases.push(with_delta("delta_one_token", Linear::new(DType::BF16, [1, 129, 127]), CodeWidth::Four, 8));
+    cases
+}

@@ -1,0 +1,129 @@
+use super::attention_forms::page_index;
+use super::case::{Case, EDGES, OpKind, Posed, dtype_in_turn};
+use super::draw::Draw;
+use crate::oracle::pointwise::Host;
+use trifuse::dtype::DType;
+use trifuse::error::Result;
+use trifuse::ops::Activation;
+use trifuse::ops::index::{HostIndex, PageShape, TokenAdapters, Varlen};
+use trifuse::ops::pointwise::{Kind, Pointwise};
+
+/// 1e-5 as a descriptor holds it.
+fn eps() -> u32 {
+    1e-5f32.to_bits()
+}
+
+fn case(name: impl std::fmt::Display, op: Pointwise) -> Case {
+    Case::new(OpKind::Pointwise, format!("{name}_{}", op.dtype), move |draw| Ok(pose(op.clone(), draw)?.into()))
+}
+
+fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
+    let dtype = op.dtype;
+    let mut host = Host::new(draw.pitched(dtype, [op.x_rows(), op.columns], op.stride(), 1.0));
+    let residual = op.residual_rows();
+    host.residual = draw.optional(residual.is_some(), dtype, residual.unwrap_or(0) * op.columns, 1.0);
+    host.weight = draw.optional(op.is_layer_norm() || matches!(op.kind, Kind::RmsNorm { .. }), dtype, op.columns, 1.0);
+    host.bias = draw.optional(op.is_layer_norm(), dtype, op.columns, 0.5);
+    match op.kind {
+        // A row without a length stays as it is.
+        Kind::L2Normalise => host.x[..op.columns as usize].fill(0.0),
+        Kind::Rope { .. } | Kind::RopeInPlace { .. } => {
+            // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
+            let far = if dtype == DType::F32 { 32 } else { 2000 };
+            host.positions = Some((0..op.rows).map(|_| draw.below(far) as i32 - far as i32 / 8).collect());
+        }
+        Kind::Embedding { vocabulary } => {
+            let ids: Vec<i32> = (0..op.rows).map(|r| if r % 5 == 4 { -1 } else { draw.below(vocabulary) as i32 }).collect();
+            host.ids = Some(TokenAdapters::new(&ids, vocabulary)?);
+        }
+        Kind::EmbeddingNorm { vocabulary, places, .. } => {
+            let mut of =
+                |table: u32| TokenAdapters::new(&(0..op.rows).map(|r| if r % 7 == 6 { -1 } else { draw.below(table) as i32 }).collect::<Vec<_>>(), table);
+            (host.ids, host.places) = (Some(of(vocabulary)?), Some(of(places)?));
+        }
+        Kind::MeanPool(shape) => {
+            // Cut points in no special place; the second sequence, where there is one, is empty.
+            let mut cuts: Vec<i32> = (1..shape.batch).map(|_| draw.below(shape.total_q as u32 + 1) as i32).collect();
+            cuts.sort_unstable();
+            if cuts.len() > 1 {
+                cuts[1] = cuts[0];
+            }
+            let starts: Vec<i32> = std::iter::once(0).chain(cuts).chain([shape.total_q as i32]).collect();
+            host.sequences = Some(Varlen::new(&starts, &starts, shape.max_q, shape.max_kv)?);
+        }
+        _ => {}
+    }
+    Ok(Posed { op, host })
+}
+
+/// `each` new tokens for sequences of those lengths, with them; columns of rows of x.
+fn append(name: &str, dtype: DType, [each, page]: [u64; 2], [columns, stride]: [u64; 2], lengths: &'static [i32]) -> Case {
+    let pages = |length: i32| (length as u64).div_ceil(page);
+    let (most, used) = (lengths.iter().copied().map(pages).max().unwrap_or(0), lengths.iter().copied().map(pages).sum::<u64>());
+    let cache = PageShape { batch: lengths.len() as u64, pages: most + 1, page, pool_pages: used + 1 };
+    let op = Pointwise { dtype, rows: each * cache.batch, columns, kind: Kind::Append { cache, stride } };
+    Case::new(OpKind::Pointwise, format!("append_{name}_{dtype}"), move |draw| {
+        let mut posed = pose(op.clone(), draw)?;
+        posed.host.pages = Some(page_index(cache, lengths, draw)?);
+        Ok(posed.into())
+    })
+}
+
+fn pool(dtype: DType, batch: u64, total: u64, columns: u64) -> Result<Pointwise> {
+    // Only the shape is wanted here: the bounds on lengths are the total, so that any cuts fit.
+    let starts: Vec<i32> = std::iter::once(0).chain((0..batch).map(|_| total as i32)).collect();
+    let shape = Varlen::new(&starts, &starts, total, total)?.shape();
+    Ok(Pointwise { dtype, rows: batch, columns, kind: Kind::MeanPool(shape) })
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, columns) in EDGES.into_iter().chain([4096]).enumerate() {
+        let dtype = dtype_in_turn(n);
+        // A row of one element is its own mean: LayerNorm would give the bias whatever x is.
+        if columns > 1 {
+            cases.push(case(format!("layer_norm{columns}"), Pointwise { dtype, rows: 5, columns, kind: Kind::LayerNorm { eps: eps(), residual: n % 2 == 0 } }));
+        }
+        let dtype = dtype_in_turn(n + 1);
+        cases.push(case(format!("rms_norm{columns}"), Pointwise { dtype, rows: 5, columns, kind: Kind::RmsNorm { eps: eps(), residual: n % 2 == 1 } }));
+    }
+    for dtype in DType::ALL {
+        let op = |rows, columns, kind| Pointwise { dtype, rows, columns, kind };
+        cases.push(case("layer_norm_residual", op(33, 384, Kind::LayerNorm { eps: eps(), residual: true })));
+        cases.push(case("rms_norm_residual", op(33, 384, Kind::RmsNorm { eps: eps(), residual: true })));
+        cases.push(case("rope_d64", op(9, 4 * 64, Kind::Rope { head_dim: 64, base: 1e4f32.to_bits() })));
+        // The heads of q and k in rows [q | k | v], four heads on one; then rows that begin on no whole line.
+        cases.push(case("rope_in_place", op(9, 5 * 64, Kind::RopeInPlace { head_dim: 64, base: 1e4f32.to_bits(), stride: 6 * 64 })));
+        cases.push(case("rope_in_place_odd", op(5, 3 * 10, Kind::RopeInPlace { head_dim: 10, base: 5e5f32.to_bits(), stride: 37 })));
+        cases.push(case("rope_d2", op(7, 6, Kind::Rope { head_dim: 2, base: 1e4f32.to_bits() })));
+        cases.push(case("embedding", op(21, 65, Kind::Embedding { vocabulary: 300 })));
+        for columns in [65, 384, 1024, 2048] {
+            cases.push(case(format!("embedding_norm{columns}"), op(21, columns, Kind::EmbeddingNorm { vocabulary: 90, places: 40, eps: eps() })));
+        }
+        cases.push(case("l2_normalise", op(7, 385, Kind::L2Normalise)));
+        cases.push(case("add", op(13, 129, Kind::Add)));
+        cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));
+        cases.push(case("no_rows", op(0, 32, Kind::Add)).zero("zero rows: nothing is written"));
+        cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
+        cases.extend(pool(dtype, 3, 1, 65).map(|op| case("mean_pool_one_token", op)));
+        cases.push(append("one", dtype, [1, 16], [256, 384], &[1, 33, 16, 17]));
+        // Over the end of a page; a sequence that has fewer tokens than are new, and one that has none.
+        cases.push(append("some", dtype, [3, 4], [128, 128], &[9, 2, 0, 5]));
+        cases.push(append("odd", dtype, [2, 5], [37, 41], &[6, 11, 1]));
+    }
+    cases.push(case("rope_d254", Pointwise { dtype: DType::F16, rows: 3, columns: 3 * 254, kind: Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() } }));
+    let grouped = Kind::RopeInPlace { head_dim: 128, base: 1e4f32.to_bits(), stride: 12 * 128 };
+    cases.push(case("rope_in_place_grouped", Pointwise { dtype: DType::BF16, rows: 3, columns: 10 * 128, kind: grouped }));
+    // Norms of rows as wide as those of models of 7, 13 and 70 thousand million weights.
+    for (n, columns) in [5120, 8192].into_iter().enumerate() {
+        let kinds = [Kind::RmsNorm { eps: eps(), residual: n == 1 }, Kind::LayerNorm { eps: eps(), residual: n == 0 }];
+        cases.extend([(DType::F16, kinds[n]), (DType::BF16, kinds[1 - n])].map(|(dtype, kind)| {
+            let name = if matches!(kind, Kind::RmsNorm { .. }) { "rms" } else { "layer" };
+            case(format!("{name}_norm{columns}"), Pointwise { dtype, rows: 3, columns, kind })
+        }));
+    }
+    cases.push(case("l2_normalise_one", Pointwise { dtype: DType::F16, rows: 21, columns: 1, kind: Kind::L2Normalise }));
+    cases.push(case("add_rows4096", Pointwise { dtype: DType::BF16, rows: 4096, columns: 3, kind: Kind::Add }));
+    cases.extend(pool(DType::F16, 1, 511, 33).map(|op| case("mean_pool_one_long", op)));
+    cases
+}

@@ -1,0 +1,225 @@
+use super::Stage;
+use crate::oracle::attention::{HostForm, query_rows, span};
+use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
+use crate::oracle::{Define, attention, fused_mlp, linear, pointwise, prefix_attention};
+use trifuse::backend::Backend;
+use trifuse::device::{Device, Slice};
+use trifuse::dtype::DType;
+use trifuse::error::{Error, Result};
+use trifuse::ops::attention::{Attention, AttentionArgs, AttentionIndex};
+use trifuse::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
+use trifuse::ops::pointwise::Kind;
+use trifuse::ops::prefix_attention::FactorsArgs;
+use trifuse::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs};
+use trifuse::session::Session;
+
+/// An operation whose operands can be put on a device.
+pub trait Upload: Define {
+    /// Puts `host` on the device, outputs in the order of [`Define::evaluate`].
+    ///
+    /// # Errors
+    /// The device has no room.
+    fn upload<D: Device>(&self, host: &Self::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<Self::Args<D>>;
+
+    /// Prepares what a launch may take ready-made (see [`Session::prepare`]), and tells whether there was any. Outputs are the same then, bit
+    /// for bit.
+    ///
+    /// # Errors
+    /// The device has no room.
+    fn prepare<D: Backend>(&self, _args: &mut Self::Args<D>, _session: &mut Session<D>) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+impl Upload for Linear {
+    fn upload<D: Device>(&self, host: &linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<LinearArgs<D>> {
+        let x = stage.rows(session, "x", self.dtype, &host.x, [self.d_in, self.x_stride])?;
+        let y = stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?;
+        let delta = match (&self.delta, &host.delta) {
+            (Some(op), Some(delta)) => {
+                let mut parts = Vec::new();
+                let mut first = 0;
+                for slice in &op.slices {
+                    let offset = first * self.dtype.size();
+                    let part = y.len().checked_sub(offset).and_then(|rest| y.part(offset, rest));
+                    parts.push(part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len()))?);
+                    first += slice.d_out;
+                }
+                Some(codebook_args(op, delta, x.clone(), parts, session, stage)?)
+            }
+            _ => None,
+        };
+        Ok(LinearArgs {
+            w: stage.rows(session, "w", self.dtype, &host.w, [self.d_in, self.w_stride])?,
+            bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
+            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            norm: match &host.norm {
+                Some([weight, bias]) => Some(NormArgs {
+                    weight: stage.input(session, "norm weight", self.dtype, weight)?,
+                    bias: stage.input(session, "norm bias", self.dtype, bias)?,
+                }),
+                None => None,
+            },
+            x,
+            delta,
+            y,
+        })
+    }
+
+    fn prepare<D: Backend>(&self, args: &mut LinearArgs<D>, session: &mut Session<D>) -> Result<bool> {
+        let (Some(op), Some(own)) = (&self.delta, &mut args.delta) else { return Ok(false) };
+        let plan = session.plan(op.clone())?;
+        let Some(prepared) = session.alloc_prepared(&plan)? else { return Ok(false) };
+        session.prepare(&plan, &prepared, own)?;
+        own.prepared = Some(prepared);
+        Ok(true)
+    }
+}
+
+impl Upload for FusedMlp {
+    fn upload<D: Device>(&self, host: &fused_mlp::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<FusedMlpArgs<D>> {
+        Ok(FusedMlpArgs {
+            x: stage.rows(session, "x", self.dtype, &host.x, [self.d_model, self.x_stride])?,
+            w1: stage.rows(session, "w1", self.dtype, &host.w1, [self.d_model, self.w1_stride])?,
+            wg: host.wg.as_deref().map(|wg| stage.rows(session, "wg", self.dtype, wg, [self.d_model, self.w1_stride])).transpose()?,
+            b1: stage.optional(session, "b1", self.dtype, host.b1.as_deref())?,
+            w2: stage.rows(session, "w2", self.dtype, &host.w2, [self.d_ff, self.w2_stride])?,
+            b2: stage.optional(session, "b2", self.dtype, host.b2.as_deref())?,
+            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            y: stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?,
+        })
+    }
+}
+
+impl Upload for Pointwise {
+    fn upload<D: Device>(&self, host: &pointwise::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PointwiseArgs<D>> {
+        let (x, y) = if matches!(self.kind, Kind::RopeInPlace { .. }) {
+            let both = stage.updated(session, "y", self.dtype, &host.x)?;
+            (both.clone(), both)
+        } else {
+            let x = stage.input(session, "x", self.dtype, &host.x)?;
+            (x, stage.output(session, "y", self.dtype, (self.y_rows() * self.columns) as usize)?)
+        };
+        Ok(PointwiseArgs {
+            x,
+            weight: stage.optional(session, "weight", self.dtype, host.weight.as_deref())?,
+            bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
+            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
+            positions: host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?,
+            ids: host.ids.as_ref().map(|ids| session.index(ids)).transpose()?,
+            places: host.places.as_ref().map(|places| session.index(places)).transpose()?,
+            sequences: host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?,
+            pages: host.pages.as_ref().map(|pages| session.index(pages)).transpose()?,
+            y,
+        })
+    }
+}
+
+impl Upload for Attention {
+    fn upload<D: Device>(&self, host: &attention::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<AttentionArgs<D>> {
+        let index = match &host.index {
+            HostForm::None => AttentionIndex::None,
+            HostForm::Varlen(index) => AttentionIndex::Varlen(session.index(index)?),
+            HostForm::Blocks(index) => AttentionIndex::Blocks(session.index(index)?),
+            HostForm::BlockMap(index) => AttentionIndex::BlockMap(session.index(index)?),
+            HostForm::Paged(index) => AttentionIndex::Paged(session.index(index)?),
+        };
+        let o_len = span(self.o, query_rows(self), self.head_dim) as usize;
+        Ok(AttentionArgs {
+            q: stage.input(session, "q", self.dtype, &host.q)?,
+            k: stage.input(session, "k", self.dtype, &host.k)?,
+            v: stage.input(session, "v", self.dtype, &host.v)?,
+            index,
+            o: stage.output(session, "o", self.dtype, o_len)?,
+            lse: if self.lse { Some(stage.output(session, "lse", DType::F32, self.lse_len() as usize)?) } else { None },
+        })
+    }
+}
+
+impl Upload for CodebookGemm {
+    fn upload<D: Device>(&self, host: &CodebookHost, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<CodebookGemmArgs<D>> {
+        let x = stage.input(session, "x", self.dtype, &host.x)?;
+        let ys = outputs(self, host, session, stage)?;
+        codebook_args(self, host, x, ys, session, stage)
+    }
+}
+
+/// Places the y of every slice: side by side in one matrix where their rows leave room for that, as a server lays out
+/// query, key and value; else each by itself.
+fn outputs<D: Device>(op: &CodebookGemm, host: &CodebookHost, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<Vec<Slice<D>>> {
+    let stride = op.slices[0].y_stride;
+    let side_by_side =
+        op.slices.len() > 1 && op.slices.iter().all(|slice| slice.y_stride == stride) && op.slices.iter().map(|slice| slice.d_out).sum::<u64>() <= stride;
+    if !side_by_side {
+        let each = op.slices.iter().zip(&host.slices).map(|(_, operands)| {
+            if op.accumulate { stage.updated(session, "y", op.dtype, &operands.y) } else { stage.output(session, "y", op.dtype, operands.y.len()) }
+        });
+        return each.collect();
+    }
+    let mut matrix = vec![f64::NAN; (op.tokens * stride) as usize];
+    let (mut column, mut parts) = (0, Vec::new());
+    for (slice, operands) in op.slices.iter().zip(&host.slices) {
+        if op.accumulate {
+            let written = operands.y.iter().enumerate().filter(|(place, _)| (*place as u64 % stride) < slice.d_out);
+            written.for_each(|(place, &value)| matrix[column + place] = value);
+        }
+        let size = op.dtype.size() as usize;
+        parts.push((column * size, operands.y.len() * size));
+        column += slice.d_out as usize;
+    }
+    stage.shared(session, "the matrix of every y", &op.dtype.encode(&matrix), op.dtype.size() as usize, &parts)
+}
+
+/// Places everything but x and the outputs.
+fn codebook_args<D: Device>(
+    op: &CodebookGemm,
+    host: &CodebookHost,
+    x: Slice<D>,
+    ys: Vec<Slice<D>>,
+    session: &mut Session<D>,
+    stage: &mut Stage<D>,
+) -> Result<CodebookGemmArgs<D>> {
+    let mut slices = Vec::new();
+    for (operands, y) in host.slices.iter().zip(ys) {
+        slices.push(CodebookSliceArgs {
+            input: factor(op.dtype, &operands.input, session, stage)?,
+            core: stage.optional(session, "core", DType::F32, operands.core.as_deref())?,
+            output: factor(op.dtype, &operands.output, session, stage)?,
+            y,
+        });
+    }
+    let (token_adapter, scaling) = (session.index(&host.token_adapter)?, stage.input(session, "scaling", DType::F32, &host.scaling)?);
+    Ok(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None })
+}
+
+/// Places one factor.
+fn factor<D: Device>(dtype: DType, factor: &FactorHost, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<FactorArgs<D>> {
+    Ok(match factor {
+        FactorHost::Dense { values, basis_of } => FactorArgs::Dense {
+            values: stage.input(session, "dense factor", dtype, values)?,
+            basis_of: basis_of.as_ref().map(|index| session.index(index)).transpose()?,
+        },
+        FactorHost::Coded { codes, codebooks } => {
+            FactorArgs::Coded { codes: session.index(codes)?, codebooks: stage.input(session, "codebooks", DType::F32, codebooks)? }
+        }
+    })
+}
+
+impl Upload for PrefixAttention {
+    fn upload<D: Device>(&self, host: &prefix_attention::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PrefixAttentionArgs<D>> {
+        let mut factors = |of: &prefix_attention::FactorsHost| -> Result<FactorsArgs<D>> {
+            let coefficients = factor(self.dtype, &of.coefficients, session, stage)?;
+            Ok(FactorsArgs { coefficients, basis: factor(self.dtype, &of.basis, session, stage)? })
+        };
+        let (key, value) = (factors(&host.key)?, factors(&host.value)?);
+        let q = stage.input(session, "q", self.dtype, &host.q)?;
+        let (o, lse) = match &host.before {
+            Some((o, lse)) => (stage.updated(session, "o", self.dtype, o)?, stage.updated(session, "lse", DType::F32, lse)?),
+            None => {
+                let o_len = span(self.o, [self.batch, self.q_len, self.heads], self.head_dim) as usize;
+                (stage.output(session, "o", self.dtype, o_len)?, stage.output(session, "lse", DType::F32, self.rows() as usize)?)
+            }
+        };
+        Ok(PrefixAttentionArgs { q, key, value, o, lse })
+    }
+}

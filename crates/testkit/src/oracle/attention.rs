@@ -1,0 +1,245 @@
+//! `O = softmax(scale · Q · Kᵀ + mask) · V`, query by query, every score at once.
+
+use super::{Define, Output, Rounding, dots, expect_len, reversed, spread};
+use trifuse::dtype::DType;
+use trifuse::error::{Error, Result};
+use trifuse::ops::Op;
+use trifuse::ops::attention::{Attention, Form, Scale, Strides};
+use trifuse::ops::index::{BlockKind, BlockMap, BlockMask, HostIndex, PageTable, Varlen};
+
+/// The operands on the host, each from its first element to its last, laid out by the descriptor's strides.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Queries.
+    pub q: Vec<f64>,
+    /// Keys.
+    pub k: Vec<f64>,
+    /// Values.
+    pub v: Vec<f64>,
+    /// The index data, for the forms that need one.
+    pub index: HostForm,
+}
+
+/// The index data of a [`Form`].
+#[derive(Clone, Debug)]
+pub enum HostForm {
+    /// No index data: for [`Form::Dense`].
+    None,
+    /// Index data for [`Form::Varlen`].
+    Varlen(Varlen),
+    /// Index data for [`Form::Blocks`].
+    Blocks(BlockMask),
+    /// Index data for [`Form::BlockMap`].
+    BlockMap(BlockMap),
+    /// Index data for [`Form::Paged`].
+    Paged(PageTable),
+}
+
+/// Elements from the first to the last of a tensor with that many sequences (or pages), tokens and heads.
+pub fn span(strides: Strides, [batch, tokens, heads]: [u64; 3], head_dim: u64) -> u64 {
+    if batch == 0 || tokens == 0 {
+        return 0;
+    }
+    (batch - 1) * strides.batch + (tokens - 1) * strides.token + (heads - 1) * strides.head + head_dim
+}
+
+/// One sequence: where its tokens lie, and how many there are.
+struct Sequence<'a> {
+    number: usize,
+    q_len: usize,
+    kv_len: usize,
+    /// The element where a query's (and its output's) first head starts, for given strides.
+    query: Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>,
+    /// The element where a key's first head starts, for given strides.
+    key: Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>,
+    /// The element of the LSE for a head and query.
+    lse: Box<dyn Fn(usize, usize) -> usize + Sync + 'a>,
+}
+
+impl Host {
+    fn sequence<'a>(&'a self, op: &'a Attention, b: usize) -> Sequence<'a> {
+        let dense = move |strides: Strides, token: usize| b * strides.batch as usize + token * strides.token as usize;
+        let heads = op.heads as usize;
+        let (q_len, kv_len) = (op.q_len as usize, op.kv_len as usize);
+        let lse = Box::new(move |head, i| (b * heads + head) * q_len + i);
+        match &self.index {
+            HostForm::None | HostForm::Blocks(_) | HostForm::BlockMap(_) => {
+                Sequence { number: b, q_len, kv_len, query: Box::new(dense), key: Box::new(dense), lse }
+            }
+            HostForm::Varlen(varlen) => {
+                let (cu_q, cu_kv) = (varlen.cu_q(), varlen.cu_kv());
+                let (first_q, first_kv) = (cu_q[b] as usize, cu_kv[b] as usize);
+                let total = varlen.shape().total_q as usize;
+                Sequence {
+                    number: b,
+                    q_len: cu_q[b + 1] as usize - first_q,
+                    kv_len: cu_kv[b + 1] as usize - first_kv,
+                    query: Box::new(move |strides, i| (first_q + i) * strides.token as usize),
+                    key: Box::new(move |strides, j| (first_kv + j) * strides.token as usize),
+                    lse: Box::new(move |head, i| head * total + first_q + i),
+                }
+            }
+            HostForm::Paged(table) => {
+                let (pages, size) = (table.shape().pages as usize, table.shape().page as usize);
+                let key = move |strides: Strides, j: usize| {
+                    let page = table.table()[b * pages + j / size] as usize;
+                    page * strides.batch as usize + j % size * strides.token as usize
+                };
+                Sequence { number: b, q_len, kv_len: table.kv_len()[b] as usize, query: Box::new(dense), key: Box::new(key), lse }
+            }
+        }
+    }
+
+    /// Whether the blocks of a map let query `i` see key `j`.
+    fn map_shows(map: &BlockMap, pattern: usize, i: usize, j: usize, position: i64) -> bool {
+        let block = map.shape().block as usize;
+        match map.block(pattern, i / block, j / block) {
+            None => false,
+            Some(BlockKind::Causal) => j as i64 <= position,
+            Some(_) => true,
+        }
+    }
+
+    /// Whether the listed blocks let query `i` see key `j`.
+    fn block_shows(mask: &BlockMask, pattern: usize, i: usize, j: usize, position: i64) -> bool {
+        let block = mask.shape().block as usize;
+        let found = mask.row(pattern, i / block).find(|&(column, _)| column == j / block);
+        match found {
+            None => false,
+            Some((_, BlockKind::Full)) => true,
+            Some((_, BlockKind::Causal)) => j as i64 <= position,
+            Some((_, BlockKind::Bits(bits))) => mask.sees(bits, i % block, j % block),
+        }
+    }
+
+    /// The keys that query `i` of a sequence sees.
+    fn visible(&self, op: &Attention, sequence: &Sequence<'_>, head: usize, i: usize) -> Vec<usize> {
+        let position = i as i64 + sequence.kv_len as i64 - sequence.q_len as i64;
+        let window = op.window.map(|window| i64::try_from(window).unwrap_or(i64::MAX));
+        let pattern_of = |patterns: u32| match u64::from(patterns) {
+            1 => 0,
+            patterns if patterns == op.heads => head,
+            _ => sequence.number * op.heads as usize + head,
+        };
+        (0..sequence.kv_len)
+            .filter(|&j| {
+                let key = j as i64;
+                let causal = !op.causal || key <= position;
+                let near = window.is_none_or(|window| key >= position.saturating_sub(window) && (op.causal || key <= position.saturating_add(window)));
+                let listed = match &self.index {
+                    HostForm::Blocks(mask) => Self::block_shows(mask, pattern_of(mask.shape().patterns), i, j, position),
+                    HostForm::BlockMap(map) => Self::map_shows(map, pattern_of(map.shape().patterns), i, j, position),
+                    _ => true,
+                };
+                causal && near && listed
+            })
+            .collect()
+    }
+}
+
+impl Define for Attention {
+    type Host = Host;
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
+        self.validate()?;
+        let same_form = match (&host.index, self.form) {
+            (HostForm::None, Form::Dense) => true,
+            (HostForm::Varlen(index), Form::Varlen(shape)) => index.shape() == shape,
+            (HostForm::Blocks(index), Form::Blocks(shape)) => index.shape() == shape,
+            (HostForm::BlockMap(index), Form::BlockMap(shape)) => index.shape() == shape,
+            (HostForm::Paged(index), Form::Paged(shape)) => index.shape() == shape,
+            _ => false,
+        };
+        if !same_form {
+            return Err(Error::invalid("attention: index", format!("the index of {:?}", self.form), "another"));
+        }
+        let d = self.head_dim as usize;
+        let (q_rows, kv_rows) = (query_rows(self), key_rows(self));
+        expect_len("attention: q", &host.q, span(self.q, q_rows, self.head_dim))?;
+        expect_len("attention: k", &host.k, span(self.k, kv_rows, self.head_dim))?;
+        expect_len("attention: v", &host.v, span(self.v, kv_rows, self.head_dim))?;
+
+        let scale = match self.scale {
+            Scale::Default => rounding.step(1.0 / (d as f64).sqrt()),
+            Scale::Bits(bits) => f64::from(f32::from_bits(bits)),
+        };
+        let mut o = vec![None; span(self.o, q_rows, self.head_dim) as usize];
+        let mut lse = vec![None; self.lse_len() as usize];
+        let mut averaged = 0.0_f64;
+        let at = |strides: Strides, token: usize, head: usize| token + head * strides.head as usize;
+        for b in 0..self.batch as usize {
+            let sequence = host.sequence(self, b);
+            // Of a head and a query: the row of o, its LSE, and the greatest element of the values that it averages.
+            let attend = |head: usize, i: usize| {
+                let kv_head = head / (self.heads / self.kv_heads) as usize;
+                let query = &host.q[at(self.q, (sequence.query)(self.q, i), head)..][..d];
+                let keys = host.visible(self, &sequence, head, i);
+                let key = |n: usize| &host.k[at(self.k, (sequence.key)(self.k, keys[n]), kv_head)..][..d];
+                let scores: Vec<f64> = dots(query, key, keys.len(), rounding).into_iter().map(|score| rounding.step(scale * score)).collect();
+                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let (mut sum, mut greatest) = (0.0, 0.0_f64);
+                let mut row = vec![0.0; d];
+                for (&j, score) in keys.iter().zip(&scores) {
+                    let weight = rounding.step(rounding.step(score - most).exp());
+                    sum = rounding.step(sum + weight);
+                    // The product with V takes its weights in the operand's type.
+                    let weight = rounding.keep(weight);
+                    let value = &host.v[at(self.v, (sequence.key)(self.v, j), kv_head)..][..d];
+                    for (out, value) in row.iter_mut().zip(value) {
+                        *out = rounding.step(*out + weight * value);
+                        greatest = greatest.max(value.abs());
+                    }
+                }
+                if keys.is_empty() {
+                    // ln 0 = −∞ is what an empty row gives.
+                    return (row, f64::NEG_INFINITY, greatest);
+                }
+                row.iter_mut().for_each(|value| *value = rounding.keep(*value / sum));
+                (row, rounding.step(most + rounding.step(sum.ln())), greatest)
+            };
+            let queries = sequence.q_len;
+            let rows = spread(self.heads as usize * queries, sequence.kv_len * d, |range| range.map(|n| attend(n / queries, n % queries)).collect());
+            for (n, (row, log, greatest)) in rows.into_iter().enumerate() {
+                averaged = averaged.max(greatest);
+                let (head, i) = (n / queries, n % queries);
+                let first = at(self.o, (sequence.query)(self.o, i), head);
+                for (place, value) in o[first..][..d].iter_mut().zip(row) {
+                    *place = Some(value);
+                }
+                lse[(sequence.lse)(head, i)] = Some(log);
+            }
+        }
+        // In fewer bits what a weight is rounded to is more than what its exponential is off by.
+        let least = if self.dtype == DType::F32 && averaged.is_finite() { averaged } else { 0.0 };
+        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least }];
+        if self.lse {
+            outputs.push(Output { name: "lse".into(), dtype: DType::F32, rounded: DType::F32, elements: lse, least: 8.0 });
+        }
+        Ok(outputs)
+    }
+
+    fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {
+        reversed(&host.v).map(|v| ("v", Host { v, ..host.clone() })).into_iter().collect()
+    }
+}
+
+/// Sequences as laid out, tokens of each, heads: of q and o.
+pub(crate) fn query_rows(op: &Attention) -> [u64; 3] {
+    match op.form {
+        Form::Varlen(shape) => [1, shape.total_q, op.heads],
+        _ => [op.batch, op.q_len, op.heads],
+    }
+}
+
+/// Sequences or pages as laid out, tokens of each, heads: of k and v.
+pub(crate) fn key_rows(op: &Attention) -> [u64; 3] {
+    match op.form {
+        Form::Varlen(shape) => [1, shape.total_kv, op.kv_heads],
+        Form::Paged(shape) => [shape.pool_pages, shape.page, op.kv_heads],
+        _ => [op.batch, op.kv_len, op.kv_heads],
+    }
+}

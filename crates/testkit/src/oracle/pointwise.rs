@@ -1,0 +1,187 @@
+//! Norms, rotary positions, embedding, pooling, appending: row by row.
+
+use super::activation::activate;
+use super::{Define, Output, Rounding, expect_len, expect_optional, pitched_len, reversed};
+use trifuse::dtype::DType;
+use trifuse::error::{Error, Result};
+use trifuse::ops::Op;
+use trifuse::ops::index::{HostIndex, PageTable, TokenAdapters, Varlen};
+use trifuse::ops::pointwise::{Kind, Pointwise};
+
+/// The operands on the host, row-major; see [`trifuse::ops::PointwiseArgs`].
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Rows, or the table of an embedding. In place: what y holds before, from its first element to its last.
+    pub x: Vec<f64>,
+    /// `[columns]`.
+    pub weight: Option<Vec<f64>>,
+    /// `[columns]`.
+    pub bias: Option<Vec<f64>>,
+    /// `[rows, columns]`.
+    pub residual: Option<Vec<f64>>,
+    /// Positions for both forms of Rope.
+    pub positions: Option<Vec<i32>>,
+    /// Ids for Embedding and EmbeddingNorm.
+    pub ids: Option<TokenAdapters>,
+    /// Rows of the second table for EmbeddingNorm.
+    pub places: Option<TokenAdapters>,
+    /// Starts of the sequences for MeanPool.
+    pub sequences: Option<Varlen>,
+    /// The page table for Append.
+    pub pages: Option<PageTable>,
+}
+
+impl Host {
+    /// `x`, nothing else.
+    pub fn new(x: Vec<f64>) -> Self {
+        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, pages: None }
+    }
+}
+
+/// The mean of `values`, summed in order.
+fn mean<R: Rounding>(values: impl ExactSizeIterator<Item = f64>, rounding: R) -> f64 {
+    let count = values.len() as f64;
+    rounding.step(values.fold(0.0, |sum, value| rounding.step(sum + value)) / count)
+}
+
+/// `(z − mean) / √(variance + eps) · weight + bias`; `eps` are the bits of an f32.
+pub(super) fn layer_norm<R: Rounding>(z: &[f64], eps: u32, weight: &[f64], bias: &[f64], rounding: R) -> Vec<f64> {
+    let eps = f64::from(f32::from_bits(eps));
+    let centre = mean(z.iter().copied(), rounding);
+    let variance = mean(z.iter().map(|z| rounding.step(z - centre).powi(2)), rounding);
+    let factor = rounding.step(1.0 / rounding.step(rounding.step(variance + eps).sqrt()));
+    let scaled = z.iter().map(|z| rounding.step(rounding.step(z - centre) * factor));
+    scaled.zip(weight.iter().zip(bias)).map(|(z, (w, b))| rounding.step(z * w) + b).collect()
+}
+
+/// Row `r` of the result.
+fn row_of<R: Rounding>(op: &Pointwise, host: &Host, r: usize, rounding: R) -> Result<Vec<f64>> {
+    let columns = op.columns as usize;
+    let absent = |name: &str| Error::invalid(format!("pointwise: {name}"), "present", "absent");
+    let stride = op.stride() as usize;
+    let part = |values: &[f64], row: usize| values[row * stride..][..columns].to_vec();
+    // x, with the residual where there is one.
+    let sum = || {
+        let mut z = part(&host.x, r);
+        if let Some(residual) = &host.residual {
+            z.iter_mut().zip(&residual[r * columns..]).for_each(|(z, residual)| *z = rounding.step(*z + residual));
+        }
+        z
+    };
+    Ok(match op.kind {
+        Kind::Add => sum(),
+        Kind::Append { .. } => part(&host.x, r),
+        Kind::Activation(activation) => part(&host.x, r).into_iter().map(|x| activate(activation, x, rounding)).collect(),
+        Kind::RmsNorm { eps, .. } => {
+            let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
+            let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+            let square = mean(z.iter().map(|z| z * z), rounding);
+            let factor = rounding.step(1.0 / rounding.step(rounding.step(square + eps).sqrt()));
+            z.iter().zip(weight).map(|(z, w)| rounding.step(z * factor) * w).collect()
+        }
+        Kind::LayerNorm { eps, .. } => {
+            let z = sum();
+            let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+            let bias = host.bias.as_ref().ok_or_else(|| absent("bias"))?;
+            layer_norm(&z, eps, weight, bias, rounding)
+        }
+        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
+            let (d, base) = (head_dim as usize, f64::from(f32::from_bits(base)));
+            let position = f64::from(host.positions.as_ref().ok_or_else(|| absent("positions"))?[r]);
+            let mut y = part(&host.x, r);
+            for (head, x) in y.chunks_exact_mut(d).zip(part(&host.x, r).chunks_exact(d)) {
+                for j in 0..d / 2 {
+                    let frequency = rounding.step(base.powf(rounding.step(-2.0 * j as f64 / d as f64)));
+                    let angle = rounding.step(position * frequency);
+                    let (sin, cos) = (rounding.step(angle.sin()), rounding.step(angle.cos()));
+                    head[j] = rounding.step(x[j] * cos) - x[j + d / 2] * sin;
+                    head[j + d / 2] = rounding.step(x[j + d / 2] * cos) + x[j] * sin;
+                }
+            }
+            y
+        }
+        Kind::Embedding { .. } => match usize::try_from(host.ids.as_ref().ok_or_else(|| absent("ids"))?.ids()[r]) {
+            Ok(id) => part(&host.x, id),
+            Err(_) => vec![0.0; columns],
+        },
+        Kind::EmbeddingNorm { eps, .. } => {
+            let row = |table: &[f64], ids: &Option<TokenAdapters>, name| {
+                let id = ids.as_ref().ok_or_else(|| absent(name))?.ids()[r];
+                Ok::<_, Error>(usize::try_from(id).map_or_else(|_| vec![0.0; columns], |id| part(table, id)))
+            };
+            let residual = host.residual.as_ref().ok_or_else(|| absent("residual"))?;
+            let (x, other) = (row(&host.x, &host.ids, "ids")?, row(residual, &host.places, "places")?);
+            let z: Vec<f64> = x.iter().zip(&other).map(|(x, other)| rounding.step(x + other)).collect();
+            let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+            layer_norm(&z, eps, weight, host.bias.as_ref().ok_or_else(|| absent("bias"))?, rounding)
+        }
+        Kind::MeanPool(_) => {
+            let starts = host.sequences.as_ref().ok_or_else(|| absent("sequences"))?.cu_q();
+            let rows = starts[r] as usize..starts[r + 1] as usize;
+            if rows.is_empty() {
+                return Ok(vec![0.0; columns]);
+            }
+            (0..columns).map(|c| mean(rows.clone().map(|row| host.x[row * columns + c]), rounding)).collect()
+        }
+        Kind::L2Normalise => {
+            let x = part(&host.x, r);
+            let norm = rounding.step(x.iter().fold(0.0, |sum, x| rounding.step(sum + x * x)).sqrt());
+            // Not by `max`, which hides what is not a number.
+            let norm = if norm < 1e-12 { 1e-12 } else { norm };
+            x.iter().map(|x| x / norm).collect()
+        }
+    })
+}
+
+/// The place of row `r` of `rows` in the pool; nothing where its sequence is too short.
+fn place(table: &PageTable, rows: usize, r: usize) -> Option<usize> {
+    let shape = table.shape();
+    let (each, page) = (rows / shape.batch as usize, shape.page as usize);
+    let sequence = r / each;
+    let position = (table.kv_len()[sequence] as usize).checked_sub(each - r % each)?;
+    Some(table.table()[sequence * shape.pages as usize + position / page] as usize * page + position % page)
+}
+
+impl Define for Pointwise {
+    type Host = Host;
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
+        self.validate()?;
+        let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
+        expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), self.columns, self.stride()))?;
+        expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
+        expect_optional("pointwise: bias", host.bias.as_deref(), self.is_layer_norm(), self.columns)?;
+        expect_optional("pointwise: residual", host.residual.as_deref(), self.residual_rows().is_some(), self.residual_rows().unwrap_or(0) * self.columns)?;
+        let below = |ids: &Option<TokenAdapters>, table| ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, table));
+        let index_fits = match self.kind {
+            Kind::Rope { .. } | Kind::RopeInPlace { .. } => host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows),
+            Kind::Embedding { vocabulary } => below(&host.ids, vocabulary),
+            Kind::EmbeddingNorm { vocabulary, places, .. } => below(&host.ids, vocabulary) && below(&host.places, places),
+            Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
+            Kind::Append { cache, .. } => host.pages.as_ref().is_some_and(|pages| pages.shape() == cache),
+            _ => true,
+        };
+        trifuse::error::ensure(index_fits, "pointwise: index", format_args!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
+        let mut elements = Vec::new();
+        for r in 0..self.rows as usize {
+            let to = match &host.pages {
+                Some(pages) => place(pages, self.rows as usize, r).map(|row| row * self.columns as usize),
+                None => Some(r * self.stride() as usize),
+            };
+            let Some(to) = to else { continue };
+            let row = row_of(self, host, r, rounding)?;
+            // Between rows nothing is written.
+            elements.resize(elements.len().max(to + row.len()), None);
+            elements[to..to + row.len()].iter_mut().zip(row).for_each(|(element, value)| *element = Some(rounding.keep(value)));
+        }
+        Ok(vec![Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0 }])
+    }
+
+    fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {
+        reversed(&host.x).map(|x| ("x", Host { x, ..host.clone() })).into_iter().collect()
+    }
+}
