@@ -56,6 +56,7 @@ pub mod backend;
 pub mod device;
 pub mod dtype;
 pub mod error;
+mod hub;
 pub mod layer;
 #[cfg(feature = "model")]
 pub mod model;

@@ -16,8 +16,9 @@ use crate::error::{Error, Result};
 /// Writes `folder/NAME/adapter_config.json` and `adapter_model.safetensors` for each of `names`, or for every adapter.
 /// The folder appears whole or not at all.
 ///
-/// The factors are `A = (I·Q)ᵀ` and `B = O`, with the columns that hold nothing left out; so the rank may differ from
-/// the original's, and the configuration then gives every module its own by `rank_pattern` and `alpha_pattern`.
+/// The factors are `A = (I·Q)ᵀ` and `B = O`, with the columns that hold nothing left out. All modules are padded with zeros to one
+/// rank and given one scale, so that `r` and `lora_alpha` say all of it: readers other than PEFT ignore `rank_pattern` and
+/// `alpha_pattern`, and some of them `use_rslora`. Where modules differ in scale, each has its own multiplied into `B`.
 ///
 /// # Errors
 /// A folder that already holds something; an adapter that the bundle does not have; damage; a value too large for `dtype`.
@@ -58,16 +59,23 @@ pub struct PeftFiles {
 /// # Errors
 /// A projection that does not fit `shared`; a value too large for `dtype`.
 pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>, dtype: DType) -> Result<PeftFiles> {
+    let of = |module: &String| {
+        shared.get(module).ok_or_else(|| Error::invalid(format!("{name}: {module}"), "a projection of the population", "one that it lacks"))
+    };
+    let mut rank = 1;
+    for (module, projection) in &adapter.projections {
+        rank = rank.max(projection.plain_rank(of(module)?)?);
+    }
+    let scaling = one_scaling(adapter, rank);
     let mut tensors = BTreeMap::new();
-    let mut modules = BTreeMap::new();
     for (module, projection) in &adapter.projections {
         let subject = format!("{name}: {module}");
-        let shared = shared.get(module).ok_or_else(|| Error::invalid(&subject, "a projection of the population", "one that it lacks"))?;
-        let (mut a, mut b) = projection.factors(shared)?;
+        let (a, b) = projection.factors(of(module)?)?;
+        let own = if scaling.is_some() { 1.0 } else { f64::from(projection.scaling) };
+        let (mut a, mut b) = padded(a, b.map(|value| own * value), rank);
         if dtype == DType::F16 {
             (0..a.rows).for_each(|column| balance(&mut a, &mut b, column));
         }
-        modules.insert(module.as_str(), (a.rows as u64, projection.scaling));
         for (letter, matrix) in [("A", a), ("B", b)] {
             let bytes = dtype.encode(&matrix.data);
             if let Some(value) = dtype.decode(&bytes).into_iter().zip(&matrix.data).find_map(|(kept, value)| (!kept.is_finite()).then_some(value)) {
@@ -76,7 +84,7 @@ pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String
             tensors.insert(format!("base_model.model.{module}.lora_{letter}.weight"), (vec![matrix.rows, matrix.cols], bytes));
         }
     }
-    let mut config = serde_json::to_vec_pretty(&configuration(&adapter.config, &modules)).map_err(|error| Error::invalid(name, "a configuration", error))?;
+    let mut config = serde_json::to_vec_pretty(&configuration(adapter, rank, scaling)).map_err(|error| Error::invalid(name, "a configuration", error))?;
     config.push(b'\n');
     Ok(PeftFiles { config, tensors: safetensors(name, &tensors, dtype)? })
 }
@@ -102,53 +110,47 @@ fn balance(a: &mut Matrix<f64>, b: &mut Matrix<f64>, column: usize) {
     b.data.iter_mut().skip(column).step_by(cols).for_each(|value| *value /= scale);
 }
 
-/// The original configuration where it still gives each module its rank and scale; else with those keys rewritten.
-fn configuration(original: &Value, modules: &BTreeMap<&str, (u64, f32)>) -> Value {
-    let parsed = Config::parse(Path::new(CONFIG_FILE), original.to_string().as_bytes());
-    let same = |config: &Config| {
-        let agrees = |(module, &(rank, scaling)): (&&str, &(u64, f32))| {
-            config.targets(module) && config.rank(module) == rank && config.scaling(module) as f32 == scaling
-        };
-        modules.iter().all(agrees)
-    };
-    if parsed.as_ref().is_ok_and(same) {
-        return original.clone();
+/// The scale of every module, where it is the same and `lora_alpha` can say it; nothing where each goes into its own `B`.
+fn one_scaling(adapter: &EncodedAdapter, rank: usize) -> Option<f32> {
+    let mut scalings = adapter.projections.values().map(|projection| projection.scaling);
+    let first = scalings.next()?;
+    let sayable = (1e-6..=1e6).contains(&(first.abs() * rank as f32));
+    (sayable && scalings.all(|scaling| scaling == first)).then_some(first)
+}
+
+/// The factors with rows of A and columns of B added up to `rank`, all zeros.
+fn padded(mut a: Matrix<f64>, b: Matrix<f64>, rank: usize) -> (Matrix<f64>, Matrix<f64>) {
+    a.data.resize(rank * a.cols, 0.0);
+    let zeros = vec![0.0; rank.saturating_sub(b.cols)];
+    let data = b.data.chunks_exact(b.cols).flat_map(|row| row.iter().chain(&zeros)).copied().collect();
+    (Matrix { rows: rank, ..a }, Matrix { rows: b.rows, cols: rank, data })
+}
+
+/// The original configuration where it says the same of every module without a pattern; else with the rank and the scale rewritten.
+fn configuration(adapter: &EncodedAdapter, rank: usize, scaling: Option<f32>) -> Value {
+    let parsed = Config::parse(Path::new(CONFIG_FILE), adapter.config.to_string().as_bytes()).ok();
+    let scaling = scaling.unwrap_or(1.0);
+    let targeted = parsed.as_ref().is_some_and(|config| adapter.projections.keys().all(|module| config.targets(module)));
+    let plain = parsed.and_then(|config| config.plain());
+    if targeted && plain.is_some_and(|(r, scale)| r == rank as u64 && scale as f32 == scaling) {
+        return adapter.config.clone();
     }
-    // PEFT divides by the rank again: with alpha = scaling · r, a product of 24 and 12 bits, that is exact in float64.
-    let alpha = |rank: u64, scaling: f32| {
-        let alpha = f64::from(scaling) * rank as f64;
-        if alpha.fract() == 0.0 && alpha.abs() < 1e15 { json!(alpha as i64) } else { json!(alpha) }
-    };
-    let mut counts = BTreeMap::<(u64, u32), usize>::new();
-    modules.values().for_each(|&(rank, scaling)| *counts.entry((rank, scaling.to_bits())).or_default() += 1);
-    let common = counts.into_iter().max_by_key(|&(_, count)| count).map_or((1, 1.0), |((rank, scaling), _)| (rank, f32::from_bits(scaling)));
-    let (mut ranks, mut alphas) = (Map::new(), Map::new());
-    // The longest path first: PEFT takes the first key that a module's path ends in.
-    let mut paths: Vec<_> = modules.iter().collect();
-    paths.sort_by_key(|(module, _)| std::cmp::Reverse(module.len()));
-    let varied = modules.values().any(|&module| module != common);
-    for (module, &(rank, scaling)) in paths.into_iter().filter(|_| varied) {
-        // PEFT reads the key as an expression. A plain path is left as it is: old versions look it up by equality.
-        let plain = module.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
-        let key = if plain { (*module).to_owned() } else { regex::escape(module) };
-        ranks.insert(key.clone(), json!(rank));
-        alphas.insert(key, alpha(rank, scaling));
-    }
-    let mut config = match original {
+    // Readers divide by the rank again: with alpha = scaling · r, a product of 24 and 12 bits, that is exact in float64.
+    let alpha = f64::from(scaling) * rank as f64;
+    let mut config = match &adapter.config {
         Value::Object(map) => map.clone(),
         _ => Map::new(),
     };
-    let targeted = parsed.is_ok_and(|config| modules.keys().all(|module| config.targets(module)));
     let changes = [
-        ("r", json!(common.0)),
-        ("lora_alpha", alpha(common.0, common.1)),
+        ("r", json!(rank)),
+        ("lora_alpha", if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) }),
         ("use_rslora", json!(false)),
-        ("rank_pattern", ranks.into()),
-        ("alpha_pattern", alphas.into()),
+        ("rank_pattern", json!({})),
+        ("alpha_pattern", json!({})),
     ];
     config.extend(changes.map(|(key, value)| (key.to_owned(), value)));
     if !targeted {
-        config.insert("target_modules".into(), modules.keys().copied().collect());
+        config.insert("target_modules".into(), adapter.projections.keys().cloned().collect());
     }
     if !config.contains_key("peft_type") {
         config.insert("peft_type".into(), json!("LORA"));

@@ -210,15 +210,31 @@ impl EncodedProjection {
         fed && self.output.is_live(j)
     }
 
+    /// The columns that count, of a projection that passed [`Self::validate`], out of how many.
+    fn live(&self, shared: &SharedShape) -> (Vec<usize>, usize) {
+        let rank = self.output.rank(shared.output).unwrap_or(0);
+        ((0..rank).filter(|&j| self.reaches(j, rank)).collect(), rank)
+    }
+
+    /// The rank of [`factors`](Self::factors), without decoding them.
+    ///
+    /// # Errors
+    /// The errors of [`Self::validate`] and [`SharedProjection::shape`].
+    pub fn plain_rank(&self, shared: &SharedProjection) -> Result<usize> {
+        let shape = shared.shape()?;
+        self.validate(&shape)?;
+        Ok(self.live(&shape).0.len().max(1))
+    }
+
     /// What the encoding stands for as plain LoRA: `A [r, d_in] = (I·Q)ᵀ` and `B [d_out, r] = O`, so that
     /// `ΔW = scaling · B · A`. Columns that hold nothing are left out, so `r ≤ R`; `r` is 1, of zeros, where all do.
     ///
     /// # Errors
     /// The errors of [`Self::validate`] and [`SharedProjection::shape`].
     pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
-        self.validate(&shared.shape()?)?;
-        let rank = self.output.rank([shared.output_bases.len(), shared.output_bases.first().map_or(0, |basis| basis.cols)]).unwrap_or(0);
-        let live: Vec<usize> = (0..rank).filter(|&j| self.reaches(j, rank)).collect();
+        let shape = shared.shape()?;
+        self.validate(&shape)?;
+        let (live, rank) = self.live(&shape);
         if live.is_empty() {
             let zeros = |rows: usize, cols: usize| Matrix { rows, cols, data: vec![0.0; rows * cols] };
             return Ok((zeros(1, shared.d_in), zeros(shared.d_out, 1)));

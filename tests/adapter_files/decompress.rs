@@ -63,40 +63,111 @@ fn plain(changes: &serde_json::Value) -> (LoraAdapter, Population) {
 
 #[test]
 fn plain_adapters_come_back_to_the_last_bit_with_their_own_configuration() {
-    for changes in [json!({}), json!({ "use_rslora": true, "lora_alpha": 5 }), json!({ "alpha_pattern": {"q": 7} })] {
-        let (adapter, population) = plain(&changes);
-        let folder = tempfile::tempdir().unwrap();
-        decompress(&bundle(&population), None, folder.path().join("out"), DType::F16).unwrap();
-        let back = LoraAdapter::open(folder.path().join("out/rust")).unwrap();
-        assert_eq!(back.config, adapter.config);
-        for (module, lora) in &adapter.modules {
-            assert_eq!((&back.modules[module].a, &back.modules[module].b), (&lora.a, &lora.b));
-            assert_eq!(back.modules[module].scaling, lora.scaling);
-        }
+    let (adapter, population) = plain(&json!({}));
+    let back = back(&population, DType::F16);
+    assert_eq!(back.config, adapter.config);
+    assert_eq!(back.modules.keys().collect::<Vec<_>>(), adapter.modules.keys().collect::<Vec<_>>());
+    for (module, lora) in &adapter.modules {
+        let found = &back.modules[module];
+        assert_eq!((&found.a, &found.b, found.scaling), (&lora.a, &lora.b, lora.scaling));
+    }
+}
+
+fn back(population: &Population, dtype: DType) -> LoraAdapter {
+    let folder = tempfile::tempdir().unwrap();
+    decompress(&bundle(population), None, folder.path().join("out"), dtype).unwrap();
+    LoraAdapter::open(folder.path().join("out/rust")).unwrap()
+}
+
+#[test]
+fn one_scale_of_all_modules_stays_out_of_the_factors() {
+    let (adapter, population) = plain(&json!({ "use_rslora": true, "lora_alpha": 5 }));
+    let back = back(&population, DType::F32);
+    assert_eq!((&back.config["r"], &back.config["use_rslora"]), (&json!(2), &json!(false)));
+    for (module, lora) in &adapter.modules {
+        let found = &back.modules[module];
+        assert_eq!((&found.a, &found.b), (&lora.a, &lora.b));
+        assert_eq!(found.scaling, lora.scaling, "{module}: exact through alpha over r");
     }
 }
 
 #[test]
-fn a_rank_that_changed_is_written_as_patterns() {
+fn scales_that_differ_are_multiplied_into_b() {
+    let (adapter, population) = plain(&json!({ "alpha_pattern": {"q": 7} }));
+    let back = back(&population, DType::F32);
+    assert_eq!((&back.config["r"], &back.config["lora_alpha"]), (&json!(2), &json!(2)));
+    for (module, lora) in &adapter.modules {
+        let found = &back.modules[module];
+        assert_eq!((&found.a, &found.b, found.scaling), (&lora.a, &lora.b.map(|value| value * lora.scaling), 1.0), "{module}");
+    }
+}
+
+#[test]
+fn a_rank_that_changed_is_padded() {
     let (adapter, mut population) = plain(&json!({ "use_rslora": true, "lora_alpha": 3.5 }));
-    let projections = &mut population.adapters.get_mut("rust").unwrap().projections;
-    let q = projections.get_mut("l.0.q").unwrap();
+    let q = population.adapters.get_mut("rust").unwrap().projections.get_mut("l.0.q").unwrap();
     // Only the first column is kept: as codes of no bits, the second holds nothing.
     let keep = |factor: &EncodedFactor| match factor {
         EncodedFactor::Plain(values) => EncodedFactor::Plain(Matrix::new(values.rows, 1, (0..values.rows).map(|row| values.at(row, 0)).collect()).unwrap()),
         other => other.clone(),
     };
     (q.input, q.output) = (keep(&q.input), keep(&q.output));
-    let folder = tempfile::tempdir().unwrap();
-    decompress(&bundle(&population), Some(&["rust".into()]), folder.path().join("out"), DType::F32).unwrap();
-    let back = LoraAdapter::open(folder.path().join("out/rust")).unwrap();
-    assert_eq!((back.modules["l.0.q"].rank(), back.modules["l.0.v"].rank()), (1, 2));
-    for (module, lora) in &adapter.modules {
-        assert_eq!(back.modules[module].scaling, lora.scaling, "{module}: exact through alpha over r");
-    }
-    assert_eq!(back.config["rank_pattern"]["l.0.q"], 1);
-    assert_eq!(back.config["use_rslora"], false);
+    let back = back(&population, DType::F32);
+    let q = &back.modules["l.0.q"];
+    assert_eq!((q.rank(), back.modules["l.0.v"].rank()), (2, 2));
+    assert!((0..q.a.cols).all(|col| q.a.at(1, col) == 0.0) && (0..q.b.rows).all(|row| q.b.at(row, 1) == 0.0));
+    assert!(back.modules.values().all(|lora| lora.scaling == adapter.modules["l.0.q"].scaling));
+    assert_eq!((&back.config["rank_pattern"], &back.config["alpha_pattern"]), (&json!({}), &json!({})));
     assert_eq!(back.config["target_modules"], adapter.config["target_modules"]);
+}
+
+/// How a reader comes by the scale of a module, of its configuration and the rank of its B; none where it refuses the adapter.
+type Reader = fn(&serde_json::Value, usize) -> Option<f64>;
+
+/// vLLM and LoRAX, one of which serves no rank above `r`: `lora_alpha` over `r`, or over its root where `use_rslora` says so.
+fn served(config: &serde_json::Value, rank: usize) -> Option<f64> {
+    let (r, alpha) = (config["r"].as_f64()?, config["lora_alpha"].as_f64()?);
+    let below = if config["use_rslora"] == true { r.sqrt() } else { r };
+    (rank as f64 == r).then_some(alpha / below)
+}
+
+/// llama.cpp's converter: `lora_alpha` alone, which is divided by the tensor's own rank. An alpha of 0 counts as none.
+fn converted(config: &serde_json::Value, rank: usize) -> Option<f64> {
+    let alpha = f64::from(config["lora_alpha"].as_f64()? as f32);
+    Some(if alpha == 0.0 { 1.0 } else { alpha / rank as f64 })
+}
+
+#[test]
+fn readers_that_know_no_pattern_get_the_same_product() {
+    let readers: [(&str, Reader); 2] = [("served", served), ("converted", converted)];
+    let (mut products, mut scaled, mut ranks) = (0, 0, 0);
+    for seed in 0..60 {
+        let population = population(seed);
+        if population.adapters.values().any(|adapter| adapter.projections.is_empty()) {
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        decompress(&bundle(&population), None, &out, DType::F32).unwrap();
+        for adapter in open_all(&[&out]).unwrap() {
+            let encoded = &population.adapters[&adapter.name].projections;
+            scaled += usize::from(encoded.values().any(|projection| projection.scaling != encoded.values().next().unwrap().scaling));
+            let rank = |module: &String| encoded[module].plain_rank(&population.projections[module]).unwrap();
+            ranks += usize::from(encoded.keys().any(|module| rank(module) != adapter.modules[module].rank()));
+            for ((module, projection), (name, scale)) in encoded.iter().flat_map(|projection| readers.iter().map(move |reader| (projection, reader))) {
+                let lora = &adapter.modules[module];
+                let scale = scale(&adapter.config, lora.rank()).unwrap_or_else(|| panic!("seed {seed}: {name} refuses {module}"));
+                let expected = projection.delta(&population.projections[module]).unwrap();
+                let most = expected.data.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
+                for (found, expected) in product(&adapter, module).iter().zip(&expected.data) {
+                    let found = found / f64::from(lora.scaling) * scale;
+                    assert!((found - expected).abs() <= 1e-6 * most + 1e-30, "seed {seed}, {name}, {module}: {found} and {expected}");
+                }
+                products += 1;
+            }
+        }
+    }
+    assert!(products > 100 && scaled > 10 && ranks > 10, "{products} products, {scaled} adapters of several scales, {ranks} of several ranks");
 }
 
 #[test]

@@ -167,10 +167,37 @@ fn folders_of_adapters_open_sorted_and_without_doubles() {
     assert_eq!(names(&["a/sqlite", "b"]).unwrap(), ["rust", "sqlite"]);
     let text = names(&["a", "b"]).unwrap_err().to_string();
     assert!(text.contains("\"rust\"") && text.contains("different names"), "{text}");
+    assert!(text.contains("NAME=DIR"), "{text}");
+    let given = |parts: &[(&str, &str)]| parts.iter().map(|(name, path)| format!("{name}={}", folder.path().join(path).display())).collect::<Vec<_>>();
+    let named = |parts: &[(&str, &str)]| open_all(&given(parts)).map(|adapters| adapters.into_iter().map(|adapter| adapter.name).collect::<Vec<_>>());
+    assert_eq!(named(&[("mine", "a/rust"), ("theirs", "b")]).unwrap(), ["mine", "theirs"]);
+    for (parts, problem) in [([("mine", "a")], "found 2"), ([("..", "b")], "a name that can be a folder's"), ([("mine", "none")], "cannot read")] {
+        let text = named(&parts).unwrap_err().to_string();
+        assert!(text.contains(problem), "{text}");
+    }
     assert!(names(&["a/notes"]).is_err());
     assert!(names(&["missing"]).is_err());
+    let text = names(&[""]).unwrap_err().to_string();
+    assert!(text.contains("one level lower") && text.contains("/a ") && text.contains("/b"), "{text}");
     if cfg!(unix) {
         let text = open_all(&["/dev/null"]).unwrap_err().to_string();
         assert!(text.contains("expected an adapter's folder") && text.contains("a device or a pipe"), "{text}");
     }
+}
+
+#[test]
+fn a_snapshot_of_the_hub_has_the_name_of_its_repository() {
+    let cache = tempfile::tempdir().unwrap();
+    let place = cache.path().join("models--org--lora/snapshots");
+    std::fs::create_dir_all(&place).unwrap();
+    write(&place, "0123abcd", &config(&json!({})), &adapter_tensors());
+    for path in [place.join("0123abcd"), cache.path().join("models--org--lora"), cache.path().into()] {
+        let names: Vec<String> = open_all(&[&path]).unwrap().into_iter().map(|adapter| adapter.name).collect();
+        assert_eq!(names, ["lora"], "{}", path.display());
+    }
+    let model = cache.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    ["config.json", "model.safetensors"].iter().for_each(|file| std::fs::write(model.join(file), "{}").unwrap());
+    let text = open_all(&[&model]).unwrap_err().to_string();
+    assert!(text.contains("a whole model"), "{text}");
 }

@@ -24,10 +24,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ops", &["error", "dtype", "device"]),
     ("backend", &["error", "dtype", "device", "ops"]),
     ("safetensors_file", &["error", "dtype"]),
+    ("hub", &["error"]),
     ("session", CORE),
     ("layer", &["error", "dtype", "device", "ops", "backend", "session"]),
-    ("adapters", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session"]),
-    ("model", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "adapters"]),
+    ("adapters", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "hub", "session"]),
+    ("model", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "hub", "session", "adapters"]),
     // Of the testkit.
     ("oracle", &["error", "dtype", "device", "ops"]),
     ("cases", &["error", "dtype", "device", "ops", "oracle"]),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::pattern::{Suffix, Targets};
 use super::value::{brief, flag, is_set, number, rank, table, targets};
-use super::{Finding, FindingKind, Verdict};
+use super::{Finding, FindingKind, UNKNOWN_KEY, Verdict};
 use crate::error::{Error, Result};
 
 /// Longest configuration, in bytes. Real ones have 1 to 100 kB, the longest with a rank for each module.
@@ -101,6 +101,13 @@ impl Config {
     pub fn scaling(&self, module: &str) -> f64 {
         let (alpha, rank) = (first_match(&self.alpha_pattern, module).unwrap_or(self.alpha), self.rank(module) as f64);
         alpha / if self.rank_stabilised { rank.sqrt() } else { rank }
+    }
+
+    /// The rank and the scale of every module, where no pattern and no rank-stabilised scale says otherwise: what readers that know
+    /// `r` and `lora_alpha` alone take from it.
+    pub fn plain(&self) -> Option<(u64, f64)> {
+        let plain = !self.rank_stabilised && self.rank_pattern.is_empty() && self.alpha_pattern.is_empty();
+        plain.then(|| (self.rank, self.alpha / self.rank as f64))
     }
 
     /// Whether PEFT would put an adapter on the module of that path.
@@ -211,7 +218,7 @@ impl Needs {
                 Some((_, what)) if is_set(value) => Err(format!("expected it unset, found {}: {what}", brief(value))),
                 Some(_) => ignored("not set"),
                 None if HARMLESS.contains(&key) => ignored("the product does not depend on it"),
-                None if is_set(value) => ignored("unknown key: its meaning, if it has one, is left out"),
+                None if is_set(value) => ignored(UNKNOWN_KEY),
                 None => ignored("unknown key, not set"),
             },
         }

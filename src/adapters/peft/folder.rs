@@ -1,15 +1,16 @@
-//! An adapter's folder, and folders of adapters.
+//! An adapter's folder, looked at without stopping at the first fault.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::config::{Config, MAX_CONFIG_BYTES, Reading};
 use super::tensor_name::{Side, TensorName};
-use super::{Finding, FindingKind, Inspection, Lora, LoraAdapter, MAX_RANK, Verdict};
+use super::{Finding, FindingKind, Inspection, Lora, MAX_RANK, Verdict};
 use crate::adapters::encoded::Matrix;
 use crate::adapters::whole::check_name;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::hub;
 use crate::safetensors_file::{TensorFile, TensorInfo};
 
 /// The configuration's file.
@@ -17,14 +18,19 @@ pub const CONFIG_FILE: &str = "adapter_config.json";
 /// The tensors' file.
 pub const TENSOR_FILE: &str = "adapter_model.safetensors";
 /// The tensors' file of old versions: a pickle, which can run any program when it is read.
-const PICKLE_FILE: &str = "adapter_model.bin";
+pub(super) const PICKLE_FILE: &str = "adapter_model.bin";
 
 /// Looks at everything in an adapter's folder, without stopping at the first fault.
 pub fn inspect(folder: impl AsRef<Path>) -> Inspection {
     let folder = folder.as_ref();
+    inspect_as(name_of(folder), folder)
+}
+
+/// The same of an adapter that has its name from elsewhere.
+pub(super) fn inspect_as(name: Result<String>, folder: &Path) -> Inspection {
     let mut faults = Vec::new();
     let mut keep = |error: Error| faults.push(error);
-    let name = name_of(folder).map_err(&mut keep).unwrap_or_default();
+    let name = name.map_err(&mut keep).unwrap_or_default();
     let config = read_config(&folder.join(CONFIG_FILE)).map_err(&mut keep).ok();
     let tensors = open_tensors(folder).map_err(&mut keep).ok();
     let mut inspection = examine(name, folder, config.as_deref(), tensors.as_ref());
@@ -45,64 +51,15 @@ pub fn inspect_bytes(name: &str, config: &[u8], tensors: Vec<u8>) -> Inspection 
     }
 }
 
-/// Opens adapters, sorted by name: each path is an adapter's folder, or a folder of such folders.
-///
-/// # Errors
-/// The first adapter that cannot be used; two adapters of one name; a folder without any.
-pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<LoraAdapter>> {
-    let mut folders = BTreeMap::<String, PathBuf>::new();
-    for path in paths {
-        for folder in adapter_folders(path)? {
-            let name = name_of(&folder)?;
-            if let Some(other) = folders.insert(name.clone(), folder.clone()) {
-                return Err(Error::input(folder, format!("expected adapters of different names, found a second {name:?} beside {}", other.display())));
-            }
-        }
-    }
-    folders.into_values().map(LoraAdapter::open).collect()
-}
-
-fn is_adapter(folder: &Path) -> bool {
-    [CONFIG_FILE, TENSOR_FILE, PICKLE_FILE].iter().any(|file| folder.join(file).exists())
-}
-
-/// The adapters' folders at `path`, sorted: itself, or those in it.
-///
-/// # Errors
-/// A folder that cannot be read, or one without any.
-pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    let path = path.as_ref();
-    if is_adapter(path) {
-        return Ok(vec![path.into()]);
-    }
-    let expected = |found: &str| Error::input(path, format!("expected an adapter's folder with {CONFIG_FILE}, or a folder of such folders; found {found}"));
-    if path.exists() && !path.is_dir() {
-        return Err(expected(if path.is_file() { "a file" } else { "a device or a pipe" }));
-    }
-    let mut folders = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(Error::io(path, "read"))? {
-        let folder = entry.map_err(Error::io(path, "read"))?.path();
-        if is_adapter(&folder) {
-            folders.push(folder);
-        }
-    }
-    folders.sort();
-    if folders.is_empty() { Err(expected("neither")) } else { Ok(folders) }
-}
-
-/// The files that the adapters at `paths` are read from; none for a path without adapters.
-pub fn adapter_files<P: AsRef<Path>>(paths: &[P]) -> Vec<PathBuf> {
-    let folders = paths.iter().flat_map(|path| adapter_folders(path).unwrap_or_default());
-    folders.flat_map(|folder| [CONFIG_FILE, TENSOR_FILE].map(|file| folder.join(file))).collect()
-}
-
-fn name_of(folder: &Path) -> Result<String> {
+/// What the adapter in `folder` is named.
+pub(super) fn name_of(folder: &Path) -> Result<String> {
     let whole = folder.canonicalize().map_err(Error::io(folder, "read"))?;
     // The name as given, where there is one: a cache may link it to a folder named by a hash.
     let last = folder.file_name().or_else(|| whole.file_name());
-    let name = last.and_then(|name| name.to_str()).ok_or_else(|| Error::input(folder, "expected a folder whose name is text, to name the adapter by"))?;
-    check_name(name).map_err(|problem| Error::input(folder, problem))?;
-    Ok(name.into())
+    let name = hub::name_of(folder).or_else(|| last.and_then(|name| name.to_str()).map(str::to_owned));
+    let name = name.ok_or_else(|| Error::input(folder, "expected a folder whose name is text, to name the adapter by"))?;
+    check_name(&name).map_err(|problem| Error::input(folder, problem))?;
+    Ok(name)
 }
 
 fn read_config(path: &Path) -> Result<Vec<u8>> {

@@ -8,11 +8,13 @@
 mod config;
 mod folder;
 mod pattern;
+mod place;
 mod tensor_name;
 mod value;
 
 pub use config::Config;
-pub use folder::{CONFIG_FILE, TENSOR_FILE, adapter_files, adapter_folders, inspect, inspect_bytes, open_all};
+pub use folder::{CONFIG_FILE, TENSOR_FILE, inspect, inspect_bytes};
+pub use place::{AdapterFolder, adapter_files, adapter_folders, open_all};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ pub const MAX_RANK: u64 = 4096;
 /// One adapter, its factors widened to f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraAdapter {
-    /// The folder's name.
+    /// The folder's name, or the one it was given.
     pub name: String,
     /// The folder.
     pub folder: PathBuf,
@@ -66,6 +68,16 @@ pub struct Finding {
     /// Why.
     pub reason: String,
 }
+
+impl Finding {
+    /// Whether it is a key of the configuration that is set and that this version does not know.
+    pub fn is_unknown_key(&self) -> bool {
+        self.kind == FindingKind::Key && self.verdict == Verdict::Ignored && self.reason == UNKNOWN_KEY
+    }
+}
+
+/// Why a key that is set is ignored where nothing is known of it.
+const UNKNOWN_KEY: &str = "unknown key: its meaning, if it has one, is left out";
 
 /// Where a [`Finding`] is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

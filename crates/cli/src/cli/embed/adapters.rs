@@ -50,9 +50,9 @@ impl Adapters {
     fn folders<B: Backend>(encoder: &mut Encoder<B>, paths: &[PathBuf]) -> Result<Self> {
         let (mut usable, mut refused) = (Vec::new(), BTreeMap::new());
         for path in paths {
-            for folder in adapter_folders(path)? {
-                let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                match LoraAdapter::open(&folder).and_then(|adapter| fitting(encoder, adapter)) {
+            for found in adapter_folders(path)? {
+                let name = found.name.clone();
+                match found.open().and_then(|adapter| fitting(encoder, adapter)) {
                     Ok(adapter) if usable.iter().any(|other: &LoraAdapter| other.name == adapter.name) => {
                         return Err(Error::invalid("adapters", "adapters of different names", format!("{name:?} twice")));
                     }

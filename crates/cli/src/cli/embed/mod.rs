@@ -36,7 +36,7 @@ pub struct Args {
     /// The model: a folder, or organisation/name in the local cache of Hugging Face's libraries
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
-    /// A bundle of adapters; or adapter folders, or folders that hold such folders (may be given again)
+    /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
     #[arg(long, value_name = "PATH")]
     adapters: Vec<PathBuf>,
     /// The adapter of lines that name none; without it they use the base model

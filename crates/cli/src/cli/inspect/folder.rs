@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use trifuse::adapters::peft::{Finding, FindingKind, Inspection, Verdict, adapter_folders, inspect};
+use trifuse::adapters::peft::{Finding, FindingKind, Inspection, Verdict, adapter_folders};
 use trifuse::{DType, Error, Result};
 
 use crate::cli::Outcome;
@@ -41,7 +41,7 @@ struct Adapter {
 
 /// Looks into every folder; ends with "bad input" where one cannot be used.
 pub fn run(path: &Path, output: &Output) -> Result<Outcome> {
-    let adapters: Vec<Adapter> = adapter_folders(path)?.into_iter().map(|folder| Adapter::new(inspect(folder))).collect();
+    let adapters: Vec<Adapter> = adapter_folders(path)?.into_iter().map(|found| Adapter::new(found.inspect())).collect();
     let usable = adapters.iter().all(|adapter| adapter.usable);
     output.report(&Folders { kind: "adapters", path, usable, adapters })?;
     Ok(if usable { Outcome::Right } else { Outcome::BadInput })
