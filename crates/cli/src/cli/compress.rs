@@ -17,18 +17,20 @@ use trifuse::{Error, Result};
 
 use super::Outcome;
 use super::calibrate::from_text;
-use super::kept::{Kept, share};
+use super::kept::Kept;
 use super::output::{Output, Page, Report, Tone};
 use super::progress::Progress;
+use super::warnings::warnings;
 
-/// Below this mean cosine of ΔW a result is not called kept.
-const LITTLE: f64 = 0.9;
+/// Bytes of the file over bytes of the adapters, where nothing is asked.
+const DEFAULT_RATIO: f64 = 0.2;
 
 /// Arguments of `compress`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Adapter folders (adapter_config.json and adapter_model.safetensors), or folders that hold such folders
-    #[arg(required = true, value_name = "DIR")]
+    /// Adapter folders (adapter_config.json and adapter_model.safetensors), folders that hold such folders, or organisation/name in the local
+    /// cache of Hugging Face's libraries; NAME=DIR names an adapter otherwise than its folder
+    #[arg(required = true, value_name = "[NAME=]DIR")]
     adapters: Vec<PathBuf>,
     /// The bundle to write
     #[arg(long, short, value_name = "FILE.s2lc")]
@@ -36,13 +38,17 @@ pub struct Args {
     /// Replace a file that is already there
     #[arg(long)]
     force: bool,
-    /// Columns of every shared basis; 16 where nothing is asked
+    /// The published form: one input basis of 16 columns a projection, and codes of 4 bits
+    #[arg(long, conflicts_with_all = ["rank", "energy", "max_ratio", "min_cosine", "max_output_error", "bits", "width"])]
+    published: bool,
+    /// Columns of every shared basis, and no other form
     #[arg(long, value_name = "R", conflicts_with = "energy")]
     rank: Option<usize>,
     /// In place of a rank: the smallest basis that keeps this share of ‖ΔW‖²
     #[arg(long, allow_negative_numbers = true, value_name = "SHARE")]
     energy: Option<f64>,
-    /// Bytes of the file over bytes of the adapters, at most; 0.125 and 8 both say eight times smaller
+    /// Bytes of the file over bytes of the adapters, at most, which keep as much as they can; 0.125 and 8 both say eight times smaller
+    /// [default: 5, where nothing else is asked]
     #[arg(long, allow_negative_numbers = true, value_name = "RATIO", value_parser = ratio)]
     max_ratio: Option<f64>,
     /// Least cosine between ΔW and what it decodes to, in every projection of every adapter; climbs the ladder to meet it
@@ -51,7 +57,7 @@ pub struct Args {
     /// Greatest relative error of any projection's output, on held-out activations, or on Gaussian inputs where there are none
     #[arg(long, allow_negative_numbers = true, value_name = "SHARE")]
     max_output_error: Option<f64>,
-    /// Bits an element of the codes, on average, shared out over the columns by their energy; 4 where nothing is asked
+    /// Bits an element of the codes, on average, shared out over the columns by their energy
     #[arg(long, allow_negative_numbers = true, value_name = "BITS", conflicts_with = "width")]
     bits: Option<f64>,
     /// In place of bits on average: one width for every column, 2, 3, 4 or 7 bits
@@ -117,7 +123,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     // What is shown is what the file says of itself, not what the encoder meant.
     let kept = Kept::of(&Bundle::open(&args.output)?)?;
     let uncalibrated = if options.calibration.is_some() { kept.unmeasured() } else { vec![] };
-    let warnings = warnings(&options, &kept, &uncalibrated);
+    let warnings = warnings(&options, &adapters, &kept, &uncalibrated);
     output.report(&Compressed { output: &args.output, seconds: started.elapsed().as_secs_f64(), kept, uncalibrated, warnings })?;
     Ok(Outcome::Right)
 }
@@ -127,6 +133,12 @@ impl Args {
     fn inputs(&self) -> impl Iterator<Item = PathBuf> {
         let given = [&self.calibration, &self.held_out, &self.calibrate].into_iter().flatten().cloned();
         given.chain(adapter_files(&self.adapters)).chain(self.model.iter().flat_map(|model| files(model)))
+    }
+
+    /// Whether a form, a size or a fidelity is asked for.
+    fn asks(&self) -> bool {
+        let numbers = [self.energy, self.max_ratio, self.min_cosine, self.max_output_error, self.bits];
+        self.published || self.rank.is_some() || self.width.is_some() || numbers.iter().any(Option::is_some)
     }
 
     fn options(&self, backend: &Choice, output: &Output) -> Result<EncodeOptions> {
@@ -141,7 +153,7 @@ impl Args {
         Ok(EncodeOptions {
             rank: self.rank,
             energy: self.energy,
-            max_ratio: self.max_ratio,
+            max_ratio: if self.asks() { self.max_ratio } else { Some(DEFAULT_RATIO) },
             min_cosine: self.min_cosine,
             max_output_error: self.max_output_error,
             bits: self.bits,
@@ -182,45 +194,12 @@ pub fn encoded(adapters: &[LoraAdapter], options: &EncodeOptions, output: &Outpu
     to_bytes(&encode(&sources(adapters), options, &|_, _| progress.step())?)
 }
 
-/// What must be said of a result that is not what a reader may take it for.
-fn warnings(options: &EncodeOptions, kept: &Kept, uncalibrated: &[String]) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if !uncalibrated.is_empty() {
-        let count = uncalibrated.len();
-        warnings.push(format!(
-            "{count} {} NOT calibrated, as the calibration file has no inputs of that name; encoded without, and measured on Gaussian inputs alone: {}",
-            if count == 1 { "projection is" } else { "projections are" },
-            uncalibrated.join(", ")
-        ));
-    }
-    if options.min_cosine.is_none() && kept.cos_delta_mean < LITTLE {
-        warnings.push(format!(
-            "the weights are NOT kept: cos(ΔW) is {:.3} on average and {:.3} at the least; a basis this small cannot hold what these adapters do not \
-             share (those trained from different starts share little)",
-            kept.cos_delta_mean, kept.cos_delta_min
-        ));
-        warnings.push(match kept.held_out() {
-            Some(error) => format!(
-                "the OUTPUT on held-out activations is off by {}: another measure, and the one that this file was encoded for; on other inputs it \
-                 is off by more (see \"output error\"). To keep the weights: --min-cosine 0.99",
-                share(error)
-            ),
-            None => "to keep the weights: --min-cosine 0.99, which climbs to larger forms until every projection has it; to keep the OUTPUT on real \
-                     inputs in fewer bytes: --calibration FILE"
-                .into(),
-        });
-    }
-    if kept.ratio > 1.0 {
-        warnings.push("the file is LARGER than the adapters: what was asked leaves nothing to save".into());
-    }
-    warnings
-}
-
 impl Report for Compressed<'_> {
     fn page(&self, page: &mut Page) -> std::fmt::Result {
         self.kept.table(page, None)?;
         let total = self.kept.total(page);
         page.line(format_args!("{}: {total}, in {:.1} s", self.output.display(), self.seconds))?;
+        page.line("cos(ΔW): of the weights' change; output error: of what it adds to an output, on Gaussian inputs")?;
         for warning in &self.warnings {
             page.line(format_args!("{} {warning}", page.tone(Tone::Warning, "note:")))?;
         }

@@ -140,7 +140,8 @@ impl Kept {
 }
 
 impl Adapter {
-    fn new(name: &str, bytes: u64, shared_bytes: u64, projections: Vec<Projection>) -> Self {
+    /// The figures of the adapter's projections.
+    pub fn new(name: &str, bytes: u64, shared_bytes: u64, projections: Vec<Projection>) -> Self {
         let certificates = || projections.iter().map(|projection| &projection.certificate);
         let mut rungs = BTreeMap::new();
         for certificate in certificates() {

@@ -19,6 +19,7 @@ mod output;
 mod progress;
 mod samples;
 mod verify;
+mod warnings;
 
 use std::process::ExitCode;
 

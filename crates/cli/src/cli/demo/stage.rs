@@ -106,7 +106,7 @@ impl Prepared {
 
 impl Stage {
     fn published(title: &str, adapters: Vec<LoraAdapter>) -> Self {
-        Self { title: title.into(), asked: String::new(), adapters, options: EncodeOptions::default(), activations: None }
+        Self { title: title.into(), asked: "--published".into(), adapters, options: EncodeOptions::default(), activations: None }
     }
 
     fn faithful(title: &str, adapters: Vec<LoraAdapter>) -> Self {
