@@ -8,45 +8,70 @@ use trifuse_cli::bench::stored::{Entry, Peers, Stored};
 
 use super::sheet::{Area, Drawn, GRID, colour, device, legend, prefix, sheet, short};
 
-/// Lengths and rates by what draws one line.
-type Lines = BTreeMap<String, Vec<(u64, f64)>>;
+/// What one line shows: ours first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Line {
+    /// A peer's name; none of ours.
+    peer: Option<String>,
+    form: Form,
+}
+
+/// What sequences of several lengths have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Form {
+    sizes: String,
+    causal: bool,
+}
+
+impl Line {
+    fn label(&self) -> String {
+        format!("{}, {}{}", self.peer.as_deref().unwrap_or("trifuse"), self.form.sizes, if self.form.causal { ", causal" } else { "" })
+    }
+
+    /// Whether the other has the same colour: it differs by the mask alone, which the stroke shows.
+    fn same_colour(&self, other: &Self) -> bool {
+        self.peer == other.peer && self.form.sizes == other.form.sizes
+    }
+}
+
+/// Lengths and rates by line.
+type Lines = BTreeMap<Line, Vec<(u64, f64)>>;
 
 pub fn picture(reports: &[Stored], peers: &[Peers]) -> Result<Option<String>> {
     let Some(report) = reports.iter().find(|report| report.suite == "attention") else { return Ok(None) };
-    let (mut own, mut other) = (Lines::new(), Lines::new());
+    let mut lines = Lines::new();
     for entry in &report.results {
         let Some(measured) = entry.measured.as_ref().filter(|measured| measured.rates.executed_flops >= 1.0) else { continue };
         let Some((form, length)) = form(entry) else { continue };
-        let flops = measured.cost.executed_flops;
-        own.entry(form.clone()).or_default().push((length, measured.rates.executed_flops));
+        let mut put = |peer: Option<String>, rate: f64| lines.entry(Line { peer, form: form.clone() }).or_default().push((length, rate));
+        put(None, measured.rates.executed_flops);
         for peer in peers.iter().flat_map(|peers| peers.of(report, entry)) {
             if let Some(times) = &peer.cold {
-                other.entry(format!("{}, {form}", peer.peer)).or_default().push((length, flops / times.median));
+                put(Some(peer.peer.clone()), measured.cost.executed_flops / times.median);
             }
         }
     }
-    for lines in [&mut own, &mut other] {
-        lines.retain(|_, points| points.len() >= 3);
-        lines.values_mut().for_each(|points| points.sort_by_key(|point| point.0));
-    }
-    if own.is_empty() {
+    lines.retain(|_, points| points.len() >= 3);
+    lines.values_mut().for_each(|points| points.sort_by_key(|point| point.0));
+    if lines.keys().all(|line| line.peer.is_some()) {
         return Ok(None);
     }
     let title = "Attention, prefill: executed operations against the length, cold caches";
-    sheet((960, 600), title, &device(report), |area| draw(area, &own, &other)).map(Some)
+    sheet((960, 600), title, &device(report), |area| draw(area, &lines)).map(Some)
 }
 
-/// What sequences of several lengths have in common, and the length; nothing of what is no prefill.
-fn form(entry: &Entry) -> Option<(String, u64)> {
+/// The form of a prefill, and its length; nothing of what is no prefill.
+fn form(entry: &Entry) -> Option<(Form, u64)> {
     let size = |field| entry.size(field);
     let dense = entry.op == "attention" && entry.more.get("blocks").is_none_or(|blocks| blocks.is_null());
     let length = size("kv_len").filter(|length| dense && *length > 0 && size("q_len") == Some(*length))?;
-    let causal = if entry.more.get("causal").is_some_and(|causal| causal == true) { ", causal" } else { "" };
-    Some((format!("b{} h{}/{} d{}{causal}", size("batch")?, size("heads")?, size("kv_heads")?, size("head_dim")?), length))
+    let causal = entry.more.get("causal").is_some_and(|causal| causal == true);
+    let sizes = format!("b{} h{}/{} d{}", size("batch")?, size("heads")?, size("kv_heads")?, size("head_dim")?);
+    Some((Form { sizes, causal }, length))
 }
 
-fn draw(area: &Area, own: &Lines, other: &Lines) -> Drawn {
-    let every = || own.values().chain(other.values()).flatten();
+fn draw(area: &Area, lines: &Lines) -> Drawn {
+    let every = || lines.values().flatten();
     let (least, most) = every().fold((u64::MAX, 0), |(least, most), point| (least.min(point.0), most.max(point.0)));
     let (factor, unit) = prefix(every().map(|point| point.1).fold(0.0, f64::max));
     let top = every().map(|point| point.1).fold(0.0, f64::max) / factor * 1.1;
@@ -64,20 +89,22 @@ fn draw(area: &Area, own: &Lines, other: &Lines) -> Drawn {
         .axis_desc_style(("sans-serif", 14))
         .draw()?;
     let point = |&(length, rate): &(u64, f64)| (length as f64, rate / factor);
-    for (number, (name, points)) in own.iter().enumerate() {
-        let colour = colour(number);
-        chart
-            .draw_series(LineSeries::new(points.iter().map(point), colour.stroke_width(3)))?
-            .label(format!("trifuse, {name}"))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(3)));
-        chart.draw_series(points.iter().map(|at| Circle::new(point(at), 4, colour.filled())))?;
-    }
-    for (number, (name, points)) in other.iter().enumerate() {
-        let colour = colour(own.len() + number);
-        chart
-            .draw_series(DashedLineSeries::new(points.iter().map(point), 6, 4, colour.stroke_width(2)))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 8, y)], colour.stroke_width(2)));
+    let mut number = 0;
+    let mut before: Option<&Line> = None;
+    for (line, points) in lines {
+        number += usize::from(before.replace(line).is_some_and(|before| !before.same_colour(line)));
+        let (colour, width) = (colour(number), if line.peer.is_none() { 3 } else { 2 });
+        let stroke = colour.stroke_width(width);
+        let drawn = match line.form.causal {
+            true => chart.draw_series(DashedLineSeries::new(points.iter().map(point), 6, 4, stroke))?,
+            false => chart.draw_series(LineSeries::new(points.iter().map(point), stroke))?,
+        };
+        let gap = if line.form.causal { 2 } else { 0 };
+        let half = move |from: i32, to: i32| PathElement::new([(from, 0), (to, 0)], stroke);
+        drawn.label(line.label()).legend(move |at| EmptyElement::at(at) + half(0, 10 - gap) + half(10 + gap, 20));
+        if line.peer.is_none() {
+            chart.draw_series(points.iter().map(|at| Circle::new(point(at), 4, colour.filled())))?;
+        }
     }
     legend(&mut chart, SeriesLabelPosition::LowerRight)
 }

@@ -43,6 +43,18 @@ fn points(report: &Stored) -> Vec<Point> {
     measured.filter(drawable).map(|m| (m.cost.executed_flops / m.cost.bytes, m.rates.executed_flops)).collect()
 }
 
+/// Two ends of a logarithmic axis with at least two powers of ten between them: those are what is labelled.
+fn decades(low: f64, high: f64) -> (f64, f64) {
+    let (first, last) = (low.log10().ceil(), high.log10().floor());
+    if first < last {
+        (low, high)
+    } else if first == last {
+        (low, 10f64.powf(last + 1.0))
+    } else {
+        (10f64.powf(last), 10f64.powf(first))
+    }
+}
+
 fn draw(area: &Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Drawn {
     let every = || groups.iter().flat_map(|(_, points)| points);
     let (least, most) = every().fold((f64::INFINITY, 0.0f64), |(least, most), point| (least.min(point.0), most.max(point.0)));
@@ -54,7 +66,7 @@ fn draw(area: &Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Dr
     let ridge = highest / ceilings.copy_bytes_per_second;
     let (left, right) = (least / 2.0, most.max(ridge) * 2.0);
     let (factor, unit) = prefix(highest);
-    let (bottom, top) = (lowest / 2.0 / factor, highest * 1.6 / factor);
+    let ((left, right), (bottom, top)) = (decades(left, right), decades(lowest / 2.0 / factor, highest * 1.6 / factor));
     let mut chart =
         ChartBuilder::on(area).x_label_area_size(46).y_label_area_size(70).build_cartesian_2d((left..right).log_scale(), (bottom..top).log_scale())?;
     chart
@@ -93,4 +105,16 @@ fn draw(area: &Area, ceilings: &Ceilings, groups: &[(String, Vec<Point>)]) -> Dr
             .legend(move |(x, y)| Circle::new((x + 10, y), 5, style));
     }
     legend(&mut chart, SeriesLabelPosition::LowerRight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_two_powers_of_ten() {
+        assert_eq!(decades(2.0, 8.0), (1.0, 10.0));
+        assert_eq!(decades(5.0, 50.0), (5.0, 100.0));
+        assert_eq!(decades(0.05, 50.0), (0.05, 50.0));
+    }
 }
