@@ -1,11 +1,14 @@
 //! The backends: the only list of them, and how to find and open one.
 
+mod any;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
+
+pub use any::{AnyBuffer, AnyDevice, AnyPart, AnyPlan};
 
 use crate::backend::Backend;
 use crate::device::{Caps, Kind};
@@ -123,6 +126,22 @@ impl Choice {
             }
         }
         Err(Error::NoBackend { name: "auto".into(), reason: passed.join("; ") })
+    }
+
+    /// Opens the device as one whose type says nothing of its backend.
+    ///
+    /// # Errors
+    /// The errors of [`resolve`](Self::resolve) and of opening the device.
+    pub fn open_any(&self) -> Result<AnyDevice> {
+        struct Stand;
+        impl Visit for Stand {
+            type Out = AnyDevice;
+
+            fn visit<B: Backend>(self, backend: B) -> Result<AnyDevice> {
+                Ok(AnyDevice::new(backend))
+            }
+        }
+        self.open(Stand)
     }
 
     /// Opens the device and does `work` on it.

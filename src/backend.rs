@@ -7,7 +7,7 @@ use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, Prefi
 /// A device that can run `O`.
 pub trait Kernel<O: Op>: Device {
     /// Everything decided ahead: the variant, its tiles, compiled code.
-    type Plan: Send;
+    type Plan: Send + 'static;
 
     /// The names of the variants, best first.
     fn variants(&self) -> &'static [&'static str];

@@ -13,13 +13,13 @@ pub trait Device: Sized + Send + Sync + 'static {
     /// The backend's name in errors, test names and on the command line.
     const NAME: &'static str;
     /// A counted handle to untyped device memory, aligned to 256 bytes; a clone aliases.
-    type Buffer: Clone + Send + Sync;
+    type Buffer: Clone + Send + Sync + 'static;
     /// Work runs in the order it was put in.
-    type Queue: Send;
+    type Queue: Send + 'static;
     /// Captured work: a CUDA graph; elsewhere the resolved launches.
-    type Graph: Send;
+    type Graph: Send + 'static;
     /// A moment between two pieces of work of a queue.
-    type Mark: Send;
+    type Mark: Send + 'static;
 
     /// What this device can do.
     fn caps(&self) -> &Caps;

@@ -9,7 +9,7 @@
 use derive_where::derive_where;
 
 use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, Varlen, VarlenShape};
-use super::{Access, Cost, Op, Operand, expect_present, expect_size};
+use super::{Access, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
@@ -318,6 +318,18 @@ impl Op for Attention {
         let elements = rows(q, self.heads) + rows(kv, self.kv_heads);
         let bytes = elements * (self.head_dim * self.dtype.size()) as f64 + if self.lse { 4.0 * self.lse_len() as f64 } else { 0.0 };
         Cost { executed_flops: executed, useful_flops: useful.min(executed), dense_flops: dense, bytes }
+    }
+
+    fn translate<A: Device, B: Device>(args: &AttentionArgs<A>, to: &Translate<'_, A, B>) -> Result<AttentionArgs<B>> {
+        let index = match &args.index {
+            AttentionIndex::None => AttentionIndex::None,
+            AttentionIndex::Varlen(index) => AttentionIndex::Varlen(to.index(index)?),
+            AttentionIndex::Blocks(index) => AttentionIndex::Blocks(to.index(index)?),
+            AttentionIndex::BlockMap(index) => AttentionIndex::BlockMap(to.index(index)?),
+            AttentionIndex::Paged(index) => AttentionIndex::Paged(to.index(index)?),
+        };
+        let [q, k, v, o] = [&args.q, &args.k, &args.v, &args.o].map(|slice| to.slice(slice));
+        Ok(AttentionArgs { q: q?, k: k?, v: v?, index, o: o?, lse: to.if_any(&args.lse)? })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a AttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

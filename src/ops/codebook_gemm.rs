@@ -18,7 +18,7 @@
 use derive_where::derive_where;
 
 use super::index::{BasisOf, Codes, CodesShape, Index, TokenAdapters};
-use super::{Access, CodeWidth, Cost, Op, Operand, expect_present, expect_size};
+use super::{Access, CodeWidth, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -205,6 +205,14 @@ pub(super) struct Held {
 }
 
 impl<D: Device> FactorArgs<D> {
+    /// The same on another device.
+    pub(super) fn translate<B: Device>(&self, to: &Translate<'_, D, B>) -> Result<FactorArgs<B>> {
+        Ok(match self {
+            Self::Dense { values, basis_of } => FactorArgs::Dense { values: to.slice(values)?, basis_of: to.index_if_any(basis_of)? },
+            Self::Coded { codes, codebooks } => FactorArgs::Coded { codes: to.index(codes)?, codebooks: to.slice(codebooks)? },
+        })
+    }
+
     /// Shows the operands of a factor `[d, rank]`.
     pub(super) fn operands<'a>(
         &'a self,
@@ -275,6 +283,20 @@ impl Op for CodebookGemm {
             bytes += f64::from(used) * 4.0 * (core as f64).powi(2);
         }
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
+    }
+
+    fn translate<A: Device, B: Device>(args: &CodebookGemmArgs<A>, to: &Translate<'_, A, B>) -> Result<CodebookGemmArgs<B>> {
+        let slice = |slice: &CodebookSliceArgs<A>| -> Result<CodebookSliceArgs<B>> {
+            let (input, output) = (slice.input.translate(to)?, slice.output.translate(to)?);
+            Ok(CodebookSliceArgs { input, core: to.if_any(&slice.core)?, output, y: to.slice(&slice.y)? })
+        };
+        Ok(CodebookGemmArgs {
+            x: to.slice(&args.x)?,
+            token_adapter: to.index(&args.token_adapter)?,
+            scaling: to.slice(&args.scaling)?,
+            slices: args.slices.iter().map(slice).collect::<Result<_>>()?,
+            prepared: to.if_any(&args.prepared)?,
+        })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a CodebookGemmArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

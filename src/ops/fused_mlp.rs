@@ -5,7 +5,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_size, expect_stride};
+use super::{Access, Activation, Cost, Op, Operand, Translate, expect_present, expect_size, expect_stride};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -107,6 +107,19 @@ impl Op for FusedMlp {
         let rows = tokens * (d_model + d_out * if self.residual { 2.0 } else { 1.0 });
         let bias = if self.bias1 { d_ff } else { 0.0 } + if self.bias2 { d_out } else { 0.0 };
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes: (weights + rows + bias) * self.dtype.size() as f64 }
+    }
+
+    fn translate<A: Device, B: Device>(args: &FusedMlpArgs<A>, to: &Translate<'_, A, B>) -> Result<FusedMlpArgs<B>> {
+        Ok(FusedMlpArgs {
+            x: to.slice(&args.x)?,
+            w1: to.slice(&args.w1)?,
+            wg: to.if_any(&args.wg)?,
+            b1: to.if_any(&args.b1)?,
+            w2: to.slice(&args.w2)?,
+            b2: to.if_any(&args.b2)?,
+            residual: to.if_any(&args.residual)?,
+            y: to.slice(&args.y)?,
+        })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a FusedMlpArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

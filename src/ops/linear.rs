@@ -3,7 +3,7 @@
 
 use derive_where::derive_where;
 
-use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, expect_present, expect_size, expect_stride};
+use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, Translate, expect_present, expect_size, expect_stride};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -136,6 +136,19 @@ impl Op for Linear {
         // The delta's x and y are already counted.
         let bytes = elements * size + (delta.bytes - tokens * (d_in + 2.0 * d_out) * size).max(0.0);
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
+    }
+
+    fn translate<A: Device, B: Device>(args: &LinearArgs<A>, to: &Translate<'_, A, B>) -> Result<LinearArgs<B>> {
+        let norm = |norm: &NormArgs<A>| -> Result<NormArgs<B>> { Ok(NormArgs { weight: to.slice(&norm.weight)?, bias: to.slice(&norm.bias)? }) };
+        Ok(LinearArgs {
+            x: to.slice(&args.x)?,
+            w: to.slice(&args.w)?,
+            bias: to.if_any(&args.bias)?,
+            residual: to.if_any(&args.residual)?,
+            delta: args.delta.as_ref().map(|delta| CodebookGemm::translate(delta, to)).transpose()?,
+            norm: args.norm.as_ref().map(norm).transpose()?,
+            y: to.slice(&args.y)?,
+        })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a LinearArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

@@ -11,6 +11,7 @@ pub mod layer;
 pub mod linear;
 pub mod pointwise;
 pub mod prefix_attention;
+mod translate;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ pub use layer::Layer;
 pub use linear::{Linear, LinearArgs, NormArgs};
 pub use pointwise::{Pointwise, PointwiseArgs};
 pub use prefix_attention::{PrefixAttention, PrefixAttentionArgs};
+pub use translate::Translate;
 
 use crate::device::{Device, Slice};
 use crate::error::{Error, Result};
@@ -41,6 +43,8 @@ pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
     fn validate(&self) -> Result<()>;
     /// Work and traffic.
     fn cost(&self) -> Cost;
+    /// The same operands on another device: every slice and index of `args` through `to`.
+    fn translate<A: Device, B: Device>(args: &Self::Args<A>, to: &Translate<'_, A, B>) -> Result<Self::Args<B>>;
     /// Shows every operand of `args`. Fails where an operand that a flag asks for is absent, or one is
     /// there that no flag asks for.
     fn operands<'a, D: Device>(&self, args: &'a Self::Args<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()>;

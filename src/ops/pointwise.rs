@@ -3,7 +3,7 @@
 use derive_where::derive_where;
 
 use super::index::{Index, PageShape, PageTable, TokenAdapters, Varlen, VarlenShape};
-use super::{Access, Activation, Cost, Op, Operand, expect_present, expect_size};
+use super::{Access, Activation, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -221,6 +221,21 @@ impl Op for Pointwise {
         let flops = 4.0 * read * columns;
         let bytes = (read + residual + self.rows as f64) * columns * self.dtype.size() as f64;
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
+    }
+
+    fn translate<A: Device, B: Device>(args: &PointwiseArgs<A>, to: &Translate<'_, A, B>) -> Result<PointwiseArgs<B>> {
+        Ok(PointwiseArgs {
+            x: to.slice(&args.x)?,
+            weight: to.if_any(&args.weight)?,
+            bias: to.if_any(&args.bias)?,
+            residual: to.if_any(&args.residual)?,
+            positions: to.if_any(&args.positions)?,
+            ids: to.index_if_any(&args.ids)?,
+            places: to.index_if_any(&args.places)?,
+            sequences: to.index_if_any(&args.sequences)?,
+            pages: to.index_if_any(&args.pages)?,
+            y: to.slice(&args.y)?,
+        })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a PointwiseArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

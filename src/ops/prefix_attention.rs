@@ -17,7 +17,7 @@ use derive_where::derive_where;
 
 use super::attention::{Form, Scale, Strides};
 use super::codebook_gemm::{Factor, FactorArgs, Held};
-use super::{Access, Attention, Cost, Op, Operand, expect_size};
+use super::{Access, Attention, Cost, Op, Operand, Translate, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
@@ -183,6 +183,14 @@ impl Op for PrefixAttention {
         let factors: f64 = [self.key, self.value].map(|factors| factors.bytes(self.dtype, self.tokens, self.width()) as f64).iter().sum();
         let bytes = heads + passes * (heads + 4.0 * rows) + factors;
         Cost { executed_flops: plain.executed_flops + rebuilt, useful_flops: plain.useful_flops + rebuilt, bytes, ..plain }
+    }
+
+    fn translate<A: Device, B: Device>(args: &PrefixAttentionArgs<A>, to: &Translate<'_, A, B>) -> Result<PrefixAttentionArgs<B>> {
+        let factors = |factors: &FactorsArgs<A>| -> Result<FactorsArgs<B>> {
+            Ok(FactorsArgs { coefficients: factors.coefficients.translate(to)?, basis: factors.basis.translate(to)? })
+        };
+        let (key, value) = (factors(&args.key)?, factors(&args.value)?);
+        Ok(PrefixAttentionArgs { q: to.slice(&args.q)?, key, value, o: to.slice(&args.o)?, lse: to.slice(&args.lse)? })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a PrefixAttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {

@@ -61,8 +61,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         Ok(index)
     }
 
-    /// Words that a kernel has written to `slice`, as [`HostIndex::words`] lays them out.
-    #[cfg(feature = "cuda")]
+    /// Words that lie in `slice` already, as [`HostIndex::words`] lays them out.
     pub(crate) const fn over(shape: H::Shape, slice: Slice<D>) -> Self {
         Self { shape, slice }
     }

@@ -1,0 +1,372 @@
+//! A device whose backend is chosen while the program runs: one type for all of them.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::backend::{Backend, Kernel};
+use crate::device::{Caps, Clock, Clocks, Device, Slice};
+use crate::error::{Error, Result};
+use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Translate, strange};
+
+/// A device of any backend, the crate's own or another's: a [`Session<AnyDevice>`](crate::session::Session), and all that is made of it, has
+/// one type, whatever runs the work. [`Choice::open_any`](super::Choice::open_any) opens one by its name.
+///
+/// A launch costs a call through a table and copies of the operands' handles more than on the device behind.
+pub struct AnyDevice {
+    device: Box<dyn Erased>,
+}
+
+impl AnyDevice {
+    /// Stands before `backend`.
+    pub fn new<B: Backend>(backend: B) -> Self {
+        Self { device: Box::new(backend) }
+    }
+
+    /// The name of the backend behind.
+    pub fn backend(&self) -> &'static str {
+        self.device.backend()
+    }
+}
+
+impl std::fmt::Debug for AnyDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.backend(), Device::caps(self).name)
+    }
+}
+
+/// Memory of the device behind.
+#[derive(Clone)]
+pub struct AnyBuffer {
+    buffer: Arc<dyn Any + Send + Sync>,
+    id: usize,
+}
+
+impl AnyBuffer {
+    fn new<D: Device>(buffer: D::Buffer) -> Self {
+        Self { id: D::buffer_id(&buffer), buffer: Arc::new(buffer) }
+    }
+}
+
+/// A queue, a graph, a mark or a plan of the device behind.
+pub struct AnyPart(Box<dyn Any + Send>);
+
+impl AnyPart {
+    fn new<T: Send + 'static>(part: T) -> Self {
+        Self(Box::new(part))
+    }
+
+    fn get<T: 'static>(&self) -> Result<&T> {
+        self.0.downcast_ref().ok_or_else(other_device)
+    }
+
+    fn get_mut<T: 'static>(&mut self) -> Result<&mut T> {
+        self.0.downcast_mut().ok_or_else(other_device)
+    }
+}
+
+/// A plan of the device behind, and what is asked of it without that.
+pub struct AnyPlan {
+    plan: AnyPart,
+    workspace_bytes: u64,
+    prepared_bytes: u64,
+    variant: &'static str,
+    config: Option<String>,
+}
+
+fn other_device() -> Error {
+    strange("any device")
+}
+
+/// The slice in the terms of the device behind.
+fn inner<D: Device>(slice: &Slice<AnyDevice>) -> Result<Slice<D>> {
+    let buffer = slice.buffer.buffer.downcast_ref::<D::Buffer>().ok_or_else(other_device)?;
+    Ok(Slice { buffer: buffer.clone(), offset: slice.offset, len: slice.len })
+}
+
+/// [`Device`] without its types.
+trait ErasedDevice: Send + Sync {
+    fn backend(&self) -> &'static str;
+    fn caps(&self) -> &Caps;
+    fn clock(&self) -> Clock;
+    fn clocks(&self) -> Option<Clocks>;
+    fn owns(&self, buffer: &AnyBuffer) -> bool;
+    fn queue(&self) -> Result<AnyPart>;
+    fn alloc(&self, bytes: u64) -> Result<AnyBuffer>;
+    fn alloc_host(&self, bytes: u64) -> Result<AnyBuffer>;
+    fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()>;
+    fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()>;
+    fn copy(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &Slice<AnyDevice>) -> Result<()>;
+    fn mark(&self, queue: &mut AnyPart) -> Result<AnyPart>;
+    fn seconds_between(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64>;
+    fn wait(&self, queue: &mut AnyPart) -> Result<()>;
+    fn begin_capture(&self, queue: &mut AnyPart) -> Result<()>;
+    fn end_capture(&self, queue: &mut AnyPart) -> Result<AnyPart>;
+    /// # Safety
+    /// The contract of [`Device::replay`].
+    unsafe fn replay(&self, queue: &mut AnyPart, graph: &AnyPart) -> Result<()>;
+}
+
+impl<D: Device> ErasedDevice for D {
+    fn backend(&self) -> &'static str {
+        D::NAME
+    }
+
+    fn caps(&self) -> &Caps {
+        Device::caps(self)
+    }
+
+    fn clock(&self) -> Clock {
+        Device::clock(self)
+    }
+
+    fn clocks(&self) -> Option<Clocks> {
+        Device::clocks(self)
+    }
+
+    fn owns(&self, buffer: &AnyBuffer) -> bool {
+        buffer.buffer.downcast_ref().is_some_and(|buffer| Device::owns(self, buffer))
+    }
+
+    fn queue(&self) -> Result<AnyPart> {
+        Device::queue(self).map(AnyPart::new)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<AnyBuffer> {
+        Device::alloc(self, bytes).map(AnyBuffer::new::<D>)
+    }
+
+    fn alloc_host(&self, bytes: u64) -> Result<AnyBuffer> {
+        Device::alloc_host(self, bytes).map(AnyBuffer::new::<D>)
+    }
+
+    fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()> {
+        Device::write(self, queue.get_mut()?, &inner(dst)?, src)
+    }
+
+    fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()> {
+        Device::read(self, queue.get_mut()?, &inner(src)?, dst)
+    }
+
+    fn copy(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &Slice<AnyDevice>) -> Result<()> {
+        Device::copy(self, queue.get_mut()?, &inner(src)?, &inner(dst)?)
+    }
+
+    fn mark(&self, queue: &mut AnyPart) -> Result<AnyPart> {
+        Device::mark(self, queue.get_mut()?).map(AnyPart::new)
+    }
+
+    fn seconds_between(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64> {
+        Device::seconds_between(self, queue.get_mut()?, earlier.get()?, later.get()?)
+    }
+
+    fn wait(&self, queue: &mut AnyPart) -> Result<()> {
+        Device::wait(self, queue.get_mut()?)
+    }
+
+    fn begin_capture(&self, queue: &mut AnyPart) -> Result<()> {
+        Device::begin_capture(self, queue.get_mut()?)
+    }
+
+    fn end_capture(&self, queue: &mut AnyPart) -> Result<AnyPart> {
+        Device::end_capture(self, queue.get_mut()?).map(AnyPart::new)
+    }
+
+    unsafe fn replay(&self, queue: &mut AnyPart, graph: &AnyPart) -> Result<()> {
+        let (queue, graph) = (queue.get_mut()?, graph.get()?);
+        // SAFETY: the caller's promise, that every buffer named in the graph is alive, is the one asked for here.
+        unsafe { Device::replay(self, queue, graph) }
+    }
+}
+
+/// [`Kernel`] without its types.
+trait ErasedKernel<O: Op> {
+    fn variants(&self) -> &'static [&'static str];
+    fn configs(&self, op: &O) -> Vec<String>;
+    fn plan(&self, op: &O, only: Option<&str>) -> Result<AnyPlan>;
+    fn workspace(&self, plan: &AnyPlan) -> Result<AnyBuffer>;
+    /// # Safety
+    /// The contract of [`Kernel::prepare`].
+    unsafe fn prepare(&self, queue: &mut AnyPart, plan: &AnyPlan, prepared: &Slice<AnyDevice>, args: &O::Args<AnyDevice>) -> Result<()>;
+    /// # Safety
+    /// The contract of [`Kernel::launch`].
+    unsafe fn launch(&self, queue: &mut AnyPart, plan: &AnyPlan, workspace: &Slice<AnyDevice>, args: &O::Args<AnyDevice>) -> Result<()>;
+}
+
+impl<O: Op, D: Kernel<O>> ErasedKernel<O> for D {
+    fn variants(&self) -> &'static [&'static str] {
+        Kernel::<O>::variants(self)
+    }
+
+    fn configs(&self, op: &O) -> Vec<String> {
+        Kernel::configs(self, op)
+    }
+
+    fn plan(&self, op: &O, only: Option<&str>) -> Result<AnyPlan> {
+        let plan = Kernel::plan(self, op, only)?;
+        Ok(AnyPlan {
+            workspace_bytes: D::workspace_bytes(&plan),
+            prepared_bytes: D::prepared_bytes(&plan),
+            variant: D::variant(&plan),
+            config: D::config(&plan),
+            plan: AnyPart::new(plan),
+        })
+    }
+
+    fn workspace(&self, plan: &AnyPlan) -> Result<AnyBuffer> {
+        Kernel::<O>::workspace(self, plan.plan.get()?).map(AnyBuffer::new::<D>)
+    }
+
+    unsafe fn prepare(&self, queue: &mut AnyPart, plan: &AnyPlan, prepared: &Slice<AnyDevice>, args: &O::Args<AnyDevice>) -> Result<()> {
+        let args = O::translate(args, &Translate(&inner::<D>))?;
+        let (queue, plan, prepared) = (queue.get_mut()?, plan.plan.get()?, inner(prepared)?);
+        // SAFETY: the caller's promise holds of these: they are the same memory, under the names that the device behind gave it.
+        unsafe { Kernel::<O>::prepare(self, queue, plan, &prepared, &args) }
+    }
+
+    unsafe fn launch(&self, queue: &mut AnyPart, plan: &AnyPlan, workspace: &Slice<AnyDevice>, args: &O::Args<AnyDevice>) -> Result<()> {
+        let args = O::translate(args, &Translate(&inner::<D>))?;
+        let (queue, plan, workspace) = (queue.get_mut()?, plan.plan.get()?, inner(workspace)?);
+        // SAFETY: the caller's promise holds of these: they are the same memory, under the names that the device behind gave it.
+        unsafe { Kernel::<O>::launch(self, queue, plan, &workspace, &args) }
+    }
+}
+
+/// [`Backend`] without its types.
+trait Erased:
+    ErasedDevice
+    + ErasedKernel<CodebookGemm>
+    + ErasedKernel<Attention>
+    + ErasedKernel<PrefixAttention>
+    + ErasedKernel<FusedMlp>
+    + ErasedKernel<Linear>
+    + ErasedKernel<Pointwise>
+{
+}
+
+impl<B: Backend> Erased for B {}
+
+impl Device for AnyDevice {
+    const NAME: &'static str = "any";
+    type Buffer = AnyBuffer;
+    type Queue = AnyPart;
+    type Graph = AnyPart;
+    type Mark = AnyPart;
+
+    fn caps(&self) -> &Caps {
+        self.device.caps()
+    }
+
+    fn queue(&self) -> Result<AnyPart> {
+        self.device.queue()
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<AnyBuffer> {
+        self.device.alloc(bytes)
+    }
+
+    fn alloc_host(&self, bytes: u64) -> Result<AnyBuffer> {
+        self.device.alloc_host(bytes)
+    }
+
+    fn buffer_id(buffer: &AnyBuffer) -> usize {
+        buffer.id
+    }
+
+    fn owns(&self, buffer: &AnyBuffer) -> bool {
+        self.device.owns(buffer)
+    }
+
+    fn write(&self, queue: &mut AnyPart, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
+        self.device.write(queue, dst, src)
+    }
+
+    fn read(&self, queue: &mut AnyPart, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        self.device.read(queue, src, dst)
+    }
+
+    fn copy(&self, queue: &mut AnyPart, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        self.device.copy(queue, src, dst)
+    }
+
+    fn mark(&self, queue: &mut AnyPart) -> Result<AnyPart> {
+        self.device.mark(queue)
+    }
+
+    fn seconds_between(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64> {
+        self.device.seconds_between(queue, earlier, later)
+    }
+
+    fn clock(&self) -> Clock {
+        self.device.clock()
+    }
+
+    fn clocks(&self) -> Option<Clocks> {
+        self.device.clocks()
+    }
+
+    fn wait(&self, queue: &mut AnyPart) -> Result<()> {
+        self.device.wait(queue)
+    }
+
+    fn begin_capture(&self, queue: &mut AnyPart) -> Result<()> {
+        self.device.begin_capture(queue)
+    }
+
+    fn end_capture(&self, queue: &mut AnyPart) -> Result<AnyPart> {
+        self.device.end_capture(queue)
+    }
+
+    unsafe fn replay(&self, queue: &mut AnyPart, graph: &AnyPart) -> Result<()> {
+        // SAFETY: the caller's promise, that every buffer named in the graph is alive, is the one asked for here.
+        unsafe { self.device.replay(queue, graph) }
+    }
+}
+
+impl<O: Op> Kernel<O> for AnyDevice
+where
+    dyn Erased: ErasedKernel<O>,
+{
+    type Plan = AnyPlan;
+
+    fn variants(&self) -> &'static [&'static str] {
+        ErasedKernel::<O>::variants(&*self.device)
+    }
+
+    fn configs(&self, op: &O) -> Vec<String> {
+        ErasedKernel::configs(&*self.device, op)
+    }
+
+    fn plan(&self, op: &O, only: Option<&str>) -> Result<AnyPlan> {
+        ErasedKernel::plan(&*self.device, op, only)
+    }
+
+    fn workspace_bytes(plan: &AnyPlan) -> u64 {
+        plan.workspace_bytes
+    }
+
+    fn workspace(&self, plan: &AnyPlan) -> Result<AnyBuffer> {
+        ErasedKernel::<O>::workspace(&*self.device, plan)
+    }
+
+    fn prepared_bytes(plan: &AnyPlan) -> u64 {
+        plan.prepared_bytes
+    }
+
+    unsafe fn prepare(&self, queue: &mut AnyPart, plan: &AnyPlan, prepared: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
+        // SAFETY: the caller's promise is the one asked for here.
+        unsafe { ErasedKernel::<O>::prepare(&*self.device, queue, plan, prepared, args) }
+    }
+
+    fn variant(plan: &AnyPlan) -> &'static str {
+        plan.variant
+    }
+
+    fn config(plan: &AnyPlan) -> Option<String> {
+        plan.config.clone()
+    }
+
+    unsafe fn launch(&self, queue: &mut AnyPart, plan: &AnyPlan, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
+        // SAFETY: the caller's promise is the one asked for here.
+        unsafe { ErasedKernel::<O>::launch(&*self.device, queue, plan, workspace, args) }
+    }
+}
