@@ -11,6 +11,20 @@ use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, Prefi
 /// A device of any backend, the crate's own or another's: a [`Session<AnyDevice>`](crate::session::Session), and all that is made of it, has
 /// one type, whatever runs the work. [`Choice::open_any`](super::Choice::open_any) opens one by its name.
 ///
+/// ```no_run
+/// use std::sync::Arc;
+/// use trifuse::backends::{AnyDevice, Choice};
+/// use trifuse::session::Session;
+///
+/// # fn main() -> trifuse::Result<()> {
+/// let name = std::env::args().nth(1).unwrap_or("auto".into()); // or cpu, wgpu, cuda, wgpu:1
+/// let device: AnyDevice = name.parse::<Choice>()?.open_any()?;
+/// println!("on {}", device.backend());
+/// let mut session = Session::new(Arc::new(device))?; // of one type, whatever was asked for
+/// # session.upload(&[0.5f32; 8]).map(drop)
+/// # }
+/// ```
+///
 /// A launch costs a call through a table and copies of the operands' handles more than on the device behind.
 pub struct AnyDevice {
     device: Box<dyn Erased>,

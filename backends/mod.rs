@@ -76,7 +76,7 @@ fn left_out(name: &str, feature: &str) -> Error {
 }
 
 fn unknown(text: &str) -> Error {
-    Error::invalid("backend", format!("auto, {}, and :N after a name for the device of that number, from 0", NAMES.join(", ")), format!("{text:?}"))
+    Error::invalid("backend", format!("auto, {}, or one device of these by its number, as wgpu:1", NAMES.join(", ")), format!("{text:?}"))
 }
 
 /// A choice of backend and device, as on the command line: `auto`, `cpu`, `wgpu`, `wgpu:1`.

@@ -28,7 +28,7 @@
 //! ```
 //!
 //! Everything above the [`Device`](device::Device) trait is generic over it, and written once;
-//! [`Choice`](backends::Choice) opens the best backend of a machine. Work goes into one in-order queue a session, and can be
+//! [`Choice`](backends::Choice) opens the best backend of a machine, and [`AnyDevice`](backends::AnyDevice) is one type for all of them. Work goes into one in-order queue a session, and can be
 //! [captured](session::Session::capture) and replayed as a graph. Whatever can go wrong is an [`Error`], which says what was
 //! expected and what was found; nothing panics on input from outside.
 //!

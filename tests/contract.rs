@@ -31,6 +31,11 @@ pub fn main() {
             }
         }
     }
+    // The same through a device that does not say which it is.
+    match Choice::Named("cpu", 0).open_any().and_then(|device| Collect.visit(device)) {
+        Ok(found) => trials.extend(found),
+        Err(error) => trials.push(Trial::test(format!("not available: {error}"), || Err("cpu is not there".into())).with_kind("any").with_ignored_flag(true)),
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 

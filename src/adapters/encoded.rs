@@ -22,6 +22,34 @@ pub struct Population {
     pub adapters: BTreeMap<String, EncodedAdapter>,
 }
 
+impl Population {
+    /// Takes an adapter out, and the projections that no other adapter has, with their bases.
+    ///
+    /// # Errors
+    /// An adapter that is not there.
+    pub fn remove(&mut self, name: &str) -> Result<EncodedAdapter> {
+        let removed = self.adapters.remove(name).ok_or_else(|| self.lacks(name))?;
+        self.projections.retain(|path, _| self.adapters.values().any(|adapter| adapter.projections.contains_key(path)));
+        Ok(removed)
+    }
+
+    /// Gives an adapter another name.
+    ///
+    /// # Errors
+    /// An adapter that is not there; a name that is taken.
+    pub fn rename(&mut self, old: &str, new: &str) -> Result<()> {
+        ensure(!self.adapters.contains_key(new), "population", "a name that is not taken", format_args!("{new:?}"))?;
+        let adapter = self.adapters.remove(old).ok_or_else(|| self.lacks(old))?;
+        self.adapters.insert(new.into(), adapter);
+        Ok(())
+    }
+
+    fn lacks(&self, name: &str) -> Error {
+        let known: Vec<&str> = self.adapters.keys().take(20).map(String::as_str).collect();
+        Error::invalid("population", format!("one of its adapters, such as {}", known.join(", ")), format!("{name:?}"))
+    }
+}
+
 /// What all adapters of a population share in one projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedProjection {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use libtest_mimic::{Completion, Trial};
 use trifuse::backend::Backend;
+#[cfg(all(feature = "cpu", feature = "wgpu"))]
+use trifuse::backends::Choice;
 use trifuse::device::Open;
 use trifuse::ops::index::TokenAdapters;
 use trifuse::ops::{Linear, LinearArgs};
@@ -17,6 +19,10 @@ pub fn trials() -> Vec<Trial> {
         trial::<trifuse::backends::cuda::Cuda>(),
         #[cfg(feature = "wgpu")]
         trial::<trifuse::backends::wgpu::Wgpu>(),
+        #[cfg(all(feature = "cpu", feature = "wgpu"))]
+        between_backends("wgpu", "cpu"),
+        #[cfg(all(feature = "cpu", feature = "wgpu"))]
+        between_backends("cpu", "wgpu"),
     ]
 }
 
@@ -26,6 +32,17 @@ fn trial<B: Backend + Open>() -> Trial {
         (Err(absent), _) | (_, Err(absent)) => Ok(Completion::ignored_with(absent.to_string())),
     };
     Trial::ignorable_test("memory of another device is refused", run).with_kind(B::NAME)
+}
+
+/// Devices of one type and of two backends.
+#[cfg(all(feature = "cpu", feature = "wgpu"))]
+fn between_backends(one: &'static str, other: &'static str) -> Trial {
+    let open = |name| Choice::Named(name, 0).open_any();
+    let run = move || match (open(one), open(other)) {
+        (Ok(one), Ok(other)) => strangers(one, other).map(|()| Completion::Completed).map_err(Into::into),
+        (Err(absent), _) | (_, Err(absent)) => Ok(Completion::ignored_with(absent.to_string())),
+    };
+    Trial::ignorable_test(format!("memory of {other} is refused on {one}"), run).with_kind("any")
 }
 
 /// Devices number what they make from the same start: unrefused, these would reach other memory of the second one, or memory that nobody keeps.

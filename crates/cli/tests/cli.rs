@@ -6,6 +6,8 @@
 mod bench;
 #[path = "cli/bench_reports.rs"]
 mod bench_reports;
+#[path = "cli/bundle.rs"]
+mod bundle;
 #[path = "cli/compress.rs"]
 mod compress;
 #[path = "cli/demo.rs"]
@@ -33,6 +35,7 @@ fn help_names_every_command_and_the_exit_statuses() {
         "demo",
         "compress",
         "decompress",
+        "bundle",
         "inspect",
         "verify",
         "bench",
@@ -197,6 +200,20 @@ fn completions_know_the_commands() {
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(object(&refused, "completions")["error"]["exit_status"], 2);
     assert!(err(&refused).starts_with("error: "));
+}
+
+#[test]
+fn help_shows_every_command_in_use_and_completions_know_values() {
+    let help = out(&run(&["help"]));
+    for command in ["devices", "demo", "compress", "decompress", "bundle", "inspect", "embed", "verify", "bench", "kernels", "completions"] {
+        let page = out(&run(&["help", command]));
+        assert!(help.contains(command) && page.contains(&format!("Examples:\n  trifuse {command}")), "{page}");
+    }
+    let script = out(&run(&["completions", "bash"]));
+    for value in ["auto cuda wgpu cpu", "f16 bf16 f32", "llama2-7b llama2-13b llama2-70b"] {
+        assert!(script.contains(value), "{value} is no value that bash completes");
+    }
+    assert_eq!(run(&["devices", "--backend", "cpu:0"]).status.code(), Some(0), "a device that no list shows");
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub struct Options {
     pub adapters: Option<u32>,
     /// Layers for the suite of layers; for attention, mlp and projections the layers whose sizes they take.
     pub layers: layer::Choice,
-    /// Sizes of products and MLPs that no list has.
+    /// Sizes of products, MLPs and attention that no list has.
     pub own: own::Choice,
 }
 
@@ -144,6 +144,14 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         config: options.schedule.into(),
         results,
     })
+}
+
+/// The names of the shapes that [`run`] would measure on a device of that kind.
+///
+/// # Errors
+/// A shape that there is not.
+pub fn names(options: &Options, kind: trifuse::device::Kind) -> Result<Vec<String>> {
+    Ok(chosen(options, kind)?.iter().map(Point::name).collect())
 }
 
 /// The points that the options leave.

@@ -3,6 +3,7 @@
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input; 130 interrupted.
 
 mod bench;
+mod bundle;
 mod calibrate;
 mod completions;
 mod compress;
@@ -10,6 +11,7 @@ mod decompress;
 mod demo;
 mod devices;
 mod embed;
+mod examples;
 mod inspect;
 mod interrupt;
 mod kept;
@@ -18,6 +20,7 @@ mod outcome;
 mod output;
 mod progress;
 mod samples;
+mod values;
 mod verify;
 mod warnings;
 
@@ -34,7 +37,7 @@ const AFTER: &str = "Exit status: 0 right; 1 it ran but a check failed; 2 wrong 
 
 /// Compresses LoRA adapters and serves many of them in one batch, on any GPU or on the processor.
 #[derive(Debug, Parser)]
-#[command(name = "trifuse", version, after_help = AFTER, disable_help_subcommand = true)]
+#[command(name = "trifuse", version, after_help = AFTER)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -45,8 +48,8 @@ struct Cli {
 /// Options of every command.
 #[derive(Debug, clap::Args)]
 struct Global {
-    /// Where to run: auto, cpu, wgpu or cuda; `wgpu:1` is the second device of that backend
-    #[arg(long, global = true, default_value = "auto", env = "TRIFUSE_BACKEND", value_name = "BACKEND", help_heading = "Global options")]
+    /// Where to run; `wgpu:1` is the second device of that backend
+    #[arg(long, global = true, default_value = "auto", env = "TRIFUSE_BACKEND", value_name = "BACKEND", value_parser = values::backend(), help_heading = "Global options")]
     backend: Choice,
     /// Print one JSON object on standard output; everything else goes to standard error
     #[arg(long, global = true, help_heading = "Global options")]
@@ -62,24 +65,37 @@ struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List every backend: its devices, or why it has none and what to install
+    #[command(after_help = examples::DEVICES)]
     Devices,
     /// Compress real adapters, serve a mixed batch from the compressed form and show what was kept
+    #[command(after_help = examples::DEMO)]
     Demo(demo::Args),
     /// Compress a population of PEFT adapters into one bundle
+    #[command(after_help = examples::COMPRESS)]
     Compress(compress::Args),
     /// Turn a bundle back into PEFT folders
+    #[command(after_help = examples::DECOMPRESS)]
     Decompress(decompress::Args),
+    /// List the adapters of a bundle; add some, take some out, rename one
+    #[command(after_help = examples::BUNDLE)]
+    Bundle(bundle::Args),
     /// Show what an adapter folder or a bundle holds: each tensor used, ignored or refused, and why
+    #[command(after_help = examples::INSPECT)]
     Inspect(inspect::Args),
     /// Turn text into embeddings with a sentence encoder, an adapter of its own on every line
+    #[command(after_help = examples::EMBED)]
     Embed(embed::Args),
     /// Check every operation on every backend against float64
+    #[command(after_help = examples::VERIFY)]
     Verify(verify::Args),
     /// Measure a suite of shapes: answers checked first, times by the device's clock, rates against measured ceilings
+    #[command(after_help = examples::BENCH)]
     Bench(bench::Args),
     /// List the CUDA kernels, compile them ahead and show what each uses
+    #[command(after_help = examples::KERNELS)]
     Kernels(kernels::Args),
     /// Print a completion script for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions(completions::Args),
 }
 
@@ -91,6 +107,7 @@ impl Command {
             Self::Demo(_) => "demo",
             Self::Compress(_) => "compress",
             Self::Decompress(_) => "decompress",
+            Self::Bundle(_) => "bundle",
             Self::Inspect(_) => "inspect",
             Self::Embed(_) => "embed",
             Self::Verify(_) => "verify",
@@ -135,6 +152,7 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Demo(args) => demo::run(&args, &global.backend, output),
         Command::Compress(args) => compress::run(&args, &global.backend, output),
         Command::Decompress(args) => decompress::run(&args, output),
+        Command::Bundle(args) => bundle::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Embed(args) => embed::run(&args, &global.backend, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),

@@ -43,7 +43,7 @@ fn without_calibration(uncalibrated: &[String]) -> Option<String> {
 }
 
 /// The adapters that lost much of their weights, why, and what would keep them.
-fn weights(kept: &Kept) -> Vec<String> {
+pub fn weights(kept: &Kept) -> Vec<String> {
     let weak: Vec<&Adapter> = kept.adapters.iter().filter(|adapter| adapter.cos_delta_min < LITTLE).collect();
     if weak.is_empty() {
         return Vec::new();

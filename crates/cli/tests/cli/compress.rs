@@ -167,6 +167,54 @@ fn a_form_that_keeps_little_says_so() {
 }
 
 #[test]
+fn a_fifth_of_the_bytes_where_nothing_is_asked() {
+    let folder = scratch();
+    let kept = |name: &str, more: &[&str]| {
+        let bundle = folder.path().join(name);
+        object(&run(&[&["compress", &population("A"), "-o", text(&bundle), "--json"], more].concat()), "compress")
+    };
+    let (usual, asked, published) = (kept("usual", &[]), kept("asked", &["--max-ratio", "5"]), kept("published", &["--published"]));
+    assert!(usual["ratio"].as_f64().unwrap() <= 0.2 && usual["file_bytes"] == asked["file_bytes"], "{usual}");
+    let cosine = |kept: &serde_json::Value| kept["cos_delta_mean"].as_f64().unwrap();
+    assert!(cosine(&usual) > cosine(&published), "{} and {}", cosine(&usual), cosine(&published));
+    assert!(published["adapters"].as_array().unwrap().iter().all(|adapter| adapter["rungs"].get("shared_input").is_some_and(|count| count == 36)));
+    let both = run(&["compress", &population("A"), "-o", text(&folder.path().join("no")), "--published", "--rank", "4"]);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn what_a_reader_must_know_is_said() {
+    let folder = scratch();
+    let copy = |name: &str, from: &str, to: &str| {
+        let (source, place) = (Path::new(&population("C")).join("r4_rust"), folder.path().join(name));
+        std::fs::create_dir(&place).unwrap();
+        std::fs::copy(source.join("adapter_model.safetensors"), place.join("adapter_model.safetensors")).unwrap();
+        let config = std::fs::read_to_string(source.join("adapter_config.json")).unwrap();
+        assert!(config.contains(from));
+        std::fs::write(place.join("adapter_config.json"), config.replace(from, to)).unwrap();
+        text(&place).to_owned()
+    };
+    let said = |adapters: &[&str], name: &str| {
+        let bundle = folder.path().join(name);
+        let output = run(&[&["compress", "-o", text(&bundle), "--json"], adapters].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        object(&output, "compress")["warnings"].to_string()
+    };
+    let plain = format!("{}/r4_rust", population("C"));
+    assert!(said(&[&plain], "lone").contains("a lone adapter"));
+    let other = copy("other", "\"base_model_name_or_path\": \"", "\"base_model_name_or_path\": \"elsewhere/");
+    let warned = said(&[&plain, &other], "bases");
+    assert!(warned.contains("different base models") && warned.contains("(other)") && !warned.contains("a lone adapter"), "{warned}");
+    let unknown = copy("unknown", "{", "{ \"use_quantum\": true,");
+    assert!(said(&[&unknown], "key").contains("use_quantum (unknown)"));
+    // The name of the folder, or the one that is given.
+    let named = format!("mine={plain}");
+    let output = run(&["compress", &plain, &named, "-o", text(&folder.path().join("named")), "--json"]);
+    let names: Vec<String> = object(&output, "compress")["adapters"].as_array().unwrap().iter().map(|adapter| adapter["name"].to_string()).collect();
+    assert_eq!(names, ["\"mine\"", "\"r4_rust\""]);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_file() {
     let folder = scratch();
     let made: Vec<Vec<u8>> = [("one", "7"), ("two", "7")]

@@ -1,6 +1,7 @@
 //! `bench`: one suite of shapes on one backend, and what is made of its reports.
 
 mod compare;
+mod list;
 mod pages;
 mod pictures;
 mod regret;

@@ -27,11 +27,13 @@ use super::super::Outcome;
 use super::super::interrupt::Interrupt;
 use super::super::output::{Output, Page, Report, Tone};
 use super::super::progress::Progress;
+use super::super::values;
 use super::pages::{prepare, write_all};
-use super::regret;
+use super::{list, regret};
 
 /// What asks for other shapes, variants or times than a race of random shapes has.
-const NOT_WITH_REGRET: [&str; 17] = [
+const NOT_WITH_REGRET: [&str; 18] = [
+    "list",
     "quick",
     "shape",
     "variant",
@@ -50,6 +52,9 @@ const NOT_WITH_REGRET: [&str; 17] = [
     "seq",
     "batch",
 ];
+
+/// The heading of options that not every suite has.
+const SINGLE: &str = "Options of single suites";
 
 /// Arguments of `bench SUITE`.
 #[derive(Debug, clap::Args)]
@@ -74,8 +79,11 @@ pub struct Args {
     /// What the random shapes of --regret are drawn from
     #[arg(long, default_value_t = 0, value_name = "N", requires = "regret")]
     pub seed: u64,
-    /// Element type of every operand: f16, bf16 or f32
-    #[arg(long, default_value = "f16", value_name = "DTYPE")]
+    /// Print the names of the shapes, and measure none
+    #[arg(long)]
+    pub list: bool,
+    /// Element type of every operand
+    #[arg(long, default_value = "f16", value_name = "DTYPE", value_parser = values::dtype())]
     pub dtype: DType,
     /// Runs before the first that is timed [default: 10; of forward-pass 5]
     #[arg(long, value_name = "N")]
@@ -87,7 +95,7 @@ pub struct Args {
     #[arg(long, allow_negative_numbers = true, default_value_t = Schedule::default().limit_seconds, value_name = "SECONDS")]
     pub limit: f64,
     /// Adapters that `forward-pass` registers, rather than 2000 and 20000 (on a processor 200 and 2000)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, value_name = "N", help_heading = SINGLE, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub adapters: Option<u32>,
     /// Write the table to this file, as Markdown
     #[arg(long, value_name = "FILE")]
@@ -96,23 +104,24 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub pictures: Option<PathBuf>,
     /// What `align` sweeps, and nothing else; may be given more than once
-    #[arg(long, value_name = "AXIS", value_parser = one_of(&Axis::ALL, Axis::name, about_axis))]
+    #[arg(long, value_name = "AXIS", help_heading = SINGLE, value_parser = one_of(&Axis::ALL, Axis::name, about_axis))]
     pub axis: Vec<Axis>,
     /// The first size that `align` sweeps on its --axis
-    #[arg(long, value_name = "SIZE", requires = "axis")]
+    #[arg(long, value_name = "SIZE", requires = "axis", help_heading = SINGLE)]
     pub from: Option<u64>,
     /// The last size
-    #[arg(long, value_name = "SIZE", requires = "axis")]
+    #[arg(long, value_name = "SIZE", requires = "axis", help_heading = SINGLE)]
     pub to: Option<u64>,
     /// Elements from one size to the next; the aligned neighbour of each is measured too
-    #[arg(long, default_value_t = 1, value_name = "SIZES")]
+    #[arg(long, default_value_t = 1, value_name = "SIZES", help_heading = SINGLE)]
     pub step: u64,
-    /// Sizes for `linear` and `mlp`, in place of their lists: rows, outputs and K of a product, tokens, model and intermediate of an MLP;
-    /// may be given more than once
-    #[arg(long, value_name = "16x4096x11008", conflicts_with_all = ["quick", "model", "seq", "batch"])]
+    /// Sizes for `linear`, `mlp` and `attention`, in place of their lists: rows, outputs and K of a product; tokens, model and intermediate of an
+    /// MLP; sequences, heads, tokens and elements of a head of attention, as 1x32x2048x128, 1x32/8x2048x128 where K and V have 8 heads, or
+    /// 4x32/8x1:4096x128, one query over 4096 keys; may be given more than once
+    #[arg(long, value_name = "16x4096x11008", help_heading = SINGLE, conflicts_with_all = ["quick", "model", "seq", "batch"])]
     pub sizes: Vec<own::Sizes>,
     /// SwiGLU without biases for `mlp`, as Llama has it, rather than GELU with them
-    #[arg(long)]
+    #[arg(long, help_heading = SINGLE)]
     pub gated: bool,
     #[command(flatten)]
     pub layers: Layers,
@@ -122,19 +131,19 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 pub struct Layers {
     /// Whose layer, of `layer`, `attention`, `mlp` and `projections`; may be given more than once [default: all; of a processor a small one]
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", value_parser = values::model(), help_heading = SINGLE)]
     pub model: Vec<Model>,
     /// How that `layer` is built; may be given more than once [default: both]
-    #[arg(long, value_name = "STYLE", value_parser = one_of(&Style::ALL, Style::name, about_style))]
+    #[arg(long, value_name = "STYLE", help_heading = SINGLE, value_parser = one_of(&Style::ALL, Style::name, about_style))]
     pub style: Vec<Style>,
     /// Tokens of a sequence, or rows of `projections`; may be given more than once [default: 512, 1024, 2048, 4096; rows 1 to 8192]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", help_heading = SINGLE)]
     pub seq: Vec<u64>,
     /// Sequences [default: 1]
-    #[arg(long, value_name = "SEQUENCES")]
+    #[arg(long, value_name = "SEQUENCES", help_heading = SINGLE)]
     pub batch: Option<u64>,
     /// Whether a token sees no later one, of `layer` and `attention` [default: in the style llama]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", help_heading = SINGLE, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub causal: Option<bool>,
 }
 
@@ -207,7 +216,11 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         return Err(Error::invalid("--adapters", "the suite forward-pass", suite.name()));
     }
     let Layers { model, style, seq, batch, causal } = &args.layers;
-    let layers = LayerChoice { models: model.clone(), styles: style.clone(), tokens: seq.clone(), batch: *batch, causal: *causal };
+    // Of sizes of one's own it is an option of theirs, and else of a model's.
+    let own_sizes = suite == Suite::Attention && !args.sizes.is_empty();
+    let own = own::Choice { sizes: args.sizes.clone(), gated: args.gated, causal: own_sizes && *causal == Some(true) };
+    let causal = causal.filter(|_| !own_sizes);
+    let layers = LayerChoice { models: model.clone(), styles: style.clone(), tokens: seq.clone(), batch: *batch, causal };
     if suite != Suite::Layer && !known(suite) && layers != LayerChoice::default() {
         return Err(Error::invalid("--model, --style, --seq, --batch, --causal", "the suites attention, mlp, layer and projections", suite.name()));
     }
@@ -222,8 +235,11 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         sweep,
         adapters: args.adapters,
         layers,
-        own: own::Choice { sizes: args.sizes.clone(), gated: args.gated },
+        own,
     };
+    if args.list {
+        return list::run(&options, choice, output);
+    }
     prepare(args.markdown.as_deref(), args.pictures.as_deref())?;
     let interrupt = Interrupt::listen()?;
     let report = choice.open(Work { options, output, interrupt: &interrupt })?;

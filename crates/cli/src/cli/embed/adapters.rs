@@ -13,12 +13,15 @@ use trifuse::model::Encoder;
 use trifuse::{Error, Result};
 
 use crate::cli::compress::sources;
+use crate::cli::warnings::bases;
 
 /// Adapters by name: attached, or why not.
 #[derive(Debug, Default)]
 pub struct Adapters {
     attached: BTreeMap<String, AdapterId>,
     refused: BTreeMap<String, String>,
+    /// What is to be known of those that are attached.
+    notes: Vec<String>,
 }
 
 impl Adapters {
@@ -26,11 +29,11 @@ impl Adapters {
     ///
     /// # Errors
     /// Paths that hold no adapters; a bundle among other things; no device memory.
-    pub fn attach<B: Backend>(encoder: &mut Encoder<B>, paths: &[PathBuf]) -> Result<Self> {
+    pub fn attach<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf]) -> Result<Self> {
         match paths {
             [] => Ok(Self::default()),
             [path] if path.is_file() => Self::bundle(encoder, path),
-            _ => Self::folders(encoder, paths),
+            _ => Self::folders(encoder, model, paths),
         }
     }
 
@@ -40,14 +43,14 @@ impl Adapters {
         for (projection, shared) in bundle.projections() {
             if let Err(error) = encoder.config().fits(projection, [shared.d_out as u64, shared.d_in as u64]) {
                 // One bundle has one shape for all: none of its adapters fits.
-                return Ok(Self { attached: BTreeMap::new(), refused: names.into_iter().map(|name| (name, error.to_string())).collect() });
+                return Ok(Self { refused: names.into_iter().map(|name| (name, error.to_string())).collect(), ..Self::default() });
             }
         }
         encoder.attach(Box::new(bundle))?;
         Self::named(encoder, BTreeMap::new())
     }
 
-    fn folders<B: Backend>(encoder: &mut Encoder<B>, paths: &[PathBuf]) -> Result<Self> {
+    fn folders<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf]) -> Result<Self> {
         let (mut usable, mut refused) = (Vec::new(), BTreeMap::new());
         for path in paths {
             for found in adapter_folders(path)? {
@@ -62,16 +65,16 @@ impl Adapters {
             }
         }
         if usable.is_empty() {
-            return Ok(Self { attached: BTreeMap::new(), refused });
+            return Ok(Self { refused, ..Self::default() });
         }
         let plain = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() };
         encoder.attach(Box::new(encode(&sources(&usable), &plain, &|_, _| {})?))?;
-        Self::named(encoder, refused)
+        Ok(Self { notes: notes(&usable, model), ..Self::named(encoder, refused)? })
     }
 
     fn named<B: Backend>(encoder: &Encoder<B>, refused: BTreeMap<String, String>) -> Result<Self> {
         let attached = encoder.engine().map(|engine| engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect());
-        Ok(Self { attached: attached.unwrap_or_default(), refused })
+        Ok(Self { attached: attached.unwrap_or_default(), refused, notes: Vec::new() })
     }
 
     /// The adapter of that name, or why a line cannot have it.
@@ -86,10 +89,24 @@ impl Adapters {
         }
     }
 
+    /// What is to be known of those that are attached.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Adapters that are left out, and why.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
         self.refused.iter().map(|(name, reason)| (name.as_str(), reason.as_str()))
     }
+}
+
+/// Base models that differ among the adapters, or from `model` where that is a name and no folder: shapes may agree where weights do not.
+fn notes(adapters: &[LoraAdapter], model: &Path) -> Vec<String> {
+    let named = || adapters.iter().map(|adapter| (adapter.name.as_str(), &adapter.config));
+    let other = |base: &str| base.contains('/') && !Path::new(base).exists() && Path::new(base) != model;
+    let foreign = named().filter_map(|(name, config)| Some((name, config["base_model_name_or_path"].as_str().filter(|base| other(base))?)));
+    let foreign = foreign.filter(|_| !model.is_dir()).map(|(name, base)| format!("adapter {name} names the base model {base}, not {}", model.display()));
+    bases(named()).into_iter().chain(foreign).collect()
 }
 
 /// The adapter, unless it is for another model.

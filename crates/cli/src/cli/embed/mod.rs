@@ -22,6 +22,7 @@ use super::Outcome;
 use super::interrupt::{Interrupt, STATUS};
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
+use super::values;
 use adapters::Adapters;
 use input::Lines;
 use rows::Worker;
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// What the model computes in; by default f16 on cuda, f32 elsewhere
-    #[arg(long, value_name = "f16|bf16|f32")]
+    #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
     dtype: Option<DType>,
     /// Leave out the end of a text that is longer than the model allows; without this such a line is refused
     #[arg(long)]
@@ -156,7 +157,8 @@ impl Visit for Job<'_> {
         let folder = find(&args.model)?;
         let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
         let text = Text::open(&folder, encoder.config())?;
-        let adapters = Adapters::attach(&mut encoder, &args.adapters)?;
+        let adapters = Adapters::attach(&mut encoder, &args.model, &args.adapters)?;
+        adapters.notes().iter().for_each(|note| output.note(note));
         for (name, reason) in adapters.refused() {
             output.note(format_args!("adapter {name} is left out: {reason}"));
         }

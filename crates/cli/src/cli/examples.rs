@@ -1,0 +1,56 @@
+//! What `--help` shows of each command in use.
+
+pub const DEVICES: &str = "Examples:
+  trifuse devices
+  trifuse devices --backend wgpu:1 --json";
+
+pub const DEMO: &str = "Examples:
+  trifuse demo
+  trifuse demo my-adapters/ --backend cpu";
+
+pub const COMPRESS: &str = "Examples:
+  trifuse compress adapters/ -o all.s2lc                       a fifth of the bytes
+  trifuse compress a/rust mine=b/rust -o two.s2lc              a name for one of two alike
+  trifuse compress adapters/ -o all.s2lc --min-cosine 0.99     as many bytes as that takes
+  trifuse compress adapters/ -o all.s2lc --max-ratio 12 --calibrate texts.txt --model org/model";
+
+pub const DECOMPRESS: &str = "Examples:
+  trifuse decompress all.s2lc -o adapters/
+  trifuse decompress all.s2lc -o one/ --adapter rust --dtype f16";
+
+pub const BUNDLE: &str = "Examples:
+  trifuse bundle list all.s2lc
+  trifuse bundle add all.s2lc new/sqlite mine=other/rust
+  trifuse bundle remove all.s2lc rust -o fewer.s2lc
+  trifuse bundle rename all.s2lc rust rust-2024";
+
+pub const INSPECT: &str = "Examples:
+  trifuse inspect adapters/rust
+  trifuse inspect all.s2lc --adapter rust";
+
+pub const EMBED: &str = "Examples:
+  trifuse embed lines.jsonl --model org/model -o vectors.npy
+  trifuse embed lines.jsonl --model model/ --adapters all.s2lc --adapter rust -o vectors.jsonl
+  echo '{\"text\": \"one line\", \"adapter\": \"rust\"}' | trifuse embed --model model/ --adapters adapters/";
+
+pub const VERIFY: &str = "Examples:
+  trifuse verify --backend cpu
+  trifuse verify --case attention/ --backend wgpu
+  trifuse verify --vectors cases/";
+
+pub const BENCH: &str = "Examples:
+  trifuse bench attention --quick
+  trifuse bench attention --sizes 1x32/8x2048x128 --causal     your own: sequences, heads, tokens, elements of a head
+  trifuse bench linear --sizes 16x4096x11008 --dtype bf16 --json > before.json
+  trifuse bench linear --list
+  trifuse bench compare before.json after.json
+  trifuse bench report before.json --pictures pictures/";
+
+pub const KERNELS: &str = "Examples:
+  trifuse kernels
+  trifuse kernels --arch sm_90a --op attention
+  trifuse kernels --arch sm_80,sm_90a -o all.pack";
+
+pub const COMPLETIONS: &str = "Examples:
+  trifuse completions bash > ~/.local/share/bash-completion/completions/trifuse
+  trifuse completions zsh > ~/.zfunc/_trifuse";
