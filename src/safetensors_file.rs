@@ -22,6 +22,9 @@ pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 const LENGTH_BYTES: usize = 8;
 
+/// How a file begins that Git LFS has not fetched.
+const POINTER: &[u8] = b"version https://git-lfs";
+
 /// An open file whose header is sound. Tensors are read when asked for.
 #[derive(Debug)]
 pub struct TensorFile {
@@ -113,6 +116,9 @@ impl TensorFile {
             return Err(fault(format!("expected a safetensors file, found {found}")));
         }
         let read = |range| bytes.read(range).map_err(Error::io(&path, "read"));
+        if read(0..size.min(POINTER.len() as u64))? == POINTER {
+            return Err(fault("expected a safetensors file, found what Git LFS keeps in its place; `git lfs pull` in its repository fetches it".into()));
+        }
         let length = read(0..start)?.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
         if length > MAX_HEADER_BYTES {
             return Err(fault(format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found {length}: not a safetensors file, or a damaged one")));
@@ -293,6 +299,8 @@ mod tests {
             assert!(TensorFile::from_bytes("t", length.to_le_bytes().to_vec()).is_err());
         }
         assert!(TensorFile::from_bytes("t", vec![]).is_err());
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n".to_vec();
+        assert!(TensorFile::from_bytes("t", pointer).unwrap_err().to_string().contains("git lfs pull"));
         assert!(TensorFile::open("/dev/null").is_err());
         assert!(TensorFile::open(std::env::temp_dir()).is_err());
     }

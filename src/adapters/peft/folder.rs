@@ -23,7 +23,7 @@ pub(super) const PICKLE_FILE: &str = "adapter_model.bin";
 /// Looks at everything in an adapter's folder, without stopping at the first fault.
 pub fn inspect(folder: impl AsRef<Path>) -> Inspection {
     let folder = folder.as_ref();
-    inspect_as(name_of(folder), folder)
+    inspect_as(name_of(folder).and_then(|name| checked(name, folder)), folder)
 }
 
 /// The same of an adapter that has its name from elsewhere.
@@ -51,15 +51,18 @@ pub fn inspect_bytes(name: &str, config: &[u8], tensors: Vec<u8>) -> Inspection 
     }
 }
 
-/// What the adapter in `folder` is named.
+/// What the adapter in `folder` is named; not yet [`checked`].
 pub(super) fn name_of(folder: &Path) -> Result<String> {
     let whole = folder.canonicalize().map_err(Error::io(folder, "read"))?;
     // The name as given, where there is one: a cache may link it to a folder named by a hash.
     let last = folder.file_name().or_else(|| whole.file_name());
     let name = hub::name_of(folder).or_else(|| last.and_then(|name| name.to_str()).map(str::to_owned));
-    let name = name.ok_or_else(|| Error::input(folder, "expected a folder whose name is text, to name the adapter by"))?;
-    check_name(&name).map_err(|problem| Error::input(folder, problem))?;
-    Ok(name)
+    name.ok_or_else(|| Error::input(folder, "expected a folder whose name is text, to name the adapter by"))
+}
+
+/// The name, where a folder can have it.
+pub(super) fn checked(name: String, folder: &Path) -> Result<String> {
+    check_name(&name).map_err(|problem| Error::input(folder, problem)).map(|()| name)
 }
 
 fn read_config(path: &Path) -> Result<Vec<u8>> {

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::folder::{CONFIG_FILE, PICKLE_FILE, TENSOR_FILE, inspect_as, name_of};
+use super::folder::{CONFIG_FILE, PICKLE_FILE, TENSOR_FILE, checked, inspect_as, name_of};
 use super::{Inspection, LoraAdapter};
-use crate::adapters::whole::check_name;
 use crate::error::{Error, Result};
 use crate::hub;
 
@@ -29,7 +28,7 @@ impl AdapterFolder {
 
     /// Looks at everything in the folder, as [`super::inspect`] does.
     pub fn inspect(&self) -> Inspection {
-        inspect_as(Ok(self.name.clone()), &self.folder)
+        inspect_as(checked(self.name.clone(), &self.folder), &self.folder)
     }
 }
 
@@ -69,9 +68,9 @@ pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<AdapterFolder>> {
     let Some(name) = name else {
         return folders.into_iter().map(|folder| Ok(AdapterFolder { name: name_of(&folder)?, folder })).collect();
     };
-    check_name(name).map_err(|problem| Error::input(whole, problem))?;
+    let name = checked(name.into(), whole)?;
     match (folders.pop(), folders.len()) {
-        (Some(folder), 0) => Ok(vec![AdapterFolder { name: name.into(), folder }]),
+        (Some(folder), 0) => Ok(vec![AdapterFolder { name, folder }]),
         (_, others) => Err(Error::input(path, format!("expected one adapter to be named {name:?}, found {}", others + 1))),
     }
 }

@@ -43,7 +43,10 @@ impl<'a> TensorName<'a> {
         let Some((at, side)) = found else {
             return match segments.last() {
                 Some(&"bias") => Self::Foreign("a trained bias (bias other than none), which LoRA's product does not hold; train with bias: none"),
-                _ => Self::Foreign("no factor of LoRA: a module trained whole (modules_to_save), or another method than LoRA; only lora_A and lora_B are read"),
+                _ if segments.iter().any(|segment| matches!(*segment, "lora_down" | "lora_up" | "alpha")) => {
+                    Self::Foreign("a name as kohya's and diffusers' trainers write it (lora_down, lora_up, alpha); convert the adapter to PEFT's form")
+                }
+                _ => Self::Foreign("a tensor that is none: of a module trained whole (modules_to_save), or of another method; only lora_A and lora_B are read"),
             };
         };
         match &segments[at + 1..] {
@@ -79,7 +82,9 @@ mod tests {
             (".lora_A.weight", "no module"),
             ("q.lora_A", "not a name"),
             ("q.lora_A.a.b.weight", "not a name"),
-            ("", "no factor"),
+            ("", "a tensor that is none"),
+            ("lora_te_text_model_q.lora_down.weight", "kohya"),
+            ("lora_te_text_model_q.alpha", "kohya"),
         ];
         for (name, word) in table {
             match TensorName::parse(name) {

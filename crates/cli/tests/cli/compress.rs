@@ -205,7 +205,7 @@ fn what_a_reader_must_know_is_said() {
     let other = copy("other", "\"base_model_name_or_path\": \"", "\"base_model_name_or_path\": \"elsewhere/");
     let warned = said(&[&plain, &other], "bases");
     assert!(warned.contains("different base models") && warned.contains("(other)") && !warned.contains("a lone adapter"), "{warned}");
-    let unknown = copy("unknown", "{", "{ \"use_quantum\": true,");
+    let unknown = copy("unknown", "\"bias\": \"none\"", "\"bias\": \"none\", \"use_quantum\": true");
     assert!(said(&[&unknown], "key").contains("use_quantum (unknown)"));
     // The name of the folder, or the one that is given.
     let named = format!("mine={plain}");

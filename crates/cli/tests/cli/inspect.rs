@@ -22,7 +22,9 @@ fn an_adapter_is_shown_whole() {
     assert!(findings.iter().any(|finding| finding["kind"] == "key" && finding["name"] == "r" && finding["content"] == "8"));
     assert!(findings.iter().all(|finding| !finding["reason"].as_str().unwrap().is_empty()), "every verdict has its reason");
 
-    let page = out(&run(&["inspect", &folder]));
+    let short = out(&run(&["inspect", &folder]));
+    assert!(short.lines().next().unwrap().contains("usable") && short.contains("--all") && !short.contains("lora_dropout"), "{short}");
+    let page = out(&run(&["inspect", &folder, "--all"]));
     for finding in findings {
         assert!(page.contains(finding["name"].as_str().unwrap()), "{finding} is not on the page");
     }

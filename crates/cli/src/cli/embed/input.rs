@@ -1,4 +1,4 @@
-//! Lines of the input: bytes that may be anything.
+//! Lines of the input: JSON objects, or plain text; bytes that may be anything.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,10 @@ fn request(line: &[u8]) -> Result<Request, String> {
     // Some editors begin a file with a mark of its byte order.
     let line = line.strip_prefix('\u{feff}').unwrap_or(line);
     if line.trim().is_empty() {
-        return Err("expected a JSON object with \"text\", found an empty line".into());
+        return Err("expected text, or a JSON object with \"text\", found an empty line".into());
+    }
+    if !line.trim_start().starts_with(['{', '[']) {
+        return Ok(Request { text: line.trim_end().into(), adapter: None });
     }
     let fault = |found: &dyn std::fmt::Display| format!("expected a JSON object with \"text\": {found}");
     // Else an array would do as well, its elements taken for the fields in their order.
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn each_line_is_taken_or_refused_by_itself() {
-        let bytes = b"\xef\xbb\xbf{\"text\": \"a b\"}\n{\"text\": \"c\", \"adapter\": \"x\", \"more\": 1}\r\n\nnot json\n{\"text\": \"\xff\"}\n{\"text\": \" \"}\n{\"text\": 7}\n[\"a\", \"x\"]\n{\"text\": \"last\"}";
+        let bytes = b"\xef\xbb\xbf{\"text\": \"a b\"}\n{\"text\": \"c\", \"adapter\": \"x\", \"more\": 1}\r\n\n{not json\n{\"text\": \"\xff\"}\n{\"text\": \" \"}\n{\"text\": 7}\n[\"a\", \"x\"]\nplain text\r\n{\"text\": \"last\"}";
         let mut lines = Lines::new(Box::new(&bytes[..]), Path::new("-"));
         let first = lines.take(2).unwrap();
         assert_eq!(first[0], Ok(Request { text: "a b".into(), adapter: None }));
@@ -104,7 +107,8 @@ mod tests {
         for (fault, word) in faults.iter().zip(["empty line", "JSON", "UTF-8", "found none", "string", "array"]) {
             assert!(fault.contains(word), "{fault}");
         }
-        assert_eq!(rest[6].as_ref().unwrap().text, "last");
+        assert_eq!(rest[6], Ok(Request { text: "plain text".into(), adapter: None }));
+        assert_eq!(rest[7].as_ref().unwrap().text, "last");
         assert!(lines.take(1).unwrap().is_empty());
     }
 

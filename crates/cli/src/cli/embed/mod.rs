@@ -1,4 +1,4 @@
-//! `embed`: JSON lines in, a vector a line out, any mix of adapters.
+//! `embed`: texts in, a vector a line out, any mix of adapters.
 
 mod adapters;
 mod input;
@@ -31,7 +31,7 @@ use write::{Format, Sink};
 /// Arguments of `embed`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// JSON lines: `{"text": ..., "adapter": ...}`, the adapter optional; standard input where nothing or - is given
+    /// A text on each line, or JSON lines: `{"text": ..., "adapter": ...}`, the adapter optional; standard input where nothing or - is given
     #[arg(default_value = "-", value_name = "FILE")]
     input: PathBuf,
     /// The model: a folder, or organisation/name in the local cache of Hugging Face's libraries

@@ -18,6 +18,9 @@ struct Folders<'a> {
     /// Whether every adapter can be used.
     usable: bool,
     adapters: Vec<Adapter>,
+    /// Whether people see what is ignored too; programs get all.
+    #[serde(skip)]
+    all: bool,
 }
 
 /// One adapter's folder.
@@ -40,10 +43,10 @@ struct Adapter {
 }
 
 /// Looks into every folder; ends with "bad input" where one cannot be used.
-pub fn run(path: &Path, output: &Output) -> Result<Outcome> {
+pub fn run(path: &Path, all: bool, output: &Output) -> Result<Outcome> {
     let adapters: Vec<Adapter> = adapter_folders(path)?.into_iter().map(|found| Adapter::new(found.inspect())).collect();
     let usable = adapters.iter().all(|adapter| adapter.usable);
-    output.report(&Folders { kind: "adapters", path, usable, adapters })?;
+    output.report(&Folders { kind: "adapters", path, usable, adapters, all })?;
     Ok(if usable { Outcome::Right } else { Outcome::BadInput })
 }
 
@@ -80,19 +83,22 @@ impl Adapter {
         values.map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Every key and tensor.
-    fn details(&self, page: &mut Page) -> std::fmt::Result {
-        let rows: Vec<Vec<String>> = self.findings.iter().map(|finding| row(page, finding)).collect();
-        if !rows.is_empty() {
-            page.table(&["verdict", "key or tensor", "value or shape", "why"], &[], rows)?;
-        }
+    /// The verdict, and the keys and tensors that it rests on, or all.
+    fn details(&self, page: &mut Page, all: bool) -> std::fmt::Result {
         let (used, ignored, refused) = (self.count(Verdict::Used), self.count(Verdict::Ignored), self.count(Verdict::Refused));
         let modules = match self.modules {
             0 => "no sound module".into(),
             count => format!("{count} modules of rank {} in {}, {}", Self::list(self.ranks.iter()), Self::list(self.dtypes.iter()), bytes(self.bytes)),
         };
         let [folder, verdict] = [self.folder.display().to_string(), self.verdict(page)];
-        page.line(format_args!("{folder}: {verdict}; {modules}; {used} keys and tensors used, {ignored} ignored, {refused} refused"))
+        page.line(format_args!("{folder}: {verdict}; {modules}; {used} keys and tensors used, {ignored} ignored, {refused} refused"))?;
+        let told = |finding: &&Finding| all || finding.verdict != Verdict::Ignored || finding.is_unknown_key();
+        let rows: Vec<Vec<String>> = self.findings.iter().filter(told).map(|finding| row(page, finding)).collect();
+        let hidden = self.findings.len() - rows.len();
+        if !rows.is_empty() {
+            page.table(&["verdict", "key or tensor", "value or shape", "why"], &[], rows)?;
+        }
+        if hidden > 0 { page.line(format_args!("{hidden} keys and tensors that it means the same without: --all")) } else { Ok(()) }
     }
 }
 
@@ -112,7 +118,7 @@ fn row(page: &Page, finding: &Finding) -> Vec<String> {
 impl Report for Folders<'_> {
     fn page(&self, page: &mut Page) -> std::fmt::Result {
         if let [adapter] = self.adapters.as_slice() {
-            adapter.details(page)?;
+            adapter.details(page, self.all)?;
         } else {
             let head = ["adapter", "", "modules", "rank", "type", "bytes", "used", "ignored", "refused"];
             let rows = self.adapters.iter().map(|adapter| {

@@ -19,6 +19,9 @@ pub struct Args {
     /// Certificate of every projection of this adapter, for a bundle
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
+    /// Every key and tensor of an adapter's folder, also those that it means the same without
+    #[arg(long)]
+    all: bool,
 }
 
 /// Looks and prints.
@@ -29,7 +32,7 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
         if let Some(name) = &args.adapter {
             return Err(Error::invalid("--adapter", "a bundle; of a folder, give the adapter's own folder", format!("{name:?} of {}", path.display())));
         }
-        return folder::run(path, output);
+        return folder::run(path, args.all, output);
     }
     if path.file_name().is_some_and(|name| name == CONFIG_FILE || name == TENSOR_FILE) {
         return Err(Error::input(path, "expected an adapter's folder or a bundle, found one file of an adapter; give its folder"));
