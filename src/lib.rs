@@ -14,11 +14,11 @@
 //! use trifuse::{DType, backends::cpu::Cpu, device::Open, ops::{Linear, LinearArgs}, session::Session};
 //!
 //! let mut session = Session::new(Arc::new(Cpu::open(0)?))?;
-//! let plan = session.plan(Linear::new(DType::F32, [1, 2, 3]))?; // 1 token, d_out 2, d_in 3. Slow on a GPU: keep the plan.
+//! let plan = session.plan(Linear::new(DType::F32, [1, 3, 2]))?; // 1 token, d_in 3, d_out 2. Slow on a GPU: keep the plan.
 //! let x = session.upload(&[1f32, 2.0, 3.0])?;
 //! let w = session.upload(&[1f32, 0.0, 0.0, 0.0, 1.0, 1.0])?;
 //! let y = session.alloc(2 * 4)?;
-//! let args = LinearArgs { x, w, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+//! let args = LinearArgs::new(x, w, y.clone());
 //! session.run(&plan, &args)?; // Checks every operand, puts the work into the queue and does not wait for it.
 //! assert_eq!(session.download::<f32>(&y)?, [1.0, 5.0]);
 //! # Ok(())

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use trifuse::backends::cpu::Cpu;
 use trifuse::device::{Open, Slice};
-use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::{Activation, Attention, AttentionArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
@@ -22,9 +21,9 @@ fn outputs(dtype: DType) -> Result<Vec<Vec<u8>>> {
     let mut session = Session::new(Arc::new(Cpu::open(0)?))?;
     let mut outputs = Vec::new();
     for [m, n, k] in [[1, 700, 513], [9, 300, 600], [200, 300, 600]] {
-        let plan = session.plan(Linear::new(dtype, [m, n, k]))?;
+        let plan = session.plan(Linear::new(dtype, [m, k, n]))?;
         let (x, w, y) = (draw(&mut session, dtype, m * k)?, draw(&mut session, dtype, n * k)?, session.alloc(m * n * 4)?);
-        session.run(&plan, &LinearArgs { x, w, bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+        session.run(&plan, &LinearArgs::new(x, w, y.clone()))?;
         outputs.push(session.read(&y)?);
     }
     // The second has its keys split.
@@ -32,7 +31,7 @@ fn outputs(dtype: DType) -> Result<Vec<Vec<u8>>> {
         let plan = session.plan(Attention::dense(dtype, 1, [4, 2], [q_len, kv_len], 72))?;
         let [q, k, v] = [4 * q_len, 2 * kv_len, 2 * kv_len].map(|rows| draw(&mut session, dtype, rows * 72));
         let o = session.alloc(4 * q_len * 72 * 4)?;
-        session.run(&plan, &AttentionArgs { q: q?, k: k?, v: v?, index: AttentionIndex::None, o: o.clone(), lse: None })?;
+        session.run(&plan, &AttentionArgs::new(q?, k?, v?, o.clone()))?;
         outputs.push(session.read(&o)?);
     }
     let (activation, d) = (Activation::Silu, [150, 128, 500, 96]);
@@ -40,7 +39,7 @@ fn outputs(dtype: DType) -> Result<Vec<Vec<u8>>> {
     let plan = session.plan(FusedMlp::new(dtype, d, activation))?;
     let [x, w1, w2] = [tokens * d_model, d_ff * d_model, d_out * d_ff].map(|len| draw(&mut session, dtype, len));
     let y = session.alloc(tokens * d_out * 4)?;
-    session.run(&plan, &FusedMlpArgs { x: x?, w1: w1?, wg: None, b1: None, w2: w2?, b2: None, residual: None, y: y.clone() })?;
+    session.run(&plan, &FusedMlpArgs::new(x?, w1?, w2?, y.clone()))?;
     outputs.push(session.read(&y)?);
     Ok(outputs)
 }

@@ -6,7 +6,6 @@ use trifuse::DType;
 use trifuse::ops::attention::{Attention, Form, Strides};
 use trifuse::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, PageShape, PageTable, TokenAdapters, Varlen};
 use trifuse::ops::pointwise::{Kind, Pointwise};
-use trifuse::ops::{CodebookGemm, Linear};
 use trifuse_testkit::cases::{Posed, Problem, all};
 use trifuse_testkit::oracle::attention::{Host, HostForm};
 use trifuse_testkit::oracle::codebook_gemm::FactorHost;
@@ -34,8 +33,8 @@ fn a_delta_is_the_codebook_gemm_of_the_same_x() {
     let mut delta = host.delta.clone().unwrap();
     delta.x.clone_from(&host.x);
     delta.slices[0].y = vec![0.0; (op.tokens * op.d_out) as usize];
-    let alone = first(&CodebookGemm { accumulate: false, ..op.delta.clone().unwrap() }, &delta);
-    let base = first(&Linear { delta: None, ..op.clone() }, &trifuse_testkit::oracle::linear::Host { delta: None, ..host.clone() });
+    let alone = first(&op.delta.clone().unwrap().with_accumulate(false), &delta);
+    let base = first(&op.clone().with_delta(None), &trifuse_testkit::oracle::linear::Host { delta: None, ..host.clone() });
     let sum: Vec<f64> = alone.iter().zip(&base).map(|(a, b)| a + b).collect();
     assert_close(&first(&op, &host), &sum);
 }
@@ -43,7 +42,7 @@ fn a_delta_is_the_codebook_gemm_of_the_same_x() {
 #[test]
 fn an_overwriting_gemm_with_one_dense_factor_a_side_is_three_matrix_products() {
     let Problem::CodebookGemm(Posed { op, host }) = problem("codebook_gemm/clusters_then_clusters_f16") else { panic!() };
-    let op = CodebookGemm { accumulate: false, ..op };
+    let op = op.with_accumulate(false);
     let (d_in, d_out, rank) = (op.d_in as usize, op.slices[0].d_out as usize, op.slices[0].rank as usize);
     let dense = |factor: &FactorHost| match factor {
         FactorHost::Dense { values, basis_of } => (values.clone(), basis_of.clone().unwrap()),
@@ -69,7 +68,7 @@ fn grouped_heads_equal_repeated_keys_and_values() {
     let (d, group) = (op.head_dim as usize, (op.heads / op.kv_heads) as usize);
     let repeat = |values: &[f64]| values.chunks_exact(d).flat_map(|head| head.repeat(group)).collect::<Vec<f64>>();
     let packed = Strides::bshd(op.kv_len, op.heads, op.head_dim);
-    let repeated = Attention { kv_heads: op.heads, k: packed, v: packed, ..op.clone() };
+    let repeated = op.clone().with_kv_heads(op.heads).with_k(packed).with_v(packed);
     let all_heads = Host { k: repeat(&host.k), v: repeat(&host.v), ..host.clone() };
     assert_eq!(first(&op, &host), first(&repeated, &all_heads));
 }
@@ -84,7 +83,7 @@ fn heads_first_is_the_same_attention() {
         let places = (0..op.batch as usize).flat_map(|b| (0..tokens).flat_map(move |s| (0..heads).map(move |h| at(b, s, h))));
         places.flat_map(|place| values[place..place + d].to_vec()).collect::<Vec<f64>>()
     };
-    let plain = Attention { lse: true, ..Attention::dense(op.dtype, op.batch, [op.heads, op.kv_heads], [op.q_len, op.kv_len], op.head_dim) };
+    let plain = Attention::dense(op.dtype, op.batch, [op.heads, op.kv_heads], [op.q_len, op.kv_len], op.head_dim).with_lse(true);
     let plain_host = Host { q: turned(&host.q, op.q_len), k: turned(&host.k, op.kv_len), v: turned(&host.v, op.kv_len), index: HostForm::None };
     assert_eq!(turned(&first(&op, &host), op.q_len), first(&plain, &plain_host));
 }
@@ -93,7 +92,7 @@ fn heads_first_is_the_same_attention() {
 fn listed(kind: BlockKind, bits: &[u32]) -> (Attention, Host) {
     let shape = BlockShape { block: 64, q_blocks: 2, kv_blocks: 3, patterns: 1, capacity: 6, masks: 1 };
     let mask = BlockMask::new(&[0, 3, 6], &[0, 1, 2, 0, 1, 2], &[kind; 6], bits, shape).unwrap();
-    let op = Attention { form: Form::Blocks(shape), ..Attention::dense(DType::F32, 1, [1, 1], [100, 130], 4) };
+    let op = Attention::dense(DType::F32, 1, [1, 1], [100, 130], 4).with_form(Form::Blocks(shape));
     let wave = |count: usize, step: f64| (0..count).map(|i| DType::F32.round((i as f64 * step).sin())).collect::<Vec<f64>>();
     (op, Host { q: wave(400, 0.7), k: wave(520, 1.3), v: wave(520, 2.1), index: HostForm::Blocks(mask) })
 }
@@ -102,7 +101,7 @@ fn listed(kind: BlockKind, bits: &[u32]) -> (Attention, Host) {
 fn blocks_that_are_all_there_are_no_mask_and_causal_blocks_the_causal_one() {
     for (kind, causal) in [(BlockKind::Full, false), (BlockKind::Causal, true)] {
         let (op, host) = listed(kind, &[]);
-        let dense = Attention { form: Form::Dense, causal, ..op.clone() };
+        let dense = op.clone().with_form(Form::Dense).with_causal(causal);
         assert_eq!(first(&op, &host), first(&dense, &Host { index: HostForm::None, ..host.clone() }));
     }
 }
@@ -124,7 +123,7 @@ fn a_bit_mask_of_one_key_a_query_copies_values() {
 }
 
 fn row_operation(columns: u64, rows: u64, kind: Kind) -> Pointwise {
-    Pointwise { dtype: DType::F32, rows, columns, kind }
+    Pointwise::new(DType::F32, rows, columns, kind)
 }
 
 #[test]

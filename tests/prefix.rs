@@ -10,7 +10,7 @@ use trifuse::adapters::prefix::{DevicePrefix, KEY, PREFIX, VALUE};
 use trifuse::backends::cpu::Cpu;
 use trifuse::device::Open;
 use trifuse::ops::codebook_gemm::Factor;
-use trifuse::ops::{Attention, Op, PrefixAttention};
+use trifuse::ops::{Attention, Op};
 use trifuse::session::Session;
 use trifuse::{DType, Error};
 use trifuse_testkit::cases::{Draw, Posed, Problem, all};
@@ -33,7 +33,7 @@ fn assert_close(a: &[f64], b: &[f64], most: f64) {
 fn prefix_and_own_keys_joined_are_attention_over_both() {
     let case = all().into_iter().find(|case| case.name() == "prefix_attention/join_f32").unwrap();
     let Problem::PrefixAttention(Posed { op, mut host }) = case.problem().unwrap() else { panic!() };
-    let op = PrefixAttention { batch: 1, ..op };
+    let op = op.with_batch(1);
     let (rows, own_keys) = ((op.q_len * op.heads * op.head_dim) as usize, 9);
     host.q.truncate(rows);
 
@@ -43,7 +43,7 @@ fn prefix_and_own_keys_joined_are_attention_over_both() {
     let (k, v) = (host.key.rebuild(op.key, prefix, Exact).unwrap(), host.value.rebuild(op.value, prefix, Exact).unwrap());
     let attend = |k: Vec<f64>, v: Vec<f64>| {
         let keys = k.len() as u64 / op.width();
-        let over = Attention { lse: true, ..Attention::dense(op.dtype, 1, [op.heads, op.kv_heads], [op.q_len, keys], op.head_dim) };
+        let over = Attention::dense(op.dtype, 1, [op.heads, op.kv_heads], [op.q_len, keys], op.head_dim).with_lse(true);
         over.evaluate(&Host { q: host.q.clone(), k, v, index: HostForm::None }, Exact).unwrap()
     };
     let both = attend([k, own_k.clone()].concat(), [v, own_v.clone()].concat());
@@ -104,7 +104,7 @@ fn what_is_no_prefix_is_refused() {
     let device = DevicePrefix::new(&mut session, &population, DType::F16).unwrap();
     assert!(matches!(device.attention(1, [3, 3], 1), Err(Error::Invalid { .. })), "16 elements are no three heads");
     let whole = device.attention(1, [2, 1], 1).unwrap();
-    assert!(whole.validate().is_ok() && PrefixAttention { tokens: 0, ..whole.clone() }.validate().is_err());
+    assert!(whole.validate().is_ok() && whole.clone().with_tokens(0).validate().is_err());
     let mut other = whole;
     other.key.rank = 0;
     assert!(other.validate().is_err());

@@ -59,9 +59,8 @@ pub struct PeftFiles {
 /// # Errors
 /// A projection that does not fit `shared`; a value too large for `dtype`.
 pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>, dtype: DType) -> Result<PeftFiles> {
-    let of = |module: &String| {
-        shared.get(module).ok_or_else(|| Error::invalid(format!("{name}: {module}"), "a projection of the population", "one that it lacks"))
-    };
+    let of =
+        |module: &String| shared.get(module).ok_or_else(|| Error::invalid(format!("{name}: {module}"), "a projection of the population", "one that it lacks"));
     let mut rank = 1;
     for (module, projection) in &adapter.projections {
         rank = rank.max(projection.plain_rank(of(module)?)?);

@@ -125,7 +125,7 @@ impl<D: Backend> Pass<'_, '_, D> {
     fn project_and_norm(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, path: &str, end: End<'_, D>) -> Result<()> {
         let (rows, columns) = (self.class.shape.rows as u64, self.config.hidden);
         let norm = Some(self.config.norm_eps.to_bits());
-        let op = Linear { bias: true, residual: true, norm, ..Linear::new(self.dtype, [rows, columns, d_in]).with_padded_weights() };
+        let op = Linear { bias: true, residual: true, norm, ..Linear::new(self.dtype, [rows, d_in, columns]).with_padded_weights() };
         let adapted = self.forms(path) > 0;
         if norms_in_product::<D>() && (!adapted || self.ride) {
             let (delta, delta_args) = match (adapted, self.delta(&[path], x, end.y)?) {
@@ -182,7 +182,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         let rows = self.class.shape.rows as u64;
         let d_out: u64 = parts.iter().map(|part| part.columns).sum();
         self.show(x, d_in, parts)?;
-        let op = Linear { bias: true, activation, ..Linear::new(self.dtype, [rows, d_out, d_in]).with_padded_weights() };
+        let op = Linear { bias: true, activation, ..Linear::new(self.dtype, [rows, d_in, d_out]).with_padded_weights() };
         let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, norm: None, y: y.clone() };
         let adapted: Vec<&Part<'_>> = parts.iter().filter(|part| self.forms(part.path) > 0).collect();
         let (Some(engine), Some(batch), false) = (self.engine.as_deref_mut(), &self.class.adapters, adapted.is_empty()) else {

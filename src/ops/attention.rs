@@ -9,6 +9,7 @@
 use derive_where::derive_where;
 
 use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, Varlen, VarlenShape};
+use super::setters::setters;
 use super::{Access, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result, ensure};
 
 /// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Attention {
     /// Element type of q, k, v and o. Scores and sums are in f32.
     pub dtype: DType,
@@ -115,6 +117,7 @@ impl Strides {
 
 /// The operands.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct AttentionArgs<D: Device> {
     /// Queries, read.
     pub q: Slice<D>,
@@ -128,6 +131,22 @@ pub struct AttentionArgs<D: Device> {
     pub o: Slice<D>,
     /// `[batch, heads, q_len]` f32 (varlen: `[heads, total_q]`), written.
     pub lse: Option<Slice<D>>,
+}
+
+impl<D: Device> AttentionArgs<D> {
+    /// The operands of the dense form, without LSE.
+    pub fn new(q: Slice<D>, k: Slice<D>, v: Slice<D>, o: Slice<D>) -> Self {
+        Self { q, k, v, index: AttentionIndex::None, o, lse: None }
+    }
+
+    setters! {
+        with_q: q = Slice<D>;
+        with_k: k = Slice<D>;
+        with_v: v = Slice<D>;
+        with_index: index = AttentionIndex<D>;
+        with_o: o = Slice<D>;
+        with_lse: lse <- Option<Slice<D>>;
+    }
 }
 
 /// The index data of a [`Form`].
@@ -253,6 +272,25 @@ impl Attention {
         let up_to = |ahead: i128| clamped_up_to(kv + ahead) - clamped_up_to(kv - q + ahead);
         let ahead = if self.causal { 0 } else { self.window.map_or(q + kv, i128::from) };
         up_to(ahead) - self.window.map_or(0.0, |window| up_to(-i128::from(window) - 1))
+    }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_batch: batch = u64;
+        with_heads: heads = u64;
+        with_kv_heads: kv_heads = u64;
+        with_head_dim: head_dim = u64;
+        with_q_len: q_len = u64;
+        with_kv_len: kv_len = u64;
+        with_scale: scale <- Scale;
+        with_causal: causal = bool;
+        with_window: window = Option<u64>;
+        with_form: form = Form;
+        with_lse: lse = bool;
+        with_q: q = Strides;
+        with_k: k = Strides;
+        with_v: v = Strides;
+        with_o: o = Strides;
     }
 }
 

@@ -18,6 +18,7 @@
 use derive_where::derive_where;
 
 use super::index::{BasisOf, Codes, CodesShape, Index, TokenAdapters};
+use super::setters::setters;
 use super::{Access, CodeWidth, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -26,6 +27,7 @@ use crate::ops::codes::CODEBOOK_LEN;
 
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CodebookGemm {
     /// Element type of x, y and the dense factors. Sums are in f32.
     pub dtype: DType,
@@ -47,6 +49,7 @@ pub struct CodebookGemm {
 
 /// One projection of a [`CodebookGemm`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CodebookSlice {
     /// Columns of y.
     pub d_out: u64,
@@ -60,6 +63,22 @@ pub struct CodebookSlice {
     pub core: bool,
     /// The factor on the output side.
     pub output: Factor,
+}
+
+impl CodebookSlice {
+    /// A projection whose rows of y lie one after another, without a core.
+    pub const fn new(d_out: u64, rank: u64, input: Factor, output: Factor) -> Self {
+        Self { d_out, y_stride: d_out, rank, input, core: false, output }
+    }
+
+    setters! {
+        with_d_out: d_out = u64;
+        with_y_stride: y_stride = u64;
+        with_rank: rank = u64;
+        with_input: input = Factor;
+        with_core: core = bool;
+        with_output: output = Factor;
+    }
 }
 
 /// Whose a scaling is.
@@ -90,6 +109,7 @@ pub enum Factor {
 
 /// The operands.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct CodebookGemmArgs<D: Device> {
     /// `[tokens, d_in]`, read.
     pub x: Slice<D>,
@@ -104,8 +124,24 @@ pub struct CodebookGemmArgs<D: Device> {
     pub prepared: Option<Slice<D>>,
 }
 
+impl<D: Device> CodebookGemmArgs<D> {
+    /// The operands, with nothing prepared.
+    pub fn new(x: Slice<D>, token_adapter: Index<TokenAdapters, D>, scaling: Slice<D>, slices: Vec<CodebookSliceArgs<D>>) -> Self {
+        Self { x, token_adapter, scaling, slices, prepared: None }
+    }
+
+    setters! {
+        with_x: x = Slice<D>;
+        with_token_adapter: token_adapter = Index<TokenAdapters, D>;
+        with_scaling: scaling = Slice<D>;
+        with_slices: slices = Vec<CodebookSliceArgs<D>>;
+        with_prepared: prepared <- Option<Slice<D>>;
+    }
+}
+
 /// The operands of one slice.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct CodebookSliceArgs<D: Device> {
     /// `I_a`.
     pub input: FactorArgs<D>,
@@ -115,6 +151,20 @@ pub struct CodebookSliceArgs<D: Device> {
     pub output: FactorArgs<D>,
     /// `[tokens, d_out]`, written, and read where the descriptor accumulates.
     pub y: Slice<D>,
+}
+
+impl<D: Device> CodebookSliceArgs<D> {
+    /// The operands of a slice without a core.
+    pub fn new(input: FactorArgs<D>, output: FactorArgs<D>, y: Slice<D>) -> Self {
+        Self { input, core: None, output, y }
+    }
+
+    setters! {
+        with_input: input = FactorArgs<D>;
+        with_core: core <- Option<Slice<D>>;
+        with_output: output = FactorArgs<D>;
+        with_y: y = Slice<D>;
+    }
 }
 
 /// The operands of one factor.
@@ -157,6 +207,17 @@ impl CodebookGemm {
             ScaledBy::Adapter => self.adapters.into(),
             ScaledBy::Token => self.tokens,
         }
+    }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_tokens: tokens = u64;
+        with_d_in: d_in = u64;
+        with_x_stride: x_stride = u64;
+        with_adapters: adapters = u32;
+        with_scaled_by: scaled_by = ScaledBy;
+        with_accumulate: accumulate = bool;
+        with_slices: slices = Vec<CodebookSlice>;
     }
 }
 

@@ -5,6 +5,7 @@
 
 use derive_where::derive_where;
 
+use super::setters::setters;
 use super::{Access, Activation, Cost, Op, Operand, Translate, expect_present, expect_size, expect_stride};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -15,6 +16,7 @@ pub const MAX_WORKSPACE: u64 = 32 << 20;
 
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct FusedMlp {
     /// Element type of every operand. Sums are in f32; the intermediate is rounded to this type.
     pub dtype: DType,
@@ -48,6 +50,7 @@ pub struct FusedMlp {
 
 /// The operands, all of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct FusedMlpArgs<D: Device> {
     /// `[tokens, d_model]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
@@ -67,6 +70,24 @@ pub struct FusedMlpArgs<D: Device> {
     pub y: Slice<D>,
 }
 
+impl<D: Device> FusedMlpArgs<D> {
+    /// The operands of a plain MLP: no gate, biases or residual.
+    pub fn new(x: Slice<D>, w1: Slice<D>, w2: Slice<D>, y: Slice<D>) -> Self {
+        Self { x, w1, wg: None, b1: None, w2, b2: None, residual: None, y }
+    }
+
+    setters! {
+        with_x: x = Slice<D>;
+        with_w1: w1 = Slice<D>;
+        with_wg: wg <- Option<Slice<D>>;
+        with_b1: b1 <- Option<Slice<D>>;
+        with_w2: w2 = Slice<D>;
+        with_b2: b2 <- Option<Slice<D>>;
+        with_residual: residual <- Option<Slice<D>>;
+        with_y: y = Slice<D>;
+    }
+}
+
 impl FusedMlp {
     /// `[tokens, d_model]` to `[tokens, d_out]` through `d_ff`, everything packed; no gate, biases or residual.
     pub fn new(dtype: DType, [tokens, d_model, d_ff, d_out]: [u64; 4], activation: Activation) -> Self {
@@ -81,6 +102,22 @@ impl FusedMlp {
     pub fn with_padded_weights(self) -> Self {
         let [w1_stride, w2_stride] = [self.d_model, self.d_ff].map(|columns| self.dtype.row_stride(columns));
         Self { w1_stride, w2_stride, ..self }
+    }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_tokens: tokens = u64;
+        with_d_model: d_model = u64;
+        with_d_ff: d_ff = u64;
+        with_d_out: d_out = u64;
+        with_x_stride: x_stride = u64;
+        with_w1_stride: w1_stride = u64;
+        with_w2_stride: w2_stride = u64;
+        with_activation: activation = Activation;
+        with_gated: gated = bool;
+        with_bias1: bias1 = bool;
+        with_bias2: bias2 = bool;
+        with_residual: residual = bool;
     }
 }
 

@@ -185,10 +185,10 @@ impl Layer {
         let mlp = FusedMlp::new(dtype, [rows, hidden, intermediate, hidden], activation);
         let parts = Parts {
             norm: Pointwise { dtype, rows, columns: hidden, kind },
-            qkv: Linear { bias, ..Linear::new(dtype, [rows, sizes.qkv(), hidden]) }.with_padded_weights(),
+            qkv: Linear { bias, ..Linear::new(dtype, [rows, hidden, sizes.qkv()]) }.with_padded_weights(),
             rope: llama.then_some(Pointwise { dtype, rows, columns: sizes.query() + sizes.key(), kind: rope }),
             attention: Attention { q: rows_of_qkv, k: rows_of_qkv, v: rows_of_qkv, ..attention },
-            output: Linear { bias, residual: true, ..Linear::new(dtype, [rows, hidden, sizes.query()]) }.with_padded_weights(),
+            output: Linear { bias, residual: true, ..Linear::new(dtype, [rows, sizes.query(), hidden]) }.with_padded_weights(),
             mlp: FusedMlp { gated: llama, bias1: bias, bias2: bias, residual: true, ..mlp }.with_padded_weights(),
         };
         parts.norm.validate()?;
@@ -209,8 +209,8 @@ impl Layer {
     pub fn mlp_products(&self) -> Result<Option<[Linear; 2]>> {
         let FusedMlp { dtype, tokens, d_model, d_ff, d_out, activation, gated, bias1, bias2, residual, .. } = self.parts()?.mlp;
         let chunks = tokens.saturating_mul(d_ff).saturating_mul(dtype.size()) > MAX_WORKSPACE;
-        let up = Linear { bias: bias1, activation: Some(activation), ..Linear::new(dtype, [tokens, d_ff, d_model]) }.with_padded_weights();
-        let down = Linear { bias: bias2, residual, ..Linear::new(dtype, [tokens, d_out, d_ff]) }.with_padded_weights();
+        let up = Linear { bias: bias1, activation: Some(activation), ..Linear::new(dtype, [tokens, d_model, d_ff]) }.with_padded_weights();
+        let down = Linear { bias: bias2, residual, ..Linear::new(dtype, [tokens, d_ff, d_out]) }.with_padded_weights();
         Ok((chunks && !gated).then_some([up, down]))
     }
 

@@ -3,6 +3,7 @@
 
 use derive_where::derive_where;
 
+use super::setters::setters;
 use super::{Access, Activation, CodebookGemm, CodebookGemmArgs, Cost, Op, Operand, ScaledBy, Translate, expect_present, expect_size, expect_stride};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -10,6 +11,7 @@ use crate::error::{Result, ensure};
 
 /// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Linear {
     /// Element type of every operand. Sums are in f32. Nothing is rounded before y, but a delta may be, once, to this type.
     pub dtype: DType,
@@ -40,6 +42,7 @@ pub struct Linear {
 
 /// What a norm at the end reads, of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct NormArgs<D: Device> {
     /// `[d_out]`, read.
     pub weight: Slice<D>,
@@ -47,8 +50,21 @@ pub struct NormArgs<D: Device> {
     pub bias: Slice<D>,
 }
 
+impl<D: Device> NormArgs<D> {
+    /// The operands of a norm.
+    pub fn new(weight: Slice<D>, bias: Slice<D>) -> Self {
+        Self { weight, bias }
+    }
+
+    setters! {
+        with_weight: weight = Slice<D>;
+        with_bias: bias = Slice<D>;
+    }
+}
+
 /// The operands, of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct LinearArgs<D: Device> {
     /// `[tokens, d_in]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
@@ -67,9 +83,26 @@ pub struct LinearArgs<D: Device> {
     pub y: Slice<D>,
 }
 
+impl<D: Device> LinearArgs<D> {
+    /// The operands of a plain product: no bias, residual, delta or norm.
+    pub fn new(x: Slice<D>, w: Slice<D>, y: Slice<D>) -> Self {
+        Self { x, w, bias: None, residual: None, delta: None, norm: None, y }
+    }
+
+    setters! {
+        with_x: x = Slice<D>;
+        with_w: w = Slice<D>;
+        with_bias: bias <- Option<Slice<D>>;
+        with_residual: residual <- Option<Slice<D>>;
+        with_delta: delta <- Option<CodebookGemmArgs<D>>;
+        with_norm: norm <- Option<NormArgs<D>>;
+        with_y: y = Slice<D>;
+    }
+}
+
 impl Linear {
     /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ, both packed.
-    pub fn new(dtype: DType, [tokens, d_out, d_in]: [u64; 3]) -> Self {
+    pub fn new(dtype: DType, [tokens, d_in, d_out]: [u64; 3]) -> Self {
         Self { dtype, tokens, d_in, d_out, x_stride: d_in, w_stride: d_in, bias: false, activation: None, residual: false, delta: None, norm: None }
     }
 
@@ -96,6 +129,20 @@ impl Linear {
     /// Whether no adapter adds to it, or what is wrong: not every kernel does that as it multiplies.
     pub fn no_delta(&self) -> std::result::Result<(), String> {
         if self.delta.is_some() { Err("adapters: other kernels add them as they multiply".into()) } else { Ok(()) }
+    }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_tokens: tokens = u64;
+        with_d_in: d_in = u64;
+        with_d_out: d_out = u64;
+        with_x_stride: x_stride = u64;
+        with_w_stride: w_stride = u64;
+        with_bias: bias = bool;
+        with_activation: activation <- Option<Activation>;
+        with_residual: residual = bool;
+        with_delta: delta <- Option<CodebookGemm>;
+        with_norm: norm = Option<u32>;
     }
 }
 

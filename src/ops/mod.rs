@@ -11,9 +11,10 @@ pub mod layer;
 pub mod linear;
 pub mod pointwise;
 pub mod prefix_attention;
-mod translate;
+mod setters;
 #[cfg(test)]
 mod tests;
+mod translate;
 
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -3,6 +3,7 @@
 use derive_where::derive_where;
 
 use super::index::{Index, PageShape, PageTable, TokenAdapters, Varlen, VarlenShape};
+use super::setters::setters;
 use super::{Access, Activation, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -10,6 +11,7 @@ use crate::error::{Result, ensure};
 
 /// The descriptor: rows of `columns` elements, and what is done to each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Pointwise {
     /// Element type of x, weight, bias, residual and y. Arithmetic is in f32.
     pub dtype: DType,
@@ -96,6 +98,7 @@ pub enum Kind {
 
 /// The operands.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct PointwiseArgs<D: Device> {
     /// Rows, or the table of an embedding; read. In place: y.
     pub x: Slice<D>,
@@ -129,6 +132,19 @@ impl<D: Device> PointwiseArgs<D> {
     /// `y` turned by `positions` where it lies.
     pub fn rope_in_place(y: Slice<D>, positions: Slice<D>) -> Self {
         Self { positions: Some(positions), ..Self::new(y.clone(), y) }
+    }
+
+    setters! {
+        with_x: x = Slice<D>;
+        with_weight: weight <- Option<Slice<D>>;
+        with_bias: bias <- Option<Slice<D>>;
+        with_residual: residual <- Option<Slice<D>>;
+        with_positions: positions <- Option<Slice<D>>;
+        with_ids: ids <- Option<Index<TokenAdapters, D>>;
+        with_places: places <- Option<Index<TokenAdapters, D>>;
+        with_sequences: sequences <- Option<Index<Varlen, D>>;
+        with_pages: pages <- Option<Index<PageTable, D>>;
+        with_y: y = Slice<D>;
     }
 }
 
@@ -177,6 +193,18 @@ impl Pointwise {
             Kind::Embedding { vocabulary } | Kind::EmbeddingNorm { vocabulary, .. } => Some(vocabulary),
             _ => None,
         }
+    }
+
+    /// So many rows of so many elements.
+    pub const fn new(dtype: DType, rows: u64, columns: u64, kind: Kind) -> Self {
+        Self { dtype, rows, columns, kind }
+    }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_rows: rows = u64;
+        with_columns: columns = u64;
+        with_kind: kind = Kind;
     }
 }
 

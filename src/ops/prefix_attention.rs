@@ -17,6 +17,7 @@ use derive_where::derive_where;
 
 use super::attention::{Form, Scale, Strides};
 use super::codebook_gemm::{Factor, FactorArgs, Held};
+use super::setters::setters;
 use super::{Access, Attention, Cost, Op, Operand, Translate, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -24,6 +25,7 @@ use crate::error::{Result, ensure};
 
 /// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct PrefixAttention {
     /// Element type of q, o and the dense factors. K, V, scores and sums are at least as exact.
     pub dtype: DType,
@@ -55,6 +57,7 @@ pub struct PrefixAttention {
 
 /// How K or V is given: `[tokens, R]` coefficients over a basis `[kv_heads · head_dim, R]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Factors {
     /// Columns of both, 1 to 1024.
     pub rank: u64,
@@ -66,6 +69,7 @@ pub struct Factors {
 
 /// The operands.
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct PrefixAttentionArgs<D: Device> {
     /// Queries, read.
     pub q: Slice<D>,
@@ -79,8 +83,24 @@ pub struct PrefixAttentionArgs<D: Device> {
     pub lse: Slice<D>,
 }
 
+impl<D: Device> PrefixAttentionArgs<D> {
+    /// The operands.
+    pub fn new(q: Slice<D>, key: FactorsArgs<D>, value: FactorsArgs<D>, o: Slice<D>, lse: Slice<D>) -> Self {
+        Self { q, key, value, o, lse }
+    }
+
+    setters! {
+        with_q: q = Slice<D>;
+        with_key: key = FactorsArgs<D>;
+        with_value: value = FactorsArgs<D>;
+        with_o: o = Slice<D>;
+        with_lse: lse = Slice<D>;
+    }
+}
+
 /// The operands of [`Factors`].
 #[derive_where(Clone, Debug)]
+#[non_exhaustive]
 pub struct FactorsArgs<D: Device> {
     /// `C`, of one adapter.
     pub coefficients: FactorArgs<D>,
@@ -128,6 +148,22 @@ impl PrefixAttention {
             o: self.o,
         }
     }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_batch: batch = u64;
+        with_heads: heads = u64;
+        with_kv_heads: kv_heads = u64;
+        with_head_dim: head_dim = u64;
+        with_q_len: q_len = u64;
+        with_tokens: tokens = u64;
+        with_scale: scale <- Scale;
+        with_key: key = Factors;
+        with_value: value = Factors;
+        with_join: join = bool;
+        with_q: q = Strides;
+        with_o: o = Strides;
+    }
 }
 
 impl Factors {
@@ -151,6 +187,17 @@ impl Factors {
         let side = |factor: Factor, d: u64| factor.bytes(1, d, self.rank, dtype.size() as f64) as u64;
         side(self.coefficients, tokens).saturating_add(side(self.basis, width))
     }
+
+    /// Two factors of so many columns.
+    pub const fn new(rank: u64, coefficients: Factor, basis: Factor) -> Self {
+        Self { rank, coefficients, basis }
+    }
+
+    setters! {
+        with_rank: rank = u64;
+        with_coefficients: coefficients = Factor;
+        with_basis: basis = Factor;
+    }
 }
 
 impl<D: Device> FactorsArgs<D> {
@@ -158,6 +205,16 @@ impl<D: Device> FactorsArgs<D> {
         let held = Held { op: PrefixAttention::NAME, dtype: op.dtype, adapters: 1 };
         self.coefficients.operands(names[0], factors.coefficients, held, [op.tokens, factors.rank], see)?;
         self.basis.operands(names[1], factors.basis, held, [op.width(), factors.rank], see)
+    }
+
+    /// The operands of both factors.
+    pub fn new(coefficients: FactorArgs<D>, basis: FactorArgs<D>) -> Self {
+        Self { coefficients, basis }
+    }
+
+    setters! {
+        with_coefficients: coefficients = FactorArgs<D>;
+        with_basis: basis = FactorArgs<D>;
     }
 }
 

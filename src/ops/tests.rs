@@ -75,7 +75,7 @@ proptest! {
         let slice = CodebookSlice { d_out, y_stride: x_stride, rank, input, core, output };
         let delta = CodebookGemm { dtype: DType::BF16, tokens, d_in, x_stride, adapters, scaled_by: if core { ScaledBy::Token } else { ScaledBy::Adapter }, accumulate: flag, slices: vec![slice] };
         sane(&delta)?;
-        let linear = Linear::new(DType::BF16, [tokens, d_out, d_in]);
+        let linear = Linear::new(DType::BF16, [tokens, d_in, d_out]);
         sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;
         sane(&Linear { delta: Some(delta), ..linear.clone() })?;
         sane(&linear.clone().with_padded_weights())?;
@@ -123,14 +123,14 @@ fn flops_of_toy_shapes_are_those_counted_by_hand() {
     let shape = BlockShape { block: 64, q_blocks: 2, kv_blocks: 2, patterns: 1, capacity: 2, masks: 0 };
     let sparse = Attention { form: Form::Blocks(shape), ..Attention::dense(DType::F16, 1, [1, 1], [128, 128], 32) };
     assert_eq!((sparse.cost().executed_flops, sparse.cost().dense_flops), (2.0 * 64.0 * 64.0 * 32.0 * 4.0, 128.0 * 128.0 * 32.0 * 4.0));
-    assert_eq!(Linear::new(DType::F32, [2, 3, 4]).cost().useful_flops, 48.0);
+    assert_eq!(Linear::new(DType::F32, [2, 4, 3]).cost().useful_flops, 48.0);
     // x, a basis, y read and written, and codes and codebooks of the two adapters that two tokens can be on.
     let adapted = CodebookGemm::s2lc(DType::F16, 2, [32, 64, 4], 1000, CodeWidth::Four);
     assert_eq!(adapted.cost().bytes, 2.0 * (2.0 * 32.0 + 32.0 * 4.0 + 2.0 * 2.0 * 64.0) + 2.0 * (64.0 * 4.0 / 2.0 + 52.0 * 4.0));
     let mut cored = adapted.clone();
     cored.slices[0].core = true;
     assert_eq!(cored.cost().bytes - adapted.cost().bytes, 2.0 * 16.0 * 4.0);
-    assert_eq!(Linear::new(DType::F32, [2, 3, 4]).cost().bytes, 4.0 * (8.0 + 12.0 + 6.0));
+    assert_eq!(Linear::new(DType::F32, [2, 4, 3]).cost().bytes, 4.0 * (8.0 + 12.0 + 6.0));
 }
 
 #[test]

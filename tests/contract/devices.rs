@@ -50,8 +50,8 @@ fn strangers<B: Backend>(one: B, other: B) -> Result<()> {
     let (mut session, mut other) = (Session::new(Arc::new(one))?, Session::new(Arc::new(other))?);
     let theirs = other.upload(&[1f32, 2.0, 3.0])?;
     let (x, w, y) = (session.upload(&[4f32, 5.0, 6.0])?, session.upload(&[1f32; 6])?, session.alloc(8)?);
-    let plan = session.plan(Linear::new(DType::F32, [1, 2, 3]))?;
-    let args = LinearArgs { x: x.clone(), w, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+    let plan = session.plan(Linear::new(DType::F32, [1, 3, 2]))?;
+    let args = LinearArgs::new(x.clone(), w, y.clone());
     let tokens = TokenAdapters::new(&[0], 1)?;
     let index = other.index(&tokens)?;
     let refusals = [
@@ -59,8 +59,8 @@ fn strangers<B: Backend>(one: B, other: B) -> Result<()> {
         session.read(&theirs).map(drop),
         session.copy(&theirs, &x),
         session.copy(&x, &theirs),
-        session.run(&plan, &LinearArgs { x: theirs.clone(), ..args.clone() }),
-        session.run(&plan, &LinearArgs { y: theirs.clone(), ..args.clone() }),
+        session.run(&plan, &args.clone().with_x(theirs.clone())),
+        session.run(&plan, &args.clone().with_y(theirs.clone())),
         session.update_index(&index, &tokens),
     ];
     for refused in refusals {

@@ -145,7 +145,7 @@ mod tests {
     fn weights_in_padded_rows_are_never_copied() {
         for tokens in [0, 1, 2, 16, 17, 128, 4096] {
             for d_in in [1, 4090, 4095, 4096] {
-                let op = Linear::new(DType::F16, [tokens, 4096, d_in]).with_padded_weights();
+                let op = Linear::new(DType::F16, [tokens, d_in, 4096]).with_padded_weights();
                 let odd = !d_in.is_multiple_of(8) && tokens > 1;
                 assert_eq!(Copies::of(&op), Copies { x: odd, w: false }, "{tokens} × {d_in}");
                 let op = Linear { x_stride: padded(d_in), ..op };
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn packed_rows_of_an_odd_length_are_copied_from_seventeen_on() {
-        let packed = |tokens, d_in| Copies::of(&Linear::new(DType::F16, [tokens, 4096, d_in]));
+        let packed = |tokens, d_in| Copies::of(&Linear::new(DType::F16, [tokens, d_in, 4096]));
         assert_eq!([1, 2, 16].map(|tokens| packed(tokens, 4095)), [Copies::NONE; 3]);
         assert_eq!(packed(17, 4095), Copies { x: true, w: true });
         assert_eq!(packed(17, 4096), Copies::NONE);

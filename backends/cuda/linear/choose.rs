@@ -213,7 +213,9 @@ mod tests {
             [131_072, 416, 384],
         ];
         for target in Target::TESTED {
-            for op in sizes.map(|sizes| Linear::new(DType::F16, sizes)).into_iter().flat_map(|op| [op.clone().with_padded_weights(), op]) {
+            for op in
+                sizes.map(|sizes| Linear::new(DType::F16, [sizes[0], sizes[2], sizes[1]])).into_iter().flat_map(|op| [op.clone().with_padded_weights(), op])
+            {
                 let (variant, target) = choose(Linear::VARIANTS, &op, &target, None).unwrap();
                 assert_eq!((variant.supports)(&op, &target), Ok(()), "{}: {op:?} on {target:?}", variant.name);
                 assert_eq!((variant.suits)(&op, &target), Ok(()), "{}: {op:?} on {target:?}", variant.name);
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn few_tiles_and_full_slabs_suit() {
         let h200 = Target::H200;
-        let op = |sizes| Linear::new(DType::F16, sizes);
+        let op = |sizes: [u64; 3]| Linear::new(DType::F16, [sizes[0], sizes[2], sizes[1]]);
         let short = |sizes| single_shot(&op(sizes), &h200).map(|tile| tile.columns);
         assert_eq!(
             [[1089, 2048, 128], [2048, 2048, 128], [2177, 2048, 128], [64, 2048, 128], [2048, 2048, 136]].map(short),
@@ -238,16 +240,16 @@ mod tests {
     #[test]
     fn outputs_fill_the_multiprocessors() {
         let tile = |d_out, d_in| {
-            let tile = skinny_tile(&Linear::new(DType::F16, [72, d_out, d_in]), &Target::H200);
+            let tile = skinny_tile(&Linear::new(DType::F16, [72, d_in, d_out]), &Target::H200);
             (tile.columns, tile.parts)
         };
         assert_eq!([tile(4608, 3584), tile(2304, 2304), tile(18_944, 3584), tile(14_336, 3584)], [(72, 2), (40, 2), (144, 1), (112, 1)]);
-        let stream = |sizes| skinny(&Linear::new(DType::F16, sizes), &Target::H200).config();
+        let stream = |sizes: [u64; 3]| skinny(&Linear::new(DType::F16, [sizes[0], sizes[2], sizes[1]]), &Target::H200).config();
         assert_eq!(stream([1, 4096, 4096]), "16x128-splitk2");
         assert_eq!(stream([16, 1024, 8192]), "16x128-splitk4");
         assert_eq!(stream([32, 8448, 4096]), "32x64-groups");
         assert_eq!([stream([128, 11008, 1024]), stream([64, 11008, 4096])], ["128x96", "64x128"]);
-        let groups = |tokens| layernorm(&Linear::new(DType::F16, [tokens, 384, 1536]), &Target::H200);
+        let groups = |tokens| layernorm(&Linear::new(DType::F16, [tokens, 1536, 384]), &Target::H200);
         assert_eq!([1, 8448, 8449].map(groups), [1, 1, 2]);
     }
 
@@ -258,7 +260,7 @@ mod tests {
         let d_in = if numbers.coin() { d_in } else { numbers.size(16_384) };
         let d_out = if norm.is_some() { 384 } else { numbers.size(32_768) };
         let mut op =
-            Linear { norm, activation: numbers.one(&[None, Some(Activation::Silu), Some(Activation::Relu)]), ..Linear::new(dtype, [tokens, d_out, d_in]) };
+            Linear { norm, activation: numbers.one(&[None, Some(Activation::Silu), Some(Activation::Relu)]), ..Linear::new(dtype, [tokens, d_in, d_out]) };
         if numbers.coin() {
             op = op.with_padded_weights();
         }

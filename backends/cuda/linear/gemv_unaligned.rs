@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn it_takes_few_rows_that_fit() {
-        let takes = |tokens, d_in, target| supports(&Linear::new(DType::F16, [tokens, 4096, d_in]), target).is_ok();
+        let takes = |tokens, d_in, target| supports(&Linear::new(DType::F16, [tokens, d_in, 4096]), target).is_ok();
         let (h200, rtx) = (&Target::H200, &Target::RTX_3090);
         assert!(takes(1, 4095, h200) && takes(16, 4095, h200) && takes(8, 11007, h200) && takes(1, 4095, rtx) && takes(1, 4096, h200));
         assert!(!takes(17, 4095, h200) && !takes(1, 1 << 20, h200) && !takes(16, 4095, rtx));

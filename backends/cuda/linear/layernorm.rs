@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn op(tokens: u64) -> Linear {
-        Linear { bias: true, residual: true, norm: Some(1e-12f32.to_bits()), ..Linear::new(DType::F16, [tokens, 384, 1536]) }
+        Linear { bias: true, residual: true, norm: Some(1e-12f32.to_bits()), ..Linear::new(DType::F16, [tokens, 1536, 384]) }
     }
 
     #[test]

@@ -61,7 +61,7 @@ mod tests {
     fn few_rows_take_their_adapters_along() {
         let adapted = |tokens: u64, d_in: u64| {
             let delta = CodebookGemm::s2lc(DType::F16, tokens, [d_in, 4096, 16], 16, CodeWidth::FourThree);
-            taken(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, 4096, d_in]) }, &Target::H200)
+            taken(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_in, 4096]) }, &Target::H200)
         };
         assert_eq!(adapted(16, 4096), Some(("sm90_skinny_lora", 0)));
         assert_eq!(adapted(33, 4096), Some(("sm90_skinny", 0)));
@@ -77,7 +77,7 @@ mod tests {
             (64, "sm90_skinny", "sm90_skinny", 64),
             (2048, "sm90", "sm90", 2048),
         ] {
-            let op = Linear::new(DType::F16, [rows, 4096, 4095]);
+            let op = Linear::new(DType::F16, [rows, 4095, 4096]);
             let whole = if rows < 17 { 0 } else { rows + 4096 };
             assert_eq!(taken(&op, &Target::H200), Some((packed, whole * 8192)), "{rows} rows");
             let op = op.with_padded_weights();
@@ -85,10 +85,10 @@ mod tests {
             assert_eq!(taken(&Linear { x_stride: 4096, ..op }, &Target::H200), Some((padded, 0)), "{rows} rows, both padded");
         }
         for (rows, name, copied) in [(1, "sm80_gemv_unaligned", 0), (8, "sm80_gemv_unaligned", 0), (17, "sm80", 17), (2048, "sm80", 2048)] {
-            let op = Linear::new(DType::F16, [rows, 4096, 4095]).with_padded_weights();
+            let op = Linear::new(DType::F16, [rows, 4095, 4096]).with_padded_weights();
             assert_eq!(taken(&op, &Target::RTX_3090), Some((name, copied * 8192)), "{rows} rows");
         }
-        let short = Linear { x_stride: 376, ..Linear::new(DType::BF16, [4096, 1536, 371]).with_padded_weights() };
+        let short = Linear { x_stride: 376, ..Linear::new(DType::BF16, [4096, 371, 1536]).with_padded_weights() };
         assert_eq!(taken(&short, &Target::H200), Some(("sm90_weight_stationary", 0)));
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let mut taken = Vec::new();
         for (n, sizes) in sizes.into_iter().enumerate() {
             let activation = (!n.is_multiple_of(3)).then_some(Activation::ALL[n % Activation::ALL.len()]);
-            let op = Linear { bias: true, residual: true, activation, ..Linear::new([DType::F16, DType::BF16][n % 2], sizes) };
+            let op = Linear { bias: true, residual: true, activation, ..Linear::new([DType::F16, DType::BF16][n % 2], [sizes[0], sizes[2], sizes[1]]) };
             let (variant, target) = choose_of(&VARIANTS, &op, &Target::H200, Some("sm90_swap_ab")).unwrap();
             assert_eq!((variant.supports)(&op, &target), Ok(()), "{sizes:?}");
             taken.push(choose::swap_ab(&op, &target));

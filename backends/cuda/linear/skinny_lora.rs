@@ -240,7 +240,7 @@ mod tests {
         assert!(all.iter().all(|adapted| adapted.shared_bytes() <= Target::H200.shared_bytes), "{all:?}");
         let takes = |[tokens, d_out, rank]: [u64; 3]| {
             let delta = CodebookGemm::s2lc(DType::F16, tokens, [4096, d_out, rank], 5, CodeWidth::FourThree);
-            (ADAPTED.supports)(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, d_out, 4096]) }, &Target::H200).is_ok()
+            (ADAPTED.supports)(&Linear { delta: Some(delta), ..Linear::new(DType::F16, [tokens, 4096, d_out]) }, &Target::H200).is_ok()
         };
         for sizes in [[1, 4096, 8], [16, 4096, 16], [16, 4096, 32], [16, 17000, 16], [16, 17000, 32], [32, 11008, 16], [32, 17000, 16], [17, 1024, 8]] {
             assert!(takes(sizes), "{sizes:?}");

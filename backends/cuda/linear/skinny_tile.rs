@@ -98,7 +98,7 @@ mod tests {
             assert!(tile.shared_bytes() <= 227 << 10 && tile.stages() >= 3, "{tile:?}: {} stages", tile.stages());
         }
         let takes = |op: &Linear| supports(op, &Target::H200).is_ok();
-        let op = Linear::new(DType::F16, [72, 4608, 3584]);
+        let op = Linear::new(DType::F16, [72, 3584, 4608]);
         assert!(takes(&op) && takes(&Linear { tokens: 64, ..op.clone() }) && !takes(&Linear { tokens: 129, ..op.clone() }));
         assert!(!takes(&Linear { dtype: DType::F32, ..op }));
     }

@@ -178,7 +178,7 @@ mod tests {
     use crate::dtype::DType;
 
     fn op(sizes: [u64; 3]) -> Linear {
-        Linear::new(DType::F16, sizes)
+        Linear::new(DType::F16, [sizes[0], sizes[2], sizes[1]])
     }
 
     #[test]

@@ -87,8 +87,8 @@ fn every_type_at_odd_sizes_and_offsets() {
     for dtype in DType::ALL {
         for shape in [[1, 1, 1], [3, 5, 7], [65, 67, 33], [64, 64, 64], [2, 130, 1], [129, 3, 17], [7, 127, 255]] {
             for &variant in variants(dtype, &open()) {
-                compare(&Linear { bias: true, residual: true, ..Linear::new(dtype, shape) }, variant, open());
-                compare(&Linear::new(dtype, shape), variant, open());
+                compare(&Linear { bias: true, residual: true, ..Linear::new(dtype, [shape[0], shape[2], shape[1]]) }, variant, open());
+                compare(&Linear::new(dtype, [shape[0], shape[2], shape[1]]), variant, open());
             }
         }
     }
@@ -97,7 +97,7 @@ fn every_type_at_odd_sizes_and_offsets() {
 #[test]
 fn activations_are_those_of_their_papers() {
     for activation in Activation::ALL {
-        compare(&Linear { bias: true, activation: Some(activation), ..Linear::new(DType::F32, [20, 30, 40]) }, "portable", open());
+        compare(&Linear { bias: true, activation: Some(activation), ..Linear::new(DType::F32, [20, 40, 30]) }, "portable", open());
     }
 }
 
@@ -132,14 +132,14 @@ fn operands_larger_than_a_binding_are_worked_on_in_parts() {
     for dtype in DType::ALL {
         let mut device = open();
         device.limits.max_storage_buffer_binding_size = 16 << 10;
-        compare(&Linear { bias: true, residual: true, ..Linear::new(dtype, [150, 211, 33]) }, "portable", device);
+        compare(&Linear { bias: true, residual: true, ..Linear::new(dtype, [150, 33, 211]) }, "portable", device);
     }
     let mut device = open();
     device.limits.max_storage_buffer_binding_size = 1 << 10;
     let queue = &mut device.queue().unwrap();
     let slice = upload(&device, queue, &[0; 8192]);
     let args = LinearArgs { x: slice.clone(), w: slice.clone(), bias: None, residual: None, delta: None, norm: None, y: upload(&device, queue, &[0; 4]) };
-    let refused = run(&device, queue, &Linear::new(DType::F32, [1, 1, 2048]), None, &args);
+    let refused = run(&device, queue, &Linear::new(DType::F32, [1, 2048, 1]), None, &args);
     assert!(matches!(refused, Err(crate::Error::Unsupported { .. })));
 }
 

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
-use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::{Attention, AttentionArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
@@ -25,7 +24,7 @@ impl Visit for FirstCall {
         for call in ["first", "second"] {
             let start = Instant::now();
             let plan = session.plan(op.clone())?;
-            let args = AttentionArgs { q: q.clone(), k: k.clone(), v: v.clone(), o: o.clone(), lse: None, index: AttentionIndex::None };
+            let args = AttentionArgs::new(q.clone(), k.clone(), v.clone(), o.clone());
             session.run(&plan, &args)?;
             session.wait()?;
             println!("{call} call of {}: {:.3} s", plan.variant(), start.elapsed().as_secs_f64());

@@ -53,7 +53,8 @@ impl Chain {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
         let one = op(self.dtype, self.tokens, [self.d, self.d, self.rank], self.slots(), self.width);
-        CodebookGemm { slices: vec![one.slices[0].clone(); self.slices() as usize], ..one }
+        let slices = vec![one.slices[0].clone(); self.slices() as usize];
+        one.with_slices(slices)
     }
 
     /// Projections that are slices of one launch: all where they are grouped, else those that share an input, as query, key and value do.
@@ -98,7 +99,7 @@ impl Chain {
             let values = population.basis(session, number)?;
             memory.device_bytes += values.len();
             let input = FactorArgs::Dense { values, basis_of: None };
-            let slice = CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y: y.clone() };
+            let slice = CodebookSliceArgs::new(input, FactorArgs::Coded { codes, codebooks }, y.clone());
             if checked.contains(&number) {
                 let (x, population) = (x.clone(), Arc::clone(&population));
                 let of_token = move |token| self.adapter_of(token);
@@ -108,7 +109,7 @@ impl Chain {
             slices.push(slice);
             if slices.len() as u64 == self.slices() {
                 let slices = std::mem::take(&mut slices);
-                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices, prepared: None });
+                launches.push(CodebookGemmArgs::new(x.clone(), token_adapter.clone(), scaling.clone(), slices));
             }
             if (number + 1) % self.share == 0 && !self.grouped {
                 x = y;
@@ -176,7 +177,7 @@ impl Chain {
 
     /// The delta of a linear operation of this size.
     pub fn delta_op(&self) -> CodebookGemm {
-        CodebookGemm { accumulate: true, ..self.op() }
+        self.op().with_accumulate(true)
     }
 
     /// One projection on top of a linear operation's own x and y, and what gives the delta of a token to the oracle.
@@ -185,11 +186,11 @@ impl Chain {
         let pattern = population.pattern(session, self.adapters)?;
         let (codes, codebooks) = population.on_device(session, &pattern, 0, self.adapters)?;
         let input = FactorArgs::Dense { values: population.basis(session, 0)?, basis_of: None };
-        let slices = vec![CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y }];
-        let args = CodebookGemmArgs { x, token_adapter: self.assign(session)?, scaling: self.scaling(session)?, slices, prepared: None };
+        let slices = vec![CodebookSliceArgs::new(input, FactorArgs::Coded { codes, codebooks }, y)];
+        let args = CodebookGemmArgs::new(x, self.assign(session)?, self.scaling(session)?, slices);
         let of_row = move |row| {
             let Posed { op, host } = population.posed(0, self.adapter_of(row), Vec::new(), Vec::new())?;
-            Ok(Posed { op: CodebookGemm { accumulate: true, ..op }, host })
+            Ok(Posed { op: op.with_accumulate(true), host })
         };
         Ok((args, Box::new(of_row)))
     }

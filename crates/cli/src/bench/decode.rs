@@ -43,7 +43,7 @@ impl Step {
     /// Attention over keys and values in one pool of pages.
     pub fn attention(self) -> Attention {
         let strides = Strides { batch: PAGE * 2 * self.row(), token: 2 * self.row(), head: self.head_dim };
-        Attention { k: strides, v: strides, ..Attention::paged(self.dtype, self.cache(), self.heads, 1, self.head_dim) }
+        Attention::paged(self.dtype, self.cache(), self.heads, 1, self.head_dim).with_k(strides).with_v(strides)
     }
 
     /// The operands, and what appends to each layer's cache before it attends. The new token lies in no cache before.
@@ -66,11 +66,11 @@ impl Step {
             }
             let (k, v) = (part(0, tokens - row)?, part(row, tokens - row)?);
             let kind = Kind::Append { cache, stride: 2 * row };
-            let append = session.plan(Pointwise { dtype: self.dtype, rows: self.batch, columns: 2 * row, kind })?;
-            let appends = PointwiseArgs { pages: Some(index.clone()), ..PointwiseArgs::new(new, y) };
+            let append = session.plan(Pointwise::new(self.dtype, self.batch, 2 * row, kind))?;
+            let appends = PointwiseArgs::new(new, y).with_pages(Some(index.clone()));
             placed.copies.push(Box::new(move |session| session.run(&append, &appends)));
             let o = session.alloc(queries * size)?;
-            let args = AttentionArgs { q: q.upload(session)?, k, v, index: AttentionIndex::Paged(index.clone()), o: o.clone(), lse: None };
+            let args = AttentionArgs::new(q.upload(session)?, k, v, o.clone()).with_index(AttentionIndex::Paged(index.clone()));
             placed.push(args, o, Box::new(move |_| Ok(self.samples(&q, &pool))));
         }
         Ok(placed)

@@ -18,7 +18,7 @@ const PATTERN: usize = 4 << 20;
 
 /// The operation of least work that every backend has. Applied again it changes nothing, so a chain has one answer.
 pub fn least(dtype: DType) -> Pointwise {
-    Pointwise { dtype, rows: 1, columns: ELEMENTS, kind: Kind::Activation(Activation::Relu) }
+    Pointwise::new(dtype, 1, ELEMENTS, Kind::Activation(Activation::Relu))
 }
 
 /// `count` launches of [`least`], each on what the one before wrote.

@@ -34,7 +34,7 @@ impl Mixture {
     /// The operation of one launch.
     pub fn op(&self) -> CodebookGemm {
         let one = op(self.dtype, self.tokens, [self.d, self.d, self.rank], self.experts, CodeWidth::FourThree);
-        CodebookGemm { accumulate: true, scaled_by: ScaledBy::Token, ..one }
+        one.with_accumulate(true).with_scaled_by(ScaledBy::Token)
     }
 
     /// Whom a token goes to: experts that lie apart, so that a batch meets all of them.
@@ -70,8 +70,8 @@ impl Mixture {
             for (token_adapter, scaling) in &routed {
                 let input = FactorArgs::Dense { values: values.clone(), basis_of: None };
                 let output = FactorArgs::Coded { codes: codes.clone(), codebooks: codebooks.clone() };
-                let slices = vec![CodebookSliceArgs { input, core: None, output, y: y.clone() }];
-                launches.push(CodebookGemmArgs { x: x.clone(), token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices, prepared: None });
+                let slices = vec![CodebookSliceArgs::new(input, output, y.clone())];
+                launches.push(CodebookGemmArgs::new(x.clone(), token_adapter.clone(), scaling.clone(), slices));
             }
             if checked.contains(&number) {
                 let (x, own, values) = (x.clone(), Arc::clone(&population), before.clone());
@@ -96,7 +96,7 @@ impl Mixture {
             let (mut last, mut allowed) = (None, Vec::new());
             for choice in 0..self.top {
                 let posed = population.posed(projection, self.expert(row, choice), own.to_vec(), y)?;
-                let op = CodebookGemm { accumulate: true, scaled_by: ScaledBy::Token, ..posed.op };
+                let op = posed.op.with_accumulate(true).with_scaled_by(ScaledBy::Token);
                 let host = Host { scaling: vec![f64::from(self.gate(choice))], ..posed.host };
                 let problem: Problem = Posed { op, host }.into();
                 let found = expect(&problem)?.pop().ok_or_else(|| Error::invalid("sample", "one output", "none"))?;

@@ -134,7 +134,9 @@ mod tests {
         let own = Choice { sizes: sizes(&["2x32x100x128", "1x32/8x2048x64", "4x32/8x1:4096x128"]), ..Choice::default() };
         let found = own.points(Suite::Attention, DType::F16, Vec::new()).unwrap();
         let of = |at: usize| match &found[at].shape {
-            Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, .. } => ([*batch, *heads, *kv_heads, *q_len, *kv_len, *head_dim], *causal),
+            Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, .. } => {
+                ([*batch, *heads, *kv_heads, *q_len, *kv_len, *head_dim], *causal)
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!([of(0), of(1), of(2)], [([2, 32, 32, 100, 100, 128], false), ([1, 32, 8, 2048, 2048, 64], false), ([4, 32, 8, 1, 4096, 128], false)]);

@@ -34,7 +34,7 @@ impl Padding {
     /// The operation in that form.
     pub(super) fn of(self, op: Linear) -> Linear {
         let x_stride = if self == Self::Both { op.dtype.row_stride(op.d_in) } else { op.x_stride };
-        let op = Linear { x_stride, ..op };
+        let op = op.with_x_stride(x_stride);
         if self == Self::None { op } else { op.with_padded_weights() }
     }
 }

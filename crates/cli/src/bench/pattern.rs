@@ -93,8 +93,8 @@ impl Pattern {
 /// `op` over the blocks of a list or a map.
 pub(super) fn sparse(op: Attention, pattern: Option<&Pattern>) -> Attention {
     match pattern {
-        Some(Pattern { map: Some(map), .. }) => Attention { form: Form::BlockMap(map.shape()), ..op },
-        Some(pattern) => Attention { form: Form::Blocks(pattern.mask.shape()), ..op },
+        Some(Pattern { map: Some(map), .. }) => op.with_form(Form::BlockMap(map.shape())),
+        Some(pattern) => op.with_form(Form::Blocks(pattern.mask.shape())),
         None => op,
     }
 }

@@ -24,7 +24,7 @@ const CHUNK: u64 = 64 << 20;
 
 /// One projection on packed rows, y written over.
 pub fn op(dtype: DType, tokens: u64, dims: [u64; 3], adapters: u32, width: CodeWidth) -> CodebookGemm {
-    CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, tokens, dims, adapters, width) }
+    CodebookGemm::s2lc(dtype, tokens, dims, adapters, width).with_accumulate(false)
 }
 
 /// What the adapters have in common, and what they are made of.

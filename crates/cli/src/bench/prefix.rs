@@ -40,13 +40,13 @@ struct Coded {
 impl Prefix {
     /// Attention over tensors `[tokens, kv_heads, head_dim]`: one sequence that has the queries of all.
     pub fn plain(self) -> Attention {
-        Attention { lse: true, ..Attention::dense(self.dtype, 1, self.heads, [self.batch, self.tokens], self.head_dim) }
+        Attention::dense(self.dtype, 1, self.heads, [self.batch, self.tokens], self.head_dim).with_lse(true)
     }
 
     /// Attention over coefficients in codes of four bits and a dense basis, `rank` columns of each.
     pub fn coded(self, rank: u64) -> PrefixAttention {
         let words_per_adapter = WIDTH.column_words(self.tokens).saturating_mul(rank).min(u64::from(u32::MAX)) as u32;
-        let factors = Factors { rank, coefficients: Factor::Coded { width: Some(WIDTH), words_per_adapter }, basis: Factor::Dense { bases: 1 } };
+        let factors = Factors::new(rank, Factor::Coded { width: Some(WIDTH), words_per_adapter }, Factor::Dense { bases: 1 });
         PrefixAttention::new(self.dtype, 1, self.heads, [self.batch, self.tokens], self.head_dim, [factors; 2])
     }
 
@@ -61,7 +61,7 @@ impl Prefix {
         let [q, k, v] = [self.query_elements(), keys, keys].map(|count| Values::normal(draw, self.dtype, count, 1.0));
         let (o, lse) = self.outputs(session)?;
         let index = AttentionIndex::None;
-        let args = AttentionArgs { q: q.upload(session)?, k: k.upload(session)?, v: v.upload(session)?, index, o: o.clone(), lse: Some(lse) };
+        let args = AttentionArgs::new(q.upload(session)?, k.upload(session)?, v.upload(session)?, o.clone()).with_index(index).with_lse(Some(lse));
         let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], None, 16, &mut Draw::seeded("sample")));
         Ok(Placed::one(args, o, Box::new(samples)))
     }
@@ -74,10 +74,10 @@ impl Prefix {
         let [key, value] = sides.each_ref().map(|side| -> Result<FactorsArgs<D>> {
             let book: Vec<f32> = side.codebook.iter().map(|&value| value as f32).collect();
             let coefficients = FactorArgs::Coded { codes: session.index(&side.codes)?, codebooks: session.upload(&book)? };
-            Ok(FactorsArgs { coefficients, basis: FactorArgs::Dense { values: side.basis.upload(session)?, basis_of: None } })
+            Ok(FactorsArgs::new(coefficients, FactorArgs::Dense { values: side.basis.upload(session)?, basis_of: None }))
         });
         let (o, lse) = self.outputs(session)?;
-        let args = PrefixAttentionArgs { q: q.upload(session)?, key: key?, value: value?, o: o.clone(), lse };
+        let args = PrefixAttentionArgs::new(q.upload(session)?, key?, value?, o.clone(), lse);
         let samples = move |_: &mut Session<D>| Ok(self.samples(&op, &q, &sides));
         Ok(Placed::one(args, o, Box::new(samples)))
     }

@@ -35,7 +35,7 @@ impl Ragged {
             None => Attention::varlen(self.dtype, all.ends()?.shape(), heads, all.head_dim),
             Some(Chunk { queries, page }) => Attention::paged(self.dtype, all.cache(page), heads, queries, all.head_dim),
         };
-        Ok(Attention { causal: all.causal, ..op })
+        Ok(op.with_causal(all.causal))
     }
 
     /// Cost of the lengths that there are: the operation knows the longest alone.
@@ -43,7 +43,7 @@ impl Ragged {
         let all = &self.sequences;
         let each = |&length: &u64| {
             let dense = Attention::dense(self.dtype, 1, [all.heads, all.kv_heads], [all.queries(length), length], all.head_dim);
-            Attention { causal: all.causal, ..dense }.cost()
+            dense.with_causal(all.causal).cost()
         };
         all.lengths.iter().map(each).fold(Cost { executed_flops: 0.0, useful_flops: 0.0, dense_flops: 0.0, bytes: 0.0 }, |all, one| Cost {
             executed_flops: all.executed_flops + one.executed_flops,
@@ -75,7 +75,7 @@ impl Ragged {
             }
         };
         let o = session.alloc(queries * all.heads * all.head_dim * dtype.size())?;
-        let args = AttentionArgs { q: q.upload(session)?, k: k.upload(session)?, v: v.upload(session)?, index, o: o.clone(), lse: None };
+        let args = AttentionArgs::new(q.upload(session)?, k.upload(session)?, v.upload(session)?, o.clone()).with_index(index);
         Ok(Placed::one(args, o, Box::new(move |_| Ok(self.samples(&q, [&k, &v])))))
     }
 

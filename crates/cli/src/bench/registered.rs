@@ -113,7 +113,7 @@ impl Crowd {
                 let samples = move |session: &mut Session<D>| samples(&population, number, &x, self.tokens, &of_token, session);
                 probes.push(Probe { output: y.clone(), samples: Box::new(samples), before: None });
             }
-            launches.push(CodebookGemmArgs { x, token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices: vec![slice], prepared: None });
+            launches.push(CodebookGemmArgs::new(x, token_adapter.clone(), scaling.clone(), vec![slice]));
             x = y;
         }
         Ok(Placed { launches, probes, copies: Vec::new(), before: None, memory: Some(memory) })
@@ -131,6 +131,6 @@ impl Crowd {
         let input = FactorArgs::Dense { values: population.basis(session, number)?, basis_of: None };
         let coded = population.on_device(session, pattern, number, self.adapters)?;
         let size = bytes(&coded);
-        Ok((CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes: coded.0, codebooks: coded.1 }, y }, size))
+        Ok((CodebookSliceArgs::new(input, FactorArgs::Coded { codes: coded.0, codebooks: coded.1 }, y), size))
     }
 }

@@ -274,7 +274,7 @@ pub fn adapted(op: &Linear, x: &Values, w: &Values, delta: impl Fn(u64) -> Resul
     let columns: Vec<u64> = (0..op.d_out).collect();
     let sample = |&row: &u64| {
         let Posed { op: delta, host: adapters } = delta(row)?;
-        let small = Linear { tokens: 1, delta: Some(delta), ..op.clone() };
+        let small = op.clone().with_tokens(1).with_delta(Some(delta));
         let host = linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters), norm: None };
         Ok(Sample::new(Posed { op: small, host }, places(&[row], &columns, op.d_out)))
     };
@@ -287,7 +287,7 @@ pub fn linear(op: &Linear, x: &Values, w: &Values, [rows, columns]: [u64; 2], dr
     let weight = w.rows(&columns, op.d_in);
     let rows = spread(draw, rows, op.tokens);
     let sample = |rows: &[u64]| {
-        let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
+        let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
         let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None, norm: None };
         Sample::new(Posed { op: small, host }, places(rows, &columns, op.d_out))
     };
@@ -334,7 +334,7 @@ pub fn fused_mlp(op: &FusedMlp, x: &Values, values: &MlpValues, most: u64, draw:
     let columns = spread(draw, 256, op.d_out);
     let rows = spread(draw, most, op.tokens);
     // One sample: the weights are a good part of a gigabyte in float64, and the oracle goes over all cores for each row.
-    let small = FusedMlp { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
+    let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
     let host = fused_mlp::Host {
         x: x.rows(&rows, op.d_model),
         w1: values.w1.all(),
@@ -365,7 +365,7 @@ pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Patte
         };
         let seen = |key: &u64| !op.causal || i128::from(*key) <= position;
         let keys: Vec<u64> = listed.into_iter().flatten().filter(seen).map(|key| (batch * op.kv_len + key) * op.kv_heads + kv_head).collect();
-        let small = Attention { scale: op.scale, ..Attention::dense(op.dtype, 1, [1, 1], [1, keys.len() as u64], op.head_dim) };
+        let small = Attention::dense(op.dtype, 1, [1, 1], [1, keys.len() as u64], op.head_dim).with_scale(op.scale);
         let host = AttentionHost { q: q.rows(&[place], op.head_dim), k: k.rows(&keys, op.head_dim), v: v.rows(&keys, op.head_dim), index: HostForm::None };
         Sample::new(Posed { op: small, host }, places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim))
     };

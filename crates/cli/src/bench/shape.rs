@@ -376,5 +376,5 @@ fn is_one(layers: &u64) -> bool {
 /// The fused MLP of a shape.
 pub(super) fn fused_mlp(dtype: DType, [tokens, d_model, d_ff]: [u64; 3], gated: bool) -> FusedMlp {
     let activation = if gated { Activation::Silu } else { Activation::GeluTanh };
-    FusedMlp { gated, bias1: !gated, bias2: !gated, ..FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation) }
+    FusedMlp::new(dtype, [tokens, d_model, d_ff, d_model], activation).with_gated(gated).with_bias1(!gated).with_bias2(!gated)
 }

@@ -36,7 +36,7 @@ impl Products {
         for _ in 0..self.layers {
             let (w, weight) = source.rows(session, "w", dtype, [d_out, d_in, self.op.w_stride], 1.0 / (d_in as f64).sqrt())?;
             let y = source.output(session, tokens * d_out * dtype.size())?;
-            let mut args = LinearArgs { x: on_device, w: weight, bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+            let mut args = LinearArgs::new(on_device, weight, y.clone());
             let (op, x) = (self.op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
             let samples: Box<Sampler<D>> = match &self.adapters {
                 None => Box::new(move |session| Ok(sample::linear(&op, &x.values(session, dtype)?, &w, extent, &mut drawn()))),
@@ -79,7 +79,7 @@ impl Mlps {
             let (b2, down_bias) = some(self.op.bias2, "b2", d_model, 0.5)?;
             let values = MlpValues { w1, wg, b1, w2, b2 };
             let y = session.alloc(tokens * d_model * dtype.size())?;
-            let args = FusedMlpArgs { x: on_device, w1: up, wg: gate, b1: up_bias, w2: down, b2: down_bias, residual: None, y: y.clone() };
+            let args = FusedMlpArgs::new(on_device, up, down, y.clone()).with_wg(gate).with_b1(up_bias).with_b2(down_bias);
             let (op, x) = (self.op.clone(), std::mem::replace(&mut input, Input::Left(y.clone())));
             let samples = move |session: &mut Session<D>| Ok(sample::fused_mlp(&op, &x.values(session, dtype)?, &values, most, &mut drawn()));
             on_device = y.clone();
@@ -113,7 +113,7 @@ impl Attentions {
                 None => AttentionIndex::None,
             };
             let o = source.output(session, queries * dtype.size())?;
-            let args = AttentionArgs { q: q_args, k: k_args, v: v_args, index, o: o.clone(), lse: None };
+            let args = AttentionArgs::new(q_args, k_args, v_args, o.clone()).with_index(index);
             let (op, pattern) = (self.op.clone(), self.pattern.clone());
             let samples = move |_: &mut Session<D>| Ok(sample::attention(&op, [&q, &k, &v], pattern.as_ref(), most, &mut drawn()));
             placed.push(args, o, Box::new(samples));

@@ -189,7 +189,7 @@ pub fn pose<D: Backend, P: Pose<D>>(session: &mut Session<D>, pool: &mut Pool<D>
                 share: 1,
                 held: Held::Device,
             });
-            let op = padding.of(Linear { delta: adapters.as_ref().map(Chain::delta_op), ..Linear::new(dtype, [tokens, d_out, d_in]) });
+            let op = padding.of(Linear::new(dtype, [tokens, d_in, d_out]).with_delta(adapters.as_ref().map(Chain::delta_op)));
             let extent = if point.suite == Suite::Align { [8, 64] } else { [16, 256] };
             let products = Products { op, adapters, layers, extent };
             visitor.on(session, products.op.clone(), None, |session| products.operands(session, &mut source))
@@ -200,11 +200,11 @@ pub fn pose<D: Backend, P: Pose<D>>(session: &mut Session<D>, pool: &mut Pool<D>
         }
         Shape::Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, layers, .. } => {
             let pattern = point.shape.pattern()?;
-            let dense = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) };
+            let dense = Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim).with_causal(causal);
             let op = sparse(dense, pattern.as_ref());
             let most = if point.suite == Suite::Align { 16 } else { 64 };
             // What a map holds is not in its shape; what is computed is what the lists would say.
-            let cost = pattern.as_ref().map(|pattern| Attention { form: Form::Blocks(pattern.mask.shape()), ..op.clone() }.cost());
+            let cost = pattern.as_ref().map(|pattern| op.clone().with_form(Form::Blocks(pattern.mask.shape())).cost());
             let attentions = Attentions { op, pattern, layers, most };
             visitor.on(session, attentions.op.clone(), cost, |session| attentions.operands(session, &mut source))
         }

@@ -21,7 +21,9 @@ pub fn warnings(options: &EncodeOptions, adapters: &[LoraAdapter], kept: &Kept, 
         warnings.extend(weights(kept));
     }
     if options.min_cosine.is_none() && options.max_output_error.is_none() && adapters.len() == 1 {
-        warnings.push("a lone adapter has none to share a basis with; adapters of one base model keep more in the same bytes where they are compressed together".into());
+        warnings.push(
+            "a lone adapter has none to share a basis with; adapters of one base model keep more in the same bytes where they are compressed together".into(),
+        );
     }
     if kept.ratio > 1.0 {
         warnings.push("the file is LARGER than the adapters: what was asked leaves nothing to save".into());
@@ -69,7 +71,8 @@ pub fn weights(kept: &Kept) -> Vec<String> {
 
 /// Why weights were lost: by the form that most of the weak projections have.
 fn cause(weak: &[&Adapter]) -> String {
-    let lost: Vec<_> = weak.iter().flat_map(|adapter| &adapter.projections).map(|projection| &projection.certificate).filter(|c| c.cos_delta < LITTLE).collect();
+    let lost: Vec<_> =
+        weak.iter().flat_map(|adapter| &adapter.projections).map(|projection| &projection.certificate).filter(|c| c.cos_delta < LITTLE).collect();
     let own = lost.iter().filter(|certificate| matches!(certificate.rung, Rung::PrivateCoded | Rung::Plain)).count();
     if 2 * own <= lost.len() {
         return "a basis this small cannot hold what these adapters do not share (those trained from different starts share little)".into();

@@ -12,7 +12,6 @@ use trifuse::adapters::prefix::DevicePrefix;
 use trifuse::backend::Backend;
 use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
-use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::{Attention, AttentionArgs};
 use trifuse::safetensors_file::TensorFile;
 use trifuse::session::Session;
@@ -98,6 +97,6 @@ fn attend<D: Backend>(session: &mut Session<D>, prefix: &Prefix, k: &[f64], v: &
     let plan = session.plan(Attention::dense(DTYPE, 1, [heads, heads], [tokens, tokens], prefix.head_dim as u64))?;
     let mut put = |values: &[f64]| session.upload(&DTYPE.encode(values));
     let (q, k, v, o) = (put(&prefix.q)?, put(k)?, put(v)?, put(&vec![f64::NAN; prefix.q.len()])?);
-    session.run(&plan, &AttentionArgs { q, k, v, index: AttentionIndex::None, o: o.clone(), lse: None })?;
+    session.run(&plan, &AttentionArgs::new(q, k, v, o.clone()))?;
     Ok(DTYPE.decode(&session.read(&o)?))
 }

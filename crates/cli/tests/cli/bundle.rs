@@ -17,7 +17,9 @@ fn adapters_come_and_go_and_the_others_stay() {
     assert!(run(&["compress", &rust, &sqlite, "-o", text(&bundle), "--rank", "8", "-q"]).status.success());
     assert_eq!(names(&bundle), ["rust", "sqlite"]);
     assert_eq!(object(&run(&["bundle", "list", text(&bundle), "--json"]), "bundle")["adapters"], serde_json::json!(["rust", "sqlite"]));
-    let decoded = |bundle: &Path, name: &str| Bundle::open(bundle).unwrap().population().unwrap().adapters[name].projections["encoder.layer.0.attention.self.query"].clone();
+    let decoded = |bundle: &Path, name: &str| {
+        Bundle::open(bundle).unwrap().population().unwrap().adapters[name].projections["encoder.layer.0.attention.self.query"].clone()
+    };
     let delta = |bundle: &Path, name: &str| {
         let shared = Bundle::open(bundle).unwrap().shared("encoder.layer.0.attention.self.query").unwrap();
         decoded(bundle, name).delta(&shared).unwrap().data

@@ -55,16 +55,14 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
         (Form::Paged(shape), _) => Attention::paged(dtype, shape, [heads, kv_heads], q_len, head_dim),
         _ => {
             tensors.ensure(k_shape[0] == batch, "k", &format!("a batch of {batch}, as q"), format!("{k_shape:?}"))?;
-            Attention { form, ..Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim) }
+            Attention::dense(dtype, batch, [heads, kv_heads], [q_len, kv_len], head_dim).with_form(form)
         }
     };
-    let op = Attention {
-        causal: params.causal,
-        window: u64::try_from(params.window).ok(),
-        scale: if scale == 0.0 { Scale::Default } else { Scale::from(scale) },
-        lse: tensors.has("lse"),
-        ..base
-    };
+    let op = base
+        .with_causal(params.causal)
+        .with_window(u64::try_from(params.window).ok())
+        .with_scale(if scale == 0.0 { Scale::Default } else { Scale::from(scale) })
+        .with_lse(tensors.has("lse"));
     let host = Host { q: tensors.float("q", dtype, &q_shape)?, k: tensors.float("k", dtype, &k_shape)?, v: tensors.float("v", dtype, &k_shape)?, index };
     let mut expected = vec![tensors.expected("o", &q_shape)?];
     if op.lse {

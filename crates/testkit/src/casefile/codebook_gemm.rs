@@ -41,7 +41,7 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
         codebooks.extend(book);
     }
 
-    let mut op = CodebookGemm { accumulate: params.accumulate, ..CodebookGemm::s2lc(dtype, tokens, [d_in, d_out, rank], adapters as u32, width) };
+    let mut op = CodebookGemm::s2lc(dtype, tokens, [d_in, d_out, rank], adapters as u32, width).with_accumulate(params.accumulate);
     op.slices[0].core = tensors.has("core");
     // The descriptor's own rules first, so that index data is only made for a legal one.
     tensors.at("x", op.validate())?;

@@ -30,7 +30,7 @@ pub(super) fn read_linear(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Opt
         delta: None,
         norm: None,
     };
-    let op = Linear { bias: host.bias.is_some(), activation, residual: host.residual.is_some(), ..Linear::new(dtype, [tokens, d_out, d_in]) };
+    let op = Linear::new(dtype, [tokens, d_in, d_out]).with_bias(host.bias.is_some()).with_activation(activation).with_residual(host.residual.is_some());
     let y = tensors.expected("y", &[tokens, d_out])?;
     Ok((Posed { op, host }.into(), vec![all(y)]))
 }
@@ -60,7 +60,7 @@ pub(super) fn read_fused_mlp(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<
         residual: tensors.optional("residual", dtype, &[tokens, d_out])?,
     };
     let op = FusedMlp::new(dtype, [tokens, d_model, d_ff, d_out], activation);
-    let op = FusedMlp { gated: params.gated, bias1: host.b1.is_some(), bias2: host.b2.is_some(), residual: host.residual.is_some(), ..op };
+    let op = op.with_gated(params.gated).with_bias1(host.b1.is_some()).with_bias2(host.b2.is_some()).with_residual(host.residual.is_some());
     let y = tensors.expected("y", &[tokens, d_out])?;
     Ok((Posed { op, host }.into(), vec![all(y)]))
 }

@@ -30,7 +30,7 @@ pub(super) fn starts(lengths: &[i32]) -> Vec<i32> {
 pub(super) fn varlen_case(name: &str, dtype: DType, heads: [u64; 2], head_dim: u64, lengths: [&[i32]; 2], change: fn(&mut Attention)) -> Option<Case> {
     let most = |lengths: &[i32]| lengths.iter().copied().max().unwrap_or(0) as u64;
     let index = Varlen::new(&starts(lengths[0]), &starts(lengths[1]), most(lengths[0]), most(lengths[1])).ok()?;
-    let mut op = Attention { lse: true, ..Attention::varlen(dtype, index.shape(), heads, head_dim) };
+    let mut op = Attention::varlen(dtype, index.shape(), heads, head_dim).with_lse(true);
     change(&mut op);
     Some(case_with(name, op, Scores::Normal, move |_, _| Ok(HostForm::Varlen(index.clone()))))
 }
@@ -131,7 +131,7 @@ pub(super) fn block_rows_case(name: &str, base: Attention, Blocks { lengths, blo
     let capacity = patterns * q_blocks * kv_blocks + 3;
     let shape = BlockShape { block, q_blocks, kv_blocks, patterns, capacity, masks: 3 };
     let dense = Attention::dense(base.dtype, base.batch, [base.heads, base.kv_heads], lengths, base.head_dim);
-    let op = Attention { causal: base.causal, window: base.window, lse: true, form: Form::Blocks(shape), ..dense };
+    let op = dense.with_causal(base.causal).with_window(base.window).with_lse(true).with_form(Form::Blocks(shape));
     case_with(name, op, Scores::Normal, move |_, draw| listed_blocks(shape, kinds, draw, |draw, place| rows.there(draw, &shape, place)))
 }
 
@@ -143,7 +143,7 @@ fn blocks() -> Vec<Case> {
         let kinds = Blocks { lengths: [200, 200], block: 64, patterns: 1, kinds: ALL };
         cases.push(block_case("blocks_all_kinds_ragged", base(dtype, 1, [2, 1], 48), kinds));
     }
-    let causal = |op: Attention| Attention { causal: true, ..op };
+    let causal = |op: Attention| op.with_causal(true);
     let f16 = DType::F16;
     let cross = |patterns, kinds| Blocks { lengths: [150, 257], block: 64, patterns, kinds };
     cases.push(block_case("blocks_causal", causal(base(f16, 1, [2, 2], 32)), Blocks { lengths: [257, 257], block: 64, patterns: 1, kinds: FULL }));
@@ -153,11 +153,11 @@ fn blocks() -> Vec<Case> {
     cases.push(block_case("blocks_per_batch_and_head", base(f16, 2, [2, 1], 32), cross(4, ALL)));
     cases.push(block_case("blocks128", base(f16, 1, [2, 1], 64), Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL }));
     cases.push(block_case("blocks128_one_ragged", base(f16, 1, [1, 1], 107), Blocks { lengths: [65, 65], block: 128, patterns: 1, kinds: FULL }));
-    let windowed = Attention { window: Some(50), ..causal(base(f16, 1, [2, 2], 32)) };
+    let windowed = causal(base(f16, 1, [2, 2], 32)).with_window(Some(50));
     cases.push(block_case("blocks_window_causal", windowed, Blocks { lengths: [200, 200], block: 64, patterns: 1, kinds: FULL }));
 
     let shape = BlockShape { block: 64, q_blocks: 2, kv_blocks: 2, patterns: 1, capacity: 0, masks: 0 };
-    let op = Attention { lse: true, form: Form::Blocks(shape), ..Attention::dense(f16, 1, [2, 2], [100, 100], 32) };
+    let op = Attention::dense(f16, 1, [2, 2], [100, 100], 32).with_lse(true).with_form(Form::Blocks(shape));
     let none = case_with("blocks_none_listed", op, Scores::Normal, move |_, _| Ok(HostForm::Blocks(BlockMask::new(&[0, 0, 0], &[], &[], &[], shape)?)));
     cases.push(none.zero("no block is listed: every row is empty"));
     cases
@@ -180,7 +180,7 @@ fn map_case(name: &str, base: Attention, lengths: [u64; 2], block: u32, patterns
     let [q_blocks, kv_blocks] = lengths.map(|length| length.div_ceil(u64::from(block)) as u32);
     let shape = MapShape { block, q_blocks, kv_blocks, patterns };
     let dense = Attention::dense(base.dtype, base.batch, [base.heads, base.kv_heads], lengths, base.head_dim);
-    let op = Attention { causal: base.causal, window: base.window, lse: true, form: Form::BlockMap(shape), ..dense };
+    let op = dense.with_causal(base.causal).with_window(base.window).with_lse(true).with_form(Form::BlockMap(shape));
     case_with(name, op, Scores::Normal, move |_, draw| map_index(shape, draw))
 }
 
@@ -193,11 +193,11 @@ fn block_maps() -> Vec<Case> {
         cases.push(map_case("block_map_per_head", base(dtype, 1, [2, 1], 32), [650, 700], 64, 2));
     }
     let f16 = DType::F16;
-    let causal = |op: Attention| Attention { causal: true, ..op };
+    let causal = |op: Attention| op.with_causal(true);
     cases.push(map_case("block_map128", base(f16, 1, [2, 1], 64), [300, 300], 128, 1));
     cases.push(map_case("block_map128_causal", causal(base(DType::BF16, 1, [2, 2], 107)), [400, 400], 128, 2));
     cases.push(map_case("block_map_per_batch_and_head", base(f16, 2, [2, 1], 32), [150, 257], 64, 4));
-    let windowed = Attention { window: Some(50), ..causal(base(f16, 1, [2, 2], 32)) };
+    let windowed = causal(base(f16, 1, [2, 2], 32)).with_window(Some(50));
     cases.push(map_case("block_map_window_causal", windowed, [200, 200], 64, 1));
     // Words in which most bytes are not there, in rows of more than a warp's columns.
     cases.push(map_case("block_map_wide", base(f16, 1, [1, 1], 32), [192, 2500], 64, 1));
@@ -225,7 +225,7 @@ pub(super) fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], [
     let pages = lengths.iter().map(|&length| (length as u64).div_ceil(page)).max().unwrap_or(0) + 1;
     let used: u64 = lengths.iter().map(|&length| (length as u64).div_ceil(page)).sum();
     let shape = PageShape { batch: lengths.len() as u64, pages, page, pool_pages: used + 1 };
-    let op = Attention { causal: true, lse: true, ..Attention::paged(dtype, shape, heads, q_len, head_dim) };
+    let op = Attention::paged(dtype, shape, heads, q_len, head_dim).with_causal(true).with_lse(true);
     super::Case::new(super::OpKind::Attention, format!("{name}_{dtype}"), move |draw| {
         let table = page_index(shape, lengths, draw)?;
         let mut posed = super::attention::pose(op.clone(), HostForm::Paged(table.clone()), Scores::Normal, draw);

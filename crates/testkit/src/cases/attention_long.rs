@@ -8,7 +8,7 @@ use trifuse::dtype::DType;
 use trifuse::ops::attention::{Attention, Scale, Strides};
 
 fn case(name: impl std::fmt::Display, op: Attention) -> Case {
-    case_with(name, Attention { lse: true, ..op }, Scores::Normal, |_, _| Ok(HostForm::None))
+    case_with(name, op.with_lse(true), Scores::Normal, |_, _| Ok(HostForm::None))
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,19 +27,19 @@ fn few_queries() -> Vec<Case> {
     for (n, group) in [1, 4, 8, 12, 24].into_iter().enumerate() {
         let op = |d| Attention::dense(dtype_in_turn(n), 1, [2 * group, 2], [1, 3001 + 128 * n as u64], d);
         cases.push(case(format!("decode_group{group}"), op(64)));
-        cases.push(case(format!("decode_group{group}_d128"), Attention { batch: 2, ..op(128) }));
+        cases.push(case(format!("decode_group{group}_d128"), op(128).with_batch(2)));
     }
     for dtype in [DType::F16, DType::BF16] {
         let op = Attention::dense(dtype, 1, [4, 2], [3, 2600], 80);
-        cases.push(case("decode_q3_causal", Attention { causal: true, ..op.clone() }));
-        cases.push(case("decode_q3_window", Attention { causal: true, window: Some(1700), ..op.clone() }));
-        cases.push(case("decode_scale_negative", Attention { scale: Scale::from(-0.1), ..op.clone() }));
-        cases.push(case("decode_scale_zero", Attention { scale: Scale::from(0.0), ..op }));
+        cases.push(case("decode_q3_causal", op.clone().with_causal(true)));
+        cases.push(case("decode_q3_window", op.clone().with_causal(true).with_window(Some(1700))));
+        cases.push(case("decode_scale_negative", op.clone().with_scale(Scale::from(-0.1))));
+        cases.push(case("decode_scale_zero", op.with_scale(Scale::from(0.0))));
         cases.push(case("decode_head_dim107", Attention::dense(dtype, 1, [4, 1], [1, 2100], 107)));
         cases.push(case("decode_head_dim256", Attention::dense(dtype, 1, [3, 3], [1, 1500], 256)));
         let heads_first = Strides::bhsd(2500, 2, 96);
         let op = Attention::dense(dtype, 2, [8, 2], [2, 2500], 96);
-        cases.push(case("decode_heads_first", Attention { k: heads_first, v: heads_first, ..op }));
+        cases.push(case("decode_heads_first", op.with_k(heads_first).with_v(heads_first)));
     }
     cases
 }
@@ -50,15 +50,15 @@ fn many_steps() -> Vec<Case> {
     for dtype in [DType::F16, DType::BF16] {
         let op = |heads, lengths, d| Attention::dense(dtype, 2, heads, lengths, d);
         cases.push(case("decode_boxes", op([8, 8], [1, 400], 64)));
-        cases.push(case("decode_boxes_rows12", Attention { batch: 22, ..op([12, 1], [1, 260], 64) }));
-        cases.push(case("decode_boxes_q2_window", Attention { causal: true, window: Some(170), ..op([5, 5], [2, 850], 80) }));
-        cases.push(case("decode_boxes_scale_negative", Attention { scale: Scale::from(-0.1), ..op([16, 16], [1, 150], 96) }));
-        cases.push(case("decode_boxes_scale_zero", Attention { scale: Scale::from(0.0), ..op([11, 11], [1, 270], 64) }));
+        cases.push(case("decode_boxes_rows12", op([12, 1], [1, 260], 64).with_batch(22)));
+        cases.push(case("decode_boxes_q2_window", op([5, 5], [2, 850], 80).with_causal(true).with_window(Some(170))));
+        cases.push(case("decode_boxes_scale_negative", op([16, 16], [1, 150], 96).with_scale(Scale::from(-0.1))));
+        cases.push(case("decode_boxes_scale_zero", op([11, 11], [1, 270], 64).with_scale(Scale::from(0.0))));
         let heads_first = Strides::bhsd(135, 16, 112);
-        cases.push(case("decode_boxes_heads_first", Attention { k: heads_first, v: heads_first, ..op([16, 16], [1, 135], 112) }));
+        cases.push(case("decode_boxes_heads_first", op([16, 16], [1, 135], 112).with_k(heads_first).with_v(heads_first)));
         // So many that no item is cut: in boxes of two heads, and of one, on four SMs.
         cases.push(case("decode_boxes_whole", op([8, 8], [1, 1500], 64)));
-        cases.push(case("decode_boxes_whole_odd", Attention { batch: 3, ..op([8, 4], [1, 2000], 64) }));
+        cases.push(case("decode_boxes_whole_odd", op([8, 4], [1, 2000], 64).with_batch(3)));
         cases.push(paged_case("paged16_boxes", dtype, 16, [8, 8], [1, 64], &[190, 0, 1, 33, 16]));
         cases.push(paged_case("paged64_boxes", dtype, 64, [6, 6], [1, 64], &[65, 600]));
         cases.extend(varlen_case("varlen_boxes", dtype, [4, 4], 64, [&[1, 1, 0, 1, 2], &[0, 1, 40, 400, 20]], |op| op.causal = true));
@@ -93,7 +93,7 @@ fn tiles() -> Vec<Case> {
     let mut cases = Vec::new();
     let base = |dtype, heads, d| Attention::dense(dtype, 1, heads, [1, 1], d);
     for dtype in [DType::F16, DType::BF16] {
-        let causal = |op: Attention| Attention { causal: true, ..op };
+        let causal = |op: Attention| op.with_causal(true);
         cases.push(case("q130_kv2100", Attention::dense(dtype, 1, [2, 1], [130, 2100], 64)));
         cases.push(case("q130_kv2100_causal_d128", causal(Attention::dense(dtype, 1, [1, 1], [130, 2100], 128))));
         cases.push(case("many_heads", Attention::dense(dtype, 2, [70, 70], [65, 130], 16)));
@@ -115,16 +115,16 @@ fn tiles() -> Vec<Case> {
         let op = |heads, lengths, d| Attention::dense(dtype, 1, heads, lengths, d);
         cases.push(case("quartet", op([5, 5], [65, 470 - n as u64], 64)));
         cases.push(case("quartet_one_step", op([6, 3], [100, 100 + n as u64], 56)));
-        cases.push(case("quartet_causal", Attention { causal: true, ..Attention::dense(dtype, 3, [2, 1], [129, 300], 40) }));
+        cases.push(case("quartet_causal", Attention::dense(dtype, 3, [2, 1], [129, 300], 40).with_causal(true)));
     }
     cases.push(case("quartet_tall", Attention::dense(DType::BF16, 1, [6, 1], [65, 2100], 40)));
     cases.push(case("quartet_large", Attention::dense(DType::F16, 1, [134, 67], [65, 270], 64)));
-    cases.push(case("quartet_causal_large", Attention { causal: true, ..Attention::dense(DType::BF16, 1, [67, 67], [130, 160], 64) }));
+    cases.push(case("quartet_causal_large", Attention::dense(DType::BF16, 1, [67, 67], [130, 160], 64).with_causal(true)));
     // Enough steps and tiles that two neighbours share their keys.
     cases.push(case("pairs_of_tiles", Attention::dense(DType::F16, 1, [34, 2], [130, 1925], 80)));
     // More pairs than a GPU takes at once, and no multiple of that, so that the last ones are cut.
     cases.push(case("pairs_of_tiles_cut", Attention::dense(DType::BF16, 1, [71, 1], [130, 1925], 72)));
-    let windowed = Attention { window: Some(150), ..Attention { causal: true, ..base(DType::F16, [2, 2], 64) } };
+    let windowed = base(DType::F16, [2, 2], 64).with_causal(true).with_window(Some(150));
     cases.push(block_case("blocks128_window_causal", windowed, Blocks { lengths: [500, 500], block: 128, patterns: 1, kinds: FULL }));
     cases
 }
@@ -132,8 +132,8 @@ fn tiles() -> Vec<Case> {
 /// Tiles of heads of more than 128 elements: few tiles and many keys, a tile a block, several a block, and neighbours that share keys.
 fn wide_tiles() -> Vec<Case> {
     let mut cases = Vec::new();
-    let causal = |op: Attention| Attention { causal: true, ..op };
-    let windowed = |op: Attention| Attention { window: Some(100), ..op };
+    let causal = |op: Attention| op.with_causal(true);
+    let windowed = |op: Attention| op.with_window(Some(100));
     for dtype in [DType::F16, DType::BF16] {
         cases.push(case("q130_kv900_d256", Attention::dense(dtype, 1, [2, 1], [130, 900], 256)));
         cases.push(case("q130_kv900_causal_d192", causal(Attention::dense(dtype, 1, [1, 1], [130, 900], 192))));
@@ -153,7 +153,7 @@ fn wide_tiles() -> Vec<Case> {
 /// Rows of blocks of very different length, or one alone: a GPU that takes them as they come waits for the longest.
 fn uneven_rows() -> Vec<Case> {
     let base = |dtype, batch, heads, d| Attention::dense(dtype, batch, heads, [1, 1], d);
-    let causal = |op: Attention| Attention { causal: true, ..op };
+    let causal = |op: Attention| op.with_causal(true);
     let blocks = |lengths, block, patterns, kinds| Blocks { lengths, block, patterns, kinds };
     let power_law = |name, op, blocks| block_rows_case(name, op, blocks, RowLengths::PowerLaw);
     let mut cases = Vec::new();
@@ -169,7 +169,7 @@ fn uneven_rows() -> Vec<Case> {
     }
     // More rows than a block of a GPU has threads.
     cases.push(power_law("blocks128_power_law_many_patterns", base(DType::F16, 1, [100, 50], 16), blocks([400, 400], 128, 100, FULL)));
-    let windowed = Attention { window: Some(300), ..causal(base(DType::F16, 1, [2, 2], 40)) };
+    let windowed = causal(base(DType::F16, 1, [2, 2], 40)).with_window(Some(300));
     cases.push(power_law("blocks128_power_law_window", windowed, blocks([1000, 1000], 128, 2, FULL)));
     cases
 }

@@ -13,7 +13,7 @@ fn end_to_end(name: &str, dtype: DType, heads: [u64; 2], head_dim: u64, lengths:
     let most = |lengths: &[i32]| lengths.iter().copied().max().unwrap_or(0) as u64;
     let cu = lengths.map(starts);
     let index = Varlen::new(&cu[0], &cu[1], most(lengths[0]), most(lengths[1])).ok()?;
-    let mut op = Attention { lse: true, ..Attention::varlen(dtype, index.shape(), heads, head_dim) };
+    let mut op = Attention::varlen(dtype, index.shape(), heads, head_dim).with_lse(true);
     change(&mut op);
     Some(Case::new(OpKind::Attention, format!("ragged_{name}_{dtype}"), move |draw| {
         let mut posed = pose(op.clone(), HostForm::Varlen(index.clone()), Scores::Normal, draw);
@@ -36,7 +36,7 @@ fn in_pages(name: &str, dtype: DType, page: u64, heads: [u64; 2], [q_len, head_d
     let used = |length: &i32| (*length as u64).div_ceil(page);
     let pages = lengths.iter().map(used).max().unwrap_or(0) + 1;
     let shape = PageShape { batch: lengths.len() as u64, pages, page, pool_pages: lengths.iter().map(used).sum::<u64>() + 1 };
-    let mut op = Attention { lse: true, ..Attention::paged(dtype, shape, heads, q_len, head_dim) };
+    let mut op = Attention::paged(dtype, shape, heads, q_len, head_dim).with_lse(true);
     change(&mut op);
     Case::new(OpKind::Attention, format!("ragged_{name}_{dtype}"), move |draw| {
         let table = page_index(shape, lengths, draw)?;

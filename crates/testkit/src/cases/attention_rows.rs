@@ -8,11 +8,11 @@ use trifuse::dtype::DType;
 use trifuse::ops::attention::{Attention, Strides};
 
 fn case(name: impl std::fmt::Display, op: Attention) -> Case {
-    case_with(name, Attention { lse: true, ..op }, Scores::Normal, |_, _| Ok(HostForm::None))
+    case_with(name, op.with_lse(true), Scores::Normal, |_, _| Ok(HostForm::None))
 }
 
 fn causal(op: Attention) -> Attention {
-    Attention { causal: true, ..op }
+    op.with_causal(true)
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,19 +27,19 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("many_queries_d107_h3", Attention::dense(dtype, 2, [3, 1], [130, 200], 107)));
         let (queries, keys) = (Strides::bhsd(133, 3, 101), Strides::bhsd(257, 3, 101));
         let op = Attention::dense(dtype, 2, [3, 3], [133, 257], 101);
-        cases.push(case("many_queries_d101_heads_first", causal(Attention { q: queries, k: keys, v: keys, o: queries, ..op })));
+        cases.push(case("many_queries_d101_heads_first", causal(op.with_q(queries).with_k(keys).with_v(keys).with_o(queries))));
     }
-    cases.push(case("many_queries_window_d107_h8", Attention { window: Some(60), ..causal(Attention::dense(DType::F16, 1, [8, 8], [200, 200], 107)) }));
+    cases.push(case("many_queries_window_d107_h8", causal(Attention::dense(DType::F16, 1, [8, 8], [200, 200], 107)).with_window(Some(60))));
     // Query, key and value in one row of a projection, with slack; only the keys' sequences lie an odd number of elements apart.
     let row = Strides { batch: 440 * 100, token: 440, head: 107 };
     let op = Attention::dense(DType::F16, 2, [2, 1], [100, 100], 107);
-    let packed = Attention { q: row, k: Strides { batch: 440 * 100 + 1, ..row }, v: row, ..op };
+    let packed = op.with_q(row).with_k(Strides { batch: 440 * 100 + 1, ..row }).with_v(row);
     cases.push(case("many_queries_strided_d107", packed.clone()));
-    cases.push(case("many_queries_strided_d107_causal", Attention { dtype: DType::BF16, ..causal(packed) }));
+    cases.push(case("many_queries_strided_d107_causal", causal(packed).with_dtype(DType::BF16)));
     // Few tiles and many keys: several blocks share a tile's.
     let keys = Strides { batch: 2100 * 216, token: 216, head: 107 };
     let op = Attention::dense(DType::F16, 1, [2, 2], [130, 2100], 107);
-    cases.push(case("many_queries_kv2100_d107", Attention { k: keys, v: keys, ..op }));
+    cases.push(case("many_queries_kv2100_d107", op.with_k(keys).with_v(keys)));
     let blocks = || Blocks { lengths: [300, 300], block: 128, patterns: 1, kinds: ALL };
     cases.push(block_case("blocks128_d107_h8", Attention::dense(DType::F16, 1, [8, 8], [1, 1], 107), blocks()));
     cases.push(block_case("blocks128_d75_h3", causal(Attention::dense(DType::BF16, 1, [3, 3], [1, 1], 75)), blocks()));
@@ -69,8 +69,8 @@ fn odd_heads() -> Vec<Case> {
     let dense = |n, heads, lengths, head_dim| Attention::dense([DType::F16, DType::BF16][n % 2], 1, heads, lengths, head_dim);
     for (n, head_dim) in [7, 31, 35, 63, 75, 95, 97, 109, 127].into_iter().enumerate() {
         // More tiles than a GPU has SMs, so that groups do not share one.
-        cases.push(case(format!("odd_heads_d{head_dim}"), Attention { batch: 9, ..dense(n, [8, 8], [70, 150], head_dim) }));
-        cases.push(case(format!("odd_heads_d{head_dim}_causal"), causal(Attention { batch: 9, ..dense(n + 1, [8, 8], [130, 180], head_dim) })));
+        cases.push(case(format!("odd_heads_d{head_dim}"), dense(n, [8, 8], [70, 150], head_dim).with_batch(9)));
+        cases.push(case(format!("odd_heads_d{head_dim}_causal"), causal(dense(n + 1, [8, 8], [130, 180], head_dim).with_batch(9))));
     }
     for (n, head_dim) in [129, 143, 159, 163, 175, 185, 191, 199, 207, 223, 239, 255].into_iter().enumerate() {
         cases.push(case(format!("odd_heads_d{head_dim}"), dense(n, [8, 8], [70, 300], head_dim)));
@@ -83,10 +83,10 @@ fn odd_heads() -> Vec<Case> {
     // Queries in another order than keys; keys and values with room of their own between heads, or whole heads apart.
     let op = dense(0, [8, 8], [140, 290], 107);
     let queries = Strides::bhsd(140, 8, 107);
-    cases.push(case("odd_heads_q_heads_first", causal(Attention { q: queries, o: queries, ..op.clone() })));
-    cases.push(case("odd_heads_k_padded", Attention { k: Strides { batch: 0, token: 896, head: 112 }, ..op.clone() }));
-    cases.push(case("odd_heads_v_spaced", Attention { v: Strides { batch: 0, token: 888, head: 110 }, ..op }));
+    cases.push(case("odd_heads_q_heads_first", causal(op.clone().with_q(queries).with_o(queries))));
+    cases.push(case("odd_heads_k_padded", op.clone().with_k(Strides { batch: 0, token: 896, head: 112 })));
+    cases.push(case("odd_heads_v_spaced", op.with_v(Strides { batch: 0, token: 888, head: 110 })));
     let spaced = Strides { batch: 0, token: 800, head: 99 };
-    cases.push(case("odd_heads_d96", Attention { q: spaced, k: spaced, v: spaced, ..dense(1, [8, 8], [140, 290], 96) }));
+    cases.push(case("odd_heads_d96", dense(1, [8, 8], [140, 290], 96).with_q(spaced).with_k(spaced).with_v(spaced)));
     cases
 }

@@ -150,14 +150,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(segments());
     cases.extend(joint());
     let mixed = Assignment::Mixed;
-    let gated = |op| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
+    let gated = |op: CodebookGemm| op.with_scaled_by(ScaledBy::Token);
     for dtype in DType::ALL {
         cases.push(case("one_adapter", s2lc(dtype, 33, [64, 96, 16]), Assignment::One));
-        cases.push(case("overwrite", CodebookGemm { accumulate: false, ..s2lc(dtype, 21, [40, 56, 8]) }, mixed));
+        cases.push(case("overwrite", s2lc(dtype, 21, [40, 56, 8]).with_accumulate(false), mixed));
         cases.push(case("core", with_slice(s2lc(dtype, 19, [48, 72, 20]), |slice| slice.core = true), mixed));
         let runs = |rank, d_out, change: fn(&mut CodebookSlice)| with_slice(s2lc(dtype, 200, [136, d_out, rank]), change);
         cases.push(case("runs200", runs(16, 392, |slice| slice.core = true), Assignment::Runs));
-        cases.push(case("runs200_overwrite", CodebookGemm { accumulate: false, ..runs(8, 391, |_| ()) }, Assignment::Runs));
+        cases.push(case("runs200_overwrite", runs(8, 391, |_| ()).with_accumulate(false), Assignment::Runs));
         let private = runs(20, 77, |slice| (slice.input, slice.output) = (coded(None, 6, 136, 20), coded(None, 6, 77, 20)));
         cases.push(case("mixed200_codes_both_sides", private, mixed));
         cases.push(case("three_slices", slices(dtype, 64, &[(64, 16), (24, 8), (17, 5)]), mixed));
@@ -174,7 +174,7 @@ pub(super) fn cases() -> Vec<Case> {
     for (n, width) in CodeWidth::ALL.into_iter().enumerate() {
         // Of no bits, every delta is zero: written over y, so that writing nothing would show.
         let accumulate = width != CodeWidth::Zero;
-        let op = CodebookGemm { accumulate, ..CodebookGemm::s2lc(dtype_in_turn(n), 13, [33, 45, 12], 4, width) };
+        let op = CodebookGemm::s2lc(dtype_in_turn(n), 13, [33, 45, 12], 4, width).with_accumulate(accumulate);
         let made = case(format!("codes_{width:?}").to_lowercase(), op.clone(), mixed);
         let input = with_slice(op, |slice| {
             slice.input = coded(Some(width), 4, 33, 12);
@@ -203,13 +203,13 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(case("runs", s2lc(DType::F16, 90, [64, 64, 16]), Assignment::Runs));
     cases.push(case("no_tokens", s2lc(DType::F16, 0, [32, 32, 8]), mixed).zero("zero tokens: nothing is written"));
     cases.push(case("base_only", s2lc(DType::F16, 9, [32, 32, 8]), Assignment::BaseOnly).zero("no token has an adapter: nothing is written"));
-    let base_overwrite = CodebookGemm { accumulate: false, ..s2lc(DType::F16, 9, [32, 32, 8]) };
+    let base_overwrite = s2lc(DType::F16, 9, [32, 32, 8]).with_accumulate(false);
     cases.push(case("base_only_overwrite", base_overwrite, Assignment::BaseOnly).zero("no token has an adapter: zeros are written"));
-    let none = CodebookGemm { accumulate: false, adapters: 0, ..s2lc(DType::F16, 4, [32, 32, 8]) };
+    let none = s2lc(DType::F16, 4, [32, 32, 8]).with_accumulate(false).with_adapters(0);
     cases.push(case("no_adapters_overwrite", none, mixed).zero("there is no adapter: zeros are written"));
-    let strided = with_slice(CodebookGemm { x_stride: 53, ..s2lc(DType::F16, 11, [40, 33, 8]) }, |slice| slice.y_stride = 47);
+    let strided = with_slice(s2lc(DType::F16, 11, [40, 33, 8]).with_x_stride(53), |slice| slice.y_stride = 47);
     cases.push(case("strided_rows", strided.clone(), mixed));
-    cases.push(case("strided_rows_overwrite", CodebookGemm { accumulate: false, ..strided }, mixed));
+    cases.push(case("strided_rows_overwrite", strided.with_accumulate(false), mixed));
     cases.push(case("many_adapters", CodebookGemm::s2lc(DType::F16, 70, [32, 48, 16], 100, CodeWidth::Bytes), mixed));
     cases
 }
@@ -222,7 +222,7 @@ fn segments() -> Vec<Case> {
     for (n, width) in [CodeWidth::Two, CodeWidth::Three, CodeWidth::Four, CodeWidth::FourThree, CodeWidth::Bytes].into_iter().enumerate() {
         for (odd, dims) in [[72, 136, 16], [71, 133, 13]].into_iter().enumerate() {
             let name = format!("segments150_{}_{width:?}", ["even", "odd"][odd]).to_lowercase();
-            cases.push(case(name, CodebookGemm { accumulate: n % 2 == odd, ..many(n + odd, dims, width) }, mixed));
+            cases.push(case(name, many(n + odd, dims, width).with_accumulate(n % 2 == odd), mixed));
         }
     }
     for rank in [17, 32, 64] {
@@ -231,13 +231,13 @@ fn segments() -> Vec<Case> {
     let each = with_slice(many(1, [40, 77, 16], CodeWidth::Four), |slice| slice.output = coded(None, 100, 77, 16));
     cases.push(case("segments150_column_widths", each, mixed));
     let bases = with_slice(many(1, [136, 80, 24], CodeWidth::FourThree), |slice| (slice.core, slice.input) = (true, Factor::Dense { bases: 3 }));
-    cases.push(case("segments150_bases_core", CodebookGemm { scaled_by: ScaledBy::Token, ..bases }, mixed));
+    cases.push(case("segments150_bases_core", bases.with_scaled_by(ScaledBy::Token), mixed));
     // Segments that go on past a block's share of tokens, from its start and from its middle.
     for assignment in [mixed, Assignment::Runs, Assignment::One] {
-        let op = CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(half(0), 300, [32, 48, 8], 100, CodeWidth::FourThree) };
+        let op = CodebookGemm::s2lc(half(0), 300, [32, 48, 8], 100, CodeWidth::FourThree).with_accumulate(false);
         cases.push(case(format!("segments300_{assignment:?}").to_lowercase(), op, assignment));
     }
-    let slices = CodebookGemm { tokens: 140, adapters: 100, ..slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 16)]) };
+    let slices = slices(DType::F16, 64, &[(64, 16), (24, 8), (520, 16)]).with_tokens(140).with_adapters(100);
     cases.push(case("segments140_three_slices", slices, mixed));
     // More columns than a warp takes at once, and more of d_in than a buffer.
     let wide = CodebookGemm::s2lc(DType::F16, 150, [40, 2056, 16], 140, CodeWidth::FourThree);
@@ -252,12 +252,12 @@ fn segments() -> Vec<Case> {
 /// Many tokens over many adapters, as few bits and columns as one launch takes: several tiles a block, shares of d_in that are not there, adapters of
 /// more than 16 tokens and of more than 64, tokens without an adapter.
 fn joint() -> Vec<Case> {
-    let of = |dtype, tokens, dims, adapters| CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, tokens, dims, adapters, CodeWidth::FourThree) };
+    let of = |dtype, tokens, dims, adapters| CodebookGemm::s2lc(dtype, tokens, dims, adapters, CodeWidth::FourThree).with_accumulate(false);
     let core = with_slice(of(DType::BF16, 250, [520, 256, 8], 40), |slice| slice.core = true);
     vec![
         case("joint260", of(DType::F16, 260, [136, 128, 16], 40), Assignment::Mixed),
         case("joint250_core", core, Assignment::Mixed),
-        case("joint150_scaled", CodebookGemm { scaled_by: ScaledBy::Token, ..of(DType::BF16, 150, [520, 256, 8], 100) }, Assignment::Mixed),
+        case("joint150_scaled", of(DType::BF16, 150, [520, 256, 8], 100).with_scaled_by(ScaledBy::Token), Assignment::Mixed),
         case("joint600", of(DType::F16, 600, [72, 384, 16], 33), Assignment::Runs),
         case("joint300_one", of(DType::BF16, 300, [264, 128, 16], 35), Assignment::One),
         case("joint250_base", of(DType::F16, 250, [64, 128, 16], 35), Assignment::BaseOnly).zero("no token has an adapter: zeros are written"),
@@ -285,13 +285,10 @@ fn slices(dtype: DType, d_in: u64, slices: &[(u64, u64)]) -> CodebookGemm {
     let mut op = s2lc(dtype, 14, [d_in, 1, 1]);
     op.slices = slices
         .iter()
-        .map(|&(d_out, rank)| CodebookSlice {
-            d_out,
-            y_stride: slices.iter().map(|(d_out, _)| d_out).sum::<u64>().next_multiple_of(8),
-            rank,
-            input: Factor::Dense { bases: 1 },
-            core: rank == 8,
-            output: coded(Some(CodeWidth::FourThree), 6, d_out, rank),
+        .map(|&(d_out, rank)| {
+            CodebookSlice::new(d_out, rank, Factor::Dense { bases: 1 }, coded(Some(CodeWidth::FourThree), 6, d_out, rank))
+                .with_y_stride(slices.iter().map(|(d_out, _)| d_out).sum::<u64>().next_multiple_of(8))
+                .with_core(rank == 8)
         })
         .collect();
     op

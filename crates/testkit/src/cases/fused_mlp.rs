@@ -28,7 +28,7 @@ fn op(dtype: DType, tokens: u64, [d_model, d_ff, d_out]: [u64; 3]) -> FusedMlp {
 }
 
 fn gated(dtype: DType, tokens: u64, dims: [u64; 3]) -> FusedMlp {
-    FusedMlp { gated: true, activation: Activation::Silu, ..op(dtype, tokens, dims) }
+    op(dtype, tokens, dims).with_gated(true).with_activation(Activation::Silu)
 }
 
 fn case(name: impl std::fmt::Display, op: FusedMlp) -> Case {
@@ -45,28 +45,28 @@ pub(super) fn cases() -> Vec<Case> {
     for dtype in DType::ALL {
         cases.push(case("no_tokens", op(dtype, 0, [16, 32, 16])).zero("zero tokens: nothing is written"));
         cases.push(case("d_ff4096", op(dtype, 3, [32, 4096, 48])));
-        let everything = FusedMlp { bias1: true, bias2: true, residual: true, activation: Activation::GeluErf, ..op(dtype, 33, [65, 130, 65]) };
+        let everything = op(dtype, 33, [65, 130, 65]).with_bias1(true).with_bias2(true).with_residual(true).with_activation(Activation::GeluErf);
         cases.push(case("everything", everything.clone()));
-        cases.push(case("gated_everything", FusedMlp { gated: true, activation: Activation::Silu, ..everything.clone() }));
+        cases.push(case("gated_everything", everything.clone().with_gated(true).with_activation(Activation::Silu)));
         // Several tiles along every axis, none of them whole.
         let FusedMlp { bias1, bias2, residual, activation, .. } = everything;
-        let tiles = FusedMlp { bias1, bias2, residual, activation, ..op(dtype, 300, [200, 328, 264]) };
+        let tiles = op(dtype, 300, [200, 328, 264]).with_bias1(bias1).with_bias2(bias2).with_residual(residual).with_activation(activation);
         cases.push(case("tiles_everything", tiles.clone()));
-        cases.push(case("tiles_gated_everything", FusedMlp { gated: true, activation: Activation::GeluTanh, ..tiles }));
+        cases.push(case("tiles_gated_everything", tiles.with_gated(true).with_activation(Activation::GeluTanh)));
     }
     for (n, activation) in Activation::ALL.into_iter().enumerate() {
-        cases.push(case(activation.name(), FusedMlp { activation, ..op(dtype_in_turn(n), 9, [33, 70, 47]) }));
-        cases.push(case(format!("gated_{}", activation.name()), FusedMlp { activation, ..gated(dtype_in_turn(n + 1), 9, [33, 70, 47]) }));
+        cases.push(case(activation.name(), op(dtype_in_turn(n), 9, [33, 70, 47]).with_activation(activation)));
+        cases.push(case(format!("gated_{}", activation.name()), gated(dtype_in_turn(n + 1), 9, [33, 70, 47]).with_activation(activation)));
     }
     // Few tokens, for kernels that stream the weights: every width of a tile, both forms.
     for (n, tokens) in [2, 16, 17, 64, 65, 128].into_iter().enumerate() {
         let dims = [200, 1112, if n < 3 { 264 } else { 1003 }];
-        let everything = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, tokens, dims) };
+        let everything = op(DType::F16, tokens, dims).with_bias1(true).with_bias2(true).with_residual(true);
         cases.push(case(format!("few_tokens{tokens}"), everything.clone()));
-        cases.push(case(format!("gated_few_tokens{tokens}"), FusedMlp { dtype: DType::BF16, gated: true, activation: Activation::Silu, ..everything }));
+        cases.push(case(format!("gated_few_tokens{tokens}"), everything.with_dtype(DType::BF16).with_gated(true).with_activation(Activation::Silu)));
     }
     // As many outputs as there are tiles for most of an H200's SMs, a block each.
-    let ahead = |op| FusedMlp { bias1: true, bias2: true, residual: true, ..op };
+    let ahead = |op: FusedMlp| op.with_bias1(true).with_bias2(true).with_residual(true);
     cases.push(case("ahead", ahead(op(DType::F16, 66, [24, 8640, 3144]))));
     // Two tiles a block; gated, one and two.
     cases.push(case("ahead_twice", ahead(op(DType::F16, 66, [24, 24_000, 3144]))));
@@ -78,20 +78,20 @@ pub(super) fn cases() -> Vec<Case> {
     // Rows of an odd length that start on multiples of 16 bytes, as weights are loaded: of the weights, and of x as well; and that do not.
     for (n, tokens) in [1, 5, 16, 40, 70, 128, 300].into_iter().enumerate() {
         let dims = [[131, 264, 131], [131, 203, 133], [136, 203, 64]][n % 3];
-        let everything = FusedMlp { bias1: true, bias2: true, residual: true, ..op(DType::F16, tokens, dims) };
+        let everything = op(DType::F16, tokens, dims).with_bias1(true).with_bias2(true).with_residual(true);
         let wide = gated(DType::BF16, tokens, dims);
         cases.push(case(format!("padded_w_tokens{tokens}"), everything.clone().with_padded_weights()));
         cases.push(case(format!("gated_padded_w_tokens{tokens}"), wide.clone().with_padded_weights()));
-        cases.push(case(format!("padded_tokens{tokens}"), FusedMlp { x_stride: 152, ..everything }.with_padded_weights()));
-        cases.push(case(format!("gated_padded_tokens{tokens}"), FusedMlp { x_stride: 136, ..wide }.with_padded_weights()));
+        cases.push(case(format!("padded_tokens{tokens}"), everything.with_x_stride(152).with_padded_weights()));
+        cases.push(case(format!("gated_padded_tokens{tokens}"), wide.with_x_stride(136).with_padded_weights()));
     }
     for dtype in DType::ALL {
-        let strided = FusedMlp { x_stride: 39, w1_stride: 40, w2_stride: 75, bias1: true, residual: true, ..gated(dtype, 9, [33, 70, 47]) };
+        let strided = gated(dtype, 9, [33, 70, 47]).with_x_stride(39).with_w1_stride(40).with_w2_stride(75).with_bias1(true).with_residual(true);
         cases.push(case("strided", strided));
     }
     // A first product that fills SMs best in tiles of 168 outputs: the last tile cut short, and whole.
     for (dtype, d_ff, activation) in [(DType::F16, 4408, Activation::GeluErf), (DType::BF16, 4536, Activation::GeluTanh)] {
-        let fitted = FusedMlp { bias1: true, residual: true, activation, ..op(dtype, 300, [72, d_ff, 41]) };
+        let fitted = op(dtype, 300, [72, d_ff, 41]).with_bias1(true).with_residual(true).with_activation(activation);
         cases.push(case(format!("fitted_tiles{d_ff}"), fitted));
     }
     // Products that fill SMs best in other widths: the first one's, gated too, and the second one's, written whole and not.
@@ -99,17 +99,17 @@ pub(super) fn cases() -> Vec<Case> {
         [[72, 6008, 24], [72, 7000, 24], [24, 72, 5000], [24, 72, 5003], [24, 72, 6000], [24, 72, 6003], [24, 72, 7000], [24, 72, 7001]].into_iter().enumerate()
     {
         let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
-        let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 300, [d_model, d_ff, d_out]) };
+        let wide = op(dtype, 300, [d_model, d_ff, d_out]).with_bias1(true).with_bias2(true).with_residual(true);
         cases.push(case(format!("widths{}", d_ff.max(d_out)), wide));
     }
     // Tiles of two widths.
     for (n, dims) in [[72, 27_000, 24], [72, 27_496, 24], [24, 72, 42_000]].into_iter().enumerate() {
         let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
-        let wide = FusedMlp { bias1: true, bias2: true, residual: true, ..op(dtype, 130, dims) };
+        let wide = op(dtype, 130, dims).with_bias1(true).with_bias2(true).with_residual(true);
         cases.push(case(format!("two_widths{}", dims[1].max(dims[2])), wide));
     }
     // A first product whose tiles warpgroups take in turn.
-    let in_turns = FusedMlp { bias1: true, residual: true, activation: Activation::GeluErf, ..op(DType::F16, 2060, [136, 2544, 24]) };
+    let in_turns = op(DType::F16, 2060, [136, 2544, 24]).with_bias1(true).with_residual(true).with_activation(Activation::GeluErf);
     cases.push(case("in_turns", in_turns));
     cases.push(case("gated_widths3000", gated(DType::F16, 300, [72, 3000, 24])));
     // More outputs than K is split for, more than blocks have rows for, and a longer intermediate than that.
@@ -117,10 +117,10 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(case("few_tokens_wider", op(DType::F16, 3, [40, 48, 17_001])));
     cases.push(case("gated_few_tokens_deep", gated(DType::F16, 3, [40, 17_008, 24])));
     let plain = op(DType::F16, 17, [48, 96, 64]);
-    cases.push(case("bias1", FusedMlp { bias1: true, ..plain.clone() }));
-    cases.push(case("bias2", FusedMlp { bias2: true, ..plain.clone() }));
-    cases.push(case("residual", FusedMlp { residual: true, ..plain.clone() }));
-    cases.push(case("gated_bias1", FusedMlp { bias1: true, gated: true, ..plain }));
+    cases.push(case("bias1", plain.clone().with_bias1(true)));
+    cases.push(case("bias2", plain.clone().with_bias2(true)));
+    cases.push(case("residual", plain.clone().with_residual(true)));
+    cases.push(case("gated_bias1", plain.with_bias1(true).with_gated(true)));
     cases.push(case("one_token_wide", gated(DType::F16, 1, [512, 1376, 512])));
     cases.push(case("one_element", op(DType::F32, 1, [1, 1, 1])).orderless("one element"));
     cases.push(case("tokens4096", op(DType::BF16, 4096, [8, 12, 9])));

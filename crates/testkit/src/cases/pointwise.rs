@@ -61,7 +61,7 @@ fn append(name: &str, dtype: DType, [each, page]: [u64; 2], [columns, stride]: [
     let pages = |length: i32| (length as u64).div_ceil(page);
     let (most, used) = (lengths.iter().copied().map(pages).max().unwrap_or(0), lengths.iter().copied().map(pages).sum::<u64>());
     let cache = PageShape { batch: lengths.len() as u64, pages: most + 1, page, pool_pages: used + 1 };
-    let op = Pointwise { dtype, rows: each * cache.batch, columns, kind: Kind::Append { cache, stride } };
+    let op = Pointwise::new(dtype, each * cache.batch, columns, Kind::Append { cache, stride });
     Case::new(OpKind::Pointwise, format!("append_{name}_{dtype}"), move |draw| {
         let mut posed = pose(op.clone(), draw)?;
         posed.host.pages = Some(page_index(cache, lengths, draw)?);
@@ -73,7 +73,7 @@ fn pool(dtype: DType, batch: u64, total: u64, columns: u64) -> Result<Pointwise>
     // Only the shape is wanted here: the bounds on lengths are the total, so that any cuts fit.
     let starts: Vec<i32> = std::iter::once(0).chain((0..batch).map(|_| total as i32)).collect();
     let shape = Varlen::new(&starts, &starts, total, total)?.shape();
-    Ok(Pointwise { dtype, rows: batch, columns, kind: Kind::MeanPool(shape) })
+    Ok(Pointwise::new(dtype, batch, columns, Kind::MeanPool(shape)))
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -82,13 +82,13 @@ pub(super) fn cases() -> Vec<Case> {
         let dtype = dtype_in_turn(n);
         // A row of one element is its own mean: LayerNorm would give the bias whatever x is.
         if columns > 1 {
-            cases.push(case(format!("layer_norm{columns}"), Pointwise { dtype, rows: 5, columns, kind: Kind::LayerNorm { eps: eps(), residual: n % 2 == 0 } }));
+            cases.push(case(format!("layer_norm{columns}"), Pointwise::new(dtype, 5, columns, Kind::LayerNorm { eps: eps(), residual: n % 2 == 0 })));
         }
         let dtype = dtype_in_turn(n + 1);
-        cases.push(case(format!("rms_norm{columns}"), Pointwise { dtype, rows: 5, columns, kind: Kind::RmsNorm { eps: eps(), residual: n % 2 == 1 } }));
+        cases.push(case(format!("rms_norm{columns}"), Pointwise::new(dtype, 5, columns, Kind::RmsNorm { eps: eps(), residual: n % 2 == 1 })));
     }
     for dtype in DType::ALL {
-        let op = |rows, columns, kind| Pointwise { dtype, rows, columns, kind };
+        let op = |rows, columns, kind| Pointwise::new(dtype, rows, columns, kind);
         cases.push(case("layer_norm_residual", op(33, 384, Kind::LayerNorm { eps: eps(), residual: true })));
         cases.push(case("rms_norm_residual", op(33, 384, Kind::RmsNorm { eps: eps(), residual: true })));
         cases.push(case("rope_d64", op(9, 4 * 64, Kind::Rope { head_dim: 64, base: 1e4f32.to_bits() })));
@@ -111,19 +111,19 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(append("some", dtype, [3, 4], [128, 128], &[9, 2, 0, 5]));
         cases.push(append("odd", dtype, [2, 5], [37, 41], &[6, 11, 1]));
     }
-    cases.push(case("rope_d254", Pointwise { dtype: DType::F16, rows: 3, columns: 3 * 254, kind: Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() } }));
+    cases.push(case("rope_d254", Pointwise::new(DType::F16, 3, 3 * 254, Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() })));
     let grouped = Kind::RopeInPlace { head_dim: 128, base: 1e4f32.to_bits(), stride: 12 * 128 };
-    cases.push(case("rope_in_place_grouped", Pointwise { dtype: DType::BF16, rows: 3, columns: 10 * 128, kind: grouped }));
+    cases.push(case("rope_in_place_grouped", Pointwise::new(DType::BF16, 3, 10 * 128, grouped)));
     // Norms of rows as wide as those of models of 7, 13 and 70 thousand million weights.
     for (n, columns) in [5120, 8192].into_iter().enumerate() {
         let kinds = [Kind::RmsNorm { eps: eps(), residual: n == 1 }, Kind::LayerNorm { eps: eps(), residual: n == 0 }];
         cases.extend([(DType::F16, kinds[n]), (DType::BF16, kinds[1 - n])].map(|(dtype, kind)| {
             let name = if matches!(kind, Kind::RmsNorm { .. }) { "rms" } else { "layer" };
-            case(format!("{name}_norm{columns}"), Pointwise { dtype, rows: 3, columns, kind })
+            case(format!("{name}_norm{columns}"), Pointwise::new(dtype, 3, columns, kind))
         }));
     }
-    cases.push(case("l2_normalise_one", Pointwise { dtype: DType::F16, rows: 21, columns: 1, kind: Kind::L2Normalise }));
-    cases.push(case("add_rows4096", Pointwise { dtype: DType::BF16, rows: 4096, columns: 3, kind: Kind::Add }));
+    cases.push(case("l2_normalise_one", Pointwise::new(DType::F16, 21, 1, Kind::L2Normalise)));
+    cases.push(case("add_rows4096", Pointwise::new(DType::BF16, 4096, 3, Kind::Add)));
     cases.extend(pool(DType::F16, 1, 511, 33).map(|op| case("mean_pool_one_long", op)));
     cases
 }

@@ -29,12 +29,12 @@ impl Sizes {
 
     /// Coefficients in codes, over a dense basis: what a long prefix is.
     fn over_basis(self, rank: u64, width: Option<CodeWidth>) -> Factors {
-        Factors { rank, coefficients: coded(width, 1, self.lengths[2], rank), basis: DENSE }
+        Factors::new(rank, coded(width, 1, self.lengths[2], rank), DENSE)
     }
 
     /// Dense coefficients, the basis in codes: what a short one is.
     fn coded_basis(self, rank: u64, width: Option<CodeWidth>) -> Factors {
-        Factors { rank, coefficients: DENSE, basis: coded(width, 1, self.width(), rank) }
+        Factors::new(rank, DENSE, coded(width, 1, self.width(), rank))
     }
 
     fn op(self, dtype: DType, factors: [Factors; 2]) -> PrefixAttention {
@@ -88,20 +88,20 @@ pub(super) fn cases() -> Vec<Case> {
         let [long, short] = [sizes.over_basis(24, four), sizes.coded_basis(17, Some(CodeWidth::Three))];
         cases.push(case("codes_over_a_basis", sizes.op(dtype, [long, long])));
         cases.push(case("a_basis_in_codes", sizes.op(dtype, [short, short])));
-        cases.push(case("join", PrefixAttention { join: true, ..sizes.op(dtype, [long, short]) }));
-        let dense = |rank| Factors { rank, coefficients: DENSE, basis: DENSE };
+        cases.push(case("join", sizes.op(dtype, [long, short]).with_join(true)));
+        let dense = |rank| Factors::new(rank, DENSE, DENSE);
         cases.push(case("dense_factors", sizes.op(dtype, [dense(16), dense(40)])));
-        let both = |rank| Factors { coefficients: coded(None, 1, 77, rank), ..sizes.coded_basis(rank, None) };
+        let both = |rank| sizes.coded_basis(rank, None).with_coefficients(coded(None, 1, 77, rank));
         cases.push(case("codes_on_both_sides", sizes.op(dtype, [both(20), both(33)])));
         // Rows of every sequence of a batch fill tiles together; a head is no multiple of eight.
         let many = Sizes { heads: [6, 2], lengths: [64, 1, 200], head_dim: 107 };
         let factors = [many.over_basis(48, Some(CodeWidth::FourThree)), many.over_basis(9, Some(CodeWidth::Two))];
-        cases.push(case("batch64_d107", PrefixAttention { join: true, ..many.op(dtype, factors) }));
+        cases.push(case("batch64_d107", many.op(dtype, factors).with_join(true)));
         // q is a part of rows [q | k | v], o lies heads first with a gap.
         let strided = Sizes { heads: [4, 4], lengths: [2, 9, 131], head_dim: 20 };
         let op = strided.op(dtype, [strided.over_basis(12, None), strided.coded_basis(8, four)]);
         let (q, o) = (Strides { batch: 9 * 245 + 3, token: 245, head: 20 }, Strides { batch: 4 * 9 * 21, token: 21, head: 9 * 21 });
-        cases.push(case("strided", PrefixAttention { join: true, q, o, ..op }));
+        cases.push(case("strided", op.with_join(true).with_q(q).with_o(o)));
         let one = Sizes { heads: [16, 2], lengths: [1, 1, 1], head_dim: 24 };
         cases.push(case("one_token_one_query", one.op(dtype, [one.over_basis(6, four), one.coded_basis(6, four)])));
     }
@@ -123,18 +123,18 @@ pub(super) fn cases() -> Vec<Case> {
     for (n, tokens) in [2, 31, 32, 33, 63, 64, 65, 127, 129, 257, 1000].into_iter().enumerate() {
         let sizes = Sizes { heads: [4, 1], lengths: [4, 2, tokens], head_dim: 48 };
         let op = sizes.op(dtype_in_turn(n), [sizes.over_basis(16, Some(CodeWidth::Three)), sizes.over_basis(16, None)]);
-        cases.push(case(format!("tokens{tokens}"), PrefixAttention { join: n % 2 == 1, ..op }));
+        cases.push(case(format!("tokens{tokens}"), op.with_join(n % 2 == 1)));
     }
     for (n, queries) in [1, 15, 17, 63, 65, 129, 300].into_iter().enumerate() {
         let sizes = Sizes { heads: [2, 2], lengths: [1, queries, 140], head_dim: 64 };
         let op = sizes.op(dtype_in_turn(n + 2), [sizes.over_basis(32, four), sizes.over_basis(32, four)]);
-        cases.push(case(format!("queries{queries}"), PrefixAttention { join: n % 2 == 0, ..op }));
+        cases.push(case(format!("queries{queries}"), op.with_join(n % 2 == 0)));
     }
     let sizes = Sizes { heads: [2, 1], lengths: [2, 3, 50], head_dim: 32 };
     let key = sizes.over_basis(8, four);
     let op = sizes.op(DType::F16, [key, key]);
-    cases.push(case("scale", PrefixAttention { scale: 0.3.into(), ..op.clone() }));
-    cases.push(case("negative_scale", PrefixAttention { scale: (-0.2).into(), ..op.clone() }));
+    cases.push(case("scale", op.clone().with_scale(0.3)));
+    cases.push(case("negative_scale", op.clone().with_scale(-0.2)));
     cases.push(case("no_queries", Sizes { lengths: [1, 0, 50], ..sizes }.op(DType::F16, [key, key])).zero("zero rows: nothing is written"));
     let nothing = sizes.coded_basis(8, Some(CodeWidth::Zero));
     cases.push(case("values_of_no_bits", sizes.op(DType::F16, [key, nothing])).zero("codes of no bits: every value, and so every sum of them, is zero"));

@@ -49,21 +49,16 @@ impl Upload for Linear {
             }
             _ => None,
         };
-        Ok(LinearArgs {
-            w: stage.rows(session, "w", self.dtype, &host.w, [self.d_in, self.w_stride])?,
-            bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
-            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
-            norm: match &host.norm {
-                Some([weight, bias]) => Some(NormArgs {
-                    weight: stage.input(session, "norm weight", self.dtype, weight)?,
-                    bias: stage.input(session, "norm bias", self.dtype, bias)?,
-                }),
+        Ok(LinearArgs::new(x, stage.rows(session, "w", self.dtype, &host.w, [self.d_in, self.w_stride])?, y)
+            .with_bias(stage.optional(session, "bias", self.dtype, host.bias.as_deref())?)
+            .with_residual(stage.optional(session, "residual", self.dtype, host.residual.as_deref())?)
+            .with_norm(match &host.norm {
+                Some([weight, bias]) => {
+                    Some(NormArgs::new(stage.input(session, "norm weight", self.dtype, weight)?, stage.input(session, "norm bias", self.dtype, bias)?))
+                }
                 None => None,
-            },
-            x,
-            delta,
-            y,
-        })
+            })
+            .with_delta(delta))
     }
 
     fn prepare<D: Backend>(&self, args: &mut LinearArgs<D>, session: &mut Session<D>) -> Result<bool> {
@@ -78,16 +73,16 @@ impl Upload for Linear {
 
 impl Upload for FusedMlp {
     fn upload<D: Device>(&self, host: &fused_mlp::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<FusedMlpArgs<D>> {
-        Ok(FusedMlpArgs {
-            x: stage.rows(session, "x", self.dtype, &host.x, [self.d_model, self.x_stride])?,
-            w1: stage.rows(session, "w1", self.dtype, &host.w1, [self.d_model, self.w1_stride])?,
-            wg: host.wg.as_deref().map(|wg| stage.rows(session, "wg", self.dtype, wg, [self.d_model, self.w1_stride])).transpose()?,
-            b1: stage.optional(session, "b1", self.dtype, host.b1.as_deref())?,
-            w2: stage.rows(session, "w2", self.dtype, &host.w2, [self.d_ff, self.w2_stride])?,
-            b2: stage.optional(session, "b2", self.dtype, host.b2.as_deref())?,
-            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
-            y: stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?,
-        })
+        Ok(FusedMlpArgs::new(
+            stage.rows(session, "x", self.dtype, &host.x, [self.d_model, self.x_stride])?,
+            stage.rows(session, "w1", self.dtype, &host.w1, [self.d_model, self.w1_stride])?,
+            stage.rows(session, "w2", self.dtype, &host.w2, [self.d_ff, self.w2_stride])?,
+            stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?,
+        )
+        .with_wg(host.wg.as_deref().map(|wg| stage.rows(session, "wg", self.dtype, wg, [self.d_model, self.w1_stride])).transpose()?)
+        .with_b1(stage.optional(session, "b1", self.dtype, host.b1.as_deref())?)
+        .with_b2(stage.optional(session, "b2", self.dtype, host.b2.as_deref())?)
+        .with_residual(stage.optional(session, "residual", self.dtype, host.residual.as_deref())?))
     }
 }
 
@@ -100,18 +95,15 @@ impl Upload for Pointwise {
             let x = stage.input(session, "x", self.dtype, &host.x)?;
             (x, stage.output(session, "y", self.dtype, (self.y_rows() * self.columns) as usize)?)
         };
-        Ok(PointwiseArgs {
-            x,
-            weight: stage.optional(session, "weight", self.dtype, host.weight.as_deref())?,
-            bias: stage.optional(session, "bias", self.dtype, host.bias.as_deref())?,
-            residual: stage.optional(session, "residual", self.dtype, host.residual.as_deref())?,
-            positions: host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?,
-            ids: host.ids.as_ref().map(|ids| session.index(ids)).transpose()?,
-            places: host.places.as_ref().map(|places| session.index(places)).transpose()?,
-            sequences: host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?,
-            pages: host.pages.as_ref().map(|pages| session.index(pages)).transpose()?,
-            y,
-        })
+        Ok(PointwiseArgs::new(x, y)
+            .with_weight(stage.optional(session, "weight", self.dtype, host.weight.as_deref())?)
+            .with_bias(stage.optional(session, "bias", self.dtype, host.bias.as_deref())?)
+            .with_residual(stage.optional(session, "residual", self.dtype, host.residual.as_deref())?)
+            .with_positions(host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?)
+            .with_ids(host.ids.as_ref().map(|ids| session.index(ids)).transpose()?)
+            .with_places(host.places.as_ref().map(|places| session.index(places)).transpose()?)
+            .with_sequences(host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?)
+            .with_pages(host.pages.as_ref().map(|pages| session.index(pages)).transpose()?))
     }
 }
 
@@ -125,14 +117,14 @@ impl Upload for Attention {
             HostForm::Paged(index) => AttentionIndex::Paged(session.index(index)?),
         };
         let o_len = span(self.o, query_rows(self), self.head_dim) as usize;
-        Ok(AttentionArgs {
-            q: stage.input(session, "q", self.dtype, &host.q)?,
-            k: stage.input(session, "k", self.dtype, &host.k)?,
-            v: stage.input(session, "v", self.dtype, &host.v)?,
-            index,
-            o: stage.output(session, "o", self.dtype, o_len)?,
-            lse: if self.lse { Some(stage.output(session, "lse", DType::F32, self.lse_len() as usize)?) } else { None },
-        })
+        Ok(AttentionArgs::new(
+            stage.input(session, "q", self.dtype, &host.q)?,
+            stage.input(session, "k", self.dtype, &host.k)?,
+            stage.input(session, "v", self.dtype, &host.v)?,
+            stage.output(session, "o", self.dtype, o_len)?,
+        )
+        .with_index(index)
+        .with_lse(if self.lse { Some(stage.output(session, "lse", DType::F32, self.lse_len() as usize)?) } else { None }))
     }
 }
 
@@ -181,15 +173,13 @@ fn codebook_args<D: Device>(
 ) -> Result<CodebookGemmArgs<D>> {
     let mut slices = Vec::new();
     for (operands, y) in host.slices.iter().zip(ys) {
-        slices.push(CodebookSliceArgs {
-            input: factor(op.dtype, &operands.input, session, stage)?,
-            core: stage.optional(session, "core", DType::F32, operands.core.as_deref())?,
-            output: factor(op.dtype, &operands.output, session, stage)?,
-            y,
-        });
+        slices.push(
+            CodebookSliceArgs::new(factor(op.dtype, &operands.input, session, stage)?, factor(op.dtype, &operands.output, session, stage)?, y)
+                .with_core(stage.optional(session, "core", DType::F32, operands.core.as_deref())?),
+        );
     }
     let (token_adapter, scaling) = (session.index(&host.token_adapter)?, stage.input(session, "scaling", DType::F32, &host.scaling)?);
-    Ok(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None })
+    Ok(CodebookGemmArgs::new(x, token_adapter, scaling, slices))
 }
 
 /// Places one factor.
@@ -209,7 +199,7 @@ impl Upload for PrefixAttention {
     fn upload<D: Device>(&self, host: &prefix_attention::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PrefixAttentionArgs<D>> {
         let mut factors = |of: &prefix_attention::FactorsHost| -> Result<FactorsArgs<D>> {
             let coefficients = factor(self.dtype, &of.coefficients, session, stage)?;
-            Ok(FactorsArgs { coefficients, basis: factor(self.dtype, &of.basis, session, stage)? })
+            Ok(FactorsArgs::new(coefficients, factor(self.dtype, &of.basis, session, stage)?))
         };
         let (key, value) = (factors(&host.key)?, factors(&host.value)?);
         let q = stage.input(session, "q", self.dtype, &host.q)?;
@@ -220,6 +210,6 @@ impl Upload for PrefixAttention {
                 (stage.output(session, "o", self.dtype, o_len)?, stage.output(session, "lse", DType::F32, self.rows() as usize)?)
             }
         };
-        Ok(PrefixAttentionArgs { q, key, value, o, lse })
+        Ok(PrefixAttentionArgs::new(q, key, value, o, lse))
     }
 }

@@ -78,11 +78,11 @@ impl<B: Backend> Steps<B> {
         let (row, heads) = (kv_heads * HEAD_DIM, [kv_heads * cache.group, kv_heads]);
         let wide = if cache.joined { 2 * row } else { row };
         let strides = Strides { batch: cache.page * wide, token: wide, head: HEAD_DIM };
-        let op = |dtype| Attention { k: strides, v: strides, causal: cache.tokens > 1, ..Attention::paged(dtype, shape, heads, cache.tokens, HEAD_DIM) };
+        let op = |dtype| Attention::paged(dtype, shape, heads, cache.tokens, HEAD_DIM).with_k(strides).with_v(strides).with_causal(cache.tokens > 1);
         let attend = session.plan(op(DType::F16)).or_else(|_| session.plan(op(DType::F32)))?;
         let (dtype, rows) = (attend.op().dtype, batch * cache.tokens);
         let kind = Kind::Append { cache: shape, stride: 2 * row };
-        let append = session.plan(Pointwise { dtype, rows, columns: wide, kind })?;
+        let append = session.plan(Pointwise::new(dtype, rows, wide, kind))?;
         let index = session.index(&table(cache, shape, cache.lengths[0])?)?;
 
         let size = dtype.size();
@@ -101,9 +101,8 @@ impl<B: Backend> Steps<B> {
             let x = session.upload(&drawn(100 + step as u32, rows * 2 * row))?;
             let o = session.upload(&drawn(5, query))?;
             let columns = if cache.joined { vec![x] } else { [0, row].map(|first| part(&x, first, (2 * rows - 1) * row)).into() };
-            let appends =
-                columns.into_iter().zip(pools.clone()).map(|(x, y)| PointwiseArgs { pages: Some(index.clone()), ..PointwiseArgs::new(x, y) }).collect();
-            let attends = AttentionArgs { q, k: k.clone(), v: v.clone(), index: AttentionIndex::Paged(index.clone()), o: o.clone(), lse: None };
+            let appends = columns.into_iter().zip(pools.clone()).map(|(x, y)| PointwiseArgs::new(x, y).with_pages(Some(index.clone()))).collect();
+            let attends = AttentionArgs::new(q, k.clone(), v.clone(), o.clone()).with_index(AttentionIndex::Paged(index.clone()));
             steps.push((appends, attends));
             q = if cache.dependent { o } else { part(&others, step * 8, query) };
         }

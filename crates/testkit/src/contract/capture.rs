@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trifuse::backend::Backend;
 use trifuse::ops::attention::{AttentionIndex, Form};
 use trifuse::ops::index::{BlockMap, MapShape, TokenAdapters};
-use trifuse::ops::{Attention, AttentionArgs, PointwiseArgs};
+use trifuse::ops::{Attention, AttentionArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
 
@@ -49,7 +49,7 @@ fn replays<B: Backend>(device: &Arc<B>) -> Result<()> {
 fn launches_in_order<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let there = Sum::new(&mut session, 1.0, 10.0)?;
-    let back = Sum { plan: session.plan(Sum::<B>::op())?, args: PointwiseArgs { x: there.args.y.clone(), y: there.args.x.clone(), ..there.args.clone() } };
+    let back = Sum { plan: session.plan(Sum::<B>::op())?, args: there.args.clone().with_x(there.args.y.clone()).with_y(there.args.x.clone()) };
     // Each replay adds 20 to x, by way of y.
     let graph = session.capture(|session| {
         there.run(session)?;
@@ -94,13 +94,13 @@ fn new_blocks<B: Backend>(device: &Arc<B>) -> Result<()> {
     const BLOCK: usize = 64;
     let mut session = Session::new(device.clone())?;
     let shape = MapShape { block: BLOCK as u32, q_blocks: 2, kv_blocks: 2, patterns: 1 };
-    let op = Attention { form: Form::BlockMap(shape), ..Attention::dense(DType::F32, 1, [1, 1], [2 * BLOCK as u64; 2], 1) };
+    let op = Attention::dense(DType::F32, 1, [1, 1], [2 * BLOCK as u64; 2], 1).with_form(Form::BlockMap(shape));
     let map = session.index(&BlockMap::new(&[1; 4], shape)?)?;
     // Equal scores: a query's output is the middle of the values that it sees.
     let zeros = session.upload(&[0.0f32; 2 * BLOCK])?;
     let values: Vec<f32> = (0..2 * BLOCK).map(|key| if key < BLOCK { 1.0 } else { 3.0 }).collect();
     let (v, o) = (session.upload(&values)?, session.upload(&[f32::NAN; 2 * BLOCK])?);
-    let args = AttentionArgs { q: zeros.clone(), k: zeros, v, index: AttentionIndex::BlockMap(map.clone()), o: o.clone(), lse: None };
+    let args = AttentionArgs::new(zeros.clone(), zeros, v, o.clone()).with_index(AttentionIndex::BlockMap(map.clone()));
     let plan = session.plan(op)?;
     let graph = session.capture(|session| session.run(&plan, &args))?;
     for (bytes, rows) in [([1, 1, 0, 1], [2.0, 3.0]), ([0, 0, 1, 255], [0.0, 2.0]), ([0, 9, 1, 0], [3.0, 1.0]), ([0; 4], [0.0, 0.0])] {
@@ -174,7 +174,7 @@ fn empty<B: Backend>(device: &Arc<B>) -> Result<()> {
 fn failed_capture<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let sum = Sum::new(&mut session, 1.0, 10.0)?;
-    let short = PointwiseArgs { y: session.alloc(4)?, ..sum.args.clone() };
+    let short = sum.args.clone().with_y(session.alloc(4)?);
     let failed = session.capture(|session| {
         sum.run(session)?;
         session.run(&sum.plan, &short)

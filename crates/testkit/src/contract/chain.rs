@@ -66,7 +66,7 @@ fn steps<B: Backend>(device: &Arc<B>, paged: bool, wait: bool) -> Result<Vec<Vec
     };
     let attend = session.plan(op(DType::F16)).or_else(|_| session.plan(op(DType::F32)))?;
     let dtype = attend.op().dtype;
-    let append = session.plan(Pointwise { dtype, rows: KEYS, columns: HEADS * HEAD_DIM, kind: Kind::Add })?;
+    let append = session.plan(Pointwise::new(dtype, KEYS, HEADS * HEAD_DIM, Kind::Add))?;
     let drawn = |seed: u32, rows: u64| {
         let few = dtype.encode(&(0..4099).map(|i| f64::from(noise(seed, i)) / 256.0 - 0.5).collect::<Vec<_>>());
         few.iter().copied().cycle().take((rows * HEADS * HEAD_DIM) as usize * dtype.size() as usize).collect::<Vec<u8>>()
@@ -82,18 +82,12 @@ fn steps<B: Backend>(device: &Arc<B>, paged: bool, wait: bool) -> Result<Vec<Vec
         let mut writes = Vec::new();
         for (seed, to) in [(30, &k), (40, &v)] {
             let x = session.upload(&drawn(seed + step, KEYS))?;
-            writes.push(PointwiseArgs { residual: Some(base.clone()), ..PointwiseArgs::new(x, to.clone()) });
+            writes.push(PointwiseArgs::new(x, to.clone()).with_residual(Some(base.clone())));
         }
         let [q, first, second, third] = [50 + step, 60, 61, 62].map(|seed| session.upload(&drawn(seed, 1)));
         let (first, second) = (first?, second?);
-        let attends = [(q?, first.clone()), (first, second.clone()), (second, third?)].map(|(q, o)| AttentionArgs {
-            q,
-            k: k.clone(),
-            v: v.clone(),
-            index: index.clone(),
-            o,
-            lse: None,
-        });
+        let attends = [(q?, first.clone()), (first, second.clone()), (second, third?)]
+            .map(|(q, o)| AttentionArgs::new(q, k.clone(), v.clone(), o).with_index(index.clone()));
         launches.push((writes, attends));
     }
     for (writes, attends) in &launches {
@@ -126,14 +120,15 @@ fn written_weights<B: Backend>(device: &Arc<B>) -> Result<()> {
     const ROWS: u64 = 64;
     const WIDE: u64 = 1024;
     let mut session = Session::new(device.clone())?;
-    let plan = |sizes| session.plan(Linear::new(DType::F16, sizes)).or_else(|_| session.plan(Linear::new(DType::F32, sizes)));
+    let plan = |sizes: [u64; 3]| {
+        session.plan(Linear::new(DType::F16, [sizes[0], sizes[2], sizes[1]])).or_else(|_| session.plan(Linear::new(DType::F32, [sizes[0], sizes[2], sizes[1]])))
+    };
     let [square, last] = [plan([ROWS, WIDE, WIDE])?, plan([16, ROWS, WIDE])?];
     let dtype = square.op().dtype;
     let drawn = |seed: u32, len: u64| dtype.encode(&(0..len as usize).map(|i| f64::from(noise(seed, i)) / 2048.0 - 0.0625).collect::<Vec<_>>());
     let [x, w] = [session.upload(&drawn(1, ROWS * WIDE))?, session.upload(&drawn(2, WIDE * WIDE))?];
     let [first, second, y] = [session.alloc(x.len())?, session.alloc(x.len())?, session.alloc(16 * ROWS * dtype.size())?];
-    let product =
-        |x: &Slice<B>, w: &Slice<B>, y: &Slice<B>| LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+    let product = |x: &Slice<B>, w: &Slice<B>, y: &Slice<B>| LinearArgs::new(x.clone(), w.clone(), y.clone());
     let few = x.part(0, 16 * WIDE * dtype.size()).expect("rows of x");
     // The second of three may start early, and the third one's weight is what the second writes, or the first.
     for weight in [&second, &first] {
@@ -168,7 +163,7 @@ fn written_weights<B: Backend>(device: &Arc<B>) -> Result<()> {
 /// What each launch writes, the next one's x.
 fn results<B: Backend>(device: &Arc<B>, [tokens, d]: [u64; 2], adapters: u32, accumulate: bool, wait: bool) -> Result<Vec<Vec<u8>>> {
     let mut session = Session::new(device.clone())?;
-    let op = |dtype| CodebookGemm { accumulate, ..CodebookGemm::s2lc(dtype, tokens, [d, d, RANK], adapters, WIDTH) };
+    let op = |dtype| CodebookGemm::s2lc(dtype, tokens, [d, d, RANK], adapters, WIDTH).with_accumulate(accumulate);
     let plan = session.plan(op(DType::F16)).or_else(|_| session.plan(op(DType::F32)))?;
     let dtype = plan.op().dtype;
     let drawn = |seed: u32, len: u64| dtype.encode(&(0..len as usize).map(|i| f64::from(noise(seed, i)) / 256.0 - 0.5).collect::<Vec<_>>());
@@ -186,8 +181,8 @@ fn results<B: Backend>(device: &Arc<B>, [tokens, d]: [u64; 2], adapters: u32, ac
         let y = session.upload(&drawn(10 + launch, tokens * d))?;
         let input = FactorArgs::Dense { values: values.clone(), basis_of: None };
         let output = FactorArgs::Coded { codes: codes.clone(), codebooks: codebooks.clone() };
-        let slices = vec![CodebookSliceArgs { input, core: None, output, y: y.clone() }];
-        launches.push(CodebookGemmArgs { x, token_adapter: token_adapter.clone(), scaling: scaling.clone(), slices, prepared: None });
+        let slices = vec![CodebookSliceArgs::new(input, output, y.clone())];
+        launches.push(CodebookGemmArgs::new(x, token_adapter.clone(), scaling.clone(), slices));
         x = y;
     }
     for args in &launches {

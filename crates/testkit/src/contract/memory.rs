@@ -104,7 +104,7 @@ fn repeated<B: Backend>(device: &Arc<B>) -> Result<()> {
 fn order<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let sum = Sum::new(&mut session, 1.0, 10.0)?;
-    let twice = Sum { plan: session.plan(Sum::<B>::op())?, args: PointwiseArgs { x: sum.args.y.clone(), ..Sum::new(&mut session, 0.0, 100.0)?.args } };
+    let twice = Sum { plan: session.plan(Sum::<B>::op())?, args: Sum::new(&mut session, 0.0, 100.0)?.args.with_x(sum.args.y.clone()) };
     sum.run(&mut session)?;
     twice.run(&mut session)?;
     // Overwritten after it was read by work that may not have run yet.
@@ -156,7 +156,7 @@ fn parts_as_operands<B: Backend>(device: &Arc<B>) -> Result<()> {
     // One buffer holds all three, four bytes between them.
     let whole = session.upload(&vec![1.0f32; 3 * LEN + 4])?;
     let [x, residual, y] = [4, 8 + bytes, 12 + 2 * bytes].map(|at| whole.part(at, bytes).expect("inside"));
-    session.run(&plan, &PointwiseArgs { residual: Some(residual), ..PointwiseArgs::new(x, y) })?;
+    session.run(&plan, &PointwiseArgs::new(x, y).with_residual(Some(residual)))?;
     let values: Vec<f32> = session.download(&whole)?;
     assert_eq!(values[..2 * LEN + 3], vec![1.0; 2 * LEN + 3]);
     assert_eq!(values[2 * LEN + 3..3 * LEN + 3], [2.0; LEN]);
@@ -171,11 +171,9 @@ fn zero_bytes<B: Backend>(device: &Arc<B>) -> Result<()> {
     assert!(session.read(&empty)?.is_empty());
     let at_end = session.upload(&[1u8; 8])?.part(8, 0).expect("inside");
     assert!(session.read(&at_end)?.is_empty());
-    let plan = plan_any(&session, |dtype| Linear::new(dtype, [0, 32, 16]))?;
+    let plan = plan_any(&session, |dtype| Linear::new(dtype, [0, 16, 32]))?;
     let w = session.alloc(32 * 16 * 4)?;
-    let graph = session.capture(|session| {
-        session.run(&plan, &LinearArgs { x: empty.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: session.alloc(0)? })
-    })?;
+    let graph = session.capture(|session| session.run(&plan, &LinearArgs::new(empty.clone(), w.clone(), session.alloc(0)?)))?;
     session.replay(&graph)?;
     session.wait()
 }

@@ -115,8 +115,8 @@ impl<B: Backend> Adapters<B> {
     fn args(&self, places: &mut Places<B>, x: Slice<B>, y: Slice<B>) -> CodebookGemmArgs<B> {
         let input = FactorArgs::Dense { values: places.any(self.op.d_in * RANK), basis_of: None };
         let output = FactorArgs::Coded { codes: self.codes.clone(), codebooks: self.codebooks.clone() };
-        let slices = vec![CodebookSliceArgs { input, core: None, output, y }];
-        CodebookGemmArgs { x, token_adapter: self.tokens.clone(), scaling: self.scaling.clone(), slices, prepared: None }
+        let slices = vec![CodebookSliceArgs::new(input, output, y)];
+        CodebookGemmArgs::new(x, self.tokens.clone(), self.scaling.clone(), slices)
     }
 }
 
@@ -130,31 +130,18 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
     let mut all = Vec::new();
     for tokens in TOKENS {
         let rows = tokens * wide;
-        let op = Pointwise { dtype, rows: tokens, columns: wide, kind: Kind::Add };
-        all.push(draw(session.plan(op)?, move |at| PointwiseArgs { residual: Some(at.any(rows)), ..PointwiseArgs::new(at.any(rows), at.any(rows)) }));
-        let op = Linear { bias: true, residual: true, ..Linear::new(dtype, [tokens, wide, wide]) };
-        all.push(draw(session.plan(op)?, move |at| LinearArgs {
-            x: at.any(rows),
-            w: at.usual(wide * wide),
-            bias: Some(at.any(wide)),
-            residual: Some(at.any(rows)),
-            delta: None,
-            norm: None,
-            y: at.any(rows),
+        let op = Pointwise::new(dtype, tokens, wide, Kind::Add);
+        all.push(draw(session.plan(op)?, move |at| PointwiseArgs::new(at.any(rows), at.any(rows)).with_residual(Some(at.any(rows)))));
+        let op = Linear::new(dtype, [tokens, wide, wide]).with_bias(true).with_residual(true);
+        all.push(draw(session.plan(op)?, move |at| {
+            LinearArgs::new(at.any(rows), at.usual(wide * wide), at.any(rows)).with_bias(Some(at.any(wide))).with_residual(Some(at.any(rows)))
         }));
-        let op = FusedMlp { residual: true, ..FusedMlp::new(dtype, [tokens, wide, wide, wide], Activation::Silu) };
-        all.push(draw(session.plan(op)?, move |at| FusedMlpArgs {
-            x: at.any(rows),
-            w1: at.any(wide * wide),
-            wg: None,
-            b1: None,
-            w2: at.usual(wide * wide),
-            b2: None,
-            residual: Some(at.any(rows)),
-            y: at.any(rows),
+        let op = FusedMlp::new(dtype, [tokens, wide, wide, wide], Activation::Silu).with_residual(true);
+        all.push(draw(session.plan(op)?, move |at| {
+            FusedMlpArgs::new(at.any(rows), at.any(wide * wide), at.usual(wide * wide), at.any(rows)).with_residual(Some(at.any(rows)))
         }));
         for adapters in ADAPTERS {
-            let delta = CodebookGemm { accumulate: adapters == ADAPTERS[0], ..CodebookGemm::s2lc(dtype, tokens, [wide, wide, RANK], adapters, WIDTH) };
+            let delta = CodebookGemm::s2lc(dtype, tokens, [wide, wide, RANK], adapters, WIDTH).with_accumulate(adapters == ADAPTERS[0]);
             let own = Adapters::new(session, delta)?;
             let plan = session.plan(own.op.clone())?;
             all.push(draw(plan, move |at| {
@@ -164,12 +151,12 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
         }
         let delta = CodebookGemm::s2lc(dtype, tokens, [wide, wide, RANK], ADAPTERS[0], WIDTH);
         let own = Adapters::new(session, delta.clone())?;
-        let op = Linear { delta: Some(delta), ..Linear::new(dtype, [tokens, wide, wide]) };
+        let op = Linear::new(dtype, [tokens, wide, wide]).with_delta(Some(delta));
         // Where it is there, the one that adds them in a launch of its own.
         let plan = session.plan_variant(op.clone(), Some("sm90_skinny")).or_else(|_| session.plan(op))?;
         all.push(draw(plan, move |at| {
             let (x, y) = (at.any(rows), at.any(rows));
-            LinearArgs { delta: Some(own.args(at, x.clone(), y.clone())), x, w: at.usual(wide * wide), bias: None, residual: None, norm: None, y }
+            LinearArgs::new(x.clone(), at.usual(wide * wide), y.clone()).with_delta(own.args(at, x, y))
         }));
     }
     let shape = PageShape { batch: SEQUENCES, pages: keys / 64, page: 64, pool_pages: SEQUENCES * keys / 64 };
@@ -177,15 +164,15 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
     let pages: Vec<i32> = (0..shape.pool_pages as i32).rev().collect();
     let (pages, pool, query) = (session.index(&PageTable::new(&pages, &lengths, shape)?)?, SEQUENCES * keys * row, SEQUENCES * GROUP * wide);
     let kind = Kind::Append { cache: shape, stride: row };
-    let (op, index) = (Pointwise { dtype, rows: SEQUENCES, columns: row, kind }, pages.clone());
+    let (op, index) = (Pointwise::new(dtype, SEQUENCES, row, kind), pages.clone());
     let append = session.plan(op)?;
-    all.push(draw(append, move |at| PointwiseArgs { pages: Some(index.clone()), ..PointwiseArgs::new(at.any(SEQUENCES * row), at.usual(pool)) }));
+    all.push(draw(append, move |at| PointwiseArgs::new(at.any(SEQUENCES * row), at.usual(pool)).with_pages(Some(index.clone()))));
     let strides = Strides { batch: 64 * row, token: row, head: HEAD_DIM };
-    let op = Attention { k: strides, v: strides, ..Attention::paged(dtype, shape, [GROUP * kv_heads, kv_heads], 1, HEAD_DIM) };
+    let op = Attention::paged(dtype, shape, [GROUP * kv_heads, kv_heads], 1, HEAD_DIM).with_k(strides).with_v(strides);
     all.push(draw(session.plan(op)?, move |at| {
         let (cache, size) = (at.usual(pool), at.dtype.size());
         let [k, v] = [0, wide].map(|first| cache.part(first * size, (pool - wide) * size).expect("half of each row"));
-        AttentionArgs { q: at.any(query), k, v, index: AttentionIndex::Paged(pages.clone()), o: at.any(query), lse: None }
+        AttentionArgs::new(at.any(query), k, v, at.any(query)).with_index(AttentionIndex::Paged(pages.clone()))
     }));
     let cell = TOKENS[0] * wide;
     let front = pool + 8 * cell;

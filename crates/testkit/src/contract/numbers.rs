@@ -58,9 +58,9 @@ struct Shape {
 const HEADS: [u64; 2] = [4, 2];
 
 fn shapes(dtype: DType) -> Vec<Shape> {
-    let of = |op: Attention, [queries, keys]: [u64; 2]| Shape { op: Attention { lse: true, ..op }, queries: queries as usize, keys: keys as usize };
+    let of = |op: Attention, [queries, keys]: [u64; 2]| Shape { op: op.with_lse(true), queries: queries as usize, keys: keys as usize };
     let dense = |lengths: [u64; 2], head_dim: u64| of(Attention::dense(dtype, 1, HEADS, lengths, head_dim), lengths);
-    let causal = |shape: Shape| Shape { op: Attention { causal: true, ..shape.op }, ..shape };
+    let causal = |shape: Shape| Shape { op: shape.op.with_causal(true), ..shape };
     let varlen = VarlenShape { batch: 1, max_q: 100, max_kv: 100, total_q: 100, total_kv: 100 };
     let map = MapShape { block: 64, q_blocks: 3, kv_blocks: 3, patterns: 1 };
     vec![
@@ -70,7 +70,7 @@ fn shapes(dtype: DType) -> Vec<Shape> {
         dense([130, 130], 160),
         causal(dense([130, 130], 32)),
         of(Attention::varlen(dtype, varlen, HEADS, 32), [100, 100]),
-        of(Attention { form: Form::BlockMap(map), ..Attention::dense(dtype, 1, HEADS, [192, 192], 64) }, [192, 192]),
+        of(Attention::dense(dtype, 1, HEADS, [192, 192], 64).with_form(Form::BlockMap(map)), [192, 192]),
     ]
 }
 
@@ -104,7 +104,7 @@ fn attend<B: Backend>(session: &mut Session<B>, plan: &Plan<Attention, B>, shape
     }
     let [q, k, v, o] = [q, k, v, vec![7.0; rows * head_dim]].map(|values| session.upload(&dtype.encode(&values)));
     let (o, lse) = (o?, session.upload(&vec![7.0f32; rows])?);
-    session.run(plan, &AttentionArgs { q: q?, k: k?, v: v?, index, o: o.clone(), lse: Some(lse.clone()) })?;
+    session.run(plan, &AttentionArgs::new(q?, k?, v?, o.clone()).with_index(index).with_lse(Some(lse.clone())))?;
     let (o, lse) = (dtype.decode(&session.read(&o)?), session.download::<f32>(&lse)?);
     for (number, values) in o.chunks(head_dim).enumerate() {
         let (query, head) = (number / heads, number % heads);
@@ -120,17 +120,17 @@ fn attend<B: Backend>(session: &mut Session<B>, plan: &Plan<Attention, B>, shape
 fn in_prefix<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let (head_dim, tokens, rank, [heads, kv_heads]) = (32, 150, 8, HEADS);
-    let factors = Factors { rank, coefficients: Factor::Dense { bases: 1 }, basis: Factor::Dense { bases: 1 } };
+    let factors = Factors::new(rank, Factor::Dense { bases: 1 }, Factor::Dense { bases: 1 });
     for dtype in DType::ALL {
         let op = PrefixAttention::new(dtype, 1, HEADS, [3, tokens], head_dim, [factors; 2]);
         each(&mut session, OpKind::PrefixAttention, &op, |session, plan| {
             let mut q = draw(3 * heads * head_dim);
             q[0] = f64::NAN;
             let mut dense = |values: Vec<f64>| Ok::<_, Error>(FactorArgs::Dense { values: session.upload(&dtype.encode(&values))?, basis_of: None });
-            let factors = FactorsArgs { coefficients: dense(draw(tokens * rank))?, basis: dense(draw(kv_heads * head_dim * rank))? };
+            let factors = FactorsArgs::new(dense(draw(tokens * rank))?, dense(draw(kv_heads * head_dim * rank))?);
             let [q, o] = [q, vec![7.0; (3 * heads * head_dim) as usize]].map(|values| session.upload(&dtype.encode(&values)));
             let (o, lse) = (o?, session.upload(&[7.0f32; 12])?);
-            session.run(plan, &PrefixAttentionArgs { q: q?, key: factors.clone(), value: factors, o: o.clone(), lse: lse.clone() })?;
+            session.run(plan, &PrefixAttentionArgs::new(q?, factors.clone(), factors, o.clone(), lse.clone()))?;
             let (o, lse) = (dtype.decode(&session.read(&o)?), session.download::<f32>(&lse)?);
             let what = format!("{} of {dtype}", plan.variant());
             assert!(o.iter().enumerate().all(|(at, value)| value.is_nan() == (at < head_dim as usize)), "{what}");
@@ -147,7 +147,7 @@ fn in_norms<B: Backend>(device: &Arc<B>) -> Result<()> {
     for dtype in DType::ALL {
         for columns in [37usize, 384, 2048, 9000] {
             for kind in [Kind::RmsNorm { eps, residual: false }, Kind::LayerNorm { eps, residual: false }, Kind::L2Normalise] {
-                let plan = match session.plan(Pointwise { dtype, rows: 3, columns: columns as u64, kind }) {
+                let plan = match session.plan(Pointwise::new(dtype, 3, columns as u64, kind)) {
                     Err(Error::Unsupported { .. }) => continue,
                     plan => plan?,
                 };
@@ -157,7 +157,7 @@ fn in_norms<B: Backend>(device: &Arc<B>) -> Result<()> {
                 let (ones, y) = (ones?, y?);
                 let weight = (kind != Kind::L2Normalise).then(|| ones.clone());
                 let bias = matches!(kind, Kind::LayerNorm { .. }).then_some(ones);
-                session.run(&plan, &PointwiseArgs { weight, bias, ..PointwiseArgs::new(x?, y.clone()) })?;
+                session.run(&plan, &PointwiseArgs::new(x?, y.clone()).with_weight(weight).with_bias(bias))?;
                 let y = dtype.decode(&session.read(&y)?);
                 assert!(y.iter().enumerate().all(|(at, value)| value.is_nan() == (at / columns == 1)), "{kind:?} of {columns} columns, {dtype}");
             }
@@ -185,10 +185,10 @@ fn in_products<B: Backend>(device: &Arc<B>) -> Result<()> {
             let shows = |at: usize, width: u64| if of_x { at / width as usize == row } else { width == d || at % width as usize == column };
             let wrong = |found: &[f64], width: u64| found.iter().enumerate().find(|&(at, value)| value.is_nan() != shows(at, width)).map(|(at, _)| at);
 
-            let op = Linear { activation: Some(activation), ..Linear::new(dtype, [tokens, d_out, d]) };
+            let op = Linear::new(dtype, [tokens, d, d_out]).with_activation(Some(activation));
             each(&mut session, OpKind::Linear, &op, |session, plan| {
                 let y = session.upload(&dtype.encode(&vec![7.0; (tokens * d_out) as usize]))?;
-                session.run(plan, &LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+                session.run(plan, &LinearArgs::new(x.clone(), w.clone(), y.clone()))?;
                 let y = dtype.decode(&session.read(&y)?);
                 assert_eq!(wrong(&y, d_out), None, "{} of {op:?}, of x: {of_x}", plan.variant());
                 Ok(())
@@ -197,7 +197,7 @@ fn in_products<B: Backend>(device: &Arc<B>) -> Result<()> {
             let op = FusedMlp::new(dtype, [tokens, d, d_out, d], activation);
             each(&mut session, OpKind::FusedMlp, &op, |session, plan| {
                 let y = session.upload(&dtype.encode(&vec![7.0; (tokens * d) as usize]))?;
-                let args = FusedMlpArgs { x: x.clone(), w1: w.clone(), wg: None, b1: None, w2: w2.clone(), b2: None, residual: None, y: y.clone() };
+                let args = FusedMlpArgs::new(x.clone(), w.clone(), w2.clone(), y.clone());
                 session.run(plan, &args)?;
                 let y = dtype.decode(&session.read(&y)?);
                 assert_eq!(wrong(&y, d), None, "{} of {op:?}, of x: {of_x}", plan.variant());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
+use trifuse::ops::PointwiseArgs;
 use trifuse::ops::index::TokenAdapters;
-use trifuse::ops::{Pointwise, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
@@ -51,10 +51,10 @@ fn overlap<B: Backend>(device: &Arc<B>) -> Result<()> {
     let whole = session.upload(&[1.0f32; 2 * LEN])?;
     let part = |at: usize| whole.part(at as u64 * 4, LEN as u64 * 4).expect("inside");
     for (x, y) in [(x.clone(), x.clone()), (part(0), part(LEN - 1)), (part(LEN - 1), part(0))] {
-        refused("an overlap", session.run(&sum.plan, &PointwiseArgs { residual: residual.clone(), ..PointwiseArgs::new(x, y) }));
+        refused("an overlap", session.run(&sum.plan, &PointwiseArgs::new(x, y).with_residual(residual.clone())));
     }
     // Side by side is no overlap, and neither are two that are only read.
-    let same = PointwiseArgs { residual: Some(part(0)), ..PointwiseArgs::new(part(0), part(LEN)) };
+    let same = PointwiseArgs::new(part(0), part(LEN)).with_residual(Some(part(0)));
     session.run(&sum.plan, &same)?;
     let values: Vec<f32> = session.download(&whole)?;
     assert_eq!((&values[..LEN], &values[LEN..]), (&[1.0; LEN][..], &[2.0; LEN][..]));
@@ -68,13 +68,13 @@ fn unfit<B: Backend>(device: &Arc<B>) -> Result<()> {
     let short = session.alloc(bytes - 4)?;
     let odd = session.alloc(bytes + 8)?.part(2, bytes).expect("inside");
     for (name, slice) in [("a short operand", short), ("an offset inside an element", odd)] {
-        refused(name, session.run(&sum.plan, &PointwiseArgs { x: slice.clone(), ..sum.args.clone() }));
-        refused(name, session.run(&sum.plan, &PointwiseArgs { residual: Some(slice.clone()), ..sum.args.clone() }));
-        refused(name, session.run(&sum.plan, &PointwiseArgs { y: slice, ..sum.args.clone() }));
+        refused(name, session.run(&sum.plan, &sum.args.clone().with_x(slice.clone())));
+        refused(name, session.run(&sum.plan, &sum.args.clone().with_residual(Some(slice.clone()))));
+        refused(name, session.run(&sum.plan, &sum.args.clone().with_y(slice)));
     }
-    refused("an absent operand", session.run(&sum.plan, &PointwiseArgs { residual: None, ..sum.args.clone() }));
-    refused("an operand too many", session.run(&sum.plan, &PointwiseArgs { weight: Some(sum.args.x.clone()), ..sum.args.clone() }));
-    refused("no columns", session.plan(Pointwise { columns: 0, ..Sum::<B>::op() }));
+    refused("an absent operand", session.run(&sum.plan, &sum.args.clone().with_residual(None)));
+    refused("an operand too many", session.run(&sum.plan, &sum.args.clone().with_weight(Some(sum.args.x.clone()))));
+    refused("no columns", session.plan(Sum::<B>::op().with_columns(0)));
     sum.run(&mut session)?;
     sum.expect(&mut session, 3.0)
 }

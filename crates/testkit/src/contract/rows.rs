@@ -29,7 +29,7 @@ fn of_any_batch<B: Backend>(device: &Arc<B>) -> Result<()> {
     let (rows, products) = if small { (&ROWS[..FEW[0]], &PRODUCTS[..FEW[1]]) } else { (&ROWS[..], &PRODUCTS[..]) };
     for dtype in [DType::F16, DType::BF16, DType::F32].into_iter().filter(|&dtype| small || dtype != DType::F32) {
         for (n, &[outputs, depth]) in products.iter().enumerate() {
-            let op = |rows| Linear { bias: true, activation: (n % 2 == 0).then_some(Activation::GeluErf), ..Linear::new(dtype, [rows, outputs, depth]) };
+            let op = |rows| Linear::new(dtype, [rows, depth, outputs]).with_bias(true).with_activation((n % 2 == 0).then_some(Activation::GeluErf));
             // A device that lacks a type says so.
             if session.plan(op(ROWS[0])).is_err() && dtype != DType::F32 {
                 continue;
@@ -46,7 +46,7 @@ fn of_any_batch<B: Backend>(device: &Arc<B>) -> Result<()> {
                 let plan = session.plan(op(rows))?;
                 let y = session.alloc(rows * outputs * dtype.size())?;
                 let x = x.part(0, rows * depth * dtype.size()).expect("rows of x");
-                let args = LinearArgs { x, w: w.clone(), bias: Some(bias.clone()), residual: None, delta: None, norm: None, y: y.clone() };
+                let args = LinearArgs::new(x, w.clone(), y.clone()).with_bias(Some(bias.clone()));
                 session.run(&plan, &args)?;
                 let mut found = session.read(&y)?;
                 found.truncate((ROWS[0] * outputs * dtype.size()) as usize);

@@ -51,36 +51,33 @@ fn same_bits<B: Backend>(device: &Arc<B>) -> Result<()> {
     for tokens in [1, 3, 9, 70] {
         let (d_in, d_out) = (133, 66);
         let (x, w) = (draw(tokens * d_in), draw(d_out * d_in));
-        let packed = Linear::new(DType::F32, [tokens, d_out, d_in]);
-        let padded = Linear { x_stride: d_in + 4, ..packed.clone().with_padded_weights() };
+        let packed = Linear::new(DType::F32, [tokens, d_in, d_out]);
+        let padded = packed.clone().with_padded_weights().with_x_stride(d_in + 4);
         assert_ne!(packed.w_stride, padded.w_stride);
         let mut results = Vec::new();
         for op in [packed, padded] {
             let y = session.alloc(tokens * d_out * 4)?;
             let (x, w) = (session.upload_rows(&x, d_in, op.x_stride)?, session.upload_rows(&w, d_in, op.w_stride)?);
             let plan = session.plan(op)?;
-            session.run(&plan, &LinearArgs { x, w, bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+            session.run(&plan, &LinearArgs::new(x, w, y.clone()))?;
             results.push(session.read(&y)?);
         }
         assert!(results[0] == results[1] && results[0].iter().any(|&byte| byte != 0), "linear, {tokens} rows");
 
         let [d_model, d_ff] = [d_in, 91];
         let [w1, wg, w2] = [draw(d_ff * d_model), draw(d_ff * d_model + 1)[1..].to_vec(), draw(d_out * d_ff)];
-        let packed = FusedMlp { gated: true, ..FusedMlp::new(DType::F32, [tokens, d_model, d_ff, d_out], Activation::Silu) };
-        let padded = FusedMlp { x_stride: d_model + 4, ..packed.clone().with_padded_weights() };
+        let packed = FusedMlp::new(DType::F32, [tokens, d_model, d_ff, d_out], Activation::Silu).with_gated(true);
+        let padded = packed.clone().with_padded_weights().with_x_stride(d_model + 4);
         let mut results = Vec::new();
         for op in [packed, padded] {
             let y = session.alloc(tokens * d_out * 4)?;
-            let args = FusedMlpArgs {
-                x: session.upload_rows(&x, d_model, op.x_stride)?,
-                w1: session.upload_rows(&w1, d_model, op.w1_stride)?,
-                wg: Some(session.upload_rows(&wg, d_model, op.w1_stride)?),
-                b1: None,
-                w2: session.upload_rows(&w2, d_ff, op.w2_stride)?,
-                b2: None,
-                residual: None,
-                y: y.clone(),
-            };
+            let args = FusedMlpArgs::new(
+                session.upload_rows(&x, d_model, op.x_stride)?,
+                session.upload_rows(&w1, d_model, op.w1_stride)?,
+                session.upload_rows(&w2, d_ff, op.w2_stride)?,
+                y.clone(),
+            )
+            .with_wg(Some(session.upload_rows(&wg, d_model, op.w1_stride)?));
             let plan = session.plan(op)?;
             session.run(&plan, &args)?;
             results.push(session.read(&y)?);
@@ -95,7 +92,7 @@ fn neighbours<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let (tokens, d_in, wild) = (300usize, 133usize, [7usize, 130, 299]);
     for (dtype, d_out) in [(DType::F32, 66), (DType::F16, 72), (DType::BF16, 66)] {
-        let op = Linear::new(dtype, [tokens as u64, d_out, d_in as u64]).with_padded_weights();
+        let op = Linear::new(dtype, [tokens as u64, d_in as u64, d_out]).with_padded_weights();
         let plan = match session.plan(op) {
             Err(Error::Unsupported { .. }) => continue,
             plan => plan?,
@@ -110,7 +107,7 @@ fn neighbours<B: Backend>(device: &Arc<B>) -> Result<()> {
                 x[row * d_in..(row + 1) * d_in].fill(value);
             }
             let (x, y) = (session.upload(&encoded(&x))?, session.alloc(tokens as u64 * d_out * size)?);
-            session.run(&plan, &LinearArgs { x, w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() })?;
+            session.run(&plan, &LinearArgs::new(x, w.clone(), y.clone()))?;
             let mut bytes = session.read(&y)?;
             for row in wild {
                 bytes[row * (d_out * size) as usize..(row + 1) * (d_out * size) as usize].fill(0);
@@ -124,17 +121,17 @@ fn neighbours<B: Backend>(device: &Arc<B>) -> Result<()> {
 
 fn short<B: Backend>(device: &Arc<B>) -> Result<()> {
     let session = Session::new(device.clone())?;
-    let linear = Linear::new(DType::F32, [4, 5, 33]);
+    let linear = Linear::new(DType::F32, [4, 33, 5]);
     let mlp = FusedMlp::new(DType::F32, [4, 33, 21, 9], Activation::Relu);
     let told = |result: Result<()>, name: &str| match result {
         Err(Error::Invalid { subject, .. }) => assert!(subject.contains(name), "{subject}"),
         other => panic!("{name}: {other:?}"),
     };
-    told(session.plan(Linear { x_stride: 32, ..linear.clone() }).map(drop), "x_stride");
-    told(session.plan(Linear { w_stride: 32, ..linear }).map(drop), "w_stride");
-    told(session.plan(FusedMlp { x_stride: 32, ..mlp.clone() }).map(drop), "x_stride");
-    told(session.plan(FusedMlp { w1_stride: 0, ..mlp.clone() }).map(drop), "w1_stride");
-    told(session.plan(FusedMlp { w2_stride: 20, ..mlp }).map(drop), "w2_stride");
+    told(session.plan(linear.clone().with_x_stride(32)).map(drop), "x_stride");
+    told(session.plan(linear.with_w_stride(32)).map(drop), "w_stride");
+    told(session.plan(mlp.clone().with_x_stride(32)).map(drop), "x_stride");
+    told(session.plan(mlp.clone().with_w1_stride(0)).map(drop), "w1_stride");
+    told(session.plan(mlp.with_w2_stride(20)).map(drop), "w2_stride");
     Ok(())
 }
 
@@ -156,7 +153,7 @@ fn unused<B: Backend>(device: &Arc<B>) -> Result<()> {
         for op in [all, odd] {
             let [q, k, v, o] = [1, 2, 3, 4].map(|seed| session.upload(&draw(72 + seed)[seed as usize..]));
             let (plan, o) = (session.plan(op)?, o?);
-            session.run(&plan, &AttentionArgs { q: q?, k: k?, v: v?, index: index.clone(), o: o.clone(), lse: None })?;
+            session.run(&plan, &AttentionArgs::new(q?, k?, v?, o.clone()).with_index(index.clone()))?;
             results.push(session.read(&o)?);
         }
         assert!(results[0] == results[1], "{usual:?}");

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use trifuse::backend::Backend;
 use trifuse::device::Slice;
-use trifuse::ops::attention::AttentionIndex;
 use trifuse::ops::{Attention, AttentionArgs, Linear, LinearArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
@@ -24,27 +23,21 @@ fn work<B: Backend>(device: &Arc<B>, seed: u32) -> Result<Vec<Vec<u8>>> {
         session.upload(&dtype.encode(&values))
     };
     let [rows, d_out, d_in] = [65, 130, 259];
-    let linear = plan_any(&session, |dtype| Linear::new(dtype, [rows, d_out, d_in]))?;
+    let linear = plan_any(&session, |dtype| Linear::new(dtype, [rows, d_in, d_out]))?;
     let dtype = linear.op().dtype;
-    let linear_args = LinearArgs {
-        x: drawn(&mut session, dtype, seed, rows * d_in)?,
-        w: drawn(&mut session, dtype, seed + 1, d_out * d_in)?,
-        bias: None,
-        residual: None,
-        delta: None,
-        norm: None,
-        y: session.alloc(rows * d_out * dtype.size())?,
-    };
+    let linear_args = LinearArgs::new(
+        drawn(&mut session, dtype, seed, rows * d_in)?,
+        drawn(&mut session, dtype, seed + 1, d_out * d_in)?,
+        session.alloc(rows * d_out * dtype.size())?,
+    );
     let attention = plan_any(&session, |dtype| Attention::dense(dtype, 2, [4, 2], [33, 300], 40))?;
     let dtype = attention.op().dtype;
-    let attention_args = AttentionArgs {
-        q: drawn(&mut session, dtype, seed + 2, 2 * 33 * 4 * 40)?,
-        k: drawn(&mut session, dtype, seed + 3, 2 * 300 * 2 * 40)?,
-        v: drawn(&mut session, dtype, seed + 4, 2 * 300 * 2 * 40)?,
-        index: AttentionIndex::None,
-        o: session.alloc(2 * 33 * 4 * 40 * dtype.size())?,
-        lse: None,
-    };
+    let attention_args = AttentionArgs::new(
+        drawn(&mut session, dtype, seed + 2, 2 * 33 * 4 * 40)?,
+        drawn(&mut session, dtype, seed + 3, 2 * 300 * 2 * 40)?,
+        drawn(&mut session, dtype, seed + 4, 2 * 300 * 2 * 40)?,
+        session.alloc(2 * 33 * 4 * 40 * dtype.size())?,
+    );
     let adapted = Adapted::new(&mut session, &[0, 3, 3, -1, 5, 1, 0, 0, 2, 4, -1, 5], [seed, 2, 3, 4, 5, 6])?;
     let mut results = Vec::new();
     for _ in 0..4 {

@@ -23,11 +23,11 @@ impl<B: Backend> Sum<B> {
     pub fn new(session: &mut Session<B>, x: f32, residual: f32) -> Result<Self> {
         let plan = session.plan(Self::op())?;
         let [x, residual, y] = [x, residual, f32::NAN].map(|value| session.upload(&[value; LEN]));
-        Ok(Self { plan, args: PointwiseArgs { residual: Some(residual?), ..PointwiseArgs::new(x?, y?) } })
+        Ok(Self { plan, args: PointwiseArgs::new(x?, y?).with_residual(Some(residual?)) })
     }
 
     pub fn op() -> Pointwise {
-        Pointwise { dtype: DType::F32, rows: 1, columns: LEN as u64, kind: Kind::Add }
+        Pointwise::new(DType::F32, 1, LEN as u64, Kind::Add)
     }
 
     pub fn run(&self, session: &mut Session<B>) -> Result<()> {
@@ -67,7 +67,7 @@ impl<B: Backend> Adapted<B> {
         let dims = [D_IN, D_OUT, RANK].map(|dim| dim as u64);
         let mut refused = None;
         let planned = DType::ALL.into_iter().find_map(|dtype| {
-            let op = CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(dtype, TOKENS as u64, dims, ADAPTERS, WIDTH) };
+            let op = CodebookGemm::s2lc(dtype, TOKENS as u64, dims, ADAPTERS, WIDTH).with_accumulate(false);
             session.plan(op).map_err(|error| refused = Some(error)).ok()
         });
         let Some(plan) = planned else {
@@ -80,19 +80,13 @@ impl<B: Backend> Adapted<B> {
         let tokens = session.index(&TokenAdapters::new(ids, ADAPTERS)?)?;
         let codes = session.index(&Codes::new(shape, &adapters)?)?;
         let codebooks: Vec<f32> = (0..ADAPTERS as usize * 52).map(|i| f32::from(noise(5, i)) / 512.0 - 0.25).collect();
-        let slice = CodebookSliceArgs {
-            input: FactorArgs::Dense { values: session.upload(&drawn(2, D_IN * RANK))?, basis_of: None },
-            core: None,
-            output: FactorArgs::Coded { codes: codes.clone(), codebooks: session.upload(&codebooks)? },
-            y: session.upload(&dtype.encode(&[f64::NAN; TOKENS * D_OUT]))?,
-        };
-        let args = CodebookGemmArgs {
-            x: session.upload(&drawn(1, TOKENS * D_IN))?,
-            token_adapter: tokens.clone(),
-            scaling: session.upload(&[0.5f32, 1.0, 2.0, 0.25, 1.0, 4.0])?,
-            slices: vec![slice],
-            prepared: None,
-        };
+        let slice = CodebookSliceArgs::new(
+            FactorArgs::Dense { values: session.upload(&drawn(2, D_IN * RANK))?, basis_of: None },
+            FactorArgs::Coded { codes: codes.clone(), codebooks: session.upload(&codebooks)? },
+            session.upload(&dtype.encode(&[f64::NAN; TOKENS * D_OUT]))?,
+        );
+        let args =
+            CodebookGemmArgs::new(session.upload(&drawn(1, TOKENS * D_IN))?, tokens.clone(), session.upload(&[0.5f32, 1.0, 2.0, 0.25, 1.0, 4.0])?, vec![slice]);
         Ok(Self { plan, args, tokens, codes })
     }
 

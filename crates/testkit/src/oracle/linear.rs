@@ -4,7 +4,7 @@ use super::pointwise::layer_norm;
 use super::{Define, Output, Rounding, activate, codebook_gemm, expect_len, expect_optional, products, reversed, transposed};
 use trifuse::dtype::DType;
 use trifuse::error::{Result, ensure};
-use trifuse::ops::{CodebookGemm, Linear, Op};
+use trifuse::ops::{Linear, Op};
 
 /// The operands on the host, row-major; see [`trifuse::ops::LinearArgs`].
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl Define for Linear {
         let delta = match (&self.delta, &host.delta) {
             (Some(op), Some(delta)) => {
                 // The values of x are packed here, however they lie on a device.
-                let op = CodebookGemm { x_stride: self.d_in, ..op.clone() };
+                let op = op.clone().with_x_stride(self.d_in);
                 let mut rows = vec![Some(Vec::new()); self.tokens as usize];
                 for which in 0..op.slices.len() {
                     for (row, part) in rows.iter_mut().zip(codebook_gemm::deltas(&op, delta, &host.x, which, rounding)?) {

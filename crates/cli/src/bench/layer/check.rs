@@ -78,7 +78,7 @@ fn normed<D: Device>(session: &mut Session<D>, op: &Pointwise, args: &PointwiseA
     let rows = spread(draw, ROWS, op.rows);
     let x = rows_of(session, &args.x, op.dtype, &rows, [op.columns; 2])?;
     let host = pointwise::Host { weight: Some(by.weight.all()), bias: by.bias.as_ref().map(Values::all), ..pointwise::Host::new(x) };
-    let small = Pointwise { rows: rows.len() as u64, ..op.clone() };
+    let small = op.clone().with_rows(rows.len() as u64);
     let places = places(&rows, &(0..op.columns).collect::<Vec<_>>(), op.columns);
     Ok(Sample::new(Posed { op: small, host }, places))
 }
@@ -91,7 +91,7 @@ fn rotated<D: Device>(session: &mut Session<D>, op: &Pointwise, args: &Pointwise
         let x = rows_of(session, &args.y, op.dtype, &[row], [op.columns, op.stride()])?;
         let position = positions.get(row as usize).copied().ok_or_else(|| Error::invalid("sample", "a position for each row", row))?;
         let host = pointwise::Host { positions: Some(vec![position]), ..pointwise::Host::new(x) };
-        Ok(Sample::new(Posed { op: Pointwise { rows: 1, ..op.clone() }, host }, places(&[row], &columns, op.stride())))
+        Ok(Sample::new(Posed { op: op.clone().with_rows(1), host }, places(&[row], &columns, op.stride())))
     };
     spread(draw, ROWS, op.rows).into_iter().map(sample).collect()
 }
@@ -106,7 +106,7 @@ fn product<D: Device>(session: &mut Session<D>, op: &Linear, args: &LinearArgs<D
             None => None,
         };
         let x = rows_of(session, &args.x, op.dtype, rows, [op.d_in; 2])?;
-        let small = Linear { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
+        let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
         let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None };
         Ok(Sample::new(Posed { op: small, host }, places(rows, &columns, op.d_out)))
     };
@@ -135,7 +135,7 @@ fn attended<D: Device>(session: &mut Session<D>, op: &Attention, args: &Attentio
             v: rows(&args.v, op.v, 0, kv_head, keys)?,
             index: HostForm::None,
         };
-        let small = Attention { scale: op.scale, ..Attention::dense(op.dtype, 1, [1, 1], [1, keys], op.head_dim) };
+        let small = Attention::dense(op.dtype, 1, [1, 1], [1, keys], op.head_dim).with_scale(op.scale);
         let places = places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim);
         Ok(Sample::new(Posed { op: small, host }, places))
     };
@@ -159,6 +159,6 @@ fn transformed<D: Device>(session: &mut Session<D>, op: &FusedMlp, args: &FusedM
         residual: Some(residual),
     };
     // One sample: the weights of a wide model are a few gigabytes in float64.
-    let small = FusedMlp { tokens: rows.len() as u64, d_out: columns.len() as u64, ..op.clone() };
+    let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
     Ok(vec![Sample::new(Posed { op: small, host }, places(&rows, &columns, op.d_out))])
 }

@@ -36,7 +36,8 @@ impl Projection {
     pub fn op(&self) -> Result<CodebookGemm> {
         let Sizes { tokens, adapters, slices, accumulate, .. } = self.sizes;
         let one = op(self.dtype, tokens, self.dims(), adapters, self.sizes.width()?);
-        Ok(CodebookGemm { accumulate, slices: vec![one.slices[0].clone(); slices as usize], ..one })
+        let slices = vec![one.slices[0].clone(); slices as usize];
+        Ok(one.with_accumulate(accumulate).with_slices(slices))
     }
 
     /// The operands, and what to check.
@@ -57,13 +58,13 @@ impl Projection {
             let (codes, codebooks) = population.on_device(session, &pattern, number, sizes.adapters)?;
             let input = FactorArgs::Dense { values: population.basis(session, number)?, basis_of: None };
             let output = session.alloc(sizes.tokens * sizes.d_out * dtype.size())?;
-            slices.push(CodebookSliceArgs { input, core: None, output: FactorArgs::Coded { codes, codebooks }, y: output.clone() });
+            slices.push(CodebookSliceArgs::new(input, FactorArgs::Coded { codes, codebooks }, output.clone()));
             let (x, population, before) = (x.clone(), Arc::clone(&population), y.clone());
             let samples = move |session: &mut Session<D>| self.samples(&population, number, (&x, before.as_ref()), session);
             let before = y.as_ref().map(|values| values.upload(session)).transpose()?;
             placed.probes.push(Probe { output, samples: Box::new(samples), before });
         }
-        placed.launches.push(CodebookGemmArgs { x, token_adapter, scaling, slices, prepared: None });
+        placed.launches.push(CodebookGemmArgs::new(x, token_adapter, scaling, slices));
         Ok(placed)
     }
 
@@ -81,7 +82,7 @@ impl Projection {
         let one = |row: u64| -> Result<Sample> {
             let y = before.map_or_else(|| vec![0.0; d_out as usize], |values| values.rows(&[row], d_out));
             let posed = population.posed(number, self.sizes.adapter_of(row), x[(row * d_in) as usize..][..d_in as usize].to_vec(), y)?;
-            let op = CodebookGemm { accumulate, ..posed.op };
+            let op = posed.op.with_accumulate(accumulate);
             Ok(Sample::new(Posed { op, host: posed.host }, places(&[row], &columns, d_out)))
         };
         spread(&mut Draw::seeded("sample"), 8, tokens).into_iter().map(one).collect()

@@ -4,8 +4,8 @@ use serde::Serialize;
 use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
-use trifuse_cli::bench::{Options, names};
 use trifuse::device::Kind;
+use trifuse_cli::bench::{Options, names};
 
 use super::super::Outcome;
 use super::super::output::{Output, Page, Report};

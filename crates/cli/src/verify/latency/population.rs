@@ -97,7 +97,7 @@ impl Population {
         let count = rows.len() as u32;
         // A row by itself is an adapter by itself.
         let numbers: Vec<i32> = (0..count as i32).collect();
-        let mut op = CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DTYPE, u64::from(count), [d, d, rank], count, WIDTH) };
+        let mut op = CodebookGemm::s2lc(DTYPE, u64::from(count), [d, d, rank], count, WIDTH).with_accumulate(false);
         op.slices[0].input = Factor::Dense { bases: count };
         let values = rows.iter().flat_map(|at| self.bases[at.projection].iter().copied()).collect();
         let input = FactorHost::Dense { values, basis_of: Some(BasisOf::new(&numbers, count)?) };

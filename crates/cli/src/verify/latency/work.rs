@@ -50,7 +50,7 @@ fn mixed(tokens: u64, adapters: u32) -> Vec<i32> {
 }
 
 fn operation(sizes: Sizes, tokens: u64, adapters: u32, slices: usize) -> CodebookGemm {
-    let mut op = CodebookGemm { accumulate: false, ..CodebookGemm::s2lc(DTYPE, tokens, [sizes.d, sizes.d, sizes.rank], adapters, WIDTH) };
+    let mut op = CodebookGemm::s2lc(DTYPE, tokens, [sizes.d, sizes.d, sizes.rank], adapters, WIDTH).with_accumulate(false);
     op.slices = vec![op.slices[0].clone(); slices];
     op
 }
@@ -75,7 +75,7 @@ impl<B: Backend> Batch<B> {
     }
 
     fn args(&self, x: &Slice<B>, slices: Vec<CodebookSliceArgs<B>>) -> CodebookGemmArgs<B> {
-        CodebookGemmArgs { x: x.clone(), token_adapter: self.token_adapter.clone(), scaling: self.scaling.clone(), slices, prepared: None }
+        CodebookGemmArgs::new(x.clone(), self.token_adapter.clone(), self.scaling.clone(), slices)
     }
 }
 
@@ -86,7 +86,7 @@ fn places(projection: usize, adapters: u32) -> Vec<Place> {
 
 fn slice<B: Backend>(session: &mut Session<B>, population: &Population, projection: usize, adapters: u32, y: Slice<B>) -> Result<CodebookSliceArgs<B>> {
     let input = FactorArgs::Dense { values: session.upload(&population.bases([projection]))?, basis_of: None };
-    Ok(CodebookSliceArgs { input, core: None, output: population.coded(session, &places(projection, adapters))?, y })
+    Ok(CodebookSliceArgs::new(input, population.coded(session, &places(projection, adapters))?, y))
 }
 
 impl<B: Backend> Work<B> {
@@ -138,7 +138,7 @@ impl<B: Backend> Work<B> {
         let values = session.upload(&population.bases(0..sizes.projections))?;
         let input = FactorArgs::Dense { values, basis_of: Some(session.index(&basis_of)?) };
         let places: Vec<Place> = (0..sizes.projections).map(|projection| Place { projection, adapter: 0 }).collect();
-        let slices = vec![CodebookSliceArgs { input, core: None, output: population.coded(session, &places)?, y: session.alloc(batch.bytes)? }];
+        let slices = vec![CodebookSliceArgs::new(input, population.coded(session, &places)?, session.alloc(batch.bytes)?)];
         let launch = Launch { plan: 0, args: batch.args(&batch.x, slices), projections: vec![None], hosted: None };
         Ok(Self { plans: vec![session.plan(op)?], launches: vec![launch], ids })
     }

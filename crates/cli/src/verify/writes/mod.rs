@@ -42,7 +42,7 @@ const SHAPES: [Shape; 3] = [
 
 impl Shape {
     fn op(&self) -> CodebookGemm {
-        CodebookGemm { accumulate: self.accumulate, ..CodebookGemm::s2lc(DType::F16, self.tokens, self.dims, self.adapters, CodeWidth::FourThree) }
+        CodebookGemm::s2lc(DType::F16, self.tokens, self.dims, self.adapters, CodeWidth::FourThree).with_accumulate(self.accumulate)
     }
 
     fn subject(&self) -> Subject {
