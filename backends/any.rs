@@ -61,7 +61,7 @@ impl AnyBuffer {
     }
 }
 
-/// A queue, a graph, a mark or a plan of the device behind.
+/// A queue, a graph, an event or a plan of the device behind.
 pub struct AnyPart(Box<dyn Any + Send>);
 
 impl AnyPart {
@@ -94,7 +94,7 @@ fn other_device() -> Error {
 /// The slice in the terms of the device behind.
 fn inner<D: Device>(slice: &Slice<AnyDevice>) -> Result<Slice<D>> {
     let buffer = slice.buffer.buffer.downcast_ref::<D::Buffer>().ok_or_else(other_device)?;
-    Ok(Slice { buffer: buffer.clone(), offset: slice.offset, len: slice.len })
+    Ok(Slice::new(buffer.clone(), slice.offset, slice.len))
 }
 
 /// [`Device`] without its types.
@@ -110,9 +110,9 @@ trait ErasedDevice: Send + Sync {
     fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()>;
     fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()>;
     fn copy(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &Slice<AnyDevice>) -> Result<()>;
-    fn mark(&self, queue: &mut AnyPart) -> Result<AnyPart>;
-    fn seconds_between(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64>;
-    fn wait(&self, queue: &mut AnyPart) -> Result<()>;
+    fn record_event(&self, queue: &mut AnyPart) -> Result<AnyPart>;
+    fn elapsed(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64>;
+    fn synchronize(&self, queue: &mut AnyPart) -> Result<()>;
     fn begin_capture(&self, queue: &mut AnyPart) -> Result<()>;
     fn end_capture(&self, queue: &mut AnyPart) -> Result<AnyPart>;
     /// # Safety
@@ -165,16 +165,16 @@ impl<D: Device> ErasedDevice for D {
         Device::copy(self, queue.get_mut()?, &inner(src)?, &inner(dst)?)
     }
 
-    fn mark(&self, queue: &mut AnyPart) -> Result<AnyPart> {
-        Device::mark(self, queue.get_mut()?).map(AnyPart::new)
+    fn record_event(&self, queue: &mut AnyPart) -> Result<AnyPart> {
+        Device::record_event(self, queue.get_mut()?).map(AnyPart::new)
     }
 
-    fn seconds_between(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64> {
-        Device::seconds_between(self, queue.get_mut()?, earlier.get()?, later.get()?)
+    fn elapsed(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64> {
+        Device::elapsed(self, queue.get_mut()?, earlier.get()?, later.get()?)
     }
 
-    fn wait(&self, queue: &mut AnyPart) -> Result<()> {
-        Device::wait(self, queue.get_mut()?)
+    fn synchronize(&self, queue: &mut AnyPart) -> Result<()> {
+        Device::synchronize(self, queue.get_mut()?)
     }
 
     fn begin_capture(&self, queue: &mut AnyPart) -> Result<()> {
@@ -264,7 +264,7 @@ impl Device for AnyDevice {
     type Buffer = AnyBuffer;
     type Queue = AnyPart;
     type Graph = AnyPart;
-    type Mark = AnyPart;
+    type Event = AnyPart;
 
     fn caps(&self) -> &Caps {
         self.device.caps()
@@ -302,12 +302,12 @@ impl Device for AnyDevice {
         self.device.copy(queue, src, dst)
     }
 
-    fn mark(&self, queue: &mut AnyPart) -> Result<AnyPart> {
-        self.device.mark(queue)
+    fn record_event(&self, queue: &mut AnyPart) -> Result<AnyPart> {
+        self.device.record_event(queue)
     }
 
-    fn seconds_between(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64> {
-        self.device.seconds_between(queue, earlier, later)
+    fn elapsed(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64> {
+        self.device.elapsed(queue, earlier, later)
     }
 
     fn clock(&self) -> Clock {
@@ -318,8 +318,8 @@ impl Device for AnyDevice {
         self.device.clocks()
     }
 
-    fn wait(&self, queue: &mut AnyPart) -> Result<()> {
-        self.device.wait(queue)
+    fn synchronize(&self, queue: &mut AnyPart) -> Result<()> {
+        self.device.synchronize(queue)
     }
 
     fn begin_capture(&self, queue: &mut AnyPart) -> Result<()> {

@@ -103,12 +103,12 @@ impl Timed<'_> {
         group.throughput(Throughput::Elements(cost.executed_flops as u64));
         group.bench_function(BenchmarkId::from_parameter(format!("{} {}", point.dtype, point.name())), |bencher| {
             bencher.iter_custom(|runs| {
-                let first = session.mark().unwrap();
+                let first = session.record_event().unwrap();
                 for _ in 0..runs {
                     enqueue(session).unwrap();
                 }
-                let last = session.mark().unwrap();
-                Duration::from_secs_f64(session.seconds_between(&first, &last).unwrap())
+                let last = session.record_event().unwrap();
+                Duration::from_secs_f64(session.elapsed(&first, &last).unwrap())
             });
         });
         group.finish();

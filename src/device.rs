@@ -3,12 +3,13 @@
 
 use derive_where::derive_where;
 
+use crate::dtype::DType;
 use crate::error::Result;
 
 /// A device of one backend. Implemented once per backend.
 ///
 /// Work goes into a queue and runs in the order it was put there; only [`read`](Device::read) and
-/// [`wait`](Device::wait) block. Methods trust their arguments: slices lie inside their buffers.
+/// [`synchronize`](Device::synchronize) block. Methods trust their arguments: slices lie inside their buffers.
 pub trait Device: Sized + Send + Sync + 'static {
     /// The backend's name in errors, test names and on the command line.
     const NAME: &'static str;
@@ -19,7 +20,7 @@ pub trait Device: Sized + Send + Sync + 'static {
     /// Captured work: a CUDA graph; elsewhere the resolved launches.
     type Graph: Send + 'static;
     /// A moment between two pieces of work of a queue.
-    type Mark: Send + 'static;
+    type Event: Send + 'static;
 
     /// What this device can do.
     fn caps(&self) -> &Caps;
@@ -44,18 +45,18 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn read(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()>;
     /// Copies `src` to the start of `dst`, another buffer. Offsets and length are multiples of 4 bytes.
     fn copy(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()>;
-    /// Marks the moment when all earlier work of the queue is done and later work has not begun.
-    fn mark(&self, queue: &mut Self::Queue) -> Result<Self::Mark>;
-    /// Seconds from `earlier` to `later`, marks of this queue, by [`clock`](Device::clock). Blocks until both have passed.
-    fn seconds_between(&self, queue: &mut Self::Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64>;
-    /// Whose clock marks are read from.
+    /// Records the moment when all earlier work of the queue is done and later work has not begun.
+    fn record_event(&self, queue: &mut Self::Queue) -> Result<Self::Event>;
+    /// Seconds from `earlier` to `later`, events of this queue, by [`clock`](Device::clock). Blocks until both have passed.
+    fn elapsed(&self, queue: &mut Self::Queue, earlier: &Self::Event, later: &Self::Event) -> Result<f64>;
+    /// Whose clock events are read from.
     fn clock(&self) -> Clock;
     /// The clocks at which it runs now, where its driver tells.
     fn clocks(&self) -> Option<Clocks> {
         None
     }
     /// Blocks until the queue is empty and reports what failed in it.
-    fn wait(&self, queue: &mut Self::Queue) -> Result<()>;
+    fn synchronize(&self, queue: &mut Self::Queue) -> Result<()>;
     /// Starts a capture: launches are recorded from here on, not run.
     fn begin_capture(&self, queue: &mut Self::Queue) -> Result<()>;
     /// Ends a capture; the queue is usable afterwards, also on an error.
@@ -75,16 +76,35 @@ pub trait Open: Device {
     fn open(index: usize) -> Result<Self>;
 }
 
-/// A range of bytes of a buffer, inside it: a [`Session`](crate::session::Session) makes slices, [`part`](Self::part) cuts them, and nothing
+/// A range of bytes of a buffer, inside it: a [`Session`](crate::session::Session) makes slices, [`sub_slice`](Self::sub_slice) cuts them, and nothing
 /// else does, so that backends may trust them.
 #[derive_where(Clone)]
 pub struct Slice<D: Device> {
     pub(crate) buffer: D::Buffer,
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    /// What its elements are, where that is known.
+    dtype: Option<DType>,
 }
 
 impl<D: Device> Slice<D> {
+    /// The bytes of a buffer that the caller knows to lie in it, of no known type.
+    pub(crate) const fn new(buffer: D::Buffer, offset: u64, len: u64) -> Self {
+        Self { buffer, offset, len, dtype: None }
+    }
+
+    /// The same bytes as elements of a type, or of none: memory that is used for something else from here on.
+    #[must_use]
+    pub fn with_dtype(self, dtype: impl Into<Option<DType>>) -> Self {
+        Self { dtype: dtype.into(), ..self }
+    }
+
+    /// What its elements are, where that is known: what was uploaded, or what [`alloc_elements`](crate::session::Session::alloc_elements) was told.
+    /// An operation that wants another type refuses it.
+    pub fn dtype(&self) -> Option<DType> {
+        self.dtype
+    }
+
     /// The memory it lies in.
     pub fn buffer(&self) -> &D::Buffer {
         &self.buffer
@@ -105,10 +125,10 @@ impl<D: Device> Slice<D> {
         self.len == 0
     }
 
-    /// `len` bytes of this slice from `offset`, or nothing where they reach past its end.
-    pub fn part(&self, offset: u64, len: u64) -> Option<Self> {
+    /// `len` bytes of this slice from `offset`, of the same type, or nothing where they reach past its end.
+    pub fn sub_slice(&self, offset: u64, len: u64) -> Option<Self> {
         let end = offset.checked_add(len)?;
-        (end <= self.len).then(|| Self { buffer: self.buffer.clone(), offset: self.offset + offset, len })
+        (end <= self.len).then(|| Self { buffer: self.buffer.clone(), offset: self.offset + offset, len, dtype: self.dtype })
     }
 }
 
@@ -132,7 +152,7 @@ pub enum Kind {
     Other,
 }
 
-/// The clock that the time of a mark comes from.
+/// The clock that the time of an event comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
@@ -165,7 +185,7 @@ pub struct Caps {
     /// The largest single buffer in bytes.
     pub max_buffer_bytes: u64,
     /// SMs, or threads on a processor; 0 where the driver does not tell.
-    pub units: u32,
+    pub multiprocessors: u32,
     /// Shared (workgroup) memory that one block may use, in bytes.
     pub shared_bytes: u64,
     /// Arithmetic on f16 in kernels.

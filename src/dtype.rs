@@ -1,5 +1,7 @@
 //! Element types, and exact conversion on the host.
 
+use std::any::TypeId;
+
 use half::{bf16, f16};
 
 use crate::error::{Error, Result};
@@ -19,6 +21,12 @@ pub enum DType {
 impl DType {
     /// Every element type, narrowest first.
     pub const ALL: [Self; 3] = [Self::F16, Self::BF16, Self::F32];
+
+    /// The element type that a Rust type is, if it is one.
+    pub fn of<T: 'static>() -> Option<Self> {
+        let types = [(TypeId::of::<f16>(), Self::F16), (TypeId::of::<bf16>(), Self::BF16), (TypeId::of::<f32>(), Self::F32)];
+        types.into_iter().find(|(known, _)| *known == TypeId::of::<T>()).map(|(_, dtype)| dtype)
+    }
 
     /// Bytes an element.
     pub const fn size(self) -> u64 {

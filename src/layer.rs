@@ -143,13 +143,13 @@ impl<D: Backend> TransformerLayer<D> {
         // The rows are as long as the longer of the two that lie there, one after the other.
         let packed = |what: &'static str, columns: u64| {
             let bytes = self.layer.rows() * columns * size;
-            self.rows.part(0, bytes).ok_or_else(|| Error::invalid(what, "a part of the rows", bytes))
+            self.rows.sub_slice(0, bytes).ok_or_else(|| Error::invalid(what, "a part of the rows", bytes))
         };
         let qkv = packed("layer: q, k, v", self.layer.sizes.qkv())?;
         let from = |offset: u64| {
-            let part = qkv.len.checked_sub(offset).and_then(|len| qkv.part(offset, len));
+            let part = qkv.len.checked_sub(offset).and_then(|len| qkv.sub_slice(offset, len));
             // Without rows there is nothing to point at.
-            part.or_else(|| qkv.part(0, 0)).ok_or_else(|| Error::invalid("layer: q, k, v", "a part of their rows", offset))
+            part.or_else(|| qkv.sub_slice(0, 0)).ok_or_else(|| Error::invalid("layer: q, k, v", "a part of their rows", offset))
         };
         let normed = |by: &Affine<D>, x: &Slice<D>| {
             let args = PointwiseArgs { weight: Some(by.weight.clone()), bias: by.bias.clone(), ..PointwiseArgs::new(x.clone(), self.normed.clone()) };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::Kernel;
 use crate::device::{Caps, Clock, Device, Slice};
+use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
@@ -35,9 +36,9 @@ pub struct Graph<D: Device> {
     _retained: Vec<D::Buffer>,
 }
 
-/// A moment between two pieces of a session's work, for [`Session::seconds_between`].
-pub struct Mark<D: Device> {
-    raw: D::Mark,
+/// A moment between two pieces of a session's work, for [`Session::elapsed`].
+pub struct Event<D: Device> {
+    raw: D::Event,
     session: u64,
 }
 
@@ -65,21 +66,27 @@ impl<D: Device> Session<D> {
         if bytes > most {
             return Err(Error::OutOfMemory { requested: bytes, purpose: format!("one buffer (the device allows {most})") });
         }
-        Ok(Slice { buffer: self.device.alloc(bytes)?, offset: 0, len: bytes })
+        Ok(Slice::new(self.device.alloc(bytes)?, 0, bytes))
+    }
+
+    /// Room for `count` elements of a type, which operations and [`download`](Self::download) hold it to; contents unspecified.
+    pub fn alloc_elements(&self, dtype: DType, count: u64) -> Result<Slice<D>> {
+        let bytes = count.checked_mul(dtype.size()).ok_or_else(|| Error::invalid("alloc_elements", "a size below 2^64 bytes", count))?;
+        Ok(self.alloc(bytes)?.with_dtype(dtype))
     }
 
     /// `bytes` of the host's memory that [`copy`](Self::copy) reads at the speed of the bus, where the device has that; else
     /// memory like any other. Contents unspecified.
     pub fn alloc_host(&self, bytes: u64) -> Result<Slice<D>> {
-        Ok(Slice { buffer: self.device.alloc_host(bytes)?, offset: 0, len: bytes })
+        Ok(Slice::new(self.device.alloc_host(bytes)?, 0, bytes))
     }
 
-    /// Device memory holding `values`.
+    /// Device memory holding `values`. Those of a [`DType`] give a slice that knows its type ([`Slice::dtype`]).
     pub fn upload<T: bytemuck::NoUninit>(&mut self, values: &[T]) -> Result<Slice<D>> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let slice = self.alloc(bytes.len() as u64)?;
         self.write(&slice, bytes)?;
-        Ok(slice)
+        Ok(slice.with_dtype(DType::of::<T>()))
     }
 
     /// Device memory holding `values` as rows of `columns`, a row every `stride` values, with zeros between: how weights are loaded whose rows
@@ -102,7 +109,7 @@ impl<D: Device> Session<D> {
             to[..row as usize].copy_from_slice(bytemuck::cast_slice(from));
         }
         self.write(&slice, &bytes)?;
-        Ok(slice)
+        Ok(slice.with_dtype(DType::of::<T>()))
     }
 
     /// Copies `bytes` to the start of `dst`.
@@ -119,9 +126,15 @@ impl<D: Device> Session<D> {
     }
 
     /// The elements of `src`, after all earlier work. Blocks.
+    ///
+    /// # Errors
+    /// A length that is no whole elements; a `src` that is known to hold another [`DType`] than `T`.
     pub fn download<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&mut self, src: &Slice<D>) -> Result<Vec<T>> {
         self.outside_capture("read")?;
         self.own("read", src)?;
+        if let (Some(found), Some(expected)) = (src.dtype(), DType::of::<T>()) {
+            ensure(found == expected, "download", format_args!("a slice of {expected}"), found)?;
+        }
         let size = size_of::<T>() as u64;
         let count = src.len.checked_div(size).unwrap_or(0);
         ensure(count * size == src.len, "download", format_args!("a multiple of {size} bytes"), src.len)?;
@@ -144,30 +157,30 @@ impl<D: Device> Session<D> {
         if src.len == 0 { Ok(()) } else { self.device.copy(&mut self.queue, src, dst) }
     }
 
-    /// Marks this moment of the queue: after all that is in it, before all that comes. Does not block on a device with a
+    /// Records this moment of the queue: after all that is in it, before all that comes. Does not block on a device with a
     /// clock of its own.
-    pub fn mark(&mut self) -> Result<Mark<D>> {
-        self.outside_capture("mark")?;
-        Ok(Mark { raw: self.device.mark(&mut self.queue)?, session: self.id })
+    pub fn record_event(&mut self) -> Result<Event<D>> {
+        self.outside_capture("record_event")?;
+        Ok(Event { raw: self.device.record_event(&mut self.queue)?, session: self.id })
     }
 
-    /// Seconds that the work between two marks of this session took, by [`clock`](Self::clock). Blocks.
-    pub fn seconds_between(&mut self, earlier: &Mark<D>, later: &Mark<D>) -> Result<f64> {
-        self.outside_capture("seconds_between")?;
+    /// Seconds that the work between two events of this session took, by [`clock`](Self::clock). Blocks.
+    pub fn elapsed(&mut self, earlier: &Event<D>, later: &Event<D>) -> Result<f64> {
+        self.outside_capture("elapsed")?;
         let own = earlier.session == self.id && later.session == self.id;
-        ensure(own, "marks", "two of this session", "another session's")?;
-        self.device.seconds_between(&mut self.queue, &earlier.raw, &later.raw)
+        ensure(own, "events", "two of this session", "another session's")?;
+        self.device.elapsed(&mut self.queue, &earlier.raw, &later.raw)
     }
 
-    /// Whose time [`seconds_between`](Self::seconds_between) tells.
+    /// Whose time [`elapsed`](Self::elapsed) tells.
     pub fn clock(&self) -> Clock {
         self.device.clock()
     }
 
     /// Blocks until all work is done, and reports what failed in it.
-    pub fn wait(&mut self) -> Result<()> {
-        self.outside_capture("wait")?;
-        self.device.wait(&mut self.queue)
+    pub fn synchronize(&mut self) -> Result<()> {
+        self.outside_capture("synchronize")?;
+        self.device.synchronize(&mut self.queue)
     }
 
     /// A device copy of checked index data.
@@ -264,7 +277,7 @@ impl<D: Device> Session<D> {
             ensure(known.contains(&variant), format_args!("{} variant", O::NAME), format_args!("one of {known:?}"), name)?;
         }
         let inner = self.device.plan(&op, only)?;
-        let workspace = Slice { buffer: self.device.workspace(&inner)?, offset: 0, len: D::workspace_bytes(&inner) };
+        let workspace = Slice::new(self.device.workspace(&inner)?, 0, D::workspace_bytes(&inner));
         Ok(Plan { op, inner, workspace, session: self.id })
     }
 
@@ -372,8 +385,8 @@ impl<D: Device> std::fmt::Debug for Graph<D> {
     }
 }
 
-impl<D: Device> std::fmt::Debug for Mark<D> {
+impl<D: Device> std::fmt::Debug for Event<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "mark of session {}", self.session)
+        write!(f, "event of session {}", self.session)
     }
 }

@@ -231,7 +231,7 @@ fn refused() {
     let x = session.upload(&DType::F32.encode(&case.x)).unwrap();
     let states = States { y: session.alloc(x.len()).unwrap(), positions: Some(session.upload(&case.positions).unwrap()), x };
     layer.run(&mut session, &weights, &states).unwrap();
-    let short = States { x: states.x.part(0, states.x.len() - 4).unwrap(), ..states.clone() };
+    let short = States { x: states.x.sub_slice(0, states.x.len() - 4).unwrap(), ..states.clone() };
     let without = States { positions: None, ..states.clone() };
     let small = States { y: session.upload(&[0u8; 4]).unwrap(), ..states.clone() };
     for (name, states) in [("a short x", &short), ("no positions", &without), ("a short y", &small)] {

@@ -176,7 +176,7 @@ mod tests {
     fn run_within(bytes: u64) -> Vec<f32> {
         let device = Cpu::open(0).unwrap();
         let mut queue = device.queue().unwrap();
-        let slice = |len: u64| Slice { buffer: device.alloc(len * 4).unwrap(), offset: 0, len: len * 4 };
+        let slice = |len: u64| Slice::new(device.alloc(len * 4).unwrap(), 0, len * 4);
         let mut drawn = |len: u64| {
             let values: Vec<f32> = (0..len).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.49).collect();
             let slice = slice(len);

@@ -17,7 +17,7 @@ pub fn caps() -> Caps {
         memory_bytes: memory,
         // Where the system does not tell, what can be addressed: the allocator has the last word.
         max_buffer_bytes: memory.unwrap_or(isize::MAX as u64),
-        units: rayon::current_num_threads() as u32,
+        multiprocessors: rayon::current_num_threads() as u32,
         shared_bytes: 0,
         f16: false,
         subgroup: None,

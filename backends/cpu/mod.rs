@@ -37,7 +37,7 @@ impl Device for Cpu {
     type Buffer = Buffer;
     type Queue = Queue;
     type Graph = Graph;
-    type Mark = Instant;
+    type Event = Instant;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -79,12 +79,12 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn mark(&self, _queue: &mut Queue) -> Result<Instant> {
+    fn record_event(&self, _queue: &mut Queue) -> Result<Instant> {
         // Work is done before the call that puts it in returns.
         Ok(Instant::now())
     }
 
-    fn seconds_between(&self, _queue: &mut Queue, earlier: &Instant, later: &Instant) -> Result<f64> {
+    fn elapsed(&self, _queue: &mut Queue, earlier: &Instant, later: &Instant) -> Result<f64> {
         Ok(later.duration_since(*earlier).as_secs_f64())
     }
 
@@ -92,7 +92,7 @@ impl Device for Cpu {
         Clock::Host
     }
 
-    fn wait(&self, _queue: &mut Queue) -> Result<()> {
+    fn synchronize(&self, _queue: &mut Queue) -> Result<()> {
         // Work is done, and its failure reported, before the call that put it in returns.
         Ok(())
     }

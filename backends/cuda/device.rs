@@ -87,7 +87,7 @@ impl Target {
 impl Cuda {
     /// The device as variants see it.
     pub(crate) fn target(&self) -> Target {
-        Target { arch: self.arch, units: self.caps.units, shared_bytes: self.caps.shared_bytes as u32, config: None }
+        Target { arch: self.arch, units: self.caps.multiprocessors, shared_bytes: self.caps.shared_bytes as u32, config: None }
     }
 
     /// The kernels of each unit: loaded already, or built side by side and loaded now.
@@ -133,7 +133,7 @@ impl Device for Cuda {
     type Buffer = Buffer;
     type Queue = Queue;
     type Graph = Graph;
-    type Mark = Event;
+    type Event = Event;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -171,11 +171,11 @@ impl Device for Cuda {
         queue.copy(address(src), address(dst), src.len)
     }
 
-    fn mark(&self, queue: &mut Queue) -> Result<Event> {
+    fn record_event(&self, queue: &mut Queue) -> Result<Event> {
         Event::new(queue)
     }
 
-    fn seconds_between(&self, _queue: &mut Queue, earlier: &Event, later: &Event) -> Result<f64> {
+    fn elapsed(&self, _queue: &mut Queue, earlier: &Event, later: &Event) -> Result<f64> {
         later.seconds_since(earlier)
     }
 
@@ -187,7 +187,7 @@ impl Device for Cuda {
         clocks::now(self.device)
     }
 
-    fn wait(&self, queue: &mut Queue) -> Result<()> {
+    fn synchronize(&self, queue: &mut Queue) -> Result<()> {
         queue.wait()
     }
 

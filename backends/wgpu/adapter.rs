@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// What every shader relies on; every Vulkan driver has it.
 const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
 /// What a variant may use where it is there.
-const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP).union(super::mark::FEATURES);
+const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP).union(super::event::FEATURES);
 
 impl Open for Wgpu {
     fn list() -> Result<Vec<Caps>> {
@@ -110,7 +110,7 @@ fn caps(adapter: &wgpu::Adapter, features: wgpu::Features, limits: &wgpu::Limits
         name: info.name,
         memory_bytes: None,
         max_buffer_bytes: limits.max_buffer_size - limits.max_buffer_size % Buffer::WORD,
-        units: 0,
+        multiprocessors: 0,
         shared_bytes: u64::from(limits.max_compute_workgroup_storage_size),
         f16: features.contains(wgpu::Features::SHADER_F16),
         subgroup: features.contains(wgpu::Features::SUBGROUP).then_some(info.subgroup_min_size),

@@ -62,7 +62,7 @@ impl Wgpu {
             keep[skipped as usize + i] = 0;
         }
         let params = Patch { keep: u32::from_le_bytes(keep), bits: u32::from_le_bytes(bits) };
-        let word = Slice { buffer: dst.buffer.clone(), offset: at - skipped, len: Buffer::WORD };
+        let word = Slice::new(dst.buffer.clone(), at - skipped, Buffer::WORD);
         let pipeline = self.pipeline(&patch_source())?;
         queue.dispatch(self, &pipeline, &[Some(&word)], &params, 1)
     }

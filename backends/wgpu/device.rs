@@ -1,6 +1,6 @@
 //! What the device gives: see the other files of this folder for how.
 
-use super::{Buffer, Graph, Mark, Queue, Wgpu};
+use super::{Buffer, Event, Graph, Queue, Wgpu};
 use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::Result;
 
@@ -9,7 +9,7 @@ impl Device for Wgpu {
     type Buffer = Buffer;
     type Queue = Queue;
     type Graph = Graph;
-    type Mark = Mark;
+    type Event = Event;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -47,13 +47,13 @@ impl Device for Wgpu {
         queue.copy_slice(self, src, dst)
     }
 
-    fn mark(&self, queue: &mut Queue) -> Result<Mark> {
-        queue.outside_capture("mark")?;
-        Mark::new(self, queue)
+    fn record_event(&self, queue: &mut Queue) -> Result<Event> {
+        queue.outside_capture("record_event")?;
+        Event::new(self, queue)
     }
 
-    fn seconds_between(&self, queue: &mut Queue, earlier: &Mark, later: &Mark) -> Result<f64> {
-        queue.outside_capture("seconds_between")?;
+    fn elapsed(&self, queue: &mut Queue, earlier: &Event, later: &Event) -> Result<f64> {
+        queue.outside_capture("elapsed")?;
         later.seconds_since(earlier, self, queue)
     }
 
@@ -61,8 +61,8 @@ impl Device for Wgpu {
         if self.has_clock() { Clock::Device } else { Clock::Host }
     }
 
-    fn wait(&self, queue: &mut Queue) -> Result<()> {
-        queue.outside_capture("wait")?;
+    fn synchronize(&self, queue: &mut Queue) -> Result<()> {
+        queue.outside_capture("synchronize")?;
         queue.wait(self)
     }
 

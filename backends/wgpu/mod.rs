@@ -29,10 +29,10 @@ mod compiled;
 mod context;
 mod copies;
 mod device;
+mod event;
 mod fault;
 mod fused_mlp;
 mod linear;
-mod mark;
 mod pipeline;
 mod pointwise;
 mod prefix_attention;
@@ -44,7 +44,7 @@ mod tests;
 
 pub use buffer::Buffer;
 pub use context::Wgpu;
-pub use mark::Mark;
+pub use event::Event;
 pub use queue::{Graph, Queue};
 pub use source::{Constant, Element, File, Operand, Source};
 

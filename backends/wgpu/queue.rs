@@ -29,7 +29,7 @@ pub struct Graph(Vec<Step>);
 enum Step {
     Dispatch { pipeline: wgpu::ComputePipeline, operands: wgpu::BindGroup, immediates: Immediates, counts: [u32; 3] },
     Copy { src: wgpu::Buffer, src_at: u64, dst: wgpu::Buffer, dst_at: u64, bytes: u64 },
-    Mark { queries: wgpu::QuerySet },
+    Event { queries: wgpu::QuerySet },
 }
 
 impl Queue {
@@ -66,8 +66,8 @@ impl Queue {
     }
 
     /// Writes the device's time into the one query of `queries`.
-    pub(super) fn mark(&mut self, device: &Wgpu, queries: &wgpu::QuerySet) -> Result<()> {
-        self.push(device, Step::Mark { queries: queries.clone() })
+    pub(super) fn record_event(&mut self, device: &Wgpu, queries: &wgpu::QuerySet) -> Result<()> {
+        self.push(device, Step::Event { queries: queries.clone() })
     }
 
     fn push(&mut self, device: &Wgpu, step: Step) -> Result<()> {
@@ -92,7 +92,7 @@ impl Queue {
                 let run = rest.iter().take_while(|step| matches!(step, Step::Dispatch { .. })).count();
                 match step {
                     Step::Copy { src, src_at, dst, dst_at, bytes } => encoder.copy_buffer_to_buffer(src, *src_at, dst, *dst_at, *bytes),
-                    Step::Mark { queries } => encoder.write_timestamp(queries, 0),
+                    Step::Event { queries } => encoder.write_timestamp(queries, 0),
                     Step::Dispatch { .. } => encode(&mut encoder, &rest[..run]),
                 }
                 rest = &rest[run.max(1)..];
@@ -172,5 +172,5 @@ impl Wgpu {
 
 /// `len` bytes of `slice` from `offset`. Both lie inside: sizes were checked before the launch.
 pub(super) fn part(slice: &Slice<Wgpu>, offset: u64, len: u64) -> Slice<Wgpu> {
-    Slice { buffer: slice.buffer.clone(), offset: slice.offset + offset, len }
+    Slice::new(slice.buffer.clone(), slice.offset + offset, len)
 }

@@ -283,7 +283,7 @@ impl<D: Backend> Encoder<D> {
         let class = self.classes.get(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
         let bytes = batch.count as u64 * self.config.hidden * self.options.dtype.size();
-        let out = class.buffers.out.part(0, bytes).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
+        let out = class.buffers.out.sub_slice(0, bytes).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
         self.session.read(&out)
     }
 }

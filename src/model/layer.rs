@@ -85,7 +85,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.project(&state, hidden, &block.qkv, &parts, &qkv, None)?;
         let third = |number: u64| {
             let (offset, size) = (number * hidden * self.dtype.size(), self.dtype.size());
-            qkv.part(offset, qkv.len - offset).ok_or_else(|| Error::invalid("qkv", format!("at least {} bytes", 3 * hidden * size), qkv.len))
+            qkv.sub_slice(offset, qkv.len - offset).ok_or_else(|| Error::invalid("qkv", format!("at least {} bytes", 3 * hidden * size), qkv.len))
         };
         let index = AttentionIndex::Varlen(self.class.places.clone());
         let args = AttentionArgs { q: third(0)?, k: third(1)?, v: third(2)?, index, o: a.clone(), lse: None };
@@ -156,7 +156,7 @@ impl<D: Backend> Pass<'_, '_, D> {
     /// Lets `watch` see what the projections of `parts` read.
     fn show(&mut self, x: &Slice<D>, d_in: u64, parts: &[Part<'_>]) -> Result<()> {
         if let Some((watch, count)) = &mut self.watch {
-            let read = x.part(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
+            let read = x.sub_slice(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
             let values = self.dtype.decode(&self.session.read(&read)?);
             for part in parts {
                 watch(part.path, d_in as usize, &values)?;
@@ -204,7 +204,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.session.run(plan, &LinearArgs { y: sums.clone(), ..args })?;
         let target = |part: &Part<'_>| {
             let offset = part.first * self.dtype.size();
-            let place = sums.part(offset, sums.len - offset);
+            let place = sums.sub_slice(offset, sums.len - offset);
             place.ok_or_else(|| Error::invalid("projection", format!("at most {} bytes", sums.len), offset))
         };
         let targets = adapted.into_iter().map(|part| Ok(Target { projection: part.path, y: target(part)?, y_stride: d_out })).collect::<Result<Vec<_>>>()?;

@@ -78,7 +78,7 @@ impl<D: Backend> Arena<D> {
     fn buffers(&self, shape: &Shape) -> Result<Buffers<D>> {
         let part = |slice: &Slice<D>, rows: usize, columns: u64| {
             let bytes = rows as u64 * columns * self.dtype.size();
-            slice.part(0, bytes).ok_or_else(|| Error::invalid("batch", format!("at most {} rows", self.rows), rows))
+            slice.sub_slice(0, bytes).ok_or_else(|| Error::invalid("batch", format!("at most {} rows", self.rows), rows))
         };
         let state = |slice| part(slice, shape.rows, self.hidden);
         let wide = self.wide.as_ref().map(|[a, b]| Ok([part(a, shape.rows, self.intermediate)?, part(b, shape.rows, self.intermediate)?]));

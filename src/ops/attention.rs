@@ -371,7 +371,6 @@ impl Op for Attention {
     }
 
     fn operands<'a, D: Device>(&self, args: &'a AttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
-        let size = self.dtype.size();
         let tensors = [
             ("q", Access::Read, &args.q, self.q, self.q_extent(), self.heads),
             ("k", Access::Read, &args.k, self.k, self.kv_extent(), self.kv_heads),
@@ -379,7 +378,7 @@ impl Op for Attention {
             ("o", Access::Write, &args.o, self.o, self.q_extent(), self.heads),
         ];
         for (name, access, slice, strides, extent, heads) in tensors {
-            see(Operand::packed(name, access, slice, self.span(name, strides, extent, heads)?, size));
+            see(Operand::packed(name, access, slice, self.span(name, strides, extent, heads)?, self.dtype));
         }
         let index = match (&args.index, self.form) {
             (AttentionIndex::None, Form::Dense) => None,
@@ -390,11 +389,11 @@ impl Op for Attention {
             (other, form) => return Err(Error::invalid("attention: index", format!("the index of {form:?}"), format!("{other:?}"))),
         };
         if let Some(slice) = index {
-            see(Operand::packed("index", Access::Read, slice, slice.len / 4, 4));
+            see(Operand::packed("index", Access::Read, slice, slice.len / 4, 4u64));
         }
         expect_present(Self::NAME, "lse", self.lse, args.lse.is_some())?;
         if let Some(lse) = &args.lse {
-            see(Operand::packed("lse", Access::Write, lse, self.lse_len(), 4));
+            see(Operand::packed("lse", Access::Write, lse, self.lse_len(), DType::F32));
         }
         Ok(())
     }

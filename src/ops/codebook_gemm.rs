@@ -285,20 +285,20 @@ impl<D: Device> FactorArgs<D> {
     ) -> Result<()> {
         match (self, factor) {
             (Self::Dense { values, basis_of }, Factor::Dense { bases }) => {
-                see(Operand::packed(name[0], Access::Read, values, u64::from(bases) * d * rank, op.dtype.size()));
+                see(Operand::packed(name[0], Access::Read, values, u64::from(bases) * d * rank, op.dtype));
                 if let Some(index) = basis_of {
                     let shape = *index.shape();
                     let fits = shape.adapters == op.adapters && shape.bases == bases;
                     ensure(fits, format_args!("{}: basis_of", op.op), format_args!("{} adapters on {bases} bases", op.adapters), format_args!("{shape:?}"))?;
-                    see(Operand::packed("basis_of", Access::Read, index.slice(), u64::from(op.adapters), 4));
+                    see(Operand::packed("basis_of", Access::Read, index.slice(), u64::from(op.adapters), 4u64));
                 }
                 ensure(basis_of.is_some() || bases == 1, format_args!("{}: basis_of", op.op), "present where there are several bases", "absent")
             }
             (Self::Coded { codes, codebooks }, Factor::Coded { .. }) => {
                 let wanted = factor.codes(op.adapters, d, rank);
                 ensure(Some(*codes.shape()) == wanted, format_args!("{}: codes", op.op), format_args!("{wanted:?}"), format_args!("{:?}", codes.shape()))?;
-                see(Operand::packed(name[0], Access::Read, codes.slice(), codes.slice().len / 4, 4));
-                see(Operand::packed(name[1], Access::Read, codebooks, u64::from(op.adapters) * CODEBOOK_LEN as u64, 4));
+                see(Operand::packed(name[0], Access::Read, codes.slice(), codes.slice().len / 4, 4u64));
+                see(Operand::packed(name[1], Access::Read, codebooks, u64::from(op.adapters) * CODEBOOK_LEN as u64, DType::F32));
                 Ok(())
             }
             _ => ensure(false, format_args!("{}: {}", op.op, name[0]), format_args!("{factor:?}"), "the other kind of factor"),
@@ -361,15 +361,14 @@ impl Op for CodebookGemm {
     }
 
     fn operands<'a, D: Device>(&self, args: &'a CodebookGemmArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
-        let size = self.dtype.size();
-        see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, size));
+        see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, self.dtype));
         let shape = *args.token_adapter.shape();
         let fits = shape.tokens == self.tokens && shape.adapters == self.adapters;
         ensure(fits, "codebook_gemm: token_adapter", format_args!("{} tokens over {} adapters", self.tokens, self.adapters), format_args!("{shape:?}"))?;
-        see(Operand::packed("token_adapter", Access::Read, args.token_adapter.slice(), args.token_adapter.slice().len / 4, 4));
-        see(Operand::packed("scaling", Access::Read, &args.scaling, self.scalings(), 4));
+        see(Operand::packed("token_adapter", Access::Read, args.token_adapter.slice(), args.token_adapter.slice().len / 4, 4u64));
+        see(Operand::packed("scaling", Access::Read, &args.scaling, self.scalings(), DType::F32));
         if let Some(prepared) = &args.prepared {
-            see(Operand::packed("prepared", Access::Read, prepared, prepared.len / 4, 4));
+            see(Operand::packed("prepared", Access::Read, prepared, prepared.len / 4, 4u64));
         }
         ensure(args.slices.len() == self.slices.len(), "codebook_gemm: slices", format_args!("{}", self.slices.len()), args.slices.len())?;
         let held = Held { op: Self::NAME, dtype: self.dtype, adapters: self.adapters };
@@ -377,11 +376,11 @@ impl Op for CodebookGemm {
             args.input.operands(["input factor", "input codebooks"], slice.input, held, [self.d_in, slice.rank], see)?;
             expect_present(Self::NAME, "core", slice.core, args.core.is_some())?;
             if let Some(core) = &args.core {
-                see(Operand::packed("core", Access::Read, core, u64::from(self.adapters) * slice.rank * slice.rank, 4));
+                see(Operand::packed("core", Access::Read, core, u64::from(self.adapters) * slice.rank * slice.rank, DType::F32));
             }
             args.output.operands(["output factor", "output codebooks"], slice.output, held, [slice.d_out, slice.rank], see)?;
             let access = if self.accumulate { Access::ReadWrite } else { Access::Write };
-            see(Operand::pitched("y", access, &args.y, [self.tokens, slice.d_out], slice.y_stride, size));
+            see(Operand::pitched("y", access, &args.y, [self.tokens, slice.d_out], slice.y_stride, self.dtype));
         }
         Ok(())
     }

@@ -160,8 +160,7 @@ impl Op for FusedMlp {
     }
 
     fn operands<'a, D: Device>(&self, args: &'a FusedMlpArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
-        let size = self.dtype.size();
-        let mut rows = |name, slice: &'a Slice<D>, shape: [u64; 2], stride: u64| see(Operand::pitched(name, Access::Read, slice, shape, stride, size));
+        let mut rows = |name, slice: &'a Slice<D>, shape: [u64; 2], stride: u64| see(Operand::pitched(name, Access::Read, slice, shape, stride, self.dtype));
         rows("x", &args.x, [self.tokens, self.d_model], self.x_stride);
         rows("w1", &args.w1, [self.d_ff, self.d_model], self.w1_stride);
         rows("w2", &args.w2, [self.d_out, self.d_ff], self.w2_stride);
@@ -176,7 +175,7 @@ impl Op for FusedMlp {
                 rows(name, slice, shape, stride);
             }
         }
-        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, size));
+        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, self.dtype));
         Ok(())
     }
 }

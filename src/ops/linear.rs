@@ -200,19 +200,19 @@ impl Op for Linear {
 
     fn operands<'a, D: Device>(&self, args: &'a LinearArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         let size = self.dtype.size();
-        see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, size));
-        see(Operand::pitched("w", Access::Read, &args.w, [self.d_out, self.d_in], self.w_stride, size));
-        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, size));
+        see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, self.dtype));
+        see(Operand::pitched("w", Access::Read, &args.w, [self.d_out, self.d_in], self.w_stride, self.dtype));
+        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, self.dtype));
         for (name, slice, wanted, rows) in [("bias", &args.bias, self.bias, 1), ("residual", &args.residual, self.residual, self.tokens)] {
             expect_present(Self::NAME, name, wanted, slice.is_some())?;
             if let Some(slice) = slice {
-                see(Operand::packed(name, Access::Read, slice, rows * self.d_out, size));
+                see(Operand::packed(name, Access::Read, slice, rows * self.d_out, self.dtype));
             }
         }
         expect_present(Self::NAME, "norm", self.norm.is_some(), args.norm.is_some())?;
         if let Some(norm) = &args.norm {
-            see(Operand::packed("norm weight", Access::Read, &norm.weight, self.d_out, size));
-            see(Operand::packed("norm bias", Access::Read, &norm.bias, self.d_out, size));
+            see(Operand::packed("norm weight", Access::Read, &norm.weight, self.d_out, self.dtype));
+            see(Operand::packed("norm bias", Access::Read, &norm.bias, self.d_out, self.dtype));
         }
         expect_present(Self::NAME, "delta", self.delta.is_some(), args.delta.is_some())?;
         if let (Some(op), Some(delta)) = (&self.delta, &args.delta) {
@@ -220,7 +220,7 @@ impl Op for Linear {
             let mut first = 0;
             let mut own = same(&delta.x, &args.x);
             for (slice, of) in op.slices.iter().zip(&delta.slices) {
-                own &= args.y.part(first * size, args.y.len.saturating_sub(first * size)).is_some_and(|part| same(&of.y, &part));
+                own &= args.y.sub_slice(first * size, args.y.len.saturating_sub(first * size)).is_some_and(|part| same(&of.y, &part));
                 first += slice.d_out;
             }
             ensure(own, "linear: delta", "the operation's own x, and parts of its own y side by side", "other memory")?;

@@ -31,7 +31,8 @@ pub use prefix_attention::{PrefixAttention, PrefixAttentionArgs};
 pub use translate::Translate;
 
 use crate::device::{Device, Slice};
-use crate::error::{Error, Result};
+use crate::dtype::DType;
+use crate::error::{Error, Result, ensure};
 
 /// An operation: the descriptor is the operation, and the key under which its plan is kept.
 pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
@@ -83,8 +84,8 @@ pub struct Operand<'a, D: Device> {
     pub(crate) access: Access,
     /// The operand's place; not for the caller of an operation, who could write over checked index data.
     pub(crate) slice: &'a Slice<D>,
-    /// The alignment its element type needs, in bytes.
-    align: u64,
+    /// Its elements.
+    element: Element,
     /// Bytes of a run.
     row_bytes: u64,
     /// Bytes from the start of a run to the start of the next.
@@ -95,18 +96,60 @@ pub struct Operand<'a, D: Device> {
     bytes: Range<u64>,
 }
 
+/// What an operand is made of: bytes of an element, which it starts on a multiple of, and its type where operands may not have another.
+#[derive(Clone, Copy, Debug)]
+pub struct Element {
+    size: u64,
+    dtype: Option<DType>,
+}
+
+impl From<DType> for Element {
+    fn from(dtype: DType) -> Self {
+        Self { size: dtype.size(), dtype: Some(dtype) }
+    }
+}
+
+/// Elements of so many bytes, of any type: whole numbers.
+impl From<u64> for Element {
+    fn from(size: u64) -> Self {
+        Self { size, dtype: None }
+    }
+}
+
 impl<'a, D: Device> Operand<'a, D> {
-    /// `count` elements of `size` bytes, one after another.
-    pub fn packed(name: &'static str, access: Access, slice: &'a Slice<D>, count: u64, size: u64) -> Self {
-        Self::pitched(name, access, slice, [1, count], count, size)
+    /// `count` elements, one after another.
+    pub fn packed(name: &'static str, access: Access, slice: &'a Slice<D>, count: u64, element: impl Into<Element>) -> Self {
+        Self::pitched(name, access, slice, [1, count], count, element)
     }
 
-    /// `rows` rows of `columns` elements of `size` bytes, a row every `stride` elements.
-    pub fn pitched(name: &'static str, access: Access, slice: &'a Slice<D>, [rows, columns]: [u64; 2], stride: u64, size: u64) -> Self {
+    /// `rows` rows of `columns` elements, a row every `stride` elements.
+    pub fn pitched(name: &'static str, access: Access, slice: &'a Slice<D>, [rows, columns]: [u64; 2], stride: u64, element: impl Into<Element>) -> Self {
+        let element = element.into();
+        let size = element.size;
         let (row_bytes, pitch) = (columns.saturating_mul(size), stride.saturating_mul(size));
         let span = if row_bytes == 0 { 0 } else { rows.checked_sub(1).map_or(0, |rest| rest.saturating_mul(pitch).saturating_add(row_bytes)) };
         let bytes = slice.offset..slice.offset.saturating_add(span);
-        Self { name, access, slice, align: size, row_bytes, pitch, buffer: D::buffer_id(&slice.buffer), bytes }
+        Self { name, access, slice, element, row_bytes, pitch, buffer: D::buffer_id(&slice.buffer), bytes }
+    }
+
+    /// Name of the operand in errors.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Read or written.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The memory it lies in.
+    pub fn buffer(&self) -> &'a D::Buffer {
+        &self.slice.buffer
+    }
+
+    /// The bytes of that memory from its first to one past its last; none where it has no element.
+    pub fn bytes(&self) -> Range<u64> {
+        self.bytes.clone()
     }
 
     /// Bytes from the first to one past the last.
@@ -129,7 +172,7 @@ impl<'a, D: Device> Operand<'a, D> {
     }
 }
 
-/// Checks `args` against `op`: the descriptor, sizes, alignment, that all lie in memory of `device`, and that nothing written overlaps anything
+/// Checks `args` against `op`: the descriptor, sizes, alignment, element types where they are known, that all lie in memory of `device`, and that nothing written overlaps anything
 /// else.
 pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<()> {
     op.validate()?;
@@ -143,8 +186,11 @@ pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<
         if operand.slice.len < operand.span() {
             return Err(Error::invalid(subject(), format!("at least {} bytes", operand.span()), format!("{} bytes", operand.slice.len)));
         }
-        if operand.slice.offset % operand.align != 0 {
-            return Err(Error::invalid(subject(), format!("an offset that is a multiple of {}", operand.align), operand.slice.offset));
+        if operand.slice.offset % operand.element.size != 0 {
+            return Err(Error::invalid(subject(), format!("an offset that is a multiple of {}", operand.element.size), operand.slice.offset));
+        }
+        if let (Some(expected), Some(found)) = (operand.element.dtype, operand.slice.dtype()) {
+            ensure(found == expected, subject(), format_args!("elements of {expected}"), found)?;
         }
     }
     for (index, a) in operands.iter().enumerate().filter(|(_, a)| a.access != Access::Read) {

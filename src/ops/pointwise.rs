@@ -267,15 +267,14 @@ impl Op for Pointwise {
     }
 
     fn operands<'a, D: Device>(&self, args: &'a PointwiseArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
-        let size = self.dtype.size();
         if matches!(self.kind, Kind::RopeInPlace { .. }) {
             let own = (D::buffer_id(&args.x.buffer), args.x.offset) == (D::buffer_id(&args.y.buffer), args.y.offset);
             ensure(own, "pointwise: x", "y's own memory", "other memory")?;
-            see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, self.columns], self.stride(), size));
+            see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, self.columns], self.stride(), self.dtype));
         } else {
             let part = matches!(self.kind, Kind::Append { .. });
-            see(Operand::pitched("x", Access::Read, &args.x, [self.x_rows(), self.columns], self.stride(), size));
-            see(Operand::packed("y", if part { Access::ReadWrite } else { Access::Write }, &args.y, self.y_rows() * self.columns, size));
+            see(Operand::pitched("x", Access::Read, &args.x, [self.x_rows(), self.columns], self.stride(), self.dtype));
+            see(Operand::packed("y", if part { Access::ReadWrite } else { Access::Write }, &args.y, self.y_rows() * self.columns, self.dtype));
         }
         let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
         let one = |wanted: bool| wanted.then_some(1);
@@ -284,12 +283,12 @@ impl Op for Pointwise {
         {
             expect_present(Self::NAME, name, rows.is_some(), slice.is_some())?;
             if let (Some(slice), Some(rows)) = (slice, rows) {
-                see(Operand::packed(name, Access::Read, slice, rows * self.columns, size));
+                see(Operand::packed(name, Access::Read, slice, rows * self.columns, self.dtype));
             }
         }
         expect_present(Self::NAME, "positions", self.is_rope(), args.positions.is_some())?;
         if let Some(positions) = &args.positions {
-            see(Operand::packed("positions", Access::Read, positions, self.rows, 4));
+            see(Operand::packed("positions", Access::Read, positions, self.rows, 4u64));
         }
         let places = if let Kind::EmbeddingNorm { places, .. } = self.kind { Some(places) } else { None };
         for (name, ids, table) in [("ids", &args.ids, self.vocabulary()), ("places", &args.places, places)] {
@@ -297,19 +296,19 @@ impl Op for Pointwise {
             if let (Some(ids), Some(table)) = (ids, table) {
                 let fits = ids.shape().tokens == self.rows && ids.shape().adapters == table;
                 ensure(fits, format_args!("pointwise: {name}"), format_args!("{} ids below {table}", self.rows), format_args!("{:?}", ids.shape()))?;
-                see(Operand::packed(name, Access::Read, ids.slice(), ids.slice().len / 4, 4));
+                see(Operand::packed(name, Access::Read, ids.slice(), ids.slice().len / 4, 4u64));
             }
         }
         let cache = if let Kind::Append { cache, .. } = self.kind { Some(cache) } else { None };
         expect_present(Self::NAME, "pages", cache.is_some(), args.pages.is_some())?;
         if let (Some(pages), Some(cache)) = (&args.pages, cache) {
             ensure(*pages.shape() == cache, "pointwise: pages", format_args!("{cache:?}"), format_args!("{:?}", pages.shape()))?;
-            see(Operand::packed("pages", Access::Read, pages.slice(), pages.slice().len / 4, 4));
+            see(Operand::packed("pages", Access::Read, pages.slice(), pages.slice().len / 4, 4u64));
         }
         expect_present(Self::NAME, "sequences", matches!(self.kind, Kind::MeanPool(_)), args.sequences.is_some())?;
         if let (Some(sequences), Kind::MeanPool(shape)) = (&args.sequences, self.kind) {
             ensure(*sequences.shape() == shape, "pointwise: sequences", format_args!("{shape:?}"), format_args!("{:?}", sequences.shape()))?;
-            see(Operand::packed("sequences", Access::Read, sequences.slice(), sequences.slice().len / 4, 4));
+            see(Operand::packed("sequences", Access::Read, sequences.slice(), sequences.slice().len / 4, 4u64));
         }
         Ok(())
     }

@@ -252,13 +252,13 @@ impl Op for PrefixAttention {
 
     fn operands<'a, D: Device>(&self, args: &'a PrefixAttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         let plain = self.plain();
-        let (size, extent) = (self.dtype.size(), (self.batch, self.q_len));
+        let extent = (self.batch, self.q_len);
         let access = if self.join { Access::ReadWrite } else { Access::Write };
-        see(Operand::packed("q", Access::Read, &args.q, plain.span("q", self.q, extent, self.heads)?, size));
+        see(Operand::packed("q", Access::Read, &args.q, plain.span("q", self.q, extent, self.heads)?, self.dtype));
         args.key.operands([["key coefficients", "key codebooks"], ["key basis", "key basis codebooks"]], self.key, self, see)?;
         args.value.operands([["value coefficients", "value codebooks"], ["value basis", "value basis codebooks"]], self.value, self, see)?;
-        see(Operand::packed("o", access, &args.o, plain.span("o", self.o, extent, self.heads)?, size));
-        see(Operand::packed("lse", access, &args.lse, self.rows(), 4));
+        see(Operand::packed("o", access, &args.o, plain.span("o", self.o, extent, self.heads)?, self.dtype));
+        see(Operand::packed("lse", access, &args.lse, self.rows(), DType::F32));
         Ok(())
     }
 }

@@ -80,7 +80,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, all: &Sli
     };
     let room = bytes(&shape);
     let part = |at: u64, bytes: Option<u64>| {
-        bytes.and_then(|bytes| all.part(at, bytes)).ok_or_else(|| Error::invalid("workspace", format!("{room} bytes and more"), all.len))
+        bytes.and_then(|bytes| all.sub_slice(at, bytes)).ok_or_else(|| Error::invalid("workspace", format!("{room} bytes and more"), all.len))
     };
     let (words, rest) = (part(0, Some(room))?, part(room, all.len.checked_sub(room))?);
     let lists = shape.lists();

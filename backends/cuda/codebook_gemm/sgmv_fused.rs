@@ -131,7 +131,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         return Ok(());
     }
     let tile = tile_params(op, args, slice, of, blocks);
-    let room = |start, bytes| workspace.part(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
+    let room =
+        |start, bytes| workspace.sub_slice(start, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {start} on"), workspace.len));
     let published = room(0, published_bytes(op))?;
     if !whole(&tile) || !tile.output.codes.is_multiple_of(16) || !tile.core.is_multiple_of(16) {
         let shrunk = room(published.len, segments::shrunk_bytes(op))?;

@@ -149,7 +149,7 @@ impl Product<'_> {
 
 /// `count` elements from number `first` of `slice`.
 pub(crate) fn elements(slice: &Slice<Cuda>, dtype: DType, first: u64, count: u64) -> Result<Slice<Cuda>> {
-    let part = slice.part(first * dtype.size(), count * dtype.size());
+    let part = slice.sub_slice(first * dtype.size(), count * dtype.size());
     part.ok_or_else(|| Error::invalid("operand", format!("at least {} elements", first + count), format!("{} bytes", slice.len)))
 }
 

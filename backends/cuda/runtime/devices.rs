@@ -84,7 +84,7 @@ fn describe(ordinal: i32, driver: i32) -> Result<(Found, Option<String>)> {
         kind: if integrated { Kind::Integrated } else { Kind::Discrete },
         memory_bytes: Some(total as u64),
         max_buffer_bytes: total as u64,
-        units: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_bytes: u64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?),
         f16: true,
         subgroup: Some(32),

@@ -23,14 +23,14 @@ unsafe impl Send for Event {}
 impl Event {
     /// After all that is in `queue`.
     pub fn new(queue: &mut Queue) -> Result<Self> {
-        let stream = queue.launching("mark")?;
-        let mut mark = Self { event: std::ptr::null_mut(), memory: Arc::clone(queue.memory()) };
+        let stream = queue.launching("record_event")?;
+        let mut event = Self { event: std::ptr::null_mut(), memory: Arc::clone(queue.memory()) };
         // SAFETY: a context is current and the stream is alive; the first call stores one handle.
         unsafe {
-            ok(sys::cuEventCreate(&mut mark.event, sys::CUevent_flags::CU_EVENT_DEFAULT as u32), "making an event")?;
-            ok(sys::cuEventRecord(mark.event, stream), "marking a moment")?;
+            ok(sys::cuEventCreate(&mut event.event, sys::CUevent_flags::CU_EVENT_DEFAULT as u32), "making an event")?;
+            ok(sys::cuEventRecord(event.event, stream), "marking a moment")?;
         }
-        Ok(mark)
+        Ok(event)
     }
 
     /// Device time since `earlier`, in seconds, with the driver's resolution of half a microsecond or so. Blocks.
@@ -41,9 +41,9 @@ impl Event {
         // SAFETY: both events were recorded and are alive; stores one number. The symbol is looked up by hand because
         // cudarc binds the name `_v2`, which drivers before CUDA 12.8 lack; every driver has this one, of the same type.
         unsafe {
-            ok(sys::cuEventSynchronize(self.event), "waiting for a mark")?;
-            let elapsed = sys::culib().get::<Elapsed>(b"cuEventElapsedTime\0").map_err(|error| Error::device("reading a mark", error))?;
-            ok(elapsed(&mut milliseconds, earlier.event, self.event), "reading a mark")?;
+            ok(sys::cuEventSynchronize(self.event), "waiting for an event")?;
+            let elapsed = sys::culib().get::<Elapsed>(b"cuEventElapsedTime\0").map_err(|error| Error::device("reading an event", error))?;
+            ok(elapsed(&mut milliseconds, earlier.event, self.event), "reading an event")?;
         }
         Ok(f64::from(milliseconds) * 1e-3)
     }

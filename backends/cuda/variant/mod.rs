@@ -225,7 +225,7 @@ impl<O: Op> Plan<O> {
     /// The part of this plan's workspace, at its end, that is the workspace of [`Table::delta`].
     pub fn delta_workspace(&self, workspace: &Slice<Cuda>) -> Result<Slice<Cuda>> {
         let bytes = self.delta.as_ref().map_or(0, |delta| delta.workspace);
-        let part = workspace.len.checked_sub(bytes).and_then(|first| workspace.part(first, bytes));
+        let part = workspace.len.checked_sub(bytes).and_then(|first| workspace.sub_slice(first, bytes));
         part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
     }
 

@@ -135,7 +135,7 @@ fn answer(op: &Attention, host: &Host, device: &Wgpu, groups: Option<u64>) -> Ve
     let mut plan = Kernel::<Attention>::plan(device, op, None).unwrap();
     plan.groups = groups.unwrap_or(plan.groups);
     let len = <Wgpu as Kernel<Attention>>::workspace_bytes(&plan);
-    let workspace = Slice { buffer: device.alloc(len).unwrap(), offset: 0, len };
+    let workspace = Slice::new(device.alloc(len).unwrap(), 0, len);
     crate::ops::check(device, op, &args).unwrap();
     // SAFETY: the operands were checked, the workspace is of the size asked for and this launch's own.
     unsafe { <Wgpu as Kernel<Attention>>::launch(device, queue, &plan, &workspace, &args) }.unwrap();

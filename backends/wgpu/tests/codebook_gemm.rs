@@ -182,7 +182,7 @@ fn a_captured_graph_follows_the_assignment() {
     let mut posed = pose(open(), op.clone());
     let plan = posed.device.plan(&op, None).unwrap();
     let bytes = <Wgpu as Kernel<CodebookGemm>>::workspace_bytes(&plan);
-    let workspace = Slice { buffer: posed.device.alloc(bytes).unwrap(), offset: 0, len: bytes };
+    let workspace = Slice::new(posed.device.alloc(bytes).unwrap(), 0, bytes);
     posed.device.begin_capture(&mut posed.queue).unwrap();
     // SAFETY: the operands fit the operation, which `run` checks in the tests above; the workspace is this launch's own.
     unsafe { Kernel::<CodebookGemm>::launch(&posed.device, &mut posed.queue, &plan, &workspace, &posed.args).unwrap() };

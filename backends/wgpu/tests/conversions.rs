@@ -22,7 +22,7 @@ fn convert(from: DType, to: DType, bytes: &[u8]) -> Vec<u8> {
     let mut queue = device.queue().unwrap();
     let count = bytes.len() as u64 / from.size();
     let x = upload(&device, &mut queue, bytes);
-    let y = Slice { buffer: device.alloc(count * to.size()).unwrap(), offset: 0, len: count * to.size() };
+    let y = Slice::new(device.alloc(count * to.size()).unwrap(), 0, count * to.size());
     let source = Source {
         kernel: "copy".into(),
         files: COPY,

@@ -24,7 +24,7 @@ fn copies_are_exact_to_the_byte() {
         for len in 0..13u64 {
             device.write(&mut queue, &whole, &[0xaa; 64]).unwrap();
             let bytes: Vec<u8> = (1..=len as u8).collect();
-            let part = whole.part(offset, len).unwrap();
+            let part = whole.sub_slice(offset, len).unwrap();
             device.write(&mut queue, &part, &bytes).unwrap();
             assert_eq!(download(&device, &mut queue, &part), bytes, "{len} at {offset}");
             let mut wanted = vec![0xaa; 64];
@@ -84,13 +84,13 @@ fn a_refused_submission_is_an_error() {
     let mut queue = device.queue().unwrap();
     let (a, b) = (device.alloc(4).unwrap(), device.alloc(4).unwrap());
     queue.copy(&a.raw, 0, &b.raw, 64);
-    assert!(matches!(device.wait(&mut queue), Err(Error::Device { .. })));
-    device.wait(&mut queue).unwrap();
+    assert!(matches!(device.synchronize(&mut queue), Err(Error::Device { .. })));
+    device.synchronize(&mut queue).unwrap();
     // And one that no scope sees: reported once, by the next call that looks.
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::STORAGE;
     drop(device.raw.create_buffer(&wgpu::BufferDescriptor { label: None, size: 4, usage, mapped_at_creation: false }));
-    assert!(matches!(device.wait(&mut queue), Err(Error::Device { .. })));
-    device.wait(&mut queue).unwrap();
+    assert!(matches!(device.synchronize(&mut queue), Err(Error::Device { .. })));
+    device.synchronize(&mut queue).unwrap();
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_lost_device_is_an_error_from_then_on() {
     device.raw.destroy();
     for _ in 0..2 {
         assert!(matches!(device.read(&mut queue, &slice, &mut [0; 8]), Err(Error::Device { .. })));
-        assert!(matches!(device.wait(&mut queue), Err(Error::Device { .. })));
+        assert!(matches!(device.synchronize(&mut queue), Err(Error::Device { .. })));
         assert!(matches!(device.alloc(8), Err(Error::Device { .. })));
     }
 }

@@ -52,7 +52,7 @@ fn compare(op: &Linear, variant: &str, device: Wgpu) {
     all.put(op.dtype, &[], 3);
     let Operands { device, mut queue, bytes } = all;
     let buffer = upload(&device, &mut queue, &bytes);
-    let slice = |(offset, len): (u64, u64)| Slice { buffer: buffer.buffer.clone(), offset, len };
+    let slice = |(offset, len): (u64, u64)| Slice::new(buffer.buffer.clone(), offset, len);
     let y = slice(place_y);
     let args = LinearArgs {
         x: slice(places[0]),

@@ -17,7 +17,7 @@ fn open() -> Wgpu {
 }
 
 fn upload(device: &Wgpu, queue: &mut Queue, bytes: &[u8]) -> Slice<Wgpu> {
-    let slice = Slice { buffer: device.alloc(bytes.len() as u64).unwrap(), offset: 0, len: bytes.len() as u64 };
+    let slice = Slice::new(device.alloc(bytes.len() as u64).unwrap(), 0, bytes.len() as u64);
     device.write(queue, &slice, bytes).unwrap();
     slice
 }
@@ -35,7 +35,7 @@ where
     let plan = device.plan(op, variant)?;
     check(device, op, args)?;
     let bytes = <Wgpu as Kernel<O>>::workspace_bytes(&plan);
-    let workspace = Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes };
+    let workspace = Slice::new(device.alloc(bytes)?, 0, bytes);
     // SAFETY: the operands were checked, the workspace is of the size asked for and this launch's own.
     unsafe { device.launch(queue, &plan, &workspace, args) }
 }

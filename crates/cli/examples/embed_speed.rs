@@ -47,7 +47,7 @@ fn rate<B: Backend>(encoder: &mut Encoder<B>, rows: &[Row<'_>]) -> Result<[f64; 
         for _ in 0..10 {
             encoder.run(&prepared)?;
         }
-        encoder.session().wait()?;
+        encoder.session().synchronize()?;
         runs += 10;
     }
     let device = (runs * rows.len()) as f64 / clock.elapsed().as_secs_f64();

@@ -26,7 +26,7 @@ impl Visit for FirstCall {
             let plan = session.plan(op.clone())?;
             let args = AttentionArgs::new(q.clone(), k.clone(), v.clone(), o.clone());
             session.run(&plan, &args)?;
-            session.wait()?;
+            session.synchronize()?;
             println!("{call} call of {}: {:.3} s", plan.variant(), start.elapsed().as_secs_f64());
         }
         println!("opening: {:.3} s; in all {:.3} s", opened.as_secs_f64(), self.0.elapsed().as_secs_f64());

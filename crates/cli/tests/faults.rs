@@ -59,7 +59,7 @@ impl Device for Faulty {
     type Buffer = Memory;
     type Queue = Queue;
     type Graph = Launches;
-    type Mark = std::time::Instant;
+    type Event = std::time::Instant;
 
     fn caps(&self) -> &Caps {
         &self.caps
@@ -92,11 +92,11 @@ impl Device for Faulty {
         Ok(())
     }
 
-    fn mark(&self, _: &mut Queue) -> Result<Self::Mark> {
+    fn record_event(&self, _: &mut Queue) -> Result<Self::Event> {
         Ok(std::time::Instant::now())
     }
 
-    fn seconds_between(&self, _: &mut Queue, earlier: &Self::Mark, later: &Self::Mark) -> Result<f64> {
+    fn elapsed(&self, _: &mut Queue, earlier: &Self::Event, later: &Self::Event) -> Result<f64> {
         Ok(match self.fault {
             Fault::ItsClockStandsStill => 1e-12,
             // What the host takes to put work into the queue is then the longer time.
@@ -109,7 +109,7 @@ impl Device for Faulty {
         if self.fault == Fault::ItsQueueIsSlow { Clock::Device } else { Clock::Host }
     }
 
-    fn wait(&self, _: &mut Queue) -> Result<()> {
+    fn synchronize(&self, _: &mut Queue) -> Result<()> {
         Ok(())
     }
 
@@ -236,7 +236,7 @@ fn session(fault: Fault) -> Session<Faulty> {
         kind: Kind::Cpu,
         memory_bytes: None,
         max_buffer_bytes: 1 << 30,
-        units: 1,
+        multiprocessors: 1,
         shared_bytes: 0,
         f16: true,
         subgroup: None,

@@ -304,6 +304,6 @@ fn put_factor<D: Device>(session: &mut Session<D>, store: &mut Store<D>, dtype: 
 
 fn put_row<D: Device>(session: &mut Session<D>, array: &Slice<D>, slot: u32, row: &[u8]) -> Result<()> {
     let bytes = row.len() as u64;
-    let part = array.part(u64::from(slot) * bytes, bytes).ok_or_else(|| Error::invalid("slot", format!("inside {} bytes", array.len), slot))?;
+    let part = array.sub_slice(u64::from(slot) * bytes, bytes).ok_or_else(|| Error::invalid("slot", format!("inside {} bytes", array.len), slot))?;
     session.write(&part, row)
 }

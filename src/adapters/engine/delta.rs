@@ -49,7 +49,7 @@ pub(super) fn side_by_side<D: Kernel<CodebookGemm>>(
     let mut slices = Vec::new();
     let mut offset = 0;
     for class in classes {
-        let part = y.len.checked_sub(offset).and_then(|rest| y.part(offset, rest));
+        let part = y.len.checked_sub(offset).and_then(|rest| y.sub_slice(offset, rest));
         slices.push(class.args(&part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len))?));
         offset += class.d_out() * dtype.size();
     }

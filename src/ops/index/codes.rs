@@ -179,11 +179,11 @@ impl<D: Device> Index<Codes, D> {
         ensure(all > 0, "codes", "an adapter to repeat", 0)?;
         let shape = CodesShape { adapters, ..self.shape };
         let bytes = Codes::capacity(&shape) * 4;
-        let slice = Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes };
+        let slice = Slice::new(device.alloc(bytes)?, 0, bytes);
         let (mut at, mut from) = (0, first % all);
         while at < adapters && one > 0 {
             let count = (adapters - at).min(all - from);
-            let range = |slice: &Slice<D>, start: u32| slice.part(u64::from(start) * one, u64::from(count) * one);
+            let range = |slice: &Slice<D>, start: u32| slice.sub_slice(u64::from(start) * one, u64::from(count) * one);
             let ranges = range(&self.slice, from).zip(range(&slice, at));
             let (source, target) = ranges.ok_or_else(|| Error::invalid("codes", "adapters that lie in the index", at))?;
             device.copy(queue, &source, &target)?;

@@ -56,7 +56,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     /// Allocates room for `host` and copies it there.
     pub fn new(device: &D, queue: &mut D::Queue, host: &H) -> Result<Self> {
         let bytes = H::capacity(&host.shape()) * 4;
-        let index = Self { shape: host.shape(), slice: Slice { buffer: device.alloc(bytes)?, offset: 0, len: bytes } };
+        let index = Self { shape: host.shape(), slice: Slice::new(device.alloc(bytes)?, 0, bytes) };
         index.update(device, queue, host)?;
         Ok(index)
     }
@@ -81,7 +81,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     pub fn packed(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Vec<Self>> {
         let (places, bytes) = places(hosts);
         let buffer = device.alloc(bytes)?;
-        let slice = |(offset, len)| Slice { buffer: buffer.clone(), offset, len };
+        let slice = |(offset, len)| Slice::new(buffer.clone(), offset, len);
         let indices: Vec<Self> = hosts.iter().zip(places).map(|(host, place)| Self { shape: host.shape(), slice: slice(place) }).collect();
         Self::update_packed(device, queue, &indices, hosts)?;
         Ok(indices)
@@ -124,7 +124,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
             end = start + index.slice.len;
             start = end.next_multiple_of(PACKED_ALIGN);
         }
-        Ok(Some(Slice { buffer: first.slice.buffer.clone(), offset: 0, len: end }))
+        Ok(Some(Slice::new(first.slice.buffer.clone(), 0, end)))
     }
 
     /// The shape it was made with.
@@ -137,6 +137,17 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         self.slice.len
     }
 
+    /// The memory that the words lie in, as [`HostIndex::words`] lays them out: for the launches of a backend. Only a session makes slices, so that
+    /// nobody writes over checked words.
+    pub fn buffer(&self) -> &D::Buffer {
+        &self.slice.buffer
+    }
+
+    /// Bytes from the buffer's start to the first word.
+    pub fn offset(&self) -> u64 {
+        self.slice.offset
+    }
+
     /// The words, as [`HostIndex::words`] lays them out. Not for the caller of an operation: kernels trust what is in them.
     pub(crate) fn slice(&self) -> &Slice<D> {
         &self.slice
@@ -145,7 +156,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     /// Copies words that the caller has checked to word `at`.
     fn put(&self, device: &D, queue: &mut D::Queue, at: u64, words: &[i32]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(words);
-        let part = self.slice.part(at * 4, bytes.len() as u64);
+        let part = self.slice.sub_slice(at * 4, bytes.len() as u64);
         let part = part.ok_or_else(|| Error::invalid(H::NAME, format!("at most {} bytes", self.slice.len), format!("{} at {}", bytes.len(), at * 4)))?;
         device.write(queue, &part, bytes)
     }
@@ -182,7 +193,7 @@ impl<H: HostIndex, D: Device> Pinned<H, D> {
     /// Pinned data of indices that are packed together.
     pub fn new(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Self> {
         let bytes = packed_bytes(hosts);
-        let slice = Slice { buffer: device.alloc_host(bytes.len() as u64)?, offset: 0, len: bytes.len() as u64 };
+        let slice = Slice::new(device.alloc_host(bytes.len() as u64)?, 0, bytes.len() as u64);
         device.write(queue, &slice, &bytes)?;
         Ok(Self { shapes: hosts.iter().map(HostIndex::shape).collect(), slice })
     }

@@ -130,7 +130,8 @@ pub(crate) unsafe fn ready(
     box_keys: u64,
 ) -> Result<Option<TmaParams>> {
     let (copies, pairs) = (copies(op), Pairs::of(op, ROWS));
-    let part = |at: u64, bytes: u64| workspace.part(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
+    let part =
+        |at: u64, bytes: u64| workspace.sub_slice(at, bytes).ok_or_else(|| Error::invalid("workspace", format!("{bytes} bytes from {at} on"), workspace.len));
     let rest = part(COPIES_AT, copies.bytes())?;
     let op = &copies.reads(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.

@@ -140,7 +140,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let (config, copies) = (config(&plan.op, &plan.target), copies(&plan.op));
     let (tile, cluster) = (config.tile(&plan.op), config.cluster);
-    let room = workspace.part(COPIES_AT, copies.bytes()).ok_or_else(|| Error::invalid("workspace", "room for copies", workspace.len))?;
+    let room = workspace.sub_slice(COPIES_AT, copies.bytes()).ok_or_else(|| Error::invalid("workspace", "room for copies", workspace.len))?;
     let op = &copies.reads(&plan.op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &room, args)? };

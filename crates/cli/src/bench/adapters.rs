@@ -165,7 +165,7 @@ impl Chain {
         }
         let (from, to) = (pinned_values(session, &books)?, session.upload(&books)?);
         let len = population.codebooks(0, 0..self.slots()).len() as u64 * 4;
-        let part = |start: u64| to.part(start, len).ok_or_else(|| Error::invalid("codebooks", "a part inside them", start));
+        let part = |start: u64| to.sub_slice(start, len).ok_or_else(|| Error::invalid("codebooks", "a part inside them", start));
         let coded = indices.iter().cloned().zip(starts).map(|(codes, start)| Ok((codes, part(start)?))).collect::<Result<Vec<_>>>()?;
         let (device_bytes, host_bytes) = (pinned.bytes() + to.len(), pinned.bytes() + from.len());
         let before: Box<Copies<D>> = Box::new(move |session| {

@@ -69,7 +69,7 @@ fn copy<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedu
 fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
     let narrow = dtype.size() == 2;
     if caps.kind == Kind::Cpu {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from).max(caps.units as usize);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).max(caps.multiprocessors as usize);
         // Two fused multiply-adds of 512 bits a clock, at a clock that no processor holds on all of its cores.
         return Some(cores as f64 * 5.5e9 * if narrow { 128.0 } else { 64.0 });
     }
@@ -81,7 +81,7 @@ fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
         90 => 4096.0,
         _ => return None,
     };
-    Some(a_clock * if narrow { 1.0 } else { 0.5 } * f64::from(caps.units) * caps.clock_hz? as f64)
+    Some(a_clock * if narrow { 1.0 } else { 0.5 } * f64::from(caps.multiprocessors) * caps.clock_hz? as f64)
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
             kind: Kind::Discrete,
             memory_bytes: None,
             max_buffer_bytes: 0,
-            units: 132,
+            multiprocessors: 132,
             shared_bytes: 0,
             f16: true,
             subgroup: None,

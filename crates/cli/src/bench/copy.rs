@@ -37,7 +37,7 @@ fn copied<D: Device>(session: &mut Session<D>, to: &Slice<D>) -> Result<Result<C
     let mut checked = Checked { of: to.len() / 4, ..Checked::default() };
     for number in spread(&mut Draw::seeded("copy"), 8, to.len().div_ceil(part_bytes)) {
         let at = number * part_bytes;
-        let Some(part) = to.part(at, part_bytes.min(to.len() - at)) else { continue };
+        let Some(part) = to.sub_slice(at, part_bytes.min(to.len() - at)) else { continue };
         let found = session.read(&part)?;
         if let Some(place) = found.iter().zip(&pattern).position(|(found, expected)| found != expected) {
             return Ok(Err(format!("byte {} is not what was copied", at + place as u64)));

@@ -58,7 +58,7 @@ impl Step {
             let last: Vec<u64> = (1..=self.batch).map(|sequence| (sequence - 1) * cache.pages * PAGE + self.kv_len - 1).collect();
             let (new, y) = (session.upload(&self.dtype.encode(&pool.rows(&last, 2 * row)))?, pool.upload(session)?);
             let part = |first: u64, len: u64| {
-                let part = y.part(first * size, len * size);
+                let part = y.sub_slice(first * size, len * size);
                 part.ok_or_else(|| Error::invalid("cache", format!("{tokens} elements"), format!("{len} at {first}")))
             };
             for token in last {

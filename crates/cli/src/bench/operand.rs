@@ -76,7 +76,7 @@ impl Values {
                     at += part.len();
                 }
             }
-            let part = slice.part(first * stride * size, bytes.len() as u64);
+            let part = slice.sub_slice(first * stride * size, bytes.len() as u64);
             session.write(&part.ok_or_else(|| Error::invalid("operand", "rows inside it", first))?, &bytes)?;
         }
         Ok(slice)
@@ -116,7 +116,7 @@ fn stretches<T>(period: &[T], first: u64, len: u64) -> impl Iterator<Item = &[T]
 /// The device has no room for the pattern.
 pub fn fill<D: Device>(session: &mut Session<D>, slice: &Slice<D>, pattern: &[u8]) -> Result<()> {
     let whole = pattern.len() as u64;
-    let part = |at: u64, len: u64| slice.part(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at));
+    let part = |at: u64, len: u64| slice.sub_slice(at, len).ok_or_else(|| Error::invalid("operand", "a part inside it", at));
     if slice.len() >= 2 * whole && whole > 0 && whole.is_multiple_of(4) && slice.offset().is_multiple_of(4) {
         let source = session.upload(pattern)?;
         for at in (0..slice.len() / whole).map(|turn| turn * whole) {

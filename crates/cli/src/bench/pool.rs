@@ -84,7 +84,7 @@ impl<D: Device> Source<'_, D> {
             self.pool.held.push(Held { role, dtype, deviation, values, slice });
         }
         let held = self.pool.held.iter().find(|held| fits(held));
-        let slice = held.and_then(|held| Some((held.values.resized(count), held.slice.part(0, bytes)?)));
+        let slice = held.and_then(|held| Some((held.values.resized(count), held.slice.sub_slice(0, bytes)?)));
         slice.ok_or_else(|| Error::invalid(role, "a part of what is held", bytes))
     }
 
@@ -117,7 +117,7 @@ impl<D: Device> Source<'_, D> {
         if !self.shared {
             return session.alloc(bytes);
         }
-        let part = |whole: &Slice<D>| whole.part(0, bytes);
+        let part = |whole: &Slice<D>| whole.sub_slice(0, bytes);
         if let Some(held) = self.pool.output.as_ref().and_then(part) {
             return Ok(held);
         }

@@ -57,7 +57,7 @@ impl Crowd {
         let pattern = population.pattern(session, self.adapters)?;
         let limit = session.caps().memory_bytes.map_or(u64::MAX, |bytes| (bytes as f64 * SHARE) as u64);
 
-        session.wait()?;
+        session.synchronize()?;
         let began = Instant::now();
         let (mut slices, mut coded_bytes, mut basis_bytes) = (Vec::<CodebookSliceArgs<D>>::new(), 0, 0);
         for number in 0..self.projections {
@@ -82,7 +82,7 @@ impl Crowd {
             coded_bytes += coded;
             slices.push(slice);
         }
-        session.wait()?;
+        session.synchronize()?;
         let seconds = began.elapsed().as_secs_f64();
 
         let held = slices.len() as u64;

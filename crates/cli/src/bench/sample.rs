@@ -194,7 +194,7 @@ pub fn check_output<D: Device>(session: &mut Session<D>, dtype: DType, output: &
         return Err(Error::invalid("sample", "a place inside the output", place));
     }
     for first in (0..output.len()).step_by(PART as usize) {
-        let part = output.part(first, PART.min(output.len() - first)).ok_or_else(|| Error::invalid("sample", "a part of the output", first))?;
+        let part = output.sub_slice(first, PART.min(output.len() - first)).ok_or_else(|| Error::invalid("sample", "a part of the output", first))?;
         let bytes = session.read(&part)?;
         if let Some(place) = first_not_finite(dtype, &bytes) {
             return Ok(Err(format!("element {} of {count} was not written, or is not finite", first / size + place as u64)));

@@ -63,7 +63,8 @@ pub struct Device {
     pub name: String,
     pub driver: String,
     pub kind: String,
-    pub units: u32,
+    #[serde(alias = "units")]
+    pub multiprocessors: u32,
     pub clock_hz: Option<u64>,
 }
 

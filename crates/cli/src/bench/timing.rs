@@ -81,10 +81,10 @@ impl<D: Device> Flush<D> {
         let mut flush = Self { from, to, seconds: 0.0 };
         let mut least = f64::INFINITY;
         for _ in 0..5 {
-            let began = session.mark()?;
+            let began = session.record_event()?;
             flush.run(session)?;
-            let ended = session.mark()?;
-            least = least.min(session.seconds_between(&began, &ended)?);
+            let ended = session.record_event()?;
+            least = least.min(session.elapsed(&began, &ended)?);
         }
         flush.seconds = least;
         Ok(flush)
@@ -116,7 +116,7 @@ impl<D: Device> Flush<D> {
             self.run(session)?;
         }
         let clocks = session.device().clocks();
-        session.wait()?;
+        session.synchronize()?;
         Ok(clocks)
     }
 
@@ -135,14 +135,14 @@ impl<D: Device> Flush<D> {
             if number >= 2 && Instant::now() > half {
                 break;
             }
-            session.wait()?;
+            session.synchronize()?;
             let began = Instant::now();
-            let marks = (session.mark()?, enqueue(session)?, session.mark()?);
+            let marks = (session.record_event()?, enqueue(session)?, session.record_event()?);
             host = host.min(began.elapsed().as_secs_f64());
-            run = session.seconds_between(&marks.0, &marks.2)?;
+            run = session.elapsed(&marks.0, &marks.2)?;
             rest(session, run);
         }
-        session.wait()?;
+        session.synchronize()?;
         let flushes = match (session.clock(), caches) {
             (Clock::Device, _) => ((2.0 * host / self.seconds).ceil() as usize).clamp(1, MOST_FLUSHES),
             (Clock::Host, Caches::Cold) => 1,
@@ -161,15 +161,15 @@ impl<D: Device> Flush<D> {
                 enqueue(session)?;
             }
             let began = Instant::now();
-            let first = session.mark()?;
+            let first = session.record_event()?;
             enqueue(session)?;
-            let last = session.mark()?;
+            let last = session.record_event()?;
             hosts.push(began.elapsed().as_secs_f64());
             open.push((first, last));
             if open.len() == together || number == schedule.iterations as usize {
                 let count = open.len();
                 for (first, last) in open.drain(..) {
-                    times.push(session.seconds_between(&first, &last)?);
+                    times.push(session.elapsed(&first, &last)?);
                 }
                 rest(session, turn * count as f64);
                 if times.len() >= LEAST && Instant::now() > deadline {

@@ -122,7 +122,7 @@ fn row(page: &Page, backend: &str, index: usize, caps: &Caps) -> Vec<String> {
         kind,
         caps.memory_bytes.map_or_else(|| "?".into(), bytes),
         bytes(caps.max_buffer_bytes),
-        if caps.units == 0 { "?".into() } else { caps.units.to_string() },
+        if caps.multiprocessors == 0 { "?".into() } else { caps.multiprocessors.to_string() },
         if caps.f16 { "yes".into() } else { "no".into() },
         caps.subgroup.map_or_else(|| "none".into(), |lanes| lanes.to_string()),
         caps.driver.clone(),

@@ -93,7 +93,7 @@ impl<D: Device> Stage<D> {
         let whole = self.place(session, name, bytes, size, true)?;
         let mut slices = Vec::new();
         for &(offset, length) in parts {
-            let part = whole.part(offset as u64, length as u64);
+            let part = whole.sub_slice(offset as u64, length as u64);
             let part = part.ok_or_else(|| Error::invalid(name, format!("parts inside {} bytes", whole.len()), format!("{length} at {offset}")))?;
             self.outputs.push(Place { buffer: self.buffers.len() - 1, offset: part.offset() as usize });
             slices.push(part);
@@ -108,7 +108,7 @@ impl<D: Device> Stage<D> {
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         let whole = session.alloc(image.len() as u64)?;
         session.write(&whole, &image)?;
-        let slice = whole.part(offset as u64, bytes.len() as u64).ok_or_else(|| Error::invalid(name, "an operand inside its buffer", bytes.len()))?;
+        let slice = whole.sub_slice(offset as u64, bytes.len() as u64).ok_or_else(|| Error::invalid(name, "an operand inside its buffer", bytes.len()))?;
         self.buffers.push(Guarded { name: name.into(), whole, image, range: offset..offset + bytes.len(), written });
         Ok(slice)
     }

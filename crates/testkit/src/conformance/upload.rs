@@ -41,7 +41,7 @@ impl Upload for Linear {
                 let mut first = 0;
                 for slice in &op.slices {
                     let offset = first * self.dtype.size();
-                    let part = y.len().checked_sub(offset).and_then(|rest| y.part(offset, rest));
+                    let part = y.len().checked_sub(offset).and_then(|rest| y.sub_slice(offset, rest));
                     parts.push(part.ok_or_else(|| Error::invalid("y", format!("more than {offset} bytes"), y.len()))?);
                     first += slice.d_out;
                 }

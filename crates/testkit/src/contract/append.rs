@@ -72,7 +72,7 @@ impl<B: Backend> Steps<B> {
     fn new(session: &mut Session<B>, cache: Cache) -> Result<Self> {
         let batch = cache.lengths[0].len() as u64;
         // As many as keep a device of any size busy, and none so busy that the next launch cannot begin.
-        let units = u64::from(session.caps().units);
+        let units = u64::from(session.caps().multiprocessors);
         let (kv_heads, count) = ((units / (4 * batch)).max(2), STEPS[usize::from(units < 32)]);
         let shape = PageShape { batch, pages: 640 / cache.page, page: cache.page, pool_pages: batch * 640 / cache.page };
         let (row, heads) = (kv_heads * HEAD_DIM, [kv_heads * cache.group, kv_heads]);
@@ -90,7 +90,7 @@ impl<B: Backend> Steps<B> {
             let few = dtype.encode(&(0..4099).map(|i| f64::from(noise(seed, i)) / 64.0 - 2.0).collect::<Vec<_>>());
             few.iter().copied().cycle().take((len * size) as usize).collect::<Vec<u8>>()
         };
-        let part = |slice: &Slice<B>, first: u64, len: u64| slice.part(first * size, len * size).expect("a part");
+        let part = |slice: &Slice<B>, first: u64, len: u64| slice.sub_slice(first * size, len * size).expect("a part");
         let pool = batch * 640 * wide;
         let pools = [session.upload(&drawn(1, pool))?, session.upload(&drawn(2, pool))?];
         let [k, v] = if cache.joined { [0, row].map(|first| part(&pools[0], first, pool - row)) } else { pools.clone() };
@@ -114,7 +114,7 @@ impl<B: Backend> Steps<B> {
             appends.iter().try_for_each(|args| session.run(&self.append, args))?;
             session.run(&self.attend, attends)?;
             if wait {
-                session.wait()?;
+                session.synchronize()?;
             }
         }
         Ok(())

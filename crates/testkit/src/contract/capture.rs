@@ -149,7 +149,7 @@ fn follows<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut second = Adapted::new(&mut session, &ids, [6, 5, 4, 3, 2, 1])?;
     second.args.x = first.y().clone();
     first.run(&mut session)?;
-    session.wait()?;
+    session.synchronize()?;
     second.run(&mut session)?;
     let want = session.read(second.y())?;
     let zeros = vec![0; first.y().len() as usize];
@@ -168,7 +168,7 @@ fn empty<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let graph = session.capture(|_| Ok(()))?;
     session.replay(&graph)?;
-    session.wait()
+    session.synchronize()
 }
 
 fn failed_capture<B: Backend>(device: &Arc<B>) -> Result<()> {
@@ -197,7 +197,7 @@ fn nothing_else_inside<B: Backend>(device: &Arc<B>) -> Result<()> {
         let refused = [
             ("write", session.write(&sum.args.x, &[0; 4]).err()),
             ("read", session.read(&sum.args.x).err()),
-            ("wait", session.wait().err()),
+            ("wait", session.synchronize().err()),
             ("upload", session.upload(&[1u8]).err()),
             ("capture", session.capture(|_| Ok(())).err()),
             ("replay", session.replay(&earlier).err()),

@@ -97,7 +97,7 @@ fn steps<B: Backend>(device: &Arc<B>, paged: bool, wait: bool) -> Result<Vec<Vec
         for args in attends {
             session.run(&attend, args)?;
             if wait {
-                session.wait()?;
+                session.synchronize()?;
             }
         }
     }
@@ -129,7 +129,7 @@ fn written_weights<B: Backend>(device: &Arc<B>) -> Result<()> {
     let [x, w] = [session.upload(&drawn(1, ROWS * WIDE))?, session.upload(&drawn(2, WIDE * WIDE))?];
     let [first, second, y] = [session.alloc(x.len())?, session.alloc(x.len())?, session.alloc(16 * ROWS * dtype.size())?];
     let product = |x: &Slice<B>, w: &Slice<B>, y: &Slice<B>| LinearArgs::new(x.clone(), w.clone(), y.clone());
-    let few = x.part(0, 16 * WIDE * dtype.size()).expect("rows of x");
+    let few = x.sub_slice(0, 16 * WIDE * dtype.size()).expect("rows of x");
     // The second of three may start early, and the third one's weight is what the second writes, or the first.
     for weight in [&second, &first] {
         let run = |session: &mut Session<B>, wait: bool| -> Result<()> {
@@ -137,7 +137,7 @@ fn written_weights<B: Backend>(device: &Arc<B>) -> Result<()> {
             for (plan, args) in &steps {
                 session.run(plan, args)?;
                 if wait {
-                    session.wait()?;
+                    session.synchronize()?;
                 }
             }
             Ok(())
@@ -188,7 +188,7 @@ fn results<B: Backend>(device: &Arc<B>, [tokens, d]: [u64; 2], adapters: u32, ac
     for args in &launches {
         session.run(&plan, args)?;
         if wait {
-            session.wait()?;
+            session.synchronize()?;
         }
     }
     launches.iter().map(|args| session.read(&args.slices[0].y)).collect()

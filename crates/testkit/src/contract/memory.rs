@@ -113,7 +113,7 @@ fn order<B: Backend>(device: &Arc<B>) -> Result<()> {
     sum.expect(&mut session, 11.0)?;
     twice.expect(&mut session, 111.0)?;
     sum.run(&mut session)?;
-    session.wait()?;
+    session.synchronize()?;
     sum.expect(&mut session, 12.0)?;
     twice.expect(&mut session, 111.0)
 }
@@ -138,14 +138,14 @@ fn parts<B: Backend>(device: &Arc<B>) -> Result<()> {
     // Also at places and lengths that are no multiple of a word.
     for (at, len) in [(0, 4), (512, 256), (260, 12), (1020, 4), (7, 3), (1023, 1)] {
         session.write(&whole, &[1; 1024])?;
-        let part = whole.part(at, len).expect("inside");
+        let part = whole.sub_slice(at, len).expect("inside");
         session.write(&part, &vec![9; len as usize])?;
         let mut want = vec![1u8; 1024];
         want[at as usize..(at + len) as usize].fill(9);
         assert_eq!(session.read(&whole)?, want, "{len} bytes at {at}");
         assert_eq!(session.read(&part)?, vec![9; len as usize]);
     }
-    assert!(whole.part(1000, 25).is_none() && whole.part(u64::MAX, 2).is_none());
+    assert!(whole.sub_slice(1000, 25).is_none() && whole.sub_slice(u64::MAX, 2).is_none());
     Ok(())
 }
 
@@ -155,7 +155,7 @@ fn parts_as_operands<B: Backend>(device: &Arc<B>) -> Result<()> {
     let bytes = LEN as u64 * 4;
     // One buffer holds all three, four bytes between them.
     let whole = session.upload(&vec![1.0f32; 3 * LEN + 4])?;
-    let [x, residual, y] = [4, 8 + bytes, 12 + 2 * bytes].map(|at| whole.part(at, bytes).expect("inside"));
+    let [x, residual, y] = [4, 8 + bytes, 12 + 2 * bytes].map(|at| whole.sub_slice(at, bytes).expect("inside"));
     session.run(&plan, &PointwiseArgs::new(x, y).with_residual(Some(residual)))?;
     let values: Vec<f32> = session.download(&whole)?;
     assert_eq!(values[..2 * LEN + 3], vec![1.0; 2 * LEN + 3]);
@@ -169,13 +169,13 @@ fn zero_bytes<B: Backend>(device: &Arc<B>) -> Result<()> {
     let empty = session.alloc(0)?;
     session.write(&empty, &[])?;
     assert!(session.read(&empty)?.is_empty());
-    let at_end = session.upload(&[1u8; 8])?.part(8, 0).expect("inside");
+    let at_end = session.upload(&[1u8; 8])?.sub_slice(8, 0).expect("inside");
     assert!(session.read(&at_end)?.is_empty());
     let plan = plan_any(&session, |dtype| Linear::new(dtype, [0, 16, 32]))?;
     let w = session.alloc(32 * 16 * 4)?;
     let graph = session.capture(|session| session.run(&plan, &LinearArgs::new(empty.clone(), w.clone(), session.alloc(0)?)))?;
     session.replay(&graph)?;
-    session.wait()
+    session.synchronize()
 }
 
 fn out_of_memory<B: Backend>(device: &Arc<B>) -> Result<()> {
@@ -200,7 +200,7 @@ fn out_of_memory<B: Backend>(device: &Arc<B>) -> Result<()> {
     // What was allocated before stays usable; and once some is given back, there is room again.
     assert_eq!(session.read(&first)?, [7; 4096]);
     taken.clear();
-    session.wait()?;
+    session.synchronize()?;
     let sum = Sum::new(&mut session, 1.0, 2.0)?;
     sum.run(&mut session)?;
     sum.expect(&mut session, 3.0)

@@ -64,13 +64,13 @@ impl<B: Backend> Places<B> {
         let start = if self.below(8) == 0 { 0 } else { self.front } + nudge;
         let cells = (self.memory.len() / size - start - len) / self.cell + 1;
         let first = start + self.below(cells) * self.cell;
-        self.memory.part(first * size, len * size).expect("inside")
+        self.memory.sub_slice(first * size, len * size).expect("inside")
     }
 
     /// One of two, a page of a cache apart: launches often name the same.
     fn usual(&mut self, len: u64) -> Slice<B> {
         let first = self.below(8) / 6 * 8 * self.cell;
-        self.memory.part(first * self.dtype.size(), len * self.dtype.size()).expect("inside")
+        self.memory.sub_slice(first * self.dtype.size(), len * self.dtype.size()).expect("inside")
     }
 }
 
@@ -123,7 +123,7 @@ impl<B: Backend> Adapters<B> {
 /// Launches of every operation, the last two those of caches; and the memory that places are drawn from.
 fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec<Draw<B>>, Places<B>)> {
     // So many heads and keys that a step of decoding keeps a device of any size busy, and not so many that the next launch cannot begin.
-    let units = u64::from(session.caps().units.min(256));
+    let units = u64::from(session.caps().multiprocessors.min(256));
     let kv_heads = (units / (4 * SEQUENCES)).max(2);
     let keys = (2 * units).div_ceil(SEQUENCES * kv_heads).max(3) * 64;
     let (wide, row) = (kv_heads * HEAD_DIM, 2 * kv_heads * HEAD_DIM);
@@ -171,7 +171,7 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
     let op = Attention::paged(dtype, shape, [GROUP * kv_heads, kv_heads], 1, HEAD_DIM).with_k(strides).with_v(strides);
     all.push(draw(session.plan(op)?, move |at| {
         let (cache, size) = (at.usual(pool), at.dtype.size());
-        let [k, v] = [0, wide].map(|first| cache.part(first * size, (pool - wide) * size).expect("half of each row"));
+        let [k, v] = [0, wide].map(|first| cache.sub_slice(first * size, (pool - wide) * size).expect("half of each row"));
         AttentionArgs::new(at.any(query), k, v, at.any(query)).with_index(AttentionIndex::Paged(pages.clone()))
     }));
     let cell = TOKENS[0] * wide;
@@ -186,7 +186,7 @@ fn mixed<B: Backend>(device: &Arc<B>) -> Result<()> {
     let (memory, dtype) = (places.memory.clone(), places.dtype);
     let few = dtype.encode(&(0..4099).map(|i| f64::from(noise(9, i)) / 2048.0 - 0.0625).collect::<Vec<_>>());
     let fresh: Vec<u8> = few.iter().copied().cycle().take(memory.len() as usize).collect();
-    for round in 0..ROUNDS[usize::from(session.caps().units < 32)] {
+    for round in 0..ROUNDS[usize::from(session.caps().multiprocessors < 32)] {
         (places.seed, places.drawn) = (3000 + round, 0);
         let mut launches = Vec::new();
         session.write(&memory, &fresh)?;
@@ -201,7 +201,7 @@ fn mixed<B: Backend>(device: &Arc<B>) -> Result<()> {
                 Err(Error::Invalid { .. }) => continue,
                 Err(error) => return Err(error),
             }
-            session.wait()?;
+            session.synchronize()?;
         }
         let expected = session.read(&memory)?;
         let graph = session.capture(|session| launches.iter().try_for_each(|(_, launch)| launch(session)))?;

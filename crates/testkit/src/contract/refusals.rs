@@ -36,10 +36,10 @@ fn strangers<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut other = Session::new(device.clone())?;
     let sum = Sum::new(&mut session, 1.0, 2.0)?;
     let graph = session.capture(|session| sum.run(session))?;
-    session.wait()?;
+    session.synchronize()?;
     refused("a plan", sum.run(&mut other));
     refused("a graph", other.replay(&graph));
-    other.wait()?;
+    other.synchronize()?;
     sum.run(&mut session)?;
     sum.expect(&mut session, 3.0)
 }
@@ -49,7 +49,7 @@ fn overlap<B: Backend>(device: &Arc<B>) -> Result<()> {
     let sum = Sum::new(&mut session, 1.0, 2.0)?;
     let PointwiseArgs { x, residual, .. } = &sum.args;
     let whole = session.upload(&[1.0f32; 2 * LEN])?;
-    let part = |at: usize| whole.part(at as u64 * 4, LEN as u64 * 4).expect("inside");
+    let part = |at: usize| whole.sub_slice(at as u64 * 4, LEN as u64 * 4).expect("inside");
     for (x, y) in [(x.clone(), x.clone()), (part(0), part(LEN - 1)), (part(LEN - 1), part(0))] {
         refused("an overlap", session.run(&sum.plan, &PointwiseArgs::new(x, y).with_residual(residual.clone())));
     }
@@ -66,7 +66,7 @@ fn unfit<B: Backend>(device: &Arc<B>) -> Result<()> {
     let sum = Sum::new(&mut session, 1.0, 2.0)?;
     let bytes = LEN as u64 * 4;
     let short = session.alloc(bytes - 4)?;
-    let odd = session.alloc(bytes + 8)?.part(2, bytes).expect("inside");
+    let odd = session.alloc(bytes + 8)?.sub_slice(2, bytes).expect("inside");
     for (name, slice) in [("a short operand", short), ("an offset inside an element", odd)] {
         refused(name, session.run(&sum.plan, &sum.args.clone().with_x(slice.clone())));
         refused(name, session.run(&sum.plan, &sum.args.clone().with_residual(Some(slice.clone()))));
@@ -82,7 +82,7 @@ fn unfit<B: Backend>(device: &Arc<B>) -> Result<()> {
 fn long_copies<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let whole = session.upload(&[1u8; 16])?;
-    let part = whole.part(4, 4).expect("inside");
+    let part = whole.sub_slice(4, 4).expect("inside");
     refused("a long write", session.write(&part, &[2; 5]));
     session.write(&part, &[3; 2])?;
     refused("elements that are not whole", session.download::<u64>(&part));

@@ -25,7 +25,7 @@ const FEW: [usize; 2] = [2, 2];
 
 fn of_any_batch<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
-    let small = session.caps().units < 32;
+    let small = session.caps().multiprocessors < 32;
     let (rows, products) = if small { (&ROWS[..FEW[0]], &PRODUCTS[..FEW[1]]) } else { (&ROWS[..], &PRODUCTS[..]) };
     for dtype in [DType::F16, DType::BF16, DType::F32].into_iter().filter(|&dtype| small || dtype != DType::F32) {
         for (n, &[outputs, depth]) in products.iter().enumerate() {
@@ -45,7 +45,7 @@ fn of_any_batch<B: Backend>(device: &Arc<B>) -> Result<()> {
             for &rows in rows {
                 let plan = session.plan(op(rows))?;
                 let y = session.alloc(rows * outputs * dtype.size())?;
-                let x = x.part(0, rows * depth * dtype.size()).expect("rows of x");
+                let x = x.sub_slice(0, rows * depth * dtype.size()).expect("rows of x");
                 let args = LinearArgs::new(x, w.clone(), y.clone()).with_bias(Some(bias.clone()));
                 session.run(&plan, &args)?;
                 let mut found = session.read(&y)?;

@@ -1,4 +1,4 @@
-//! Copies on the device, and marks in its work.
+//! Copies on the device, and events in its work.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +14,8 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![
         ("a copy keeps its order and stays inside its slice", copies),
         ("copies that overlap, split a word or do not fit are refused", unfit_copies),
-        ("marks time the work between them, and nothing else", marks),
-        ("marks of another session are refused, and marks in a capture", strange_marks),
+        ("events time the work between them, and nothing else", events),
+        ("events of another session are refused, and events in a capture", strange_events),
     ]
 }
 
@@ -23,7 +23,7 @@ fn copies<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let sum = Sum::new(&mut session, 1.0, 2.0)?;
     let kept = session.upload(&[7f32; 12])?;
-    let inside = |slice: &trifuse::device::Slice<B>, at, len| slice.part(at, len).expect("inside");
+    let inside = |slice: &trifuse::device::Slice<B>, at, len| slice.sub_slice(at, len).expect("inside");
     sum.run(&mut session)?;
     session.copy(&inside(&sum.args.y, 40, 24), &inside(&kept, 8, 40))?;
     // The copy took what was there then.
@@ -42,7 +42,7 @@ fn refused<T>(what: &str, result: Result<T>) {
 fn unfit_copies<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let (a, b) = (session.upload(&[1u8; 64])?, session.upload(&[2u8; 32])?);
-    let part = |at, len| a.part(at, len).expect("inside");
+    let part = |at, len| a.sub_slice(at, len).expect("inside");
     refused("one buffer", session.copy(&part(0, 16), &part(32, 16)));
     refused("too long", session.copy(&a, &b));
     refused("half a word", session.copy(&part(2, 8), &b));
@@ -58,42 +58,42 @@ fn unfit_copies<B: Backend>(device: &Arc<B>) -> Result<()> {
     Ok(())
 }
 
-fn marks<B: Backend>(device: &Arc<B>) -> Result<()> {
+fn events<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let (from, to) = (session.upload(&vec![1u8; 16 << 20])?, session.alloc(16 << 20)?);
     session.copy(&from, &to)?;
-    session.wait()?;
+    session.synchronize()?;
     let began = Instant::now();
-    let first = session.mark()?;
+    let first = session.record_event()?;
     session.copy(&from, &to)?;
-    let second = session.mark()?;
+    let second = session.record_event()?;
     for _ in 0..20 {
         session.copy(&from, &to)?;
     }
-    let third = session.mark()?;
-    let (one, twenty) = (session.seconds_between(&first, &second)?, session.seconds_between(&second, &third)?);
+    let third = session.record_event()?;
+    let (one, twenty) = (session.elapsed(&first, &second)?, session.elapsed(&second, &third)?);
     let whole = began.elapsed().as_secs_f64();
     assert!(one > 0.0 && twenty > one && one + twenty <= whole * 1.05, "{one} s, {twenty} s of {whole} s");
-    // Marks may be read again, and in another order.
-    let all = session.seconds_between(&first, &third)?;
+    // Events may be read again, and in another order.
+    let all = session.elapsed(&first, &third)?;
     assert!((all - one - twenty).abs() <= 0.01 * all + 1e-5, "{one} s and {twenty} s are {all} s");
-    session.wait()
+    session.synchronize()
 }
 
-fn strange_marks<B: Backend>(device: &Arc<B>) -> Result<()> {
+fn strange_events<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let mut other = Session::new(device.clone())?;
-    let (own, strange) = (session.mark()?, other.mark()?);
-    refused("another session's mark", session.seconds_between(&own, &strange));
-    refused("another session's mark", session.seconds_between(&strange, &own));
+    let (own, strange) = (session.record_event()?, other.record_event()?);
+    refused("another session's event", session.elapsed(&own, &strange));
+    refused("another session's event", session.elapsed(&strange, &own));
     let mut told = None;
     drop(session.capture(|session| {
-        told = Some((session.mark().map(drop), session.seconds_between(&own, &own).map(drop)));
+        told = Some((session.record_event().map(drop), session.elapsed(&own, &own).map(drop)));
         Ok(())
     })?);
-    let (mark, read) = told.expect("the capture ran");
-    refused("a mark in a capture", mark);
-    refused("a mark read in a capture", read);
-    assert!(session.seconds_between(&own, &own)? == 0.0);
+    let (event, read) = told.expect("the capture ran");
+    refused("an event in a capture", event);
+    refused("an event read in a capture", read);
+    assert!(session.elapsed(&own, &own)? == 0.0);
     Ok(())
 }

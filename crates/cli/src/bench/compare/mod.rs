@@ -191,7 +191,7 @@ fn warnings(before: &Stored, after: &Stored) -> Vec<String> {
         vec![
             ("driver", device.driver.clone()),
             ("highest clock in Hz", device.clock_hz.map_or_else(|| "unknown".into(), |clock| clock.to_string())),
-            ("units", device.units.to_string()),
+            ("multiprocessors", device.multiprocessors.to_string()),
             ("platform", here.platform.clone()),
             ("profile", here.profile.clone().unwrap_or_else(|| "unknown".into())),
             ("NVRTC", here.nvrtc.clone().unwrap_or_else(|| "none".into())),

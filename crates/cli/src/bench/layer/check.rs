@@ -58,7 +58,7 @@ pub fn steps<D: Backend>(session: &mut Session<D>, layer: &Layer, operands: &Ope
 fn rows_of<D: Device>(session: &mut Session<D>, matrix: &Slice<D>, dtype: DType, rows: &[u64], [columns, stride]: [u64; 2]) -> Result<Vec<f64>> {
     let mut values = Vec::with_capacity(rows.len() * columns as usize);
     for row in rows {
-        let part = matrix.part(row * stride * dtype.size(), columns * dtype.size());
+        let part = matrix.sub_slice(row * stride * dtype.size(), columns * dtype.size());
         let part = part.ok_or_else(|| Error::invalid("sample", "a row of the matrix", row))?;
         values.extend(dtype.decode(&session.read(&part)?));
     }
@@ -123,7 +123,7 @@ fn attended<D: Device>(session: &mut Session<D>, op: &Attention, args: &Attentio
         let mut rows = |operand: &Slice<D>, strides: trifuse::ops::attention::Strides, first: u64, head: u64, count: u64| {
             let from = (batch * strides.batch + first * strides.token + head * strides.head) * size;
             let span = ((count - 1) * strides.token + op.head_dim) * size;
-            let part = operand.part(from, span).ok_or_else(|| Error::invalid("sample", "rows inside their operand", from))?;
+            let part = operand.sub_slice(from, span).ok_or_else(|| Error::invalid("sample", "rows inside their operand", from))?;
             let bytes = session.read(&part)?;
             let of_row = |row: u64| &bytes[(row * strides.token * size) as usize..][..(op.head_dim * size) as usize];
             Ok::<_, Error>((0..count).flat_map(|row| op.dtype.decode(of_row(row))).collect::<Vec<f64>>())

@@ -156,10 +156,10 @@ impl<D: Backend> Race<'_, D> {
         D: Kernel<O>,
     {
         let once = |session: &mut Session<D>| -> Result<f64> {
-            let began = session.mark()?;
+            let began = session.record_event()?;
             launch(session, &plan, placed)?;
-            let ended = session.mark()?;
-            session.seconds_between(&began, &ended)
+            let ended = session.record_event()?;
+            session.elapsed(&began, &ended)
         };
         poison_all(session, &placed.probes)?;
         let first = once(session)?;
@@ -217,7 +217,7 @@ fn looked_at<D: Device>(session: &mut Session<D>, dtype: DType, probes: &[Probe<
             (0..PARTS).map(|part| (output.len() - bytes) / size * part / (PARTS - 1) * size).collect()
         };
         for start in starts {
-            let part: Option<Slice<D>> = output.part(start, bytes.min(output.len() - start));
+            let part: Option<Slice<D>> = output.sub_slice(start, bytes.min(output.len() - start));
             let part = part.ok_or_else(|| Error::invalid("output", "a part inside it", start))?;
             values.extend(dtype.decode(&session.read(&part)?));
         }

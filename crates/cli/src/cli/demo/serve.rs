@@ -131,7 +131,7 @@ fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> 
     for run in 0..WARM_UP + TIMED {
         let begun = Instant::now();
         session.replay(&graph)?;
-        session.wait()?;
+        session.synchronize()?;
         if run >= WARM_UP {
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }

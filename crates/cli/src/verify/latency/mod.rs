@@ -148,10 +148,10 @@ impl<B: Backend> Table<'_, B> {
     fn median(&mut self, mut run: impl FnMut(&mut Session<B>) -> Result<()>) -> Result<f64> {
         let mut times = Vec::with_capacity(self.repeats.timed);
         for number in 0..self.repeats.warm_ups + self.repeats.timed {
-            self.session.wait()?;
+            self.session.synchronize()?;
             let start = Instant::now();
             run(self.session)?;
-            self.session.wait()?;
+            self.session.synchronize()?;
             if number >= self.repeats.warm_ups {
                 times.push(start.elapsed().as_secs_f64() * 1e3);
             }

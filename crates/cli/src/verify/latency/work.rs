@@ -204,7 +204,7 @@ impl<B: Backend> Work<B> {
                         None => Place { projection: id as usize, adapter: 0 },
                     };
                     let places: Vec<Place> = self.ids[first as usize..(first + count) as usize].iter().map(place).collect();
-                    let rows = |of: &Slice<B>| of.part(first * row, count * row).ok_or_else(|| Error::invalid("rows", format!("{tokens}"), first + count));
+                    let rows = |of: &Slice<B>| of.sub_slice(first * row, count * row).ok_or_else(|| Error::invalid("rows", format!("{tokens}"), first + count));
                     let Some((metrics, size)) = population.compare(session, &places, &rows(&launch.args.x)?, &rows(&slice.y)?)? else {
                         right.error_of_allowed = f64::INFINITY;
                         continue;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 pub(super) const FEATURES: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
 
 /// A moment in a queue.
-pub struct Mark(Moment);
+pub struct Event(Moment);
 
 enum Moment {
     /// One query, which holds the device's time.
@@ -25,7 +25,7 @@ impl Wgpu {
     }
 }
 
-impl Mark {
+impl Event {
     pub(super) fn new(device: &Wgpu, queue: &mut Queue) -> Result<Self> {
         if !device.has_clock() {
             queue.wait(device)?;
@@ -33,21 +33,21 @@ impl Mark {
         }
         let descriptor = wgpu::QuerySetDescriptor { label: None, ty: wgpu::QueryType::Timestamp, count: 1 };
         let queries = device.guard(|| device.raw.create_query_set(&descriptor)).map_err(|error| Error::device("making a query", error))?;
-        queue.mark(device, &queries)?;
+        queue.record_event(device, &queries)?;
         Ok(Self(Moment::Device(queries)))
     }
 
     pub(super) fn seconds_since(&self, earlier: &Self, device: &Wgpu, queue: &mut Queue) -> Result<f64> {
         let (Moment::Device(first), Moment::Device(last)) = (&earlier.0, &self.0) else {
             let (Moment::Host(first), Moment::Host(last)) = (&earlier.0, &self.0) else {
-                return Err(Error::invalid("marks", "two by one clock", "one by the device and one by the host"));
+                return Err(Error::invalid("events", "two by one clock", "one by the device and one by the host"));
             };
             return Ok(last.saturating_duration_since(*first).as_secs_f64());
         };
         queue.submit(device)?;
         let second = wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT;
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-        let failed = |error| Error::device("reading a mark", error);
+        let failed = |error| Error::device("reading an event", error);
         let ticks = device.buffer(device.create(second + 8, usage).map_err(failed)?);
         let resolve = || {
             let mut encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: None });
@@ -57,7 +57,7 @@ impl Mark {
         };
         device.guard(resolve).map_err(failed)?;
         let mut bytes = vec![0; second as usize + 8];
-        device.download(queue, &Slice { buffer: ticks, offset: 0, len: second + 8 }, &mut bytes)?;
+        device.download(queue, &Slice::new(ticks, 0, second + 8), &mut bytes)?;
         let at = |offset: usize| bytemuck::pod_read_unaligned::<u64>(&bytes[offset..offset + 8]);
         let nanoseconds = at(second as usize).saturating_sub(at(0)) as f64 * f64::from(device.queue.get_timestamp_period());
         Ok(nanoseconds * 1e-9)
