@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::backend::{Backend, Kernel};
-use crate::device::{Caps, Clock, Clocks, Device, Slice};
+use crate::device::{Caps, Clock, Clocks, Device, Hints, Slice};
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Translate, strange};
 
@@ -103,6 +103,7 @@ trait ErasedDevice: Send + Sync {
     fn caps(&self) -> &Caps;
     fn clock(&self) -> Clock;
     fn clocks(&self) -> Option<Clocks>;
+    fn hints(&self) -> Hints;
     fn owns(&self, buffer: &AnyBuffer) -> bool;
     fn queue(&self) -> Result<AnyPart>;
     fn alloc(&self, bytes: u64) -> Result<AnyBuffer>;
@@ -135,6 +136,10 @@ impl<D: Device> ErasedDevice for D {
 
     fn clocks(&self) -> Option<Clocks> {
         Device::clocks(self)
+    }
+
+    fn hints(&self) -> Hints {
+        Device::hints(self)
     }
 
     fn owns(&self, buffer: &AnyBuffer) -> bool {
@@ -316,6 +321,10 @@ impl Device for AnyDevice {
 
     fn clocks(&self) -> Option<Clocks> {
         self.device.clocks()
+    }
+
+    fn hints(&self) -> Hints {
+        self.device.hints()
     }
 
     fn synchronize(&self, queue: &mut AnyPart) -> Result<()> {

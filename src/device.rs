@@ -55,6 +55,10 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn clocks(&self) -> Option<Clocks> {
         None
     }
+    /// What a model is best built of here.
+    fn hints(&self) -> Hints {
+        Hints::default()
+    }
     /// Blocks until the queue is empty and reports what failed in it.
     fn synchronize(&self, queue: &mut Self::Queue) -> Result<()>;
     /// Starts a capture: launches are recorded from here on, not run.
@@ -169,6 +173,23 @@ pub struct Clocks {
     pub multiprocessors_hz: u64,
     /// Clock of the memory, in hertz.
     pub memory_hz: u64,
+}
+
+/// What a model is best built of on a device, where several ways compute the same. Hints are about time: every device takes every way, or says
+/// [`Unsupported`](crate::Error::Unsupported).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hints {
+    /// An MLP is faster as two products than as one [`FusedMlp`](crate::ops::FusedMlp).
+    pub split_mlp: bool,
+    /// A product is faster with the norm that follows it ([`Linear::norm`](crate::ops::Linear::norm)).
+    pub norm_in_product: bool,
+    /// A product in halves is faster with what adapters add to several projections ([`Linear::delta`](crate::ops::Linear::delta)).
+    pub slices_in_product: bool,
+    /// Models are served in this type where nobody asks for another.
+    pub dtype: Option<DType>,
+    /// Tokens that a batch of an encoder needs before more of them are no faster.
+    pub batch_tokens: Option<u32>,
 }
 
 /// What a device can do, and who it is.

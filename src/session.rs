@@ -11,11 +11,14 @@ use crate::device::{Caps, Clock, Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
-use crate::ops::{Op, check, strange};
+use crate::ops::{Linear, Op, check, strange};
 pub use plan::Plan;
 use room::zeroed;
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
+///
+/// A session, its plans, graphs and events are [`Send`]: they may move to another thread together. Its methods take it as `&mut`, so that one thread works
+/// with it at a time. Slices and indices are [`Sync`] too, and clones of them name the same memory.
 ///
 /// # Errors
 /// Every method may return these. [`Invalid`](Error::Invalid) for what breaks a rule, such as a call inside a
@@ -366,6 +369,21 @@ impl<D: Device> Session<D> {
         ensure(self.recording.is_none(), what, "a call outside capture (inside, only run)", "a call inside")
     }
 }
+
+/// What the documentation of [`Session`] says of threads, for the compiler to hold.
+const _: () = {
+    const fn send<T: Send>() {}
+    const fn sync<T: Send + Sync>() {}
+    #[expect(dead_code, reason = "compiled is proven")]
+    const fn all<D: Kernel<Linear>>() {
+        send::<Session<D>>();
+        send::<Plan<Linear, D>>();
+        send::<Graph<D>>();
+        send::<Event<D>>();
+        sync::<Slice<D>>();
+        sync::<Index<Codes, D>>();
+    }
+};
 
 impl<D: Device> std::fmt::Debug for Session<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -11,7 +11,8 @@ use super::runtime::event::Event;
 use super::runtime::memory::{Buffer, Context, Memory};
 use super::runtime::queue::{Graph, Queue};
 use super::runtime::{clocks, library};
-use crate::device::{Caps, Clock, Clocks, Device, Open, Slice};
+use crate::device::{Caps, Clock, Clocks, Device, Hints, Open, Slice};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// One NVIDIA GPU.
@@ -185,6 +186,12 @@ impl Device for Cuda {
 
     fn clocks(&self) -> Option<Clocks> {
         clocks::now(self.device)
+    }
+
+    /// The hints are an H200's: 131,072 rows of 384 → 1536 → 384 in f16 take 1.15 ms as two products and 1.77 ms as `fused_mlp`, whose chunks are small
+    /// for so short a K; 4,096 rows take 43 µs both ways.
+    fn hints(&self) -> Hints {
+        Hints { split_mlp: true, norm_in_product: true, slices_in_product: true, dtype: Some(DType::F16), batch_tokens: Some(131_072) }
     }
 
     fn synchronize(&self, queue: &mut Queue) -> Result<()> {

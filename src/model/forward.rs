@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::Config;
 use super::laid_out::{LaidOut, Row};
-use super::layer::{Pass, Watch, apart};
+use super::layer::{Pass, Watch};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
@@ -200,7 +200,7 @@ impl<D: Backend> Encoder<D> {
     /// Makes sure that the buffers hold a batch of that class.
     fn make_room(&mut self, shape: &Shape, watched: bool) -> Result<()> {
         let wide = watched
-            || apart::<D>()
+            || self.session.device().hints().split_mlp
             || self.engine.is_some()
             || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
         if self.arena.as_ref().is_some_and(|arena| arena.fits(shape, wide)) && self.classes.len() < MAX_CLASSES {

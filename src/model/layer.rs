@@ -100,7 +100,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         let [state, b, middle] = [&self.class.buffers.state, &self.class.buffers.b, &self.class.buffers.middle].map(Slice::clone);
         let [.., up, down] = block.paths.each_ref();
         let activation = self.config.activation;
-        let between = apart::<D>() || [up, down].iter().any(|path| self.forms(path) > 0) || self.watch.is_some();
+        let between = self.session.device().hints().split_mlp || [up, down].iter().any(|path| self.forms(path) > 0) || self.watch.is_some();
         match self.class.buffers.wide.clone() {
             // Something enters between the two products, or they are faster so: two launches.
             Some([inner, _]) if between => {
@@ -127,7 +127,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         let norm = Some(self.config.norm_eps.to_bits());
         let op = Linear { bias: true, residual: true, norm, ..Linear::new(self.dtype, [rows, d_in, columns]).with_padded_weights() };
         let adapted = self.forms(path) > 0;
-        if norms_in_product::<D>() && (!adapted || self.ride) {
+        if self.session.device().hints().norm_in_product && (!adapted || self.ride) {
             let (delta, delta_args) = match (adapted, self.delta(&[path], x, end.y)?) {
                 (true, Some((delta, args))) => (Some(delta), Some(args)),
                 _ => (None, None),
@@ -190,7 +190,7 @@ impl<D: Backend> Pass<'_, '_, D> {
             return self.session.run(plan, &args);
         };
         let paths: Vec<&str> = parts.iter().map(|part| part.path).collect();
-        if self.ride && (parts.len() == 1 || side_by_side::<D>(self.dtype)) && engine.alike(&paths) {
+        if self.ride && (parts.len() == 1 || side_by_side(self.session, self.dtype)) && engine.alike(&paths) {
             let (delta, delta_args) = with_prepared(self.session, engine, self.capturing, (batch, &paths, x, y))?;
             let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
             return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
@@ -233,20 +233,9 @@ fn with_prepared<D: Backend>(
     engine.delta(batch, paths, x, y)
 }
 
-/// Whether the MLP is two products also with nothing between them. On an H200, 131,072 rows, f16, 384 → 1536 → 384: 1.15 ms, and
-/// 1.77 ms as `fused_mlp`, whose chunks are small for so short a K; at 4,096 rows both take 43 µs.
-pub fn apart<D: Backend>() -> bool {
-    D::NAME == "cuda"
-}
-
-/// Whether products end with the norm that follows them, where the device takes that: what they leave is neither written nor read again.
-fn norms_in_product<D: Backend>() -> bool {
-    D::NAME == "cuda"
-}
-
 /// Whether a product takes the adapters' parts of several projections.
-fn side_by_side<D: Backend>(dtype: DType) -> bool {
-    D::NAME == "cuda" && dtype != DType::F32
+fn side_by_side<D: Backend>(session: &Session<D>, dtype: DType) -> bool {
+    session.device().hints().slices_in_product && dtype != DType::F32
 }
 
 fn with_norm<D: Backend>(norm: &Affine<D>, x: &Slice<D>, residual: &Slice<D>, y: &Slice<D>) -> PointwiseArgs<D> {

@@ -161,7 +161,7 @@ impl Visit for Table {
 
     fn visit<B: Backend>(self, backend: B) -> Result<()> {
         let folder = find(&self.model)?;
-        let dtype = if B::NAME == "cuda" { DType::F16 } else { DType::F32 };
+        let dtype = backend.hints().dtype.unwrap_or(DType::F32);
         let encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..Default::default() })?;
         let text = Text::open(&folder, encoder.config())?;
         let lines = std::fs::read_to_string(&self.pairs).map_err(Error::io(&self.pairs, "read"))?;

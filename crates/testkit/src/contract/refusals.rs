@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use half::f16;
 use trifuse::backend::Backend;
 use trifuse::ops::PointwiseArgs;
 use trifuse::ops::index::TokenAdapters;
 use trifuse::session::Session;
-use trifuse::{Error, Result};
+use trifuse::{DType, Error, Result};
 
 use super::Test;
 use super::work::{LEN, Sum};
@@ -72,6 +73,13 @@ fn unfit<B: Backend>(device: &Arc<B>) -> Result<()> {
         refused(name, session.run(&sum.plan, &sum.args.clone().with_residual(Some(slice.clone()))));
         refused(name, session.run(&sum.plan, &sum.args.clone().with_y(slice)));
     }
+    let halves = session.upload(&vec![f16::ONE; 2 * LEN])?;
+    assert_eq!((halves.dtype(), halves.len()), (Some(DType::F16), bytes));
+    refused("elements of another type", session.run(&sum.plan, &sum.args.clone().with_x(halves.clone())));
+    refused("a result of another type", session.run(&sum.plan, &sum.args.clone().with_y(halves.clone())));
+    refused("a download as another type", session.download::<f32>(&halves));
+    assert_eq!(session.download::<u16>(&halves)?, vec![f16::ONE.to_bits(); 2 * LEN]);
+    session.run(&sum.plan, &sum.args.clone().with_y(halves.with_dtype(None)))?;
     refused("an absent operand", session.run(&sum.plan, &sum.args.clone().with_residual(None)));
     refused("an operand too many", session.run(&sum.plan, &sum.args.clone().with_weight(Some(sum.args.x.clone()))));
     refused("no columns", session.plan(Sum::<B>::op().with_columns(0)));

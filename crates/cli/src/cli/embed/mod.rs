@@ -152,8 +152,8 @@ impl Visit for Job<'_> {
     fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
         let Self { args, output, interrupt } = self;
         let asked = || interrupt.as_ref().is_some_and(Interrupt::asked);
-        let cuda = B::NAME == "cuda";
-        let dtype = args.dtype.unwrap_or(if cuda { DType::F16 } else { DType::F32 });
+        let hints = backend.hints();
+        let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
         let folder = find(&args.model)?;
         let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
         let text = Text::open(&folder, encoder.config())?;
@@ -163,7 +163,7 @@ impl Visit for Job<'_> {
             output.note(format_args!("adapter {name} is left out: {reason}"));
         }
         let hidden = encoder.config().hidden;
-        let batch_tokens = args.batch_tokens.unwrap_or(if cuda { 131_072 } else { 8192 }) as usize;
+        let batch_tokens = args.batch_tokens.or(hints.batch_tokens).unwrap_or(8192) as usize;
         let mut worker = Worker { encoder, text, adapters, default: args.adapter.as_deref(), truncate: args.truncate, batch_tokens };
         let reader = args.reader()?;
         let format = args.format.unwrap_or_else(|| Format::of(&args.output));
