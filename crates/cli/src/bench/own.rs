@@ -105,7 +105,7 @@ impl Choice {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::super::suite::{Extent, points};
     use super::*;
