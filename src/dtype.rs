@@ -85,9 +85,9 @@ impl DType {
     /// `values` as little-endian elements of this type, each rounded once.
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
         match self {
-            Self::F16 => values.iter().flat_map(|&v| f16::from_f64(sticky(v)).to_le_bytes()).collect(),
-            Self::BF16 => values.iter().flat_map(|&v| bf16::from_f64(sticky(v)).to_le_bytes()).collect(),
-            Self::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
+            Self::F16 => elements(values, |v| f16::from_f64(sticky(v)).to_le_bytes()),
+            Self::BF16 => elements(values, |v| bf16::from_f64(sticky(v)).to_le_bytes()),
+            Self::F32 => elements(values, |v| (v as f32).to_le_bytes()),
         }
     }
 
@@ -99,6 +99,15 @@ impl DType {
             Self::F32 => bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect(),
         }
     }
+}
+
+/// The bytes of each value, one after another.
+fn elements<const N: usize>(values: &[f64], bytes_of: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * N];
+    for (element, &value) in bytes.chunks_exact_mut(N).zip(values) {
+        element.copy_from_slice(&bytes_of(value));
+    }
+    bytes
 }
 
 /// `value` with its low 32 bits folded into one: `half` looks at the upper half of an f64 alone, and so takes what

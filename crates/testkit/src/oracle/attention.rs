@@ -1,6 +1,6 @@
 //! `O = softmax(scale · Q · Kᵀ + mask) · V`, query by query, every score at once.
 
-use super::{Define, Output, Rounding, dots, expect_len, reversed, spread};
+use super::{Define, LANES, Output, Rounding, beside, dots_beside, expect_len, reversed, spread};
 use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::Op;
@@ -173,13 +173,28 @@ impl Define for Attention {
         let at = |strides: Strides, token: usize, head: usize| token + head * strides.head as usize;
         for b in 0..self.batch as usize {
             let sequence = host.sequence(self, b);
+            // Of each head of k, its rows beside each other; of v, the greatest element of each row. Every query meets the same.
+            let (kv_heads, kv_len) = (self.kv_heads as usize, sequence.kv_len);
+            let key = |head: usize, j: usize| &host.k[at(self.k, (sequence.key)(self.k, j), head)..][..d];
+            let value = |head: usize, j: usize| &host.v[at(self.v, (sequence.key)(self.v, j), head)..][..d];
+            let near = |head: usize| (0..kv_len).step_by(LANES).map(move |first| beside((first..kv_len).map(|j| key(head, j)), d));
+            let near: Vec<Vec<_>> = (0..kv_heads).map(|head| near(head).collect()).collect();
+            let peak = |head: usize, j: usize| value(head, j).iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+            let peaks: Vec<Vec<f64>> = (0..kv_heads).map(|head| (0..kv_len).map(|j| peak(head, j)).collect()).collect();
             // Of a head and a query: the row of o, its LSE, and the greatest element of the values that it averages.
             let attend = |head: usize, i: usize| {
                 let kv_head = head / (self.heads / self.kv_heads) as usize;
                 let query = &host.q[at(self.q, (sequence.query)(self.q, i), head)..][..d];
                 let keys = host.visible(self, &sequence, head, i);
-                let key = |n: usize| &host.k[at(self.k, (sequence.key)(self.k, keys[n]), kv_head)..][..d];
-                let scores: Vec<f64> = dots(query, key, keys.len(), rounding).into_iter().map(|score| rounding.step(scale * score)).collect();
+                let mut scores = Vec::with_capacity(keys.len());
+                // Keys come in order: those beside each other are met together, whether the query sees all of them or not.
+                let (mut met, mut products) = (usize::MAX, [0.0; LANES]);
+                for &j in &keys {
+                    if met != j / LANES {
+                        (met, products) = (j / LANES, dots_beside(query, &near[kv_head][j / LANES], rounding));
+                    }
+                    scores.push(rounding.step(scale * products[j % LANES]));
+                }
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let (mut sum, mut greatest) = (0.0, 0.0_f64);
                 let mut row = vec![0.0; d];
@@ -188,11 +203,8 @@ impl Define for Attention {
                     sum = rounding.step(sum + weight);
                     // The product with V takes its weights in the operand's type.
                     let weight = rounding.keep(weight);
-                    let value = &host.v[at(self.v, (sequence.key)(self.v, j), kv_head)..][..d];
-                    for (out, value) in row.iter_mut().zip(value) {
-                        *out = rounding.step(*out + weight * value);
-                        greatest = greatest.max(value.abs());
-                    }
+                    row.iter_mut().zip(value(kv_head, j)).for_each(|(out, value)| *out = rounding.step(*out + weight * value));
+                    greatest = greatest.max(peaks[kv_head][j]);
                 }
                 if keys.is_empty() {
                     // ln 0 = −∞ is what an empty row gives.

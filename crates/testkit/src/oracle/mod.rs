@@ -178,26 +178,50 @@ fn spread<T: Send>(count: usize, steps: usize, of: impl Fn(Range<usize>) -> Vec<
     parts.into_iter().flatten().collect()
 }
 
+/// Sums that go side by side in [`products`]: more than the steps of one that wait for each other.
+const LANES: usize = 8;
+
+/// The first [`LANES`] of `rows`, of `depth` elements each, element by element; zeros for those that there are not.
+fn beside<'a>(rows: impl Iterator<Item = &'a [f64]>, depth: usize) -> Vec<[f64; LANES]> {
+    let mut near = vec![[0.0; LANES]; depth];
+    for (lane, row) in rows.take(LANES).enumerate() {
+        near.iter_mut().zip(row).for_each(|(beside, value)| beside[lane] = *value);
+    }
+    near
+}
+
+/// [`LANES`] of [`dot`] at once, each in its own order: of `a` and of as many rows, which lie element by element.
+fn dots_beside<R: Rounding>(a: &[f64], rows: &[[f64; LANES]], rounding: R) -> [f64; LANES] {
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(rows) {
+        sums = std::array::from_fn(|lane| rounding.step(sums[lane] + a * b[lane]));
+    }
+    sums
+}
+
 /// x·wᵀ `[rows of x, rows of w]`: each the sum that [`dot`] gives for rows of `depth`, put through `finish` with its two rows' numbers.
-fn products<R: Rounding>(x: &[f64], w: &[f64], depth: usize, rounding: R, finish: impl Fn(usize, usize, f64) -> f64) -> Vec<f64> {
-    // Four rows of w meet all of x, while they are in a cache.
-    let near: Vec<Vec<&[f64]>> = w.chunks(4 * depth).map(|near| near.chunks_exact(depth).collect()).collect();
+fn products<R: Rounding>(x: &[f64], w: &[f64], depth: usize, rounding: R, finish: impl Fn(usize, usize, f64) -> f64 + Sync) -> Vec<f64> {
     let (rows, columns) = (x.len() / depth, w.len() / depth);
-    let strips = spread(near.len(), 4 * rows * depth, |range| {
-        let strip = |near: &Vec<&[f64]>| {
-            let mut values = Vec::with_capacity(rows * near.len());
-            for x in x.chunks_exact(depth) {
-                match near[..] {
-                    [b0, b1, b2, b3] => values.extend(four_dots(x, [b0, b1, b2, b3], rounding)),
-                    _ => values.extend(near.iter().map(|w| dot(x, w, rounding))),
-                }
-            }
-            values
-        };
-        near[range].iter().map(strip).collect()
-    });
-    let of = |t: usize, n: usize| finish(t, n, strips[n / 4][t * near[n / 4].len() + n % 4]);
-    (0..rows * columns).map(|at| of(at / columns, at % columns)).collect()
+    // Some rows of w meet all of x, while they are in a cache.
+    let strip = |first: usize| {
+        let count = LANES.min(columns - first);
+        let near = beside(w[first * depth..].chunks_exact(depth), depth);
+        let mut values = Vec::with_capacity(rows * count);
+        for (t, x) in x.chunks_exact(depth).enumerate() {
+            let sums = dots_beside(x, &near, rounding);
+            values.extend(sums[..count].iter().enumerate().map(|(lane, &sum)| finish(t, first + lane, sum)));
+        }
+        values
+    };
+    let strips = spread(columns.div_ceil(LANES), LANES * rows * depth, |range| range.map(|number| strip(number * LANES)).collect());
+    let mut all = Vec::with_capacity(rows * columns);
+    for t in 0..rows {
+        for (number, strip) in strips.iter().enumerate() {
+            let count = LANES.min(columns - number * LANES);
+            all.extend_from_slice(&strip[t * count..][..count]);
+        }
+    }
+    all
 }
 
 /// `matrix [rows, columns]` as if it had been stored column by column; where that changes nothing, from end to
