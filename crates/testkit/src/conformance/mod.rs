@@ -4,9 +4,11 @@
 //! Afterwards every byte that the operation has no business with is as it was, outputs are within tolerance, and a
 //! second run gives the same bits; as many more as are asked for.
 
+mod ahead;
 mod stage;
 mod upload;
 
+pub use ahead::ahead;
 pub use stage::Stage;
 pub use upload::Upload;
 
@@ -170,14 +172,21 @@ pub fn run_configs<D: Backend>(session: &mut Session<D>, subject: &Subject, vari
 /// # Errors
 /// What the device or driver reports. A wrong answer is no error but [`Outcome::Failed`].
 pub fn run_case<D: Backend>(session: &mut Session<D>, subject: &Subject, variant: Option<&str>, mode: Mode) -> Result<Outcome> {
-    let problem = subject.problem()?;
-    match &problem {
-        Problem::CodebookGemm(posed) => run_posed(session, subject, &problem, posed, variant, mode),
-        Problem::Attention(posed) => run_posed(session, subject, &problem, posed, variant, mode),
-        Problem::PrefixAttention(posed) => run_posed(session, subject, &problem, posed, variant, mode),
-        Problem::FusedMlp(posed) => run_posed(session, subject, &problem, posed, variant, mode),
-        Problem::Linear(posed) => run_posed(session, subject, &problem, posed, variant, mode),
-        Problem::Pointwise(posed) => run_posed(session, subject, &problem, posed, variant, mode),
+    run_drawn(session, subject, &subject.problem()?, variant, mode)
+}
+
+/// Runs a case as [`run_case`] does on operands that are already drawn: `problem` is what [`Subject::problem`] gave.
+///
+/// # Errors
+/// The errors of [`run_case`].
+pub fn run_drawn<D: Backend>(session: &mut Session<D>, subject: &Subject, problem: &Problem, variant: Option<&str>, mode: Mode) -> Result<Outcome> {
+    match problem {
+        Problem::CodebookGemm(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::Attention(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::PrefixAttention(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::FusedMlp(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::Linear(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::Pointwise(posed) => run_posed(session, subject, problem, posed, variant, mode),
     }
 }
 
