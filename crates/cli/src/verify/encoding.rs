@@ -3,6 +3,8 @@
 //! The reference asks for cos(U, Û) > 0.99 and a mean error below 0.005 on random U. The cosine of ΔW is what a model
 //! sees, and an error means something only beside the spread of the values, so both are asked of ΔW.
 
+use rayon::prelude::*;
+
 use super::findings::Findings;
 use super::samples::Samples;
 use super::served::{cosine, delta_of, deltas, encode_all, one_layer};
@@ -26,8 +28,9 @@ pub fn findings(samples: &Samples) -> Result<Findings> {
     let mut found = Findings::default();
     let coded = EncodeOptions { rungs: Some(vec![Rung::PrivateCoded]), width: Some(CodeWidth::FourThree), ..EncodeOptions::default() };
     let required = EncodeOptions { min_cosine: Some(MIN_COSINE), ..EncodeOptions::default() };
-    for (label, options, most) in [("16 + 8 centroids", coded, 0.03), ("min cosine 0.99", required, most_error(MIN_COSINE))] {
-        let population = encode_all(&adapters, &options)?;
+    let kinds = [("16 + 8 centroids", coded, 0.03), ("min cosine 0.99", required, most_error(MIN_COSINE))];
+    let populations = kinds.par_iter().map(|(_, options, _)| encode_all(&adapters, options)).collect::<Result<Vec<_>>>()?;
+    for ((label, _, most), population) in kinds.into_iter().zip(populations) {
         let (mut least_factor, mut least_delta, mut worst_error, mut worst_claim) = (1f64, 1f64, 0f64, 0f64);
         for path in population.projections.keys() {
             let decoded = deltas(&population, path)?;

@@ -1,5 +1,7 @@
 //! Test 5: adapters as the experts of a mixture; wherever each expert lies on the device, the answer has the same bits.
 
+use rayon::prelude::*;
+
 use super::findings::Findings;
 use super::samples::Samples;
 use super::served::{deltas, encode_all, one_layer, times};
@@ -60,8 +62,7 @@ type Expected = (Vec<Option<f64>>, Vec<Option<f64>>);
 fn expected(population: &Population, names: &[String], path: &str, scores: &[f32], [x, y]: [&[f64]; 2]) -> Result<Expected> {
     let deltas = deltas(population, path)?;
     let (d_in, d_out) = (x.len() / TOKENS, y.len() / TOKENS);
-    let (mut reference, mut plain) = (Vec::new(), Vec::new());
-    for token in 0..TOKENS {
+    let answers = (0..TOKENS).into_par_iter().flat_map(|token| {
         let own = &scores[token * names.len()..(token + 1) * names.len()];
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by(|&a, &b| own[b].total_cmp(&own[a]));
@@ -74,10 +75,9 @@ fn expected(population: &Population, names: &[String], path: &str, scores: &[f32
                 *sum = [sum[0] + gate * value, DTYPE.round(sum[1] + gate * value)];
             }
         }
-        reference.extend(sums.iter().map(|sum| Some(sum[0])));
-        plain.extend(sums.iter().map(|sum| Some(sum[1])));
-    }
-    Ok((reference, plain))
+        sums.into_iter().map(|[reference, plain]| (Some(reference), Some(plain))).collect::<Vec<_>>()
+    });
+    Ok(answers.unzip())
 }
 
 /// Every order of `0..count`.

@@ -3,6 +3,8 @@
 //! The reference allows an error of 0.05 whatever the size of the values. Here the rule is that of
 //! [`trifuse_testkit::tolerance`]: within twice the error of the plain computation in the operand's own precision.
 
+use rayon::prelude::*;
+
 use super::findings::Findings;
 use super::samples::Samples;
 use super::served::{apply, deltas, encode_all, one_layer, times};
@@ -18,15 +20,17 @@ use trifuse_testkit::tolerance::Tolerance;
 
 const TOKENS: usize = 37;
 const DTYPE: DType = DType::F16;
+const RUNGS: [Rung; 5] = [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain];
 
 pub fn findings<D: Backend>(session: &mut Session<D>, samples: &Samples) -> Result<Findings> {
     let adapters = one_layer(&samples.adapters);
     let mut found = Findings::default();
-    for rung in [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain] {
-        // A rung alone may not reach a fidelity, so none is asked: this is about serving what was encoded.
-        let options = EncodeOptions { rungs: Some(vec![rung]), rank: Some(8), ..EncodeOptions::default() };
-        let population = encode_all(&adapters, &options)?;
-        let worst = serve(session, &population, &format!("{rung:?}"))?;
+    // A rung alone may not reach a fidelity, so none is asked: this is about serving what was encoded.
+    let options = |rung| EncodeOptions { rungs: Some(vec![rung]), rank: Some(8), ..EncodeOptions::default() };
+    // A layer has fewer projections than a host has cores: the rungs are encoded side by side.
+    let populations = RUNGS.par_iter().map(|&rung| encode_all(&adapters, &options(rung))).collect::<Result<Vec<_>>>()?;
+    for (rung, population) in RUNGS.iter().zip(&populations) {
+        let worst = serve(session, population, &format!("{rung:?}"))?;
         found.at_most(format!("{rung:?}: greatest error over what is allowed"), worst.0, 1.0);
         found.at_most(format!("{rung:?}: relative L2 error"), worst.1, 1e-3);
     }
@@ -56,17 +60,14 @@ fn serve<D: Backend>(session: &mut Session<D>, population: &Population, seed: &s
         for ((path, y), output) in targets.iter().zip(outputs) {
             let deltas = deltas(population, path)?;
             let d_out = y.len() / TOKENS;
-            let mut reference = Vec::with_capacity(y.len());
-            let mut plain = Vec::with_capacity(y.len());
-            for (token, before) in y.chunks_exact(d_out).enumerate() {
+            let answers = y.par_chunks_exact(d_out).enumerate().flat_map(|(token, before)| {
                 let delta = choice[token].and_then(|(name, _)| deltas.get(name));
                 let added = delta.map_or_else(|| vec![0.0; d_out], |delta| times(delta, &x[token * d_in..(token + 1) * d_in]));
-                for (before, added) in before.iter().zip(added) {
-                    reference.push(Some(before + added));
-                    // Step by step a plain program rounds the delta, then the sum.
-                    plain.push(Some(DTYPE.round(before + DTYPE.round(added))));
-                }
-            }
+                // Step by step a plain program rounds the delta, then the sum.
+                let answer = |(before, added): (&f64, f64)| (Some(before + added), Some(DTYPE.round(before + DTYPE.round(added))));
+                before.iter().zip(added).map(answer).collect::<Vec<_>>()
+            });
+            let (reference, plain): (Vec<_>, Vec<_>) = answers.unzip();
             let metrics = Tolerance::new(DTYPE, &reference, &plain, 0.0).compare(&reference, &output)?;
             worst = worst.max(metrics.max_abs / metrics.tolerance.max_abs);
             worst_l2 = worst_l2.max(metrics.relative_l2);

@@ -1,16 +1,15 @@
 //! What the projections of test 4 hold: a basis each, and codes for as many adapters as a row of the table asks for.
 
 use trifuse::backend::Backend;
-use trifuse::device::Slice;
+use trifuse_testkit::cases::{Draw, Posed, steady_codebook};
 use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::codebook_gemm::{Factor, FactorArgs};
 use trifuse::ops::codes::CODEBOOK_LEN;
 use trifuse::ops::index::{AdapterCodes, BasisOf, Codes, CodesShape, TokenAdapters};
 use trifuse::ops::{CodeWidth, CodebookGemm};
-use trifuse::session::Session;
-use trifuse_testkit::cases::{Draw, Posed, steady_codebook};
 use trifuse_testkit::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
+use trifuse::session::Session;
 use trifuse_testkit::tolerance::{Metrics, expect};
 
 pub const DTYPE: DType = DType::F16;
@@ -30,6 +29,14 @@ pub struct Sizes {
 pub struct Place {
     pub projection: usize,
     pub adapter: usize,
+}
+
+/// Some rows of x and of y as they lie on the device, and whose they are.
+pub struct Rows {
+    /// One for each row.
+    pub places: Vec<Place>,
+    pub x: Vec<u8>,
+    pub y: Vec<u8>,
 }
 
 /// The bases and codes of every projection, drawn once. Projection `p` gives adapter `a` number `p + a` of a ring of codes:
@@ -86,11 +93,11 @@ impl Population {
         Ok(FactorArgs::Coded { codes: session.index(&self.codes(places)?)?, codebooks: session.upload(&self.codebooks(places))? })
     }
 
-    /// Compares rows of y with the oracle's answer for the rows of x that the device had; `rows` has one place for each row.
+    /// Compares rows of y with the oracle's answer for the rows of x that the device had: the error, and the root mean square of the answer.
     /// `None` where x is not all numbers: a launch before left it so, and no answer to it is right.
-    pub fn compare<B: Backend>(&self, session: &mut Session<B>, rows: &[Place], x: &Slice<B>, y: &Slice<B>) -> Result<Option<(Metrics, f64)>> {
+    pub fn judge(&self, Rows { places: rows, x, y }: &Rows) -> Result<Option<(Metrics, f64)>> {
         let Sizes { d, rank, .. } = self.sizes;
-        let x = DTYPE.decode(&session.read(x)?);
+        let x = DTYPE.decode(x);
         if !x.iter().all(|value| value.is_finite()) {
             return Ok(None);
         }
@@ -111,7 +118,7 @@ impl Population {
         };
         let expected = expect(&Posed { op, host }.into())?;
         let [expected] = &expected[..] else { return Err(Error::invalid("outputs", "one", expected.len())) };
-        let metrics = expected.tolerance.compare(&expected.elements, &DTYPE.decode(&session.read(y)?))?;
+        let metrics = expected.tolerance.compare(&expected.elements, &DTYPE.decode(y))?;
         let squares: f64 = expected.elements.iter().flatten().map(|value| value * value).sum();
         Ok(Some((metrics, (squares / expected.elements.len() as f64).sqrt())))
     }

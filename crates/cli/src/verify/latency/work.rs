@@ -1,14 +1,16 @@
 //! The launches of one row of the table, and whether what they leave is right.
 
-use super::population::{DTYPE, Place, Population, Sizes, WIDTH};
+use rayon::prelude::*;
+
+use super::population::{DTYPE, Place, Population, Rows, Sizes, WIDTH};
 use trifuse::backend::Backend;
+use trifuse_testkit::cases::Draw;
 use trifuse::device::Slice;
 use trifuse::error::{Error, Result};
 use trifuse::ops::codebook_gemm::{CodebookSliceArgs, Factor, FactorArgs};
 use trifuse::ops::index::{BasisOf, Codes, Index, TokenAdapters};
 use trifuse::ops::{CodebookGemm, CodebookGemmArgs};
 use trifuse::session::{Plan, Session};
-use trifuse_testkit::cases::Draw;
 
 /// Rows of every projection that are compared, where there are more: the oracle takes two milliseconds a row.
 const COMPARED: u64 = 4;
@@ -188,9 +190,28 @@ impl<B: Backend> Work<B> {
 
     /// Compares what the last run left, some rows of every projection, with the oracle.
     pub fn compare(&self, session: &mut Session<B>, population: &Population) -> Result<Rightness> {
+        let rows = self.rows(session, population)?;
+        // The oracle's part, each row by itself.
+        let judged: Vec<_> = rows.par_iter().map(|rows| population.judge(rows)).collect::<Result<_>>()?;
         let mut right = Rightness { error_of_allowed: 0.0, least_size: f64::INFINITY };
+        for judged in judged {
+            let Some((metrics, size)) = judged else {
+                right.error_of_allowed = f64::INFINITY;
+                continue;
+            };
+            let share = (metrics.max_abs / metrics.tolerance.max_abs).max(metrics.relative_l2 / metrics.tolerance.relative_l2);
+            // A NaN of 0 / 0 must not be lost: `max` would drop it.
+            right.error_of_allowed = if share.is_nan() { f64::INFINITY } else { right.error_of_allowed.max(share) };
+            right.least_size = right.least_size.min(size);
+        }
+        Ok(right)
+    }
+
+    /// Reads some rows of every projection.
+    fn rows(&self, session: &mut Session<B>, population: &Population) -> Result<Vec<Rows>> {
         let (tokens, mut draw) = (self.ids.len() as u64, Draw::seeded("latency: rows"));
         let row = population.sizes.d * DTYPE.size();
+        let mut all = Vec::new();
         for launch in &self.launches {
             for (slice, projection) in launch.args.slices.iter().zip(&launch.projections) {
                 // A grouped launch holds the rows of one projection after those of another.
@@ -203,19 +224,13 @@ impl<B: Backend> Work<B> {
                         Some(projection) => Place { projection: *projection, adapter: id as usize },
                         None => Place { projection: id as usize, adapter: 0 },
                     };
-                    let places: Vec<Place> = self.ids[first as usize..(first + count) as usize].iter().map(place).collect();
+                    let places = self.ids[first as usize..(first + count) as usize].iter().map(place).collect();
                     let rows = |of: &Slice<B>| of.sub_slice(first * row, count * row).ok_or_else(|| Error::invalid("rows", format!("{tokens}"), first + count));
-                    let Some((metrics, size)) = population.compare(session, &places, &rows(&launch.args.x)?, &rows(&slice.y)?)? else {
-                        right.error_of_allowed = f64::INFINITY;
-                        continue;
-                    };
-                    let share = (metrics.max_abs / metrics.tolerance.max_abs).max(metrics.relative_l2 / metrics.tolerance.relative_l2);
-                    // A NaN of 0 / 0 must not be lost: `max` would drop it.
-                    right.error_of_allowed = if share.is_nan() { f64::INFINITY } else { right.error_of_allowed.max(share) };
-                    right.least_size = right.least_size.min(size);
+                    let (x, y) = (rows(&launch.args.x)?, rows(&slice.y)?);
+                    all.push(Rows { places, x: session.read(&x)?, y: session.read(&y)? });
                 }
             }
         }
-        Ok(right)
+        Ok(all)
     }
 }
