@@ -20,6 +20,8 @@ mod inspect;
 mod kernels;
 #[path = "cli/support.rs"]
 mod support;
+#[path = "cli/verify.rs"]
+mod verify;
 
 use std::io::Read;
 use std::process::{Output, Stdio};

@@ -143,7 +143,7 @@ impl Output {
         }
         let mut page = Page { text: String::new(), color: self.color };
         report.page(&mut page).map_err(|_| Error::invalid("report", "a page that can be written out", "a value that cannot"))?;
-        self.raw(page.text.as_bytes())
+        self.raw(page.text().as_bytes())
     }
 
     fn object<T: Serialize>(&self, report: T) -> Result<()> {
@@ -187,13 +187,18 @@ impl Output {
 }
 
 /// The page that a person reads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Page {
     text: String,
     color: bool,
 }
 
 impl Page {
+    /// What was written so far.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Adds a line.
     pub fn line(&mut self, text: impl Display) -> fmt::Result {
         writeln!(self.text, "{text}")

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Subject;
 use crate::cases::Problem;
-use crate::error::Result;
+use trifuse::error::Result;
 
 /// Draws the operands of every subject and computes its answers, on all cores. Each is handed to `run`, on this thread, as it becomes ready, with
 /// its number in `subjects`; a case that cannot be drawn, or has no answer, as its error. Memory holds two cases a core, however many there are.
@@ -48,7 +48,7 @@ fn prepare(subject: &Subject) -> Result<Problem> {
 mod tests {
     use super::*;
     use crate::cases::{Case, OpKind, all};
-    use crate::error::Error;
+    use trifuse::error::Error;
 
     #[test]
     fn every_case_comes_once_with_its_own_operands_and_answers() {
