@@ -100,14 +100,15 @@ def write(name, op, params, operands, indices, outputs):
 # Codebook GEMM
 
 
-def codebook_gemm(name, dtype, tokens, d_in, d_out, rank, adapters, accumulate=True, core=False, base="some"):
+def codebook_gemm(name, dtype, tokens, d_in, d_out, rank, adapters, accumulate=True, core=False, base="some", thirds=False):
     source = Source("codebook_gemm " + name, dtype)
     x = source.normal(tokens, d_in)
     basis = source.normal(d_in, rank, scale=d_in**-0.5)
     codes1, codes2 = source.integers(16, adapters, d_out, rank), source.integers(8, adapters, d_out, rank)
     book1, book2 = source.normal(adapters, 16, scale=rank**-0.5), source.normal(adapters, 8, scale=0.25 * rank**-0.5)
     cores = source.normal(adapters, rank, rank, scale=rank**-0.5) if core else None
-    scaling = [0.5 + 0.25 * (a % 5) for a in range(adapters)]
+    # In thirds, which no f32 holds: the answer is that of the number in float64.
+    scaling = [(1 + a % 5) / 3 if thirds else 0.5 + 0.25 * (a % 5) for a in range(adapters)]
     owner = {"some": source.integers(adapters + 1, tokens) - 1, "all": np.full(tokens, -1), "none": source.integers(adapters, tokens)}[base]
     y = source.normal(tokens, d_out) if accumulate else np.zeros((tokens, d_out))
     operands = {"x": x, "basis": basis, "codebook1": book1, "codebook2": book2, "core": cores}
@@ -285,11 +286,11 @@ class Draw:
 
     def sight(self):
         """The mask and the scale."""
-        return {"causal": self.yes(), "window": self.of(-1, -1, self.size(60) - 1), "scale": self.of(0.0, 0.0, 0.125)}
+        return {"causal": self.yes(), "window": self.of(-1, -1, self.size(60) - 1), "scale": self.of(0.0, 0.0, 0.125, 0.1)}
 
 
 def random_codebook_gemm(draw, name):
-    base, flags = draw.of("some", "some", "all", "none"), {"accumulate": draw.yes(), "core": draw.yes()}
+    base, flags = draw.of("some", "some", "all", "none"), {"accumulate": draw.yes(), "core": draw.yes(), "thirds": draw.yes()}
     codebook_gemm(name, draw.dtype(), draw.size(70) - 1, draw.size(200), draw.size(200), draw.size(80), draw.size(9), base=base, **flags)
 
 
@@ -341,6 +342,7 @@ def main():
     codebook_gemm("base_only_overwrite", "f16", 5, 16, 24, 8, 2, accumulate=False, base="all")
     codebook_gemm("no_base", "bf16", 12, 32, 48, 17, 6, base="none")
     codebook_gemm("no_tokens", "f32", 0, 16, 24, 8, 2)
+    codebook_gemm("scaling_thirds", "f32", 11, 24, 40, 8, 4, base="none", thirds=True)
 
     attention("causal_q_shorter", "f16", 1, (2, 1), (9, 50), 32, causal=True)
     attention("causal_q_longer_empty_rows", "f16", 1, (2, 1), (50, 9), 32, causal=True)

@@ -7,10 +7,12 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use trifuse::{Error, Result};
-use trifuse_testkit::casefile;
-use trifuse_testkit::cases::{OpKind, Posed, Work};
-use trifuse_testkit::oracle::{Define, Exact, Output};
+use trifuse::cases::{OpKind, Posed, Problem, Work};
+use trifuse::ops::CodebookGemm;
+use trifuse::ops::attention::Scale;
+use trifuse::oracle::codebook_gemm::Host;
+use trifuse::oracle::{Define, Exact, Output, Stepwise};
+use trifuse::{DType, Error, Result, casefile};
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"))
@@ -128,10 +130,40 @@ fn operations_and_parameters_that_are_not_known_are_refused() {
     changed("linear_bias", |file| file.param("activation", "mish".into())).refused("params", "mish");
     changed("linear_bias", |file| file.param("dropout", 0.into())).refused("params", "dropout");
     changed("attention_dense_f16", |file| file.param("window", (-2).into())).refused("params", "-2");
-    changed("attention_dense_f16", |file| file.param("scale", 0.1.into())).refused("params", "0.1");
+    changed("attention_dense_f16", |file| file.param("scale", 1e39.into())).refused("params", "range of f32");
     changed("attention_dense_f16", |file| file.param("block", 64.into())).refused("row_ptr", "block 64");
     changed("attention_blocks", |file| file.param("block", 48.into())).refused("params", "48");
     changed("codebook_gemm_no_base", |file| file.param("scaling", vec![1.0].into())).refused("params", "scaling");
+    changed("codebook_gemm_no_base", |file| file.param("scaling", vec![-1e39; 6].into())).refused("params", "range of f32");
+}
+
+/// What a number is rounded to, f32, is the operation's business: the reference is of the number as the file has it.
+#[test]
+fn numbers_are_read_as_f64_and_rounded_once() {
+    let case = Parts::of("codebook_gemm_scaling_thirds").read().unwrap();
+    let Problem::CodebookGemm(posed) = &case.problem else { panic!("{:?}", case.problem.kind()) };
+    assert_eq!(posed.host.scaling, [1.0 / 3.0, 2.0 / 3.0, 1.0, 4.0 / 3.0]);
+    // Had they been rounded on the way in, the reference would be off by far more than float64 is.
+    let early: Vec<f64> = posed.host.scaling.iter().map(|&scaling| f64::from(scaling as f32)).collect();
+    let early = Posed { op: posed.op.clone(), host: Host { scaling: early, ..posed.host.clone() } };
+    let off = |posed: &Posed<CodebookGemm>| {
+        let ours = posed.op.evaluate(&posed.host, Exact).unwrap();
+        let pairs = ours[0].elements.iter().zip(&case.expected[0].elements);
+        pairs.map(|(ours, theirs)| (ours.unwrap() - theirs.unwrap()).abs()).fold(0.0, f64::max)
+    };
+    assert!(off(posed) < 1e-13 && off(&early) > 1e-9, "{} {}", off(posed), off(&early));
+    // A step by step run has what a device has, so that the bound knows of the rounding.
+    let plain = |posed: &Posed<CodebookGemm>| posed.op.evaluate(&posed.host, Stepwise(DType::F32)).unwrap()[0].elements.clone();
+    assert_eq!(plain(posed), plain(&early));
+
+    let scale_of = |scale: f64| match changed("attention_scale_no_lse", |file| file.param("scale", scale.into())).read().unwrap().problem {
+        Problem::Attention(posed) => posed.op.scale,
+        other => panic!("{:?}", other.kind()),
+    };
+    assert_eq!(scale_of(0.1), Scale::from(0.1f32));
+    // Just above the middle between 1 and the next f32: rounded once, it is not 1.
+    assert_eq!(scale_of(1.0 + 2f64.powi(-24) + 2f64.powi(-50)), Scale::from(1.0 + f32::EPSILON));
+    assert_eq!((scale_of(0.0), scale_of(1e-50)), (Scale::Default, Scale::from(0f32)));
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::time::Instant;
 use trifuse::backends::{Choice, NAMES};
 use trifuse_testkit::conformance::{Subject, ahead};
 use trifuse_cli::verify::{NAMES as TESTS, Relaunch, Samples};
-use trifuse::{Error, Result, casefile};
+use trifuse::{Error, Result};
+use trifuse_testkit::casefile;
 
 use super::output::Output;
 use super::progress::Progress;

@@ -1,4 +1,4 @@
-use super::tensors::{Tensors, dtype_named};
+use super::tensors::{Tensors, dtype_named, in_f32};
 use crate::cases::{Posed, Problem};
 use crate::oracle::attention::{Host, HostForm};
 use trifuse::error::Result;
@@ -22,8 +22,7 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
     let k_shape @ [_, kv_len, kv_heads, _] = tensors.shape::<4>("k")?;
     tensors.ensure(k_shape[3] == head_dim, "k", &format!("head_dim {head_dim}, as q"), format!("{k_shape:?}"))?;
     tensors.ensure(params.window >= -1, "params", "window: -1 or more", params.window)?;
-    let scale = params.scale as f32;
-    tensors.ensure(scale.is_finite() && f64::from(scale) == params.scale, "params", "scale: a number that f32 holds exactly", params.scale)?;
+    tensors.ensure(in_f32(params.scale), "params", "scale: a number in the range of f32", params.scale)?;
     tensors.ensure([0, 64, 128].contains(&params.block), "params", "block: 0 (dense), 64 or 128", params.block)?;
     for (name, shape) in [("q", &q_shape), ("k", &k_shape)] {
         // A shape with a zero in it holds no data, so its other sizes may be anything.
@@ -61,7 +60,7 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
     let op = base
         .with_causal(params.causal)
         .with_window(u64::try_from(params.window).ok())
-        .with_scale(if scale == 0.0 { Scale::Default } else { Scale::from(scale) })
+        .with_scale(if params.scale == 0.0 { Scale::Default } else { Scale::from(params.scale as f32) })
         .with_lse(tensors.has("lse"));
     let host = Host { q: tensors.float("q", dtype, &q_shape)?, k: tensors.float("k", dtype, &k_shape)?, v: tensors.float("v", dtype, &k_shape)?, index };
     let mut expected = vec![tensors.expected("o", &q_shape)?];

@@ -1,4 +1,4 @@
-use super::tensors::{Tensors, dtype_named};
+use super::tensors::{Tensors, dtype_named, in_f32};
 use crate::cases::{Posed, Problem};
 use crate::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
 use trifuse::error::Result;
@@ -20,8 +20,7 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
     let [tokens, d_in] = tensors.shape("x")?;
     let [_, rank] = tensors.shape("basis")?;
     let [adapters, d_out, _] = tensors.shape("codes1")?;
-    let rounded = params.scaling.iter().all(|&scaling| scaling.is_finite() && f64::from(scaling as f32) == scaling);
-    tensors.ensure(rounded, "params", "scaling: numbers that f32 holds exactly", format!("{:?}", params.scaling))?;
+    tensors.ensure(params.scaling.iter().all(|&scaling| in_f32(scaling)), "params", "scaling: numbers in the range of f32", format!("{:?}", params.scaling))?;
     tensors.ensure(params.scaling.len() as u64 == adapters, "params", &format!("scaling: {adapters} numbers"), params.scaling.len())?;
     let sizes = [adapters, d_out, d_in, rank, tokens];
     tensors.ensure(sizes.iter().all(|&size| size < 1 << 27), "codes1", "sizes below 2^27", format!("{sizes:?}"))?;

@@ -4,6 +4,10 @@
 //! `params` names, and the expected outputs in F64. Whatever is missing, of another shape or type, out of range or not
 //! known is an [`Error::Input`] that names the file and the tensor or parameter.
 //!
+//! Numbers in `params` are read as f64. The expected outputs are those of that f64. An operation takes `scaling` and `scale` as f32: it is
+//! given the f64 rounded once, to nearest, ties to even, and what that rounding moves its answer by is part of the tolerance. A number beyond
+//! what f32 holds is refused. `scale` means 1/√d where the f64 is 0; one that only rounds to 0 is a scale of 0.
+//!
 //! | op | params | tensors |
 //! |---|---|---|
 //! | `codebook_gemm` | `dtype`, `accumulate`, `scaling` (one an adapter) | `x [tokens, d_in]`, `basis [d_in, R]`, `token_adapter [tokens]` I32, `codes1`, `codes2 [adapters, d_out, R]` U8, `codebook1 [adapters, 16]`, `codebook2 [adapters, 8]`; optional `core [adapters, R, R]`; where it accumulates `y_in [tokens, d_out]`; expected `y` |

@@ -130,3 +130,8 @@ impl Tensors {
 pub fn dtype_named(tensors: &Tensors, name: &str) -> Result<DType> {
     name.parse().map_err(|_| tensors.fault("params", format!("dtype: expected f16, bf16 or f32, found {name:?}")))
 }
+
+/// Whether an f32 is near: `value` is finite, and rounds to what is.
+pub fn in_f32(value: f64) -> bool {
+    (value as f32).is_finite()
+}

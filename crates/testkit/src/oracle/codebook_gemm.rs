@@ -17,7 +17,7 @@ pub struct Host {
     pub x: Vec<f64>,
     /// The adapter of each token.
     pub token_adapter: TokenAdapters,
-    /// `[adapters]`, or `[tokens]` where the descriptor says so.
+    /// `[adapters]`, or `[tokens]` where the descriptor says so. The operation has them in f32.
     pub scaling: Vec<f64>,
     /// One for each slice of the descriptor.
     pub slices: Vec<SliceHost>,
@@ -147,7 +147,7 @@ pub(super) fn deltas<R: Rounding>(op: &CodebookGemm, host: &Host, x: &[f64], whi
             let core = &core[adapter * rank * rank..][..rank * rank];
             g = row_times(&g, core, rank, rounding).into_iter().map(|g| rounding.keep(g)).collect();
         }
-        let scaling = host.scaling[if op.scaled_by == ScaledBy::Token { t } else { adapter }];
+        let scaling = rounding.step(host.scaling[if op.scaled_by == ScaledBy::Token { t } else { adapter }]);
         let sums = dots(&g, |n| &output[n * rank..][..rank], d_out, rounding);
         rows.push(Some(sums.into_iter().map(|sum| rounding.step(scaling * sum)).collect()));
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use trifuse::backends::Visit;
-use trifuse::cases::Problem;
-use trifuse::conformance::{Mode, Outcome, Subject, run_drawn};
+use trifuse_testkit::cases::Problem;
+use trifuse_testkit::conformance::{Mode, Outcome, Subject, run_drawn};
 use trifuse::session::Session;
-use trifuse::verify::{Check, NAMES, Relaunch, Samples, Verdict, launch, run};
+use trifuse_cli::verify::{Check, NAMES, Relaunch, Samples, Verdict, launch, run};
 use trifuse::{Error, Result, backend};
 
 use super::report::Cell;

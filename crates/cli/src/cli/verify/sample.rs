@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use trifuse::cases::{Case, all};
-use trifuse::conformance::Subject;
-use trifuse::verify::NAMES as TESTS;
+use trifuse_testkit::cases::{Case, all};
+use trifuse_testkit::conformance::Subject;
+use trifuse_cli::verify::NAMES as TESTS;
 
 use super::report::LeftOut;
 
@@ -45,7 +45,7 @@ pub fn tests(left_out: &mut Vec<LeftOut>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use trifuse::cases::OpKind;
+    use trifuse_testkit::cases::OpKind;
 
     use super::*;
 
