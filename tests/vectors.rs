@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use trifuse::cases::{OpKind, Posed, Problem, Work};
 use trifuse::ops::CodebookGemm;
 use trifuse::ops::attention::Scale;
-use trifuse::oracle::codebook_gemm::Host;
-use trifuse::oracle::{Define, Exact, Output, Stepwise};
-use trifuse::{DType, Error, Result, casefile};
+use trifuse::{DType, Error, Result};
+use trifuse_testkit::casefile;
+use trifuse_testkit::cases::{OpKind, Posed, Problem, Work};
+use trifuse_testkit::oracle::codebook_gemm::Host;
+use trifuse_testkit::oracle::{Define, Exact, Output, Stepwise};
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors"))

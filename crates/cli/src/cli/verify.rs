@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use trifuse::backends::{Choice, NAMES};
-use trifuse_testkit::conformance::{Subject, ahead};
-use trifuse_cli::verify::{NAMES as TESTS, Relaunch, Samples};
 use trifuse::{Error, Result};
+use trifuse_cli::verify::{NAMES as TESTS, Relaunch, Samples};
 use trifuse_testkit::casefile;
+use trifuse_testkit::conformance::{Subject, ahead};
 
 use super::output::Output;
 use super::progress::Progress;

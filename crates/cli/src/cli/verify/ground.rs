@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use trifuse::backends::Visit;
+use trifuse::session::Session;
+use trifuse::{Error, Result, backend};
+use trifuse_cli::verify::{Check, NAMES, Relaunch, Samples, Verdict, launch, run};
 use trifuse_testkit::cases::Problem;
 use trifuse_testkit::conformance::{Mode, Outcome, Subject, run_drawn};
-use trifuse::session::Session;
-use trifuse_cli::verify::{Check, NAMES, Relaunch, Samples, Verdict, launch, run};
-use trifuse::{Error, Result, backend};
 
 use super::report::Cell;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
-use trifuse_testkit::tolerance::Metrics;
 use trifuse_cli::verify::{Check, Figure, Verdict};
+use trifuse_testkit::tolerance::Metrics;
 
 use crate::cli::output::{Page, Report, Tone};
 

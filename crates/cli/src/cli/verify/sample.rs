@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use trifuse_cli::verify::NAMES as TESTS;
 use trifuse_testkit::cases::{Case, all};
 use trifuse_testkit::conformance::Subject;
-use trifuse_cli::verify::NAMES as TESTS;
 
 use super::report::LeftOut;
 

@@ -1,15 +1,15 @@
 //! What the projections of test 4 hold: a basis each, and codes for as many adapters as a row of the table asks for.
 
 use trifuse::backend::Backend;
-use trifuse_testkit::cases::{Draw, Posed, steady_codebook};
 use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::codebook_gemm::{Factor, FactorArgs};
 use trifuse::ops::codes::CODEBOOK_LEN;
 use trifuse::ops::index::{AdapterCodes, BasisOf, Codes, CodesShape, TokenAdapters};
 use trifuse::ops::{CodeWidth, CodebookGemm};
-use trifuse_testkit::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
 use trifuse::session::Session;
+use trifuse_testkit::cases::{Draw, Posed, steady_codebook};
+use trifuse_testkit::oracle::codebook_gemm::{FactorHost, Host, SliceHost};
 use trifuse_testkit::tolerance::{Metrics, expect};
 
 pub const DTYPE: DType = DType::F16;

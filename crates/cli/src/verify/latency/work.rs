@@ -4,13 +4,13 @@ use rayon::prelude::*;
 
 use super::population::{DTYPE, Place, Population, Rows, Sizes, WIDTH};
 use trifuse::backend::Backend;
-use trifuse_testkit::cases::Draw;
 use trifuse::device::Slice;
 use trifuse::error::{Error, Result};
 use trifuse::ops::codebook_gemm::{CodebookSliceArgs, Factor, FactorArgs};
 use trifuse::ops::index::{BasisOf, Codes, Index, TokenAdapters};
 use trifuse::ops::{CodebookGemm, CodebookGemmArgs};
 use trifuse::session::{Plan, Session};
+use trifuse_testkit::cases::Draw;
 
 /// Rows of every projection that are compared, where there are more: the oracle takes two milliseconds a row.
 const COMPARED: u64 = 4;
