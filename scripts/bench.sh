@@ -5,7 +5,7 @@
 #   scripts/bench.sh reports      micro, sparse and forward-pass, our side alone, each with its own columns
 #   scripts/bench.sh sweep        align in f16 and bf16, every size, and PyTorch on every EVERY-th: a table, and a picture of both
 #
-# TRIFUSE names the binary (target/release/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
+# TRIFUSE names the binary (target/dist/trifuse), OUT the folder that gets SUITE.json and SUITE.peers.json
 # (target/bench), BENCH_OPTIONS more options of `trifuse bench` (--quick), PYTHON the interpreter that has PyTorch.
 # SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then; SECONDS_ALL shares so long among
 # all of them. The exit status is 75 where nothing was wrong but the time.
@@ -15,12 +15,12 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-trifuse=${TRIFUSE:-target/release/trifuse}
+trifuse=${TRIFUSE:-target/dist/trifuse}
 out=${OUT:-target/bench}
 python=${PYTHON:-python3}
 suites=("$@")
 [ ${#suites[@]} -gt 0 ] || suites=(attention linear projections mlp layer adapters published)
-command -v "$trifuse" >/dev/null || { echo "error: $trifuse is not there: cargo build --release --features cuda" >&2; exit 1; }
+command -v "$trifuse" >/dev/null || { echo "error: $trifuse is not there: cargo build --profile dist --features cuda" >&2; exit 1; }
 mkdir -p "$out"
 failed=0 cut=0
 # Parts of the time that a suite has, to one of its peers; and all parts that are ahead.

@@ -21,8 +21,8 @@
 # REPEATS     runs of each case in conformance (100)
 # PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers (docs/performance.md)
 # TRIFUSE_KERNEL_DEBUG=1 has waits in kernels end with a trap where they would hang; TRIFUSE_KERNEL_LINES=1 gives profilers the sources' lines
-# TRIFUSE_PROFILE=dev packs programs that are built in a fraction of the time, and whose host side is slow.
-#             TRIFUSE_PROFILE=packed is a release without link-time optimisation, for timings; reports say which it was.
+# TRIFUSE_PROFILE=dev packs programs that are built in a fraction of the time of `dist`, and whose host side is slow.
+#             TRIFUSE_PROFILE=packed is `dist` without link-time optimisation, for timings; reports say which it was.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

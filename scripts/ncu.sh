@@ -4,13 +4,13 @@
 #   scripts/ncu.sh ['SUITE|SHAPE|KERNEL|SKIP'...]   SHAPE as `trifuse bench SUITE --shape`, KERNEL a part of the kernel's name, SKIP how
 #                                             many of its launches come before: the ceilings of a report are eight of gemm_wgmma
 #
-# With no argument the shapes of attention that are furthest behind. TRIFUSE names the binary (target/release/trifuse), OUT the
+# With no argument the shapes of attention that are furthest behind. TRIFUSE names the binary (target/dist/trifuse), OUT the
 # folder that gets the counters as CSV (target/ncu), MARKDOWN a file whose section "counters" is replaced. It needs ncu on the PATH,
 # allowed to read the counters. Clocks are left as they are; caches are emptied before each pass.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-trifuse=${TRIFUSE:-target/release/trifuse}
+trifuse=${TRIFUSE:-target/dist/trifuse}
 out=${OUT:-target/ncu}
 shapes=("$@")
 [ ${#shapes[@]} -gt 0 ] || shapes=(

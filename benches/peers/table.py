@@ -105,8 +105,8 @@ def notes(results: list[dict], peers: dict[str, list[dict]]) -> list[str]:
 def heading(ours: dict, theirs: dict | None) -> list[str]:
     """Where and with what a suite was measured."""
     device, here, timing, ceilings = ours["device"], ours["environment"], ours["timing"], ours["ceilings"]
-    built = here.get("profile") or "release"
-    build = ", built without optimisation" if not here["optimised"] else "" if built == "release" else f", built as {built}"
+    built = here.get("profile") or "dist"
+    build = ", built without optimisation" if not here["optimised"] else "" if built == "dist" else f", built as {built}"
     product = ceilings["product_flops_per_second"]
     clocks = f" at {ours['clocks']['multiprocessors_hz'] / 1e6:.0f} MHz" if ours.get("clocks") else ""
     lines = [

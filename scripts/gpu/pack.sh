@@ -2,7 +2,7 @@
 # Builds what the stages need, stripped, into $PROGRAMS: pack.sh [right|speed]. Called by scripts/gpu.sh.
 set -euo pipefail
 
-profile=${TRIFUSE_PROFILE:-release}
+profile=${TRIFUSE_PROFILE:-dist}
 what=${1:-everything}
 tests=(conformance contract layer model) others=(--bin trifuse --example golden --example embed_speed)
 case $what in

@@ -1,7 +1,7 @@
 //! Sentences a second of the encoder: the base model, one adapter, many adapters mixed; 128 tokens each, and the lengths of
 //! real text. `benches/peers/embed.py` measures the same with PyTorch and PEFT.
 //!
-//! `cargo run --release --example embed_speed -- MODEL ADAPTERS BACKEND DTYPE [PAIRS]`: ADAPTERS holds adapter folders, which
+//! `cargo run --profile dist --example embed_speed -- MODEL ADAPTERS BACKEND DTYPE [PAIRS]`: ADAPTERS holds adapter folders, which
 //! are repeated under other names until there are 24; PAIRS are JSON lines with `a` and `b`, whose lengths are taken.
 
 use std::path::PathBuf;

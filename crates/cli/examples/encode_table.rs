@@ -1,6 +1,6 @@
 //! What is kept at which size: a table for a folder of PEFT adapters.
 //!
-//! `cargo run --release --example encode_table -- FOLDER [CALIBRATION HELD_OUT]`
+//! `cargo run --profile dist --example encode_table -- FOLDER [CALIBRATION HELD_OUT]`
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! How long a first call takes: from nothing to an answer of dense attention, and of the same again.
 //!
-//! `TRIFUSE_CACHE_DIR=$(mktemp -d) cargo run --release --features cuda --example first_call -- cuda`
+//! `TRIFUSE_CACHE_DIR=$(mktemp -d) cargo run --profile dist --features cuda --example first_call -- cuda`
 
 use std::time::Instant;
 

@@ -67,7 +67,7 @@ pub fn heading(report: &Stored) -> String {
     let nvrtc = here.nvrtc.as_ref().map_or_else(String::new, |version| format!(", NVRTC {version}"));
     let build = match (here.optimised, here.profile.as_deref()) {
         (false, _) => ", built without optimisation".into(),
-        (true, None | Some("release")) => String::new(),
+        (true, None | Some("dist")) => String::new(),
         (true, Some(profile)) => format!(", built as {profile}"),
     };
     // A run that was interrupted early has no shape, and so no type.
