@@ -2,7 +2,7 @@
 //! [codebook GEMM](ops::CodebookGemm) that applies a mixed batch of adapters without decoding them to memory,
 //! [attention](ops::Attention) with online softmax and a [fused MLP](ops::FusedMlp); and what a transformer layer needs
 //! besides: [linear](ops::Linear), [pointwise](ops::Pointwise) and [attention over a shared prefix](ops::PrefixAttention).
-//! They run on processors, on any GPU with a Vulkan driver, and on NVIDIA GPUs through CUDA.
+//! They run on processors, on any GPU with a driver for Vulkan, Metal or DX12, and on NVIDIA GPUs through CUDA.
 //!
 //! An operation is a descriptor: sizes, types, strides. A [session](session::Session) plans it, which chooses a kernel and
 //! compiles it, and then runs the plan on slices of device memory, as often as wanted:

@@ -9,7 +9,9 @@ use super::{Buffer, Wgpu};
 use crate::device::{Caps, Device, Kind, Open};
 use crate::error::{Error, Result};
 
-/// What every shader relies on; every Vulkan driver has it.
+/// The interfaces to drivers that shaders are tested for. wgpu has those of the platform it is built for.
+const INTERFACES: wgpu::Backends = wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
+/// What every shader relies on; every driver for Vulkan, Metal and DX12 has it.
 const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
 /// What a variant may use where it is there.
 const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP).union(super::event::FEATURES);
@@ -62,20 +64,20 @@ impl Wgpu {
     }
 }
 
-/// The usable adapters, best first, those of `WGPU_ADAPTER_NAME` where it is set.
+/// The usable adapters, best first, those of `WGPU_BACKEND` and of `WGPU_ADAPTER_NAME` where these are set.
 fn adapters() -> Result<Vec<wgpu::Adapter>> {
+    let interfaces = wgpu::Backends::from_env().map_or(INTERFACES, |asked| asked & INTERFACES);
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = wgpu::Backends::VULKAN;
+    descriptor.backends = interfaces;
     descriptor.flags = wgpu::InstanceFlags::empty().with_env();
-    let all = pollster::block_on(wgpu::Instance::new(descriptor).enumerate_adapters(wgpu::Backends::VULKAN));
+    let all = pollster::block_on(wgpu::Instance::new(descriptor).enumerate_adapters(interfaces));
     let refuse = |reason: String| Err(Error::NoBackend { name: Wgpu::NAME.into(), reason });
     if all.is_empty() {
-        let software = "for the software driver, `apt-get install mesa-vulkan-drivers libvulkan1`";
-        return refuse(format!("there is no Vulkan driver; install the GPU's (its package for Vulkan, and libvulkan1), or {software}"));
+        return refuse(missing().into());
     }
     let mut found: Vec<_> = all.into_iter().filter(|adapter| adapter.features().contains(REQUIRED)).collect();
     if found.is_empty() {
-        return refuse("no Vulkan adapter has push constants; update the driver".into());
+        return refuse("no adapter has push constants; update the driver".into());
     }
     if let Ok(wanted) = std::env::var("WGPU_ADAPTER_NAME") {
         let names: Vec<_> = found.iter().map(|adapter| adapter.get_info().name).collect();
@@ -84,13 +86,41 @@ fn adapters() -> Result<Vec<wgpu::Adapter>> {
             return refuse(format!("no adapter has WGPU_ADAPTER_NAME, {wanted:?}, in its name; there are {names:?}"));
         }
     }
-    found.sort_by_key(|adapter| match kind(&adapter.get_info()) {
+    found.sort_by_key(|adapter| rank(&adapter.get_info()));
+    Ok(found)
+}
+
+/// What there is no driver for, and what to do.
+const fn missing() -> &'static str {
+    if cfg!(windows) {
+        "there is no driver for DX12 or Vulkan; install the GPU's"
+    } else if cfg!(target_vendor = "apple") {
+        "there is no Metal device"
+    } else {
+        "there is no Vulkan driver; install the GPU's (its package for Vulkan, and libvulkan1), or for the software driver, \
+         `apt-get install mesa-vulkan-drivers libvulkan1`"
+    }
+}
+
+/// The place of an adapter among others. Where one GPU has drivers for two interfaces, the one for Vulkan, which is measured, comes first.
+fn rank(info: &wgpu::AdapterInfo) -> (u8, bool) {
+    let place = match kind(info) {
         Kind::Discrete => 0,
         Kind::Integrated => 1,
         Kind::Other => 2,
         Kind::Cpu => 3,
-    });
-    Ok(found)
+    };
+    (place, info.backend == wgpu::Backend::Dx12)
+}
+
+/// The interface, where it is not Vulkan, and what the driver says of itself.
+fn driver(info: &wgpu::AdapterInfo) -> String {
+    let interface = match info.backend {
+        wgpu::Backend::Metal => "Metal",
+        wgpu::Backend::Dx12 => "DX12",
+        _ => "",
+    };
+    [interface, &info.driver, &info.driver_info].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 fn kind(info: &wgpu::AdapterInfo) -> Kind {
@@ -105,7 +135,7 @@ fn kind(info: &wgpu::AdapterInfo) -> Kind {
 fn caps(adapter: &wgpu::Adapter, features: wgpu::Features, limits: &wgpu::Limits) -> Caps {
     let info = adapter.get_info();
     Caps {
-        driver: [info.driver.as_str(), info.driver_info.as_str()].join(" ").trim().into(),
+        driver: driver(&info),
         kind: kind(&info),
         name: info.name,
         memory_bytes: None,

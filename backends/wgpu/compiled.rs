@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Bytes of immediates that every Vulkan driver has room for.
+/// Bytes of immediates that every driver has room for.
 pub(super) const MAX_IMMEDIATES: usize = 128;
 
 /// Pipelines by their whole text.

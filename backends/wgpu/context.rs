@@ -8,7 +8,7 @@ use super::fault::Faults;
 use crate::device::Caps;
 use crate::error::{Error, Result};
 
-/// A device that wgpu reaches through Vulkan.
+/// A device that wgpu reaches through Vulkan, Metal or DX12.
 pub struct Wgpu {
     /// No other device of the process has it: what wgpu numbers, it numbers from the same start for each.
     pub(super) number: usize,

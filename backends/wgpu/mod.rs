@@ -1,4 +1,4 @@
-//! WGSL through wgpu and Vulkan: the portable reference, on any GPU or on a software driver.
+//! WGSL through wgpu, by Vulkan, Metal or DX12: the portable reference, on any GPU or on a software driver.
 //!
 //! # How an operation is added
 //!
