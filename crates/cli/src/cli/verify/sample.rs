@@ -12,7 +12,7 @@ use super::report::LeftOut;
 /// Of how many cases of an operation one is run. Not a multiple of three: neighbours differ by their type.
 const ONE_OF: usize = 7;
 /// How long cases may take; one that is begun is ended.
-pub const LIMIT: Duration = Duration::from_secs(10);
+pub const LIMIT: Duration = Duration::from_secs(8);
 /// The tests that are left out, and why.
 const SLOW: [(u8, &str); 3] =
     [(1, "--quick does not encode all adapters twice"), (3, "--quick starts no profiler"), (4, "--quick makes no runs by the hundred for their times")];
