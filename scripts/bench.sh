@@ -10,7 +10,7 @@
 # SECONDS_EACH ends a suite, and again its peers, after so long, with what is measured until then; SECONDS_ALL shares so long among
 # all of them. The exit status is 75 where nothing was wrong but the time.
 # DTYPES (f16 bf16) and ALIGN_OPTIONS (--step 16) narrow the sweep, EVERY (5) the peers' share of it: odd, so that every remainder by 8
-# has its turn. MARKDOWN names a file whose measured tables are replaced (docs/performance.md), PICTURES a folder for SVG files of
+# has its turn. MARKDOWN names the page whose tables are replaced (docs/performance/measured.md, reports.md or sweep.md), PICTURES a folder for SVG files of
 # all reports in OUT. Without PyTorch the tables have our side alone.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1

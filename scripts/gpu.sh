@@ -19,7 +19,7 @@
 # MODEL       weights of MiniLM (.minilm; scripts/get_minilm.sh). GOLDEN, ADAPTERS: what the example `golden` compares
 #             (tests/golden/minilm.safetensors, crates/cli/data/adapters). PAIRS: JSON lines with `a` and `b`, whose lengths `embed_speed` takes
 # REPEATS     runs of each case in conformance (100)
-# PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers (docs/performance.md)
+# PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers (docs/performance/running.md)
 # TRIFUSE_KERNEL_DEBUG=1 has waits in kernels end with a trap where they would hang; TRIFUSE_KERNEL_LINES=1 gives profilers the sources' lines
 # TRIFUSE_PROFILE=dev packs programs that are built in a fraction of the time of `dist`, and whose host side is slow.
 #             TRIFUSE_PROFILE=packed is `dist` without link-time optimisation, for timings; reports say which it was.

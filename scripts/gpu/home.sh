@@ -62,15 +62,15 @@ there() {
 # shellcheck disable=SC2329 # `made` calls it
 pages() {
   "$trifuse" bench report "${reports[@]}" --markdown "$all/$1.md" &&
-    "$python" benches/peers/table.py --page "$all/$1.md" --section "$1" --markdown "$docs/performance.md"
+    "$python" benches/peers/table.py --page "$all/$1.md" --section "$1" --markdown "$docs/performance/$1.md"
 }
-# page SECTION: what lies in `reports`, between the marks of that section.
+# page SECTION: what lies in `reports`, on the page of that name, between the marks of that section.
 page() { [ ${#reports[@]} = 0 ] || made "$1" pages "$1"; }
 
 reports=()
 suites=(attention linear projections mlp adapters layer published)
 there "${suites[@]}"
-[ ${#reports[@]} = 0 ] || made 'measured' "$python" benches/peers/table.py "$all" "${suites[@]}" --markdown "$docs/performance.md"
+[ ${#reports[@]} = 0 ] || made 'measured' "$python" benches/peers/table.py "$all" "${suites[@]}" --markdown "$docs/performance/measured.md"
 reports=()
 there micro sparse forward-pass
 page reports
@@ -82,7 +82,7 @@ shopt -s nullglob
 counted=()
 if [ -e "$all/ncu/shapes.txt" ]; then mapfile -t counted < <(sed "s|=|=$all/ncu/|" "$all/ncu/shapes.txt"); fi
 if [ ${#counted[@]} -gt 0 ]; then
-  made 'counters' "$python" scripts/ncu_table.py "${counted[@]}" --markdown "$docs/performance.md"
+  made 'counters' "$python" scripts/ncu_table.py "${counted[@]}" --markdown "$docs/performance/counters.md"
 else
   missing+=(counters)
 fi
