@@ -4,7 +4,7 @@
 #   scripts/ncu.sh ['SUITE|SHAPE|KERNEL|SKIP'...]   SHAPE as `trifuse bench SUITE --shape`, KERNEL a part of the kernel's name, SKIP how
 #                                             many of its launches come before: the ceilings of a report are eight of gemm_wgmma
 #
-# With no argument the shapes of attention that are furthest behind. TRIFUSE names the binary (target/release/trifuse), OUT the
+# With no argument the shapes of attention that are furthest behind. TRIFUSE names the binary (target/dist/trifuse), OUT the
 # folder that gets the counters as CSV (target/ncu), MARKDOWN a page whose section "counters" is replaced (docs/performance/counters.md). It needs ncu on the PATH,
 # allowed to read the counters. Clocks are left as they are; caches are emptied before each pass.
 set -uo pipefail
