@@ -1,4 +1,4 @@
-//! A device whose backend is chosen while the program runs: one type for all of them.
+//! A device whose backend is chosen while the program runs, with one type for all backends.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::device::{Caps, Clock, Clocks, Device, Hints, Slice};
 use crate::error::{Error, Result};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Translate, strange};
 
-/// A device of any backend, the crate's own or another's: a [`Session<AnyDevice>`](crate::session::Session), and all that is made of it, has
+/// A device of any backend, the crate's own or another's. A [`Session<AnyDevice>`](crate::session::Session), and everything made of it, has
 /// one type, whatever runs the work. [`Choice::open_any`](super::Choice::open_any) opens one by its name.
 ///
 /// ```no_run
@@ -25,13 +25,13 @@ use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, Prefi
 /// # }
 /// ```
 ///
-/// A launch costs a call through a table and copies of the operands' handles more than on the device behind.
+/// A launch costs a call through a table, and copies of the operands' handles, more than on the device behind.
 pub struct AnyDevice {
     device: Box<dyn Erased>,
 }
 
 impl AnyDevice {
-    /// Stands before `backend`.
+    /// Wraps the device `backend`.
     pub fn new<B: Backend>(backend: B) -> Self {
         Self { device: Box::new(backend) }
     }

@@ -16,24 +16,24 @@ use crate::error::{Error, Result};
 
 /// Work that is generic over the backend it runs on.
 pub trait Visit {
-    /// What it gives back.
+    /// The result of the work.
     type Out;
-    /// Does the work.
+    /// Does the work on `backend`.
     fn visit<B: Backend>(self, backend: B) -> Result<Self::Out>;
 }
 
-/// One line of `devices`: a backend of this build, and its devices or why it has none.
+/// What a search found of one backend of this build: its devices, or why it has none.
 #[derive(Debug)]
 pub struct Found {
     /// The backend's name.
     pub backend: &'static str,
-    /// Its devices, best first, or what is missing and what to install.
+    /// The backend's devices, best first, or what is missing and what to install.
     pub devices: Result<Vec<Caps>>,
 }
 
 macro_rules! backends {
     ($($name:literal if $feature:literal => $backend:path;)*) => {
-        /// Every backend of the crate, best first: also those that this build leaves out.
+        /// The names of every backend of the crate, best first, with those that this build leaves out.
         pub const NAMES: &[&str] = &[$($name),*];
 
         /// Looks for the devices of every backend.
@@ -82,9 +82,9 @@ fn unknown(text: &str) -> Error {
 /// A choice of backend and device, as on the command line: `auto`, `cpu`, `wgpu`, `wgpu:1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The best that works; see [`Choice::resolve`].
+    /// The best device that works; see [`Choice::resolve`].
     Auto,
-    /// The device of that number of the backend of that name.
+    /// A backend by its name, and the number of its device.
     Named(&'static str, usize),
 }
 
@@ -103,8 +103,8 @@ impl std::str::FromStr for Choice {
 }
 
 impl Choice {
-    /// The backend and device that this choice means on this machine, and why: the first backend with a GPU, else
-    /// `cpu`. A GPU driver written in software is never chosen by itself: `cpu` is faster.
+    /// The backend and device that this choice means on this machine, and why. `Auto` takes the first backend with a GPU, else `cpu`. It
+    /// never takes a GPU driver written in software, since `cpu` is faster.
     pub fn resolve(&self) -> Result<(&'static str, usize, String)> {
         let found = match self {
             Self::Named(name, index) => return Ok((name, *index, "as asked".into())),
@@ -128,7 +128,7 @@ impl Choice {
         Err(Error::NoBackend { name: "auto".into(), reason: passed.join("; ") })
     }
 
-    /// Opens the device as one whose type says nothing of its backend.
+    /// Opens the device as an [`AnyDevice`], whose type says nothing of its backend.
     ///
     /// # Errors
     /// The errors of [`resolve`](Self::resolve) and of opening the device.

@@ -11,44 +11,46 @@ pub trait Kernel<O: Op>: Device {
 
     /// The names of the variants, best first.
     fn variants(&self) -> &'static [&'static str];
-    /// What can compute `op`, whatever is faster: each variant, or `variant:config` for each configuration of one that has several.
+    /// The names of what can compute `op`, whatever is faster: each variant, or `variant:config` for each configuration of a variant that
+    /// has several.
     fn configs(&self, op: &O) -> Vec<String> {
         let able = self.variants().iter().filter(|name| self.plan(op, Some(name)).is_ok());
         able.map(|&name| name.to_owned()).collect()
     }
-    /// Chooses a variant (`only` that one, where it is named, or that one's configuration, named as `variant:config`) and compiles. May be slow.
+    /// Chooses a variant and compiles it. This may be slow. `only` names a variant, or a configuration as `variant:config`, and nothing
+    /// else is then tried.
     ///
     /// # Errors
     /// [`Unsupported`](crate::Error::Unsupported) with every variant's reason.
     fn plan(&self, op: &O, only: Option<&str>) -> Result<Self::Plan>;
     /// Bytes of workspace that a launch needs.
     fn workspace_bytes(plan: &Self::Plan) -> u64;
-    /// The workspace of a plan, as its first launch is to find it; every launch leaves it so that the next may run.
+    /// The workspace of a plan, as its first launch is to find it. Every launch leaves it so that the next may run.
     fn workspace(&self, plan: &Self::Plan) -> Result<Self::Buffer> {
         self.alloc(Self::workspace_bytes(plan))
     }
-    /// Bytes of what [`prepare`](Self::prepare) leaves; 0 where it does nothing.
+    /// Bytes that [`prepare`](Self::prepare) writes; 0 where it does nothing.
     fn prepared_bytes(_plan: &Self::Plan) -> u64 {
         0
     }
-    /// Puts into the queue what does not depend on the rows of a launch, for others to take from `prepared`.
+    /// Enqueues the work that does not depend on the rows of a launch. Other launches take its result from `prepared`.
     ///
     /// # Safety
-    /// The contract of [`launch`](Self::launch); `prepared` has [`prepared_bytes`](Self::prepared_bytes).
+    /// The contract of [`launch`](Self::launch) holds, and `prepared` has [`prepared_bytes`](Self::prepared_bytes).
     unsafe fn prepare(&self, _queue: &mut Self::Queue, _plan: &Self::Plan, _prepared: &Slice<Self>, _args: &O::Args<Self>) -> Result<()> {
         Ok(())
     }
     /// The variant that was chosen.
     fn variant(plan: &Self::Plan) -> &'static str;
-    /// The configuration of it, where it has several.
+    /// The configuration that was chosen, where the variant has several.
     fn config(_plan: &Self::Plan) -> Option<String> {
         None
     }
-    /// Puts the work into the queue. Never allocates, compiles or waits, so that it may be captured.
+    /// Enqueues the work. It never allocates, compiles or waits, so that it may be captured.
     ///
     /// # Safety
-    /// [`crate::ops::check`] accepted `args` for the `op` that was planned; `workspace` came from [`workspace`](Self::workspace)
-    /// for this plan, and nothing else in flight or between launches uses it.
+    /// [`crate::ops::check`] accepted `args` for the `op` that was planned. `workspace` came from [`workspace`](Self::workspace) for this
+    /// plan, and nothing else in flight or between launches uses it.
     unsafe fn launch(&self, queue: &mut Self::Queue, plan: &Self::Plan, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()>;
 }
 

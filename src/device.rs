@@ -1,23 +1,23 @@
-//! What a device gives: memory, an in-order queue, capture. No validation and no policy; [`crate::session`]
-//! is the safe front door.
+//! The trait that backends implement for their devices: memory, an in-order queue, capture. It has no validation and no policy;
+//! [`crate::session`] is the safe front end.
 
 use derive_where::derive_where;
 
 use crate::dtype::DType;
 use crate::error::Result;
 
-/// A device of one backend. Implemented once per backend.
+/// A device of one backend. Each backend implements it once.
 ///
-/// Work goes into a queue and runs in the order it was put there; only [`read`](Device::read) and
+/// Work goes into a queue and runs in the order in which it was put there. Only [`read`](Device::read) and
 /// [`synchronize`](Device::synchronize) block. Methods trust their arguments: slices lie inside their buffers.
 pub trait Device: Sized + Send + Sync + 'static {
     /// The backend's name in errors, test names and on the command line.
     const NAME: &'static str;
-    /// A counted handle to untyped device memory, aligned to 256 bytes; a clone aliases.
+    /// A counted handle to untyped device memory, aligned to 256 bytes. A clone is the same memory.
     type Buffer: Clone + Send + Sync + 'static;
-    /// Work runs in the order it was put in.
+    /// A queue, whose work runs in the order in which it was put in.
     type Queue: Send + 'static;
-    /// Captured work: a CUDA graph; elsewhere the resolved launches.
+    /// Captured work: a CUDA graph on CUDA, elsewhere the resolved launches.
     type Graph: Send + 'static;
     /// A moment between two pieces of work of a queue.
     type Event: Send + 'static;
@@ -26,20 +26,21 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn caps(&self) -> &Caps;
     /// A new queue.
     fn queue(&self) -> Result<Self::Queue>;
-    /// `bytes` of memory, contents unspecified. Zero is legal.
+    /// Allocates `bytes` of memory, contents unspecified. Zero is legal.
     fn alloc(&self, bytes: u64) -> Result<Self::Buffer>;
-    /// `bytes` of the host's memory that the device [copies](Device::copy) from on its own, at the speed of the bus. A device
-    /// without such a thing gives what [`alloc`](Device::alloc) does.
+    /// Allocates `bytes` of host memory that the device [copies](Device::copy) from on its own, at the speed of the bus. A device without
+    /// such memory returns what [`alloc`](Device::alloc) does.
     fn alloc_host(&self, bytes: u64) -> Result<Self::Buffer> {
         self.alloc(bytes)
     }
-    /// Tells buffers apart: equal for clones, different for any two that live at once.
+    /// A number that is equal for clones of a buffer, and different for any two buffers alive at once.
     fn buffer_id(buffer: &Self::Buffer) -> usize;
-    /// Whether work of this device may use `buffer`: every one where all devices work in the host's memory, elsewhere its own.
+    /// Whether work of this device may use `buffer`. That is any buffer where all devices work in host memory, and elsewhere the device's
+    /// own.
     fn owns(&self, _buffer: &Self::Buffer) -> bool {
         true
     }
-    /// Copies `src` to the start of `dst`. The bytes are taken before the call returns.
+    /// Copies `src` to the start of `dst`. The caller may reuse `src` when this returns.
     fn write(&self, queue: &mut Self::Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()>;
     /// Copies the start of `src` to the whole of `dst`, after all earlier work of the queue. Blocks.
     fn read(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()>;
@@ -49,9 +50,9 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn record_event(&self, queue: &mut Self::Queue) -> Result<Self::Event>;
     /// Seconds from `earlier` to `later`, events of this queue, by [`clock`](Device::clock). Blocks until both have passed.
     fn elapsed(&self, queue: &mut Self::Queue, earlier: &Self::Event, later: &Self::Event) -> Result<f64>;
-    /// Whose clock events are read from.
+    /// The clock from which events are read.
     fn clock(&self) -> Clock;
-    /// The clocks at which it runs now, where its driver tells.
+    /// The clock rates at this moment, where the driver tells.
     fn clocks(&self) -> Option<Clocks> {
         None
     }
@@ -61,9 +62,9 @@ pub trait Device: Sized + Send + Sync + 'static {
     }
     /// Blocks until the queue is empty and reports what failed in it.
     fn synchronize(&self, queue: &mut Self::Queue) -> Result<()>;
-    /// Starts a capture: launches are recorded from here on, not run.
+    /// Starts a capture: launches are recorded from here on, and do not run.
     fn begin_capture(&self, queue: &mut Self::Queue) -> Result<()>;
-    /// Ends a capture; the queue is usable afterwards, also on an error.
+    /// Ends a capture. The queue is usable afterwards, also on an error.
     fn end_capture(&self, queue: &mut Self::Queue) -> Result<Self::Graph>;
     /// Runs captured work again.
     ///
@@ -72,7 +73,7 @@ pub trait Device: Sized + Send + Sync + 'static {
     unsafe fn replay(&self, queue: &mut Self::Queue, graph: &Self::Graph) -> Result<()>;
 }
 
-/// A device that can be looked for and opened by number.
+/// A device that can be listed and opened by number.
 pub trait Open: Device {
     /// The devices present, best first, or why there are none and what to install.
     fn list() -> Result<Vec<Caps>>;
@@ -80,8 +81,8 @@ pub trait Open: Device {
     fn open(index: usize) -> Result<Self>;
 }
 
-/// A range of bytes of a buffer, inside it: a [`Session`](crate::session::Session) makes slices, [`sub_slice`](Self::sub_slice) cuts them, and nothing
-/// else does, so that backends may trust them.
+/// A range of bytes inside a buffer. Only a [`Session`](crate::session::Session) makes slices and only [`sub_slice`](Self::sub_slice) cuts them, so
+/// that backends may trust them.
 #[derive_where(Clone)]
 pub struct Slice<D: Device> {
     pub(crate) buffer: D::Buffer,
@@ -92,44 +93,44 @@ pub struct Slice<D: Device> {
 }
 
 impl<D: Device> Slice<D> {
-    /// The bytes of a buffer that the caller knows to lie in it, of no known type.
+    /// A slice of no known type. The caller knows that the bytes lie in the buffer.
     pub(crate) const fn new(buffer: D::Buffer, offset: u64, len: u64) -> Self {
         Self { buffer, offset, len, dtype: None }
     }
 
-    /// The same bytes as elements of a type, or of none: memory that is used for something else from here on.
+    /// This slice as elements of another type, or of no known type, for memory that is used for something else from here on.
     #[must_use]
     pub fn with_dtype(self, dtype: impl Into<Option<DType>>) -> Self {
         Self { dtype: dtype.into(), ..self }
     }
 
-    /// What its elements are, where that is known: what was uploaded, or what [`alloc_elements`](crate::session::Session::alloc_elements) was told.
-    /// An operation that wants another type refuses it.
+    /// The type of its elements, where that is known: of what was uploaded, or as
+    /// [`alloc_elements`](crate::session::Session::alloc_elements) was told. An operation that expects another type refuses the slice.
     pub fn dtype(&self) -> Option<DType> {
         self.dtype
     }
 
-    /// The memory it lies in.
+    /// The memory in which the slice lies.
     pub fn buffer(&self) -> &D::Buffer {
         &self.buffer
     }
 
-    /// Bytes from the buffer's start.
+    /// Bytes from the buffer's start to the slice.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes.
+    /// Bytes of the slice.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no byte.
+    /// Whether the slice has no byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `len` bytes of this slice from `offset`, of the same type, or nothing where they reach past its end.
+    /// The `len` bytes of this slice from `offset`, of its type, or `None` where they reach past its end.
     pub fn sub_slice(&self, offset: u64, len: u64) -> Option<Self> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Self { buffer: self.buffer.clone(), offset: self.offset + offset, len, dtype: self.dtype })
@@ -142,11 +143,11 @@ impl<D: Device> std::fmt::Debug for Slice<D> {
     }
 }
 
-/// What kind of hardware runs the work. A time measured on [`Cpu`](Kind::Cpu) is not a GPU's.
+/// The kind of hardware that runs the work. A time measured on [`Cpu`](Kind::Cpu) is not a GPU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A processor, be it through a graphics driver written in software.
+    /// A processor, directly or through a graphics driver written in software.
     Cpu,
     /// A graphics processor that shares the host's memory.
     Integrated,
@@ -160,13 +161,13 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
-    /// The device's own: what the host does meanwhile is not counted.
+    /// The device's own clock. What the host does meanwhile is not counted.
     Device,
-    /// The host's: the work of putting work into the queue is counted too.
+    /// The host's clock. The time to enqueue work is counted too.
     Host,
 }
 
-/// The clocks at which a device runs.
+/// The clock rates at which a device runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Clocks {
     /// Clock of the SMs, in hertz.
@@ -175,31 +176,31 @@ pub struct Clocks {
     pub memory_hz: u64,
 }
 
-/// What a model is best built of on a device, where several ways compute the same. Hints are about time: every device takes every way, or says
-/// [`Unsupported`](crate::Error::Unsupported).
+/// What a model is best built of on a device, where several ways compute the same. Hints are about time. Every device takes every way, or
+/// returns [`Unsupported`](crate::Error::Unsupported).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hints {
-    /// An MLP is faster as two products than as one [`FusedMlp`](crate::ops::FusedMlp).
+    /// Whether an MLP is faster as two products than as one [`FusedMlp`](crate::ops::FusedMlp).
     pub split_mlp: bool,
-    /// A product is faster with the norm that follows it ([`Linear::norm`](crate::ops::Linear::norm)).
+    /// Whether a product is faster with the norm that follows it ([`Linear::norm`](crate::ops::Linear::norm)).
     pub norm_in_product: bool,
-    /// A product in halves is faster with what adapters add to several projections ([`Linear::delta`](crate::ops::Linear::delta)).
+    /// Whether a product in f16 or bf16 is faster with the adapters' part of several projections ([`Linear::delta`](crate::ops::Linear::delta)).
     pub slices_in_product: bool,
-    /// Models are served in this type where nobody asks for another.
+    /// The type in which models are served where nobody asks for another.
     pub dtype: Option<DType>,
-    /// Tokens that a batch of an encoder needs before more of them are no faster.
+    /// Tokens of an encoder's batch above which more of them are no faster.
     pub batch_tokens: Option<u32>,
 }
 
-/// What a device can do, and who it is.
+/// A device's name and capabilities.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Caps {
     /// The product's name.
     pub name: String,
     /// The driver and its version.
     pub driver: String,
-    /// Processor, or what sort of GPU.
+    /// Processor, or the kind of GPU.
     pub kind: Kind,
     /// Device memory in bytes, where the driver tells.
     pub memory_bytes: Option<u64>,
@@ -209,7 +210,7 @@ pub struct Caps {
     pub multiprocessors: u32,
     /// Shared (workgroup) memory that one block may use, in bytes.
     pub shared_bytes: u64,
-    /// Arithmetic on f16 in kernels.
+    /// Whether kernels may compute in f16.
     pub f16: bool,
     /// Lanes of a subgroup (warp), where kernels may use subgroup operations.
     pub subgroup: Option<u32>,
@@ -217,6 +218,6 @@ pub struct Caps {
     pub cuda_arch: Option<u32>,
     /// The highest clock of the SMs, in hertz.
     pub clock_hz: Option<u64>,
-    /// The most its memory can move, in bytes a second: its clock times the width of its bus.
+    /// The highest rate of its memory, in bytes a second: the memory's clock times the width of its bus.
     pub memory_bytes_per_second: Option<u64>,
 }

@@ -36,8 +36,8 @@ impl DType {
         }
     }
 
-    /// Elements from a row of `columns` to the next where every row starts on a multiple of 16 bytes, what a GPU's copy engine wants:
-    /// `columns`, or up to 15 bytes more.
+    /// Elements from a row of `columns` to the next, where every row starts at a multiple of 16 bytes. That is `columns`, or up to 15 bytes
+    /// more. A GPU's copy engine needs such rows.
     pub const fn row_stride(self, columns: u64) -> u64 {
         match columns.checked_next_multiple_of(16 / self.size()) {
             Some(stride) => stride,
@@ -101,7 +101,7 @@ impl DType {
     }
 }
 
-/// The bytes of each value, one after another.
+/// The bytes of all values, one after another.
 fn elements<const N: usize>(values: &[f64], bytes_of: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
     let mut bytes = vec![0; values.len() * N];
     for (element, &value) in bytes.chunks_exact_mut(N).zip(values) {
@@ -110,8 +110,8 @@ fn elements<const N: usize>(values: &[f64], bytes_of: impl Fn(f64) -> [u8; N]) -
     bytes
 }
 
-/// `value` with its low 32 bits folded into one: `half` looks at the upper half of an f64 alone, and so takes what
-/// lies just above a midpoint for the midpoint.
+/// `value` with its low 32 bits folded into one. `half` looks at the upper half of an f64 alone, and so takes a value just above a midpoint
+/// for the midpoint.
 fn sticky(value: f64) -> f64 {
     let bits = value.to_bits();
     f64::from_bits(bits >> 32 << 32 | u64::from(bits as u32 != 0) << 32)

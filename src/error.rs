@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-/// What every fallible function of this crate returns.
+/// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The cause that a driver or library gave, kept as [`std::error::Error::source`].
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Everything that can go wrong. Each message says what was expected, what was found and, where that is not
-/// plain, what to do.
+/// Everything that can go wrong. Each message says what was expected and what was found. Where that is not plain, it says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +23,7 @@ pub enum Error {
         found: String,
     },
 
-    /// A legal request that this backend, on this machine, cannot serve. Carries every variant's reason.
+    /// A legal request that this backend, on this machine, cannot serve. The reason has every variant's reason.
     #[error("{subject} is not supported: {reason}")]
     Unsupported {
         /// What was asked for.
@@ -109,7 +108,7 @@ impl Error {
         Self::Invalid { subject: subject.into(), expected: expected.into(), found: found.to_string() }
     }
 
-    /// A legal request that cannot be served here.
+    /// A legal request that cannot be served on this device.
     pub fn unsupported(subject: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Unsupported { subject: subject.into(), reason: reason.into() }
     }
@@ -124,13 +123,13 @@ impl Error {
         Self::Input { path: path.as_ref().into(), item: Some(item.into()), problem: problem.into() }
     }
 
-    /// The system's refusal to `action` the file at `path`; made to be used in `map_err`.
+    /// The system's refusal to `action` the file at `path`, for use in `map_err`.
     pub fn io(path: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.as_ref().to_path_buf();
         move |source| Self::Io { path, action, source }
     }
 
-    /// A driver's fault, met during `during`.
+    /// A driver's fault, reported during `during`.
     pub fn device(during: impl Into<String>, source: impl Into<Cause>) -> Self {
         Self::Device { during: during.into(), source: source.into() }
     }
@@ -146,8 +145,8 @@ impl Error {
     }
 }
 
-/// `Err(Error::Invalid)` unless `condition` holds. Checks run before every launch: hand over `format_args!`, which is put into words only where there
-/// is an error.
+/// Returns `Err(Error::Invalid)` unless `condition` holds. Checks run before every launch: pass `format_args!`, which is formatted only
+/// where there is an error.
 pub fn ensure(condition: bool, subject: impl std::fmt::Display, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Result<()> {
     if condition { Ok(()) } else { Err(Error::invalid(subject.to_string(), expected.to_string(), found)) }
 }

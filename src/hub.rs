@@ -1,4 +1,4 @@
-//! The cache that the Hugging Face libraries keep on a machine. Nothing is ever fetched.
+//! The cache that the Hugging Face libraries keep on a machine. Nothing is ever downloaded.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ pub fn cache() -> Option<PathBuf> {
     env("HF_HUB_CACHE").or_else(|| env("HF_HOME").map(|home| home.join("hub"))).or_else(|| env("HOME").map(|home| home.join(".cache/huggingface/hub")))
 }
 
-/// The folder below `cache` that would hold `organisation/name`; nothing for what is no such name.
+/// The folder below `cache` that would hold `organisation/name`; `None` where `name` has another form.
 pub fn folder(cache: &Path, name: &Path) -> Option<PathBuf> {
     let (organisation, name) = name.to_str()?.split_once('/')?;
     // A name has one slash and no way up: it becomes the name of one folder.
     (plain(organisation) && plain(name)).then(|| cache.join(format!("models--{organisation}--{name}")))
 }
 
-/// The newest snapshot in a folder of the cache: the one that `refs/main` names, or else the only one; nothing where there is none.
+/// The newest snapshot in a folder of the cache: the one that `refs/main` names, or else the only one. `None` where there is none.
 ///
 /// # Errors
 /// Several snapshots, and nothing that says which.
@@ -37,7 +37,7 @@ pub fn snapshot(folder: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The name, without its organisation, of what a snapshot's folder holds; nothing for another folder.
+/// The name, without its organisation, of the model or adapter whose snapshot this folder is. `None` for another folder.
 pub fn name_of(snapshot: &Path) -> Option<String> {
     let snapshots = snapshot.parent()?;
     let folder = snapshots.parent()?.file_name()?.to_str()?;

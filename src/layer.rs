@@ -1,10 +1,10 @@
-//! A transformer layer on a device, made of this crate's operations alone; see [`crate::ops::layer`] for what it computes.
+//! A transformer layer on a device, made of this crate's operations alone. [`crate::ops::layer`] says what it computes.
 //!
-//! A [`TransformerLayer`] holds plans and the memory between its launches, once for all layers of a model: weights and states
-//! are named by each run. Six launches (seven with rotary positions, or where the MLP is two products) follow each other with nothing between them, so that a
-//! run can be captured and replayed as one graph, and each can begin, where the backend can do that, while the one before ends.
-//! q, k and v stay in the rows in which one product left them: rotary positions turn q and k where they lie, and attention
-//! reads all three as slices with the strides of those rows. Both residuals ride in the epilogues of products.
+//! A [`TransformerLayer`] holds plans and the memory between its launches, once for all layers of a model. Each run names its weights and
+//! states. There are six launches, or seven with rotary positions or where the MLP is two products. Nothing lies between them, so that a
+//! run can be captured and replayed as one graph. Where the backend can do that, each launch begins while the one before ends. q, k and v
+//! stay in the rows in which one product left them. Rotary positions rotate q and k in place, and attention reads all three as slices with
+//! the strides of those rows. Both residuals are added in the epilogues of products.
 
 use derive_where::derive_where;
 
@@ -16,7 +16,7 @@ use crate::ops::layer::{Layer, Parts};
 use crate::ops::{Attention, AttentionArgs, Cost, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Op, Pointwise, PointwiseArgs};
 use crate::session::{Graph, Plan, Session};
 
-/// A weight, and the bias of its outputs, where the style has biases.
+/// A weight, and the bias of its outputs where the style has biases.
 #[derive_where(Clone, Debug)]
 pub struct Affine<D: Device> {
     /// The weight.
@@ -25,34 +25,34 @@ pub struct Affine<D: Device> {
     pub bias: Option<Slice<D>>,
 }
 
-/// The weights of one layer, of its dtype, row-major. Rows of the products' weights start on multiples of 16 bytes: they lie
-/// [`DType::row_stride`](crate::DType::row_stride) apart, as [`Session::upload_rows`] places them; packed, where their length is one.
+/// The weights of one layer, in its dtype, row-major. Rows of the products' weights start at multiples of 16 bytes: they lie
+/// [`DType::row_stride`](crate::DType::row_stride) apart, as [`Session::upload_rows`] places them. Rows of such a length are packed.
 #[derive_where(Clone, Debug)]
 pub struct Weights<D: Device> {
-    /// `[hidden]`: of the norm before attention.
+    /// The norm before attention, `[hidden]`.
     pub attention_norm: Affine<D>,
-    /// `[(heads + 2 · kv_heads) · head_dim, hidden]`: q, k, v one below the other.
+    /// The weights of q, k and v, one below the other: `[(heads + 2 · kv_heads) · head_dim, hidden]`.
     pub qkv: Affine<D>,
-    /// `[hidden, heads · head_dim]`.
+    /// The output projection of attention, `[hidden, heads · head_dim]`.
     pub output: Affine<D>,
-    /// `[hidden]`: of the norm before the MLP.
+    /// The norm before the MLP, `[hidden]`.
     pub mlp_norm: Affine<D>,
-    /// `[intermediate, hidden]`, of a gated MLP.
+    /// The gate of a gated MLP, `[intermediate, hidden]`.
     pub gate: Option<Slice<D>>,
-    /// `[intermediate, hidden]`.
+    /// The MLP's first product, `[intermediate, hidden]`.
     pub up: Affine<D>,
-    /// `[hidden, intermediate]`.
+    /// The MLP's second product, `[hidden, intermediate]`.
     pub down: Affine<D>,
 }
 
-/// What goes through a layer.
+/// The states that go into a layer and come out of it.
 #[derive_where(Clone, Debug)]
 pub struct States<D: Device> {
-    /// `[batch · tokens, hidden]`, read.
+    /// The states that go in, `[batch · tokens, hidden]`, read.
     pub x: Slice<D>,
-    /// `[batch · tokens]` positions as i32, read; of styles with rotary positions.
+    /// Positions, `[batch · tokens]` as i32, read, for styles with rotary positions.
     pub positions: Option<Slice<D>>,
-    /// `[batch · tokens, hidden]`, written.
+    /// The states that come out, `[batch · tokens, hidden]`, written.
     pub y: Slice<D>,
 }
 
@@ -65,25 +65,25 @@ pub struct TransformerLayer<D: Backend> {
     attention: Plan<Attention, D>,
     output: Plan<Linear, D>,
     mlp: Mlp<D>,
-    /// `[rows, hidden]`: what both norms give.
+    /// The result of either norm, `[rows, hidden]`.
     normed: Slice<D>,
-    /// Rows `[q | k | v]`; behind attention, the intermediate of an MLP of two products, whose rows may be the longer ones.
+    /// Rows `[q | k | v]`. After attention they hold the intermediate of an MLP of two products, whose rows may be the longer ones.
     rows: Slice<D>,
-    /// `[rows, heads · head_dim]`.
+    /// The result of attention, `[rows, heads · head_dim]`.
     attended: Slice<D>,
-    /// `[rows, hidden]`: the states between attention and MLP.
+    /// The states between attention and MLP, `[rows, hidden]`.
     middle: Slice<D>,
 }
 
-/// See [`Layer::mlp_products`].
+/// The MLP's plans: see [`Layer::mlp_products`].
 enum Mlp<D: Backend> {
     Fused(Plan<FusedMlp, D>),
     Products([Plan<Linear, D>; 2]),
 }
 
-/// One launch of a layer, by what it does there.
+/// One launch of a layer, with its name.
 pub struct Step<'a, D: Backend> {
-    /// `attention_norm`, `qkv`, `rope`, `attention`, `output`, `mlp_norm` and `mlp`, or `up` and `down`.
+    /// The launch's place: `attention_norm`, `qkv`, `rope`, `attention`, `output`, `mlp_norm` and `mlp`, or `up` and `down`.
     pub name: &'static str,
     /// The launch.
     pub launch: Launch<'a, D>,
@@ -99,7 +99,7 @@ pub enum Launch<'a, D: Backend> {
 }
 
 impl<D: Backend> TransformerLayer<D> {
-    /// Plans every operation of `layer` and allocates what lies between them. Slow; one serves all layers of a model.
+    /// Plans every operation of `layer`, and allocates the memory between them. This is slow; one serves all layers of a model.
     ///
     /// # Errors
     /// Sizes that fit no operation; an operation that the backend does not do; no device memory.
@@ -127,7 +127,7 @@ impl<D: Backend> TransformerLayer<D> {
         })
     }
 
-    /// What it was planned for.
+    /// The descriptor that the layer was planned for.
     pub fn layer(&self) -> &Layer {
         &self.layer
     }
@@ -135,7 +135,7 @@ impl<D: Backend> TransformerLayer<D> {
     /// The launches of one run, in their order.
     ///
     /// # Errors
-    /// Positions that are missing, or there for a style that has none. What else does not fit, the launch refuses.
+    /// Positions that are missing, or given for a style that has none. The launch refuses everything else that does not fit.
     pub fn steps(&self, weights: &Weights<D>, states: &States<D>) -> Result<Vec<Step<'_, D>>> {
         ensure(self.rope.is_some() == states.positions.is_some(), "layer: positions", "those of a style with rotary positions, and of no other", "the other")?;
         let size = self.layer.dtype.size();
@@ -199,7 +199,7 @@ impl<D: Backend> TransformerLayer<D> {
         Ok(steps.into_iter().chain(mlp).flatten().map(|(name, launch)| Step { name, launch }).collect())
     }
 
-    /// Puts a run into the queue. Does not block.
+    /// Enqueues a run. Does not block.
     ///
     /// # Errors
     /// Weights or states of other sizes; a device that fails.
@@ -207,7 +207,7 @@ impl<D: Backend> TransformerLayer<D> {
         self.steps(weights, states)?.iter().try_for_each(|step| step.launch.run(session))
     }
 
-    /// A run as one graph, which [`Session::replay`] puts into the queue.
+    /// Captures a run as one graph, which [`Session::replay`] enqueues.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
@@ -217,7 +217,7 @@ impl<D: Backend> TransformerLayer<D> {
 }
 
 impl<D: Backend> Launch<'_, D> {
-    /// Puts it into the queue.
+    /// Enqueues the launch.
     ///
     /// # Errors
     /// Operands that do not fit; a device that fails.
@@ -230,7 +230,7 @@ impl<D: Backend> Launch<'_, D> {
         }
     }
 
-    /// The operation's name, the variant that was chosen, the configuration of it where it has several, and what it costs.
+    /// The operation's name, the chosen variant, its configuration where it has several, and the operation's cost.
     pub fn facts(&self) -> (&'static str, &'static str, Option<String>, Cost) {
         fn of<O: Op, D: Kernel<O>>(plan: &Plan<O, D>) -> (&'static str, &'static str, Option<String>, Cost) {
             (O::NAME, plan.variant(), plan.config(), plan.op().cost())
@@ -243,7 +243,7 @@ impl<D: Backend> Launch<'_, D> {
         }
     }
 
-    /// What it writes.
+    /// The slice that the launch writes.
     pub fn output(&self) -> &Slice<D> {
         match self {
             Self::Pointwise(_, args) => &args.y,

@@ -27,15 +27,15 @@
 //! # fn main() {}
 //! ```
 //!
-//! Everything above the [`Device`](device::Device) trait is generic over it, and written once;
-//! [`Choice`](backends::Choice) opens the best backend of a machine, and [`AnyDevice`](backends::AnyDevice) is one type for all of them. Work goes into one in-order queue a session, and can be
-//! [captured](session::Session::capture) and replayed as a graph. Whatever can go wrong is an [`Error`], which says what was
-//! expected and what was found; nothing panics on input from outside.
+//! Everything above the [`Device`](device::Device) trait is generic over it, and written once. [`Choice`](backends::Choice) opens the best
+//! backend of a machine, and [`AnyDevice`](backends::AnyDevice) is one type for all of them. Each session has one in-order queue, whose
+//! work can be [captured](session::Session::capture) and replayed as a graph. Everything that can go wrong is an [`Error`], which says what
+//! was expected and what was found. Nothing panics on input from outside.
 //!
 //! | module | what is in it |
 //! |---|---|
 //! | [`ops`] | the operations: what each computes, its operands, every shape rule, its cost |
-//! | [`session`], [`device`], [`backend`] | the front door; what a device gives; how an operation runs on one |
+//! | [`session`], [`device`], [`backend`] | the safe front end; what a device offers; how an operation runs on one |
 //! | [`backends`] | `cpu`, `wgpu` and `cuda`, and how to find and open them |
 //! | [`layer`] | a transformer layer of these operations |
 //! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |

@@ -17,12 +17,12 @@ use safetensors::tensor::Metadata;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// Longest header, in bytes: the limit of the reference implementation.
+/// The longest header, in bytes: the limit of the reference implementation.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 const LENGTH_BYTES: usize = 8;
 
-/// How a file begins that Git LFS has not fetched.
+/// The first bytes of a file that Git LFS has not fetched.
 const POINTER: &[u8] = b"version https://git-lfs";
 
 /// An open file whose header is sound. Tensors are read when asked for.
@@ -45,8 +45,8 @@ pub struct TensorInfo {
     pub range: Range<usize>,
 }
 
-/// What a file holds: read when asked for, and not mapped, as a mapped file that another program cuts short kills the process
-/// that looks at it. A tensor is copied anyway before it is checked, so that no decision rests twice on bytes that may change.
+/// A file's bytes, read when asked for. They are not mapped: when another program cuts a mapped file short, the process that reads it is
+/// killed. A tensor is copied before it is checked, so that no decision rests twice on bytes that may change.
 #[derive(Debug)]
 enum Bytes {
     /// A file on disk, and its length when it was opened.
@@ -71,7 +71,7 @@ impl Bytes {
         match self {
             Self::File(file, _) => {
                 let mut bytes = vec![0; usize::try_from(range.end - range.start).map_err(|_| outside())?];
-                // A place to read from is all that the lock guards, and every reader sets its own first.
+                // The lock guards only a place to read from, and every reader sets its own first.
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 file.seek(SeekFrom::Start(range.start))?;
                 file.read_exact(&mut bytes)?;
@@ -89,7 +89,7 @@ impl TensorFile {
     /// [`Error::Io`] where the system refuses; [`Error::Input`] for what is not a whole safetensors file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        // Looked at before it is opened: opening a pipe would wait for its writer.
+        // The file's kind is checked before it is opened: opening a pipe would wait for its writer.
         let found = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
         if !found.is_file() {
             let found = if found.is_dir() { "a folder" } else { "a device or a pipe" };
@@ -100,7 +100,7 @@ impl TensorFile {
         Self::parse(path.into(), Bytes::File(Mutex::new(file), len))
     }
 
-    /// Checks the header of a file that is already in memory; `path` is what errors name.
+    /// Checks the header of a file that is already in memory. Errors name `path`.
     ///
     /// # Errors
     /// [`Error::Input`] for what is not a whole safetensors file.
@@ -137,7 +137,7 @@ impl TensorFile {
         Ok(Self { path, bytes, header, metadata })
     }
 
-    /// The path it was opened by.
+    /// The path by which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -147,12 +147,12 @@ impl TensorFile {
         self.bytes.len()
     }
 
-    /// Never: a file without a byte is refused.
+    /// Whether the file is empty, which it never is: such a file is refused.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The header's own bytes, its length in front, as they were when the file was opened.
+    /// The header's bytes with its length in front, as they were when the file was opened.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
@@ -205,7 +205,7 @@ impl TensorFile {
     }
 }
 
-/// The crate's own name of an element type, where it computes with it.
+/// The crate's own name of an element type, where it computes in it.
 pub fn float_type(dtype: Dtype) -> Option<DType> {
     match dtype {
         Dtype::F32 => Some(DType::F32),
@@ -263,7 +263,7 @@ mod tests {
         }
         let overlap = r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}"#;
         assert!(file(overlap, &[0; 6]).is_err());
-        // Eight tensors of 2^61 bytes: the sum of sizes is beyond 64 bits with the header added.
+        // Eight tensors of 2^61 bytes. The sum of their sizes with the header passes 64 bits.
         let part = 1u64 << 61;
         let vast: Vec<String> = (0..8u64)
             .map(|i| (i, i * part, (i + 1).saturating_mul(part)))

@@ -1,4 +1,4 @@
-//! The safe front door: allocate, plan, run, capture, replay. Generic over the backend, written once.
+//! The safe front end: allocate, plan, run, capture, replay. It is generic over the backend, and written once.
 
 mod plan;
 mod room;
@@ -17,22 +17,22 @@ use room::zeroed;
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
 ///
-/// A session, its plans, graphs and events are [`Send`]: they may move to another thread together. Its methods take it as `&mut`, so that one thread works
-/// with it at a time. Slices and indices are [`Sync`] too, and clones of them name the same memory.
+/// A session, its plans, graphs and events are [`Send`]: they may move to another thread together. Its methods take it as `&mut`, so one
+/// thread at a time uses it. Slices and indices are [`Sync`] too, and clones of them name the same memory.
 ///
 /// # Errors
-/// Every method may return these. [`Invalid`](Error::Invalid) for what breaks a rule, such as a call inside a
-/// [capture](Self::capture) that cannot be recorded. [`OutOfMemory`](Error::OutOfMemory) where the device has no room; what was there stays usable.
-/// [`Device`](Error::Device) for what the driver reports, be it of work that an earlier call put into the queue.
+/// Every method may return these. [`Invalid`](Error::Invalid) is for what breaks a rule, such as a call inside a [capture](Self::capture)
+/// that cannot be recorded. [`OutOfMemory`](Error::OutOfMemory) is for a device without room; what was allocated before stays usable.
+/// [`Device`](Error::Device) is for what the driver reports, also about work that an earlier call enqueued.
 pub struct Session<D: Device> {
     id: u64,
     queue: D::Queue,
     device: Arc<D>,
-    /// Buffers named since the capture began; `None` outside one.
+    /// Buffers that were named since the capture began; `None` outside one.
     recording: Option<Vec<D::Buffer>>,
 }
 
-/// Captured work, with a hold on every buffer it names: a replay cannot outlive its memory.
+/// Captured work, with a hold on every buffer that it names. A replay cannot outlive its memory.
 pub struct Graph<D: Device> {
     raw: D::Graph,
     session: u64,
@@ -53,17 +53,17 @@ impl<D: Device> Session<D> {
         Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None })
     }
 
-    /// The device.
+    /// The device of the session.
     pub fn device(&self) -> &Arc<D> {
         &self.device
     }
 
-    /// What the device can do.
+    /// The device's name and capabilities.
     pub fn caps(&self) -> &Caps {
         self.device.caps()
     }
 
-    /// `bytes` of device memory, contents unspecified.
+    /// Allocates `bytes` of device memory, contents unspecified.
     pub fn alloc(&self, bytes: u64) -> Result<Slice<D>> {
         let most = self.caps().max_buffer_bytes;
         if bytes > most {
@@ -72,19 +72,19 @@ impl<D: Device> Session<D> {
         Ok(Slice::new(self.device.alloc(bytes)?, 0, bytes))
     }
 
-    /// Room for `count` elements of a type, which operations and [`download`](Self::download) hold it to; contents unspecified.
+    /// Allocates `count` elements of a type, to which operations and [`download`](Self::download) hold the slice; contents unspecified.
     pub fn alloc_elements(&self, dtype: DType, count: u64) -> Result<Slice<D>> {
         let bytes = count.checked_mul(dtype.size()).ok_or_else(|| Error::invalid("alloc_elements", "a size below 2^64 bytes", count))?;
         Ok(self.alloc(bytes)?.with_dtype(dtype))
     }
 
-    /// `bytes` of the host's memory that [`copy`](Self::copy) reads at the speed of the bus, where the device has that; else
-    /// memory like any other. Contents unspecified.
+    /// Allocates `bytes` of host memory that [`copy`](Self::copy) reads at the speed of the bus, where the device has such memory; else
+    /// ordinary memory. Contents are unspecified.
     pub fn alloc_host(&self, bytes: u64) -> Result<Slice<D>> {
         Ok(Slice::new(self.device.alloc_host(bytes)?, 0, bytes))
     }
 
-    /// Device memory holding `values`. Those of a [`DType`] give a slice that knows its type ([`Slice::dtype`]).
+    /// Allocates device memory and copies `values` to it. Values of a [`DType`] give a slice that knows its type ([`Slice::dtype`]).
     pub fn upload<T: bytemuck::NoUninit>(&mut self, values: &[T]) -> Result<Slice<D>> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let slice = self.alloc(bytes.len() as u64)?;
@@ -92,11 +92,11 @@ impl<D: Device> Session<D> {
         Ok(slice.with_dtype(DType::of::<T>()))
     }
 
-    /// Device memory holding `values` as rows of `columns`, a row every `stride` values, with zeros between: how weights are loaded whose rows
-    /// are to start on multiples of 16 bytes ([`DType::row_stride`](crate::DType::row_stride)).
+    /// Allocates device memory and copies `values` to it as rows of `columns`, a row every `stride` values, with zeros between. Weights are
+    /// loaded so where their rows are to start at multiples of 16 bytes ([`DType::row_stride`](crate::DType::row_stride)).
     ///
     /// # Errors
-    /// Values that are no whole rows, a stride below `columns`; no device memory.
+    /// Values that are no whole rows; a stride below `columns`; no device memory.
     pub fn upload_rows<T: bytemuck::NoUninit>(&mut self, values: &[T], columns: u64, stride: u64) -> Result<Slice<D>> {
         ensure(size_of::<T>() > 0, "upload_rows", "values of at least one byte", "a type of none")?;
         let rows = (values.len() as u64).checked_div(columns).unwrap_or(0);
@@ -131,7 +131,7 @@ impl<D: Device> Session<D> {
     /// The elements of `src`, after all earlier work. Blocks.
     ///
     /// # Errors
-    /// A length that is no whole elements; a `src` that is known to hold another [`DType`] than `T`.
+    /// A length that is no whole number of elements; a `src` that is known to hold another [`DType`] than `T`.
     pub fn download<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&mut self, src: &Slice<D>) -> Result<Vec<T>> {
         self.outside_capture("read")?;
         self.own("read", src)?;
@@ -160,8 +160,7 @@ impl<D: Device> Session<D> {
         if src.len == 0 { Ok(()) } else { self.device.copy(&mut self.queue, src, dst) }
     }
 
-    /// Records this moment of the queue: after all that is in it, before all that comes. Does not block on a device with a
-    /// clock of its own.
+    /// Records this moment of the queue: after everything in it, before everything to come. Does not block if the device has its own clock.
     pub fn record_event(&mut self) -> Result<Event<D>> {
         self.outside_capture("record_event")?;
         Ok(Event { raw: self.device.record_event(&mut self.queue)?, session: self.id })
@@ -175,7 +174,7 @@ impl<D: Device> Session<D> {
         self.device.elapsed(&mut self.queue, &earlier.raw, &later.raw)
     }
 
-    /// Whose time [`elapsed`](Self::elapsed) tells.
+    /// The clock of [`elapsed`](Self::elapsed).
     pub fn clock(&self) -> Clock {
         self.device.clock()
     }
@@ -186,52 +185,52 @@ impl<D: Device> Session<D> {
         self.device.synchronize(&mut self.queue)
     }
 
-    /// A device copy of checked index data.
+    /// Copies checked index data to the device.
     pub fn index<H: HostIndex>(&mut self, host: &H) -> Result<Index<H, D>> {
         self.outside_capture("index")?;
         Index::new(&self.device, &mut self.queue, host)
     }
 
-    /// Replaces index data; captured graphs see it at their next replay.
+    /// Replaces index data. Captured graphs see it at their next replay.
     pub fn update_index<H: HostIndex>(&mut self, index: &Index<H, D>, host: &H) -> Result<()> {
         self.outside_capture("update_index")?;
         self.own(H::NAME, index.slice())?;
         index.update(&self.device, &mut self.queue, host)
     }
 
-    /// The words of an index as they lie on the device, as [`HostIndex::words`] lays them out, after all earlier work. Blocks.
+    /// The words of an index on the device, laid out as by [`HostIndex::words`], after all earlier work. Blocks.
     pub fn read_index<H: HostIndex>(&mut self, index: &Index<H, D>) -> Result<Vec<i32>> {
         self.download(index.slice())
     }
 
-    /// Several indices in one allocation, to be replaced together by [`update_indices`](Self::update_indices).
+    /// Copies several indices to one allocation, so that [`update_indices`](Self::update_indices) replaces them together.
     pub fn indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Vec<Index<H, D>>> {
         self.outside_capture("indices")?;
         Index::packed(&self.device, &mut self.queue, hosts)
     }
 
-    /// Replaces what [`indices`](Self::indices) made, in one copy.
+    /// Replaces, in one copy, the indices that [`indices`](Self::indices) made.
     pub fn update_indices<H: HostIndex>(&mut self, indices: &[Index<H, D>], hosts: &[H]) -> Result<()> {
         self.outside_capture("update_indices")?;
         indices.iter().try_for_each(|index| self.own(H::NAME, index.slice()))?;
         Index::update_packed(&*self.device, &mut self.queue, indices, hosts)
     }
 
-    /// Index data for [`update_indices_pinned`](Self::update_indices_pinned), in the host's memory (see [`alloc_host`](Self::alloc_host)).
+    /// Copies index data for [`update_indices_pinned`](Self::update_indices_pinned) to host memory (see [`alloc_host`](Self::alloc_host)).
     pub fn pin_indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Pinned<H, D>> {
         self.outside_capture("pin_indices")?;
         Pinned::new(&self.device, &mut self.queue, hosts)
     }
 
-    /// Replaces what [`indices`](Self::indices) made, as [`update_indices`](Self::update_indices) does, but from memory that the device
-    /// copies from on its own. Does not block.
+    /// Replaces the indices that [`indices`](Self::indices) made, as [`update_indices`](Self::update_indices) does, from memory that the
+    /// device copies from on its own. Does not block.
     pub fn update_indices_pinned<H: HostIndex>(&mut self, indices: &[Index<H, D>], pinned: &Pinned<H, D>) -> Result<()> {
         self.outside_capture("update_indices_pinned")?;
         indices.iter().map(Index::slice).chain([pinned.slice()]).try_for_each(|slice| self.own(H::NAME, slice))?;
         Index::update_pinned(&*self.device, &mut self.queue, indices, pinned)
     }
 
-    /// Codes of `adapters` adapters, those of `codes` again and again, from adapter `first` on: [`Index::repeated`].
+    /// Codes of `adapters` adapters that repeat those of `codes`, from adapter `first` on: see [`Index::repeated`].
     ///
     /// # Errors
     /// No device memory; no adapter to repeat.
@@ -248,7 +247,7 @@ impl<D: Device> Session<D> {
         codes.update_adapter(&self.device, &mut self.queue, slot, adapter)
     }
 
-    /// Chooses the best variant for `op` and compiles it. Slow; keep the plan.
+    /// Chooses the best variant for `op` and compiles it. This is slow; keep the plan.
     ///
     /// # Errors
     /// An `op` that breaks its own rules; [`Unsupported`](Error::Unsupported) with every variant's reason; [`Compile`](Error::Compile).
@@ -259,8 +258,8 @@ impl<D: Device> Session<D> {
         self.plan_variant(op, None)
     }
 
-    /// What can compute `op`, whatever is faster, as [`plan_variant`](Self::plan_variant) takes it: each variant, or `variant:config` for each
-    /// configuration of one that has several.
+    /// The names of what can compute `op`, whatever is faster, as [`plan_variant`](Self::plan_variant) takes them: each variant, or
+    /// `variant:config` for each configuration of a variant that has several.
     pub fn configs<O: Op>(&self, op: &O) -> Vec<String>
     where
         D: Kernel<O>,
@@ -268,7 +267,7 @@ impl<D: Device> Session<D> {
         self.device.configs(op)
     }
 
-    /// Chooses and compiles a variant as [`plan`](Self::plan) does, from the named variant alone, or its configuration, named as `variant:config`.
+    /// Plans as [`plan`](Self::plan) does, with the named variant alone, or with its configuration, named as `variant:config`.
     pub fn plan_variant<O: Op>(&self, op: O, only: Option<&str>) -> Result<Plan<O, D>>
     where
         D: Kernel<O>,
@@ -284,11 +283,11 @@ impl<D: Device> Session<D> {
         Ok(Plan { op, inner, workspace, session: self.id })
     }
 
-    /// Puts `plan` to work on `args`. Does not block; inside [`capture`](Self::capture) it is recorded instead.
+    /// Enqueues `plan` on `args`. Does not block. Inside [`capture`](Self::capture) the launch is recorded instead.
     ///
     /// # Errors
-    /// Operands that are too short, that start where their type cannot, that overlap what is written, or that the descriptor does not
-    /// ask for; a plan of another session.
+    /// Operands that are too short, that start where their type cannot, that overlap what is written, or that the descriptor does not ask
+    /// for; a plan of another session.
     pub fn run<O: Op>(&mut self, plan: &Plan<O, D>, args: &O::Args<D>) -> Result<()>
     where
         D: Kernel<O>,
@@ -316,7 +315,7 @@ impl<D: Device> Session<D> {
         Ok(Graph { raw: raw?, session: self.id, _retained: retained })
     }
 
-    /// Runs captured work again, on whatever its operands hold now. Does not block.
+    /// Runs captured work again, on what its operands hold now. Does not block.
     pub fn replay(&mut self, graph: &Graph<D>) -> Result<()> {
         self.outside_capture("replay")?;
         ensure(graph.session == self.id, "graph", "one captured by this session", "another session's")?;
@@ -324,7 +323,7 @@ impl<D: Device> Session<D> {
         unsafe { self.device.replay(&mut self.queue, &graph.raw) }
     }
 
-    /// Memory for what [`prepare`](Self::prepare) leaves of a plan's operands; `None` where there is nothing to prepare.
+    /// Allocates memory for the result of [`prepare`](Self::prepare) for a plan; `None` where there is nothing to prepare.
     ///
     /// # Errors
     /// No device memory.
@@ -338,11 +337,11 @@ impl<D: Device> Session<D> {
         }
     }
 
-    /// Does now what does not depend on the rows of `plan`'s operands, for launches that take it from `prepared`
-    /// ([`CodebookGemmArgs`](crate::ops::CodebookGemmArgs)). Does not block; may be captured.
+    /// Does now the work that does not depend on the rows of `plan`'s operands. Launches take its result from `prepared`
+    /// ([`CodebookGemmArgs`](crate::ops::CodebookGemmArgs)). Does not block, and may be captured.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run); a `prepared` that is not of [`alloc_prepared`](Self::alloc_prepared).
+    /// The errors of [`run`](Self::run); a `prepared` that is not from [`alloc_prepared`](Self::alloc_prepared).
     pub fn prepare<O: Op>(&mut self, plan: &Plan<O, D>, prepared: &Slice<D>, args: &O::Args<D>) -> Result<()>
     where
         D: Kernel<O>,
@@ -360,7 +359,7 @@ impl<D: Device> Session<D> {
         unsafe { self.device.prepare(&mut self.queue, &plan.inner, prepared, args) }
     }
 
-    /// Refuses memory of another device: its work would end up in whatever this one has there.
+    /// Refuses memory of another device. Work on it would go to whatever this device has at that address.
     fn own(&self, what: &str, slice: &Slice<D>) -> Result<()> {
         if self.device.owns(&slice.buffer) { Ok(()) } else { Err(strange(what)) }
     }
@@ -370,7 +369,7 @@ impl<D: Device> Session<D> {
     }
 }
 
-/// What the documentation of [`Session`] says of threads, for the compiler to hold.
+/// What the documentation of [`Session`] says of threads, for the compiler to check.
 const _: () = {
     const fn send<T: Send>() {}
     const fn sync<T: Send + Sync>() {}

@@ -196,6 +196,17 @@ fn unsafe_is_fenced_and_explained() {
 }
 
 #[test]
+fn doc_comments_have_subjects_of_their_own() {
+    hold(text::subjects);
+    let said_of = |text: &str| said(text::subjects, "src/a.rs", text);
+    assert_eq!(said_of("//! Of all launches.\n\n/// The same for a row.\nstruct S {\n    /// Those that are left.\n    f: u8,\n}\n"), 3);
+    assert_eq!(said_of("/// Whether that fits.\nfn f() {}\n/// As with the first.\nfn g() {}\n/// And its rows.\nfn h() {}\n"), 3);
+    assert_eq!(said_of("/// Rows of a launch.\n/// Of all of them.\nfn f() {}\n// Of no doc comment.\n/// Offsets.\nfn g() {}\n"), 0);
+    assert_eq!(said(text::subjects, "backends/cpu/mod.rs", "/// Of a row.\nfn f() {}\n"), 1);
+    assert_eq!(said(text::subjects, "crates/cli/src/main.rs", "/// Of a row.\nfn f() {}\n"), 0, "the library alone");
+}
+
+#[test]
 fn no_package_registry_is_named() {
     hold(text::registries);
     assert_eq!(said(text::registries, "README.md", &format!("see https://{}.io/x", "crates")), 1);

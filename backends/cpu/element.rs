@@ -1,4 +1,4 @@
-//! The element types in code: widened to f32 to compute, narrowed once to store.
+//! Element types in code: values are widened to f32 for computing, and narrowed once for storing.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -7,18 +7,18 @@ use super::math::vectorised;
 
 /// A type that operands may have.
 pub trait Element: bytemuck::Pod + Send + Sync {
-    /// The value, exactly. Always inline, and without branches, so that loops over it become vector code.
+    /// The value, exactly. Implementations are inlined and have no branches, so that loops over them become vector code.
     fn value(self) -> f32;
-    /// Rounds to nearest, ties to even; both of one length.
+    /// Rounds `src` to nearest, ties to even, into `dst` of the same length.
     fn narrow(src: &[f32], dst: &mut [Self]);
-    /// Widens exactly; both of one length.
+    /// Widens `src` exactly into `dst` of the same length.
     fn widen(src: &[Self], dst: &mut [f32]) {
         vectorised(
             #[inline(always)]
             || dst.iter_mut().zip(src).for_each(|(wide, narrow)| *wide = narrow.value()),
         );
     }
-    /// The elements themselves, where they are f32 and need no widening.
+    /// The elements in place, where they are f32 and need no widening.
     fn as_f32(src: &[Self]) -> Option<&[f32]> {
         let _ = src;
         None
@@ -52,7 +52,7 @@ impl Element for f16 {
 }
 
 impl Element for bf16 {
-    /// A plain shift; the crate's own keeps apart signalling NaNs.
+    /// The value by a plain shift. The crate's own conversion keeps signalling NaNs apart.
     #[inline(always)]
     fn value(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
@@ -63,11 +63,11 @@ impl Element for bf16 {
     }
 }
 
-/// The value of a binary16, without branches: rows are short, and a call for each would cost as much as the work.
+/// The value of a binary16, without branches. Rows are short, and a call for each would cost as much as the work.
 #[inline(always)]
 fn widen_f16(bits: u16) -> f32 {
-    // Its sign repeated above it, the number moves to the places of an f32, whose exponent is 112 too small: a product by 2¹¹² is exact, also for numbers
-    // below the normal range.
+    // With its sign repeated above it, the number moves to the bits of an f32. Its exponent is then 112 too small. A product by 2¹¹² is
+    // exact, also for numbers below the normal range.
     let finite = f32::from_bits((i32::from(bits as i16) << 13) as u32 & 0x8fff_e000) * f32::from_bits(0x7780_0000);
     let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(finite.to_bits() | special)
@@ -104,8 +104,8 @@ macro_rules! by_dtype {
 }
 pub(super) use by_dtype;
 
-// What tiles are widened into, kept by each thread from one piece of work to the next. Taken out while in use: a
-// piece of work that the pool starts inside another finds an empty one.
+// The memory into which tiles are widened, kept by each thread from one piece of work to the next. It is taken out while in use: a piece of
+// work that the pool starts inside another finds it empty.
 std::thread_local! {
     static SCRATCH: std::cell::Cell<Vec<f32>> = const { std::cell::Cell::new(Vec::new()) };
 }

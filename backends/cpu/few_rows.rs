@@ -1,11 +1,11 @@
-//! Products with a few rows on the left: every value on the right is used too seldom to pay for packing it, and is
-//! streamed once from where it lies.
+//! Products with a few rows on the left. Every value on the right is used too seldom to pay for packing, and is streamed once from where it
+//! lies.
 
 use pulp::{Simd, WithSimd};
 
 use super::element::Element;
 
-/// Up to this many rows are few.
+/// The most rows that are few.
 pub const FEW_ROWS: usize = 8;
 /// Running sums of a dot product: they hide the latency of the multiply-add.
 const WAYS: usize = 4;
@@ -15,7 +15,7 @@ const ADDED: usize = 4;
 /// `dst (+)= factor · A·B`, `A [m, k]` and `dst [m, n]` with contiguous rows, `B [k, n]` with contiguous rows or columns.
 ///
 /// # Safety
-/// The pointers are to matrices of those shapes, rows the given number of elements apart, `dst` written by nobody else.
+/// The pointers are to matrices of these shapes, with rows the given number of elements apart. Nobody else writes `dst`.
 pub unsafe fn product(
     [m, n, k]: [usize; 3],
     dst: (*mut f32, usize),
@@ -38,11 +38,11 @@ pub unsafe fn product(
     }
 }
 
-/// `dst (+)= factor · A·B` as [`product`] computes it, with contiguous columns of B, of any type.
-/// The columns are widened on their way, and never stored.
+/// `dst (+)= factor · A·B` as [`product`] computes it, for contiguous columns of B, of any type. The columns are widened as they are read,
+/// and never stored.
 ///
 /// # Safety
-/// The contract of [`product`], columns the given number of elements apart.
+/// The contract of [`product`] holds, with columns the given number of elements apart.
 pub unsafe fn dots<B: Element>([m, n, k]: [usize; 3], dst: (*mut f32, usize), accumulate: bool, a: (*const f32, usize), b: (*const B, usize), factor: f32) {
     let (arch, all) = (pulp::Arch::new(), Places { n, k, dst, a, b, factor, accumulate });
     let mut i = 0;
@@ -70,7 +70,7 @@ struct Places<B> {
 }
 
 impl<B> Places<B> {
-    /// These operands from row `i` on.
+    /// The operands from row `i` on.
     ///
     /// # Safety
     /// A and the result have that row.
@@ -112,7 +112,7 @@ fn load<S: Simd, B: Element>(simd: S, values: &[B]) -> S::f32s {
     wide
 }
 
-/// `M` rows against columns of B: dot products.
+/// Dot products of `M` rows with columns of B.
 struct Dots<B, const M: usize>(Places<B>);
 
 impl<B: Element, const M: usize> WithSimd for Dots<B, M> {
@@ -157,7 +157,7 @@ impl<B: Element, const M: usize> WithSimd for Dots<B, M> {
     }
 }
 
-/// `M` rows against rows of B: sums of multiples of them.
+/// Sums of multiples of rows of B, for `M` rows.
 struct Sums<const M: usize>(Places<f32>);
 
 impl<const M: usize> WithSimd for Sums<M> {

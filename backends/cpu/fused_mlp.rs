@@ -1,4 +1,4 @@
-//! Fused MLP: a block of tokens at a time, its intermediate in the workspace, both products tile by tile.
+//! Fused MLP: one block of tokens at a time, its intermediate in the workspace, both products tile by tile.
 
 use rayon::prelude::*;
 
@@ -22,22 +22,22 @@ pub struct Plan {
     blocking: Blocking,
 }
 
-/// How much of the intermediate is there at a time.
+/// How much of the intermediate exists at a time.
 #[derive(Clone, Copy, Debug)]
 struct Blocking {
-    /// Tokens.
+    /// Tokens of a block.
     tokens: usize,
-    /// Columns. Where these are not all, the workspace also holds running sums of y.
+    /// Columns of a block. Where these are not all, the workspace also holds running sums of y.
     columns: usize,
 }
 
 impl Blocking {
-    /// Blocks of as many tokens as fit a half of `bytes`, with all columns of the intermediate if those fit. The other half is for sums.
+    /// Blocks of as many tokens as fit half of `bytes`, with all columns of the intermediate if those fit. The other half is for sums.
     fn new(op: &FusedMlp, bytes: u64) -> Option<Self> {
         let room = bytes / 2 / 4;
         let columns = op.d_ff.min(room).max(1);
         let fit = (room / columns).max(1);
-        // Whole tiles of the product, where there are several.
+        // Where there are several tiles of the product, they are whole.
         let tokens = op.tokens.clamp(1, if fit > 256 { fit / 256 * 256 } else { fit }.min(1024));
         (columns == op.d_ff || op.d_out <= room).then_some(Self { tokens: tokens as usize, columns: columns as usize })
     }
@@ -80,6 +80,8 @@ impl Kernel<FusedMlp> for Cpu {
     }
 }
 
+/// Runs the operation.
+///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
 unsafe fn run<T: Element>(Plan { op, blocking }: &Plan, args: &FusedMlpArgs<Cpu>, workspace: &Slice<Cpu>) {

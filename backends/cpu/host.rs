@@ -1,8 +1,8 @@
-//! What machine this is, as far as it tells.
+//! The machine's description, as far as the system tells it.
 
 use crate::device::{Caps, Kind};
 
-/// The one device of this backend.
+/// The capabilities of the one device of this backend.
 pub fn caps() -> Caps {
     let memory = read_field("/proc/meminfo", "MemTotal").and_then(|text| kibibytes(&text));
     let name = read_field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.into());
@@ -15,7 +15,7 @@ pub fn caps() -> Caps {
         driver: format!("{} {}, vectors: {vectors}", env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
         kind: Kind::Cpu,
         memory_bytes: memory,
-        // Where the system does not tell, what can be addressed: the allocator has the last word.
+        // Where the system does not tell, the limit is what can be addressed. The allocator has the last word.
         max_buffer_bytes: memory.unwrap_or(isize::MAX as u64),
         multiprocessors: rayon::current_num_threads() as u32,
         shared_bytes: 0,

@@ -1,4 +1,4 @@
-//! Linear: tiles of the product, finished while they are in the cache.
+//! `linear`: tiles of the product, finished while they are in the cache.
 
 use std::ops::Range;
 
@@ -50,6 +50,8 @@ impl Kernel<Linear> for Cpu {
     }
 }
 
+/// Runs the operation.
+///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
 unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
@@ -64,7 +66,7 @@ unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice
     };
     let norm =
         op.norm.zip(args.norm.as_ref()).map(|(eps, norm)| Norm { weight: rows_of(&norm.weight, 0), bias: rows_of(&norm.bias, 0), eps: f32::from_bits(eps) });
-    // With adapters a block at a time, whose coefficients are in the workspace; else all at once.
+    // With adapters, one block at a time, whose coefficients are in the workspace; else all rows at once.
     let block_rows = if delta.is_some() { codebook::BLOCK } else { tokens.max(1) };
     for start in (0..tokens).step_by(block_rows) {
         let block = start..(start + block_rows).min(tokens);
@@ -118,7 +120,7 @@ unsafe fn add_delta<T: Element>(
     }
 }
 
-/// A norm of whole rows.
+/// A LayerNorm of whole rows.
 #[derive(Clone, Copy)]
 pub struct Norm<T> {
     pub weight: Rows<T>,
@@ -128,11 +130,11 @@ pub struct Norm<T> {
 
 /// What is done to a tile of sums before it is stored.
 pub struct Epilogue<T> {
-    /// One row.
+    /// The bias, one row.
     pub bias: Option<Rows<T>>,
     pub activation: Option<crate::ops::Activation>,
     pub residual: Option<Rows<T>>,
-    /// Then the tile's rows are whole.
+    /// The norm, last. It needs tiles of whole rows.
     pub norm: Option<Norm<T>>,
 }
 

@@ -7,8 +7,8 @@ pub fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)
 }
 
-/// eˣ within 2 units in the last place; 0 below −87.33 (the smallest normal number), a large number above 88.37;
-/// NaN of NaN. After J.-M. Muller, Elementary Functions: `x = n·ln 2 + r`, ln 2 in two parts, a polynomial in r.
+/// eˣ within 2 units in the last place. It is 0 below −87.33 (the smallest normal number), a large number above 88.37, and NaN for NaN.
+/// After J.-M. Muller, Elementary Functions: `x = n·ln 2 + r`, with ln 2 in two parts and a polynomial in r.
 #[inline(always)]
 #[allow(clippy::excessive_precision, reason = "the constants as published")]
 pub fn exp(x: f32) -> f32 {
@@ -25,11 +25,11 @@ pub fn exp(x: f32) -> f32 {
     }
     let polynomial = p * (r * r) + r + 1.0;
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
-    // Written so that NaN, for which every comparison is false, comes through.
+    // The comparison is written so that NaN, for which every comparison is false, passes through.
     if x < -87.33 { 0.0 } else { polynomial * power }
 }
 
-/// Bends `values` in place.
+/// Applies `activation` to `values` in place.
 pub fn activate(activation: Activation, values: &mut [f32]) {
     match activation {
         Activation::Relu => vectorised(|| each(values, |x| if x < 0.0 { 0.0 } else { x })),
@@ -46,7 +46,7 @@ pub fn activate(activation: Activation, values: &mut [f32]) {
     }
 }
 
-/// `x/(1 + e⁻ᵘ)`. Where `exp` is held nothing is left of the greatest x.
+/// `x/(1 + e⁻ᵘ)`. It is 0 for u below −88, where `exp` saturates.
 #[inline(always)]
 fn damped(x: f32, u: f32) -> f32 {
     if u < -88.0 { 0.0 * x } else { x / (1.0 + exp(-u)) }

@@ -1,4 +1,4 @@
-//! Host memory that launches share: counted, aligned, and watched, so that a misuse is an error and no data race.
+//! Host memory that launches share. It is counted, aligned, and watched, so that misuse is an error and no data race.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Every buffer starts on a multiple of this many bytes.
+/// The alignment of every buffer, in bytes.
 const ALIGN: usize = 256;
-/// What the allocator gives zeroed pages for without touching them.
+/// The alignment up to which the allocator returns zeroed pages without touching them.
 const ALLOCATOR_ALIGN: usize = 16;
 
-/// How much memory the buffers of one device may take together. Systems promise more memory than they have and then
-/// kill the process that uses it; this makes it an error.
+/// How much memory the buffers of one device may take together. Systems promise more memory than they have, and then kill the process that
+/// uses it. With a budget that is an error.
 pub struct Budget {
     used: AtomicU64,
     limit: u64,
@@ -38,13 +38,13 @@ impl Budget {
 pub struct Buffer(pub(super) Arc<Memory>);
 
 pub(super) struct Memory {
-    /// What the allocator gave, and its layout; nothing for zero bytes.
+    /// The allocator's memory, and its layout; none for zero bytes.
     allocation: Option<(*mut u8, Layout)>,
     /// The first aligned byte.
     pub(super) start: *mut u8,
     pub(super) bytes: u64,
     budget: Arc<Budget>,
-    /// Launches that read, or −1 while one writes.
+    /// The number of launches that read, or −1 while one writes.
     holds: AtomicIsize,
 }
 
@@ -54,7 +54,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Buffer {
-    /// `bytes` of zeroed memory.
+    /// Allocates `bytes` of zeroed memory.
     pub fn new(bytes: u64, budget: &Arc<Budget>) -> Result<Self> {
         let refused = |purpose: &str| Error::OutOfMemory { requested: bytes, purpose: purpose.into() };
         let mut memory =
@@ -79,7 +79,7 @@ impl Buffer {
         Ok(Self(Arc::new(memory)))
     }
 
-    /// Equal for clones, different for any two that live at once.
+    /// A number that is equal for clones, and different for any two buffers alive at once.
     pub fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -95,14 +95,14 @@ impl Drop for Memory {
     }
 }
 
-/// Buffers held while work runs on them; let go when dropped.
+/// Buffers that are held while work runs on them, and released when this is dropped.
 pub struct Held<'a>(Vec<(&'a Memory, bool)>);
 
-/// Holds every `(buffer, exclusively, name)`: many may hold a buffer to read it, or one to write it.
+/// Holds every `(buffer, exclusively, name)`. Many launches may hold a buffer to read it, or one to write it.
 ///
 /// # Errors
-/// Another thread is using one of them. It is not waited for: the holder may be a frame further up this thread's own
-/// stack, where the pool ran one piece of work while another waited, and the wait would never end.
+/// Another thread is using one of the buffers. There is no wait for it: the holder may be a frame further up this thread's own stack, where
+/// the pool ran one piece of work while another waited. That wait would never end.
 pub fn hold<'a>(wanted: impl IntoIterator<Item = (&'a Buffer, bool, &'static str)>) -> Result<Held<'a>> {
     let mut held = Held(Vec::new());
     for (Buffer(memory), exclusive, name) in wanted {

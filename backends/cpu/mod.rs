@@ -1,8 +1,8 @@
-//! Backend `cpu`: pure Rust on every core, no system package. The embedded default.
+//! Backend `cpu`: pure Rust on every core, with no system package. It is the embedded default.
 //!
-//! Work runs when it is put into the queue, spread over the threads of the rayon pool that the caller stands in.
-//! How work is cut into pieces depends on shapes and index data alone, and partial sums are combined in a fixed
-//! order: results are bitwise equal from run to run, whatever the number of threads.
+//! Work runs when it is put into the queue, spread over the threads of the caller's rayon pool. Shapes and index data alone decide how work
+//! is cut into pieces, and partial sums are combined in a fixed order. So results are bitwise equal from run to run, whatever the number of
+//! threads.
 
 mod attention;
 mod codebook;

@@ -1,4 +1,4 @@
-//! The small operations of a layer: a row at a time.
+//! The `pointwise` operations of a layer, a row at a time.
 
 use rayon::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::ops::pointwise::Kind;
 use crate::ops::{Pointwise, PointwiseArgs};
 
 const VARIANT: &str = "rows";
-/// A piece of work has about this many elements, so that its cost exceeds that of starting it.
+/// About how many elements a piece of work has, so that its cost exceeds that of starting it.
 const PIECE: usize = 1 << 14;
 
 /// A planned operation.
@@ -105,6 +105,8 @@ impl<T: Element> Operands<T> {
     }
 }
 
+/// Runs the operation.
+///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they are held.
 unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<()> {
@@ -122,7 +124,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     let y = View::<T>::new(&args.y);
     if let Kind::Append { cache, .. } = op.kind {
         let table = args.pages.as_ref().map(|pages| words(pages.slice())).unwrap_or_default();
-        // One after another: two rows may have one place.
+        // Rows are written one after another, since two rows may have one place.
         for (row, to) in rows_in(&cache, rows, table)?.into_iter().enumerate() {
             if let Some(to) = to {
                 // SAFETY: x has that row, and the pool that place: the words were checked.
@@ -178,7 +180,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                         Kind::L2Normalise => {
                             operands.widen(row, values, other);
                             let norm = math::sum(values, |x| x * x).sqrt();
-                            // Not by `max`, which would hide what is not a number.
+                            // `max` would hide NaN here.
                             let norm = if norm < 1e-12 { 1e-12 } else { norm };
                             values.iter_mut().for_each(|value| *value /= norm);
                         }
@@ -196,7 +198,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     Ok(())
 }
 
-/// The place in a pool of each of `rows` new rows; nothing where its sequence is too short. Every word becomes an address, and is looked at.
+/// The place in a pool of each of `rows` new rows; none where its sequence is too short. Every word becomes an address, and is checked.
 fn rows_in(cache: &PageShape, rows: usize, table: &[i32]) -> Result<Vec<Option<usize>>> {
     let (batch, pages, page) = (cache.batch as usize, cache.pages as usize, cache.page as usize);
     let place = |row: usize| {
@@ -213,7 +215,7 @@ fn other_words() -> Error {
     Error::invalid("pointwise: index", "the words that the index was made with", "other words (was its memory written to?)")
 }
 
-/// Looks at every index word: they become addresses.
+/// Checks every index word, since they become addresses.
 fn check_words(op: &Pointwise, ids: &[i32], places: &[i32], starts: &[i32]) -> Result<()> {
     let below = |ids: &[i32], table: u32| {
         let ids = ids.get(2..2 + op.rows as usize);
@@ -231,8 +233,8 @@ fn check_words(op: &Pointwise, ids: &[i32], places: &[i32], starts: &[i32]) -> R
     if sound { Ok(()) } else { Err(other_words()) }
 }
 
-/// Turns the pairs of each head by the angles of a position. The angles are in f64: a position may be large, and an f32
-/// holds a large angle only coarsely.
+/// Rotates the pairs of each head by the angles of a position. The angles are in f64: a position may be large, and an f32 holds a large
+/// angle only coarsely.
 fn rotate(values: &mut [f32], head_dim: usize, base: f32, position: i32, angles: &mut [f32]) {
     let half = head_dim / 2;
     let (sines, rest) = angles.split_at_mut(half);

@@ -1,6 +1,6 @@
-//! Attention over a prefix in factors: a tile of keys is rebuilt for a tile of rows, in the pool's scratch memory.
+//! Attention over a prefix in factors. A tile of keys is rebuilt for a tile of rows, in the pool's scratch memory.
 //!
-//! A row is a query of any sequence and one of the heads that share keys: sequences and heads fill a tile together.
+//! A row is a query of any sequence and one of the heads that share keys, so sequences and heads fill a tile together.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::ops::{PrefixAttention, PrefixAttentionArgs};
 const VARIANT: &str = "rebuilt_tiles";
 /// Rows of a tile.
 const ROWS: usize = 64;
-/// Keys of a tile: codes are widened from multiples of 32.
+/// Keys of a tile. Codes are widened from multiples of 32.
 const KEYS: usize = 128;
 
 /// A planned operation.
@@ -58,7 +58,7 @@ impl Kernel<PrefixAttention> for Cpu {
     }
 }
 
-/// K or V as its factors.
+/// K or V, given by its factors.
 struct Rebuilt<'a, T> {
     coefficients: Factor<'a, T>,
     basis: Factor<'a, T>,
@@ -66,6 +66,8 @@ struct Rebuilt<'a, T> {
 }
 
 impl<T: Element> Rebuilt<'_, T> {
+    /// The factors that `args` give.
+    ///
     /// # Safety
     /// [`crate::ops::check`] accepted `args`, and they are held for as long as this lives.
     unsafe fn new(op: &PrefixAttention, factors: Factors, args: &FactorsArgs<Cpu>) -> Result<Self> {
@@ -77,13 +79,13 @@ impl<T: Element> Rebuilt<'_, T> {
         }
     }
 
-    /// Elements of scratch memory that [`rows`](Self::rows) wants.
+    /// Elements of scratch memory that [`rows`](Self::rows) needs.
     fn scratch_len(&self, head_dim: usize) -> usize {
         // A head need not start where a word of codes does.
         (KEYS + head_dim + 2 * 32) * self.rank
     }
 
-    /// `out [keys, head_dim]`, the rows of one head; `keys` start at a multiple of 32.
+    /// Writes the rows of one head, `[keys, head_dim]`, to `out`. `keys` start at a multiple of 32.
     ///
     /// # Safety
     /// The operands are held; keys and head lie inside them.
@@ -110,6 +112,8 @@ struct Work<'a, T> {
     lse: View<f32>,
 }
 
+/// Runs the operation.
+///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they are held.
 unsafe fn run<T: Element>(op: &PrefixAttention, args: &PrefixAttentionArgs<Cpu>) -> Result<()> {
@@ -126,12 +130,12 @@ unsafe fn run<T: Element>(op: &PrefixAttention, args: &PrefixAttentionArgs<Cpu>)
 }
 
 impl<T: Element> Work<'_, T> {
-    /// Heads that share keys.
+    /// Query heads that share a KV head.
     fn group(&self) -> usize {
         (self.op.heads / self.op.kv_heads) as usize
     }
 
-    /// Rows of a head of keys.
+    /// Rows of a KV head.
     fn head_rows(&self) -> usize {
         (self.op.batch * self.op.q_len) as usize * self.group()
     }
@@ -146,6 +150,8 @@ impl<T: Element> Work<'_, T> {
         batch * strides.batch as usize + query * strides.token as usize + head * strides.head as usize
     }
 
+    /// Computes and stores `rows` of one KV head.
+    ///
     /// # Safety
     /// The operands are held; each row is of one call.
     unsafe fn tile(&self, kv_head: usize, rows: Range<usize>) {
@@ -182,7 +188,7 @@ impl<T: Element> Work<'_, T> {
         });
     }
 
-    /// Stores a row, joined with what is there where the descriptor says so.
+    /// Stores a row, joined with the stored row where the descriptor says so.
     ///
     /// # Safety
     /// The operands are held; each row is stored once.

@@ -1,4 +1,4 @@
-//! What a device of this backend is.
+//! The device of this backend.
 
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@ use super::element::Element;
 use super::few_rows::{self, FEW_ROWS};
 use super::view::View;
 
-/// Columns that are widened at a time: a tile of them stays in L2.
+/// Elements of K that are widened at a time. A tile of them stays in L2.
 const DEPTH: usize = 512;
 
-/// Rows of an operand: `stride` elements from row to row, the first at `start`.
+/// Rows of an operand, `stride` elements from row to row, the first at `start`.
 pub struct Rows<T> {
     pub view: View<T>,
     pub start: usize,
@@ -23,7 +23,7 @@ impl<T> Clone for Rows<T> {
 impl<T> Copy for Rows<T> {}
 
 impl<T: Element> Rows<T> {
-    /// These rows from row `row` and column `column` on.
+    /// The operand from row `row` and column `column` on.
     pub fn from(self, row: usize, column: usize) -> Self {
         Self { start: self.start + row * self.stride + column, ..self }
     }
@@ -46,7 +46,7 @@ impl<T: Element> Rows<T> {
         unsafe { self.view.write(self.start + row * self.stride, len) }
     }
 
-    /// Widens the first `rows × columns` into `dst`, packed.
+    /// Widens the first `rows × columns` elements into `dst`, packed.
     ///
     /// # Safety
     /// The contract of [`View::read`].
@@ -58,12 +58,12 @@ impl<T: Element> Rows<T> {
     }
 }
 
-/// How much scratch memory [`tile`] needs for `m` rows of x and `n` of w, `k` long.
+/// How much scratch memory [`tile`] needs for `m` rows of x and `n` rows of w, of `k` elements.
 pub const fn scratch_len(m: usize, n: usize, k: usize) -> usize {
     if m <= FEW_ROWS { m * k } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
 }
 
-/// `out[i, j] = Σ_k x[i, k] · w[j, k]`, `out` packed `[m, n]`.
+/// Computes `out[i, j] = Σ_k x[i, k] · w[j, k]`, `out` packed `[m, n]`.
 ///
 /// # Safety
 /// `x` has `m` rows and `w` has `n`, of `k` elements, inside their views and written by nobody meanwhile.
@@ -81,8 +81,8 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
         }
         return;
     }
-    // Panels of a fixed depth also where both are f32 already: the library would cut K by the size of the tile, and so
-    // the order of a row's sums would depend on how many rows there are.
+    // Panels have a fixed depth also where both operands are f32 already. The library would cut K by the size of the tile, so the order of
+    // a row's sums would depend on how many rows there are.
     let (x_wide, w_wide) = scratch.split_at_mut(m * k.min(DEPTH));
     for at in (0..k).step_by(DEPTH) {
         let depth = DEPTH.min(k - at);
@@ -95,7 +95,7 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
     }
 }
 
-/// The first `rows × columns` as f32 and the distance between rows: in place where that is their type.
+/// The first `rows × columns` elements as f32, and the distance between rows. f32 stays in place.
 ///
 /// # Safety
 /// The contract of [`View::read`].
@@ -109,7 +109,7 @@ unsafe fn panel<T: Element>(rows: Rows<T>, count: usize, columns: usize, scratch
     (scratch.as_ptr(), columns)
 }
 
-/// `out = X·Wᵀ`, or `out += X·Wᵀ`, `out` packed.
+/// Computes `out = X·Wᵀ`, or `out += X·Wᵀ`, `out` packed.
 ///
 /// # Safety
 /// `x` points to `m` rows and `w` to `n`, of `k` elements, the given number of elements apart.
@@ -118,7 +118,7 @@ unsafe fn multiply([m, n, k]: [usize; 3], out: &mut [f32], accumulate: bool, x: 
     unsafe { gemm([m, n, k], out.as_mut_ptr(), [n, 1], accumulate, (x.0, [x.1, 1]), (w.0, [1, w.1]), 1.0) };
 }
 
-/// `dst (+)= factor · A·B`, `A [m, k]`, `B [k, n]`; strides are `[row, column]`. On this thread alone, so that the order
+/// Computes `dst (+)= factor · A·B`, `A [m, k]`, `B [k, n]`; strides are `[row, column]`. It runs on this thread alone, so that the order
 /// of the sums depends on the shape and nothing else.
 ///
 /// # Safety
@@ -144,7 +144,8 @@ pub unsafe fn gemm(
     }
 }
 
-/// How `rows × columns` of output are cut: by shape alone, into enough pieces for many threads, large enough to pay.
+/// How an output of `rows × columns` is cut. Shape alone decides. There are enough pieces for many threads, and each is large enough to
+/// pay.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
     rows: usize,
@@ -164,25 +165,25 @@ impl Tiling {
         sizes.into_iter().find(|tiling| tiling.count() >= 64).unwrap_or(sizes[3])
     }
 
-    /// Whole rows a tile.
+    /// The tiling of an output of `rows × columns` into tiles of whole rows.
     pub fn whole_rows(rows: usize, columns: usize) -> Self {
         let tile_rows = if rows <= FEW_ROWS { FEW_ROWS } else { 64 };
         Self { rows, columns, tile_rows: tile_rows.min(rows.max(1)), tile_columns: columns }
     }
 
-    /// How many tiles.
+    /// The number of tiles.
     pub fn count(&self) -> usize {
         self.rows.div_ceil(self.tile_rows) * self.columns.div_ceil(self.tile_columns)
     }
 
-    /// The rows and columns of a tile. Neighbours share their columns, that is, their weights.
+    /// The rows and columns of a tile. Neighbouring tiles share their columns, and so their weights.
     pub fn get(&self, tile: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
         let down = self.rows.div_ceil(self.tile_rows);
         let (row, column) = (tile % down * self.tile_rows, tile / down * self.tile_columns);
         (row..(row + self.tile_rows).min(self.rows), column..(column + self.tile_columns).min(self.columns))
     }
 
-    /// Scratch memory for [`tile`] on the largest tile, `k` deep.
+    /// How much scratch memory [`tile`] needs for the largest tile, `k` deep.
     pub fn scratch_len(&self, k: usize) -> usize {
         scratch_len(self.tile_rows, self.tile_columns, k).max(scratch_len(FEW_ROWS, self.tile_columns, k))
     }

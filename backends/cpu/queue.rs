@@ -1,4 +1,4 @@
-//! The queue: work runs when it is put in, or is recorded while a capture is open.
+//! The queue. Work runs when it is put in, or is recorded while a capture is open.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::device::Slice;
 use crate::error::{Result, ensure};
 use crate::ops::{Access, Op};
 
-/// An in-order queue. It is always empty: work is done when the call that puts it in returns.
+/// An in-order queue. It is always empty: work is done when the call that enqueues it returns.
 #[derive(Default)]
 pub struct Queue {
     recording: Option<Vec<Launch>>,
@@ -17,7 +17,7 @@ pub struct Queue {
 pub struct Graph(Vec<Launch>);
 
 struct Launch {
-    /// The buffers it touches, each once: whether it writes, and the name of an operand in it.
+    /// The buffers that the launch touches, each once: whether it writes, and the name of an operand in it.
     buffers: Vec<(Buffer, bool, &'static str)>,
     work: Box<dyn Fn() -> Result<()> + Send>,
 }
@@ -37,14 +37,14 @@ impl Graph {
 }
 
 impl Queue {
-    /// Records launches from here.
+    /// Begins a capture: launches are recorded from here on.
     pub(super) fn begin(&mut self) -> Result<()> {
         ensure(self.recording.is_none(), "capture", "one capture at a time", "a capture inside a capture")?;
         self.recording = Some(Vec::new());
         Ok(())
     }
 
-    /// What was recorded since.
+    /// Ends the capture, and returns what was recorded.
     pub(super) fn end(&mut self) -> Result<Graph> {
         ensure(self.recording.is_some(), "capture", "a capture that was begun", "none")?;
         Ok(Graph(self.recording.take().unwrap_or_default()))

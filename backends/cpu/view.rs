@@ -1,12 +1,11 @@
-//! The elements of a slice, as kernels touch them.
+//! The elements of a slice, as kernels access them.
 
 use std::marker::PhantomData;
 
 use super::Cpu;
 use crate::device::Slice;
 
-/// The elements of a slice. Pieces of it are read and written from many threads at once, so it is a pointer; whoever
-/// asks for a piece answers for it.
+/// The elements of a slice. Many threads read and write pieces of it at once, so it is a pointer. Whoever takes a piece answers for it.
 pub struct View<T> {
     start: *mut T,
     len: usize,
@@ -27,7 +26,7 @@ unsafe impl<T: Send + Sync> Send for View<T> {}
 unsafe impl<T: Send + Sync> Sync for View<T> {}
 
 impl<T: bytemuck::Pod> View<T> {
-    /// The elements of `slice`, whose offset is a multiple of their size.
+    /// A view of `slice`, whose offset is a multiple of the elements' size.
     pub fn new(slice: &Slice<Cpu>) -> Self {
         debug_assert!(slice.offset + slice.len <= slice.buffer.0.bytes && slice.offset.is_multiple_of(align_of::<T>() as u64));
         let start = slice.buffer.0.start.wrapping_add(slice.offset as usize).cast();
@@ -37,7 +36,7 @@ impl<T: bytemuck::Pod> View<T> {
     /// `len` elements from `at`.
     ///
     /// # Safety
-    /// They lie inside the view, the buffer is held, and nothing writes them while the result lives.
+    /// The elements lie inside the view, the buffer is held, and nothing writes them while the result lives.
     pub unsafe fn read<'a>(self, at: usize, len: usize) -> &'a [T] {
         debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
         // SAFETY: as this function's contract; memory is zeroed when it is made, so every byte is initialised.
@@ -47,14 +46,14 @@ impl<T: bytemuck::Pod> View<T> {
     /// `len` elements from `at`, to write.
     ///
     /// # Safety
-    /// They lie inside the view, the buffer is held exclusively, and nothing else refers to them while the result lives.
+    /// The elements lie inside the view, the buffer is held exclusively, and nothing else refers to them while the result lives.
     pub unsafe fn write<'a>(self, at: usize, len: usize) -> &'a mut [T] {
         debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
         // SAFETY: as this function's contract.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
 
-    /// All elements.
+    /// All elements of the view.
     ///
     /// # Safety
     /// The contract of [`read`](Self::read).

@@ -1,4 +1,4 @@
-//! Every variant there is: for listings, for compiling ahead, and for checks without a GPU.
+//! Every variant of every operation: for listings, ahead-of-time compilation, and checks without a GPU.
 
 use std::collections::HashSet;
 
@@ -6,16 +6,16 @@ use super::jit::{Arch, Unit};
 use super::variant::{RunsOn, Table, TensorCores, Variant};
 use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
 
-/// A variant of an operation.
+/// A variant of an operation, as listings have it.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The operation.
+    /// The operation's name.
     pub op: &'static str,
-    /// The variant.
+    /// The variant's name.
     pub variant: &'static str,
-    /// The architectures that its source is for.
+    /// The architectures that the variant's source is for.
     pub runs_on: RunsOn,
-    /// What its machine code must show.
+    /// The tensor-core instruction that the variant's machine code must show.
     pub tensor_cores: TensorCores,
     units: fn(Arch) -> Vec<Unit>,
 }
@@ -25,12 +25,12 @@ impl Entry {
         Self { op: O::NAME, variant: variant.name, runs_on: variant.runs_on, tensor_cores: variant.tensor_cores, units: variant.units }
     }
 
-    /// This variant's own units for `arch`, each once; nothing where the variant does not run there.
+    /// The variant's own units for `arch`, each once; none where the variant does not run there.
     pub fn units(&self, arch: Arch) -> Vec<Unit> {
         if self.runs_on.accept(arch).is_ok() { distinct((self.units)(arch), arch, &[]) } else { Vec::new() }
     }
 
-    /// The units that its plans launch beside its own, each once: no others are needed. They need not show what its own must.
+    /// The units that the variant's plans launch beside its own, each once. They need not show the tensor-core instruction.
     pub fn helpers(&self, arch: Arch) -> Vec<Unit> {
         let own = self.units(arch);
         let beside = own.iter().flat_map(|unit| unit.all().into_iter().skip(1).cloned()).collect();
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-/// Each of `units` once, and none that is in `known`. Two are one that give the same machine code.
+/// Each of `units` once, without those in `known`. Two units are the same if they give the same machine code.
 fn distinct(units: Vec<Unit>, arch: Arch, known: &[Unit]) -> Vec<Unit> {
     let mut met: HashSet<String> = known.iter().map(|unit| unit.hash(arch)).collect();
     units.into_iter().filter(|unit| met.insert(unit.hash(arch))).collect()

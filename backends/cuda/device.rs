@@ -1,4 +1,4 @@
-//! One GPU as a [`Device`]: its memory, queues, and the kernels that were loaded.
+//! One GPU as a [`Device`]: its memory, queues, and loaded kernels.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -18,49 +18,49 @@ use crate::error::{Error, Result};
 /// One NVIDIA GPU.
 #[derive(Debug)]
 pub struct Cuda {
-    /// As the driver numbers it.
+    /// The device's number in the driver.
     device: i32,
     caps: Caps,
     arch: Arch,
     driver: i32,
     pub(crate) memory: Arc<Memory>,
     cache: Cache,
-    /// What was loaded, by the hash of what it was made from.
+    /// Loaded modules, by the hash of their unit.
     modules: Mutex<HashMap<String, Module>>,
 }
 
-/// What a plan is made for: the device, as far as choosing and tiling depend on it, and which of a variant's configurations.
+/// What a plan is made for: the device, as far as choice and tiling depend on it, and one of a variant's configurations.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// What code is compiled for.
+    /// The architecture that code is compiled for.
     pub arch: Arch,
-    /// Multiprocessors.
+    /// SMs of the device.
     pub units: u32,
-    /// Shared memory that one block may use, in bytes.
+    /// Shared memory that one thread block may use, in bytes.
     pub shared_bytes: u32,
-    /// The number of the configuration that was chosen or named, among those of the variant that has it.
+    /// The number, within its variant, of the configuration that was chosen or named.
     pub config: Option<u16>,
 }
 
-/// Whether kernels can be had: compiled now, or ahead.
+/// Whether kernels are available: compiled now, or ahead of time.
 fn kernels() -> Result<()> {
     let Err(error) = library::nvrtc() else { return Ok(()) };
     let cache = Cache::from_environment();
     match error {
         _ if !cache.is_empty() => Ok(()),
-        // A pack that was passed over would have done instead.
+        // A pack that was refused would have been enough.
         Error::NoBackend { name, reason } => Err(Error::NoBackend { name, reason: [vec![reason], cache.refused()].concat().join("; ") }),
         error => Err(error),
     }
 }
 
 impl Target {
-    /// That of `all` which has the number of the configuration, where there is one.
+    /// The one of `all` that the target's configuration numbers, where there is a configuration.
     pub fn configured<T>(&self, mut all: impl Iterator<Item = T>) -> Option<T> {
         all.nth(self.config?.into())
     }
 
-    /// Whether that of `all` can which has the number of the configuration, or any where there is none; or why not.
+    /// Whether the configuration's one of `all` is able; without a configuration, whether any of `all` is; or why not.
     pub fn any<T>(&self, mut all: impl Iterator<Item = T>, can: impl Fn(&T) -> std::result::Result<(), String>) -> std::result::Result<(), String> {
         if self.config.is_some() {
             return self.configured(all).map_or_else(|| Err("no such configuration".into()), |one| can(&one));
@@ -71,13 +71,13 @@ impl Target {
     }
 }
 
-/// The chips that choices are tested on.
+/// The chips on which choices are tested.
 #[cfg(test)]
 impl Target {
     pub(crate) const H200: Self = Self::hopper(132);
     pub(crate) const A100: Self = Self { arch: Arch(80), units: 108, shared_bytes: 163 << 10, config: None };
     pub(crate) const RTX_3090: Self = Self { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None };
-    /// An H20, an H100 by PCIe, an H200, all that Hopper has, and two of Ampere.
+    /// An H20, an H100 PCIe, an H200, a Hopper with every SM, and two of Ampere.
     pub(crate) const TESTED: [Self; 6] = [Self::hopper(78), Self::hopper(114), Self::H200, Self::hopper(144), Self::A100, Self::RTX_3090];
 
     const fn hopper(units: u32) -> Self {
@@ -86,12 +86,12 @@ impl Target {
 }
 
 impl Cuda {
-    /// The device as variants see it.
+    /// What variants see of the device.
     pub(crate) fn target(&self) -> Target {
         Target { arch: self.arch, units: self.caps.multiprocessors, shared_bytes: self.caps.shared_bytes as u32, config: None }
     }
 
-    /// The kernels of each unit: loaded already, or built side by side and loaded now.
+    /// The modules of the units. Those that are missing are built in parallel and loaded.
     pub(crate) fn modules(&self, units: &[&Unit]) -> Result<Vec<Module>> {
         let hashes: Vec<String> = units.iter().map(|unit| unit.hash(self.arch)).collect();
         let loaded = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ impl Cuda {
             let mut met = HashSet::new();
             missing.retain(|(hash, _)| !loaded.contains_key(*hash) && met.insert(*hash));
         }
-        // Not under the lock: compiling takes long, and two threads may well compile different kernels.
+        // The lock is not held here: compiling takes long, and two threads may compile different kernels.
         let built = build_all(&missing.iter().map(|(_, unit)| *unit).collect::<Vec<_>>(), self.arch, &self.cache)?;
         for ((hash, unit), built) in missing.into_iter().zip(built) {
             let module = Module::load(&self.memory, unit, &built.cubin, self.driver)?;
@@ -188,8 +188,8 @@ impl Device for Cuda {
         clocks::now(self.device)
     }
 
-    /// The hints are an H200's: 131,072 rows of 384 → 1536 → 384 in f16 take 1.15 ms as two products and 1.77 ms as `fused_mlp`, whose chunks are small
-    /// for so short a K; 4,096 rows take 43 µs both ways.
+    /// The hints are an H200's. 131,072 rows of 384 → 1536 → 384 in f16 take 1.15 ms as two products and 1.77 ms as `fused_mlp`, whose
+    /// chunks are small for so short a K. 4,096 rows take 43 µs both ways.
     fn hints(&self) -> Hints {
         Hints { split_mlp: true, norm_in_product: true, slices_in_product: true, dtype: Some(DType::F16), batch_tokens: Some(131_072) }
     }
@@ -222,7 +222,7 @@ pub fn address_of(slice: Option<&Slice<Cuda>>) -> u64 {
     slice.map_or(0, address)
 }
 
-/// The addresses of an operand.
+/// The address range of an operand.
 pub fn range(slice: &Slice<Cuda>) -> Range<u64> {
     address(slice)..address(slice) + slice.len
 }

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs, from compute capability 8.0 on, through the driver and NVRTC. Both are loaded at run time: it builds with
-//! no CUDA toolkit and starts with no driver.
+//! NVIDIA GPUs from compute capability 8.0 on, through the driver and NVRTC. Both are loaded at run time. The backend builds with no CUDA
+//! toolkit and starts with no driver.
 
 mod attention;
 mod catalogue;

@@ -1,4 +1,4 @@
-//! The small operations of a layer on CUDA.
+//! The `pointwise` operations of a layer on CUDA.
 
 use crate::backends::cuda::gemm::activation::activation_code;
 use crate::backends::cuda::jit::{Arch, Source, Unit, source};
@@ -32,27 +32,27 @@ const VARIANTS: [Variant<Pointwise>; 1] = [Variant {
 }];
 
 params! {
-    /// Of every kind.
+    /// Parameters of every kind of operation.
     PointwiseParams {
         x: [const element],
         weight: [const element],
         bias: [const element],
         residual: [const element],
         y: [element],
-        /// Positions, ids, running totals, or lengths and pages.
+        /// Positions, ids, cumulative lengths, or lengths and pages.
         index: [const i32],
         /// Ids of the second table.
         places: [const i32],
         rows: u64,
         columns: u64,
-        /// Elements from a row to the next, of rotary positions and of what is appended.
+        /// Elements from a row to the next, for rotary positions and for appended rows.
         stride: u64,
         head_dim: u64,
-        /// Of what is appended: rows a sequence, pages a sequence, tokens of a page.
+        /// Shape of a cache that is appended to: rows of a sequence, pages of a sequence, tokens of a page.
         each: u64,
         pages: u64,
         page: u64,
-        /// Of the rotary base.
+        /// Base-2 logarithm of the rotary base.
         log2_base: f64,
         eps: f32,
         kind: u32,
@@ -61,7 +61,7 @@ params! {
     }
 }
 
-/// A kernel: the one entry of its unit, and what its source has it compiled by, which is nothing where it stands there alone.
+/// A kernel: the one entry of its unit, its source, and the macro that compiles it where the source holds several.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     list: &'static [&'static str; 1],
@@ -69,7 +69,7 @@ struct Entry {
     source: Source,
 }
 
-/// The kernel of that name, alone in its source or `of` several.
+/// The kernel of a name, alone in its source or `of` several.
 macro_rules! entry {
     ($path:literal, $name:literal) => {
         Entry { list: &[$name], define: None, source: source!($path) }
@@ -79,7 +79,7 @@ macro_rules! entry {
     };
 }
 
-/// Every size and place.
+/// The kernels for every size and alignment.
 const SIMT: Entry = entry!("pointwise/simt.cu", "pointwise_simt");
 const ROPE: Entry = entry!("pointwise/rope.cu", "pointwise_rope");
 const LINES: Entry = entry!("pointwise/lines.cu", "pointwise_lines");
@@ -97,14 +97,14 @@ fn unit(entry: Entry, dtype: DType) -> Unit {
     }
 }
 
-/// Every kernel.
+/// The unit of every kernel.
 fn units() -> Vec<Unit> {
     let norms = NORMS.into_iter().map(|(_, entry)| entry).chain(WIDE.into_iter().map(|(_, _, entry)| entry));
     let all = norms.chain([SIMT, ROPE, LINES, APPEND, POOL]);
     all.flat_map(|entry| DType::ALL.map(|dtype| unit(entry, dtype))).collect()
 }
 
-/// The kernels that a launch of `op` may take, wherever its operands lie: the best first.
+/// The units of the kernels that a launch of `op` may take, wherever its operands lie, best first.
 fn plan_unit(op: &Pointwise) -> Unit {
     let mut units = ALIGNMENTS.map(|alignment| unit(kernel(op, alignment, 1).0, op.dtype)).to_vec();
     units.dedup_by_key(|unit| unit.entries);
@@ -115,7 +115,7 @@ fn plan_unit(op: &Pointwise) -> Unit {
     }
 }
 
-/// As in `kernels/pointwise/norm.cuh`: rows of a block, a warp each; elements that a lane moves at once.
+/// Rows of a block, with a warp each, and elements that a lane moves at once, in `kernels/pointwise/norm.cuh`.
 const NORM_ROWS: u64 = 8;
 const PIECE: u64 = 4;
 /// Pieces of a row that a lane holds, by kernel.
@@ -125,35 +125,35 @@ const NORMS: [(u64, Entry); 4] = [
     (4, entry!("pointwise/norm.cu" of "pointwise_norm_4")),
     (8, entry!("pointwise/norm.cu" of "pointwise_norm_8")),
 ];
-/// As in `kernels/pointwise/wide.cuh`: lines of a row that a thread holds, by kernel, with the blocks of each that an SM
-/// has registers for; and threads.
+/// Lines of a row that a thread holds, by kernel, in `kernels/pointwise/wide.cuh`. The second number is how many such blocks an SM has
+/// registers for.
 const WIDE: [(u64, u64, Entry); 3] = [
     (2, 4, entry!("pointwise/wide.cu" of "pointwise_wide_2")),
     (3, 3, entry!("pointwise/wide.cu" of "pointwise_wide_3")),
     (4, 2, entry!("pointwise/wide.cu" of "pointwise_wide_4")),
 ];
 const WIDE_THREADS: u64 = 256;
-/// As in `kernels/pointwise/rope.cuh`: pairs of a head at most.
+/// The most pairs of a head in `kernels/pointwise/rope.cuh`.
 const ROPE_PAIRS: u64 = 256;
-/// Blocks of those kernels an SM: each takes row after row.
+/// Blocks an SM of the norm kernels. Each is persistent and takes row after row.
 const NORM_BLOCKS: u64 = 4;
-/// As in `kernels/pointwise/lines.cuh`: threads of a block, bytes that each moves at once, lines of a row that a block sums.
+/// Threads of a block, bytes that each moves at once, and lines of a row that a block sums, in `kernels/pointwise/lines.cuh`.
 const LINE_THREADS: u64 = 256;
 const LINE: u64 = 16;
 const POOL_LINES: u64 = 16;
 
-/// Bytes that the places of all operands are multiples of, of which kernels tell these apart.
+/// Alignments of all operands, in bytes, by which kernels differ.
 const ALIGNMENTS: [u64; 3] = [16, 8, 1];
 
-/// The largest of [`ALIGNMENTS`] that all operands lie on.
+/// The largest of [`ALIGNMENTS`] to which all operands are aligned.
 fn alignment(params: &PointwiseParams) -> u64 {
     let places = params.x | params.weight | params.bias | params.residual | params.y;
     ALIGNMENTS.into_iter().find(|&alignment| places.is_multiple_of(alignment)).unwrap_or(1)
 }
 
-/// The kernel for an operation whose operands lie on multiples of `alignment` bytes, and its blocks on a device of `units` SMs.
+/// The kernel for operands that are aligned to `alignment` bytes, and its blocks on a device of `units` SMs.
 fn kernel(op: &Pointwise, alignment: u64, units: u64) -> (Entry, u32) {
-    // Whether operands start on a multiple of that many elements, and rows are whole in it.
+    // Whether operands start at a multiple of this many elements, and rows are whole multiples of it.
     let on_whole = |elements: u64| op.columns.is_multiple_of(elements) && alignment.is_multiple_of(elements * op.dtype.size());
     let (each, across) = (LINE / op.dtype.size(), op.columns * op.dtype.size() / LINE);
     let lines = op.rows.saturating_mul(across);
@@ -237,7 +237,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         _ => InFlightWrites::from(range(&args.y)),
     };
     let (entry, grid) = kernel(op, alignment(&params), plan.target.units.into());
-    // Each kernel waits before it reads anything.
+    // Each kernel's PDL wait stands before its first read.
     let launch = Launch { overlap: plan.target.arch >= Arch(90), ..Launch::new(grid, 256) };
     let open = if launch.overlap { queue.behind(writes) } else { InFlightWrites::default() };
     // SAFETY: the caller's promise.
@@ -253,7 +253,7 @@ mod tests {
     use crate::ops::Activation;
     use crate::ops::index::{PageShape, VarlenShape};
 
-    /// Every kind, of rows that begin and end on whole lines and of others.
+    /// Operations of every kind, with rows that begin and end on whole lines and with others.
     fn operations() -> impl Iterator<Item = Pointwise> {
         let eps = 1e-5f32.to_bits();
         let norms = move |residual| [Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }];

@@ -1,4 +1,4 @@
-//! Finding adapters and opening them.
+//! The search for adapters, and their opening.
 
 use std::sync::Mutex;
 
@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 
 /// The interfaces to drivers that shaders are tested for. wgpu has those of the platform it is built for.
 const INTERFACES: wgpu::Backends = wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
-/// What every shader relies on; every driver for Vulkan, Metal and DX12 has it.
+/// The features that every shader relies on. Every driver for Vulkan, Metal and DX12 has them.
 const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
-/// What a variant may use where it is there.
+/// The features that a variant may use where they are there.
 const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP).union(super::event::FEATURES);
 
 impl Open for Wgpu {
@@ -35,7 +35,7 @@ impl Open for Wgpu {
 }
 
 impl Wgpu {
-    /// The adapter's device with features and limits that it has.
+    /// Opens the adapter's device with these features and limits, which the adapter has.
     fn request(adapter: &wgpu::Adapter, features: wgpu::Features, limits: wgpu::Limits) -> Result<Self> {
         let caps = caps(adapter, features, &limits);
         let descriptor = wgpu::DeviceDescriptor { label: Some("trifuse"), required_features: features, required_limits: limits, ..Default::default() };
@@ -44,7 +44,8 @@ impl Wgpu {
         Ok(Self { number: number(), limits: raw.limits(), caps, raw, queue, faults, pipelines: Mutex::new(Cache::default()), behind: 0 })
     }
 
-    /// The best adapter's device without what a variant may use, and with its limits lowered: what a lesser one would be. For tests of this backend.
+    /// Opens the best adapter's device as a lesser one would be: without optional features, and with lowered limits. For tests of this
+    /// backend.
     #[doc(hidden)]
     pub fn lesser(lower: impl FnOnce(&mut wgpu::Limits)) -> Result<Self> {
         let adapters = adapters()?;
@@ -54,8 +55,8 @@ impl Wgpu {
         Self::request(adapter, REQUIRED, limits)
     }
 
-    /// Binds that many more bytes behind each operand: a shader that reads past what is bound gets the last element there, which no case would
-    /// show. For tests of this backend.
+    /// Binds `bytes` more bytes behind each operand, for tests of this backend. A shader that reads past what is bound gets the last
+    /// element there, which no case would show.
     #[doc(hidden)]
     #[must_use]
     pub fn binding_behind(mut self, bytes: u64) -> Self {

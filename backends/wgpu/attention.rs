@@ -1,5 +1,5 @@
-//! `attention`: one tiled shader for every form, length and mask. Where there are too few rows to fill a device, the
-//! keys are split, and a second shader combines the parts in their order: the same bits from run to run.
+//! `attention`: one tiled shader for every form, length and mask. Where there are too few rows to fill a device, the keys are split. A
+//! second shader then combines the parts in their order, so the bits are equal from run to run.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex, Form, Stri
 use crate::ops::index::{BlockMap, BlockMask, HostIndex, PageTable, Varlen};
 
 const VARIANTS: &[&str] = &["f16", "portable"];
-/// Lengths, and how far a window reaches, at most: sums of two stay in the shader's 32 bits.
+/// The largest length, and the furthest reach of a window. Sums of two stay in the shader's 32 bits.
 const MAX_LEN: u64 = 1 << 30;
 /// Invocations that fill a large device.
 const FILL: u64 = 1 << 16;
-/// Keys that are worth a workgroup of their own, and keys of the shader's tile.
+/// The fewest keys of a split, which are worth a workgroup of their own, and keys of the shader's tile.
 const MIN_SPLIT: u64 = 256;
 const KEYS: u64 = 32;
-/// Bytes of partial results at most.
+/// The most bytes of partial results.
 const MAX_PARTIAL: u64 = 64 << 20;
 
 /// A plan of `attention`.
@@ -30,7 +30,7 @@ pub struct Plan {
     op: Attention,
     variant: &'static str,
     layout: Layout,
-    /// All keys of a tile of rows, or a split's share of them.
+    /// The pipeline for all keys of a tile of rows, or for a split's share of them.
     forward: Arc<Pipeline>,
     /// The pipeline that combines the splits, where the keys are split.
     combine: Option<Arc<Pipeline>>,
@@ -38,7 +38,7 @@ pub struct Plan {
     split_keys: u64,
     /// Sequences that one dispatch can reach.
     batches: u64,
-    /// Workgroups of one dispatch at most.
+    /// The most workgroups of one dispatch.
     pub(super) groups: u64,
 }
 
@@ -60,19 +60,19 @@ struct Params {
     form: [u32; 3],
 }
 
-/// One tensor: elements apart, and how many there are of what one dispatch reaches at least.
+/// One tensor: its strides in elements, and the fewest tokens and heads that one dispatch must reach.
 struct Tensor {
     strides: Strides,
     tokens: u64,
     heads: u64,
-    /// Whether sequences lie `strides.batch` apart; else the dispatch reaches everything.
+    /// Whether sequences lie `strides.batch` apart. If not, the dispatch reaches everything.
     by_sequence: bool,
-    /// Sequences, or pages, where they are not reached one by one.
+    /// Sequences, or pages, where a dispatch does not take them one by one.
     pages: u64,
 }
 
 impl Tensor {
-    /// q and o, k and v.
+    /// The tensors q, k, v and o of an operation.
     fn of(op: &Attention) -> [Self; 4] {
         let (queries, keys, by_sequence) = match op.form {
             Form::Varlen(shape) => ((shape.total_q, 1, false), (shape.total_kv, 1), false),
@@ -93,7 +93,7 @@ impl Tensor {
         (sequences - 1) * self.strides.batch + (self.tokens - 1) * self.strides.token + (self.heads - 1) * self.strides.head + head_dim
     }
 
-    /// The part of `slice` with `batches` sequences from `first` on.
+    /// The part of `slice` that holds `batches` sequences from `first` on.
     fn part(&self, slice: &Slice<Wgpu>, first: u64, batches: u64, op: &Attention) -> Slice<Wgpu> {
         let skipped = if self.by_sequence { first * self.strides.batch } else { 0 };
         let bytes = self.span(batches, op.head_dim) * op.dtype.size();
@@ -102,7 +102,7 @@ impl Tensor {
     }
 }
 
-/// Query heads that are rows of one problem: those that read one key head, unless each has a pattern of its own.
+/// Query heads whose rows make one problem: those that share a KV head, unless each has a pattern of its own.
 fn packed(op: &Attention) -> u64 {
     if op.form.is_sparse() { 1 } else { op.heads / op.kv_heads }
 }
@@ -138,7 +138,7 @@ impl Wgpu {
         }
     }
 
-    /// Sequences that one dispatch can reach: all, or as many as the device binds; 0 where not even one.
+    /// Sequences that one dispatch can reach: all, or as many as the device binds, or 0 where it binds not even one.
     fn reachable_batches(&self, op: &Attention) -> u64 {
         let window = self.window_bytes();
         let fits = |batches: u64| {
@@ -164,7 +164,7 @@ impl Wgpu {
     }
 }
 
-/// How a plan's keys are split, with room for `room` bytes of partial results: parts, and keys of a part.
+/// How a plan's keys are split, with room for `room` bytes of partial results: the parts, and the keys of a part.
 fn split(op: &Attention, layout: Layout, room: u64) -> [u64; 2] {
     let packed = packed(op);
     let [before, after] = reach(op);
@@ -181,7 +181,7 @@ fn split(op: &Attention, layout: Layout, room: u64) -> [u64; 2] {
 }
 
 impl Plan {
-    /// f32 elements of the partial results of a row.
+    /// Elements, in f32, of the partial results of a row.
     fn partial_pitch(&self) -> u64 {
         self.splits * (self.op.head_dim.next_multiple_of(4) + 2)
     }
@@ -191,14 +191,14 @@ impl Plan {
         if matches!(self.op.form, Form::Varlen(_)) { self.op.lse_len() } else { batches * self.op.heads * self.op.q_len }
     }
 
-    /// The parameters of a dispatch but for its first group.
+    /// The parameters of a dispatch, except its first group.
     fn params(&self, first_batch: u64) -> Params {
         let op = &self.op;
         let apart = |strides: Strides, by_sequence| [if by_sequence { strides.batch } else { 0 }, strides.token, strides.head];
         let varlen = matches!(op.form, Form::Varlen(_));
         let strides = [op.q, op.k, op.v, op.o].map(|strides| apart(strides, !varlen));
         let mut flat = [0; 12];
-        // A stride that does not fit is never multiplied by more than 0: what is bound is smaller.
+        // A stride that does not fit 32 bits is never multiplied by more than 0, since what is bound is smaller.
         flat.iter_mut().zip(strides.iter().flatten()).for_each(|(word, &stride)| *word = stride as u32);
         let [before, after] = reach(op).map(|keys| keys as i32);
         Params {
@@ -223,7 +223,7 @@ impl Plan {
         }
     }
 
-    /// Puts `groups` workgroups into the queue, as many dispatches as it takes.
+    /// Enqueues `groups` workgroups, in as many dispatches as they take.
     fn dispatch(&self, device: &Wgpu, queue: &mut Queue, pipeline: &Pipeline, operands: &[Option<&Slice<Wgpu>>], params: Params, groups: u64) -> Result<()> {
         let mut first = 0;
         while first < groups {

@@ -1,4 +1,4 @@
-//! The shaders of attention in all their specialisations. See `shaders/attention/forward.wgsl`.
+//! The shaders of `attention` in every specialisation: see `shaders/attention/forward.wgsl`.
 
 use super::source::{Constant, Element, File, Operand, Source, shader};
 use crate::dtype::DType;
@@ -10,7 +10,7 @@ const WHOLE: File = shader!("attention/whole.wgsl");
 const PART: File = shader!("attention/part.wgsl");
 const COMBINE: File = shader!("attention/combine.wgsl");
 
-/// How the work is laid over a workgroup: groups of four rows, and invocations that share the rows of a group.
+/// How a workgroup divides its work: groups of four rows, and the invocations that share the rows of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     row_groups: u32,
@@ -21,7 +21,7 @@ impl Layout {
     /// Layouts for one query, for a few (decoding with grouped heads), and for many.
     const ALL: [Self; 3] = [Self { row_groups: 1, columns: 32 }, Self { row_groups: 2, columns: 32 }, Self { row_groups: 8, columns: 16 }];
 
-    /// The smallest that has `rows` rows, or else the largest.
+    /// The smallest layout with at least `rows` rows, or else the largest.
     pub fn for_rows(rows: u64) -> Self {
         let [small, middle, large] = Self::ALL;
         *[small, middle].iter().find(|layout| rows <= layout.rows()).unwrap_or(&large)
@@ -38,14 +38,14 @@ impl Layout {
     }
 }
 
-/// The shader of one stage of attention.
+/// A stage of attention, which has a shader of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// All keys of a tile of rows.
+    /// The stage that attends to all keys of a tile of rows.
     Whole,
-    /// A part of them, into the workspace.
+    /// The stage that attends to a part of the keys, and writes to the workspace.
     Part,
-    /// The parts into the answer.
+    /// The stage that combines the parts into the result.
     Combine,
 }
 
@@ -105,7 +105,7 @@ impl Kind {
                 ("HEAD_DIM", Constant::U32(self.head_dim as u32)),
                 ("ROW_GROUPS", Constant::U32(self.layout.row_groups)),
                 ("COLUMNS", Constant::U32(self.layout.columns)),
-                // Quads of a head that are staged at a time: as many bytes in f16 as in f32.
+                // Quads of a head that are staged at a time, of as many bytes in f16 as in f32.
                 ("DEPTH", Constant::U32(if f16 { 16 } else { 8 })),
                 ("SPLIT", Constant::Bool(stage != Stage::Whole)),
                 ("WITH_LSE", Constant::Bool(self.lse)),
@@ -131,7 +131,7 @@ pub(super) fn sources() -> Vec<Source> {
     for (variant, dtype) in types {
         for layout in Layout::ALL {
             let kind = |form, head_dim, lse| Kind { variant, dtype, form, head_dim, layout, lse };
-            // Across all head dimensions for one form, across all forms for one head dimension that is no multiple.
+            // All head dimensions for one form, then all forms for one head dimension that is no multiple.
             let kinds = [1, 32, 64, 100, 129, 192, 256].map(|head_dim| kind(Form::Dense, head_dim, true)).into_iter();
             for kind in kinds.chain(forms.into_iter().flat_map(|form| [kind(form, 107, false), kind(form, 107, true)])) {
                 all.extend([Stage::Whole, Stage::Part, Stage::Combine].map(|stage| kind.source(stage)));

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Wgpu;
 use crate::error::{Error, Result};
 
-/// Device memory; clones alias.
+/// Device memory. A clone is the same memory.
 #[derive(Clone)]
 pub struct Buffer {
     pub(super) raw: wgpu::Buffer,
     pub(super) id: usize,
-    /// The number of its device.
+    /// The number of the buffer's device.
     pub(super) owner: usize,
 }
 
@@ -21,12 +21,12 @@ pub(super) fn number() -> usize {
 }
 
 impl Buffer {
-    /// Bytes of a word: what wgpu sizes, copies and binds in.
+    /// Bytes of a word, the unit in which wgpu sizes, copies and binds.
     pub(super) const WORD: u64 = 4;
 }
 
 impl Wgpu {
-    /// `bytes` of memory that shaders and copies may use.
+    /// Allocates `bytes` of memory that shaders and copies may use.
     pub(super) fn allocate(&self, bytes: u64) -> Result<Buffer> {
         self.faults.check("allocating")?;
         let most = self.caps.max_buffer_bytes;
@@ -37,7 +37,7 @@ impl Wgpu {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         match self.create(size, usage) {
             Err(wgpu::Error::OutOfMemory { .. }) => {
-                // What was dropped is given back only once the work that named it is done.
+                // Dropped buffers are freed only after the work that named them is done.
                 self.poll("allocating", None)?;
                 self.create(size, usage).map(|raw| self.buffer(raw)).map_err(|error| Self::refused(error, bytes, "one buffer"))
             }
@@ -45,7 +45,7 @@ impl Wgpu {
         }
     }
 
-    /// `raw`, which this device made, with a number of its own.
+    /// The buffer `raw`, which this device made, with a number of its own.
     pub(super) fn buffer(&self, raw: wgpu::Buffer) -> Buffer {
         Buffer { raw, id: number(), owner: self.number }
     }

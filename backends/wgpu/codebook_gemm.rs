@@ -1,12 +1,12 @@
-//! `codebook_gemm`: for each slice the projection `h = x·I`, the core `g = h·Q` where there is one, and the expansion
-//! `y += s·g·Oᵀ`, a dispatch each. Factors are decoded as they are read, never into memory. See `shaders/codebook/`.
+//! `codebook_gemm`, in a dispatch for each step of each slice. The steps are the projection `h = x·I`, the core `g = h·Q` where there is
+//! one, and the expansion `y += s·g·Oᵀ`. Factors are decoded as they are read, never into memory. See `shaders/codebook/`.
 //!
-//! g stands in the workspace, f32 `[rows, R]`, between the dispatches: 4·R bytes a token, which is 64 at rank 16 and more
-//! above. Keeping it in registers would take one kernel that decodes both factors for every tile of y's columns; this
-//! backend prefers two that each read what they need once.
+//! Between the dispatches g stands in the workspace, f32 `[rows, R]`: 4·R bytes a token, which is 64 at rank 16 and more above. To keep it
+//! in registers would take one kernel that decodes both factors for every tile of y's columns. This backend prefers two kernels that each
+//! read what they need once.
 //!
-//! How many runs of tokens share an adapter is data, and may change between two replays of a captured graph: a dispatch
-//! asks for the most tiles that there can be, and the groups that find no tokens return.
+//! How many runs of tokens share an adapter is data, and may change between two replays of a captured graph. A dispatch therefore asks for
+//! the most tiles that there can be, and groups that find no tokens return.
 
 use super::codebook_gemm_stage::{Launch, Rows, Stage, Target};
 use super::queue::part;
@@ -20,7 +20,7 @@ use crate::ops::codebook_gemm::{CodebookSliceArgs, Factor, FactorArgs};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 const VARIANTS: &[&str] = &["portable"];
-/// Bytes of workspace, at most: more rows are worked on in parts.
+/// The most bytes of workspace. More rows are computed in parts.
 pub(super) const MAX_WORKSPACE: u64 = 64 << 20;
 
 /// A plan of `codebook_gemm`.
@@ -31,7 +31,7 @@ pub struct Plan {
     rows: u64,
 }
 
-/// One slice, compiled.
+/// The compiled stages of one slice.
 pub(super) struct SlicePlan {
     project: Stage,
     core: Option<Stage>,
@@ -47,7 +47,7 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 impl Wgpu {
-    /// The plan of slice `index` of `op`, with y as `target` says, or why there is none here.
+    /// The plan of slice `index` of `op`, with y as `target` describes it, or why there is none here.
     pub(super) fn plan_slice(&self, op: &CodebookGemm, index: usize, target: Target) -> Result<std::result::Result<SlicePlan, String>> {
         let slice = &op.slices[index];
         let own = Factor::Dense { bases: op.adapters };
@@ -82,12 +82,12 @@ impl Wgpu {
 }
 
 impl SlicePlan {
-    /// Bytes of workspace for `rows` rows: h, and with a core g.
+    /// Bytes of workspace for `rows` rows: h, and with a core also g.
     pub(super) fn workspace_bytes(&self, rows: u64) -> u64 {
         rows * self.rank * 4 * if self.core.is_some() { 2 } else { 1 }
     }
 
-    /// Puts the work on `rows`, at most [`SlicePlan::rows`], into the queue. `y` starts at the first of them.
+    /// Enqueues the work on `rows`, at most [`SlicePlan::rows`]. `y` starts at the first of them.
     pub(super) fn run(
         &self,
         device: &Wgpu,
@@ -142,7 +142,7 @@ impl Kernel<CodebookGemm> for Wgpu {
     }
 
     fn workspace_bytes(plan: &Plan) -> u64 {
-        // One slice after another uses the same.
+        // All slices use one workspace, one after another.
         plan.slices.iter().map(|slice| slice.workspace_bytes(plan.rows)).max().unwrap_or(0)
     }
 

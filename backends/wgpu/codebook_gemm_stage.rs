@@ -1,4 +1,4 @@
-//! One dispatch of `codebook_gemm`: a factor of each tile's adapter, on a tile's rows. See `shaders/codebook/`.
+//! One dispatch of `codebook_gemm`: it applies a factor of each tile's adapter to the tile's rows. See `shaders/codebook/`.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{Factor, FactorArgs, ScaledBy};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
-/// What y is, besides its size.
+/// The layout and type of y, besides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub dtype: DType,
-    /// Elements from a row to the next.
+    /// Elements from a row of y to the next.
     pub stride: u64,
     pub accumulate: bool,
 }
@@ -29,11 +29,11 @@ pub(super) struct Rows {
     pub count: u64,
 }
 
-/// Tokens of a tile, and columns of h and of y that a workgroup computes: as in the shaders.
+/// Tokens of a tile, and columns of h and of y that a workgroup computes, as in the shaders.
 const TILE: u64 = 16;
 const PROJECTED: u64 = 16;
 const EXPANDED: u64 = 64;
-/// The number that stands in place of a width where each column names its own, as in the shader.
+/// The number, as in the shader, that stands for a width where each column names its own.
 pub(super) const MIXED: u32 = 255;
 /// Bytes of an adapter's codebook record.
 const CODEBOOK_BYTES: u64 = CODEBOOK_LEN as u64 * 4;
@@ -43,9 +43,9 @@ const F32: Element = Element::Float(DType::F32);
 /// How a shader reads its factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
-    /// Dense, in this type: one for all adapters, by `basis_of`, or one an adapter (a core).
+    /// A dense factor in this type: one for all adapters, one by `basis_of`, or one an adapter (a core).
     Dense(DType, Bases),
-    /// Coded, one width or each column's own.
+    /// A coded factor, of one width or of each column's own.
     Coded(Option<CodeWidth>),
 }
 
@@ -69,9 +69,9 @@ pub(super) struct Stage {
     words: u64,
     /// Elements from a row of x or y to the next.
     stride: u64,
-    /// Tiles there can be: as many as the last segment's last number allows, see `tile.wgsl`.
+    /// The most tiles that there can be. The last segment's last number bounds them: see `tile.wgsl`.
     tiles: u64,
-    /// Factors there are, bytes of each, and how many one dispatch can reach.
+    /// The number of factors, the bytes of each, and how many one dispatch can reach.
     factors: u64,
     factor_bytes: u64,
     reach: u64,
@@ -81,13 +81,13 @@ pub(super) struct Stage {
 #[derive(Clone, Copy)]
 pub(super) struct Launch<'a> {
     pub token_adapter: &'a Slice<Wgpu>,
-    /// x, h or g, from the first of the rows.
+    /// The operand x, h or g, from the first of the rows.
     pub input: &'a Slice<Wgpu>,
     pub factor: &'a FactorArgs<Wgpu>,
-    /// Scaling factors, which an expansion alone has.
+    /// The scaling factors, which only an expansion has.
     pub scaling: Option<&'a Slice<Wgpu>>,
     pub scaled_by: ScaledBy,
-    /// h, g or y, from the first of the rows.
+    /// The result h, g or y, from the first of the rows.
     pub output: &'a Slice<Wgpu>,
     pub rows: Rows,
 }
@@ -146,7 +146,7 @@ impl Reader {
         }
     }
 
-    /// `values`, `basis_of`, `codes`, `codebooks`.
+    /// The operands `values`, `basis_of`, `codes` and `codebooks`.
     fn operands(self) -> [Operand; 4] {
         let (values, basis_of) = match self {
             Self::Dense(dtype, bases) => (Some(dtype), bases == Bases::Several),
@@ -205,7 +205,7 @@ pub(super) fn sources() -> Vec<Source> {
         for reader in Reader::all(dtype) {
             all.push(project_source(reader, dtype));
             all.extend([true, false].map(|accumulate| expand_source(reader, dtype, accumulate)));
-            // The delta of `linear`, kept in f32.
+            // The delta of `linear` is kept in f32.
             if dtype != DType::F32 && !reader.coded() {
                 all.push(expand_source(reader, DType::F32, false));
             }
@@ -215,7 +215,7 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 impl Wgpu {
-    /// The stage `x·F` with x in `dtype`, or why there is none here. `own`: a factor an adapter, dense in f32.
+    /// The stage `x·F` with x in `dtype`, or why there is none here. With `own` each adapter has a factor, dense in f32.
     pub(super) fn project_stage(
         &self,
         op: &CodebookGemm,
@@ -283,17 +283,17 @@ impl Wgpu {
 }
 
 impl Stage {
-    /// Puts the work into the queue: one dispatch, or one for each part of the factors that the device can reach.
+    /// Enqueues the work: one dispatch, or one for each part of the factors that the device can reach.
     pub(super) fn run(&self, device: &Wgpu, queue: &mut Queue, launch: &Launch<'_>) -> Result<()> {
         let column_tiles = if self.expands { self.d.div_ceil(EXPANDED) } else { self.rank.div_ceil(PROJECTED) };
         let mut first = 0;
-        // At least once: rows without an adapter may have to be cleared where there are no adapters at all.
+        // The loop runs at least once: rows without an adapter may have to be cleared where there are no adapters at all.
         loop {
             let count = self.reach.min(self.factors - first);
             let of = |slice: &Slice<Wgpu>, bytes: u64| part(slice, first * bytes, count * bytes);
             let (values, basis_of, codes, codebooks) = match launch.factor {
                 FactorArgs::Dense { values, basis_of } => {
-                    // One basis: the index, which may still be there, says nothing.
+                    // With one basis, an index that is still given means nothing.
                     let index = basis_of.as_ref().filter(|_| matches!(self.reader, Reader::Dense(_, Bases::Several)));
                     (Some(of(values, self.factor_bytes)), index.map(|index| index.slice()), None, None)
                 }

@@ -1,4 +1,4 @@
-//! A compiled shader, and what a dispatch hands it besides its operands.
+//! A compiled shader, and what a dispatch passes to it besides its operands.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// Bytes of immediates that every driver has room for.
 pub(super) const MAX_IMMEDIATES: usize = 128;
 
-/// Pipelines by their whole text.
+/// Compiled pipelines by their whole text.
 pub(super) type Cache = HashMap<String, Arc<Pipeline>>;
 
 /// A compiled shader.
@@ -16,7 +16,7 @@ pub(super) struct Pipeline {
     pub kernel: String,
     pub raw: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
-    /// Name of each operand of the source and, where it is present, its bytes an element.
+    /// The name of each operand of the source and, where it is present, its bytes an element.
     pub operands: Vec<(&'static str, Option<u64>)>,
 }
 

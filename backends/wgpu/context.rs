@@ -1,4 +1,4 @@
-//! What a device of this backend is, and how the driver is called: nothing that it says may panic.
+//! The device of this backend, and calls into the driver. Nothing that the driver says may panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// A device that wgpu reaches through Vulkan, Metal or DX12.
 pub struct Wgpu {
-    /// No other device of the process has it: what wgpu numbers, it numbers from the same start for each.
+    /// The device's number, unique in the process. wgpu itself numbers what it makes from the same start for each device.
     pub(super) number: usize,
     pub(super) raw: wgpu::Device,
     pub(super) queue: wgpu::Queue,
@@ -18,13 +18,13 @@ pub struct Wgpu {
     pub(super) limits: wgpu::Limits,
     pub(super) faults: Arc<Faults>,
     pub(super) pipelines: Mutex<Cache>,
-    /// Bytes behind each operand that are bound with it: none, but in tests of this backend.
+    /// Bytes behind each operand that are bound with it. There are none, except in tests of this backend.
     pub(super) behind: u64,
 }
 
 impl Wgpu {
-    /// Does `work`, and returns what the driver refused of it. Scopes are the calling thread's own, so that another
-    /// queue's fault is not met here.
+    /// Does `work`, and returns what the driver refused of it. Error scopes are the calling thread's own, so another queue's fault is not
+    /// caught here.
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> T) -> std::result::Result<T, wgpu::Error> {
         let internal = self.raw.push_error_scope(wgpu::ErrorFilter::Internal);
         let memory = self.raw.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
@@ -37,11 +37,11 @@ impl Wgpu {
     /// Waits for a submission, or for all of them.
     pub(super) fn poll(&self, during: &str, submission: Option<wgpu::SubmissionIndex>) -> Result<()> {
         let wait = wgpu::PollType::Wait { submission_index: submission, timeout: None };
-        // wgpu panics where the device is lost while it is waited for.
+        // wgpu panics where the device is lost during a wait.
         let poll = |how| catch_unwind(AssertUnwindSafe(|| self.raw.poll(how)));
         let polled = poll(wait);
         if !matches!(polled, Ok(Ok(_))) {
-            // A submission that a lost device never took cannot be waited for; this tells the listener why.
+            // A submission that a lost device never took cannot be waited for. This poll tells the listener why.
             let _ = poll(wgpu::PollType::Poll);
         }
         self.faults.check(during)?;

@@ -1,4 +1,4 @@
-//! Copies between memory and the host that are exact to the byte: wgpu itself copies whole words.
+//! Copies between memory and the host that are exact to the byte. wgpu itself copies whole words.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use super::{Buffer, Queue, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result};
 
-/// Bytes that one copy stages at most, so that a large operand does not double its memory.
+/// The most bytes that one copy stages, so that a large operand does not double its memory.
 const STAGED: u64 = 64 << 20;
-/// How long a copy that is done may take to be mapped; it is a matter of microseconds.
+/// How long a finished copy may take to be mapped. Microseconds are usual.
 const MAPPING: Duration = Duration::from_secs(10);
 
 /// The immediates of `patch.wgsl`.
@@ -41,7 +41,7 @@ impl Wgpu {
             self.guard(|| self.queue.write_buffer(&dst.buffer.raw, at, part)).map_err(|error| Self::refused(error, part.len() as u64, "staging a write"))?;
             at += part.len() as u64;
             if part.len() as u64 == STAGED {
-                // Frees the staging memory before more is asked for.
+                // Staging memory is freed before more is asked for.
                 let submission = self.queue.submit([]);
                 self.poll("writing", Some(submission))?;
             }
@@ -78,10 +78,10 @@ impl Wgpu {
             queue.copy(&src.buffer.raw, at - skipped, &staging, size);
             queue.submit(self)?;
             let (done, mapped) = mpsc::channel();
-            // The receiver lives until the message is taken, so that sending cannot fail.
+            // The receiver lives until the message is taken, so sending cannot fail.
             staging.map_async(wgpu::MapMode::Read, .., move |result| drop(done.send(result)));
             queue.wait(self)?;
-            // Another thread's poll may have met the mapping first, and tell of it only after this one's is over.
+            // Another thread's poll may have met the mapping first, and report it only after this one's is over.
             match mapped.recv_timeout(MAPPING) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(Error::device("reading", error)),

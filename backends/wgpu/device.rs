@@ -1,4 +1,4 @@
-//! What the device gives: see the other files of this folder for how.
+//! The `Device` of this backend. The other files of this folder say how it works.
 
 use super::{Buffer, Event, Graph, Queue, Wgpu};
 use crate::device::{Caps, Clock, Device, Slice};

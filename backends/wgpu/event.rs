@@ -6,14 +6,14 @@ use super::{Queue, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result};
 
-/// What a timestamp between two passes takes.
+/// The features that a timestamp between two passes takes.
 pub(super) const FEATURES: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
 
 /// A moment in a queue.
 pub struct Event(Moment);
 
 enum Moment {
-    /// One query, which holds the device's time.
+    /// A set with one query, which holds the device's time.
     Device(wgpu::QuerySet),
     Host(Instant),
 }

@@ -1,23 +1,23 @@
-//! What the driver reports, as errors: nothing that a driver says may panic.
+//! Errors that the driver reports. Nothing that a driver says may panic.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// What was reported outside any call that waits for it.
+/// Reports that came outside any call that waits for them.
 #[derive(Default)]
 pub(super) struct Faults(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The device is gone for good.
+    /// Why the device is gone for good, if it is.
     lost: Option<String>,
-    /// The first error that no scope caught, since it was last asked for.
+    /// The first error that no scope caught since the last check.
     uncaptured: Option<wgpu::Error>,
 }
 
 impl Faults {
-    /// Listens to `device`; without a listener, wgpu panics.
+    /// Listens to `device`. Without a listener, wgpu panics.
     pub fn watch(device: &wgpu::Device) -> Arc<Self> {
         let faults = Arc::new(Self::default());
         let listener = Arc::clone(&faults);
@@ -31,7 +31,7 @@ impl Faults {
         faults
     }
 
-    /// The error that was reported, if any. A lost device stays lost.
+    /// Returns the error that was reported, if any. A lost device stays lost.
     pub fn check(&self, during: &str) -> Result<()> {
         let mut state = self.state();
         if let Some(lost) = &state.lost {

@@ -1,5 +1,5 @@
-//! `fused_mlp`: a chunk of rows at a time, so that the intermediate stays small and in the cache: FC1 with its
-//! activation (gated: gate, then up times gate) into the workspace, FC2 out of it.
+//! `fused_mlp`, a chunk of rows at a time, so that the intermediate stays small and in the cache. FC1 with its activation writes to the
+//! workspace (gated: gate, then up times gate), and FC2 reads it.
 
 use super::product::{Epilogue, Operands, Product, Sizes, VARIANTS};
 use super::queue::part;
@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::ops::fused_mlp::MAX_WORKSPACE;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-/// The most rows of a chunk: enough tiles to fill a large GPU, few enough for its cache.
+/// The most rows of a chunk: enough tiles to fill a large GPU, and few enough for its cache.
 const MAX_ROWS: u64 = 1024;
-/// Where the gate's part of the workspace may start, in bytes.
+/// The alignment of the gate's part of the workspace, in bytes.
 const ALIGN: u64 = 256;
 
 /// A plan of `fused_mlp`.
@@ -34,7 +34,7 @@ impl Plan {
 }
 
 impl Wgpu {
-    /// The plan with that variant, or why there is none here.
+    /// The plan with this variant, or why there is none here.
     fn plan_mlp(&self, op: &FusedMlp, variant: &'static str) -> Result<std::result::Result<Plan, String>> {
         let product = |sizes: Sizes, epilogue: Epilogue| self.product(variant, op.dtype, sizes, epilogue);
         let first = Sizes { d_out: op.d_ff, d_in: op.d_model, x_stride: op.x_stride, w_stride: op.w1_stride };

@@ -1,5 +1,5 @@
-//! `linear`: one tiled shader with everything in its epilogue, see [`super::product`]; for adapters on top, the codebook
-//! kernels first put the delta of the same rows into the workspace, in f32, which the epilogue adds.
+//! `linear`: one tiled shader with everything in its epilogue, see [`super::product`]. For adapters, the codebook kernels first write the
+//! delta of the same rows to the workspace, in f32, and the epilogue adds it.
 
 use super::codebook_gemm::{MAX_WORKSPACE, SlicePlan};
 use super::codebook_gemm_stage::{Rows, Target};
@@ -30,7 +30,7 @@ impl Plan {
 }
 
 impl Wgpu {
-    /// The plan with that variant, or why there is none here.
+    /// The plan with this variant, or why there is none here.
     fn plan_linear(&self, op: &Linear, variant: &'static str) -> Result<std::result::Result<Plan, String>> {
         if let Err(reason) = op.no_norm() {
             return Ok(Err(reason));

@@ -1,4 +1,4 @@
-//! From a [`Source`] to a compiled pipeline, kept for the life of the device; and from slices to its bindings.
+//! The way from a [`Source`] to a compiled pipeline, which the device keeps, and from slices to its bindings.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
@@ -13,19 +13,19 @@ use crate::error::{Error, Result};
 const INVOCATIONS: u32 = 256;
 
 impl Wgpu {
-    /// The compiled form of `source`. Slow the first time a device sees it.
+    /// The compiled form of `source`. The first compilation on a device is slow.
     pub(super) fn pipeline(&self, source: &Source) -> Result<Arc<Pipeline>> {
         let text = source.compose();
         if let Some(ready) = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner).get(&text) {
             return Ok(Arc::clone(ready));
         }
-        // Compiled outside the lock: two threads may do it twice, none waits for another's shader.
+        // Compilation happens outside the lock. Two threads may do it twice, and none waits for another's shader.
         let pipeline = Arc::new(self.compile(source, &text)?);
         self.pipelines.lock().unwrap_or_else(PoisonError::into_inner).insert(text, Arc::clone(&pipeline));
         Ok(pipeline)
     }
 
-    /// Why the device has no room for a shader's workgroups, where it has none.
+    /// Why the device has no room for a shader's workgroups, if so.
     pub(super) fn narrow(&self) -> Option<String> {
         let most = self.limits.max_compute_invocations_per_workgroup;
         (most < INVOCATIONS).then(|| format!("needs workgroups of {INVOCATIONS}, the device allows {most}"))
@@ -71,8 +71,8 @@ impl Wgpu {
 }
 
 impl Pipeline {
-    /// Binds `slices`, each through a window that starts where the device allows; the rest of its offset, in elements,
-    /// goes into the immediates.
+    /// Binds `slices`, each through a window that starts where the device allows. The rest of its offset, in elements, goes into the
+    /// immediates.
     pub(super) fn bind(&self, device: &Wgpu, slices: &[Option<&Slice<Wgpu>>], groups: u32, params: &[u8]) -> Result<(wgpu::BindGroup, Immediates)> {
         let align = u64::from(device.limits.min_storage_buffer_offset_alignment);
         let mut header = vec![groups];

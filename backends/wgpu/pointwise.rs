@@ -1,4 +1,4 @@
-//! `pointwise`: norms a row a workgroup, everything else an element (or a pair) an invocation.
+//! `pointwise`: norms with a workgroup for each row, everything else with an invocation for each element or pair.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::ops::{Activation, Pointwise, PointwiseArgs};
 const VARIANTS: &[&str] = &["portable"];
 /// Elements that a workgroup of `rows.wgsl` and `rope.wgsl` takes.
 const WIDTH: u64 = 256;
-/// Pairs of a head that Rope takes: its frequencies are written into the shader.
+/// The most pairs of a head for Rope, whose frequencies are written into the shader.
 const MAX_PAIRS: u64 = 1024;
 
 /// A plan of `pointwise`.
@@ -108,7 +108,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
     Source { kernel: format!("{name} {dtype}"), files, operands, constants, f16: false }
 }
 
-/// Every specialisation (Rope: of one head size).
+/// Every specialisation, of Rope with one head size.
 pub(super) fn sources() -> Vec<Source> {
     let eps = 1e-5f32.to_bits();
     let shape = crate::ops::index::VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 };

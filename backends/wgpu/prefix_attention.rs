@@ -1,4 +1,4 @@
-//! `prefix_attention`: the factors widened to f32 in the workspace, then one shader that rebuilds K and V tile by tile. See
+//! `prefix_attention`: the factors are widened to f32 in the workspace, then one shader rebuilds K and V tile by tile. See
 //! `shaders/prefix/`.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::ops::codes::CodeWidth;
 use crate::ops::{PrefixAttention, PrefixAttentionArgs};
 
 const VARIANTS: &[&str] = &["portable"];
-/// Rows of a workgroup of `attend.wgsl`; elements of a column, and columns, of a workgroup of `widen.wgsl`.
+/// Rows of a workgroup of `attend.wgsl`; then elements of a column, and columns, of a workgroup of `widen.wgsl`.
 const ROWS: u64 = 4;
 const WIDENED: [u64; 2] = [64, 16];
 
@@ -29,7 +29,7 @@ pub struct Plan {
     /// Pipelines that widen the keys' coefficients and basis, then the values'.
     widen: [Arc<Pipeline>; 4],
     attend: Arc<Pipeline>,
-    /// Workgroups of one dispatch at most.
+    /// The most workgroups of one dispatch.
     groups: u64,
 }
 
@@ -96,7 +96,7 @@ impl Plan {
     }
 }
 
-/// Bytes of a factor in f32, in a place of its own.
+/// Bytes of a factor in f32, padded so that the next one is aligned.
 fn wide_bytes([d, rank]: [u64; 2]) -> u64 {
     (d * rank * 4).next_multiple_of(256)
 }
@@ -170,7 +170,7 @@ impl Kernel<PrefixAttention> for Wgpu {
         let share = op.heads / op.kv_heads;
         let rows = op.batch * op.q_len * share;
         let mut params = Params {
-            // A stride that does not fit is never multiplied by more than 0: what is bound is smaller.
+            // A stride that does not fit 32 bits is never multiplied by more than 0, since what is bound is smaller.
             q: [op.q.batch, op.q.token, op.q.head].map(|stride| stride as u32),
             o: [op.o.batch, op.o.token, op.o.head].map(|stride| stride as u32),
             q_len: op.q_len as u32,

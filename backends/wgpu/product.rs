@@ -1,5 +1,4 @@
-//! A matrix product with everything in its epilogue: what `linear` and both halves of `fused_mlp` are made of. See
-//! `shaders/linear.wgsl`.
+//! A matrix product with everything in its epilogue, of which `linear` and both halves of `fused_mlp` are made. See `shaders/linear.wgsl`.
 
 use std::sync::Arc;
 
@@ -12,10 +11,10 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Activation;
 
-/// The names of its variants: tiles staged in f16, or in f32.
+/// The names of the product's variants: tiles staged in f16, or in f32.
 pub(super) const VARIANTS: &[&str] = &["f16", "portable"];
 const FILES: &[File] = &[shader!("activation.wgsl"), shader!("linear.wgsl")];
-/// Rows and columns of a workgroup's tile: as in the shader.
+/// Rows and columns of a workgroup's tile, as in the shader.
 const TILE: u64 = 64;
 
 /// What a product's epilogue does, `act(x·wᵀ + bias + delta) ⊙ gate + residual`.
@@ -23,15 +22,16 @@ const TILE: u64 = 64;
 pub(super) struct Epilogue {
     pub activation: Option<Activation>,
     pub bias: bool,
-    /// f32, `[rows, d_out]`.
+    /// Whether a delta is added: f32, `[rows, d_out]`.
     pub delta: bool,
-    /// `[rows, d_out]`.
+    /// Whether a gate is multiplied by: `[rows, d_out]`.
     pub gate: bool,
-    /// `[rows, d_out]`.
+    /// Whether a residual is added: `[rows, d_out]`.
     pub residual: bool,
 }
 
-/// The operands of a product: x `[rows, d_in]` and w `[d_out, d_in]` with the strides of [`Sizes`], y `[rows, d_out]`; the others as [`Epilogue`] says.
+/// The operands of a product: x `[rows, d_in]` and w `[d_out, d_in]` with the strides of [`Sizes`], y `[rows, d_out]`, and those that
+/// [`Epilogue`] names.
 pub(super) struct Operands<'a> {
     pub x: &'a Slice<Wgpu>,
     pub w: &'a Slice<Wgpu>,
@@ -42,7 +42,7 @@ pub(super) struct Operands<'a> {
     pub y: &'a Slice<Wgpu>,
 }
 
-/// Columns of y and of x, and elements from row to row of x and of w.
+/// The sizes of a product: columns of y and of x, and elements from row to row of x and of w.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub d_out: u64,
@@ -51,7 +51,7 @@ pub(super) struct Sizes {
     pub w_stride: u64,
 }
 
-/// A product of fixed inner and outer size, compiled.
+/// A compiled product of fixed inner and outer size.
 pub(super) struct Product {
     pipeline: Arc<Pipeline>,
     dtype: DType,
@@ -116,7 +116,7 @@ pub(super) fn sources() -> Vec<Source> {
     for activation in activations {
         for flags in 0..8 {
             let [bias, residual, other] = [flags & 1 != 0, flags & 2 != 0, flags & 4 != 0];
-            // A gate and a delta never meet.
+            // A gate and a delta never occur together.
             for epilogue in
                 [Epilogue { activation, bias, residual, delta: other, gate: false }, Epilogue { activation: None, bias, residual, delta: false, gate: other }]
             {
@@ -134,7 +134,7 @@ impl Wgpu {
         let size = dtype.size();
         let window = self.window_bytes();
         let Sizes { d_out, d_in, x_stride, w_stride } = sizes;
-        // The widest row: of x, of y, or of a delta in f32.
+        // The widest row, which is of x, of y, or of a delta in f32.
         let row_bytes = (x_stride.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
         let (rows, columns) = (window / row_bytes, window / (w_stride * size));
         let obstacle = match variant {
@@ -150,7 +150,7 @@ impl Wgpu {
             return Ok(Err(reason));
         }
         let pipeline = self.pipeline(&source(variant, dtype, epilogue))?;
-        // Whole tiles, where there is room for one, and no more work than one dispatch may be.
+        // Tiles are whole, where there is room for one, and there is no more work than one dispatch may have.
         let whole = |count: u64| if count > TILE { count - count % TILE } else { count };
         let within = |count: u64, other: u64| whole(count.min((MAX_WORK / 2 / d_in.max(1) / other.max(1)).max(TILE)));
         let columns = within(columns, TILE);
@@ -159,13 +159,13 @@ impl Wgpu {
 }
 
 impl Product {
-    /// Puts the product of `rows` rows, at most [`Product::rows`], into the queue.
+    /// Enqueues the product of `rows` rows, at most [`Product::rows`].
     pub(super) fn run(&self, device: &Wgpu, queue: &mut Queue, rows: u64, operands: &Operands<'_>) -> Result<()> {
         let (size, Sizes { d_out, d_in, x_stride, w_stride }) = (self.dtype.size(), self.sizes);
         let mut column = 0;
         while column < d_out && rows > 0 {
             let columns = self.columns.min(d_out - column);
-            // From the part's first element to its last: rows are d_out long, of which `columns` are used.
+            // The block reaches from the part's first element to its last. Rows are d_out long, and `columns` of them are used.
             let block = |slice: &Slice<Wgpu>, size: u64| part(slice, column * size, ((rows - 1) * d_out + columns) * size);
             let x = part(operands.x, 0, ((rows - 1) * x_stride + d_in) * size);
             let w = part(operands.w, column * w_stride * size, ((columns - 1) * w_stride + d_in) * size);

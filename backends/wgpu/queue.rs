@@ -1,15 +1,15 @@
-//! The in-order queue: resolved steps, encoded and submitted together.
+//! The in-order queue: resolved steps, which are encoded and submitted together.
 //!
-//! A captured graph is the same steps kept instead of submitted; a replay puts clones of them (handles) into the queue.
+//! A captured graph keeps such steps instead of submitting them. A replay puts clones of them, which are handles, into the queue.
 
 use super::compiled::{Immediates, Pipeline};
 use super::{Buffer, Wgpu};
 use crate::device::Slice;
 use crate::error::{Error, Result, ensure};
 
-/// Floating-point operations of one dispatch: a second on a slow GPU. Drivers end what runs much longer.
+/// The most floating-point operations of one dispatch: a second on a slow GPU. Drivers end what runs much longer.
 pub(super) const MAX_WORK: u64 = 1 << 37;
-/// Steps after which a queue is submitted without being waited for, so that the device starts early.
+/// Steps after which a queue is submitted without a wait, so that the device starts early.
 const BATCH: usize = 64;
 
 /// An in-order queue.
@@ -17,7 +17,7 @@ const BATCH: usize = 64;
 pub struct Queue {
     /// Steps in the queue that are not yet submitted.
     steps: Vec<Step>,
-    /// What was launched since the capture began; `None` outside one.
+    /// The launches since the capture began; `None` outside one.
     recording: Option<Vec<Step>>,
     last: Option<wgpu::SubmissionIndex>,
 }
@@ -33,8 +33,8 @@ enum Step {
 }
 
 impl Queue {
-    /// Puts `groups` workgroups of `pipeline` into the queue, on the operands of its [`Source`](super::Source) in their
-    /// order (`None` where one is not present). No groups, no work.
+    /// Enqueues `groups` workgroups of `pipeline` on the operands of its [`Source`](super::Source), in their order. An operand is `None`
+    /// where it is not present. With no groups there is no work.
     ///
     /// # Errors
     /// `Unsupported` where an operand is larger than the device binds: see [`Wgpu::window_bytes`].
@@ -59,7 +59,7 @@ impl Queue {
         self.steps.push(Step::Copy { src: src.clone(), src_at, dst: dst.clone(), dst_at: 0, bytes });
     }
 
-    /// Copies `src` to the start of `dst`: whole words, between two buffers.
+    /// Copies `src` to the start of `dst`. Both are whole words of different buffers.
     pub(super) fn copy_slice(&mut self, device: &Wgpu, src: &Slice<Wgpu>, dst: &Slice<Wgpu>) -> Result<()> {
         let (from, to) = (src.buffer.raw.clone(), dst.buffer.raw.clone());
         self.push(device, Step::Copy { src: from, src_at: src.offset, dst: to, dst_at: dst.offset, bytes: src.len })
@@ -79,7 +79,7 @@ impl Queue {
         if self.steps.len() >= BATCH { self.submit(device) } else { Ok(()) }
     }
 
-    /// Hands everything in the queue to the device.
+    /// Submits everything in the queue to the device.
     pub(super) fn submit(&mut self, device: &Wgpu) -> Result<()> {
         if self.steps.is_empty() {
             return Ok(());
@@ -128,13 +128,13 @@ impl Queue {
         graph.0.iter().try_for_each(|step| self.push(device, step.clone()))
     }
 
-    /// Refuses what cannot be recorded.
+    /// Refuses, inside a capture, a call that cannot be recorded.
     pub(super) fn outside_capture(&self, what: &str) -> Result<()> {
         ensure(self.recording.is_none(), what, "a call outside capture", "a call inside")
     }
 }
 
-/// One pass: wgpu orders the dispatches in it where they share a buffer.
+/// Encodes one pass. wgpu orders its dispatches where they share a buffer.
 fn encode(encoder: &mut wgpu::CommandEncoder, dispatches: &[Step]) {
     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
     for step in dispatches {
@@ -148,29 +148,29 @@ fn encode(encoder: &mut wgpu::CommandEncoder, dispatches: &[Step]) {
 }
 
 impl Wgpu {
-    /// Spreads `groups` workgroups over three axes, nearly evenly, none longer than the device allows. There may be a
-    /// few more than were asked for: shaders compare their number with `launch.groups`.
+    /// Spreads `groups` workgroups over three axes, nearly evenly, none longer than the device allows. There may be a few more than
+    /// `groups`; shaders compare their number with `launch.groups`.
     fn split(&self, groups: u64, kernel: &str) -> Result<[u32; 3]> {
         let most = u64::from(self.limits.max_compute_workgroups_per_dimension);
         let y = groups.div_ceil(most).min(most);
         let x = groups.div_ceil(y).min(most);
         let z = groups.div_ceil(x * y);
-        // Numbers of workgroups are 32-bit in shaders, with room for the excess.
+        // Shaders number workgroups in 32 bits, with room for the excess.
         if z > most || groups > 1 << 31 {
             return Err(Error::unsupported(kernel, format!("{groups} workgroups in one dispatch, the device takes fewer")));
         }
         Ok([x as u32, y as u32, z as u32])
     }
 
-    /// Bytes of one operand that a single dispatch can reach, whatever its alignment: larger operands are worked on in
-    /// parts. At most 2 GiB, so that an element's number has 32 bits.
+    /// Bytes of one operand that a single dispatch can reach, whatever its alignment. Larger operands are computed in parts. It is at most
+    /// 2 GiB, so that an element's number has 32 bits.
     pub(super) fn window_bytes(&self) -> u64 {
         let slack = u64::from(self.limits.min_storage_buffer_offset_alignment) + Buffer::WORD;
         self.limits.max_storage_buffer_binding_size.min(1 << 31) - slack
     }
 }
 
-/// `len` bytes of `slice` from `offset`. Both lie inside: sizes were checked before the launch.
+/// The `len` bytes of `slice` from `offset`. They lie inside, since sizes were checked before the launch.
 pub(super) fn part(slice: &Slice<Wgpu>, offset: u64, len: u64) -> Slice<Wgpu> {
     Slice::new(slice.buffer.clone(), slice.offset + offset, len)
 }

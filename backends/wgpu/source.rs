@@ -13,7 +13,7 @@ pub struct File {
     pub text: &'static str,
 }
 
-/// The [`File`] of that name.
+/// The [`File`] of a name.
 macro_rules! shader {
     ($name:literal) => {
         $crate::backends::wgpu::source::File { name: $name, text: include_str!(concat!("../../shaders/", $name)) }
@@ -29,14 +29,14 @@ const FULL_WRITE: File = shader!("operand/full_write.wgsl");
 const INTEGER_READ: File = shader!("operand/integer_read.wgsl");
 const ABSENT: File = shader!("operand/absent.wgsl");
 
-/// What an operand's elements are.
+/// The type of an operand's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
-    /// Numbers; a shader sees f32.
+    /// Floating-point numbers, which a shader sees as f32.
     Float(DType),
     /// Index data.
     I32,
-    /// Packed words. Where they are written the binding is `array<atomic<u32>>`, without accessors.
+    /// Packed words. Where they are written, the binding is `array<atomic<u32>>`, without accessors.
     U32,
 }
 
@@ -68,7 +68,7 @@ pub struct Operand {
     pub element: Element,
     /// Whether the shader writes it.
     pub written: bool,
-    /// Whether it is there; else it reads as zeros and takes no binding.
+    /// Whether the operand is present. If not, it reads as zeros and takes no binding.
     pub present: bool,
 }
 
@@ -83,7 +83,7 @@ impl Operand {
         Self { name, element, written: true, present: true }
     }
 
-    /// This operand, there only where `present`.
+    /// This operand, present only where `present` is true.
     pub const fn when(self, present: bool) -> Self {
         Self { present, ..self }
     }
@@ -126,11 +126,11 @@ impl Operand {
 /// A constant in front of a shader.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constant {
-    /// `const NAME = 1u;`
+    /// A number: `const NAME = 1u;`
     U32(u32),
-    /// `const NAME = true;`
+    /// A flag: `const NAME = true;`
     Bool(bool),
-    /// `alias NAME = f16;`
+    /// A type: `alias NAME = f16;`
     Type(&'static str),
     /// Words that a plan fixes; the shader reads them by `load_NAME(i: u32) -> u32`.
     Table(Vec<u32>),
@@ -147,12 +147,12 @@ pub struct Source {
     pub operands: Vec<Operand>,
     /// Constants and type aliases of the kernel.
     pub constants: Vec<(&'static str, Constant)>,
-    /// Whether it computes or stages in f16, which not every adapter can.
+    /// Whether the shader computes or stages in f16, which not every adapter can.
     pub f16: bool,
 }
 
 impl Source {
-    /// The whole text.
+    /// The whole text of the shader.
     pub fn compose(&self) -> String {
         let mut text = String::new();
         if self.f16 {
@@ -166,7 +166,7 @@ impl Source {
                 Constant::Table(words) => {
                     let list = words.iter().map(|word| format!("{word}u")).collect::<Vec<_>>().join(", ");
                     let count = words.len();
-                    // A variable, because a constant array takes no index that is known only at run time on every driver.
+                    // A variable is used, because not every driver lets a run-time index into a constant array.
                     writeln!(text, "fn load_{name}(i: u32) -> u32 {{\n    var words = array<u32, {count}>({list});\n    return words[i];\n}}")
                 }
             };
@@ -187,7 +187,7 @@ impl Source {
         text
     }
 
-    /// The operands that are there, in the order of their bindings.
+    /// The operands that are present, in the order of their bindings.
     pub fn present(&self) -> impl Iterator<Item = &Operand> {
         self.operands.iter().filter(|operand| operand.present)
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Result, ensure};
 
-/// More than any projection takes: the figures of a whole file can be added up without care.
+/// More bytes than any projection takes, so that the figures of a whole file add up without overflow.
 const MAX_BYTES: u64 = 1 << 40;
 
 /// The measures of one adapter in one projection. Shares and cosines are 1 where nothing was lost.
@@ -12,31 +12,30 @@ pub struct Certificate {
     pub rung: Rung,
     /// Columns of the factors.
     pub rank: usize,
-    /// Share of ‖ΔW‖² that the basis keeps, before any code.
+    /// The share of ‖ΔW‖² that the basis keeps, before any code.
     pub basis_energy: f64,
-    /// Cosine of ΔŴ and the part of ΔW that lies in the basis: what the codes alone keep. For the published form, an
-    /// orthonormal V with codes for U, it is cos(U, Û).
+    /// Cosine of ΔŴ and the part of ΔW that lies in the basis, which is what the codes alone keep. For the published form, an orthonormal V
+    /// with codes for U, it is cos(U, Û).
     pub cos_factor: f64,
     /// Cosine of ΔW and the decoded ΔŴ, recomputed from exactly what the file holds.
     pub cos_delta: f64,
-    /// ‖ΔW − ΔŴ‖ / ‖ΔW‖: the output error on Gaussian inputs, in expectation.
+    /// The expected output error on Gaussian inputs, ‖ΔW − ΔŴ‖ / ‖ΔW‖.
     pub output_error_gaussian: f64,
-    /// ‖x·(ΔW − ΔŴ)ᵀ‖ / ‖x·ΔWᵀ‖ on calibration inputs held out from the encoding, where there were any.
+    /// The output error ‖x·(ΔW − ΔŴ)ᵀ‖ / ‖x·ΔWᵀ‖ on calibration inputs held out from the encoding, where there were any.
     pub output_error_held_out: Option<f64>,
-    /// Whether calibration inputs of this projection weighted its encoding. Where there were some and this is false, they
-    /// only measured it.
+    /// Whether calibration inputs of this projection weighted its encoding. If there were some and this is false, they only measured it.
     pub calibrated: bool,
-    /// Code bits an element of the private factors, headers and codebooks not counted. A factor counts `min(R, r)`
-    /// columns: those that a LoRA of rank r can fill.
+    /// Code bits an element of the private factors, without headers and codebooks. A factor counts `min(R, r)` columns: those that a LoRA
+    /// of rank r can fill.
     pub bits_per_element: f64,
-    /// Bytes of this adapter's own codes, centroids, core and plain values; shared bases and headers not counted.
+    /// Bytes of this adapter's own codes, centroids, core and plain values, without shared bases and headers.
     pub bytes: u64,
-    /// Bytes of the same projection as plain LoRA in the input file.
+    /// Bytes of this projection as plain LoRA in the input file.
     pub bytes_before: u64,
 }
 
 impl Certificate {
-    /// Checks that these are measures of something: files from outside may say anything.
+    /// Checks that the figures can be measures: files from outside may say anything.
     ///
     /// # Errors
     /// A share or a cosine above 1, an error below 0, a number that is not finite, or 2^40 bytes.
@@ -53,14 +52,14 @@ impl Certificate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
-    /// One input basis for all, output codes: S2LC as published.
+    /// One input basis for all adapters, and output codes: S2LC as published.
     SharedInput,
-    /// One of several input bases, output codes.
+    /// One of several input bases, and output codes.
     ClusteredInput,
-    /// One output basis for all, input codes.
+    /// One output basis for all adapters, and input codes.
     SharedOutput,
-    /// Both factors private, both coded.
+    /// Both factors are private and coded.
     PrivateCoded,
-    /// Plain f16 LoRA: nothing lost but the rounding.
+    /// Plain f16 LoRA: nothing is lost but the rounding.
     Plain,
 }

@@ -1,4 +1,4 @@
-//! A bundle back to PEFT folders, which PEFT itself loads.
+//! The way from a bundle back to PEFT folders, which PEFT itself loads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 /// Writes `folder/NAME/adapter_config.json` and `adapter_model.safetensors` for each of `names`, or for every adapter.
 /// The folder appears whole or not at all.
 ///
-/// The factors are `A = (I·Q)ᵀ` and `B = O`, with the columns that hold nothing left out. All modules are padded with zeros to one
-/// rank and given one scale, so that `r` and `lora_alpha` say all of it: readers other than PEFT ignore `rank_pattern` and
-/// `alpha_pattern`, and some of them `use_rslora`. Where modules differ in scale, each has its own multiplied into `B`.
+/// The factors are `A = (I·Q)ᵀ` and `B = O`, without columns that hold nothing. All modules are padded with zeros to one rank and given one
+/// scale, so that `r` and `lora_alpha` say everything. Readers other than PEFT ignore `rank_pattern` and `alpha_pattern`, and some of them
+/// `use_rslora`. Where modules differ in scale, each has its own multiplied into `B`.
 ///
 /// # Errors
 /// A folder that already holds something; an adapter that the bundle does not have; damage; a value too large for `dtype`.
@@ -33,7 +33,7 @@ pub fn decompress(bundle: &Bundle, names: Option<&[String]>, folder: impl AsRef<
     write_folder(place, |temporary| {
         for name in &names {
             let files = peft_files(name, &bundle.adapter(name)?, &shared, dtype)?;
-            // Errors name what was asked for, and not the name it has until it is whole.
+            // Errors name what was asked for, not the temporary name.
             let (folder, asked) = (temporary.join(name), place.join(name));
             std::fs::create_dir(&folder).map_err(Error::io(&asked, "create"))?;
             for (file, bytes) in [(CONFIG_FILE, files.config), (TENSOR_FILE, files.tensors)] {
@@ -48,13 +48,13 @@ pub fn decompress(bundle: &Bundle, names: Option<&[String]>, folder: impl AsRef<
 /// The two files of a PEFT folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeftFiles {
-    /// `adapter_config.json`.
+    /// The bytes of `adapter_config.json`.
     pub config: Vec<u8>,
-    /// `adapter_model.safetensors`.
+    /// The bytes of `adapter_model.safetensors`.
     pub tensors: Vec<u8>,
 }
 
-/// One encoded adapter as PEFT saves adapters; `name` is what errors name.
+/// One encoded adapter as PEFT saves adapters. Errors name `name`.
 ///
 /// # Errors
 /// A projection that does not fit `shared`; a value too large for `dtype`.
@@ -88,8 +88,8 @@ pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String
     Ok(PeftFiles { config, tensors: safetensors(name, &tensors, dtype)? })
 }
 
-/// Moves a power of two between column `column` of B and its row of A, where f16 would otherwise overflow or lose
-/// digits to its least exponent. The product is the same to the last bit.
+/// Moves a power of two between column `column` of B and its row of A, where f16 would otherwise overflow or lose digits to its least
+/// exponent. The product is equal to the last bit.
 fn balance(a: &mut Matrix<f64>, b: &mut Matrix<f64>, column: usize) {
     let row = column * a.cols..(column + 1) * a.cols;
     let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0f64, |largest, value| largest.max(value.abs()));
@@ -109,7 +109,7 @@ fn balance(a: &mut Matrix<f64>, b: &mut Matrix<f64>, column: usize) {
     b.data.iter_mut().skip(column).step_by(cols).for_each(|value| *value /= scale);
 }
 
-/// The scale of every module, where it is the same and `lora_alpha` can say it; nothing where each goes into its own `B`.
+/// The scale of every module, where all have one and `lora_alpha` can say it. None where each scale goes into its own `B`.
 fn one_scaling(adapter: &EncodedAdapter, rank: usize) -> Option<f32> {
     let mut scalings = adapter.projections.values().map(|projection| projection.scaling);
     let first = scalings.next()?;
@@ -117,7 +117,7 @@ fn one_scaling(adapter: &EncodedAdapter, rank: usize) -> Option<f32> {
     (sayable && scalings.all(|scaling| scaling == first)).then_some(first)
 }
 
-/// The factors with rows of A and columns of B added up to `rank`, all zeros.
+/// The factors with rows of A and columns of B padded to `rank` with zeros.
 fn padded(mut a: Matrix<f64>, b: Matrix<f64>, rank: usize) -> (Matrix<f64>, Matrix<f64>) {
     a.data.resize(rank * a.cols, 0.0);
     let zeros = vec![0.0; rank.saturating_sub(b.cols)];
@@ -125,7 +125,7 @@ fn padded(mut a: Matrix<f64>, b: Matrix<f64>, rank: usize) -> (Matrix<f64>, Matr
     (Matrix { rows: rank, ..a }, Matrix { rows: b.rows, cols: rank, data })
 }
 
-/// The original configuration where it says the same of every module without a pattern; else with the rank and the scale rewritten.
+/// The original configuration, where it holds for every module without a pattern; else with the rank and the scale rewritten.
 fn configuration(adapter: &EncodedAdapter, rank: usize, scaling: Option<f32>) -> Value {
     let parsed = Config::parse(Path::new(CONFIG_FILE), adapter.config.to_string().as_bytes()).ok();
     let scaling = scaling.unwrap_or(1.0);
@@ -134,7 +134,7 @@ fn configuration(adapter: &EncodedAdapter, rank: usize, scaling: Option<f32>) ->
     if targeted && plain.is_some_and(|(r, scale)| r == rank as u64 && scale as f32 == scaling) {
         return adapter.config.clone();
     }
-    // Readers divide by the rank again: with alpha = scaling · r, a product of 24 and 12 bits, that is exact in float64.
+    // Readers divide by the rank again. With alpha = scaling · r, a product of 24 and 12 bits, that is exact in float64.
     let alpha = f64::from(scaling) * rank as f64;
     let mut config = match &adapter.config {
         Value::Object(map) => map.clone(),

@@ -1,4 +1,4 @@
-//! What an encoded population is made of: shared bases, and for each adapter and projection two factors and a core.
+//! The parts of an encoded population: shared bases, and for each adapter and projection two factors and a core.
 //!
 //! `ΔW = scaling · O · Qᵀ · Iᵀ`, with `I [d_in, R]`, `Q [R, R]`, `O [d_out, R]`: the terms of
 //! [`crate::ops::codebook_gemm`]. Which factors are shared, coded or plain is the rung of the ladder.
@@ -23,10 +23,10 @@ pub struct Population {
 }
 
 impl Population {
-    /// Takes an adapter out, and the projections that no other adapter has, with their bases.
+    /// Removes an adapter, and the projections that no other adapter has, with their bases.
     ///
     /// # Errors
-    /// An adapter that is not there.
+    /// The population does not have the adapter.
     pub fn remove(&mut self, name: &str) -> Result<EncodedAdapter> {
         let removed = self.adapters.remove(name).ok_or_else(|| self.lacks(name))?;
         self.projections.retain(|path, _| self.adapters.values().any(|adapter| adapter.projections.contains_key(path)));
@@ -36,7 +36,7 @@ impl Population {
     /// Gives an adapter another name.
     ///
     /// # Errors
-    /// An adapter that is not there; a name that is taken.
+    /// An adapter that the population does not have; a name that is taken.
     pub fn rename(&mut self, old: &str, new: &str) -> Result<()> {
         ensure(!self.adapters.contains_key(new), "population", "a name that is not taken", format_args!("{new:?}"))?;
         let adapter = self.adapters.remove(old).ok_or_else(|| self.lacks(old))?;
@@ -57,44 +57,44 @@ pub struct SharedProjection {
     pub d_in: usize,
     /// Rows of the weight.
     pub d_out: usize,
-    /// Input bases `V`, each `[d_in, R]`; every one of the same R.
+    /// Input bases `V`, each `[d_in, R]` with one R for all.
     pub input_bases: Vec<Matrix<f16>>,
-    /// Output bases, each `[d_out, R]`; every one of the same R.
+    /// Output bases, each `[d_out, R]` with one R for all.
     pub output_bases: Vec<Matrix<f16>>,
 }
 
-/// One adapter.
+/// One encoded adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncodedAdapter {
-    /// The `adapter_config.json` it came with, so that it can be given back.
+    /// The adapter's original `adapter_config.json`, so that it can be given back.
     pub config: serde_json::Value,
     /// The projections, by module path. A projection that the adapter does not touch is absent.
     pub projections: BTreeMap<String, EncodedProjection>,
 }
 
-/// One adapter in one projection.
+/// One adapter's encoding in one projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncodedProjection {
-    /// `I`.
+    /// The input factor `I`.
     pub input: EncodedFactor,
-    /// `Q`, `[R, R]`: `g[j] = Σ_i h[i] · Q[i, j]`.
+    /// The core `Q`, `[R, R]`: `g[j] = Σ_i h[i] · Q[i, j]`.
     pub core: Option<Matrix<f32>>,
-    /// `O`.
+    /// The output factor `O`.
     pub output: EncodedFactor,
-    /// The scale in front of the product (LoRA's own, where it is not folded into the factors).
+    /// The scale of the product (LoRA's own, where it is not folded into the factors).
     pub scaling: f32,
-    /// What was kept.
+    /// The measures of what was kept.
     pub certificate: Certificate,
 }
 
 /// One factor of one adapter in one projection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EncodedFactor {
-    /// The shared basis of that number.
+    /// The shared basis with this number.
     Shared(usize),
     /// Codes: a packed column for each of the R columns (see [`crate::ops::codes`]).
     Coded(CodedColumns),
-    /// The adapter's own, plain, `[d, r]`.
+    /// A plain factor of the adapter's own, `[d, r]`.
     Plain(Matrix<f16>),
 }
 
@@ -105,30 +105,30 @@ pub struct CodedColumns {
     pub d: usize,
     /// The width and words of each column.
     pub columns: Vec<(CodeWidth, Vec<u32>)>,
-    /// Entries that no width in use indexes are 0.
+    /// Centroids. Entries that no width in use indexes are 0.
     pub codebook: [f32; CODEBOOK_LEN],
 }
 
-/// Elements that one decoded factor may have, so that a small hostile file cannot ask for the whole memory.
+/// The most elements of one decoded factor, so that a small hostile file cannot ask for the whole memory.
 pub const MAX_FACTOR_ELEMENTS: u64 = 1 << 26;
-/// Rows or columns that a weight may have. The longest dimension of models in use is their vocabulary, below 2^19.
+/// The most rows or columns of a weight. The longest dimension of models in use is their vocabulary, below 2^19.
 pub const MAX_DIMENSION: usize = 1 << 24;
 
-/// The sizes of a [`SharedProjection`]: what an adapter is checked against before the bases themselves are read.
+/// The sizes of a [`SharedProjection`], against which an adapter is checked before the bases themselves are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedShape {
     /// Columns of the weight.
     pub d_in: usize,
     /// Rows of the weight.
     pub d_out: usize,
-    /// Input bases, and the columns of each.
+    /// The number of input bases, and the columns of each.
     pub input: [usize; 2],
-    /// Output bases, and the columns of each.
+    /// The number of output bases, and the columns of each.
     pub output: [usize; 2],
 }
 
 impl SharedProjection {
-    /// The sizes alone, checked.
+    /// The checked sizes of the projection.
     ///
     /// # Errors
     /// Bases of several shapes, of another size than the weight, or with values that are not finite.
@@ -150,7 +150,7 @@ impl SharedProjection {
 }
 
 impl EncodedFactor {
-    /// Columns, `R`; `None` for a shared basis that the projection does not have.
+    /// The columns of the factor, `R`; `None` for a shared basis that the projection does not have.
     pub fn rank(&self, [bases, basis_rank]: [usize; 2]) -> Option<usize> {
         match self {
             Self::Shared(basis) => (*basis < bases).then_some(basis_rank),
@@ -159,7 +159,7 @@ impl EncodedFactor {
         }
     }
 
-    /// Whether column `column` holds anything: a coded column of no bits does not.
+    /// Whether column `column` holds anything. A coded column of no bits does not.
     pub fn is_live(&self, column: usize) -> bool {
         match self {
             Self::Coded(coded) => coded.columns.get(column).is_some_and(|(width, _)| *width != CodeWidth::Zero),
@@ -167,7 +167,7 @@ impl EncodedFactor {
         }
     }
 
-    /// Checks the factor against its `d` rows and the number and columns of the bases it may point into.
+    /// Checks the factor against its `d` rows, and against the number and columns of the bases that it may point into.
     fn validate(&self, name: &str, d: usize, bases: [usize; 2]) -> Result<usize> {
         let rows = match self {
             Self::Shared(_) => d,
@@ -193,7 +193,7 @@ impl EncodedFactor {
         Ok(cols)
     }
 
-    /// The columns of those numbers, `[d, columns]`, widened exactly. It must have passed `validate`.
+    /// The columns with these numbers, `[d, columns]`, widened exactly. The factor must have passed `validate`.
     fn dense(&self, d: usize, bases: &[Matrix<f16>], columns: &[usize]) -> Matrix<f64> {
         let mut decoded = vec![0f32; d];
         let mut data = Vec::with_capacity(d * columns.len());
@@ -216,7 +216,7 @@ impl EncodedProjection {
     /// Checks shapes, indices, codes and values against what the population shares.
     ///
     /// # Errors
-    /// The first fault: wrong sizes, a basis that is not there, a code outside its codebook, a value that is not finite.
+    /// The first fault: wrong sizes, a basis that does not exist, a code outside its codebook, a value that is not finite.
     pub fn validate(&self, shared: &SharedShape) -> Result<()> {
         let input = self.input.validate("input factor", shared.d_in, shared.input)?;
         let output = self.output.validate("output factor", shared.d_out, shared.output)?;
@@ -238,7 +238,7 @@ impl EncodedProjection {
         fed && self.output.is_live(j)
     }
 
-    /// The columns that count, of a projection that passed [`Self::validate`], out of how many.
+    /// The columns that count, and the number of all columns, of a projection that passed [`Self::validate`].
     fn live(&self, shared: &SharedShape) -> (Vec<usize>, usize) {
         let rank = self.output.rank(shared.output).unwrap_or(0);
         ((0..rank).filter(|&j| self.reaches(j, rank)).collect(), rank)
@@ -254,8 +254,8 @@ impl EncodedProjection {
         Ok(self.live(&shape).0.len().max(1))
     }
 
-    /// What the encoding stands for as plain LoRA: `A [r, d_in] = (I·Q)ᵀ` and `B [d_out, r] = O`, so that
-    /// `ΔW = scaling · B · A`. Columns that hold nothing are left out, so `r ≤ R`; `r` is 1, of zeros, where all do.
+    /// The encoding as plain LoRA: `A [r, d_in] = (I·Q)ᵀ` and `B [d_out, r] = O`, so that `ΔW = scaling · B · A`. Columns that hold nothing
+    /// are left out, so `r ≤ R`. Where all are left out, `r` is 1, with zeros.
     ///
     /// # Errors
     /// The errors of [`Self::validate`] and [`SharedProjection::shape`].
@@ -280,7 +280,7 @@ impl EncodedProjection {
         Ok((a.transposed(), output))
     }
 
-    /// `ΔW [d_out, d_in]`, in float64 from exactly what is held.
+    /// The update `ΔW [d_out, d_in]`, in float64 from exactly what is held.
     ///
     /// # Errors
     /// The errors of [`Self::validate`] and [`SharedProjection::shape`].

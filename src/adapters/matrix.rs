@@ -7,16 +7,16 @@ use crate::error::{Result, ensure};
 /// A host matrix, row-major.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix<T = f32> {
-    /// Rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Columns.
+    /// The number of columns.
     pub cols: usize,
-    /// `rows · cols` elements.
+    /// The `rows · cols` elements.
     pub data: Vec<T>,
 }
 
 impl<T: Copy> Matrix<T> {
-    /// `data` as a matrix.
+    /// A matrix with the elements `data`.
     ///
     /// # Errors
     /// A length that is not `rows · cols`.
@@ -26,33 +26,33 @@ impl<T: Copy> Matrix<T> {
         Ok(matrix)
     }
 
-    /// Whether it has as many elements as its sizes say.
+    /// Whether the matrix has as many elements as its sizes say.
     pub(super) fn is_whole(&self) -> bool {
         self.rows.checked_mul(self.cols) == Some(self.data.len())
     }
 
-    /// The element of that row and column.
+    /// The element in a row and a column.
     ///
     /// # Panics
-    /// One that there is not.
+    /// The element does not exist.
     pub fn at(&self, row: usize, col: usize) -> T {
         self.data[row * self.cols + col]
     }
 
-    /// Rows for columns.
+    /// The transposed matrix.
     pub fn transposed(&self) -> Self {
         let data = (0..self.cols).flat_map(|col| (0..self.rows).map(move |row| self.at(row, col))).collect();
         Self { rows: self.cols, cols: self.rows, data }
     }
 
-    /// Every element through `f`.
+    /// The matrix of every element's image under `f`.
     pub fn map<U>(&self, f: impl FnMut(T) -> U) -> Matrix<U> {
         Matrix { rows: self.rows, cols: self.cols, data: self.data.iter().copied().map(f).collect() }
     }
 }
 
 impl Matrix<f16> {
-    /// The elements as multiples of 1/128 below 1, where all of them are: what a byte each holds exactly.
+    /// The elements as multiples of 1/128 below 1, where all of them are. A byte holds each exactly.
     pub fn as_steps(&self) -> Option<Vec<i8>> {
         let step = |value: &f16| {
             let steps = value.to_f32() * 128.0;
@@ -63,7 +63,7 @@ impl Matrix<f16> {
 }
 
 impl Matrix<f64> {
-    /// The product; the inner sizes are the caller's to match.
+    /// The product with `right`. The caller makes sure that the inner sizes match.
     pub(super) fn times(&self, right: &Self) -> Self {
         let mut data = vec![0.0; self.rows * right.cols];
         for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {

@@ -1,4 +1,4 @@
-//! A prefix that was encoded as an adapter, on a device: what [`PrefixAttention`] takes in place of K and V.
+//! A prefix that was encoded as an adapter, on a device. [`PrefixAttention`] reads it in place of K and V.
 
 use half::f16;
 
@@ -13,15 +13,15 @@ use crate::ops::prefix_attention::{Factors, FactorsArgs};
 use crate::ops::{PrefixAttention, PrefixAttentionArgs};
 use crate::session::Session;
 
-/// The adapter that a prefix is in its population.
+/// The name of the adapter that holds a prefix in its population.
 pub const PREFIX: &str = "prefix";
 /// The projection that holds the keys.
 pub const KEY: &str = "key";
 /// The projection that holds the values.
 pub const VALUE: &str = "value";
 
-/// K and V of one layer for the tokens of a prefix, on a device as factors: codes on one side, on the other dense values that the
-/// core and the scale are part of.
+/// K and V of one layer for the tokens of a prefix, as factors on a device. One side has codes. The other has dense values, which include
+/// the core and the scale.
 pub struct DevicePrefix<D: Device> {
     tokens: u64,
     width: u64,
@@ -31,7 +31,7 @@ pub struct DevicePrefix<D: Device> {
 }
 
 impl<D: Device> DevicePrefix<D> {
-    /// Copies what [`encode_prefix`](super::encode::prefix::encode_prefix) made to the device; dense values in `dtype`.
+    /// Copies the result of [`encode_prefix`](super::encode::prefix::encode_prefix) to the device, with dense values in `dtype`.
     ///
     /// # Errors
     /// A population without the adapter [`PREFIX`], or in which it does not fit together; keys and values of different shapes; no device
@@ -58,13 +58,13 @@ impl<D: Device> DevicePrefix<D> {
         self.tokens
     }
 
-    /// Bytes that it takes on the device.
+    /// Bytes of the prefix on the device.
     pub fn bytes(&self) -> u64 {
         [self.key.0, self.value.0].map(|factors| factors.bytes(self.dtype, self.tokens, self.width)).iter().sum()
     }
 
-    /// Attention over it of `q_len` queries of each of `batch` sequences, q and o packed `[b, s, h, d]`, as
-    /// [`PrefixAttention::new`] has it. Heads are `[heads, kv_heads]`.
+    /// Attention over the prefix, of `q_len` queries of each of `batch` sequences. q and o are packed `[b, s, h, d]`, as in
+    /// [`PrefixAttention::new`]. Heads are `[heads, kv_heads]`.
     ///
     /// # Errors
     /// Heads of keys that do not divide the prefix's width.
@@ -74,7 +74,7 @@ impl<D: Device> DevicePrefix<D> {
         Ok(PrefixAttention::new(self.dtype, batch, heads, [q_len, self.tokens], self.width / heads[1], [self.key.0, self.value.0]))
     }
 
-    /// The operands of that.
+    /// The operands of [`attention`](Self::attention).
     pub fn args(&self, q: crate::device::Slice<D>, o: crate::device::Slice<D>, lse: crate::device::Slice<D>) -> PrefixAttentionArgs<D> {
         PrefixAttentionArgs { q, key: self.key.1.clone(), value: self.value.1.clone(), o, lse }
     }
@@ -109,7 +109,8 @@ fn product(left: &Matrix<f32>, right: &Matrix<f32>) -> Matrix<f32> {
     out
 }
 
-/// One of K and V: `C = s · I·Q` over `B = O`, or `C = I` over `B = s · O·Qᵀ`. The side that takes fewer bytes for it becomes dense.
+/// The factors of K or of V: `C = s · I·Q` over `B = O`, or `C = I` over `B = s · O·Qᵀ`. The side that then takes fewer bytes becomes
+/// dense.
 fn place<D: Device>(session: &mut Session<D>, projection: &EncodedProjection, shared: &SharedProjection, dtype: DType) -> Result<(Factors, FactorsArgs<D>)> {
     let sides = [(&projection.input, shared.d_in, &shared.input_bases), (&projection.output, shared.d_out, &shared.output_bases)];
     let dense = |side: usize| match (sides[side].0, sides[1 - side].0) {
@@ -128,7 +129,7 @@ fn place<D: Device>(session: &mut Session<D>, projection: &EncodedProjection, sh
     ensure(core.rows == own.cols, "prefix: core", format_args!("{} rows", own.cols), core.rows)?;
     let mut values = product(&own, &core.map(|value| value * projection.scaling));
 
-    // A column of no bits adds nothing: both sides leave it out.
+    // A column of no bits adds nothing, so both sides leave it out.
     let (other, other_d, other_bases) = sides[1 - side];
     let live: Vec<usize> = (0..values.cols).filter(|&column| other.is_live(column)).collect();
     let live = if live.is_empty() { vec![0] } else { live };
@@ -142,7 +143,7 @@ fn place<D: Device>(session: &mut Session<D>, projection: &EncodedProjection, sh
     let (form, args) = match other {
         EncodedFactor::Coded(coded) => {
             let columns: Vec<(CodeWidth, Vec<u32>)> = live.iter().map(|&column| coded.columns[column].clone()).collect();
-            // One width for all needs no head a column.
+            // With one width for all, columns need no headers.
             let width = columns.first().map(|column| column.0).filter(|first| columns.iter().all(|column| column.0 == *first));
             let codes = AdapterCodes::new(other_d as u32, width, &columns)?;
             let words_per_adapter = codes.words().len() as u32;

@@ -13,7 +13,8 @@ fn parent(path: &Path) -> PathBuf {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).into()
 }
 
-/// A temporary name in `folder` for what is to be `path`, with the permissions of an ordinary file or folder (`mode`, less the umask).
+/// Makes a temporary file or folder in `folder` that is to become `path`. It has the permissions of an ordinary one (`mode`, less the
+/// umask).
 fn temporary<T>(path: &Path, folder: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".trifuse-");
@@ -22,10 +23,10 @@ fn temporary<T>(path: &Path, folder: &Path, mode: u32, make: impl FnOnce(&tempfi
     #[cfg(not(unix))]
     let _ = mode;
     make(&builder, folder).map_err(|error| {
-        // Of what the system says the kind alone: the rest names the temporary file, which nobody asked for.
+        // Only the kind of the system's error is kept. The rest names the temporary file, which nobody asked for.
         let told = match error.kind() {
             kind if !folder.is_dir() => std::io::Error::new(kind, format!("there is no folder {}", folder.display())),
-            // So file systems refuse that hold what the system itself makes, as /proc.
+            // File systems that hold what the system itself makes, such as /proc, refuse like this.
             kind @ ErrorKind::NotFound => std::io::Error::new(kind, format!("no file can be made in {}", folder.display())),
             kind => kind.into(),
         };
@@ -33,9 +34,9 @@ fn temporary<T>(path: &Path, folder: &Path, mode: u32, make: impl FnOnce(&tempfi
     })
 }
 
-/// A temporary file beside `path`, to be renamed to it.
+/// A temporary file beside `path`, which is to be renamed to it.
 fn temporary_file(path: &Path) -> Result<NamedTempFile> {
-    // Such as `/dev/stdout` where that is a file: the link would go, and every other program that uses it would miss it.
+    // `/dev/stdout` is such a path, where it is a file. The link would be replaced, and every other program that uses it would miss it.
     let open = path.read_link().is_ok_and(|target| parent(path).join(target).starts_with("/proc"));
     ensure(!open, path.display(), "the name of a file", "a link to one that is open")?;
     temporary(path, &parent(path), 0o666, |builder, folder| builder.tempfile_in(folder))
@@ -54,7 +55,7 @@ pub fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Whether [`write_file`] may write there: to be asked before the work whose result is to go there.
+/// Whether [`write_file`] may write to `path`, to be asked before the work whose result goes there.
 ///
 /// # Errors
 /// A folder of that name; what the system refuses.
@@ -67,7 +68,7 @@ pub fn check_file(path: &Path) -> Result<()> {
     temporary_file(path).map(drop)
 }
 
-/// Refuses an `output` that is one of the `inputs`, by this name or another: writing it would replace what was read.
+/// Refuses an `output` that is one of the `inputs`, by this name or another. Writing it would replace what was read.
 ///
 /// # Errors
 /// [`Error::Invalid`], with the input's name.
@@ -87,15 +88,15 @@ fn fill(file: &File, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) 
     out.flush()
 }
 
-/// A temporary file beside `path` with all that `write` writes, on the disk.
+/// A temporary file beside `path` that holds everything that `write` writes, synced to disk.
 fn filled(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
     let temporary = temporary_file(path)?;
     fill(temporary.as_file(), write).and_then(|()| temporary.as_file().sync_all()).map_err(Error::io(path, "write"))?;
     Ok(temporary)
 }
 
-/// Writes a file under a temporary name in its own folder, then renames it; what was there before is replaced.
-/// Where `write` or the system fails, nothing is left behind and an old file stays. A device or a pipe is written to as it is.
+/// Writes a file under a temporary name in its own folder, then renames it. It replaces what was there before. Where `write` or the system
+/// fails, nothing is left behind and an old file stays. A device or a pipe is written to directly.
 ///
 /// # Errors
 /// What the system refused.
@@ -107,7 +108,7 @@ pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io::Re
     sync_folder(&parent(path))
 }
 
-/// Like [`write_file`], but for a name that is not taken: also not since it was looked for.
+/// Writes a file as [`write_file`] does, under a name that must not be taken, even if it was free when it was checked.
 ///
 /// # Errors
 /// A file of that name, which stays; what the system refused.
@@ -116,7 +117,7 @@ pub fn write_new_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> std::io
     sync_folder(&parent(path))
 }
 
-/// Makes the folder `path`, and those above it, where they are not there yet.
+/// Makes the folder `path`, and those above it, where they do not exist yet.
 ///
 /// # Errors
 /// A file of that name; what the system refuses.
@@ -127,12 +128,11 @@ pub fn make_folder(path: &Path) -> Result<()> {
     })
 }
 
-/// Fills a folder under a temporary name beside `path`, then renames it. An empty folder that is there stays the one it is, as it may be a link,
-/// a mounted disk, or where a shell stands: it is filled by a folder in it, whose contents are then moved up.
+/// Fills a folder under a temporary name beside `path`, then renames it. An empty folder at `path` is kept, as it may be a link, a mounted
+/// disk, or a shell's current folder. It is filled by a folder in it, whose contents are then moved up.
 ///
 /// # Errors
-/// A `path` that is there already and not an empty folder; what `fill` returns; what the system refused. Nothing is
-/// left behind.
+/// A `path` that exists and is not an empty folder; what `fill` returns; what the system refused. Nothing is left behind.
 pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let taken = match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some().then_some("one that holds something"),
@@ -162,7 +162,7 @@ fn move_all(from: &Path, to: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(from)? {
         let name = entry?.file_name();
         if let Err(error) = std::fs::rename(from.join(&name), to.join(&name)) {
-            // What cannot go back either stays: the first fault is the one to tell.
+            // What cannot go back either stays. The first fault is the one to report.
             moved.iter().for_each(|name| drop(std::fs::rename(to.join(name), from.join(name))));
             return Err(error);
         }
@@ -171,8 +171,8 @@ fn move_all(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Checks that `name` can be one folder below another on any system: bundles come from outside, and an adapter
-/// called `../x` must not be written there.
+/// Checks that `name` can be one folder below another on any system. Bundles come from outside, and an adapter called `../x` must not be
+/// written there.
 ///
 /// # Errors
 /// What is wrong with it, in words.

@@ -1,4 +1,4 @@
-//! What every projection of the base model reads on given text: the inputs that the encoder is calibrated with.
+//! The inputs of every projection of the base model on given text, with which the encoder is calibrated.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,13 @@ use crate::adapters::encoded::Matrix;
 use crate::backend::Backend;
 use crate::error::{Result, ensure};
 
-/// Rows of a projection's inputs where nothing says otherwise: more than the widest projection of a small model has columns.
+/// Rows of a projection's inputs where nothing else is asked: more than the widest projection of a small model has columns.
 pub const DEFAULT_ROWS: usize = 2048;
 /// Tokens of a batch.
 const BATCH_TOKENS: usize = 8192;
 
-/// Runs the base model over `sentences` and keeps about `rows` tokens' inputs of every projection, spread evenly over the
-/// text in its order, so that the part that is held out comes from other text than the rest. `step` is called with the
-/// sentences done.
+/// Runs the base model over `sentences`, and keeps about `rows` tokens' inputs of every projection. They are spread evenly over the text in
+/// its order, so that the held-out part comes from other text than the rest. `step` is called with the count of sentences done.
 ///
 /// # Errors
 /// Fewer `rows` or tokens than 8; a sentence that the model does not take; a device that fails.
@@ -25,7 +24,7 @@ pub fn calibrate<D: Backend>(encoder: &mut Encoder<D>, sentences: &[Vec<i32>], r
     ensure(rows >= MIN_ROWS, "rows of a calibration", format_args!("at least {MIN_ROWS}"), rows)?;
     ensure(total >= MIN_ROWS, "calibration", format_args!("text of at least {MIN_ROWS} tokens"), total)?;
     let kept = rows.min(total);
-    // Token t is kept where the share of rows wanted up to it passes a whole number.
+    // Token t is kept where the share of wanted rows up to it passes a whole number.
     let wanted = |token: usize| (token + 1) * kept / total > token * kept / total;
     let mut inputs: BTreeMap<String, (usize, Vec<f32>)> = BTreeMap::new();
     let mut first = 0;

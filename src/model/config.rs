@@ -1,4 +1,4 @@
-//! What a model's folder says of itself: `config.json`, and the layout of sentence-transformers around it.
+//! The configuration in a model's folder: `config.json`, and the layout of sentence-transformers around it.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub struct Config {
     pub vocabulary: u32,
     /// Elements of a token's state.
     pub hidden: u64,
-    /// Blocks.
+    /// The number of transformer blocks.
     pub layers: usize,
     /// Attention heads of a block; divides `hidden`.
     pub heads: u64,
@@ -30,23 +30,23 @@ pub struct Config {
     pub intermediate: u64,
     /// The activation between those two products.
     pub activation: Activation,
-    /// Rows of the table of positions: no sentence has more tokens.
+    /// Rows of the table of positions, which is also the most tokens of a sentence.
     pub positions: u32,
     /// Rows of the table of token types, of which 0 is used.
     pub token_types: u64,
-    /// Added to the variance in LayerNorm.
+    /// The number that LayerNorm adds to the variance.
     pub norm_eps: f32,
     /// How token states become one vector.
     pub pooling: Pooling,
-    /// Whether that vector is divided by its L2 norm.
+    /// Whether the pooled vector is divided by its L2 norm.
     pub normalise: bool,
-    /// The most tokens of a sentence by the configuration; the tokenizer may say less.
+    /// The most tokens of a sentence by the configuration. The tokenizer may allow fewer.
     pub max_tokens: usize,
-    /// Whether texts are put into lower case before they become tokens.
+    /// Whether texts are lower-cased before they become tokens.
     pub lowercase: bool,
 }
 
-/// `config.json`. Keys that change nothing in the forward pass are not read.
+/// The file `config.json`. Keys that change nothing in the forward pass are not read.
 #[derive(Deserialize)]
 struct Bert {
     model_type: Option<String>,
@@ -70,20 +70,20 @@ struct Module {
     kind: String,
 }
 
-/// `sentence_bert_config.json`.
+/// The file `sentence_bert_config.json`.
 #[derive(Deserialize)]
 struct SentenceBert {
     max_seq_length: Option<usize>,
     do_lower_case: Option<bool>,
 }
 
-/// `config_sentence_transformers.json`.
+/// The file `config_sentence_transformers.json`.
 #[derive(Deserialize)]
 struct SentenceTransformers {
     default_prompt_name: Option<String>,
 }
 
-/// `config.json` of a pooling module.
+/// The file `config.json` of a pooling module.
 #[derive(Deserialize)]
 struct PoolingFile {
     #[serde(default)]
@@ -93,8 +93,8 @@ struct PoolingFile {
 }
 
 impl Config {
-    /// Reads the folder of a model. Without `modules.json` the model is taken for a plain encoder, whose token states are
-    /// averaged and normalised, as sentence-transformers' models of this family do.
+    /// Reads the folder of a model. A folder without `modules.json` is taken for a plain encoder. Its token states are averaged and
+    /// normalised, as in sentence-transformers' models of this family.
     ///
     /// # Errors
     /// A file that is missing or not sound; a model that is not this encoder, by the key that says so.
@@ -187,7 +187,7 @@ impl Config {
         })
     }
 
-    /// The module paths of a block's six linear layers, and `[d_out, d_in]` of each.
+    /// The module paths of a block's six linear layers, and `[d_out, d_in]` of each layer.
     pub fn projections(&self, layer: usize) -> [(String, [u64; 2]); 6] {
         let (hidden, wide) = (self.hidden, self.intermediate);
         [
@@ -204,7 +204,7 @@ impl Config {
     /// Checks that an adapter's projection, `[d_out, d_in]`, is one of the model's.
     ///
     /// # Errors
-    /// One that it does not have, or has with other sizes.
+    /// A projection that the model does not have, or has with other sizes.
     pub fn fits(&self, path: &str, shape: [u64; 2]) -> Result<()> {
         let own = (0..self.layers).flat_map(|layer| self.projections(layer)).find(|(own, _)| own == path);
         let Some((_, own)) = own else {
@@ -225,7 +225,7 @@ fn mean_only(path: &Path) -> Result<()> {
     }
 }
 
-/// The file's JSON, or nothing where there is no such file.
+/// The file's JSON, or `None` where there is no such file.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     match std::fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::input(path, error.to_string())),

@@ -17,7 +17,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::session::Session;
 
-/// Classes of batches that are kept ready; past that all are dropped and made anew as they come.
+/// The most classes of batches that are kept. Past that all are dropped, and made anew when needed.
 const MAX_CLASSES: usize = 64;
 
 /// How an encoder is set up.
@@ -27,8 +27,8 @@ pub struct EncoderOptions {
     pub dtype: DType,
     /// The most bytes of device memory for adapters; `None` holds them all.
     pub pool_bytes: Option<u64>,
-    /// Whether an adapter's part rides in the epilogue of the product it belongs to, where its projection has one product
-    /// to itself and all adapters one form there; else it is a launch of its own. By default it does.
+    /// Whether an adapter's part is added in the epilogue of its product, where its projection has one product to itself and all adapters
+    /// have one form there. Otherwise the part is a launch of its own. It is added there by default.
     pub ride: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The class that it runs in.
+    /// The class in which the batch runs.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -63,18 +63,18 @@ pub struct Encoder<D: Backend> {
     engine: Option<Engine<D>>,
     arena: Option<Arena<D>>,
     classes: HashMap<Shape, Class<D>>,
-    /// The batch whose embeddings the buffers hold, which all classes share; 0 where it is none's.
+    /// The number of the batch whose embeddings the buffers hold, which all classes share; 0 for none.
     held: u64,
 }
 
-/// The number of a batch: no encoder gives another the same.
+/// A batch's number, which no encoder gives to another batch.
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<D: Backend> Encoder<D> {
-    /// The model in `folder`, its weights on `device`.
+    /// Opens the model in `folder`, with its weights on `device`.
     ///
     /// # Errors
     /// Files that are missing, unsound, or not of this kind of model; no device memory.
@@ -90,15 +90,15 @@ impl<D: Backend> Encoder<D> {
         &self.config
     }
 
-    /// The session that it works in.
+    /// The session in which the encoder works.
     pub fn session(&mut self) -> &mut Session<D> {
         &mut self.session
     }
 
-    /// Attaches the adapters of `source`; those that were attached before go.
+    /// Attaches the adapters of `source`, in place of any that were attached before.
     ///
     /// # Errors
-    /// Adapters of another model, by the first projection that does not fit; those of [`Engine::open`].
+    /// Adapters of another model, by the first projection that does not fit; the errors of [`Engine::open`].
     pub fn attach(&mut self, source: Box<dyn AdapterSource>) -> Result<()> {
         for (path, shared) in source.projections()? {
             self.config.fits(&path, [shared.d_out as u64, shared.d_in as u64])?;
@@ -115,10 +115,10 @@ impl<D: Backend> Encoder<D> {
         self.engine.as_ref()
     }
 
-    /// The adapter of that name.
+    /// The adapter named `name`.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such adapter.
     pub fn adapter(&self, name: &str) -> Result<AdapterId> {
         match &self.engine {
             Some(engine) => engine.adapter(name),
@@ -129,15 +129,15 @@ impl<D: Backend> Encoder<D> {
     /// The embeddings of `rows`, `[rows, hidden]`, in their order.
     ///
     /// # Errors
-    /// No rows, or one that [`prepare`](Self::prepare) refuses.
+    /// No rows, or a row that [`prepare`](Self::prepare) refuses.
     pub fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
         let batch = self.prepare(rows)?;
         self.run(&batch)?;
         self.read(&batch)
     }
 
-    /// The embeddings of each batch in turn, as [`embed`](Self::embed) gives them. While the device works on one batch, the
-    /// host lays out the next and takes the one before.
+    /// The embeddings of each batch in turn, as from [`embed`](Self::embed). While the device works on one batch, the host lays out the
+    /// next and takes the one before.
     ///
     /// # Errors
     /// The errors of [`embed`](Self::embed), by the first batch that fails; whatever `each` fails with.
@@ -159,8 +159,8 @@ impl<D: Backend> Encoder<D> {
         }
     }
 
-    /// Puts a batch on the device; [`run`](Self::run) may then run it any number of times, until another of its class comes, or one
-    /// that is larger than any before.
+    /// Copies a batch to the device. [`run`](Self::run) may then run it any number of times, until another batch of its class is prepared,
+    /// or one that is larger than any before.
     ///
     /// # Errors
     /// No rows; a row with no tokens or more than the model allows; an id that is not in the table; more adapters than the
@@ -176,7 +176,7 @@ impl<D: Backend> Encoder<D> {
         let session = &mut self.session;
         match self.classes.get_mut(shape) {
             Some(class) => {
-                // Until all of the new batch is there, it holds neither that nor the one before.
+                // Until all of the new batch is there, the class holds neither that batch nor the one before.
                 class.loaded = 0;
                 session.update_index(&class.ids, ids)?;
                 session.update_index(&class.positions, positions)?;
@@ -197,7 +197,7 @@ impl<D: Backend> Encoder<D> {
         Ok(Prepared { shape: *shape, count: *count, tokens: *tokens, number })
     }
 
-    /// Makes sure that the buffers hold a batch of that class.
+    /// Makes sure that the buffers hold a batch of this class.
     fn make_room(&mut self, shape: &Shape, watched: bool) -> Result<()> {
         let wide = watched
             || self.session.device().hints().split_mlp
@@ -214,17 +214,17 @@ impl<D: Backend> Encoder<D> {
         Ok(())
     }
 
-    /// Runs a batch. Does not block. The second batch of a class is captured, and the next ones are replayed.
+    /// Runs a batch. Does not block. The second batch of a class is captured, and later ones are replayed.
     ///
     /// # Errors
-    /// Another batch of the same class, or a larger one, was prepared since, or one whose adapters took the room of this one's; a device
-    /// that fails.
+    /// A batch of the same class, or a larger one, was prepared since, or one whose adapters took the room of this one's; a device that
+    /// fails.
     pub fn run(&mut self, batch: &Prepared) -> Result<()> {
         self.run_watched(batch, None)
     }
 
-    /// The embeddings of `rows`, as [`embed`](Self::embed) gives them. `watch` sees what each projection reads, block by block:
-    /// q, k and v of a block, the output, and both layers of the MLP.
+    /// The embeddings of `rows`, as from [`embed`](Self::embed). `watch` sees what each projection reads, block by block: q, k and v of a
+    /// block, the output, and both layers of the MLP.
     ///
     /// # Errors
     /// The errors of [`embed`](Self::embed); whatever `watch` fails with.
@@ -246,7 +246,7 @@ impl<D: Backend> Encoder<D> {
         let class = classes.get_mut(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
         if let Some(engine) = engine.as_mut() {
-            // A graph applies what its slots hold, whoever is in them now.
+            // A graph applies what its slots hold, whatever adapter is in them now.
             class.adapters.as_ref().map_or(Ok(()), |batch| engine.check(batch))?;
             engine.refresh(session)?;
         }

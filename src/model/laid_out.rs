@@ -1,4 +1,4 @@
-//! A batch as the device will read it, made by the host alone.
+//! A batch as the device will read it, laid out on the host.
 
 use super::config::Config;
 use super::shape::Shape;
@@ -11,11 +11,11 @@ use crate::ops::index::{TokenAdapters, Varlen};
 pub struct Row<'a> {
     /// Rows of the token table, 1 to [`Config::max_tokens`] of them.
     pub ids: &'a [i32],
-    /// The adapter, or the base model alone.
+    /// The sentence's adapter; `None` for the base model alone.
     pub adapter: Option<AdapterId>,
 }
 
-/// A checked batch of sentences, its indices laid out.
+/// A checked batch of sentences with its indices.
 pub struct LaidOut {
     pub shape: Shape,
     /// Sentences.
@@ -30,6 +30,8 @@ pub struct LaidOut {
 }
 
 impl LaidOut {
+    /// Checks and lays out a batch.
+    ///
     /// # Errors
     /// No rows; a row with no tokens or more than the model allows; an id that is not in the table.
     pub fn new(config: &Config, rows: &[Row<'_>]) -> Result<Self> {
@@ -42,7 +44,7 @@ impl LaidOut {
         }
         let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
         let shape = Shape::of(&lengths);
-        // Rows that are nobody's have no token and no position: zeros.
+        // Rows past the last sentence have no token and no position: zeros.
         let filled = |values: &mut dyn Iterator<Item = i32>| values.chain(std::iter::repeat(-1)).take(shape.rows).collect::<Vec<_>>();
         let ids = filled(&mut rows.iter().flat_map(|row| row.ids).copied());
         let positions = filled(&mut lengths.iter().flat_map(|&length| 0..length as i32));

@@ -1,4 +1,4 @@
-//! One pass through the encoder: every launch of it, in order.
+//! One pass through the encoder: all its launches, in order.
 
 use super::config::Config;
 use super::plans::{Class, kept};
@@ -13,42 +13,42 @@ use crate::ops::pointwise::Kind;
 use crate::ops::{Activation, AttentionArgs, CodebookGemm, CodebookGemmArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs};
 use crate::session::Session;
 
-/// Sees the inputs of a projection: its module path, the columns, and the rows of all sentences.
+/// A callback that sees the inputs of a projection: its module path, the columns, and the rows of all sentences.
 pub type Watch<'a> = dyn FnMut(&str, usize, &[f64]) -> Result<()> + 'a;
 
-/// What a pass needs.
+/// What a pass through the encoder needs.
 pub struct Pass<'a, 'w, D: Backend> {
     pub session: &'a mut Session<D>,
     pub engine: Option<&'a mut Engine<D>>,
     pub class: &'a mut Class<D>,
     pub config: &'a Config,
     pub dtype: DType,
-    /// Whether an adapter's part may ride in the epilogue of a product.
+    /// Whether an adapter's part may be added in the epilogue of a product.
     pub ride: bool,
     /// Whether launches are recorded.
     pub capturing: bool,
-    /// Sees what each projection reads, and how many of the rows are sentences'.
+    /// The callback that sees what each projection reads, and the count of rows that belong to sentences.
     pub watch: Option<(&'w mut Watch<'w>, usize)>,
 }
 
-/// A projection inside a product: its module path, its first column and how many it has.
+/// A projection inside a product: its module path, its first column, and its columns.
 struct Part<'a> {
     path: &'a str,
     first: u64,
     columns: u64,
 }
 
-/// How half of a block ends.
+/// The end of half a block.
 struct End<'a, D: Backend> {
     residual: &'a Slice<D>,
     norm: &'a Affine<D>,
-    /// Room for what the product leaves, where the norm is a launch of its own.
+    /// Memory for the product's result, where the norm is a launch of its own.
     between: &'a Slice<D>,
     y: &'a Slice<D>,
 }
 
 impl<D: Backend> Pass<'_, '_, D> {
-    /// Token ids to embeddings, `[sequences, hidden]` in the class's last buffer.
+    /// The pass from token ids to embeddings, `[sequences, hidden]` in the class's last buffer.
     pub fn run(&mut self, weights: &Weights<D>) -> Result<()> {
         let buffers = &self.class.buffers;
         let (plans, norm) = (&self.class.plans, &weights.norm);
@@ -102,7 +102,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         let activation = self.config.activation;
         let between = self.session.device().hints().split_mlp || [up, down].iter().any(|path| self.forms(path) > 0) || self.watch.is_some();
         match self.class.buffers.wide.clone() {
-            // Something enters between the two products, or they are faster so: two launches.
+            // Something enters between the two products, or two launches are faster.
             Some([inner, _]) if between => {
                 self.project(&middle, hidden, &block.up, &[Part { path: up, first: 0, columns: wide }], &inner, Some(activation))?;
                 let end = End { residual: &middle, norm: &block.mlp_norm, between: &b, y: &state };
@@ -120,8 +120,8 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.session.run(&self.class.plans.norm, &with_norm(&block.mlp_norm, &b, &middle, &state))
     }
 
-    /// `y = norm(x·Wᵀ + bias + what the adapters add + residual)`: one launch where the device takes the norm, and what adapters add in front of
-    /// it, into the product. Which of the two it is depends on nothing that differs from batch to batch: they round differently.
+    /// `y = norm(x·Wᵀ + bias + the adapters' part + residual)`. It is one launch where the device's product takes the norm and the
+    /// adapters' part. The two ways round differently, so nothing that differs from batch to batch chooses between them.
     fn project_and_norm(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, path: &str, end: End<'_, D>) -> Result<()> {
         let (rows, columns) = (self.class.shape.rows as u64, self.config.hidden);
         let norm = Some(self.config.norm_eps.to_bits());
@@ -153,7 +153,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.session.run(&self.class.plans.norm, &with_norm(end.norm, end.between, end.residual, end.y))
     }
 
-    /// Lets `watch` see what the projections of `parts` read.
+    /// Shows `watch` what the projections of `parts` read.
     fn show(&mut self, x: &Slice<D>, d_in: u64, parts: &[Part<'_>]) -> Result<()> {
         if let Some((watch, count)) = &mut self.watch {
             let read = x.sub_slice(0, *count as u64 * d_in * self.dtype.size()).unwrap_or_else(|| x.clone());
@@ -165,7 +165,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         Ok(())
     }
 
-    /// What the adapters of these projections add to a product, where they have one form.
+    /// The adapters' part of a product for these projections, where all adapters have one form there.
     fn delta(&mut self, paths: &[&str], x: &Slice<D>, y: &Slice<D>) -> Result<Option<(CodebookGemm, CodebookGemmArgs<D>)>> {
         match (self.engine.as_deref_mut(), &self.class.adapters) {
             (Some(engine), Some(batch)) if engine.alike(paths) => with_prepared(self.session, engine, self.capturing, (batch, paths, x, y)).map(Some),
@@ -177,7 +177,7 @@ impl<D: Backend> Pass<'_, '_, D> {
         self.engine.as_ref().map_or(0, |engine| engine.forms(path))
     }
 
-    /// `y = act(x·Wᵀ + bias + what the adapters of each part add)`, x `[rows, d_in]` and y packed.
+    /// `y = act(x·Wᵀ + bias + the adapters' part of each projection)`, with x `[rows, d_in]` and y packed.
     fn project(&mut self, x: &Slice<D>, d_in: u64, layer: &Affine<D>, parts: &[Part<'_>], y: &Slice<D>, activation: Option<Activation>) -> Result<()> {
         let rows = self.class.shape.rows as u64;
         let d_out: u64 = parts.iter().map(|part| part.columns).sum();
@@ -195,7 +195,7 @@ impl<D: Backend> Pass<'_, '_, D> {
             let plan = self.class.plans.linear(self.session, &Linear { delta: Some(delta), ..op })?;
             return self.session.run(plan, &LinearArgs { delta: Some(delta_args), ..args });
         }
-        // The activation comes after what the adapters add.
+        // The activation follows the adapters' part.
         let sums = match (activation, &self.class.buffers.wide) {
             (Some(_), Some([_, before])) => before.clone(),
             _ => y.clone(),
@@ -220,7 +220,7 @@ impl<D: Backend> Pass<'_, '_, D> {
     }
 }
 
-/// What adapters add to the product of some projections, on x and y, prepared where the device has use for that.
+/// The adapters' part of a product of some projections, on x and y, prepared where the device has use for that.
 fn with_prepared<D: Backend>(
     session: &mut Session<D>,
     engine: &mut Engine<D>,

@@ -1,14 +1,14 @@
 //! A sentence encoder end to end: BERT in the sentence-transformers layout, with an adapter of its own on every sentence.
 //!
-//! The forward pass is made of this crate's operations alone. Sentences of different length lie end to end, with no
-//! padding between them; q, k and v are one product; attention is the varlen form; mean pooling and the L2 norm end it.
-//! Where adapters are attached, they may act on all six linear layers of a block.
+//! The forward pass is made of this crate's operations alone. Sentences of different length lie end to end, with no padding between them.
+//! q, k and v are one product, attention is the varlen form, and mean pooling and the L2 norm end the pass. Where adapters are attached,
+//! they may act on all six linear layers of a block.
 //!
 //! # What a row depends on
 //!
-//! On one backend, a sentence's embedding is bitwise the same whoever else is in its batch, and whatever their adapters:
-//! every product sums a row in an order that the row count does not change, from [`MIN_ROWS`] rows on, and attention
-//! splits no sequence of up to 256 tokens. A model with adapters attached runs base rows on the same path as the others.
+//! On one backend, a sentence's embedding is bitwise the same whatever sentences and adapters are in its batch. From [`MIN_ROWS`] rows on,
+//! every product sums a row in an order that the row count does not change. Attention splits no sequence of up to 256 tokens. A model with
+//! adapters attached runs base rows on the same path as the others.
 
 #[cfg(feature = "compress")]
 pub mod calibrate;

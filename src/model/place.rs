@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::hub;
 
-/// The folder of the model `name`: the folder of that path, or for `organisation/name` its snapshot in the local cache
-/// (`$HF_HUB_CACHE`, `$HF_HOME/hub` or `~/.cache/huggingface/hub`). Nothing is ever fetched.
+/// The folder of the model `name`: the folder of that path, or for `organisation/name` its snapshot in the local cache (`$HF_HUB_CACHE`,
+/// `$HF_HOME/hub` or `~/.cache/huggingface/hub`). Nothing is ever downloaded.
 ///
 /// # Errors
-/// Neither is there; the message names every place that was looked at.
+/// Neither is there. The message names every place that was searched.
 pub fn find(name: &Path) -> Result<PathBuf> {
     if name.is_dir() {
         return Ok(name.to_path_buf());
@@ -30,7 +30,7 @@ pub fn find(name: &Path) -> Result<PathBuf> {
     Err(Error::input(name, found))
 }
 
-/// The files that the model `name` is read from, where it is there.
+/// The files from which the model `name` is read, where they are there.
 pub fn files(name: &Path) -> Vec<PathBuf> {
     let own = ["config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json", "model.safetensors"];
     find(name).map_or_else(|_| Vec::new(), |folder| own.map(|file| folder.join(file)).into())

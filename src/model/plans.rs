@@ -15,23 +15,23 @@ use crate::ops::pointwise::Kind;
 use crate::ops::{Attention, FusedMlp, Linear, Pointwise};
 use crate::session::{Graph, Plan, Session};
 
-/// Buffers of rows that every class uses in turn, as large as the largest so far.
+/// Buffers of rows that all classes use in turn, as large as the largest class so far.
 pub struct Arena<D: Device> {
     pub rows: usize,
     pub sequences: usize,
     dtype: DType,
     hidden: u64,
     intermediate: u64,
-    /// `[rows, hidden]`: the tables' rows, then what attention and the products leave; the states before and after.
+    /// Rows of states, `[rows, hidden]`: the tables' rows, then the results of attention and the products; the states before and after.
     a: Slice<D>,
     b: Slice<D>,
     state: Slice<D>,
     middle: Slice<D>,
-    /// `[rows, 3 · hidden]`.
+    /// Rows of q, k and v, `[rows, 3 · hidden]`.
     qkv: Slice<D>,
-    /// `[rows, intermediate]`, before and after the activation; empty until a pass needs them.
+    /// The intermediate, `[rows, intermediate]`, before and after the activation; empty until a pass needs it.
     wide: Option<[Slice<D>; 2]>,
-    /// `[sequences, hidden]`.
+    /// The pooled vectors, `[sequences, hidden]`.
     pooled: Slice<D>,
     out: Slice<D>,
 }
@@ -49,7 +49,7 @@ pub struct Buffers<D: Device> {
 }
 
 impl<D: Backend> Arena<D> {
-    /// Room for batches of that many rows and sequences; `wide` where the MLP's intermediate is kept whole.
+    /// Allocates buffers for batches of this many rows and sequences. With `wide` the MLP's intermediate is kept whole.
     pub fn new(session: &Session<D>, config: &Config, dtype: DType, [rows, sequences]: [usize; 2], wide: bool) -> Result<Self> {
         let (hidden, intermediate) = (config.hidden, config.intermediate);
         let room = |rows: usize, columns: u64| session.alloc(rows as u64 * columns * dtype.size());
@@ -70,7 +70,7 @@ impl<D: Backend> Arena<D> {
         })
     }
 
-    /// Whether batches of that size fit, with the whole intermediate where that is asked for.
+    /// Whether batches of this size fit, with the whole intermediate where that is asked for.
     pub fn fits(&self, shape: &Shape, wide: bool) -> bool {
         shape.rows <= self.rows && shape.sequences <= self.sequences && (!wide || self.wide.is_some())
     }
@@ -104,11 +104,11 @@ pub struct Class<D: Backend> {
     pub places: Index<Varlen, D>,
     pub adapters: Option<Batch<D>>,
     pub plans: Plans<D>,
-    /// The graph that the second batch and all later ones replay.
+    /// The graph that captured the second batch; later ones replay it.
     pub graph: Option<Graph<D>>,
-    /// Counts the batches that were put here: which one its indices hold.
+    /// The number of the batch that the class's indices hold.
     pub loaded: u64,
-    /// Whether one has been run, and so every plan made.
+    /// Whether a batch has been run, and so every plan made.
     pub warm: bool,
 }
 
@@ -138,9 +138,9 @@ impl<D: Backend> Class<D> {
     }
 }
 
-/// The plans of one class. Those of products are made when they are first asked for: which there are depends on the adapters.
+/// The plans of one class. Plans of products are made when they are first needed, since the adapters decide which there are.
 pub struct Plans<D: Backend> {
-    /// Both tables and the norm behind them, where the device takes that at once.
+    /// The plan of both tables and the norm behind them, where the device takes those at once.
     pub begin: Option<Plan<Pointwise, D>>,
     pub words: Plan<Pointwise, D>,
     pub positions: Plan<Pointwise, D>,
@@ -151,7 +151,7 @@ pub struct Plans<D: Backend> {
     pub activation: Option<Plan<Pointwise, D>>,
     pub mlp: Option<Plan<FusedMlp, D>>,
     linear: HashMap<Linear, Plan<Linear, D>>,
-    /// Products with a norm at the end, where the device takes them.
+    /// Plans of products with a norm at the end, where the device takes them.
     normed: HashMap<Linear, Option<Plan<Linear, D>>>,
 }
 
@@ -205,7 +205,7 @@ impl<D: Backend> Plans<D> {
     }
 }
 
-/// The plan in `place`, made where there is none.
+/// The plan in `place`, made if there is none.
 pub fn kept<'a, O: crate::ops::Op, D: crate::backend::Kernel<O>>(place: &'a mut Option<Plan<O, D>>, session: &Session<D>, op: O) -> Result<&'a Plan<O, D>> {
     match place {
         Some(plan) => Ok(plan),

@@ -1,30 +1,30 @@
-//! Classes of batches: sizes rounded up, so that batches of like size share plans, buffers and a captured graph.
+//! Classes of batches. Sizes are rounded up, so that batches of similar size share plans, buffers and a captured graph.
 
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{Varlen, VarlenShape};
 
-/// The fewest rows of a batch. With 128 or fewer, `cuda` chooses kernels that stream the weights once and sum in another order, and with
-/// fewer than 256 those that round what adapters add before they add it; see the module's text. From there on it cuts no K of up to
-/// 1,024 outputs, and none below 4,096: an encoder has no other products.
+/// The fewest rows of a batch. With 128 or fewer, `cuda` chooses kernels that stream the weights once and sum in another order. With fewer
+/// than 256 it chooses kernels that round the adapters' part before they add it; see the module's text. From 256 on it splits no K of up to
+/// 1,024 outputs, and none below 4,096; an encoder has no other products.
 pub const MIN_ROWS: usize = 256;
-/// Rows, and lengths, are multiples of this: a row tile of every backend that works on a part of one.
+/// The step of rows and of lengths. It is a row tile of every backend that works on a part of one.
 const ROW_STEP: usize = 64;
-/// The fewest sequences.
+/// The fewest sequences of a batch.
 const MIN_SEQUENCES: usize = 8;
 
-/// The sizes of a batch. What is beyond its own sentences are rows that nobody reads, in sequences at the end.
+/// The sizes of a batch. Past its own sentences it has rows that nobody reads, in sequences at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Rows: tokens of all sequences.
     pub rows: usize,
     /// Sequences.
     pub sequences: usize,
-    /// No sequence is longer.
+    /// The length of the longest sequence.
     pub longest: usize,
 }
 
-/// `count` rounded up to a multiple of an eighth of its leading power of two, or of `step` where that is more: an eighth more
-/// at most, and eight classes from one power of two to the next.
+/// `count` rounded up to a multiple of an eighth of its leading power of two, or of `step` where that is more. That is an eighth more at
+/// most, and eight classes from one power of two to the next.
 fn rounded(count: usize, step: usize) -> usize {
     let eighth = (count.max(1).next_power_of_two() / 16).max(step);
     count.next_multiple_of(eighth)

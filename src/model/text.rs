@@ -1,4 +1,4 @@
-//! Text to tokens, by the model's own `tokenizer.json`.
+//! Tokens from text, by the model's own `tokenizer.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// A model's tokenizer.
 pub struct Text {
     inner: Tokenizer,
-    /// The file that it came from.
+    /// The tokenizer's file.
     path: PathBuf,
     vocabulary: u32,
     max_tokens: usize,
@@ -21,14 +21,14 @@ pub struct Text {
 /// One text as the model reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Rows of the token table, the marks at both ends included.
+    /// Rows of the token table, with the marks at both ends.
     pub ids: Vec<i32>,
-    /// Whether the text was longer than the model allows, and its end left out.
+    /// Whether the text was longer than the model allows, and its end was cut.
     pub cut: bool,
 }
 
 impl Text {
-    /// Reads `tokenizer.json` in a model's folder. Its own padding is switched off: this crate pads nothing.
+    /// Reads `tokenizer.json` in a model's folder. Its own padding is switched off, since this crate pads nothing.
     ///
     /// # Errors
     /// A file that is missing, that the library does not understand, or that leaves a text no room for a token.
@@ -41,7 +41,7 @@ impl Text {
         let own = inner.get_truncation().map_or(usize::MAX, |truncation| truncation.max_length);
         let max_tokens = config.max_tokens.min(own);
         inner.with_padding(None);
-        // Checked here: the library subtracts the marks from the length without looking, and panics.
+        // This is checked here, since the library subtracts the marks from the length unchecked, and panics.
         let marks = inner.get_post_processor().map_or(0, |post| post.added_tokens(false));
         if max_tokens <= marks {
             let problem = format!("expected room for more than the {marks} marks of a sentence, found {max_tokens}");
@@ -53,12 +53,12 @@ impl Text {
         Ok(Self { inner, path, vocabulary: config.vocabulary, max_tokens, lowercase: config.lowercase })
     }
 
-    /// The most tokens of a text, the marks at both ends included.
+    /// The most tokens of a text, with the marks at both ends.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
 
-    /// The tokens of each text, in their order; on every core.
+    /// The tokens of each text, in order, on every core.
     ///
     /// # Errors
     /// A tokenizer that has no token for a text, or one that the model's table does not have: faults of the file.
@@ -93,7 +93,7 @@ mod tests {
     use crate::model::Pooling;
     use crate::ops::Activation;
 
-    /// A tokenizer of three words, that puts `[CLS]` before them and `[SEP]` behind, with this in place of its truncation.
+    /// A tokenizer of three words, with `[CLS]` before them and `[SEP]` behind, and this `truncation`.
     fn open(truncation: &str, unknown: &str) -> Result<Text> {
         open_in(false, truncation, unknown)
     }

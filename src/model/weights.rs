@@ -10,14 +10,14 @@ use crate::error::{Error, Result, ensure};
 use crate::safetensors_file::TensorFile;
 use crate::session::Session;
 
-/// What a prefix in front of every name may be: that of a bare encoder, and of one inside a larger model.
+/// Prefixes that may stand before every name: of a bare encoder, and of one inside a larger model.
 const PREFIXES: [&str; 2] = ["", "bert."];
 
 /// Everything the forward pass reads.
 pub struct Weights<D: Device> {
-    /// `[vocabulary, hidden]`.
+    /// The token table, `[vocabulary, hidden]`.
     pub words: Slice<D>,
-    /// `[positions, hidden]`, the row of token type 0 added to each: every token here is of that type.
+    /// The table of positions, `[positions, hidden]`, with the row of token type 0 added to each row. Every token here has that type.
     pub positions: Slice<D>,
     pub norm: Affine<D>,
     pub blocks: Vec<Block<D>>,
@@ -29,18 +29,18 @@ pub struct Affine<D: Device> {
     pub bias: Slice<D>,
 }
 
-/// One block.
+/// The weights of one transformer block.
 pub struct Block<D: Device> {
     /// The module paths of q, k, v, the output, and both layers of the MLP.
     pub paths: [String; 6],
-    /// `[3 · hidden, hidden]`: q, k, v one below the other. Rows of this and of every weight of a product lie
+    /// The weights of q, k and v, one below the other: `[3 · hidden, hidden]`. Rows of this and of every weight of a product lie
     /// [`DType::row_stride`] apart.
     pub qkv: Affine<D>,
     pub output: Affine<D>,
     pub attention_norm: Affine<D>,
-    /// `[intermediate, hidden]`.
+    /// The MLP's first product, `[intermediate, hidden]`.
     pub up: Affine<D>,
-    /// `[hidden, intermediate]`.
+    /// The MLP's second product, `[hidden, intermediate]`.
     pub down: Affine<D>,
     pub mlp_norm: Affine<D>,
 }
@@ -63,7 +63,7 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    /// Rows of `columns` values, a row every `stride`.
+    /// Uploads rows of `columns` values, a row every `stride` values.
     fn upload<D: Backend>(&self, session: &mut Session<D>, name: &str, values: &[f64], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
         let bytes = self.dtype.encode(values);
         let lost = self.dtype.decode(&bytes).iter().any(|value| !value.is_finite());
@@ -71,7 +71,7 @@ impl Reader<'_> {
         session.upload_rows(&bytes, columns * self.dtype.size(), stride * self.dtype.size())
     }
 
-    /// The tensors of these names, one below the other, a row every `stride` values.
+    /// Uploads the tensors with these names, one below the other, a row every `stride` values.
     fn stacked<D: Backend>(&self, session: &mut Session<D>, names: &[String], shape: &[u64], stride: u64) -> Result<Slice<D>> {
         let mut all = Vec::new();
         for name in names {
@@ -80,7 +80,7 @@ impl Reader<'_> {
         self.upload(session, &names[0], &all, [shape.last().copied().unwrap_or(1), stride])
     }
 
-    /// A weight with padded rows, as products want them, and a bias.
+    /// Uploads a weight with padded rows, as products need them, and a bias.
     fn affine<D: Backend>(&self, session: &mut Session<D>, names: &[&str], shape: &[u64]) -> Result<Affine<D>> {
         let with = |end: &str| names.iter().map(|name| format!("{name}.{end}")).collect::<Vec<_>>();
         let packed = |shape: &[u64]| shape.last().copied().unwrap_or(1);

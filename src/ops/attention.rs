@@ -1,10 +1,10 @@
-//! `O = softmax(scale · Q · Kᵀ + mask) · V` for each head, with an online softmax (Milakov and Gimelshein, arXiv:1805.02867;
-//! FlashAttention, arXiv:2205.14135): one pass over K and V, a running maximum and sum in f32, no score matrix in memory.
-//! Heads of queries may share a head of keys (arXiv:2305.13245), and K and V may lie in pages (arXiv:2309.06180).
+//! Attention `O = softmax(scale · Q · Kᵀ + mask) · V` for each head, with an online softmax (Milakov and Gimelshein, arXiv:1805.02867;
+//! FlashAttention, arXiv:2205.14135). It makes one pass over K and V with a running maximum and sum in f32, and no score matrix in memory. Query
+//! heads may share a KV head (arXiv:2305.13245), and K and V may lie in pages (arXiv:2309.06180).
 //!
-//! Query `i` of a sequence stands at position `i + kv_len − q_len`. Causal: it sees key `j` where `j ≤ position`.
-//! Window `w`: also `j ≥ position − w` and, when not causal, `j ≤ position + w`. Masks combine; in the block-sparse
-//! form they hold inside the listed blocks. A query that sees no key gets `O = 0` and `LSE = −∞`.
+//! Query `i` of a sequence stands at position `i + kv_len − q_len`. With a causal mask it sees key `j` where `j ≤ position`. With a window `w` it
+//! sees `j ≥ position − w` and, when not causal, `j ≤ position + w`. Masks combine; in the block-sparse form they hold inside the listed blocks. A
+//! query that sees no key gets `O = 0` and `LSE = −∞`.
 
 use derive_where::derive_where;
 
@@ -15,13 +15,13 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 
-/// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
+/// The descriptor of attention. Sizes and strides are in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Attention {
     /// Element type of q, k, v and o. Scores and sums are in f32.
     pub dtype: DType,
-    /// Sequences.
+    /// Sequences of the batch.
     pub batch: u64,
     /// Heads of q and o.
     pub heads: u64,
@@ -29,25 +29,25 @@ pub struct Attention {
     pub kv_heads: u64,
     /// Elements of a head, 1 to 256.
     pub head_dim: u64,
-    /// Queries a sequence (varlen: at most).
+    /// Queries of a sequence; in the varlen form, the most.
     pub q_len: u64,
-    /// Keys a sequence (varlen, paged: at most).
+    /// Keys of a sequence; in the varlen and the paged form, the most.
     pub kv_len: u64,
     /// The factor in front of the scores.
     pub scale: Scale,
-    /// See the module's text.
+    /// Whether a query sees no key past its own position.
     pub causal: bool,
-    /// See the module's text.
+    /// How far from its own position a query sees keys, if that is limited.
     pub window: Option<u64>,
     /// How sequences, keys and masks are given.
     pub form: Form,
-    /// Also write the logarithm of Σ exp(scale·q·k).
+    /// Whether the logarithm of Σ exp(scale·q·k) is written too.
     pub lse: bool,
     /// Strides of q.
     pub q: Strides,
-    /// Strides of k; paged: `batch` is the stride of a page.
+    /// Strides of k. In the paged form `batch` is the stride of a page.
     pub k: Strides,
-    /// Strides of v; paged: as k.
+    /// Strides of v. In the paged form `batch` is the stride of a page.
     pub v: Strides,
     /// Strides of o.
     pub o: Strides,
@@ -56,7 +56,7 @@ pub struct Attention {
 /// The factor in front of the scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scale {
-    /// 1/√head_dim.
+    /// The usual scale, 1/√head_dim.
     Default,
     /// The f32 with these bits; see [`Scale::from`].
     Bits(u32),
@@ -75,25 +75,26 @@ pub enum Form {
     Dense,
     /// Sequences of different length, end to end: batch strides are not used.
     Varlen(VarlenShape),
-    /// Dense, and only the listed blocks of the score matrix.
+    /// Dense sequences with only the listed blocks of the score matrix.
     Blocks(BlockShape),
-    /// Blocks as in [`Blocks`](Self::Blocks); a byte for each says which are there, as it lies on the device at each launch.
+    /// Blocks as in [`Blocks`](Self::Blocks), where a byte for each says whether it is present. Each launch reads the bytes that are then on the
+    /// device.
     BlockMap(MapShape),
     /// K and V in pages of a pool, each sequence with its own length.
     Paged(PageShape),
 }
 
 impl Form {
-    /// Whether only some blocks of the score matrix are there.
+    /// Whether only some blocks of the score matrix are present.
     pub const fn is_sparse(&self) -> bool {
         matches!(self, Self::Blocks(_) | Self::BlockMap(_))
     }
 }
 
-/// Elements from one index to the next. Packed strides that no u64 holds are the greatest one, which every operation refuses.
+/// Elements from one index to the next, along each axis. Packed strides that no u64 holds are the greatest u64, which every operation refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Strides {
-    /// Elements from a sequence (paged k and v: from a page) to the next.
+    /// Elements from a sequence to the next; for paged k and v, from a page to the next.
     pub batch: u64,
     /// Elements from a token to the next.
     pub token: u64,
@@ -102,34 +103,34 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// `[b, s, h, d]`, packed.
+    /// Packed strides of `[b, s, h, d]`.
     pub const fn bshd(tokens: u64, heads: u64, head_dim: u64) -> Self {
         let token = heads.saturating_mul(head_dim);
         Self { batch: tokens.saturating_mul(token), token, head: head_dim }
     }
 
-    /// `[b, h, s, d]`, packed.
+    /// Packed strides of `[b, h, s, d]`.
     pub const fn bhsd(tokens: u64, heads: u64, head_dim: u64) -> Self {
         let head = tokens.saturating_mul(head_dim);
         Self { batch: heads.saturating_mul(head), token: head_dim, head }
     }
 }
 
-/// The operands.
+/// The operands of attention.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct AttentionArgs<D: Device> {
     /// Queries, read.
     pub q: Slice<D>,
-    /// Keys, read. Paged: `[pool_pages, page, kv_heads, head_dim]`.
+    /// Keys, read. In the paged form `[pool_pages, page, kv_heads, head_dim]`.
     pub k: Slice<D>,
-    /// Values, read. Paged: as k.
+    /// Values, read. In the paged form as k.
     pub v: Slice<D>,
     /// The index data, for the forms that need one.
     pub index: AttentionIndex<D>,
     /// The output.
     pub o: Slice<D>,
-    /// `[batch, heads, q_len]` f32 (varlen: `[heads, total_q]`), written.
+    /// The LSE, written: `[batch, heads, q_len]` f32; in the varlen form `[heads, total_q]`.
     pub lse: Option<Slice<D>>,
 }
 
@@ -165,8 +166,7 @@ pub enum AttentionIndex<D: Device> {
 }
 
 impl Attention {
-    /// Dense, not causal, no LSE, all operands packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths
-    /// `[q_len, kv_len]`.
+    /// Dense attention, not causal, without LSE, all operands packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths `[q_len, kv_len]`.
     pub fn dense(dtype: DType, batch: u64, [heads, kv_heads]: [u64; 2], [q_len, kv_len]: [u64; 2], head_dim: u64) -> Self {
         let query = Strides::bshd(q_len, heads, head_dim);
         let key = Strides::bshd(kv_len, kv_heads, head_dim);
@@ -190,12 +190,12 @@ impl Attention {
         }
     }
 
-    /// Sequences end to end: `q [total_q, heads, head_dim]`, `k`, `v [total_kv, kv_heads, head_dim]`.
+    /// Varlen attention of sequences end to end: `q [total_q, heads, head_dim]`, `k`, `v [total_kv, kv_heads, head_dim]`.
     pub fn varlen(dtype: DType, shape: VarlenShape, heads: [u64; 2], head_dim: u64) -> Self {
         Self { form: Form::Varlen(shape), ..Self::dense(dtype, shape.batch, heads, [shape.max_q, shape.max_kv], head_dim) }
     }
 
-    /// Decoding from a pool of pages: `q [batch, q_len, heads, head_dim]`.
+    /// Decoding from a pool of pages, with `q [batch, q_len, heads, head_dim]`.
     pub fn paged(dtype: DType, shape: PageShape, heads: [u64; 2], q_len: u64, head_dim: u64) -> Self {
         let page = Strides::bshd(shape.page, heads[1], head_dim);
         let dense = Self::dense(dtype, shape.batch, heads, [q_len, shape.pages.saturating_mul(shape.page)], head_dim);
@@ -218,7 +218,7 @@ impl Attention {
         }
     }
 
-    /// Rows of k in all sequences or pages.
+    /// Rows of k in all sequences or pages: `(sequences or pages, tokens of each)`.
     pub(crate) fn kv_extent(&self) -> (u64, u64) {
         match self.form {
             Form::Varlen(shape) => (1, shape.total_kv),
@@ -233,7 +233,7 @@ impl Attention {
         batch.saturating_mul(self.heads).saturating_mul(tokens)
     }
 
-    /// One past the last element of a tensor, from its first.
+    /// Elements from the first of a tensor to one past its last.
     pub(super) fn span(&self, name: &str, strides: Strides, (batch, tokens): (u64, u64), heads: u64) -> Result<u64> {
         if batch == 0 || tokens == 0 {
             return Ok(0);
@@ -243,7 +243,7 @@ impl Attention {
         last.filter(|&last| last < 1 << 61).ok_or_else(|| Error::invalid(format!("attention: {name}"), "a span below 2^61", format!("{strides:?}")))
     }
 
-    /// An upper bound: the blocks there is room for, each pattern's share.
+    /// An upper bound of the operations: the blocks that there is room for, each pattern's share.
     fn listed_flops(&self, shape: &BlockShape) -> f64 {
         let rows = self.batch as f64 * self.heads as f64 / f64::from(shape.patterns.max(1));
         4.0 * self.head_dim as f64 * f64::from(shape.block).powi(2) * f64::from(shape.capacity) * rows
@@ -259,7 +259,7 @@ impl Attention {
         ensure(legal, "attention: block patterns", "1, heads, or batch · heads", patterns)
     }
 
-    /// Pairs of query and key that the masks leave, of a dense sequence.
+    /// Pairs of query and key that the masks of a dense sequence leave.
     fn seen_pairs(&self) -> f64 {
         let (q, kv) = (self.q_len as i128, self.kv_len as i128);
         // Σ over n ≤ last of n clamped to 0..=kv.
@@ -312,7 +312,7 @@ impl Op for Attention {
             ("o", self.o, self.q_extent(), self.heads),
         ] {
             self.span(name, strides, extent, heads)?;
-            // Rows of d elements must not run into each other; that is only needed of what is written.
+            // Rows of d elements must not overlap. Only an operand that is written needs that.
             if name == "o" {
                 let mut steps = [(extent.0, strides.batch), (extent.1, strides.token), (heads, strides.head)];
                 steps.sort_by_key(|&(_, stride)| stride);
@@ -346,7 +346,6 @@ impl Op for Attention {
         let dense = sequence * self.batch as f64 * self.q_len as f64 * self.kv_len as f64;
         let useful = sequence * self.batch as f64 * self.seen_pairs();
         let executed = match self.form {
-            // An upper bound: the blocks there is room for, each pattern's share.
             Form::Blocks(shape) => self.listed_flops(&shape),
             Form::BlockMap(shape) => self.listed_flops(&shape.lists()),
             _ => useful,

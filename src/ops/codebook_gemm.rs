@@ -1,4 +1,4 @@
-//! Many compressed LoRA adapters in one batch, decoded on the fly (after S2LC).
+//! A batch of many compressed LoRA adapters, decoded on the fly (after S2LC).
 //!
 //! For token `t` with adapter `a`, and for each slice (a projection that reads the same `x`):
 //!
@@ -8,12 +8,12 @@
 //! y[t] += s_a · g[t] · O_aᵀ    [d_out]   O_a [d_out, R], the output factor
 //! ```
 //!
-//! The scaling may be each token's own, `s_t`, instead: the gate of a mixture of experts.
+//! Instead, each token may have a scaling of its own, `s_t`: the gate of a mixture of experts.
 //!
-//! Each factor is either dense and shared (one of a few bases that the whole population uses) or coded and
-//! private (a column of codes into a small codebook). S2LC's own form is a dense input factor, the basis V, and a
-//! coded output factor, U. The other three combinations are the other rungs of the encoder's ladder.
-//! Tokens without an adapter keep their row (accumulate) or get zeros (overwrite).
+//! A factor is either dense and shared, or coded and private. A dense factor is one of a few bases that the whole population uses. A coded
+//! factor has columns of codes into a small codebook. S2LC's own form is a dense input factor, the basis V, and a coded output factor, U.
+//! The other three combinations are the other rungs of the encoder's ladder. Tokens without an adapter keep their row (accumulate) or get
+//! zeros (overwrite).
 
 use derive_where::derive_where;
 
@@ -25,7 +25,7 @@ use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::ops::codes::CODEBOOK_LEN;
 
-/// The descriptor. Sizes in elements.
+/// The descriptor of a codebook GEMM. Sizes are in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CodebookGemm {
@@ -37,11 +37,11 @@ pub struct CodebookGemm {
     pub d_in: u64,
     /// Elements from one row of x to the next.
     pub x_stride: u64,
-    /// Adapters (slots of a pool).
+    /// Adapters, which are slots of a pool.
     pub adapters: u32,
-    /// Whose the scaling is.
+    /// Whether the scaling belongs to adapters or to tokens.
     pub scaled_by: ScaledBy,
-    /// `y += …`, rather than `y = …`.
+    /// Whether the result is added to y (`y += …`) rather than written to it (`y = …`).
     pub accumulate: bool,
     /// Projections that read the same x: q, k, v; gate, up.
     pub slices: Vec<CodebookSlice>,
@@ -81,24 +81,24 @@ impl CodebookSlice {
     }
 }
 
-/// Whose a scaling is.
+/// What a scaling belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScaledBy {
-    /// The adapter's: `[adapters]`.
+    /// The adapter: `[adapters]` scalings.
     Adapter,
-    /// The token's, on whatever adapter it is: `[tokens]`, the gates of a mixture of experts.
+    /// The token, whatever its adapter: `[tokens]` scalings, the gates of a mixture of experts.
     Token,
 }
 
 /// How a factor is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Factor {
-    /// `[bases, d, R]` in the operation's dtype.
+    /// Dense bases, `[bases, d, R]` in the operation's dtype.
     Dense {
         /// How many bases the population uses.
         bases: u32,
     },
-    /// Codes, one private set an adapter.
+    /// Codes, a private set for each adapter.
     Coded {
         /// One width for every column, or a width a column.
         width: Option<CodeWidth>,
@@ -107,25 +107,25 @@ pub enum Factor {
     },
 }
 
-/// The operands.
+/// The operands of a codebook GEMM.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct CodebookGemmArgs<D: Device> {
-    /// `[tokens, d_in]`, read.
+    /// The input rows, `[tokens, d_in]`, read.
     pub x: Slice<D>,
     /// The adapter of each token.
     pub token_adapter: Index<TokenAdapters, D>,
-    /// `[adapters]` f32, or `[tokens]` where the descriptor says so, read: `s_a`, or `s_t`.
+    /// The scalings `s_a`, `[adapters]` f32, or `s_t`, `[tokens]` f32, as the descriptor says; read.
     pub scaling: Slice<D>,
-    /// One for each slice of the descriptor, in its order.
+    /// Operands for each slice of the descriptor, in its order.
     pub slices: Vec<CodebookSliceArgs<D>>,
-    /// What [`Session::prepare`](crate::session::Session::prepare) left of these factors, for this shape of factors and as many adapters, and
-    /// whatever rows: a product may take it in place of decoding them. It is to be made anew when they change.
+    /// The result of [`Session::prepare`](crate::session::Session::prepare) for these factors, for this shape of factors and as many
+    /// adapters, with any rows. A product may take it instead of decoding the factors. It must be made anew when they change.
     pub prepared: Option<Slice<D>>,
 }
 
 impl<D: Device> CodebookGemmArgs<D> {
-    /// The operands, with nothing prepared.
+    /// The operands, without a prepared result.
     pub fn new(x: Slice<D>, token_adapter: Index<TokenAdapters, D>, scaling: Slice<D>, slices: Vec<CodebookSliceArgs<D>>) -> Self {
         Self { x, token_adapter, scaling, slices, prepared: None }
     }
@@ -143,13 +143,13 @@ impl<D: Device> CodebookGemmArgs<D> {
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct CodebookSliceArgs<D: Device> {
-    /// `I_a`.
+    /// The input factors `I_a`.
     pub input: FactorArgs<D>,
-    /// `[adapters, R, R]` f32, read: `Q_a`, `g[j] = Σ_i h[i] · Q_a[i, j]`.
+    /// The cores `Q_a`, `[adapters, R, R]` f32, read: `g[j] = Σ_i h[i] · Q_a[i, j]`.
     pub core: Option<Slice<D>>,
-    /// `O_a`.
+    /// The output factors `O_a`.
     pub output: FactorArgs<D>,
-    /// `[tokens, d_out]`, written, and read where the descriptor accumulates.
+    /// The result, `[tokens, d_out]`, written, and read where the descriptor accumulates.
     pub y: Slice<D>,
 }
 
@@ -172,7 +172,7 @@ impl<D: Device> CodebookSliceArgs<D> {
 pub enum FactorArgs<D: Device> {
     /// Operands for [`Factor::Dense`].
     Dense {
-        /// `[bases, d, R]`, read.
+        /// The bases, `[bases, d, R]`, read.
         values: Slice<D>,
         /// The basis of each adapter; may be absent where there is one basis.
         basis_of: Option<Index<BasisOf, D>>,
@@ -181,13 +181,13 @@ pub enum FactorArgs<D: Device> {
     Coded {
         /// The packed codes.
         codes: Index<Codes, D>,
-        /// `[adapters, 52]` f32, read: each adapter's codebook record (see [`CodeWidth::stage1`]).
+        /// The adapters' codebook records, `[adapters, 52]` f32, read (see [`CodeWidth::stage1`]).
         codebooks: Slice<D>,
     },
 }
 
 impl CodebookGemm {
-    /// S2LC's form for one projection: rows one after another, one shared basis, codes of one width, y += ….
+    /// S2LC's form for one projection. Rows are packed, one basis is shared, codes have one width, and the result is added to y.
     pub fn s2lc(dtype: DType, tokens: u64, [d_in, d_out, rank]: [u64; 3], adapters: u32, width: CodeWidth) -> Self {
         let words = width.column_words(d_out).saturating_mul(rank).min(u64::from(u32::MAX)) as u32;
         let slice = CodebookSlice {
@@ -245,7 +245,7 @@ impl Factor {
         }
     }
 
-    /// What the adapters of a batch that uses so many take.
+    /// Bytes of the factors that a batch with this many adapters reads.
     pub(super) fn bytes(self, adapters: u32, d: u64, rank: u64, size: f64) -> f64 {
         match self {
             Self::Dense { bases } => f64::from(bases.min(adapters)) * d as f64 * rank as f64 * size,
@@ -254,19 +254,19 @@ impl Factor {
     }
 }
 
-/// The operation that factors belong to.
+/// The operation to which factors belong.
 #[derive(Clone, Copy)]
 pub(super) struct Held {
     /// Name of the operation in errors.
     pub op: &'static str,
     /// Element type of dense factors.
     pub dtype: DType,
-    /// Adapters that there are factors of.
+    /// Adapters that have factors.
     pub adapters: u32,
 }
 
 impl<D: Device> FactorArgs<D> {
-    /// The same on another device.
+    /// These operands on another device.
     pub(super) fn translate<B: Device>(&self, to: &Translate<'_, D, B>) -> Result<FactorArgs<B>> {
         Ok(match self {
             Self::Dense { values, basis_of } => FactorArgs::Dense { values: to.slice(values)?, basis_of: to.index_if_any(basis_of)? },

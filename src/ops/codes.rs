@@ -1,15 +1,15 @@
-//! How codes are packed into words: one bit order for every backend and for files.
+//! The packing of codes into words: one bit order for every backend and for files.
 //!
-//! A coded factor is a matrix `[d, R]` stored column by column. A column of width `w` holds one `w`-bit field for
-//! each of its `d` elements, padded with zero fields to a multiple of 32 elements, so that it fills whole 32-bit
-//! little-endian words: element `e` takes bits `e·w .. (e+1)·w` of the column, least significant bit first. Every
-//! 32 elements therefore start on a word, and a field may straddle two words.
+//! A coded factor is a matrix `[d, R]`, stored column by column. A column of width `w` holds one `w`-bit field for each of its `d`
+//! elements. It is padded with zero fields to a multiple of 32 elements, so that it fills whole 32-bit little-endian words. Element `e`
+//! takes bits `e·w .. (e+1)·w` of the column, least significant bit first. Every 32nd element therefore starts on a word, and a field may
+//! straddle two words.
 //!
 //! A two-stage field holds the first stage in its low bits: `i1 | i2 << 4` in seven bits, or one byte a stage.
 
 use crate::error::{Error, Result};
 
-/// Bits a field, and what they index.
+/// The width of a field in bits, and what the field indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeWidth {
@@ -21,13 +21,13 @@ pub enum CodeWidth {
     Three,
     /// 16 centroids.
     Four,
-    /// 16 centroids, and 8 of the residual: seven bits.
+    /// 16 centroids, and 8 of the residual, in seven bits.
     FourThree,
     /// 16 centroids, and 8 of the residual, a byte each: the layout of the reference system.
     Bytes,
 }
 
-/// Entries of one adapter's codebook record, `f32`, the same for every width: see [`CodeWidth::stage1`].
+/// Entries of one adapter's codebook record, in `f32`, equal for every width: see [`CodeWidth::stage1`].
 pub const CODEBOOK_LEN: usize = 52;
 
 impl CodeWidth {
@@ -70,7 +70,7 @@ impl CodeWidth {
         }
     }
 
-    /// The field of indices `i1` and `i2`. Both in range: [`pack`] checks.
+    /// The field of indices `i1` and `i2`. Both are in range, as [`pack`] checks.
     const fn join(self, i1: u8, i2: u8) -> u32 {
         match self {
             Self::FourThree => i1 as u32 | (i2 as u32) << 4,
@@ -105,7 +105,7 @@ pub fn pack(width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Vec<u32>> 
     let [first, last] = [width.stage1().len().max(1), width.stage2().len().max(1)];
     for (e, &i1) in codes1.iter().enumerate() {
         let i2 = second(e);
-        // Words for an error are made only where there is one: this runs for every element.
+        // The error's text is made only where there is an error, since this runs for every element.
         if usize::from(i1) >= first || usize::from(i2) >= last {
             return Err(Error::invalid("codes", format!("indices below {first} and, of the second stage, below {last}"), format!("{i1}, {i2} at element {e}")));
         }
@@ -123,7 +123,7 @@ pub fn pack(width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Vec<u32>> 
 /// The field of element `e` in a packed column.
 ///
 /// # Panics
-/// A column that ends before it.
+/// The column ends before that element.
 pub fn field(width: CodeWidth, column: &[u32], e: usize) -> u32 {
     let bits = width.bits() as usize;
     if bits == 0 {

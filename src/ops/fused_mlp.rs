@@ -1,7 +1,6 @@
-//! `Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual`, or gated `Y = (act(X·Wgᵀ) ⊙ (X·W1ᵀ + b1))·W2ᵀ + b2 + residual`.
+//! Fused MLP: `Y = act(X·W1ᵀ + b1)·W2ᵀ + b2 + residual`, or gated `Y = (act(X·Wgᵀ) ⊙ (X·W1ᵀ + b1))·W2ᵀ + b2 + residual`.
 //!
-//! The intermediate is never allocated at full size: a plan's workspace is at most [`MAX_WORKSPACE`], whatever the
-//! number of tokens.
+//! The intermediate is never allocated at full size. A plan's workspace is at most [`MAX_WORKSPACE`], whatever the number of tokens.
 
 use derive_where::derive_where;
 
@@ -14,7 +13,7 @@ use crate::error::{Result, ensure};
 /// The most workspace a plan may ask for, in bytes: 32 MiB.
 pub const MAX_WORKSPACE: u64 = 32 << 20;
 
-/// The descriptor. Sizes in elements.
+/// The descriptor of a fused MLP. Sizes are in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct FusedMlp {
@@ -28,45 +27,45 @@ pub struct FusedMlp {
     pub d_ff: u64,
     /// Columns of y.
     pub d_out: u64,
-    /// Elements from a row of x to the next, at least `d_model`. What lies between rows is of no account.
+    /// Elements from a row of x to the next, at least `d_model`. What lies between rows is ignored.
     pub x_stride: u64,
-    /// Elements from a row of w1 to the next, and of wg, at least `d_model`. What lies between rows is of no account.
-    /// A GPU streams rows that start on multiples of 16 bytes. Where `d_model` or `d_ff` has another length, weights are put so once,
-    /// when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
+    /// Elements from a row of w1 to the next, and of wg, at least `d_model`. What lies between rows is ignored. A GPU streams rows that
+    /// start at multiples of 16 bytes. Where `d_model` or `d_ff` has another length, weights are padded once, when they are loaded:
+    /// [`with_padded_weights`](Self::with_padded_weights).
     pub w1_stride: u64,
-    /// Elements from a row of w2 to the next, at least `d_ff`. What lies between rows is of no account.
+    /// Elements from a row of w2 to the next, at least `d_ff`. What lies between rows is ignored.
     pub w2_stride: u64,
     /// The activation.
     pub activation: Activation,
-    /// The gated form (SwiGLU and its kin, arXiv:2002.05202).
+    /// Whether the MLP is gated (SwiGLU and its kin, arXiv:2002.05202).
     pub gated: bool,
-    /// There is a `b1`.
+    /// Whether there is a `b1`.
     pub bias1: bool,
-    /// There is a `b2`.
+    /// Whether there is a `b2`.
     pub bias2: bool,
-    /// There is a residual.
+    /// Whether there is a residual.
     pub residual: bool,
 }
 
-/// The operands, all of the descriptor's dtype.
+/// The operands of a fused MLP, all of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct FusedMlpArgs<D: Device> {
-    /// `[tokens, d_model]`, a row every `x_stride` elements, read.
+    /// The input rows, `[tokens, d_model]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
-    /// `[d_ff, d_model]`, a row every `w1_stride` elements, read; of the gated form the up projection.
+    /// The first weight, `[d_ff, d_model]`, a row every `w1_stride` elements, read. In the gated form it is the up projection.
     pub w1: Slice<D>,
-    /// `[d_ff, d_model]`, a row every `w1_stride` elements, read; the gate.
+    /// The gate's weight, `[d_ff, d_model]`, a row every `w1_stride` elements, read.
     pub wg: Option<Slice<D>>,
-    /// `[d_ff]`, read.
+    /// The first bias, `[d_ff]`, read.
     pub b1: Option<Slice<D>>,
-    /// `[d_out, d_ff]`, a row every `w2_stride` elements, read.
+    /// The second weight, `[d_out, d_ff]`, a row every `w2_stride` elements, read.
     pub w2: Slice<D>,
-    /// `[d_out]`, read.
+    /// The second bias, `[d_out]`, read.
     pub b2: Option<Slice<D>>,
-    /// `[tokens, d_out]`, read.
+    /// The residual, `[tokens, d_out]`, read.
     pub residual: Option<Slice<D>>,
-    /// `[tokens, d_out]`, written.
+    /// The result, `[tokens, d_out]`, written.
     pub y: Slice<D>,
 }
 
@@ -89,15 +88,15 @@ impl<D: Device> FusedMlpArgs<D> {
 }
 
 impl FusedMlp {
-    /// `[tokens, d_model]` to `[tokens, d_out]` through `d_ff`, everything packed; no gate, biases or residual.
+    /// An MLP from `[tokens, d_model]` to `[tokens, d_out]` through `d_ff`, everything packed, without gate, biases or residual.
     pub fn new(dtype: DType, [tokens, d_model, d_ff, d_out]: [u64; 4], activation: Activation) -> Self {
         let [x_stride, w1_stride, w2_stride] = [d_model, d_model, d_ff];
         let [gated, bias1, bias2, residual] = [false; 4];
         Self { dtype, tokens, d_model, d_ff, d_out, x_stride, w1_stride, w2_stride, activation, gated, bias1, bias2, residual }
     }
 
-    /// This operation with rows of the weights that start on multiples of 16 bytes ([`DType::row_stride`]), as
-    /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them: at most 15 bytes a row more.
+    /// This operation with rows of the weights that start at multiples of 16 bytes ([`DType::row_stride`]), as
+    /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them. A row takes at most 15 bytes more.
     #[must_use]
     pub fn with_padded_weights(self) -> Self {
         let [w1_stride, w2_stride] = [self.d_model, self.d_ff].map(|columns| self.dtype.row_stride(columns));

@@ -1,4 +1,4 @@
-//! A transformer layer as the operations that it is made of: which they are, their sizes, and what they cost together.
+//! A transformer layer as operations: which they are, their sizes, and their cost together.
 //!
 //! ```text
 //! n = norm(x)            q, k, v = n·Wqkvᵀ          one product, rows [q | k | v]; grouped heads make k and v narrower
@@ -8,8 +8,8 @@
 //! y = mlp(norm(h)) + h   the residual in the epilogue of the second product
 //! ```
 //!
-//! Six launches, seven with rotary positions. Nothing is copied or transposed between them, and no residual is a launch. Of many tokens the
-//! MLP may be its two products ([`Layer::mlp_products`]).
+//! There are six launches, or seven with rotary positions. Nothing is copied or transposed between them, and no residual is a launch. For
+//! many tokens the MLP may be its two products ([`Layer::mlp_products`]).
 
 use super::attention::Strides;
 use super::fused_mlp::MAX_WORKSPACE;
@@ -33,9 +33,9 @@ pub struct Layer {
     pub style: Style,
     /// Whether a token sees no later one.
     pub causal: bool,
-    /// Added to the variance, or to the mean square: the bits of an f32.
+    /// The number that is added to the variance, or to the mean square: the bits of an f32.
     pub eps: u32,
-    /// Base of the rotary positions: the bits of an f32.
+    /// The base of the rotary positions: the bits of an f32.
     pub rope_base: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct Sizes {
     pub intermediate: u64,
 }
 
-/// How a layer is built. Norms come before what they feed in both.
+/// How a layer is built. In both styles norms come before what they feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Style {
@@ -77,7 +77,7 @@ impl Style {
     }
 }
 
-/// Models whose layers have a name.
+/// Models with named layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 pub enum Model {
     /// 7 thousand million weights.
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// The sizes of each of its layers.
+    /// The sizes of each layer of the model.
     pub const fn sizes(self) -> Sizes {
         match self {
             Self::Llama2With7B => Sizes { hidden: 4096, heads: 32, kv_heads: 32, head_dim: 128, intermediate: 11008 },
@@ -134,9 +134,9 @@ impl Sizes {
 /// The operations of a layer. The norm runs twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// The norm of the layer's input, and of what the MLP reads.
+    /// The norm of the layer's input, and of the MLP's input.
     pub norm: Pointwise,
-    /// The product that gives rows `[q | k | v]`.
+    /// The product that computes rows `[q | k | v]`.
     pub qkv: Linear,
     /// Rotary positions over the heads of q and k.
     pub rope: Option<Pointwise>,
@@ -200,9 +200,10 @@ impl Layer {
         Ok(parts)
     }
 
-    /// The MLP as two products, the second of which adds the residual: where [`FusedMlp`] would go through the tokens in chunks, for its
-    /// workspace holds no more of the intermediate, all of it lies where q, k and v were, which nothing reads any more. Each weight is
-    /// then read once, and tiles fill the device better than a chunk's. Not of a gated MLP, whose first product has two weights.
+    /// The MLP as two products, the second of which adds the residual. `None` where [`FusedMlp`] is as good. Its workspace holds a part of
+    /// the intermediate, so it would take the tokens in chunks. Here the whole intermediate lies where q, k and v were, which nothing reads
+    /// any more. Each weight is then read once, and tiles fill the device better than a chunk's. A gated MLP has two weights in its first
+    /// product, and is never split.
     ///
     /// # Errors
     /// The errors of [`parts`](Self::parts).
@@ -214,8 +215,8 @@ impl Layer {
         Ok((chunks && !gated).then_some([up, down]))
     }
 
-    /// The work of all operations together; the bytes are what no layer can do without: its weights, the states that come
-    /// in and those that go out.
+    /// The work of all operations together. The bytes are what no layer can do without: its weights, the states that come in and those that
+    /// go out.
     ///
     /// # Errors
     /// The errors of [`parts`](Self::parts).
@@ -232,12 +233,12 @@ impl Layer {
         })
     }
 
-    /// Weights and biases.
+    /// The count of weights and biases.
     fn weight_elements(&self) -> f64 {
         let Sizes { hidden, intermediate, .. } = self.sizes;
         let [hidden, wide, query, qkv] = [hidden, intermediate, self.sizes.query(), self.sizes.qkv()].map(|size| size as f64);
         let products = hidden * (qkv + query + wide * if self.style == Style::Llama { 3.0 } else { 2.0 });
-        // Of both norms; then their biases and those of the products.
+        // Both norms; then their biases and those of the products.
         products + 2.0 * hidden + if self.biases() { 2.0 * hidden + qkv + hidden + wide + hidden } else { 0.0 }
     }
 }
@@ -260,7 +261,7 @@ mod tests {
     fn work_and_bytes_are_those_counted_by_hand() {
         let sizes = Sizes { hidden: 8, heads: 4, kv_heads: 2, head_dim: 2, intermediate: 12 };
         let llama = Layer::new(DType::F16, [1, 3], sizes, Style::Llama, true);
-        // Products: 16 columns of q, k and v, 8 of the output, 3 × 12 of the MLP; 6 pairs of query and key.
+        // Products have 16 columns of q, k and v, 8 of the output, 3 × 12 of the MLP; there are 6 pairs of query and key.
         let products = 2.0 * 3.0 * 8.0 * (16.0 + 8.0 + 36.0);
         let pointwise = 4.0 * 3.0 * (8.0 + 8.0 + 12.0);
         let cost = llama.cost().unwrap();
@@ -286,7 +287,7 @@ mod tests {
 
     #[test]
     fn models_have_the_sizes_of_their_papers() {
-        // Weights of a layer of each, in millions, from the models' files.
+        // The weights of a layer of each model, in millions, from the models' files.
         for (model, millions) in [("llama2-7b", 202.4), ("llama2-13b", 317.2), ("llama2-70b", 855.7)] {
             let sizes = model.parse::<Model>().unwrap().sizes();
             let weights = Layer::new(DType::F16, [1, 1], sizes, Style::Llama, true).weight_elements();

@@ -1,5 +1,5 @@
-//! `Y = act(X·Wᵀ + bias + delta) + residual`, where the delta is a [`CodebookGemm`] on the same x, whose slices lie side by side in y;
-//! or the [layer normalisation](https://arxiv.org/abs/1607.06450) (Ba, Kiros, Hinton 2016) of that, row by row.
+//! A product with an epilogue, `Y = act(X·Wᵀ + bias + delta) + residual`. The delta is a [`CodebookGemm`] on the same x, whose slices lie
+//! side by side in y. A [layer normalisation](https://arxiv.org/abs/1607.06450) (Ba, Kiros, Hinton 2016) of each row may follow.
 
 use derive_where::derive_where;
 
@@ -9,7 +9,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
-/// The descriptor. Sizes in elements.
+/// The descriptor of a linear layer. Sizes are in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Linear {
@@ -21,32 +21,32 @@ pub struct Linear {
     pub d_in: u64,
     /// Columns of y (N).
     pub d_out: u64,
-    /// Elements from a row of x to the next, at least `d_in`. What lies between rows is of no account.
+    /// Elements from a row of x to the next, at least `d_in`. What lies between rows is ignored.
     pub x_stride: u64,
-    /// Elements from a row of w to the next, at least `d_in`. What lies between rows is of no account.
-    /// A GPU streams rows that start on multiples of 16 bytes. Where `d_in` has another length, weights are put so once,
-    /// when they are loaded: [`with_padded_weights`](Self::with_padded_weights).
+    /// Elements from a row of w to the next, at least `d_in`. What lies between rows is ignored. A GPU streams rows that start at multiples
+    /// of 16 bytes. Where `d_in` has another length, weights are padded once, when they are loaded:
+    /// [`with_padded_weights`](Self::with_padded_weights).
     pub w_stride: u64,
-    /// There is a bias.
+    /// Whether there is a bias.
     pub bias: bool,
     /// The activation, if any.
     pub activation: Option<Activation>,
-    /// There is a residual.
+    /// Whether there is a residual.
     pub residual: bool,
-    /// Adapters on top: one slice, packed rows, accumulating.
+    /// The adapters whose part is added: one slice, packed rows, accumulating.
     pub delta: Option<CodebookGemm>,
-    /// Every row z becomes (z − mean) / √(variance + eps) · weight + bias, as the end of a layer that adds to a residual: the bits of
-    /// eps, an f32. Not every backend takes it: `pointwise` has the same as an operation of its own.
+    /// The eps of a norm, as the bits of an f32. Every row z becomes (z − mean) / √(variance + eps) · weight + bias, as at the end of a
+    /// layer that adds to a residual. Some backends do not take it: `pointwise` has the norm as an operation of its own.
     pub norm: Option<u32>,
 }
 
-/// What a norm at the end reads, of the descriptor's dtype.
+/// The operands of a norm at the end, of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct NormArgs<D: Device> {
-    /// `[d_out]`, read.
+    /// The norm's weight, `[d_out]`, read.
     pub weight: Slice<D>,
-    /// `[d_out]`, read.
+    /// The norm's bias, `[d_out]`, read.
     pub bias: Slice<D>,
 }
 
@@ -62,24 +62,24 @@ impl<D: Device> NormArgs<D> {
     }
 }
 
-/// The operands, of the descriptor's dtype.
+/// The operands of a linear layer, of the descriptor's dtype.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinearArgs<D: Device> {
-    /// `[tokens, d_in]`, a row every `x_stride` elements, read.
+    /// The input rows, `[tokens, d_in]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
-    /// `[d_out, d_in]`, a row every `w_stride` elements, read.
+    /// The weight, `[d_out, d_in]`, a row every `w_stride` elements, read.
     pub w: Slice<D>,
-    /// `[d_out]`, read.
+    /// The bias, `[d_out]`, read.
     pub bias: Option<Slice<D>>,
-    /// `[tokens, d_out]`, read.
+    /// The residual, `[tokens, d_out]`, read.
     pub residual: Option<Slice<D>>,
-    /// The operands of the delta. Its `x` must be this operation's own, and the `y` of its slices this operation's y from the slice's
+    /// The operands of the delta. Its `x` must be this operation's own. The `y` of each slice must be this operation's y from the slice's
     /// first column on.
     pub delta: Option<CodebookGemmArgs<D>>,
     /// The operands of the norm.
     pub norm: Option<NormArgs<D>>,
-    /// `[tokens, d_out]`, written.
+    /// The result, `[tokens, d_out]`, written.
     pub y: Slice<D>,
 }
 
@@ -101,19 +101,20 @@ impl<D: Device> LinearArgs<D> {
 }
 
 impl Linear {
-    /// `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ, both packed.
+    /// The product `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ, both packed.
     pub fn new(dtype: DType, [tokens, d_in, d_out]: [u64; 3]) -> Self {
         Self { dtype, tokens, d_in, d_out, x_stride: d_in, w_stride: d_in, bias: false, activation: None, residual: false, delta: None, norm: None }
     }
 
-    /// This operation with rows of w that start on multiples of 16 bytes ([`DType::row_stride`]), as
-    /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them: at most 15 bytes a row more, and no launch copies w.
+    /// This operation with rows of w that start at multiples of 16 bytes ([`DType::row_stride`]), as
+    /// [`Session::upload_rows`](crate::session::Session::upload_rows) places them. A row takes at most 15 bytes more, and no launch copies
+    /// w.
     #[must_use]
     pub fn with_padded_weights(self) -> Self {
         Self { w_stride: self.dtype.row_stride(self.d_in), ..self }
     }
 
-    /// Whether the delta, if there is one, is of one slice, or what is wrong: not every backend takes more of them.
+    /// Whether the delta, if there is one, has one slice, or what is wrong. Some backends take no more.
     pub fn one_slice(&self) -> std::result::Result<(), String> {
         match self.delta.as_ref().map(|delta| delta.slices.len()) {
             Some(count) if count != 1 => Err(format!("a delta of {count} slices: it takes one")),
@@ -121,12 +122,12 @@ impl Linear {
         }
     }
 
-    /// Whether it ends without a norm, or what is wrong: not every backend has whole rows at hand.
+    /// Whether the operation ends without a norm, or what is wrong. Some backends never hold whole rows.
     pub fn no_norm(&self) -> std::result::Result<(), String> {
         if self.norm.is_some() { Err("a norm at the end: a launch of its own is for that".into()) } else { Ok(()) }
     }
 
-    /// Whether no adapter adds to it, or what is wrong: not every kernel does that as it multiplies.
+    /// Whether no adapter adds to the operation, or what is wrong. Some kernels cannot add adapters as they multiply.
     pub fn no_delta(&self) -> std::result::Result<(), String> {
         if self.delta.is_some() { Err("adapters: other kernels add them as they multiply".into()) } else { Ok(()) }
     }

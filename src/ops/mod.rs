@@ -34,7 +34,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 
-/// An operation: the descriptor is the operation, and the key under which its plan is kept.
+/// An operation. The descriptor is the operation, and the key under which its plan is kept.
 pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
     /// The name in errors, case files and on the command line.
     const NAME: &'static str;
@@ -43,34 +43,33 @@ pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Every rule on the descriptor itself: dimensions, types, flags that exclude each other.
     fn validate(&self) -> Result<()>;
-    /// Work and traffic.
+    /// The operation's work and traffic.
     fn cost(&self) -> Cost;
-    /// The same operands on another device: every slice and index of `args` through `to`.
+    /// The operands `args` on another device: every slice and index passes through `to`.
     fn translate<A: Device, B: Device>(args: &Self::Args<A>, to: &Translate<'_, A, B>) -> Result<Self::Args<B>>;
-    /// Shows every operand of `args`. Fails where an operand that a flag asks for is absent, or one is
-    /// there that no flag asks for.
+    /// Shows every operand of `args`. Fails where an operand that a flag asks for is absent, or one that no flag asks for is present.
     fn operands<'a, D: Device>(&self, args: &'a Self::Args<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()>;
 }
 
-/// Floating-point work in three honest counts, and the least traffic.
+/// The cost of an operation: floating-point work, counted in three ways, and the least traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
-    /// Operations of the blocks that are computed, masked elements in them counted.
+    /// Operations of the blocks that are computed, with the masked elements in them.
     pub executed_flops: f64,
     /// Operations that the result depends on.
     pub useful_flops: f64,
-    /// Operations of the same shape with no mask and no sparsity.
+    /// Operations of this shape with no mask and no sparsity.
     pub dense_flops: f64,
     /// Bytes read and written when every operand moves once.
     pub bytes: f64,
 }
 
-/// Read or written.
+/// How an operand is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Only read.
     Read,
-    /// Written; what was there does not matter.
+    /// Written; its former contents do not matter.
     Write,
     /// Read, then written.
     ReadWrite,
@@ -80,23 +79,23 @@ pub enum Access {
 pub struct Operand<'a, D: Device> {
     /// Name of the operand in errors.
     pub(crate) name: &'static str,
-    /// Read or written.
+    /// How the operand is accessed.
     pub(crate) access: Access,
-    /// The operand's place; not for the caller of an operation, who could write over checked index data.
+    /// The operand's place. It is hidden from the caller of an operation, who could write over checked index data.
     pub(crate) slice: &'a Slice<D>,
-    /// Its elements.
+    /// The operand's elements.
     element: Element,
     /// Bytes of a run.
     row_bytes: u64,
     /// Bytes from the start of a run to the start of the next.
     pitch: u64,
-    /// The buffer, and the bytes of it from the first to one past the last; none where there are no runs. Of many slices there are thousands of
-    /// pairs to compare.
+    /// The buffer, and its bytes from the operand's first to one past its last; none where there are no runs. Both are kept, since many
+    /// slices make thousands of pairs to compare.
     buffer: usize,
     bytes: Range<u64>,
 }
 
-/// What an operand is made of: bytes of an element, which it starts on a multiple of, and its type where operands may not have another.
+/// The elements of an operand: their bytes, of which its start is a multiple, and their type where operands may not have another.
 #[derive(Clone, Copy, Debug)]
 pub struct Element {
     size: u64,
@@ -109,7 +108,7 @@ impl From<DType> for Element {
     }
 }
 
-/// Elements of so many bytes, of any type: whole numbers.
+/// Elements of a number of bytes and of any type: whole numbers.
 impl From<u64> for Element {
     fn from(size: u64) -> Self {
         Self { size, dtype: None }
@@ -117,12 +116,12 @@ impl From<u64> for Element {
 }
 
 impl<'a, D: Device> Operand<'a, D> {
-    /// `count` elements, one after another.
+    /// An operand of `count` elements, one after another.
     pub fn packed(name: &'static str, access: Access, slice: &'a Slice<D>, count: u64, element: impl Into<Element>) -> Self {
         Self::pitched(name, access, slice, [1, count], count, element)
     }
 
-    /// `rows` rows of `columns` elements, a row every `stride` elements.
+    /// An operand of `rows` rows of `columns` elements, a row every `stride` elements.
     pub fn pitched(name: &'static str, access: Access, slice: &'a Slice<D>, [rows, columns]: [u64; 2], stride: u64, element: impl Into<Element>) -> Self {
         let element = element.into();
         let size = element.size;
@@ -137,12 +136,12 @@ impl<'a, D: Device> Operand<'a, D> {
         self.name
     }
 
-    /// Read or written.
+    /// How the operand is accessed.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// The memory it lies in.
+    /// The memory in which the operand lies.
     pub fn buffer(&self) -> &'a D::Buffer {
         &self.slice.buffer
     }
@@ -152,12 +151,12 @@ impl<'a, D: Device> Operand<'a, D> {
         self.bytes.clone()
     }
 
-    /// Bytes from the first to one past the last.
+    /// Bytes from the operand's first to one past its last.
     fn span(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
 
-    /// Whether the two share a byte. Exact for equal pitches (slices of one matrix side by side); else by span.
+    /// Whether two operands share a byte. It is exact for equal pitches (slices of one matrix side by side), and by span otherwise.
     fn overlaps(&self, other: &Operand<'_, D>) -> bool {
         let (a, b) = (self.bytes.start, other.bytes.start);
         if self.buffer != other.buffer || self.bytes.is_empty() || other.bytes.is_empty() || self.bytes.end <= b || other.bytes.end <= a {
@@ -166,14 +165,14 @@ impl<'a, D: Device> Operand<'a, D> {
         if self.pitch != other.pitch || self.pitch == 0 || self.row_bytes > self.pitch || other.row_bytes > self.pitch {
             return true;
         }
-        // Columns on a circle of one pitch: apart when each ends before the other begins, going round.
+        // The columns lie on a circle of one pitch. They are apart when each ends before the other begins, going round.
         let gap = (b % self.pitch + self.pitch - a % self.pitch) % self.pitch;
         gap < self.row_bytes || gap + other.row_bytes > self.pitch
     }
 }
 
-/// Checks `args` against `op`: the descriptor, sizes, alignment, element types where they are known, that all lie in memory of `device`, and that nothing written overlaps anything
-/// else.
+/// Checks `args` against `op`: the descriptor, sizes, alignment, element types where they are known, that all lie in memory of `device`,
+/// and that nothing written overlaps anything else.
 pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<()> {
     op.validate()?;
     let mut operands = Vec::new();
@@ -204,35 +203,36 @@ pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<
     Ok(())
 }
 
-/// What memory of another device is refused with.
+/// The error that refuses memory of another device.
 pub(crate) fn strange(subject: impl Into<String>) -> Error {
     Error::invalid(subject, "memory of this session's device", "another device's")
 }
 
-/// `Err` unless `present` is what the descriptor's flag says.
+/// Returns `Err` unless `present` is what the descriptor's flag says.
 fn expect_present(op: &'static str, operand: &str, wanted: bool, present: bool) -> Result<()> {
     let say = |there: bool| if there { "present" } else { "absent" };
     crate::error::ensure(wanted == present, format_args!("{op}: {operand}"), format_args!("{} (the descriptor says so)", say(wanted)), say(present))
 }
 
-/// `Err` where rows of `columns` elements would overlap.
+/// Returns `Err` where rows of `columns` elements would overlap.
 fn expect_stride(subject: &str, stride: u64, columns: u64) -> Result<()> {
     crate::error::ensure(stride >= columns, subject, format_args!("at least {columns}, the elements of a row"), stride)
 }
 
-/// `Err`, naming `subject`, where the product of `dims` passes 2⁶³. A 0 counts as 1: a row has to be addressable where there is none.
+/// Returns `Err`, naming `subject`, where the product of `dims` passes 2⁶³. A 0 counts as 1: a row has to be addressable even where there
+/// is none.
 fn expect_size(subject: &str, dims: &[u64]) -> Result<()> {
     let size = dims.iter().try_fold(1u64, |all, &dim| all.checked_mul(dim.max(1)).filter(|&bytes| bytes < 1 << 63));
     size.map(drop).ok_or_else(|| Error::invalid(subject, "a size below 2^63", format!("{dims:?}")))
 }
 
-/// How an activation bends its input.
+/// An activation, the function of a product's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
-    /// x·½(1 + tanh(√(2/π)(x + 0.044715x³))): the form of GPT-2 (Hendrycks and Gimpel, arXiv:1606.08415).
+    /// x·½(1 + tanh(√(2/π)(x + 0.044715x³))), the form of GPT-2 (Hendrycks and Gimpel, arXiv:1606.08415).
     GeluTanh,
-    /// x·Φ(x), by the error function: the form of BERT.
+    /// x·Φ(x), computed with the error function, the form of BERT.
     GeluErf,
     /// x/(1 + e⁻ˣ), also called swish.
     Silu,

@@ -1,4 +1,4 @@
-//! What a transformer layer needs between the large operations: norms, rotary positions, embedding, pooling.
+//! The small operations of a transformer layer: norms, rotary positions, embedding, pooling.
 
 use derive_where::derive_where;
 
@@ -9,7 +9,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
-/// The descriptor: rows of `columns` elements, and what is done to each.
+/// The descriptor of a small operation: rows of `columns` elements, and what is done to each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Pointwise {
@@ -19,7 +19,7 @@ pub struct Pointwise {
     pub rows: u64,
     /// Elements of a row.
     pub columns: u64,
-    /// What is done.
+    /// What is done to a row.
     pub kind: Kind,
 }
 
@@ -28,65 +28,66 @@ pub struct Pointwise {
 pub enum Kind {
     /// `y = (x + residual) / √(mean((x + residual)²) + eps) · weight` (arXiv:1910.07467); the residual is optional.
     RmsNorm {
-        /// Added to the mean square: the bits of an f32.
+        /// The number that is added to the mean square: the bits of an f32.
         eps: u32,
-        /// There is a residual.
+        /// Whether there is a residual.
         residual: bool,
     },
     /// `y = (z − mean(z)) / √(var(z) + eps) · weight + bias`, `z = x + residual` (arXiv:1607.06450).
     LayerNorm {
-        /// Added to the variance: the bits of an f32.
+        /// The number that is added to the variance: the bits of an f32.
         eps: u32,
-        /// There is a residual.
+        /// Whether there is a residual.
         residual: bool,
     },
-    /// Rotary positions (arXiv:2104.09864), the two halves of a head paired: a row is `heads · head_dim` elements, its
-    /// position an entry of `positions`; `y[j] = x[j]·cos − x[j + d/2]·sin`, `y[j + d/2] = x[j + d/2]·cos + x[j]·sin`,
-    /// the angle `position · base^(−2j/d)`.
+    /// Rotary positions (arXiv:2104.09864), with the two halves of a head paired. A row is `heads · head_dim` elements, and its position an
+    /// entry of `positions`. `y[j] = x[j]·cos − x[j + d/2]·sin`, `y[j + d/2] = x[j + d/2]·cos + x[j]·sin`, with the angle `position ·
+    /// base^(−2j/d)`.
     Rope {
         /// Elements of a head: even, divides `columns`.
         head_dim: u64,
-        /// Usually 10,000: the bits of an f32.
+        /// The base, usually 10,000: the bits of an f32.
         base: u32,
     },
-    /// Rotary positions as in [`Rope`](Self::Rope), written over what is read: x is y's own memory. They apply to the first `columns`
-    /// elements of rows that lie `stride` elements apart. In rows `[q | k | v]` these are the heads of q and of k.
+    /// Rotary positions as in [`Rope`](Self::Rope), written over x: x is y's own memory. They apply to the first `columns` elements of rows
+    /// that lie `stride` elements apart. In rows `[q | k | v]` these are the heads of q and of k.
     RopeInPlace {
         /// Elements of a head: even, divides `columns`.
         head_dim: u64,
-        /// The bits of an f32.
+        /// The base: the bits of an f32.
         base: u32,
         /// Elements from a row to the next, `columns` at least.
         stride: u64,
     },
-    /// `y[r] = x[ids[r]]`; x is a table of `vocabulary` rows. An id of −1 gives a row of zeros.
+    /// Rows of a table: `y[r] = x[ids[r]]`, where x has `vocabulary` rows. An id of −1 gives a row of zeros.
     Embedding {
         /// Rows of the table.
         vocabulary: u32,
     },
-    /// LayerNorm of the sum of a row of each of two tables, `z = x[ids[r]] + residual[places[r]]`: how an encoder begins. An id of −1
-    /// stands for zeros. Not every backend takes it: two embeddings and a norm are the same in three operations.
+    /// LayerNorm of the sum of two tables' rows, `z = x[ids[r]] + residual[places[r]]`: how an encoder begins. An id of −1 stands for
+    /// zeros. Some backends do not take it: two embeddings and a norm do the same in three operations.
     EmbeddingNorm {
         /// Rows of x.
         vocabulary: u32,
         /// Rows of the residual.
         places: u32,
-        /// Added to the variance: the bits of an f32.
+        /// The number that is added to the variance: the bits of an f32.
         eps: u32,
     },
-    /// `y[b]` = the mean of the rows of sequence `b`; x has `total_q` rows, y `batch`. No rows give zeros.
+    /// Means: `y[b]` is the mean of the rows of sequence `b`; x has `total_q` rows, y `batch`. No rows give zeros.
     MeanPool(VarlenShape),
     /// `y = x / max(‖x‖₂, 1e-12)`.
     L2Normalise,
     /// `y = x + residual`.
     Add,
-    /// `y = act(x)`: for what has to be added to a product before its activation and does not fit into its epilogue.
+    /// An activation alone, `y = act(x)`, for sums that must be added to a product before its activation and do not fit into its epilogue.
     Activation(Activation),
-    /// New tokens of each sequence to where its last positions lie in a cache: x has `rows / cache.batch` rows a sequence, one after another, and
-    /// its length in the page table counts them. Rows for which a sequence is too short go nowhere; one of several rows for one place is there
-    /// afterwards. A cache of keys and values in one, `columns` of them a token, takes both from rows `[q | k | v]` at once.
+    /// Appends the new tokens of each sequence to a cache, where the sequence's last positions lie. x has `rows / cache.batch` rows a
+    /// sequence, one after another, and the sequence's length in the page table counts them. Rows for which a sequence is too short are
+    /// dropped. Of several rows for one place, one is there afterwards. A cache that holds keys and values together, `columns` of them a
+    /// token, takes both from rows `[q | k | v]` at once.
     ///
-    /// What reads a written place as another position of a sequence, in a launch behind that is not waited for, may find there what was before: a
+    /// A later launch that reads a written place as another position of a sequence, and does not wait, may find there what was before. So a
     /// page that is shared is not appended to.
     Append {
         /// Shape of the page table and of the pool, which is y.
@@ -96,17 +97,17 @@ pub enum Kind {
     },
 }
 
-/// The operands.
+/// The operands of a small operation.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct PointwiseArgs<D: Device> {
-    /// Rows, or the table of an embedding; read. In place: y.
+    /// Rows, or the table of an embedding; read. In place it is y.
     pub x: Slice<D>,
-    /// `[columns]`, read: of the norms.
+    /// The weight of a norm, `[columns]`, read.
     pub weight: Option<Slice<D>>,
-    /// `[columns]`, read: of LayerNorm.
+    /// The bias of LayerNorm, `[columns]`, read.
     pub bias: Option<Slice<D>>,
-    /// `[rows, columns]`, read; of EmbeddingNorm the second table.
+    /// The residual, `[rows, columns]`, read. EmbeddingNorm has the second table here.
     pub residual: Option<Slice<D>>,
     /// Positions for both forms of Rope: `[rows]` as i32, any value, read.
     pub positions: Option<Slice<D>>,
@@ -116,20 +117,20 @@ pub struct PointwiseArgs<D: Device> {
     pub places: Option<Index<TokenAdapters, D>>,
     /// Starts of the sequences for MeanPool.
     pub sequences: Option<Index<Varlen, D>>,
-    /// Lengths of the sequences for Append, and where their positions lie.
+    /// Lengths of the sequences for Append, and the pages of their positions.
     pub pages: Option<Index<PageTable, D>>,
-    /// `[rows, columns]`, written. In place: rows a stride apart, read and written. Append: `[pool_pages, page, columns]`, of which the places of
-    /// new tokens are written.
+    /// The result, `[rows, columns]`, written. In place it is rows a stride apart, read and written. For Append it is `[pool_pages, page,
+    /// columns]`, of which the places of new tokens are written.
     pub y: Slice<D>,
 }
 
 impl<D: Device> PointwiseArgs<D> {
-    /// `x` to `y`, nothing else.
+    /// Operands from `x` to `y`, and no others.
     pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
         Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, pages: None, y }
     }
 
-    /// `y` turned by `positions` where it lies.
+    /// Operands that rotate `y` in place by `positions`.
     pub fn rope_in_place(y: Slice<D>, positions: Slice<D>) -> Self {
         Self { positions: Some(positions), ..Self::new(y.clone(), y) }
     }
@@ -168,7 +169,7 @@ impl Pointwise {
         if let Kind::Append { cache, .. } = self.kind { cache.pool_pages.saturating_mul(cache.page) } else { self.rows }
     }
 
-    /// Whether there are positions.
+    /// Whether the operation takes positions.
     pub fn is_rope(&self) -> bool {
         matches!(self.kind, Kind::Rope { .. } | Kind::RopeInPlace { .. })
     }
@@ -182,12 +183,12 @@ impl Pointwise {
         }
     }
 
-    /// Whether it is a LayerNorm, of what it reads or of sums of table rows.
+    /// Whether the operation is a LayerNorm, of x or of sums of table rows.
     pub fn is_layer_norm(&self) -> bool {
         matches!(self.kind, Kind::LayerNorm { .. } | Kind::EmbeddingNorm { .. })
     }
 
-    /// What the ids are below, where there are some.
+    /// The bound of the ids, where there are ids.
     fn vocabulary(&self) -> Option<u32> {
         match self.kind {
             Kind::Embedding { vocabulary } | Kind::EmbeddingNorm { vocabulary, .. } => Some(vocabulary),
@@ -195,7 +196,7 @@ impl Pointwise {
         }
     }
 
-    /// So many rows of so many elements.
+    /// An operation on `rows` rows of `columns` elements.
     pub const fn new(dtype: DType, rows: u64, columns: u64, kind: Kind) -> Self {
         Self { dtype, rows, columns, kind }
     }

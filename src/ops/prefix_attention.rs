@@ -1,17 +1,17 @@
-//! Attention over a prefix that all sequences of a batch share, its keys and values given by factors and rebuilt a tile at a
-//! time inside the operation: `K = C_K · B_Kᵀ`, `V = C_V · B_Vᵀ`, with coefficients `C [tokens, R]` and a basis
-//! `B [kv_heads · head_dim, R]`. Neither K nor V is ever a tensor in memory.
+//! Attention over a prefix that all sequences of a batch share. Its keys and values are given by factors, and rebuilt a tile at a time
+//! inside the operation: `K = C_K · B_Kᵀ`, `V = C_V · B_Vᵀ`. The coefficients are `C [tokens, R]`, and the basis is `B [kv_heads ·
+//! head_dim, R]`. Neither K nor V is ever a tensor in memory.
 //!
 //! ```text
 //! O = softmax(scale · Q · Kᵀ) · V        every query of every sequence sees every token of the prefix
 //! L = ln Σ exp(scale · q · k)
 //! ```
 //!
-//! Where the descriptor joins, `o` and `lse` hold attention over other keys, each sequence's own, and become attention over both
-//! (the softmax over two sets of keys from those over each; Hydragen, arXiv:2402.05099, FlashInfer, arXiv:2501.01005). A row with
-//! LSE −∞ has seen nothing, and is replaced.
+//! With `join`, `o` and `lse` hold attention over other keys, each sequence's own, and become attention over both. The softmax over two
+//! sets of keys follows from the softmax over each (Hydragen, arXiv:2402.05099, FlashInfer, arXiv:2501.01005). A row with LSE −∞ has seen
+//! nothing, and is replaced.
 //!
-//! Either factor is dense or coded as those of [`super::CodebookGemm`]. A core and a scale belong into the dense one.
+//! Either factor is dense or coded, like those of [`super::CodebookGemm`]. A core and a scale belong into the dense one.
 
 use derive_where::derive_where;
 
@@ -23,13 +23,13 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
-/// The descriptor. Sizes and strides in elements; a head's `head_dim` elements are contiguous.
+/// The descriptor of attention over a prefix. Sizes and strides are in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PrefixAttention {
     /// Element type of q, o and the dense factors. K, V, scores and sums are at least as exact.
     pub dtype: DType,
-    /// Sequences.
+    /// Sequences of the batch.
     pub batch: u64,
     /// Heads of q and o.
     pub heads: u64,
@@ -37,7 +37,7 @@ pub struct PrefixAttention {
     pub kv_heads: u64,
     /// Elements of a head, 1 to 256.
     pub head_dim: u64,
-    /// Queries a sequence.
+    /// Queries of a sequence.
     pub q_len: u64,
     /// Tokens of the prefix, at least 1.
     pub tokens: u64,
@@ -47,7 +47,7 @@ pub struct PrefixAttention {
     pub key: Factors,
     /// How the values are given.
     pub value: Factors,
-    /// `o` and `lse` are joined with what they hold, rather than written over.
+    /// Whether `o` and `lse` are joined with what they hold, rather than overwritten.
     pub join: bool,
     /// Strides of q.
     pub q: Strides,
@@ -59,15 +59,15 @@ pub struct PrefixAttention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Factors {
-    /// Columns of both, 1 to 1024.
+    /// Columns of coefficients and basis, 1 to 1024.
     pub rank: u64,
-    /// The coefficients. Dense: one basis.
+    /// The coefficients. A dense factor has one basis here.
     pub coefficients: Factor,
-    /// The basis, one row an element of a token: all heads side by side. Dense: one basis.
+    /// The basis, one row for each element of a token, all heads side by side. A dense factor has one basis here.
     pub basis: Factor,
 }
 
-/// The operands.
+/// The operands of attention over a prefix.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct PrefixAttentionArgs<D: Device> {
@@ -79,7 +79,7 @@ pub struct PrefixAttentionArgs<D: Device> {
     pub value: FactorsArgs<D>,
     /// The output, written; read too where the descriptor joins.
     pub o: Slice<D>,
-    /// `[batch, heads, q_len]` f32, as `o`. Of one batch it is the `[heads, total_q]` of sequences end to end.
+    /// The LSE, `[batch, heads, q_len]` f32, accessed like `o`. For one batch it is the `[heads, total_q]` of sequences end to end.
     pub lse: Slice<D>,
 }
 
@@ -102,31 +102,31 @@ impl<D: Device> PrefixAttentionArgs<D> {
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct FactorsArgs<D: Device> {
-    /// `C`, of one adapter.
+    /// The coefficients `C`, of one adapter.
     pub coefficients: FactorArgs<D>,
-    /// `B`, of one adapter.
+    /// The basis `B`, of one adapter.
     pub basis: FactorArgs<D>,
 }
 
 impl PrefixAttention {
-    /// Written over, q and o packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths `[q_len, tokens]`.
+    /// Attention that overwrites its outputs, with q and o packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths `[q_len, tokens]`.
     pub fn new(dtype: DType, batch: u64, [heads, kv_heads]: [u64; 2], [q_len, tokens]: [u64; 2], head_dim: u64, [key, value]: [Factors; 2]) -> Self {
         let rows = Strides::bshd(q_len, heads, head_dim);
         let scale = Scale::Default;
         Self { dtype, batch, heads, kv_heads, head_dim, q_len, tokens, scale, key, value, join: false, q: rows, o: rows }
     }
 
-    /// Elements of a token's keys: rows of a basis.
+    /// Elements of a token's keys, which are rows of a basis.
     pub fn width(&self) -> u64 {
         self.kv_heads.saturating_mul(self.head_dim)
     }
 
-    /// Elements of the LSE: rows of all heads.
+    /// Elements of the LSE: the rows of all heads.
     pub fn rows(&self) -> u64 {
         self.batch.saturating_mul(self.heads).saturating_mul(self.q_len)
     }
 
-    /// This attention over K and V that are tensors `[tokens, kv_heads, head_dim]`, which all sequences read.
+    /// This attention over K and V as tensors `[tokens, kv_heads, head_dim]`, which all sequences read.
     pub fn plain(&self) -> Attention {
         let tokens = Strides { batch: 0, token: self.kv_heads.saturating_mul(self.head_dim), head: self.head_dim };
         Attention {
@@ -177,18 +177,18 @@ impl Factors {
         Ok(())
     }
 
-    /// Operations that rebuild one row of `width` elements from them.
+    /// Operations that rebuild one row of `width` elements from the factors.
     fn flops(self, width: u64) -> f64 {
         2.0 * self.rank as f64 * width as f64
     }
 
-    /// What they take on a device, in bytes: what is read in place of K, or of V.
+    /// Bytes of the factors on a device, which are read in place of K, or of V.
     pub fn bytes(self, dtype: DType, tokens: u64, width: u64) -> u64 {
         let side = |factor: Factor, d: u64| factor.bytes(1, d, self.rank, dtype.size() as f64) as u64;
         side(self.coefficients, tokens).saturating_add(side(self.basis, width))
     }
 
-    /// Two factors of so many columns.
+    /// The factors of K or of V, with `rank` columns each.
     pub const fn new(rank: u64, coefficients: Factor, basis: Factor) -> Self {
         Self { rank, coefficients, basis }
     }

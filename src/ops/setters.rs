@@ -1,6 +1,6 @@
-//! Methods in the way of a builder, for types of which only this crate writes literals.
+//! Setters, in the way of a builder, for types whose literals only this crate writes.
 
-/// Methods that set one field each: `name: field = Type` takes the type itself, `name: field <- Type` takes what becomes it.
+/// Methods that set one field each. `name: field = Type` takes the type itself, `name: field <- Type` whatever converts into it.
 macro_rules! setters {
     () => {};
     ($name:ident: $field:ident = $type:ty; $($rest:tt)*) => {

@@ -1,4 +1,4 @@
-//! Descriptors of any size: validated or refused, never a panic; costs counted by hand.
+//! Descriptors of any size are validated or refused, and never panic. Costs are counted by hand.
 
 use proptest::prelude::*;
 
@@ -113,18 +113,18 @@ proptest! {
 
 #[test]
 fn flops_of_toy_shapes_are_those_counted_by_hand() {
-    // 3 × 5 scores of 7 products each, a multiply and an add apiece, and as many for the values; 2 sequences of 4 heads.
+    // There are 3 × 5 scores of 7 products each, a multiply and an add apiece, and as many for the values; 2 sequences of 4 heads.
     let dense = Attention::dense(DType::F16, 2, [4, 2], [3, 5], 7);
     assert_eq!(dense.cost().useful_flops, 2.0 * 4.0 * 15.0 * 7.0 * 4.0);
-    // Causal: 3 + 4 + 5 keys seen.
+    // A causal mask leaves 3 + 4 + 5 keys.
     let causal = Attention { causal: true, ..dense };
     assert_eq!((causal.cost().useful_flops, causal.cost().dense_flops), (2.0 * 4.0 * 12.0 * 7.0 * 4.0, 2.0 * 4.0 * 15.0 * 7.0 * 4.0));
-    // Two blocks of 64 × 64 there is room for, of 2 × 2.
+    // There is room for two blocks of 64 × 64, of 2 × 2.
     let shape = BlockShape { block: 64, q_blocks: 2, kv_blocks: 2, patterns: 1, capacity: 2, masks: 0 };
     let sparse = Attention { form: Form::Blocks(shape), ..Attention::dense(DType::F16, 1, [1, 1], [128, 128], 32) };
     assert_eq!((sparse.cost().executed_flops, sparse.cost().dense_flops), (2.0 * 64.0 * 64.0 * 32.0 * 4.0, 128.0 * 128.0 * 32.0 * 4.0));
     assert_eq!(Linear::new(DType::F32, [2, 4, 3]).cost().useful_flops, 48.0);
-    // x, a basis, y read and written, and codes and codebooks of the two adapters that two tokens can be on.
+    // Traffic is x, a basis, y read and written, and codes and codebooks of the two adapters that two tokens can have.
     let adapted = CodebookGemm::s2lc(DType::F16, 2, [32, 64, 4], 1000, CodeWidth::Four);
     assert_eq!(adapted.cost().bytes, 2.0 * (2.0 * 32.0 + 32.0 * 4.0 + 2.0 * 2.0 * 64.0) + 2.0 * (64.0 * 4.0 / 2.0 + 52.0 * 4.0));
     let mut cored = adapted.clone();

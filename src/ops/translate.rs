@@ -1,10 +1,10 @@
-//! Operands of one device as those of another: for a device that stands before others.
+//! Operands of one device as operands of another, for a device that wraps others.
 
 use super::index::{HostIndex, Index};
 use crate::device::{Device, Slice};
 use crate::error::Result;
 
-/// How memory of one device is written as that of another which stands before it. Made inside the crate alone: it is shown index data, which
+/// How memory of a wrapping device is expressed as memory of the device behind it. Only this crate makes it: it is shown index data, which
 /// kernels trust.
 pub struct Translate<'a, A: Device, B: Device>(pub(crate) &'a dyn Fn(&Slice<A>) -> Result<Slice<B>>);
 

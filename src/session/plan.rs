@@ -1,10 +1,10 @@
-//! An operation made ready.
+//! A plan: an operation that is ready to run.
 
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::ops::Op;
 
-/// An operation ready to run: its variant chosen and compiled, its workspace allocated. Belongs to one session.
+/// A plan: an operation whose variant is chosen and compiled, and whose workspace is allocated. It belongs to one session.
 pub struct Plan<O: Op, D: Kernel<O>> {
     pub(super) op: O,
     pub(super) inner: D::Plan,
@@ -23,12 +23,12 @@ impl<O: Op, D: Kernel<O>> Plan<O, D> {
         D::variant(&self.inner)
     }
 
-    /// The configuration of it, where it has several.
+    /// The configuration that was chosen, where the variant has several.
     pub fn config(&self) -> Option<String> {
         D::config(&self.inner)
     }
 
-    /// Bytes of workspace it holds.
+    /// Bytes of the plan's workspace.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace.len
     }

@@ -1,8 +1,8 @@
-//! Room on the host for what a device holds.
+//! Host memory for copies of what a device holds.
 
 use crate::error::{Error, Result};
 
-/// Memory of the host for so many zeros. What lies on a device may be more than the host has room for.
+/// Host memory for `count` zeros. A device may hold more than the host has room for.
 pub fn zeroed<T: bytemuck::Zeroable>(count: u64) -> Result<Vec<T>> {
     let short = |()| Error::OutOfMemory { requested: count.saturating_mul(size_of::<T>() as u64), purpose: "a copy on the host".into() };
     bytemuck::allocation::try_zeroed_vec(usize::try_from(count).map_err(|_| short(()))?).map_err(short)

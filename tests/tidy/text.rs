@@ -17,6 +17,25 @@ pub fn length(file: &File) -> Vec<String> {
     if lines > most { vec![file.fault(lines, format_args!("{lines} lines; {most} at most, one subject a file"))] } else { Vec::new() }
 }
 
+/// How a doc comment begins that leans on the item above it. A hover shows each comment alone, and docs.rs a page of its own.
+const LEANING: &[&str] = &["Of ", "The same", "Those ", "Whether that", "As with", "And "];
+
+/// Doc comments of the library and its backends that begin without a subject of their own.
+pub fn subjects(file: &File) -> Vec<String> {
+    if !file.path.ends_with(".rs") || !(file.under("src") || file.under("backends")) {
+        return Vec::new();
+    }
+    let lines: Vec<Option<&str>> = file.text.lines().map(doc).collect();
+    let begins = |at: usize| lines[at].filter(|_| at == 0 || lines[at - 1].is_none());
+    let leans = |at: usize| LEANING.iter().find(|start| begins(at).is_some_and(|text| text.starts_with(**start)));
+    (0..lines.len()).filter_map(|at| Some(file.fault(at + 1, format_args!("a doc comment begins {:?}; give it a subject", leans(at)?.trim_end())))).collect()
+}
+
+/// The text of a line of a doc comment.
+fn doc(line: &str) -> Option<&str> {
+    ["///", "//!"].iter().find_map(|mark| line.trim_start().strip_prefix(mark)).map(str::trim_start)
+}
+
 /// Kernels and shaders that no Rust file names: nothing would run them. Headers of kernels are all in the binary, and a test of the CUDA
 /// backend holds that each is included.
 pub fn unreferenced(files: &[File]) -> Vec<String> {

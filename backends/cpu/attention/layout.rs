@@ -1,4 +1,4 @@
-//! Where the queries, keys and masks of each sequence are, for every form of attention.
+//! Where the queries, keys and masks of each sequence lie, for every form of attention.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::ops::Attention;
 use crate::ops::attention::{AttentionIndex, Form, Strides};
 use crate::ops::index::{BlockKind, BlockMap, BlockShape, MapShape};
 
-/// The descriptor and its index data, checked.
+/// The descriptor and its checked index data.
 pub struct Layout<'a> {
     op: &'a Attention,
     index: Words<'a>,
@@ -32,23 +32,23 @@ pub struct Sequence<'a> {
     pub o_at: usize,
     k_at: usize,
     v_at: usize,
-    /// Place of the first query in a head's row of the LSE, and from head to head.
+    /// The place of the first query in a head's row of the LSE, and the distance from head to head.
     pub lse_at: usize,
     pub lse_stride: usize,
-    /// The pages of its keys, and the tokens of a page.
+    /// The pages of the sequence's keys, and the tokens of a page.
     pages: Option<(&'a [i32], usize)>,
 }
 
 /// Keys that lie next to each other and are masked alike.
 pub struct Piece<'a> {
     pub keys: Range<usize>,
-    /// Masked by the query's position, whatever the operation says.
+    /// Whether the query's position masks the keys, whatever the operation says.
     pub causal: bool,
     /// The bit mask of the block: the block's first query and key, words of a row, words.
     pub bits: Option<Bits<'a>>,
 }
 
-/// A bit mask, and where it stands.
+/// A bit mask, and its block's first query and key.
 #[derive(Clone, Copy)]
 pub struct Bits<'a> {
     first_query: usize,
@@ -65,7 +65,7 @@ impl Bits<'_> {
 }
 
 impl<'a> Layout<'a> {
-    /// Looks at every word of the index: they become addresses.
+    /// Reads the index. Every word is checked, since words become addresses.
     ///
     /// # Safety
     /// [`crate::ops::check`] accepted the operands, and they are held.
@@ -90,7 +90,7 @@ impl<'a> Layout<'a> {
                 let (columns, rest) = split(rest, capacity)?;
                 let (kinds, bits) = split(rest, capacity)?;
                 let ordered = |ptr: &[i32]| ptr.windows(2).all(|pair| 0 <= pair[0] && pair[0] <= pair[1] && pair[1] as usize <= capacity);
-                // Where no block is there, capacity and columns may be none.
+                // Where there are no blocks, capacity and columns may be zero.
                 let placed = columns.iter().all(|&column| column == 0 || (column > 0 && (column as u32) < shape.kv_blocks));
                 let kinded = kinds.iter().all(|&kind| kind >= -2 && kind < shape.masks.max(1) as i32);
                 intact(row_ptr.chunks_exact(rows).all(ordered) && placed && kinded)?;
@@ -100,7 +100,7 @@ impl<'a> Layout<'a> {
             (AttentionIndex::Paged(index), Form::Paged(shape)) => {
                 let (kv_len, table) = split(words(index.slice()), shape.batch as usize)?;
                 intact(kv_len.iter().all(|&len| len >= 0 && len as u64 <= op.kv_len))?;
-                // Entries past a sequence's length are not read, and so may be anything.
+                // Entries past a sequence's length are not read, so they may be anything.
                 intact(kv_len.iter().enumerate().all(|(b, &len)| {
                     let used = (len as u64).div_ceil(shape.page) as usize;
                     let pages = table.get(b * shape.pages as usize..).and_then(|pages| pages.get(..used));
@@ -154,10 +154,9 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The keys that any of `queries` sees, in rising order, of head `head`. In the block-sparse form the queries lie in
-    /// one row of blocks.
+    /// The keys of head `head` that any of `queries` sees, in rising order. In the block-sparse form the queries lie in one row of blocks.
     pub fn pieces(&self, sequence: &Sequence<'_>, head: usize, queries: &Range<usize>) -> Vec<Piece<'a>> {
-        // Both ends rise with the query.
+        // Both ends of the range rise with the query.
         let (first, last) = (self.seen(sequence, queries.start), self.seen(sequence, queries.end - 1));
         let union = first.start.min(last.end)..last.end;
         let Words::Blocks { row_ptr, columns, kinds, bits, shape } = &self.index else {
@@ -198,19 +197,19 @@ impl<'a> Layout<'a> {
         (position - window).clamp(0, end) as usize..end as usize
     }
 
-    /// Where a query stands among the keys.
+    /// The position of a query among the keys.
     pub fn position(&self, sequence: &Sequence<'_>, query: usize) -> i64 {
         query as i64 + sequence.keys as i64 - sequence.queries as i64
     }
 }
 
 impl Sequence<'_> {
-    /// Where key `j` of k lies, head 0.
+    /// The place of key `j` in k, for head 0.
     pub fn k_place(&self, strides: Strides, j: usize) -> usize {
         self.place(self.k_at, strides, j)
     }
 
-    /// Where key `j` of v lies, head 0.
+    /// The place of key `j` in v, for head 0.
     pub fn v_place(&self, strides: Strides, j: usize) -> usize {
         self.place(self.v_at, strides, j)
     }
@@ -228,7 +227,7 @@ impl Sequence<'_> {
     }
 }
 
-/// The lists of the blocks that a map says are there.
+/// The lists of the blocks that a map marks as present.
 fn listed<'a>(map: &[u8], shape: &MapShape) -> Result<Words<'a>> {
     let (mut row_ptr, mut columns, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
     let [rows, width] = [shape.q_blocks, shape.kv_blocks].map(|blocks| blocks as usize);

@@ -1,7 +1,7 @@
 //! Attention: tiles of rows against tiles of keys, with an online softmax.
 //!
-//! A row is a query of one head; the heads that share keys are folded into the rows of one tile. Where there are too few
-//! tiles to go round, the keys of each are split, and the parts combined in their order.
+//! A row is a query of one head. The heads that share keys are folded into the rows of one tile. Where there are too few tiles for the
+//! threads, the keys of each tile are split, and the parts combined in their order.
 
 mod layout;
 mod softmax;
@@ -22,13 +22,13 @@ use layout::{Layout, Piece, Sequence};
 pub use softmax::{State, finish};
 
 const VARIANT: &str = "online_tiled";
-/// Rows of a tile. Divides the block of every block-sparse pattern.
+/// Rows of a tile. The block of every block-sparse pattern is a multiple of it.
 const ROWS: usize = 64;
 /// Keys of a tile.
 const KEYS: usize = 128;
-/// Keys are split until there are about this many pieces of work: enough for many threads, and the same on every machine.
+/// About how many pieces of work keys are split into: enough for many threads, and equally many on every machine.
 const PIECES: usize = 64;
-/// A split has at least this many keys.
+/// The fewest keys of a split.
 const SPLIT_KEYS: usize = 256;
 
 /// A planned attention.
@@ -65,7 +65,7 @@ impl Plan {
         ROWS.min(self.op.q_len as usize * self.fold)
     }
 
-    /// Floats that one part of one tile leaves in the workspace: values, maximum and sum of each row.
+    /// Floats that one part of a tile leaves in the workspace: values, maximum and sum of each row.
     fn part_len(&self) -> usize {
         self.tile_rows() * (self.op.head_dim as usize + 2)
     }
@@ -99,6 +99,8 @@ impl Kernel<Attention> for Cpu {
     }
 }
 
+/// Runs the operation.
+///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
 unsafe fn run<T: Element>(plan: &Plan, args: &AttentionArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
@@ -136,7 +138,7 @@ struct Work<'a, T> {
     parts: Rows<f32>,
 }
 
-/// A tile of rows: row `r` is query `r / fold` of head `head + r % fold`.
+/// A tile of rows. Row `r` is query `r / fold` of head `head + r % fold`.
 struct Tile<'a> {
     sequence: Sequence<'a>,
     head: usize,
@@ -170,7 +172,7 @@ impl<'a, T: Element> Work<'a, T> {
         (!rows.is_empty()).then_some(Tile { sequence, head, fold: plan.fold, rows })
     }
 
-    /// Runs one part of one item, and stores the result or, where there are several parts, leaves it in the workspace.
+    /// Computes one part of one item. It stores the result or, where there are several parts, leaves it in the workspace.
     ///
     /// # Safety
     /// The operands are held; each part of each item is run once.
@@ -210,7 +212,7 @@ impl<'a, T: Element> Work<'a, T> {
         });
     }
 
-    /// Takes a tile of keys into the state.
+    /// Adds a tile of keys to the state.
     ///
     /// # Safety
     /// The operands are held; the keys lie inside the sequence.
@@ -270,7 +272,7 @@ impl<'a, T: Element> Work<'a, T> {
                 values.fill(0.0);
                 for split in 0..self.plan.splits {
                     let part = part(split);
-                    // A part that saw nothing has nothing to add, and −∞ − −∞ would be NaN.
+                    // A part that saw nothing adds nothing, and −∞ − −∞ would be NaN.
                     if part[i] == f32::NEG_INFINITY {
                         continue;
                     }
@@ -303,14 +305,14 @@ impl<'a, T: Element> Work<'a, T> {
     }
 }
 
-/// The keys of part `split`: whole tiles, so that the cut depends on the number of parts alone.
+/// The keys of part `split`, in whole tiles, so that the cut depends on the number of parts alone.
 fn share(keys: &Range<usize>, split: usize, splits: usize) -> Range<usize> {
     let size = keys.len().div_ceil(splits).next_multiple_of(KEYS);
     let at = |split: usize| (keys.start + split * size).min(keys.end);
     at(split)..at(split + 1)
 }
 
-/// The rows of `keys` as f32 and the distance between them: in place where they are f32 and evenly spaced.
+/// The rows of `keys` as f32, and the distance between them. Evenly spaced f32 stays in place.
 ///
 /// # Safety
 /// `place` gives the start of `d` elements inside the view, which nobody writes.

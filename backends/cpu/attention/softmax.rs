@@ -1,5 +1,5 @@
-//! The online softmax (M. Milakov and N. Gimelshein, arXiv:1805.02867): a running maximum and sum a row, and what was
-//! summed before scaled down when the maximum rises.
+//! The online softmax (M. Milakov and N. Gimelshein, arXiv:1805.02867): a running maximum and sum for each row. When the maximum rises,
+//! earlier sums are rescaled.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl State<'_> {
         self.values.fill(0.0);
     }
 
-    /// Takes in a tile of scores, `[rows, n]`, and leaves exp(score − max) in it. Row `i` sees the scores in `seen(i)`.
+    /// Adds a tile of scores, `[rows, n]`, to the state, and leaves exp(score − max) in the tile. Row `i` sees the scores in `seen(i)`.
     pub fn take(&mut self, scores: &mut [f32], n: usize, d: usize, seen: impl Fn(usize) -> Range<usize>) {
         for (i, row) in scores.chunks_exact_mut(n).enumerate() {
             let seen = seen(i);
@@ -41,7 +41,7 @@ impl State<'_> {
 #[inline(always)]
 fn take_row(row: &mut [f32], max: &mut f32, total: &mut f32, values: &mut [f32]) {
     let new = larger(*max, largest(row));
-    // All masked, now and before: there is nothing to subtract, and −∞ − −∞ would be NaN.
+    // Everything is masked, now and before. There is nothing to subtract, and −∞ − −∞ would be NaN.
     if new == f32::NEG_INFINITY {
         row.fill(0.0);
         return;
@@ -59,7 +59,7 @@ fn take_row(row: &mut [f32], max: &mut f32, total: &mut f32, values: &mut [f32])
     *max = new;
 }
 
-/// The larger; NaN if either is, so that a NaN among the operands shows in the result.
+/// The larger of two numbers. NaN if either is, so that a NaN among the operands shows in the result.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a || b.is_nan() { b } else { a }
@@ -81,7 +81,7 @@ fn largest(values: &[f32]) -> f32 {
     all
 }
 
-/// The factor that turns a row's values into its output, and its LSE: 0 and −∞ for a row that saw nothing.
+/// The factor that turns a row's values into its output, and the row's LSE. They are 0 and −∞ for a row that saw nothing.
 pub fn finish(max: f32, sum: f32) -> (f32, f32) {
     if max == f32::NEG_INFINITY { (0.0, f32::NEG_INFINITY) } else { (1.0 / sum, max + sum.ln()) }
 }

@@ -10,7 +10,7 @@ use crate::ops::codebook_gemm::{self as op, FactorArgs};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 use crate::ops::index::CodesShape;
 
-/// Fields that start on a word: tiles of codes start at a multiple of this.
+/// Every 32nd field of a column starts on a word boundary. Tiles of codes start at a multiple of this.
 pub const FIELDS: usize = 32;
 
 /// A factor of `d` elements a column.
@@ -20,7 +20,7 @@ pub enum Factor<'a, T> {
 }
 
 impl<'a, T: Element> Factor<'a, T> {
-    /// The factor that `args` give. Looks at the whole of `basis_of`, whose words become addresses.
+    /// The factor that `args` give. All of `basis_of` is checked, since its words become addresses.
     ///
     /// # Safety
     /// [`crate::ops::check`] accepted the operands, and they are held.
@@ -43,7 +43,7 @@ impl<'a, T: Element> Factor<'a, T> {
         }
     }
 
-    /// What the adapter's values are found by: its basis, or itself.
+    /// The number by which an adapter's values are found: its basis, or its own number.
     pub fn key(&self, adapter: usize) -> usize {
         match self {
             Self::Dense { basis_of, .. } => basis_of.map_or(0, |basis_of| basis_of[adapter] as usize),
@@ -51,8 +51,8 @@ impl<'a, T: Element> Factor<'a, T> {
         }
     }
 
-    /// The values of `elements × columns`, and the strides `[element, column]` at which they lie: in place, or widened into
-    /// `scratch`. Codes start at a multiple of [`FIELDS`].
+    /// The values of `elements × columns`, and their strides `[element, column]`. They are in place, or widened into `scratch`. Codes start
+    /// at a multiple of [`FIELDS`].
     ///
     /// # Safety
     /// The contract of [`new`](Self::new); the ranges lie inside the factor.
@@ -126,7 +126,7 @@ impl<'a> Table<'a> {
                 let (word, shift) = (e * BITS / 32, e * BITS % 32);
                 let high = if shift + BITS > 32 { u64::from(words[word + 1]) << 32 } else { 0 };
                 let field = ((high | u64::from(words[word])) >> shift) as usize & ((1 << BITS) - 1);
-                // A byte a stage: close the gap between them.
+                // A byte a stage leaves a gap between the indices, which this closes.
                 let index = if BITS == 16 { field & 15 | field >> 4 & 0x70 } else { field };
                 *wide = self.sums[index & 127];
             }

@@ -1,4 +1,4 @@
-//! Tokens grouped by what they share.
+//! Tokens grouped by the adapter or basis that they share.
 
 use std::ops::Range;
 
@@ -16,15 +16,15 @@ pub struct Groups<'a> {
 
 /// Tokens that share the values of a factor.
 pub struct Group {
-    /// The adapter or basis, as [`Factor::key`](super::factor::Factor::key) says.
+    /// The adapter or basis, as [`Factor::key`](super::factor::Factor::key) returns it.
     pub key: usize,
     /// The tokens, in rising order within an adapter.
     pub tokens: Vec<usize>,
 }
 
 impl<'a> Groups<'a> {
-    /// Groups from the words of a [`TokenAdapters`](crate::ops::index::TokenAdapters) index. Every word is looked at: threads write
-    /// rows by them, each row once.
+    /// Groups from the words of a [`TokenAdapters`](crate::ops::index::TokenAdapters) index. Every word is checked: threads write rows by
+    /// them, each row once.
     pub fn read(words: &'a [i32], shape: TokenShape) -> Result<Self> {
         let spoiled = || Error::invalid("token_adapter", "the words that the index was made with", "other words (was its memory written to?)");
         let tokens = shape.tokens as usize;

@@ -1,8 +1,8 @@
-//! Codebook GEMM: coefficients first (`g = x·I·Q`, one block of tokens at a time), then `g·Oᵀ` tile by tile, each tile of
-//! a factor widened for all the tokens that share it.
+//! Codebook GEMM: coefficients first (`g = x·I·Q`, one block of tokens at a time), then `g·Oᵀ` tile by tile. Each tile of a factor is
+//! widened for all the tokens that share it.
 //!
-//! The products are those of `few_rows` whatever the size of a group: they sum a row in one order, however many rows there
-//! are, so that what an adapter gives a token does not depend on who else is in the batch.
+//! The products are those of `few_rows` whatever the size of a group. They sum a row in one order, however many rows there are. So what an
+//! adapter gives a token does not depend on what else is in the batch.
 
 mod factor;
 mod groups;
@@ -26,7 +26,7 @@ pub use groups::{Group, Groups};
 const VARIANT: &str = "grouped";
 /// Tokens whose coefficients are in the workspace at a time.
 pub const BLOCK: usize = 1024;
-/// Tokens of one piece of work.
+/// The most tokens of one piece of work.
 pub const GROUP: usize = 64;
 /// Elements of a factor's columns that are widened at a time.
 const DEPTH: usize = 512;
@@ -70,6 +70,8 @@ pub fn workspace_bytes(op: &CodebookGemm) -> u64 {
     op.tokens.min(BLOCK as u64) * widest * 4
 }
 
+/// Runs the operation.
+///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
 unsafe fn run<T: Element>(op: &CodebookGemm, args: &CodebookGemmArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
@@ -126,7 +128,7 @@ pub struct Projection<'a, T> {
     rank: usize,
     /// `x·I` of the tokens of a block, one row a token.
     projected: Rows<f32>,
-    /// `x·I·Q`; the same memory where there is no core.
+    /// `x·I·Q`, in the memory of `projected` where there is no core.
     coefficients: Rows<f32>,
 }
 
@@ -201,7 +203,7 @@ impl<'a, T: Element> Projection<'a, T> {
 
     /// Runs `work` on every group and every few columns of the coefficients.
     fn pieces(&self, groups: &[Group], work: impl Fn(&Group, Range<usize>) + Sync) {
-        // Few groups: narrow pieces, so that there is work for many threads.
+        // With few groups, pieces are narrow, so that there is work for many threads.
         let width = if groups.len() * self.rank >= 32 * 64 { 64 } else { 16 };
         let across = self.rank.div_ceil(width);
         (0..groups.len() * across).into_par_iter().for_each(|item| {
@@ -215,7 +217,7 @@ impl<'a, T: Element> Projection<'a, T> {
         self.groups.by_key(rows, GROUP, |adapter| self.output.key(adapter))
     }
 
-    /// How many columns of the output to compute at a time.
+    /// How many columns of the output are computed at a time.
     fn tile_columns(&self) -> usize {
         if self.rank <= 256 { 256 } else { 128 }
     }
@@ -225,7 +227,7 @@ impl<'a, T: Element> Projection<'a, T> {
         (GROUP + columns) * self.rank
     }
 
-    /// `tile = s · g · Oᵀ` for the tokens of `group` and the given columns, which start at a multiple of 32; packed.
+    /// Computes `tile = s · g · Oᵀ` for the tokens of `group` and the given columns, packed. The columns start at a multiple of 32.
     ///
     /// # Safety
     /// The contract of [`new`](Self::new); the coefficients of `block`, in which the tokens lie, are computed.

@@ -1,4 +1,4 @@
-//! Block-sparse `attention` by a map of the blocks: their lists, made on the device before each launch.
+//! Block-sparse `attention` by a block map: a kernel turns the map into block lists on the device before each launch.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use crate::ops::index::{BlockMask, HostIndex, Index, MapShape};
 use crate::ops::{Attention, AttentionArgs};
 
 params! {
-    /// Where the map lies, and where its lists go.
+    /// Parameters of the kernel that lists: where the map lies, and where its lists go.
     ListParams {
         map: [const u8],
-        /// As the words of a block mask with room for every block.
+        /// The lists, laid out as the words of a block mask with room for every block.
         words: [i32],
         q_blocks: u32,
         kv_blocks: u32,
@@ -25,14 +25,14 @@ params! {
     }
 }
 
-/// The kernel that lists.
+/// The name of the kernel that lists.
 pub(crate) const ENTRY: &str = "attention_lists";
-/// Warps of a block, each with a row of the map, in `kernels/attention/block_lists.cu`.
+/// Warps of a thread block in `kernels/attention/block_lists.cu`. Each takes a row of the map.
 const ROWS: u64 = 8;
-/// Its shared memory: two counts a warp.
+/// Bytes of the kernel's shared memory: two counts a warp.
 const SCRATCH: u32 = ROWS as u32 * 2 * 4;
 
-/// The kernel that lists, whatever the type of elements.
+/// The unit of the kernel that lists, for any dtype.
 pub(crate) fn unit() -> Unit {
     Unit {
         headers: vec![("attention/list_params.cuh", ListParams::cuda())],
@@ -42,12 +42,12 @@ pub(crate) fn unit() -> Unit {
     }
 }
 
-/// The kernel that lists, where an operation has a map.
+/// The unit of the kernel that lists, where an operation has a map.
 pub(crate) fn unit_of(op: &Attention) -> Option<Unit> {
     matches!(op.form, Form::BlockMap(_)).then(unit)
 }
 
-/// The operation that the other kernels run: with lists in place of a map.
+/// The operation that the other kernels run: it has lists in place of a map.
 pub(crate) fn listed(op: &Attention) -> Cow<'_, Attention> {
     match op.form {
         Form::BlockMap(shape) => Cow::Owned(Attention { form: Form::Blocks(shape.lists()), ..op.clone() }),
@@ -55,7 +55,7 @@ pub(crate) fn listed(op: &Attention) -> Cow<'_, Attention> {
     }
 }
 
-/// Bytes of the lists, at the start of the workspace; what follows starts as one of its own does.
+/// Bytes of the lists, at the start of the workspace. They end where a workspace may start.
 fn bytes(shape: &MapShape) -> u64 {
     (BlockMask::capacity(&shape.lists()) * 4).next_multiple_of(256)
 }
@@ -66,13 +66,13 @@ pub(crate) fn workspace(op: &Attention, own: impl FnOnce(&Attention) -> u64) -> 
     lists + own(&listed(op))
 }
 
-/// A variant's launch of the operation that it is given: one without a map.
+/// The launch of a variant, for an operation without a map.
 type Run = unsafe fn(&mut Queue, &Plan<Attention>, &Attention, &Slice<Cuda>, &AttentionArgs<Cuda>) -> Result<()>;
 
-/// Launches what makes the lists, where there is a map, and then `run`.
+/// Launches the kernel that lists, where there is a map, and then `run`.
 ///
 /// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan has what [`unit_of`] gives.
+/// The conditions of [`Kernel::launch`](crate::backend::Kernel::launch) hold, and the plan has the unit of [`unit_of`].
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, all: &Slice<Cuda>, args: &AttentionArgs<Cuda>, run: Run) -> Result<()> {
     let (Form::BlockMap(shape), AttentionIndex::BlockMap(map)) = (plan.op.form, &args.index) else {
         // SAFETY: the caller's promise.
@@ -92,7 +92,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, all: &Sli
         patterns: shape.patterns,
         capacity: lists.capacity,
     };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let overlap = plan.target.arch.0 >= 90;
     let grid = blocks(u64::from(shape.patterns) * u64::from(shape.q_blocks).div_ceil(ROWS));
     let args = AttentionArgs { index: AttentionIndex::Blocks(Index::over(lists, words)), ..args.clone() };

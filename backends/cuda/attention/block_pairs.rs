@@ -1,4 +1,4 @@
-//! Block-sparse `attention` by blocks of 64 in tiles of 128 rows: the plan of the columns of each tile, made on the device.
+//! Block-sparse `attention` with blocks of 64 in tiles of 128 rows. A kernel plans the columns of each tile on the device.
 
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -11,7 +11,7 @@ use crate::ops::attention::Form;
 use crate::ops::index::BlockShape;
 
 params! {
-    /// What the plan is made from, and where it lies.
+    /// Parameters of the kernel that plans: what it reads, and where the plan lies.
     PairParams {
         /// The words of the block mask.
         index: [const i32],
@@ -19,21 +19,21 @@ params! {
         q_blocks: u32,
         patterns: u32,
         capacity: u32,
-        /// Tiles of a pattern.
+        /// Tiles of a pattern's rows.
         tiles: u32,
         /// Columns that a pattern has room for.
         region: u32,
     }
 }
 
-/// The kernel that plans.
+/// The name of the kernel that plans.
 pub(crate) const ENTRY: &str = "attention_pairs";
-/// Words of a plan at most: patterns that share their lists have columns of their own in it.
+/// The most words of a plan. Patterns that share their lists have columns of their own in it.
 const LONGEST: u64 = 1 << 26;
-/// Words for each column in `kernels/attention/block_pairs.cuh`: the column, its kind for either row, and a count on the way.
+/// Words of a column in `kernels/attention/block_pairs.cuh`: the column, its kind for either row, and an intermediate count.
 const WORDS: u64 = 4;
 
-/// The kernel that plans, whatever the type of elements.
+/// The unit of the kernel that plans, for any dtype.
 pub(crate) fn unit() -> Unit {
     Unit {
         headers: vec![("attention/pair_params.cuh", PairParams::cuda())],
@@ -42,7 +42,7 @@ pub(crate) fn unit() -> Unit {
     }
 }
 
-/// A plan's sizes.
+/// The sizes of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pairs {
     shape: BlockShape,
@@ -50,7 +50,7 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    /// That of an operation whose blocks are half as long as a tile of `rows`.
+    /// The plan of an operation whose blocks are half as long as a tile of `rows` rows.
     pub(crate) fn of(op: &Attention, rows: u64) -> Option<Self> {
         match op.form {
             Form::Blocks(shape) if 2 * u64::from(shape.block) == rows => Some(Self { shape, tiles: op.q_len.div_ceil(rows) }),
@@ -63,7 +63,7 @@ impl Pairs {
         u64::from(self.shape.capacity).min(u64::from(self.shape.q_blocks) * u64::from(self.shape.kv_blocks))
     }
 
-    /// Whether the plan is one that can be counted, or why not.
+    /// Whether the plan is within [`LONGEST`], or why not.
     pub(crate) fn validate(self) -> std::result::Result<(), String> {
         let words = self.words();
         if words <= LONGEST { Ok(()) } else { Err(format!("the plan of its blocks of {} needs {words} words: at most {LONGEST}", self.shape.block)) }
@@ -74,19 +74,20 @@ impl Pairs {
         (patterns * self.region()).saturating_mul(WORDS) + patterns * self.tiles
     }
 
-    /// Bytes of the workspace.
+    /// Bytes of the plan in the workspace.
     pub(crate) fn bytes(self) -> u64 {
         self.words() * 4
     }
 
-    /// Plans into `workspace`, from the mask as it is on the device then.
+    /// Makes the plan in `workspace`, from the mask that is on the device when the kernel runs.
     ///
     /// # Safety
-    /// As [`Kernel::launch`](crate::backend::Kernel::launch); the plan has the kernel, and nothing else uses `workspace`.
+    /// The conditions of [`Kernel::launch`](crate::backend::Kernel::launch) hold. The plan has the kernel, and nothing else uses
+    /// `workspace`.
     pub(crate) unsafe fn launch(self, queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, index: u64) -> Result<()> {
         let BlockShape { q_blocks, patterns, capacity, .. } = self.shape;
         let params = PairParams { index, plan: address(workspace), q_blocks, patterns, capacity, tiles: self.tiles as u32, region: self.region() as u32 };
-        // It waits for the launch before, and reads nothing until then.
+        // The kernel's PDL wait stands before its first read.
         let launch = Launch { overlap: true, ..Launch::new(blocks(self.tiles * u64::from(patterns)), 32) };
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, ENTRY, &launch, &params) }

@@ -1,11 +1,11 @@
-//! Sources that hold several kernels: each stands in `#ifdef COMPILE_<entry>`, and a unit compiles one of them.
+//! Entry points of sources that hold several kernels. Each stands in `#ifdef COMPILE_<entry>`, and a unit compiles one of them.
 
-/// One kernel of such a source.
+/// One kernel of a source that holds several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its name, alone in the list of a unit's entries.
+    /// The kernel's name, alone in the list of a unit's entries.
     pub(crate) list: &'static [&'static str],
-    /// The macro that has it compiled.
+    /// The macro that compiles this kernel.
     pub(crate) define: &'static str,
 }
 
@@ -14,7 +14,7 @@ impl Entry {
         self.list[0]
     }
 
-    /// What a unit defines to compile this kernel.
+    /// The definition with which a unit compiles this kernel.
     pub(crate) fn defined(self) -> (&'static str, String) {
         (self.define, "1".into())
     }

@@ -22,7 +22,7 @@ impl Table for Attention {
 }
 
 const VARIANTS: [Variant<Attention>; 10] = [
-    // Rows that do not start on multiples of 16 bytes.
+    // Rows that do not start at multiples of 16 bytes.
     sm90::unaligned::VARIANT,
     sm90::small_head::VARIANT,
     sm90::intra_split::VARIANT,
@@ -30,7 +30,7 @@ const VARIANTS: [Variant<Attention>; 10] = [
     sm80::varlen_short::VARIANT,
     sm90::decode::VARIANT,
     sm80::decode::VARIANT,
-    // Sequences of their own lengths, of many queries.
+    // Varlen sequences with many queries.
     sm90::varlen::VARIANT,
     sm80::VARIANT,
     SIMT,

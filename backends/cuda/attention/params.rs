@@ -1,4 +1,4 @@
-//! What every kernel of `attention` takes.
+//! Parameters that every kernel of `attention` takes.
 
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, address, address_of};
@@ -6,7 +6,7 @@ use crate::ops::attention::{AttentionIndex, Form};
 use crate::ops::{Attention, AttentionArgs};
 
 params! {
-    /// Sizes and strides in elements.
+    /// Parameters of every kernel of `attention`. Sizes and strides are in elements.
     AttentionParams {
         q: [const element],
         k: [const element],
@@ -32,37 +32,37 @@ params! {
         o_batch: u64,
         o_token: u64,
         o_head: u64,
-        /// Elements of the LSE from a head to the next.
+        /// Elements of the LSE from one head to the next.
         lse_head: u64,
-        /// Paged: pages a sequence, tokens a page.
+        /// Pages of a sequence and tokens of a page, where the form is paged.
         pages: u64,
         page: u64,
-        /// Negative for none.
+        /// The sliding window; negative for none.
         window: i64,
         scale: f32,
         head_dim: i32,
         form: u32,
         causal: u32,
-        /// Heads that are rows of one tile.
+        /// Heads whose rows are packed into one tile.
         pack: u32,
-        /// Block-sparse: as in the block mask's shape.
+        /// Block size, where the form is block-sparse. With the next three it is the block mask's shape.
         block: u32,
         q_blocks: u32,
         patterns: u32,
         capacity: u32,
-        /// Tiles of a head's rows (of the group's, where heads are packed).
+        /// Tiles of a head's rows, or of a group's rows where heads are packed.
         tiles: u32,
-        /// Heads whose tiles are taken together, where blocks take tile after tile.
+        /// Heads whose tiles neighbouring blocks take, where blocks are persistent.
         band: u32,
     }
 }
 
-/// The header that the host writes for every kernel of this operation.
+/// The header with [`AttentionParams`], which the host writes for every kernel of `attention`.
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
     vec![("attention/params.cuh", AttentionParams::cuda())]
 }
 
-/// What every kernel takes; `pack` heads are rows of one tile.
+/// The parameters of a kernel; `pack` heads are rows of one tile.
 pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) -> AttentionParams {
     let index = match &args.index {
         AttentionIndex::None => 0,
@@ -98,7 +98,7 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
         lse_head: op.q_len,
         pages: 0,
         page: 1,
-        // No sequence is as long as that, and sums with it stay in range.
+        // No sequence is that long, and sums with it stay in range.
         window: op.window.map_or(-1, |window| window.min(1 << 60) as i64),
         scale: op.scale_value(),
         head_dim: op.head_dim as i32,
@@ -113,7 +113,7 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
         band: 1,
     };
     match op.form {
-        // A map has become lists before it comes here.
+        // A map has become lists before this.
         Form::Dense | Form::BlockMap(_) => {}
         Form::Varlen(shape) => (params.form, params.lse_head) = (1, shape.total_q),
         Form::Blocks(shape) => {

@@ -1,4 +1,4 @@
-//! Operands of `attention` whose rows do not start where a kernel can read them, copied into the workspace to where they do.
+//! Repacking for `attention`: operands whose rows a kernel cannot read are copied into aligned rows of the workspace.
 
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -11,12 +11,12 @@ use crate::ops::attention::Strides;
 use crate::ops::{Attention, AttentionArgs};
 
 params! {
-    /// An operand to copy: no rows where it stays where it is. Strides in elements.
+    /// An operand to copy, with strides in elements. It has no rows where it is not copied.
     RowsParams {
         from: [const element],
         end: [const element],
         to: [element],
-        /// Of all sequences, tokens and heads: `inner` after one another, `middle` times, and that again and again.
+        /// Rows of all sequences, tokens and heads. `inner` rows follow each other, `middle` times over, and that repeats.
         rows: u64,
         inner: u64,
         middle: u64,
@@ -27,7 +27,7 @@ params! {
 }
 
 params! {
-    /// Of the kernel that copies.
+    /// Parameters of the kernel that copies.
     RepackParams {
         q: RowsParams,
         k: RowsParams,
@@ -37,10 +37,10 @@ params! {
     }
 }
 
-/// The kernel that copies.
+/// The name of the kernel that copies.
 pub(crate) const ENTRY: &str = "attention_repack";
 
-/// The kernel that copies, which moves the bits of f16 and bf16 alike.
+/// The unit of the kernel that copies. It moves bits, for f16 and bf16 alike.
 pub(crate) fn unit() -> Unit {
     Unit {
         headers: vec![("attention/rows_params.cuh", RowsParams::cuda()), ("attention/repack_params.cuh", RepackParams::cuda())],
@@ -53,10 +53,10 @@ pub(crate) fn unit() -> Unit {
 /// Threads of a block, and elements that each writes at a time, in `kernels/tile/repack.cuh`.
 const THREADS: u64 = 256;
 const WIDTH: u64 = 8;
-/// Blocks that an SM has of an operand at most: they stay, and walk over the rows.
+/// The most blocks an SM for one operand. They are persistent and walk over the rows.
 const BLOCKS: u64 = 8;
 
-/// Where the elements of q, k or v lie.
+/// Where the rows of q, k or v lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     pub(crate) batch: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Of q, k and v.
+    /// The rows of q, of k and of v.
     pub(crate) fn of(op: &Attention) -> [Self; 3] {
         let rows = |(batch, tokens), heads, strides| Self { batch, tokens, heads, strides };
         [rows(op.q_extent(), op.heads, op.q), rows(op.kv_extent(), op.kv_heads, op.k), rows(op.kv_extent(), op.kv_heads, op.v)]
@@ -84,7 +84,7 @@ impl Rows {
         self.strides.head > self.strides.token
     }
 
-    /// The axes of a copy, in its order, `(count, stride)` each: those that lie end to end as one.
+    /// The axes of a copy, innermost first, as `(count, stride)`. Axes that lie end to end are joined into one.
     fn axes(&self) -> [(u64, u64); 3] {
         let Strides { batch, token, head } = self.strides;
         let (tokens, heads) = ((self.tokens, token), (self.heads, head));
@@ -104,7 +104,7 @@ impl Rows {
         self.batch.saturating_mul(self.tokens).saturating_mul(self.heads)
     }
 
-    /// Elements from the first to one past the last.
+    /// Elements from the first of the operand to one past its last.
     pub(crate) fn span(&self, head_dim: u64) -> u64 {
         let last = |count: u64, stride| count.saturating_sub(1) * stride;
         if self.count() == 0 {
@@ -126,7 +126,7 @@ pub(crate) struct Repack {
 }
 
 impl Repack {
-    /// Copies of the operands that `readable` refuses.
+    /// The copies of the operands that `readable` refuses.
     pub(crate) fn of(op: &Attention, readable: impl Fn(&Rows) -> bool) -> Self {
         let rows = Rows::of(op);
         Self { rows, copied: rows.each_ref().map(|rows| !readable(rows)), head_dim: op.head_dim, size: op.dtype.size() }
@@ -137,7 +137,7 @@ impl Repack {
         self.head_dim.next_multiple_of(WIDTH)
     }
 
-    /// Bytes of each copy, multiples of 16.
+    /// Bytes of each copy, a multiple of 16.
     fn parts(&self) -> [u64; 3] {
         [0, 1, 2].map(|i: usize| if self.copied[i] { self.rows[i].count().saturating_mul(self.stride() * self.size) } else { 0 })
     }
@@ -147,12 +147,12 @@ impl Repack {
         self.parts().into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The kernel that copies, where there is anything to copy.
+    /// The unit of the kernel that copies, where there is anything to copy.
     pub(crate) fn unit(&self) -> Option<Unit> {
         self.copied.contains(&true).then(unit)
     }
 
-    /// The operation on the copies: padded rows end to end, in the order in which they were.
+    /// The operation on the copies: padded rows end to end, with tokens and heads nested as before.
     pub(crate) fn reads(&self, op: &Attention) -> Attention {
         let strides = |i: usize| match self.copied[i] {
             true if self.rows[i].heads_outside() => Strides::bhsd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
@@ -162,10 +162,10 @@ impl Repack {
         Attention { q: strides(0), k: strides(1), v: strides(2), ..op.clone() }
     }
 
-    /// Puts the copying into the queue, if there is any, and says where q, k and v then start. The plan has what [`unit`](Self::unit) gives.
+    /// Enqueues the copies, if there are any, and returns where q, k and v then start. The plan has the unit of [`unit`](Self::unit).
     ///
     /// # Safety
-    /// As [`Plan::launch`]; `workspace` starts on a multiple of 16 bytes.
+    /// The conditions of [`Plan::launch`] hold, and `workspace` starts at a multiple of 16 bytes.
     pub(crate) unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<[u64; 3]> {
         let mut starts = [&args.q, &args.k, &args.v].map(address);
         if self.bytes() == 0 {

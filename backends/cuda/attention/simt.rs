@@ -1,4 +1,4 @@
-//! `attention` on plain CUDA cores: every form, dtype and stride.
+//! `attention` without tensor cores: every form, dtype and stride.
 
 use super::block_lists as lists;
 use super::params::{headers, parameters};
@@ -41,7 +41,7 @@ fn unit(dtype: DType, held: u64, also: Vec<Unit>) -> Unit {
     }
 }
 
-/// Heads that are rows of one tile: those that share keys, unless each has a pattern of its own.
+/// Heads whose rows are packed into one tile: those that share keys, unless each has a block pattern of its own.
 fn pack(op: &Attention) -> u64 {
     match op.form {
         Form::Blocks(shape) if shape.patterns != 1 => 1,

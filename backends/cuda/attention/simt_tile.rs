@@ -1,15 +1,15 @@
-//! The tile of `kernels/attention/simt_tile.cuh`, which attention and attention over a prefix share on the ordinary cores.
+//! The tile of `kernels/attention/simt_tile.cuh`, which the `simt` variants of `attention` and `prefix_attention` share.
 
-/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+/// Head dimensions that a kernel is compiled for. A head is padded to the next of them in shared memory.
 pub(crate) const HELD: [u64; 4] = [32, 64, 128, 256];
 /// Rows of a tile.
 pub(crate) const ROWS: u64 = 16;
 /// Keys of a tile.
 pub(crate) const KEYS: u64 = 32;
-/// Threads of a block: eight share a row.
+/// Threads of a block. Eight share a row.
 pub(crate) const THREADS: u32 = 128;
 
-/// The least of `HELD` that has room for a head.
+/// The least of [`HELD`] that has room for a head.
 pub(crate) fn held(head_dim: u64) -> u64 {
     HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
 }

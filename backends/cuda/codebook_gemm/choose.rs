@@ -1,5 +1,5 @@
-//! Which of the codebook GEMM's variants takes many tokens: what `suits` says of them; and in which of their configurations they are the fastest.
-//! Nothing here says what a kernel can compute.
+//! The speed rules of codebook GEMM: which variant takes many tokens, and the fastest configuration of each variant. Nothing here says what
+//! a kernel can compute.
 
 use std::ops::RangeInclusive;
 
@@ -13,21 +13,22 @@ use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
 
-/// The fewest tokens, and the most adapters of `sgmv_long`: with more adapters a run is short, and each run decodes its columns anew. The rule does
-/// not look at how many tokens there are beyond the fewest: a row is to get the same from this variant whoever is beside it.
+/// The fewest tokens, and the most adapters, of `sgmv_long`. With more adapters a run is short, and each run decodes its columns anew.
+/// Beyond the fewest, the rule does not look at the number of tokens: what a row gets from this variant must not depend on the rest of the
+/// batch.
 const LEAST_TOKENS: u64 = 129;
 const MOST_ADAPTERS: u32 = 31;
-/// The largest rank of which `sgmv_long` takes less time than `sm80`.
+/// The largest rank for which `sgmv_long` is faster than `sm80`.
 const LONGEST_RANK: u64 = 16;
-/// Adapters of `sgmv`. Fewer have many tokens each.
+/// Adapters for `sgmv`. Fewer have many tokens each.
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
-/// Adapters from which on that variant is faster for any number of tokens. Fewer are decoded about as often, and in one kernel, by clusters that have 16
-/// tokens each, as long as there is an SM for each of their blocks.
+/// The fewest adapters for which `sgmv` is faster with any number of tokens. With fewer, clusters of 16 tokens decode about as often, in
+/// one kernel, while there is an SM for each of their blocks.
 const MANY_ADAPTERS: u32 = 96;
 /// Elements of an encoder's largest factor product, BERT's 1,024 × 1,024.
 const ENCODERS: u64 = 1 << 20;
-/// Elements of a slice's decoded factor, outputs by rank, up to which `sm80`, whose blocks decode it for every 16 tokens, takes many tokens in less time
-/// than two launches: of few adapters, and of many.
+/// The most elements of a slice's decoded factor, outputs by rank, for which `sm80` is faster on many tokens than two launches: with few
+/// adapters, and with many. Blocks of `sm80` decode the factor for every 16 tokens.
 const DECODED: [u64; 2] = [1 << 16, 3 << 13];
 
 /// Whether `sgmv_long`, or `sgmv_simt` where that does not serve, is worth taking: tokens are many and adapters few.
@@ -49,8 +50,8 @@ pub(crate) fn clusters(op: &CodebookGemm, target: &Target) -> std::result::Resul
     decoded_often(op, target)
 }
 
-/// Why neither segments nor clusters are worth taking of many tokens, where the blocks of `sm80` are done sooner. Of the number of tokens the rule asks
-/// only whether they are many, so that a row gets the same whoever is beside it.
+/// Whether segments or clusters are worth taking for many tokens, or why the blocks of `sm80` are faster. The rule asks only whether tokens
+/// are many, so that what a row gets does not depend on the rest of the batch.
 fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let most = DECODED[usize::from(op.adapters > MOST_ADAPTERS)];
     let small = |slice: &CodebookSlice| slice.d_out.saturating_mul(slice.rank) <= most && op.d_in.saturating_mul(slice.d_out) <= ENCODERS;
@@ -60,7 +61,7 @@ fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), 
     Ok(())
 }
 
-/// Whether `sgmv` is worth taking: tokens are many, adapters too, and not all clusters of 16 tokens have a place.
+/// Whether `sgmv` is worth taking: there are many tokens, many adapters, and not all clusters of 16 tokens are resident at once.
 pub(crate) fn many_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     beats_clusters(op, target, places(target))
@@ -72,19 +73,19 @@ pub(crate) fn many_adapters_at_once(op: &CodebookGemm, target: &Target) -> std::
     beats_clusters(op, target, places(target) * 15 / 16)
 }
 
-/// Clusters that the device has SMs for.
+/// Clusters for which the device has SMs.
 fn places(target: &Target) -> u64 {
     u64::from(target.units) / CLUSTER
 }
 
-/// Whether clusters of `sm90`, that have 16 tokens each, take tokens of as few adapters, and with the same bits: it sums in the order of
-/// `sgmv` unless there are many slices.
+/// Whether clusters of `sm90`, with 16 tokens each, take tokens of so few adapters with the same bits. They sum in the order of `sgmv`
+/// unless there are many slices.
 fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
     target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter
 }
 
-/// Whether so many tokens are done sooner than by tiles of 16 in clusters, of which up to `places` are as fast, or why not. Only here does the rule
-/// look at how many tokens there are: a row is to get the same whoever is beside it.
+/// Whether this many tokens are faster than in clusters of 16 tokens, of which up to `places` are as fast, or why not. Only here does the
+/// rule look at the number of tokens: what a row gets must not depend on the rest of the batch.
 fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::result::Result<(), String> {
     decoded_often(op, target)?;
     if op.adapters < MANY_ADAPTERS && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
@@ -93,16 +94,16 @@ fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::resul
     Ok(())
 }
 
-/// Whether many tokens of few adapters are `sgmv`'s, which `sgmv_long` takes else. That wants the tokens of an adapter to be neighbours, as
-/// those of an encoder's sentences are; where they are not, as those of a decoder's batch, it takes up to eight times as long. An encoder's products
-/// are not as large.
+/// Whether many tokens of few adapters are taken by `sgmv`, and not by `sgmv_long`. The latter needs the tokens of an adapter to be
+/// neighbours, as those of an encoder's sentences are. Where they are not, as in a decoder's batch, it takes up to eight times as long. An
+/// encoder's products are not as large.
 fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
     let large = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) > ENCODERS;
     has_clusters(op, target) && op.slices.iter().all(large) && supports_tiles(op, target, false).is_ok()
 }
 
-/// Whether tokens are many, and of as many adapters as `sgmv` takes, or why it is not worth it. Few adapters have that variant and those of
-/// the same bits, or `sgmv_long`, whatever number of tokens there is.
+/// Whether there are many tokens, with as many adapters as `sgmv` takes, or why it is not worth taking. Few adapters are taken by `sgmv`
+/// and the variants with its bits, or by `sgmv_long`, whatever the number of tokens.
 fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let few = op.adapters < *ADAPTERS.start() && takes_few_adapters(op, target);
     if op.tokens < LEAST_TOKENS || !(few || ADAPTERS.contains(&op.adapters)) {
@@ -111,42 +112,42 @@ fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(),
     Ok(())
 }
 
-/// Blocks of `sm90` that decode all they need of a tile's 16 adapters before they wait, and groups of columns of each, at most.
+/// The most blocks of `sm90` that decode all they need of a tile's 16 adapters before the PDL wait, and the most groups of columns of each.
 const AHEAD_BLOCKS: u64 = 32;
 const AHEAD_GROUPS: u64 = 4;
-/// Launches that are to be under way at once with a block of that kind an SM, which has no room for a second.
+/// Launches that should be in flight at once with such a block an SM, which has no room for a second.
 const UNDER_WAY: u64 = 4;
 
 /// Blocks of `sm90` that share a tile, in clusters, on a device of `units` SMs.
 fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_early: bool) -> u64 {
     let most = match (x_early, op.adapters) {
-        // All work but the last step is done before the launch before ends. The fewer blocks, the more launches are under way; but
-        // a block is to finish its columns at once.
+        // All work but the last step is done before the launch before ends. Fewer blocks put more launches in flight, but a block should
+        // finish its columns at once.
         (true, _) => group.widest.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
-        // Fewer blocks have less to wait for; but of many adapters each is to decode little after x is there.
+        // Fewer blocks have less to wait for. But with many adapters each should decode little once x is there.
         (false, 0..=1) => 32,
         (false, _) => 64,
     };
-    // A launch takes one block an SM: the next one is to start beside it.
+    // A launch takes one block an SM, and the next launch should start beside it.
     (sharing(op, group, units, most) / cluster).max(1) * cluster
 }
 
-/// Whether a launch on x that another writes has few blocks, which decode everything before they wait: the fewer there are, the sooner a launch
-/// ends. One of several tiles or slices fills too much of the device for that.
+/// Whether a launch whose x another launch writes has few blocks, which decode everything before the PDL wait. The fewer blocks there are,
+/// the sooner a launch ends. A launch of several tiles or slices fills too much of the device for that.
 fn ahead(op: &CodebookGemm, group: Group, units: u64) -> bool {
     let blocks = op.tokens.div_ceil(ROWS) * group.slices * AHEAD_BLOCKS;
     let groups = group.widest.div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
     group.slices == 1 && op.adapters > 1 && predecodes(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
 }
 
-/// Whether a launch on x that another writes has one adapter and so few blocks that one an SM is enough: registers are then left to go the
-/// way from x to y once before the wait.
+/// Whether a launch whose x another launch writes has one adapter and so few blocks that one an SM is enough. Registers are then left to
+/// run the way from x to y once before the PDL wait, which warms the instruction cache.
 fn warms_icache(op: &CodebookGemm, group: Group, units: u64) -> bool {
     group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
 }
 
-/// What a launch of `sm90` takes by what it knows, on a device of `units` SMs. On x that the launch before writes, where there are many
-/// adapters, all their pieces are shared out among the warps, each of which decodes its first ones before it waits.
+/// The kind of an `sm90` launch, by what the launch knows, on a device of `units` SMs. Where the launch before writes x and there are many
+/// adapters, all their pieces are shared among the warps. Each warp decodes its first ones before the PDL wait.
 pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known: Known) -> Shape {
     let dependent = known.early && !known.x_early;
     let (cluster, grouped) = if op.slices.len() < MANY_SLICES || group.slices == 1 { (CLUSTER, GROUPED) } else { (FEW, MANY) };
@@ -156,7 +157,7 @@ pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known
     } else {
         cluster_sharing(op, group, cluster, units, known.early && known.x_early)
     };
-    // Of columns, of a block.
+    // Groups of columns of a block.
     let groups = group.widest.div_ceil(GROUP).div_ceil(blocks);
     let kernel = match (group.slices, known.whole, groups > u64::from(THREADS / 32)) {
         (2.., ..) => grouped,
@@ -170,18 +171,18 @@ pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known
     Shape { kernel, blocks, cluster }
 }
 
-/// Blocks of `sm80` that share a tile, on a device of `units` SMs. Every block computes h anew: few do it, unless there are many adapters
-/// to decode.
+/// Blocks of `sm80` that share a tile, on a device of `units` SMs. Every block computes h anew, so they are few, unless there are many
+/// adapters to decode.
 pub(crate) fn blocks_by_launch(op: &CodebookGemm, group: Group, units: u64) -> u64 {
     sharing(op, group, units, 16)
 }
 
-/// The fastest way of `sgmv`: the first that its operands allow.
+/// The fastest configuration of `sgmv`: the first that its operands allow.
 pub(crate) fn way(op: &CodebookGemm) -> Way {
     Way::ALL.into_iter().find(|way| way.computes(op).is_ok()).unwrap_or(Way::Any)
 }
 
-/// The fastest way of `sgmv_long`: the first that its operands allow.
+/// The fastest configuration of `sgmv_long`: the first that its operands allow.
 pub(crate) fn long_way(op: &CodebookGemm) -> LongWay {
     LongWay::ALL.into_iter().find(|way| way.computes(op).is_ok()).unwrap_or(LongWay::Any)
 }
@@ -220,7 +221,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// By the device, in the order of [`TARGETS`]: 78, 114, 132 and 144 SMs of Hopper, A100, RTX 3090.
+    /// Choices by device, in the order of [`TARGETS`]: 78, 114, 132 and 144 SMs of Hopper, A100, RTX 3090.
     #[test]
     fn every_shape_has_a_variant_that_supports_it() {
         let square = [4096, 4096, 16];
@@ -266,7 +267,8 @@ pub(crate) mod tests {
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
-    /// By what a launch knows: that it reads an x that the launch before writes, one that none does, or that it starts behind all before it.
+    /// Choices by what a launch knows: it reads an x that the launch before writes, or one that none does, or it starts after everything
+    /// before it.
     #[test]
     fn a_launch_of_clusters_takes_what_was_measured() {
         let over = |op: CodebookGemm| CodebookGemm { accumulate: false, ..op };
@@ -306,7 +308,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// What is named runs wherever its kernels can compute it.
+    /// A variant that is named runs wherever its kernels can compute the operation.
     #[test]
     fn a_variant_that_does_not_suit_may_be_named() {
         for name in ["sgmv_fused", "sgmv", "sgmv_simt", "sgmv_long"] {
@@ -316,7 +318,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Operations of every form, whose sizes are those of models, and odd ones.
+    /// Operations of every form, with sizes of models and odd ones.
     pub(crate) fn random(draw: &mut Draw) -> CodebookGemm {
         let mut one = |of: &[u64]| of[draw.below(of.len() as u32) as usize];
         let dtype = if one(&[0, 0, 0, 1]) == 0 { DType::F16 } else { DType::BF16 };

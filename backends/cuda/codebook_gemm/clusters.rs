@@ -1,4 +1,4 @@
-//! The kernels of `sm90`, and what a launch of one is: which kernel, how many blocks share a tile of tokens, and how many of them are a cluster.
+//! The kernels of `sm90`, and the kind of a launch: its kernel, the blocks that share a tile of tokens, and the blocks of a cluster.
 
 use std::iter::once;
 
@@ -12,22 +12,22 @@ pub(crate) const WIDE: Entry = entry!("codebook_gemm_sm90_wide");
 pub(crate) const ANY: Entry = entry!("codebook_gemm_sm90_any");
 pub(crate) const GROUPED: Entry = entry!("codebook_gemm_sm90_grouped");
 pub(crate) const MANY: Entry = entry!("codebook_gemm_sm90_many");
-/// Only of rank 16.
+/// The kernel that warms the instruction cache, for rank 16 alone.
 pub(crate) const ICACHE_WARM: Entry = entry!("codebook_gemm_sm90_icache_warm");
-/// Only where [`predecodes`] says so.
+/// The kernel that decodes before its PDL wait, compiled where [`predecodes`] says so.
 pub(crate) const AHEAD: Entry = entry!("codebook_gemm_sm90_predecode");
 pub(crate) const LINE: Entry = entry!("codebook_gemm_sm90_balanced");
 
-/// Every kernel of that form.
+/// Every kernel of a rank and a width of codes.
 pub(crate) fn kernels(rank: u64, width: u32) -> impl Iterator<Item = Entry> {
     let ahead = [AHEAD, LINE].into_iter().filter(move |_| predecodes(rank, width));
     [USUAL, WIDE, ANY, GROUPED, MANY].into_iter().chain((rank == 16).then_some(ICACHE_WARM)).chain(ahead)
 }
 
-/// Of d_in, what one buffer of the basis takes of a block, of rank 16.
+/// Elements of d_in that one buffer of the basis holds of a block's share, at rank 16.
 const SHARE: u64 = 512;
 
-/// Whether y is written over, and a block's share of d_in fits into one buffer of the one basis, as [`LINE`] has it.
+/// Whether y is overwritten, and a block's share of d_in fits into one buffer of the one basis, as [`LINE`] needs.
 pub(crate) fn in_one_share(op: &CodebookGemm) -> bool {
     !op.accumulate && op.d_in <= CLUSTER * SHARE && predecodes(rank_of(op), width_of(op))
 }
@@ -35,18 +35,18 @@ pub(crate) fn in_one_share(op: &CodebookGemm) -> bool {
 /// What only a launch knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
-    /// Its rows are whole multiples of 16 bytes.
+    /// Whether rows are whole multiples of 16 bytes.
     pub(crate) whole: bool,
-    /// It may start before the launch before has ended.
+    /// Whether the launch may start before the one before has ended (PDL).
     pub(crate) early: bool,
-    /// No launch still under way writes x.
+    /// Whether no launch in flight writes x.
     pub(crate) x_early: bool,
-    /// The basis of each adapter is given.
+    /// Whether the basis of each adapter is given.
     pub(crate) basis_of: bool,
 }
 
 impl Known {
-    /// All that a launch of `group` may know, whose rows are `whole` or not.
+    /// Everything that a launch of `group` may know, whose rows are `whole` or not.
     pub(crate) fn all(group: Group, whole: bool) -> impl Iterator<Item = Self> {
         let bases: &[bool] = if group.one_basis { &[false, true] } else { &[true] };
         let starts = [(false, true), (true, true), (true, false)];
@@ -54,7 +54,7 @@ impl Known {
     }
 }
 
-/// A launch: its kernel, the blocks that share a tile, and those of a cluster.
+/// The kind of a launch: its kernel, the blocks that share a tile, and the blocks of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) kernel: Entry,
@@ -62,7 +62,8 @@ pub(crate) struct Shape {
     pub(crate) cluster: u64,
 }
 
-/// The configurations: what each launch takes by what it knows, or one kernel and number of blocks for all launches that it can be of.
+/// The configurations. `None` lets each launch choose by what it knows; the others fix a kernel and a number of blocks where a launch can
+/// be of that kind.
 pub(crate) fn configs() -> impl Iterator<Item = Option<Shape>> {
     let of = |kernel, cluster| move |blocks| Some(Shape { kernel, blocks, cluster });
     let clusters = [USUAL, WIDE, ANY, GROUPED, ICACHE_WARM, AHEAD, LINE].into_iter().flat_map(move |kernel| [8, 16, 32, 64].map(of(kernel, CLUSTER)));
@@ -77,7 +78,7 @@ pub(crate) fn config(shape: Option<Shape>) -> String {
 }
 
 impl Shape {
-    /// Whether a launch of `group` can be of this kind: what it cannot read, or how many slices it has, no configuration changes.
+    /// Whether a launch of `group` can be of this kind. No configuration changes what it can read, or how many slices it has.
     pub(crate) fn takes(&self, group: Group, known: Known) -> bool {
         match (self.kernel, group.slices > 1) {
             (GROUPED | MANY, several) => several,
@@ -88,7 +89,7 @@ impl Shape {
         }
     }
 
-    /// Whether its kernel can compute `op`, in launches that it can be of, or why not.
+    /// Whether the kernel can compute `op` in launches of this kind, or why not.
     pub(crate) fn computes(&self, op: &CodebookGemm) -> std::result::Result<(), String> {
         let (rank, width, forms) = (rank_of(op), width_of(op), forms(op));
         if !kernels(rank, width).any(|kernel| kernel == self.kernel) {

@@ -1,17 +1,17 @@
-//! The kernels of a source that holds several: a unit compiles one of them.
+//! Entry points of sources that hold several kernels. A unit compiles one of them.
 
 use crate::backends::cuda::jit::Unit;
 
 /// A kernel of a source that holds several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// The kernel's name, as the list that a unit has.
+    /// The kernel's name, in the list that a unit takes.
     pub(crate) list: &'static [&'static str; 1],
-    /// The macro that has the source compile it.
+    /// The macro with which the source compiles this kernel.
     pub(crate) define: &'static str,
 }
 
-/// The kernel of that name, which stands in its source under `#ifdef COMPILE_` and the name.
+/// The kernel of a name, which stands in its source under `#ifdef COMPILE_` and that name.
 macro_rules! entry {
     ($name:literal) => {
         $crate::backends::cuda::codebook_gemm::entry::Entry { list: &[$name], define: concat!("COMPILE_", $name) }
@@ -25,8 +25,8 @@ impl Entry {
         self.list[0]
     }
 
-    /// `base` with this kernel alone, a block of which has `shared_bytes` of dynamic shared memory. What follows `family` in the kernel's name
-    /// is put behind the unit's.
+    /// `base` with this kernel alone, whose blocks have `shared_bytes` of dynamic shared memory. The unit's name gets the part of the
+    /// kernel's name behind `family`.
     pub(crate) fn unit(self, mut base: Unit, family: &str, shared_bytes: u32) -> Unit {
         let word = self.name().strip_prefix(family).unwrap_or(self.name()).trim_start_matches('_');
         if !word.is_empty() {
@@ -37,7 +37,7 @@ impl Entry {
     }
 }
 
-/// The unit of a plan: of `main`, which every plan may launch, and beside it those of `others`, each once.
+/// The unit of a plan: `main`, which every plan may launch, and each of `others` once beside it.
 pub(crate) fn together(main: Entry, others: impl IntoIterator<Item = Entry>, unit: impl Fn(Entry) -> Unit) -> Unit {
     let mut also: Vec<Entry> = Vec::new();
     for other in others {
@@ -48,7 +48,7 @@ pub(crate) fn together(main: Entry, others: impl IntoIterator<Item = Entry>, uni
     Unit { also: also.into_iter().map(&unit).collect(), ..unit(main) }
 }
 
-/// What tests of a plan's kernels walk over: operations of every form, on every one of some devices.
+/// Operations of every form, on several devices, for tests of a plan's kernels.
 #[cfg(test)]
 pub(crate) mod reach {
     use trifuse_testkit::cases::Draw;
@@ -68,7 +68,7 @@ pub(crate) mod reach {
         Target { arch: Arch(86), units: 82, shared_bytes: 99 << 10, config: None },
     ];
 
-    /// Calls with operations of every form, on every one of these devices.
+    /// Calls `visit` with operations of every form, on each of [`TARGETS`].
     pub(crate) fn each_operation(mut visit: impl FnMut(&CodebookGemm, &Target)) {
         let mut draw = Draw::seeded("operations");
         for number in 0..400 {
@@ -84,7 +84,7 @@ pub(crate) mod reach {
         }
     }
 
-    /// The kernels of a plan's units, of which each has one.
+    /// The names of the kernels of a plan's units. Each unit has one.
     pub(crate) fn names(unit: &Unit) -> Vec<&'static str> {
         let units = unit.all();
         assert!(units.iter().all(|unit| unit.entries.len() == 1), "{units:?}");

@@ -1,4 +1,4 @@
-//! What the adapters' factors look like to a kernel.
+//! How kernels receive the adapters' factors.
 
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, address, address_of};
@@ -16,23 +16,23 @@ params! {
         d: u64,
         rank: u32,
         coded: u32,
-        /// Of a field; 255 where every column names its own.
+        /// Bits of a field of codes; 255 where every column names its own.
         bits: u32,
         words_per_adapter: u32,
     }
 }
 
 impl FactorParams {
-    /// Where an operation has no adapters.
+    /// The parameters of an operation without adapters.
     pub(crate) const NONE: Self = Self { values: 0, basis_of: 0, codes: 0, codebooks: 0, d: 0, rank: 0, coded: 0, bits: 0, words_per_adapter: 0 };
 }
 
-/// The header that `kernels/tile/codes.cuh` includes.
+/// The header with [`FactorParams`], which `kernels/tile/codes.cuh` includes.
 pub(crate) fn factor_header() -> (&'static str, String) {
     ("tile/factor.cuh", FactorParams::cuda())
 }
 
-/// `d` rows and `rank` columns, given as `args`.
+/// The parameters of a factor of `d` rows and `rank` columns, given as `args`.
 pub(crate) fn factor(factor: Factor, args: &FactorArgs<Cuda>, d: u64, rank: u64) -> FactorParams {
     let common = FactorParams { d, rank: rank as u32, ..FactorParams::NONE };
     match (factor, args) {
@@ -52,12 +52,12 @@ pub(crate) fn factor(factor: Factor, args: &FactorArgs<Cuda>, d: u64, rank: u64)
     }
 }
 
-/// Where each token's adapter stands in the words of the index: behind two counts.
+/// The address at which the index holds each token's adapter: behind two counts.
 pub(crate) fn adapter_of_token(index: &Index<TokenAdapters, Cuda>) -> u64 {
     address(index.slice()) + 8
 }
 
-/// As kernels take it.
+/// Whether each token has a scaling of its own, as kernels receive it.
 pub(crate) fn scaled_by_token(op: &CodebookGemm) -> u32 {
     u32::from(op.scaled_by == ScaledBy::Token)
 }

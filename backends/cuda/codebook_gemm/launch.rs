@@ -1,4 +1,4 @@
-//! How the tensor-core variants of `codebook_gemm` are launched: what slices share, and when a launch may start early.
+//! Launches of the tensor-core variants of `codebook_gemm`: what slices share, and when a launch may start early (PDL).
 
 use super::entry::Entry;
 use super::factor::{factor, scaled_by_token};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-/// Whether kernels that wait themselves may start before the one before them has ended.
+/// Whether kernels with a PDL wait may start before the launch before them has ended.
 pub(crate) fn overlaps(plan: &Plan<CodebookGemm>) -> bool {
     plan.target.arch >= Arch(90)
 }
@@ -52,14 +52,14 @@ pub(crate) fn whole(params: &TileParams) -> bool {
 /// Slices with their operands.
 pub(crate) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
 
-/// What the slices of one launch come to.
+/// What the slices of one launch have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// How many there are.
+    /// How many slices there are.
     pub(crate) slices: u64,
-    /// Columns of the widest.
+    /// Columns of the widest slice.
     pub(crate) widest: u64,
-    /// One basis serves the adapters of each.
+    /// Whether one basis serves the adapters of each slice.
     pub(crate) one_basis: bool,
 }
 
@@ -73,25 +73,25 @@ impl Group {
         })
     }
 
-    /// Of slices with their operands.
+    /// The group of slices with their operands.
     pub(crate) fn with(slices: &Slices<'_>) -> Self {
         Self::of(slices.iter().map(|(slice, _)| *slice))
     }
 }
 
-/// Blocks that share a tile, so that about `wanted` are in the launch, but no more than `most`, nor than there are groups of
-/// columns.
+/// Blocks that share a tile, so that a launch has about `wanted` blocks. There are at most `most` of them, and at most one for each group
+/// of columns.
 pub(crate) fn sharing(op: &CodebookGemm, group: Group, wanted: u64, most: u64) -> u64 {
     let tiles = op.tokens.div_ceil(ROWS).max(1) * group.slices;
     (wanted / tiles).clamp(1, most.min(group.widest.div_ceil(GROUP)))
 }
 
-/// Slices of one launch, at most: launches are to have about as many.
+/// The most slices of one launch. Launches should have about equally many.
 fn at_once(slices: usize) -> usize {
     slices.div_ceil(slices.div_ceil(GROUPED).max(1)).max(1)
 }
 
-/// Calls with slices that one launch takes: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
+/// Calls `launch` with the slices of each launch: all that share it if their rows are whole multiples of 16 bytes, one otherwise.
 pub(crate) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut launch: impl FnMut(&Slices<'_>) -> Result<()>) -> Result<()> {
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     let most = at_once(slices.len());
@@ -102,12 +102,12 @@ pub(crate) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut l
     Ok(())
 }
 
-/// Whether all rows are whole multiples of 16 bytes where the operands start on them: whether [`whole`] may say so.
+/// Whether [`whole`] may hold: all rows are whole multiples of 16 bytes where the operands start at such multiples.
 fn may_be_whole(op: &CodebookGemm, slice: &CodebookSlice) -> bool {
     [op.x_stride, slice.y_stride, slice.rank, op.d_in, slice.d_out].iter().all(|count| count.is_multiple_of(8))
 }
 
-/// The launches that [`each_group`] may come to, wherever the operands lie, and whether all rows of each are whole.
+/// The launches that [`each_group`] may make, wherever the operands lie, and whether all rows of each are whole.
 pub(crate) fn forms(op: &CodebookGemm) -> Vec<(Group, bool)> {
     let mut forms = Vec::new();
     for group in op.slices.chunks(at_once(op.slices.len())) {
@@ -124,7 +124,7 @@ pub(crate) fn forms(op: &CodebookGemm) -> Vec<(Group, bool)> {
     forms
 }
 
-/// The same slices as one launch has them.
+/// The parameters of one launch of several slices.
 pub(crate) fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup {
     let own = |params: &TileParams| TileSlice {
         y: params.y,
@@ -159,10 +159,10 @@ pub(crate) fn tile_group(first: &TileParams, slices: &[TileParams]) -> TileGroup
     group
 }
 
-/// Puts one launch of `slices` into the queue, by the kernel of as many.
+/// Enqueues one launch of `slices`, with the kernel for that many.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entry: Entry, launch: &Launch) -> Result<()> {
     match slices {
         [] => Ok(()),
@@ -177,7 +177,7 @@ pub(crate) unsafe fn launch_group(queue: &mut Queue, plan: &Plan<CodebookGemm>, 
     }
 }
 
-/// What the sm90 kernel reads before it waits for the launch before, apart from indices, which no launch writes.
+/// The address ranges that the sm90 kernel reads before its PDL wait. Indices are left out, since no launch writes them.
 pub(crate) fn read_early(args: &CodebookGemmArgs<Cuda>, of: &CodebookSliceArgs<Cuda>) -> Vec<std::ops::Range<u64>> {
     let mut reads = vec![range(&args.scaling)];
     for factor in [&of.input, &of.output] {

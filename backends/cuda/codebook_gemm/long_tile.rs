@@ -1,5 +1,5 @@
-//! The tile of the kernels for long segments of few adapters: their parameters and sizes, and the launch of the first, which also serves products that add
-//! `h·(O·Qᵀ)ᵀ` themselves.
+//! The tile of the kernels for long segments of few adapters: their parameters, their sizes, and the launch of the shrink kernel. Products
+//! that add `h·(O·Qᵀ)ᵀ` themselves launch it too.
 
 use super::entry::{Entry, entry};
 use super::factor::{FactorParams, adapter_of_token, factor, factor_header};
@@ -14,11 +14,11 @@ use crate::error::Result;
 use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, ScaledBy};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-/// As in `kernels/codebook_gemm/sgmv_long.cu`: columns and rows of a block of the second kernel.
+/// Columns and rows of a block of the expand kernel, in `kernels/codebook_gemm/sgmv_long.cu`.
 pub(crate) const STRIP: u64 = 64;
 pub(crate) const ROWS: u64 = 64;
 
-/// The variant that these kernels are.
+/// The variant to which these kernels belong.
 pub(crate) const NAME: &str = "sgmv_long";
 
 /// Whether the kernels can compute an operation, or why not.
@@ -36,7 +36,7 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Resul
     if most.is_some_and(|most| most >= 1 << 31) {
         return Err(format!("{most:?} columns, or parts of y: 2^31 or more"));
     }
-    // So are blocks that decode, of all slices, in one launch.
+    // Blocks that decode, for all slices of one launch, are counted in 32 bits too.
     let decoding = op.slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(blocks_to_decode(op, slice)));
     if decoding > 1 << 30 {
         return Err(format!("{decoding} blocks that decode output factors, 2^30 at most"));
@@ -55,23 +55,23 @@ params! {
         core: [const f32],
         input: FactorParams,
         output: FactorParams,
-        /// In the workspace: h of each token, and what it was divided by; the output factors as fragments, and what they were divided by.
+        /// The workspace: h of each token and its divisor, then the output factors as fragments and their divisor.
         shrunk: [element],
         token_scale: [f32],
         fragments: [u32],
         table_scale: [f32],
-        /// The input factor, as a product multiplies by it (`kernels/gemm/adapter_sums.cuh`).
+        /// The input factor in the form by which a product multiplies (`kernels/gemm/adapter_sums.cuh`).
         basis: [element],
         y_stride: u64,
-        /// Blocks that decode it.
+        /// Blocks that decode the output factor.
         decoding: u32,
-        /// Rows of the input factor are whole multiples of 16 bytes.
+        /// Whether rows of the input factor are whole multiples of 16 bytes.
         v_vector: u32,
     }
 }
 
 params! {
-    /// Of both kernels.
+    /// Parameters of the shrink and the expand kernel.
     SgmvLongParams {
         x: [const element],
         token_adapter: [const i32],
@@ -79,9 +79,9 @@ params! {
         tokens: u64,
         d_in: u64,
         x_stride: u64,
-        /// Tiles of tokens that a block of the first kernel takes.
+        /// Tiles of tokens that a block of the shrink kernel takes.
         tiles_each: u64,
-        /// Blocks that decode, of all slices.
+        /// Blocks that decode, for all slices.
         decoding: u32,
         /// Rows of the input factor in shared memory.
         chunk_rows: u32,
@@ -91,23 +91,23 @@ params! {
 
 /// Columns of both factors that the kernels are compiled for.
 pub(crate) const RANKS: [u64; 2] = [16, 32];
-/// As in `kernels/codebook_gemm/sgmv_long_fragments.cuh` and `kernels/codebook_gemm/sgmv_long_shrink.cuh`.
+/// Constants of `kernels/codebook_gemm/sgmv_long_fragments.cuh` and `kernels/codebook_gemm/sgmv_long_shrink.cuh`.
 pub(crate) const SHRINK_WARPS: u64 = 8;
 pub(crate) const GROUP: u64 = 32;
 const TOKENS: u64 = 32;
 const SHARES: u64 = 4;
 const PART_ROWS: u64 = 96;
-/// Blocks of the first kernel that an SM holds at once.
+/// Blocks of the shrink kernel that an SM holds at once.
 const RESIDENT: u64 = 2;
 /// Slices of one launch that read x once.
 pub(crate) const TOGETHER: usize = 3;
-/// Rows of the input factor that every part takes a batch of, and bytes of shared memory for the factor.
+/// Rows of the input factor of which every part takes a batch, and bytes of shared memory for the factor.
 pub(crate) const LEAST_ROWS: u64 = PART_ROWS * SHARES;
 const FACTOR_BYTES: u64 = 48 << 10;
-/// Bytes that the parts of the workspace start on multiples of.
+/// The alignment of the parts of the workspace, in bytes.
 pub(crate) const ALIGN: u64 = 16;
 
-/// Elements of K, and bytes, of what a step of a product reads of an input factor.
+/// Elements of K, and bytes, that a product reads of an input factor in a k-block.
 pub(crate) const DEPTH: u64 = 64;
 pub(crate) const STEP_BYTES: u64 = DEPTH * 16 * 2;
 
@@ -117,8 +117,8 @@ pub(crate) fn parts(op: &CodebookGemm, slice: &CodebookSlice) -> [u64; 3] {
     [adapters * slice.d_out * RANKS[0] * 2, op.d_in.div_ceil(DEPTH) * STEP_BYTES, (adapters * 4).next_multiple_of(ALIGN)]
 }
 
-/// Whether one input factor serves all adapters, and their output factors are codes: a product then makes h itself, and multiplies rows of
-/// other adapters by zeros, which is right where decoding has seen to it that every factor is finite.
+/// Whether one input factor serves all adapters, and their output factors are codes. A product then computes h itself, and multiplies rows
+/// of other adapters by zeros. That is right because decoding makes every factor finite.
 pub(crate) fn has_basis(op: &CodebookGemm) -> bool {
     let one = |slice: &CodebookSlice| {
         matches!((slice.input, slice.output), (Factor::Dense { bases: 1 }, Factor::Coded { .. }))
@@ -128,7 +128,7 @@ pub(crate) fn has_basis(op: &CodebookGemm) -> bool {
     matches!(op.slices.len(), 1 | TOGETHER) && rank_of(op) == RANKS[0] && op.slices.iter().all(one)
 }
 
-/// Bytes of what the factors take, made ready for a product.
+/// Bytes of the factors that are prepared for a product.
 pub(crate) fn bytes(op: &CodebookGemm) -> u64 {
     if has_basis(op) { op.slices.iter().map(|slice| parts(op, slice).iter().sum::<u64>()).sum() } else { 0 }
 }
@@ -138,13 +138,13 @@ pub(crate) fn rank_of(op: &CodebookGemm) -> u64 {
     RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(rank)
 }
 
-/// Bytes of shared memory of the first kernel, for `slices` slices and `rows` rows of their input factors.
+/// Bytes of shared memory of the shrink kernel, for `slices` slices and `rows` rows of their input factors.
 pub(crate) const fn shared_bytes(rank: u64, slices: u64, rows: u64) -> u32 {
     let (parts, factor) = (SHARES * TOKENS * (rank + 8) * 4, rows * rank * 2);
     (slices * (parts + factor)) as u32
 }
 
-/// Bytes of shared memory that a block which decodes arranges its values in, a warp's own part for each.
+/// Bytes of shared memory in which a block that decodes arranges its values. Each warp has a part of its own.
 pub(crate) const fn decoding_bytes(rank: u64) -> u32 {
     (SHRINK_WARPS * rank * (GROUP + 4) * 4) as u32
 }
@@ -159,22 +159,22 @@ fn chunk_rows(rank: u64, d_in: u64) -> u64 {
 pub(crate) enum LongWay {
     /// [`TOGETHER`] slices read x once.
     Together,
-    /// Each slice has a launch.
+    /// Each slice has a launch of its own.
     Alone,
-    /// Each has one, of kernels that read and write rows whatever they start on.
+    /// Each slice has a launch, of kernels that read and write rows whatever their alignment.
     Any,
 }
 
 impl LongWay {
-    /// The fastest first.
+    /// Every configuration, fastest first.
     pub(crate) const ALL: [Self; 3] = [Self::Together, Self::Alone, Self::Any];
 
-    /// That of the target, where it has one.
+    /// The configuration of the target, where it has one.
     pub(crate) fn of(target: &Target) -> Option<Self> {
         target.configured(Self::ALL.into_iter())
     }
 
-    /// As a configuration.
+    /// The configuration's name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Together => "slices3",
@@ -193,30 +193,30 @@ impl LongWay {
         if able { Ok(()) } else { Err("slices that are too few or too long for one launch, or rows that are no whole multiples of 16 bytes".into()) }
     }
 
-    /// Slices that share a launch where there are as many, in a configuration or in none.
+    /// Slices that share a launch if there are that many, in a configuration or in none.
     pub(crate) fn at_once(way: Option<Self>, op: &CodebookGemm, aligned: bool) -> usize {
         if aligned && fits_together(op) && matches!(way, None | Some(Self::Together)) { TOGETHER } else { 1 }
     }
 }
 
-/// Whether several slices find their input factors in shared memory beside each other, which they have to where they read x once.
+/// Whether the input factors of several slices fit shared memory together. They must where slices read x once.
 fn fits_together(op: &CodebookGemm) -> bool {
     rank_of(op) == RANKS[0] && op.d_in <= LEAST_ROWS
 }
 
-/// Whether rows of y are whole multiples of 16 bytes where y starts on one.
+/// Whether rows of y are whole multiples of 16 bytes, if y starts at one.
 pub(crate) fn may_be_whole(slice: &CodebookSlice) -> bool {
     slice.y_stride.is_multiple_of(8) && slice.d_out.is_multiple_of(8)
 }
 
 pub(crate) const SHRINK: Entry = entry!("codebook_gemm_shrink");
 pub(crate) const SHRINK_ANY: Entry = entry!("codebook_gemm_shrink_any");
-/// Of [`TOGETHER`] slices, of the least rank.
+/// The shrink kernel of [`TOGETHER`] slices, for the least rank.
 pub(crate) const SHRINK_3: Entry = entry!("codebook_gemm_shrink_3");
-/// What prepares factors for a product, of the least rank.
+/// The kernel that prepares factors for a product, for the least rank.
 pub(crate) const UNPACK: Entry = entry!("codebook_gemm_unpack");
 
-/// The first kernel, of that many slices: whether rows of x are whole multiples of 16 bytes.
+/// The shrink kernel of this many slices, by whether rows of x are whole multiples of 16 bytes.
 pub(crate) const fn shrink_kernel(slices: usize, aligned: bool) -> Entry {
     match (slices, aligned) {
         (1, true) => SHRINK,
@@ -225,13 +225,13 @@ pub(crate) const fn shrink_kernel(slices: usize, aligned: bool) -> Entry {
     }
 }
 
-/// Bytes of shared memory of the first kernel, at most.
+/// The most bytes of shared memory that the shrink kernel takes.
 pub(crate) fn most_shared_bytes(rank: u64) -> u32 {
     let alone = shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2));
     if rank == RANKS[0] { alone.max(shared_bytes(rank, TOGETHER as u64, LEAST_ROWS)) } else { alone }
 }
 
-/// One of the kernels, which takes as much dynamic shared memory at most.
+/// The unit of one kernel, with the most dynamic shared memory that it takes.
 pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
     let shared_bytes = match entry {
         SHRINK | SHRINK_ANY => shared_bytes(rank, 1, FACTOR_BYTES / (rank * 2)),
@@ -247,7 +247,7 @@ pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64) -> Unit {
     entry.unit(base, "codebook_gemm", shared_bytes)
 }
 
-/// What a slice takes of the workspace, in bytes.
+/// Bytes of the workspace for one slice.
 pub(crate) struct Room {
     shrunk: u64,
     token_scale: u64,
@@ -276,7 +276,7 @@ pub(crate) fn blocks_to_decode(op: &CodebookGemm, slice: &CodebookSlice) -> u64 
     u64::from(op.adapters).saturating_mul(slice.d_out.div_ceil(GROUP * SHRINK_WARPS))
 }
 
-/// Of a slice whose part of the workspace starts at `place`.
+/// The parameters of a slice whose part of the workspace starts at `place`.
 pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &CodebookSliceArgs<Cuda>, place: u64) -> SgmvLongSlice {
     let room = Room::of(op, slice);
     let input = factor(slice.input, &of.input, op.d_in, slice.rank);
@@ -296,7 +296,7 @@ pub(crate) fn slice_params(op: &CodebookGemm, slice: &CodebookSlice, of: &Codebo
     }
 }
 
-/// Of one launch of both kernels: `group` is one slice or TOGETHER, whose part of the workspace starts at `place`.
+/// The parameters of one launch of both kernels. `group` is one slice or `TOGETHER` slices, whose part of the workspace starts at `place`.
 pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, group: &Slices<'_>, mut place: u64) -> SgmvLongParams {
     let (op, rank) = (&plan.op, rank_of(&plan.op));
     let mut slices = [slice_params(op, group[0].0, group[0].1, place); TOGETHER];
@@ -304,7 +304,7 @@ pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cu
         *params = slice_params(op, slice, of, place);
         place += Room::of(op, slice).bytes();
     }
-    // The registers of several slices hold little of x: blocks that start one after another hide that.
+    // The registers of several slices hold little of x. Blocks that start one after another hide that.
     let waves = if group.len() == 1 { 1 } else { 2 };
     SgmvLongParams {
         x: address(&args.x),
@@ -320,7 +320,7 @@ pub(crate) fn group_params(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cu
     }
 }
 
-/// Whether rows of x are whole multiples of 16 bytes where x starts on one: whether [`aligned`] may say so.
+/// Whether [`aligned`] may hold: rows of x are whole multiples of 16 bytes, if x starts at one.
 pub(crate) fn may_be_aligned(op: &CodebookGemm) -> bool {
     op.x_stride.is_multiple_of(8) && op.d_in.is_multiple_of(8)
 }
@@ -330,10 +330,10 @@ pub(crate) fn aligned(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>) -> bool 
     address(&args.x).is_multiple_of(16) && may_be_aligned(op)
 }
 
-/// Puts the first kernel into the queue, for `count` slices.
+/// Enqueues the shrink kernel for `count` slices.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn shrink(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &SgmvLongParams, count: usize, aligned: bool) -> Result<()> {
     let shrinking = params.tokens.div_ceil(TOKENS).div_ceil(params.tiles_each);
     let launch = Launch {
@@ -341,8 +341,8 @@ pub(crate) unsafe fn shrink(queue: &mut Queue, plan: &Plan<CodebookGemm>, params
         overlap: overlaps(plan),
         ..Launch::new(params.decoding + blocks(shrinking), SHRINK_WARPS as u32 * 32)
     };
-    // SAFETY: the caller's promise; the workspace has room for what the kernel leaves there. It waits before it reads what a kernel may
-    // have written.
+    // SAFETY: the caller's promise; the workspace has room for what the kernel leaves there. Its PDL wait stands before its first read of
+    // what a kernel may have written.
     unsafe { plan.launch(queue, shrink_kernel(count, aligned).name(), &launch, params) }
 }
 

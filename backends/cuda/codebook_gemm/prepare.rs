@@ -1,4 +1,5 @@
-//! What a product takes of adapters, made ready for it: their output factors, decoded, and of each token h, or the input factor to make it of.
+//! Adapters in the form that a product takes: decoded output factors, and h of each token, or the input factor with which a product
+//! computes h.
 
 use super::choose::few_adapters;
 use super::launch::overlaps;
@@ -14,19 +15,20 @@ use crate::device::Slice;
 use crate::error::{Result, ensure};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-/// Whether a delta inside a product is one that a product can take along, or why not: its plan is then of the variant whose factors are prepared.
+/// Whether a product can compute a delta along with its own sums, or why not. The delta's plan is then of the variant whose factors are
+/// prepared.
 pub(crate) fn prepares(delta: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    // The configuration is the product's.
+    // The target's configuration is the product's.
     let target = &Target { config: None, ..*target };
     supports(delta, target).and_then(|()| few_adapters(delta, target))
 }
 
-/// Bytes of what [`unpack`] leaves for a plan; 0 for one of another variant.
+/// Bytes that [`unpack`] writes for a plan; 0 for a plan of another variant.
 pub(crate) fn prepared_bytes(plan: &Plan<CodebookGemm>) -> u64 {
     if <Cuda as Kernel<CodebookGemm>>::variant(plan) == NAME { bytes(&plan.op) } else { 0 }
 }
 
-/// With what [`unpack`] leaves at `place`.
+/// The parameters with [`unpack`]'s result at `place`.
 fn unpacked(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, mut place: u64) -> SgmvLongParams {
     let op = &plan.op;
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
@@ -43,10 +45,10 @@ fn unpacked(plan: &Plan<CodebookGemm>, args: &CodebookGemmArgs<Cuda>, mut place:
     params
 }
 
-/// Leaves at `to` what a product takes that does not depend on tokens.
+/// Writes to `to` what a product takes of adapters for any tokens.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn unpack(queue: &mut Queue, plan: &Plan<CodebookGemm>, to: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     if prepared_bytes(plan) == 0 {
@@ -56,15 +58,15 @@ pub(crate) unsafe fn unpack(queue: &mut Queue, plan: &Plan<CodebookGemm>, to: &S
     let turning = op.slices.len() as u64 * op.d_in.div_ceil(DEPTH);
     let launch =
         Launch { shared_bytes: decoding_bytes(RANKS[0]), overlap: overlaps(plan), ..Launch::new(params.decoding + blocks(turning), SHRINK_WARPS as u32 * 32) };
-    // SAFETY: the caller's promise; the kernel waits before it writes.
+    // SAFETY: the caller's promise; the kernel's PDL wait stands before its first write.
     unsafe { plan.launch(queue, UNPACK.name(), &launch, &params) }
 }
 
-/// What a product needs to make h itself, whose tiles are `tile` columns wide; put into the queue first where it is not prepared. `None`,
-/// and nothing is done, where adapters are not of that form.
+/// What a product with tiles of `tile` columns needs to compute h itself. Where it has not been prepared, that is enqueued first. `None`,
+/// with nothing enqueued, where adapters are not of that form.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn with_basis(
     queue: &mut Queue,
     plan: &Plan<CodebookGemm>,
@@ -91,11 +93,11 @@ pub(crate) unsafe fn with_basis(
     Ok(Some(sums(op, &unpacked(plan, args, address(place)))))
 }
 
-/// The projection alone, for a product that adds `h·(O·Qᵀ)ᵀ` to its sums itself, whose tiles are `tile` columns wide; `None`, and nothing
-/// is done, where what the plan leaves is not what it could read.
+/// Enqueues the shrink kernel alone, for a product with tiles of `tile` columns that adds `h·(O·Qᵀ)ᵀ` to its sums itself. `None`, with
+/// nothing enqueued, where the product could not read the plan's result.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn shrunk(
     queue: &mut Queue,
     plan: &Plan<CodebookGemm>,

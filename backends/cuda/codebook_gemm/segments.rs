@@ -1,5 +1,5 @@
-//! The two kernels that `sgmv` and `sgmv_fused` launch for the segments of an index, the tokens of one adapter each (SGMV): their parameters, their
-//! sizes, their units and their launch.
+//! The shrink and expand kernels that `sgmv` and `sgmv_fused` launch for the segments of an index: parameters, sizes, units and launch. A
+//! segment is the tokens of one adapter (SGMV).
 
 use super::entry::{Entry, entry, together};
 use super::launch::{Group, each_group, forms, overlaps, read_early, tile_group, tile_params, whole};
@@ -15,20 +15,20 @@ use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 params! {
-    /// What both kernels know beside the operation.
+    /// Parameters of both kernels beside the operation's.
     SgmvPlan {
-        /// h of each share of d_in, of each token in the index's order, of each slice; in the workspace.
+        /// h in the workspace: for each share of d_in, each token in the index's order, and each slice.
         shrunk: [f32],
         /// Elements of d_in in a share.
         each: u64,
         shares: u32,
-        /// Segments that there may be.
+        /// The most segments that there may be.
         segments: u32,
     }
 }
 
 params! {
-    /// Of one slice.
+    /// Parameters of a launch of one slice.
     SgmvParams {
         tile: TileParams,
         plan: SgmvPlan,
@@ -36,26 +36,27 @@ params! {
 }
 
 params! {
-    /// Of several.
+    /// Parameters of a launch of several slices.
     SgmvGroup {
         group: TileGroup,
         plan: SgmvPlan,
     }
 }
 
-/// As in `kernels/codebook_gemm/sgmv_parts.cuh`.
+/// Constants of `kernels/codebook_gemm/sgmv_parts.cuh`.
 const MOST: u64 = 64;
 const PARTS: u64 = 2;
-/// Blocks of the second kernel that an SM holds at once.
+/// Blocks of the expand kernel that an SM holds at once.
 const RESIDENT: u64 = 2;
-/// Codes of a block of it, at most: beside them the smallest GPUs have room for tables and coefficients.
+/// The most bytes of codes of an expand block. The smallest GPUs have room beside them for tables and coefficients.
 const CODES_BYTES: u64 = 47 << 10;
 /// Segments that a block's threads read at once.
 const MOST_SEGMENTS: u64 = 512;
-/// Parts of d_in that blocks share a tile of tokens by, at most. What h is summed from depends on it, and so it may not on the batch.
+/// The most parts of d_in by which blocks share a tile of tokens. The order in which h is summed depends on it, so it may not depend on the
+/// batch.
 pub(crate) const SHARES: u64 = 8;
 
-/// How d_in is split: whole 32s, so that only the last share has a rest.
+/// How d_in is split: in multiples of 32, so that only the last share has a rest.
 pub(crate) struct Shares {
     /// Elements of d_in in a share.
     pub(crate) each: u64,
@@ -69,23 +70,23 @@ impl Shares {
     }
 }
 
-/// Bytes of workspace.
+/// Bytes of the workspace.
 pub(crate) fn shrunk_bytes(op: &CodebookGemm) -> u64 {
     op.slices.len().min(GROUPED) as u64 * Shares::of(op).count * op.tokens * rank_of(op) * 4
 }
 
-/// Segments that there may be.
+/// The most segments that there may be.
 fn most_segments(op: &CodebookGemm) -> u64 {
     op.tokens.min(u64::from(op.adapters))
 }
 
-/// Units that there may be: up to `MOST` tokens of one adapter.
+/// The most units that there may be. A unit is up to `MOST` tokens of one adapter.
 pub(crate) fn most_units(op: &CodebookGemm) -> u64 {
     let segments = most_segments(op);
     segments + (op.tokens - segments) / MOST
 }
 
-/// Blocks of the second kernel for each slice, and groups of columns of one, at most: all SMs are to have as many.
+/// The most expand blocks for each slice, and groups of columns of a block. All SMs should have equally many.
 fn blocks_of(op: &CodebookGemm, group: Group, units: u64) -> (u64, u64) {
     let (groups, slices) = (group.widest.div_ceil(GROUP), group.slices);
     let (all, most) = (most_units(op) * groups, groups.min(most_groups(rank_of(op), width_of(op))).max(1));
@@ -93,17 +94,17 @@ fn blocks_of(op: &CodebookGemm, group: Group, units: u64) -> (u64, u64) {
     (blocks, all.div_ceil(blocks.max(1)))
 }
 
-/// Words of a group of columns of codes, for one rank, at most.
+/// The most words of a group of columns of codes, for one rank.
 const fn words_of(width: u32) -> u64 {
     if width == 0 { 16 } else { width as u64 }
 }
 
-/// Groups of columns of a block, at most.
+/// The most groups of columns of a block.
 const fn most_groups(rank: u64, width: u32) -> u64 {
     CODES_BYTES / (4 * rank * words_of(width))
 }
 
-/// Shared memory of the first kernel: two buffers of V, or the sums in the place of the second.
+/// Shared memory of the shrink kernel: two buffers of V, or the sums in place of the second.
 fn shrink_bytes(rank: u64, both: bool) -> u32 {
     let rows = if rank == 16 { 512 } else { 256 };
     let buffer = rows * (rank + 8) * 2;
@@ -111,7 +112,7 @@ fn shrink_bytes(rank: u64, both: bool) -> u32 {
     (buffer + if both { buffer } else { sums }) as u32
 }
 
-/// What the second kernel holds beside codes.
+/// Bytes that the expand kernel holds beside codes.
 fn held_bytes(rank: u64, width: u32) -> u32 {
     let table = match width {
         7 | 16 => 128 * 128,
@@ -121,7 +122,7 @@ fn held_bytes(rank: u64, width: u32) -> u32 {
     (PARTS * (table + ROWS * (rank + 8) * 2 + ROWS * rank * 4)).next_multiple_of(128) as u32
 }
 
-/// Shared memory of the second kernel.
+/// Shared memory of the expand kernel.
 fn expand_bytes(rank: u64, width: u32, groups: u64) -> u32 {
     let head = if width == 0 { 4 } else { 0 };
     let pitch = (PARTS * head + groups * words_of(width) + 9).next_multiple_of(16) + 4;
@@ -136,29 +137,29 @@ const EXPAND: Entry = entry!("codebook_gemm_sgmv_expand");
 const EXPAND_ANY: Entry = entry!("codebook_gemm_sgmv_expand_any");
 const EXPAND_GROUPED: Entry = entry!("codebook_gemm_sgmv_expand_grouped");
 
-/// A configuration: which kernels launches of one slice have. What they cannot read, or how many slices they have, no configuration changes.
+/// A configuration: the kernels for launches of one slice. No configuration changes what they can read, or how many slices they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Slices of one launch, which leave no choice.
+    /// Slices that share one launch, which leave no choice.
     Grouped,
-    /// The first kernel keeps its share of the basis, where it can.
+    /// The shrink kernel keeps its share of the basis, where it can.
     Once,
-    /// It reads its share again for every tile of tokens.
+    /// The shrink kernel reads its share again for every tile of tokens.
     Long,
-    /// Both read operands whatever they start on.
+    /// Both kernels read operands whatever their alignment.
     Any,
 }
 
 impl Way {
-    /// The fastest first.
+    /// Every configuration, fastest first.
     pub(crate) const ALL: [Self; 4] = [Self::Grouped, Self::Once, Self::Long, Self::Any];
 
-    /// That of the target, where it has one.
+    /// The configuration of the target, where it has one.
     pub(crate) fn of(target: &Target) -> Option<Self> {
         target.configured(Self::ALL.into_iter())
     }
 
-    /// As a configuration.
+    /// The configuration's name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Grouped => "grouped",
@@ -183,12 +184,12 @@ impl Way {
     }
 }
 
-/// Whether a block of the first kernel can keep its share of the basis.
+/// Whether a block of the shrink kernel can keep its share of the basis.
 fn keeps_share(op: &CodebookGemm, group: Group) -> bool {
     in_one_stage(op) && group.one_basis
 }
 
-/// Both kernels of a launch, whose rows are `whole` multiples of 16 bytes or not, in a configuration or in none.
+/// Both kernels of a launch whose rows are `whole` multiples of 16 bytes or not, in a configuration or in none.
 fn kernels(op: &CodebookGemm, group: Group, whole: bool, way: Option<Way>) -> [Entry; 2] {
     match (group.slices, whole && way != Some(Way::Any)) {
         (0 | 1, true) if keeps_share(op, group) && way != Some(Way::Long) => [SHRINK, EXPAND],
@@ -223,7 +224,7 @@ pub(crate) fn units_of_one(dtype: DType, rank: u64, width: u32) -> Vec<Unit> {
 }
 
 fn unit(entry: Entry, dtype: DType, rank: u64, width: u32) -> Unit {
-    // The first kernel reads no codes: it is one for every width.
+    // The shrink kernel reads no codes, so one kernel serves every width.
     let (width, form, shared_bytes) = match entry {
         EXPAND | EXPAND_ANY | EXPAND_GROUPED => (width, form_name(dtype, rank, width), expand_bytes(rank, width, most_groups(rank, width))),
         _ => (WIDTHS[0], format!("{dtype} rank {rank}"), shrink_bytes(rank, entry != SHRINK)),
@@ -244,7 +245,7 @@ pub(crate) fn base(name: String, dtype: DType, rank: u64, width: u32, source: So
             ("WIDTH", width.to_string()),
             ("SHARES", SHARES.to_string()),
             ("EXPAND_BYTES", held_bytes(rank, width).to_string()),
-            // Of a window, which these kernels do without.
+            // Bytes of a window, which these kernels do without.
             ("CODES_BYTES", "4".into()),
         ],
         ..Unit::new(name, source)
@@ -256,7 +257,7 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Resul
     if most_segments(op) > MOST_SEGMENTS {
         return Err(format!("{} segments, and a block's threads read {MOST_SEGMENTS} at once", most_segments(op)));
     }
-    // The second kernel's blocks also clear the rows of tokens without an adapter.
+    // The expand kernel's blocks also clear the rows of tokens without an adapter.
     if op.tokens > 0 && most_units(op) == 0 {
         return Err("no adapters: there is no block that would write y".into());
     }
@@ -272,10 +273,10 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target) -> std::result::Resul
     Ok(())
 }
 
-/// Puts one kernel into the queue, for one slice or several.
+/// Enqueues one kernel, for one slice or several.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams], entry: Entry, launch: &Launch, own: SgmvPlan) -> Result<()> {
     plan.most_shared(entry.name())?;
     match slices {
@@ -290,16 +291,16 @@ unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams
     }
 }
 
-/// Puts both kernels into the queue for each group of slices.
+/// Enqueues both kernels for each group of slices.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let (op, rank, shares) = (&plan.op, rank_of(&plan.op), Shares::of(&plan.op));
     each_group(op, args, |slices| {
         let group = Group::with(slices);
         let mut open = queue.take_open();
-        // What both kernels read before they wait, and the core.
+        // What both kernels read before their PDL waits, and the core.
         let mut reads: Vec<_> = slices.iter().flat_map(|(_, of)| read_early(args, of)).collect();
         reads.extend(slices.iter().filter_map(|(_, of)| of.core.as_ref()).map(range));
         let early = overlaps(plan) && starts_early(&open, &reads);
@@ -310,12 +311,12 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         let [shrinking, expanding] = kernels(op, group, params.iter().all(whole), Way::of(&plan.target));
         let once = shrinking == SHRINK;
         let tiles = op.tokens.div_ceil(ROWS);
-        // A block that keeps its share takes tiles in turn; one an SM.
+        // A block that keeps its share is persistent, and takes tiles in turn; there is one an SM.
         let lanes = if once { tiles.min((units / shares.count).max(1)) } else { tiles };
         let shrink = Launch { shared_bytes: shrink_bytes(rank, !once), overlap: early, ..Launch::new((lanes * shares.count) as u32, THREADS) };
         let expand = Launch { shared_bytes: expand_bytes(rank, width_of(op), groups), overlap: overlaps(plan), ..Launch::new(blocks as u32, THREADS) };
-        // SAFETY: the caller's promise; the workspace has room for the sums; launches still under way write nothing that these read before they
-        // wait, and both wait before they write.
+        // SAFETY: the caller's promise; the workspace has room for the sums; launches in flight write nothing that these read before their
+        // PDL waits, and both wait before they write.
         unsafe {
             put(queue, plan, &params, shrinking, &shrink, own)?;
             put(queue, plan, &params, expanding, &expand, own)?;

@@ -1,4 +1,5 @@
-//! The variant of `codebook_gemm` for many tokens of many adapters on the tensor cores: S2LC's form, a block for the tokens of one adapter.
+//! SGMV: the variant of `codebook_gemm` for many tokens of many adapters on the tensor cores. It takes S2LC's form, with a block for the
+//! tokens of one adapter.
 
 use super::choose::{many_adapters, way};
 use super::segments::{self, Way, launch, plan_unit, shrunk_bytes, units};

@@ -1,4 +1,4 @@
-//! One launch in place of the two of `sgmv`, for Hopper, with the same bits.
+//! Fused SGMV for Hopper: one launch instead of the two of `sgmv`, with the same bits.
 
 use super::choose::many_adapters_at_once;
 use super::launch::{read_early, tile_params, whole};
@@ -23,7 +23,7 @@ pub(crate) const SGMV_FUSED: Variant<CodebookGemm> = Variant {
     supports,
     suits: many_adapters_at_once,
     configs: None,
-    // Operands that do not start on 16 bytes are left to the kernels for segments.
+    // Operands off 16-byte alignment are left to the kernels for segments.
     unit: |op, _| Unit { also: vec![segments::plan_unit(op, None)], ..unit(op.dtype) },
     units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
     workspace: |op, _| published_bytes(op) + segments::shrunk_bytes(op),
@@ -31,15 +31,15 @@ pub(crate) const SGMV_FUSED: Variant<CodebookGemm> = Variant {
 };
 
 params! {
-    /// What the kernel knows beside the operation.
+    /// Parameters of the fused kernel beside the operation's.
     SgmvFusedPlan {
-        /// h of each share of d_in, of each token in the index's order, twice; in the workspace.
+        /// h in the workspace, twice: for each share of d_in, and each token in the index's order.
         published: [f32],
-        /// Blocks that have ended, counted round and round, of two launches; there too.
+        /// A counter in the workspace of the blocks that have ended. It wraps after two launches.
         counted: [u32],
         /// Elements of d_in in a share.
         each: u32,
-        /// Segments that there may be.
+        /// The most segments that there may be.
         segments: u32,
         /// Tiles of tokens that blocks take at once.
         lanes: u32,
@@ -54,22 +54,22 @@ params! {
     }
 }
 
-/// The only form that it is compiled for.
+/// The only rank and width that the kernel is compiled for.
 const RANK: u64 = 16;
 const WIDTH: u32 = CodeWidth::FourThree.bits();
-/// Parts of d_in, and what each has at most.
+/// Parts of d_in, and the most elements of each.
 const SHARES: u64 = segments::SHARES;
 const SHARE: u64 = 512;
 const WARPS: u64 = THREADS as u64 / 32;
-/// As in `kernels/codebook_gemm/sgmv_fused.cuh`: groups of columns that a warp has in registers and in shared memory.
+/// Groups of columns that a warp has in registers and in shared memory, in `kernels/codebook_gemm/sgmv_fused.cuh`.
 const HELD: u64 = 6;
 const KEPT: u64 = 8;
-/// Pairs of a unit and a group that a block has room for, however they are split among two units, of which a warp has one.
+/// Pairs of a unit and a group that a block has room for. They may be split in any way among two units, and a warp has one unit.
 const PAIRS: u64 = (HELD + KEPT) * (WARPS - 1) + 1;
-/// In front of what is told lies the count.
+/// Bytes of the counters, which lie before what is published.
 const COUNT_BYTES: u64 = 256;
 
-/// Shared memory of a block; the kernel says if it is too little.
+/// Shared memory of a block. The kernel asserts that it is enough.
 const fn shared_bytes() -> u32 {
     let (tables, basis, decoded) = (2 * 128 * 128, SHARE * RANK * 2, WARPS * KEPT * 32 * 8 * 4);
     (tables + basis + decoded + 512) as u32
@@ -97,7 +97,7 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     if !starts_whole(slice) {
         return Err("rows of codes that do not start on 16 bytes".into());
     }
-    // Blocks wait for each other: one an SM, so that all are there at once, and each has decoded all of its pairs before.
+    // Blocks wait for each other. There is one an SM, so that all are resident at once, and each decodes all of its pairs before.
     let (resident, groups) = (u64::from(target.units), slice.d_out / GROUP);
     let pairs = (segments::most_units(op) * groups).div_ceil(resident.max(1));
     if resident < SHARES || pairs > groups.min(PAIRS) {
@@ -110,7 +110,7 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     Ok(())
 }
 
-/// Whether each rank of an adapter's codes is groups of 32 columns, and starts on 16 bytes where the first does.
+/// Whether each rank of an adapter's codes is groups of 32 columns, and starts at 16 bytes where the first does.
 fn starts_whole(slice: &CodebookSlice) -> bool {
     let words = slice.d_out / GROUP * u64::from(WIDTH);
     let Factor::Coded { words_per_adapter, .. } = slice.output else { return false };
@@ -151,8 +151,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     };
     let launch = Launch { shared_bytes: shared_bytes(), overlap: early, ..Launch::new(blocks, THREADS) };
     plan.most_shared("codebook_gemm_sgmv_fused")?;
-    // SAFETY: the caller's promise; the workspace was zero at first, and the kernel leaves what the next launch expects; launches still under way write
-    // nothing that it reads before it waits.
+    // SAFETY: the caller's promise; the workspace was zero at first, and the kernel leaves what the next launch expects; launches in flight
+    // write nothing that it reads before its PDL wait.
     unsafe { plan.launch(queue, "codebook_gemm_sgmv_fused", &launch, &SgmvFusedParams { tile, plan: own })? };
     if !early {
         open.clear();

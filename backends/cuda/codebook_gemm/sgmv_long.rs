@@ -1,4 +1,5 @@
-//! The variant of `codebook_gemm` for many tokens of few adapters on the tensor cores: a dense input factor, f16 and bf16.
+//! SGMV for long segments: the variant of `codebook_gemm` for many tokens of few adapters on the tensor cores. It takes a dense input
+//! factor, f16 and bf16.
 
 use super::choose::{few_adapters, long_way};
 use super::entry::{Entry, entry, together};
@@ -29,7 +30,7 @@ pub(crate) const SGMV_LONG: Variant<CodebookGemm> = Variant {
     launch,
 };
 
-/// As in `kernels/codebook_gemm/sgmv_long.cu`.
+/// Warps of a block of the expand kernel, in `kernels/codebook_gemm/sgmv_long.cu`.
 const EXPAND_WARPS: u64 = 4;
 
 const EXPAND: Entry = entry!("codebook_gemm_expand");
@@ -37,7 +38,7 @@ const EXPAND_ADD: Entry = entry!("codebook_gemm_expand_add");
 const EXPAND_ANY: Entry = entry!("codebook_gemm_expand_any");
 const EXPAND_ANY_ADD: Entry = entry!("codebook_gemm_expand_any_add");
 
-/// The second kernel, whose rows of y are `whole` multiples of 16 bytes or not.
+/// The expand kernel, by whether rows of y are `whole` multiples of 16 bytes, and whether it adds to y.
 const fn expand_kernel(whole: bool, accumulate: bool) -> Entry {
     match (whole, accumulate) {
         (true, false) => EXPAND,
@@ -59,12 +60,12 @@ fn plan_unit(op: &CodebookGemm, way: Option<LongWay>) -> Unit {
         kernels.extend((rest > 0 || together == 1).then_some(shrink_kernel(1, true)));
         kernels.extend((op.slices.len() >= together).then_some(shrink_kernel(together, true)));
     }
-    // For a product that makes h itself.
+    // This kernel is for a product that computes h itself.
     kernels.extend((bytes(op) > 0).then_some(UNPACK));
     together(SHRINK_ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op)))
 }
 
-/// Those of the tensor cores alone; beside them stands what prepares factors.
+/// The units of the kernels with tensor cores, and of the one that prepares factors beside them.
 fn units() -> Vec<Unit> {
     let mut units = Vec::new();
     for (&dtype, rank) in HALVES.iter().flat_map(|dtype| RANKS.map(|rank| (dtype, rank))) {
@@ -76,10 +77,10 @@ fn units() -> Vec<Unit> {
     units
 }
 
-/// Puts the second kernel into the queue.
+/// Enqueues the expand kernel.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 unsafe fn expand(queue: &mut Queue, plan: &Plan<CodebookGemm>, params: &SgmvLongParams, group: &Slices<'_>) -> Result<()> {
     let op = &plan.op;
     let quick = LongWay::of(&plan.target) != Some(LongWay::Any);
@@ -109,7 +110,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
             expand(queue, plan, &params, group)?;
         }
     }
-    // The first kernel lets the second start when all before it has ended, so that what may be under way when the next one starts are these.
+    // The shrink kernel lets the expand kernel start after everything before has ended. So only these two may be in flight when the next
+    // launch starts.
     if overlaps(plan) {
         queue.leave_open(args.slices.iter().map(|of| range(&of.y)).chain([range(workspace)]).collect());
     }

@@ -1,4 +1,4 @@
-//! The variant of `codebook_gemm` for many tokens of few adapters: sentences of a batch.
+//! SGMV without tensor cores: the variant of `codebook_gemm` for many tokens of few adapters, as sentences of a batch have.
 
 use super::choose::few_adapters;
 use super::entry::{Entry, entry, together};
@@ -31,7 +31,7 @@ pub(crate) const SGMV_SIMT: Variant<CodebookGemm> = Variant {
 };
 
 params! {
-    /// Of both kernels.
+    /// Parameters of both kernels.
     SgmvSimtParams {
         x: [const element],
         y: [element],
@@ -45,17 +45,17 @@ params! {
         input: FactorParams,
         output: FactorParams,
         accumulate: u32,
-        /// Rows of x are whole multiples of 16 bytes; those of y of what a thread writes.
+        /// Whether rows of x are whole multiples of 16 bytes; then whether rows of y are whole multiples of what a thread writes.
         x_vector: u32,
         y_vector: u32,
-        /// The scaling is each token's own.
+        /// Whether each token has a scaling of its own.
         scaled_by_token: u32,
     }
 }
 
 /// Columns of both factors that the kernels are compiled for.
 const RANKS: [u64; 3] = [8, 16, 32];
-/// As in `kernels/codebook_gemm/sgmv_simt.cu`.
+/// Constants of `kernels/codebook_gemm/sgmv_simt.cu`.
 const TOKENS: u64 = 64;
 const SHRINK_THREADS: u32 = 256;
 const EXPAND_THREADS: u32 = 96;
@@ -81,7 +81,7 @@ fn supports(op: &CodebookGemm, _target: &Target) -> std::result::Result<(), Stri
 const SHRINK: Entry = entry!("codebook_gemm_shrink");
 const EXPAND: Entry = entry!("codebook_gemm_expand");
 
-/// Both kernels, of which every launch has one after the other.
+/// The units of both kernels. Every launch has one after the other.
 fn plan_unit(dtype: DType, rank: u64) -> Unit {
     together(SHRINK, [EXPAND], |entry| unit(entry, dtype, rank))
 }
@@ -120,7 +120,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
         };
         let tiles = op.tokens.div_ceil(TOKENS);
         let across = slice.d_out.div_ceil(u64::from(EXPAND_THREADS) * whole);
-        // SAFETY: the caller's promise; the workspace holds a row of f32 for each token. Both kernels wait before they read.
+        // SAFETY: the caller's promise; the workspace holds a row of f32 for each token. Both kernels have a PDL wait before they read.
         unsafe {
             plan.launch(queue, SHRINK.name(), &Launch { overlap, ..Launch::new(blocks(tiles), SHRINK_THREADS) }, &params)?;
             plan.launch(queue, EXPAND.name(), &Launch { overlap, ..Launch::new(blocks(tiles * across), EXPAND_THREADS) }, &params)?;

@@ -1,4 +1,4 @@
-//! `codebook_gemm` on plain CUDA cores: every form, dtype and rank.
+//! `codebook_gemm` without tensor cores: every form, dtype and rank.
 
 use super::factor::{FactorParams, adapter_of_token, factor, factor_header, scaled_by_token};
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -25,7 +25,7 @@ pub(crate) const SIMT: Variant<CodebookGemm> = Variant {
 };
 
 params! {
-    /// Of one slice.
+    /// Parameters of one slice.
     CodebookGemmParams {
         x: [const element],
         y: [element],
@@ -38,7 +38,7 @@ params! {
         input: FactorParams,
         output: FactorParams,
         accumulate: u32,
-        /// The scaling is each token's own.
+        /// Whether each token has a scaling of its own.
         scaled_by_token: u32,
     }
 }

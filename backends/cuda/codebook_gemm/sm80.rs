@@ -1,4 +1,4 @@
-//! `codebook_gemm` on the tensor cores of Ampere.
+//! `codebook_gemm` with the tensor cores of sm80.
 
 use super::choose::blocks_by_launch;
 use super::entry::{Entry, entry, together};
@@ -29,14 +29,14 @@ const USUAL: Entry = entry!("codebook_gemm_sm80");
 const ANY: Entry = entry!("codebook_gemm_sm80_any");
 const GROUPED: Entry = entry!("codebook_gemm_sm80_grouped");
 
-/// A configuration of all launches: the blocks that share a tile, and whether one slice's operands are read whatever they start on.
+/// A configuration of all launches: the blocks that share a tile, and whether one slice's operands are read whatever their alignment.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     blocks: u64,
     any: bool,
 }
 
-/// What each launch takes by what it knows, or one number of blocks.
+/// The configurations. `None` lets each launch choose by what it knows; the others fix the number of blocks.
 fn configs() -> impl Iterator<Item = Option<Shape>> {
     let of = |any| [1, 2, 4, 8, 16].map(|blocks| Some(Shape { blocks, any }));
     std::iter::once(None).chain(of(false)).chain(of(true))
@@ -51,7 +51,7 @@ impl Shape {
         format!("{}-{}", if self.any { "any" } else { "blocks" }, self.blocks)
     }
 
-    /// Whether there is anything for it to change, or why not.
+    /// Whether the configuration changes anything for `op`, or why not.
     fn computes(self, op: &CodebookGemm) -> std::result::Result<(), String> {
         let forms = forms(op);
         if self.any && !(forms.iter().any(|(_, whole)| *whole) && forms.iter().all(|(group, _)| group.slices == 1)) {
@@ -67,7 +67,7 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     configured(target).map_or(Ok(()), |shape| shape.computes(op))
 }
 
-/// The kernel of a launch, whose rows are `whole` multiples of 16 bytes or not.
+/// The kernel of a launch whose rows are `whole` multiples of 16 bytes or not.
 fn kernel(group: Group, whole: bool, target: &Target) -> Entry {
     match (group.slices, whole && !configured(target).is_some_and(|shape| shape.any)) {
         (0 | 1, true) => USUAL,
@@ -81,6 +81,8 @@ fn plan_unit(op: &CodebookGemm, target: &Target) -> Unit {
     together(ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op), width_of(op), false))
 }
 
+/// Enqueues a kernel for each group of slices.
+///
 /// # Safety
 /// As [`Plan::launch`].
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `codebook_gemm` in clusters with early starts (PDL), on Hopper and newer.
+//! `codebook_gemm` in thread block clusters with early starts (PDL), for Hopper and newer.
 
 use super::choose::{clusters, shape_by_launch};
 use super::clusters::{ANY, Known, Shape, config, configs, kernels};
@@ -16,9 +16,9 @@ use crate::ops::{CodebookGemm, CodebookGemmArgs};
 pub(crate) const SM90: Variant<CodebookGemm> = Variant {
     name: "sm90",
     label: "codebook_gemm/sm90",
-    // Clusters and early starts, nothing that is Hopper's alone.
+    // The kernels take clusters and PDL, and nothing that only Hopper has.
     runs_on: RunsOn::From(90),
-    // Not by wgmma: it multiplies 64 rows at least, of which 16 tokens fill a quarter, and reads its second operand from shared
+    // wgmma does not fit: it multiplies 64 rows at least, of which 16 tokens fill a quarter. It also reads its second operand from shared
     // memory alone, while codes are decoded into registers.
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -30,7 +30,7 @@ pub(crate) const SM90: Variant<CodebookGemm> = Variant {
     launch,
 };
 
-/// A launch of `group`: the target's configuration, where it is one of this kind, else what takes the least time.
+/// The kind of a launch of `group`: the target's configuration where that applies, else the fastest.
 fn shape(op: &CodebookGemm, group: Group, target: &Target, known: Known) -> Shape {
     let own = target.configured(configs()).flatten().filter(|own| own.takes(group, known));
     own.unwrap_or_else(|| shape_by_launch(op, group, target.units.into(), known))
@@ -47,11 +47,13 @@ fn plan_unit(op: &CodebookGemm, target: &Target) -> Unit {
     together(ANY, kernels, |entry| unit(entry, op.dtype, rank_of(op), width_of(op), true))
 }
 
+/// Enqueues a kernel for each group of slices.
+///
 /// # Safety
 /// As [`Plan::launch`].
 unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    // Whether all launches still under way are this operation's.
+    // Whether all launches in flight are this operation's.
     let mut own = false;
     each_group(op, args, |slices| {
         let group = Group::with(slices);
@@ -80,7 +82,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, _workspace: &Slic
             overlap: early,
             ..Launch::new(1, THREADS)
         };
-        // SAFETY: the caller's promise; and launches still under way write nothing that this one reads before it waits.
+        // SAFETY: the caller's promise; and launches in flight write nothing that this one reads before its PDL wait.
         unsafe { launch_group(queue, plan, &params, kernel, &launch)? };
         if op.tokens > 0 {
             queue.leave_open(open);
@@ -103,7 +105,7 @@ mod tests {
                 assert!(names.iter().all(|name| kernels(rank_of(op), width_of(op)).any(|kernel| kernel.name() == *name)), "{config}, {op:?}: {names:?}");
                 for (group, whole) in forms(op) {
                     for [early, x_early, given] in (0..8).map(flags) {
-                        // What does not start early need not ask whether x may; more than one basis is given.
+                        // A launch that does not start early need not ask whether x may be read early. More than one basis is always given.
                         let known = Known { whole, early, x_early: x_early || !early, basis_of: given || !group.one_basis };
                         let Shape { kernel, .. } = shape(op, group, &target, known);
                         assert!(names.contains(&kernel.name()), "{config}: {kernel:?} {known:?} {op:?}: {names:?}");

@@ -1,4 +1,5 @@
-//! The tile of the tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block; what its kernels take and are compiled for.
+//! The tile of the tensor-core variants of `codebook_gemm`: S2LC's form, 16 tokens a block. The file has its kernels' parameters and
+//! compile-time constants.
 
 use crate::backends::cuda::codebook_gemm::entry::Entry;
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor_header};
@@ -10,7 +11,7 @@ use crate::ops::codebook_gemm::{CodebookSlice, Factor};
 use crate::ops::{CodeWidth, CodebookGemm};
 
 params! {
-    /// Of one slice.
+    /// Parameters of one slice.
     TileParams {
         x: [const element],
         y: [element],
@@ -24,17 +25,17 @@ params! {
         input: FactorParams,
         output: FactorParams,
         accumulate: u32,
-        /// Rows of x, of the input factor and of y start on multiples of 16 bytes.
+        /// Whether rows of x, of the input factor and of y start at multiples of 16 bytes.
         x_aligned: u32,
         v_aligned: u32,
         y_aligned: u32,
         /// Blocks that share a tile of tokens.
         blocks: u32,
-        /// No launch still under way writes x or the core.
+        /// Whether no launch in flight writes x or the core.
         x_early: u32,
-        /// Nor reads or writes y. Only with the above.
+        /// Whether no launch in flight reads or writes y. It holds only with `x_early`.
         y_early: u32,
-        /// The scaling is each token's own.
+        /// Whether each token has a scaling of its own.
         scaled_by_token: u32,
     }
 }
@@ -58,7 +59,7 @@ params! {
 }
 
 params! {
-    /// Of one launch of several slices, whose rows are whole multiples of 16 bytes: 4 KiB of parameters are what every driver takes.
+    /// Parameters of one launch of several slices, whose rows are whole multiples of 16 bytes. Every driver takes 4 KiB of parameters.
     TileGroup {
         x: [const element],
         index: [const i32],
@@ -76,25 +77,25 @@ params! {
     }
 }
 
-/// Slices that one launch takes at most.
+/// The most slices that one launch takes.
 pub(crate) const GROUPED: usize = 48;
-/// As in `kernels/codebook_gemm/tile.cuh`.
+/// Constants of `kernels/codebook_gemm/tile.cuh`.
 pub(crate) const ROWS: u64 = 16;
 pub(crate) const GROUP: u64 = 32;
 pub(crate) const THREADS: u32 = 256;
-/// Groups of columns that a warp finishes at once, at most.
+/// The most groups of columns that a warp finishes at once.
 pub(crate) const HELD: u64 = 2;
-/// Blocks of a cluster: what every device with clusters has room for. Twice as many read x sooner, and wait longer for each other.
+/// Blocks of a cluster. Every device with clusters has room for these. Twice as many read x sooner, and wait longer for each other.
 pub(crate) const CLUSTER: u64 = 8;
-/// From this many slices on, clusters have fewer blocks. What h is summed from depends on it, and so it may not on the batch.
+/// From this many slices on, clusters have fewer blocks. The order in which h is summed depends on it, so it may not depend on the batch.
 pub(crate) const MANY_SLICES: usize = 17;
 pub(crate) const FEW: u64 = 2;
 
 /// Columns of both factors that a kernel is compiled for.
 pub(crate) const RANKS: [u64; 3] = [16, 32, 64];
-/// Bits of a field that a kernel is compiled for: 0 takes every width, and widths that differ.
+/// Bits of a field that a kernel is compiled for. 0 takes every width, and widths that differ.
 pub(crate) const WIDTHS: [u32; 5] = [0, CodeWidth::Three.bits(), CodeWidth::Four.bits(), CodeWidth::FourThree.bits(), CodeWidth::Bytes.bits()];
-/// The ranks that the kernel for an operation is compiled for.
+/// The rank that the kernel for an operation is compiled for.
 pub(crate) fn rank_of(op: &CodebookGemm) -> u64 {
     let rank = op.slices.iter().map(|slice| slice.rank).max().unwrap_or(0);
     RANKS.into_iter().find(|&padded| rank <= padded).unwrap_or(RANKS[RANKS.len() - 1])
@@ -134,9 +135,8 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target, clusters: bool) -> st
     Ok(())
 }
 
-/// Shared memory for codes, in bytes: for a quarter of a cluster's 4,096 columns of eight adapters, with two blocks an SM;
-/// without clusters, as much as leaves room for as many blocks as before, and for one of rank 64 on the
-/// smallest chips.
+/// Bytes of shared memory for codes. With clusters they hold a quarter of a cluster's 4,096 columns of eight adapters, with two blocks an
+/// SM. Without, they leave room for as many blocks as before, and for one block of rank 64 on the smallest chips.
 const fn codes_bytes(rank: u64, clusters: bool) -> u64 {
     match (clusters, rank) {
         (true, _) => 44 << 10,
@@ -156,7 +156,7 @@ fn shared_bytes(rank: u64, width: u32, clusters: bool) -> u32 {
     (space.next_multiple_of(128) + received) as u32
 }
 
-/// The units of the kernels that `kernels` names for a rank and a width, for every form that there are kernels for.
+/// The units of the kernels that `kernels` names for a rank and a width, for every form that has kernels.
 pub(crate) fn each_form<I: IntoIterator<Item = Entry>>(kernels: impl Fn(u64, u32) -> I, unit: impl Fn(Entry, DType, u64, u32) -> Unit) -> Vec<Unit> {
     let mut units = Vec::new();
     for dtype in [DType::F16, DType::BF16] {
@@ -167,12 +167,13 @@ pub(crate) fn each_form<I: IntoIterator<Item = Entry>>(kernels: impl Fn(u64, u32
     units
 }
 
-/// Whether there are kernels whose warps decode many groups of columns of a tile's adapters before they wait: where registers and the codes' room do.
+/// Whether there are kernels whose warps decode many groups of columns before the PDL wait. Registers, and the codes' shared memory, must
+/// have room.
 pub(crate) const fn predecodes(rank: u64, width: u32) -> bool {
     rank == 16 && width >= 1 && width <= 7
 }
 
-/// What the host writes for every kernel that decodes into fragments of mma.
+/// The headers that the host writes for every kernel that decodes into fragments of mma.
 pub(crate) fn headers() -> Vec<(&'static str, String)> {
     vec![
         factor_header(),
@@ -181,12 +182,12 @@ pub(crate) fn headers() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What names of units say of the form of an operation.
+/// The form of an operation, as names of units write it.
 pub(crate) fn form_name(dtype: DType, rank: u64, width: u32) -> String {
     format!("{dtype} rank {rank} {}", if width == 0 { "any width".into() } else { format!("{width} bits") })
 }
 
-/// Kernel `entry` of the variant with clusters, or of that without.
+/// The unit of kernel `entry`, of the variant with clusters or of the one without.
 pub(crate) fn unit(entry: Entry, dtype: DType, rank: u64, width: u32, clusters: bool) -> Unit {
     let (variant, source) = if clusters { ("sm90", source!("codebook_gemm/sm90.cu")) } else { ("sm80", source!("codebook_gemm/sm80.cu")) };
     let shared_bytes = shared_bytes(rank, width, clusters);

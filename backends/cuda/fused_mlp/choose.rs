@@ -1,4 +1,4 @@
-//! Which kernels an MLP takes: what measurements said is faster.
+//! The speed rules of `fused_mlp`, as measured: which kernels an MLP takes.
 
 use super::gemm::{Kernels, names};
 use super::problem::{chunk_rows, tiles};
@@ -12,41 +12,41 @@ use crate::backends::cuda::gemm::sm90::skinny_tile::SkinnyTile;
 use crate::backends::cuda::variant::{Configs, RunsOn, Target, number};
 use crate::ops::FusedMlp;
 
-/// Of the first product, a block takes no more tiles of `sm90_skinny_tile`.
+/// The most tiles of `sm90_skinny_tile` that a block takes of the first product.
 const MOST: u64 = 4;
 
-/// Of `gemm`.
+/// The configurations of `gemm`.
 pub(crate) const GEMM: Configs<FusedMlp> = Configs { names, choose: |op, target| number(Kernels::all(target.arch), &gemm(op, target)) };
 
-/// The first that can compute it.
+/// The first kernels, fastest first, that can compute the operation.
 fn gemm(op: &FusedMlp, target: &Target) -> Kernels {
     let mma = |rows| Kernels::Sm80(MmaTile::least(&products(op, rows), target));
     let (Ok(()), Ok(rows)) = (RunsOn::Only(90).accept(target.arch), chunk_rows(op, target)) else { return mma(chunk_rows(op, target).unwrap_or(op.tokens)) };
     let takes = |kernels: &Kernels| kernels.takes(op, rows, target).is_ok();
     let many = enough_rows(op.tokens).is_ok();
     let skinny_tile = || filling(op, target).filter(|_| many).map(Kernels::SkinnyTile).filter(takes);
-    // Of so many rows a short intermediate is done sooner by tiles of 128 than streamed.
+    // With this many rows, tiles of 128 are faster on a short intermediate than streaming it.
     let pair = || many.then(|| Kernels::Sm90(tiles(op, rows, target).map(|(tile, _)| tile))).filter(takes);
     let skinny = || Some(Kernels::Skinny(skinny(op, target))).filter(takes);
     skinny_tile().or_else(pair).or_else(skinny).unwrap_or_else(|| mma(rows))
 }
 
-/// Both products of a chunk of so many rows, as tiles of `sm80` see them.
+/// Both products of a chunk of `rows` rows, as the tiles of `sm80` see them.
 fn products(op: &FusedMlp, rows: u64) -> [Shape; 2] {
     let hidden = if op.gated { 2 * op.d_ff } else { op.d_ff };
     let up = Shape { rows, outputs: hidden, depth: op.d_model, alignment: alignment([op.x_stride, op.w1_stride]) };
     [up, Shape { rows, outputs: op.d_out, depth: op.d_ff, alignment: alignment([op.d_ff, op.w2_stride]) }]
 }
 
-/// The tiles of `sm90_skinny_tile` with which most SMs have one, and none many.
+/// The tiles of `sm90_skinny_tile` with which most SMs have a tile, and none has many.
 fn filling(op: &FusedMlp, target: &Target) -> Option<[SkinnyTile; 2]> {
     let several = |tiles| SkinnyTile::choose(tiles, op.d_ff, MOST, target);
     let up = if op.gated { several(&GATED) } else { SkinnyTile::choose(&UP, op.d_ff, 1, target).or_else(|| several(&SEVERAL)) }?;
     Some([up, SkinnyTile::choose(&DOWN, op.d_out, 1, target)?])
 }
 
-/// The shape of a block's stages of `sm90_skinny`, for tiles of both products, and whether the second's K is split. Those of one that is split are
-/// never the larger ones.
+/// The shape of a block's stages of `sm90_skinny`, for tiles of both products, and whether the second product's K is split. The tiles of a
+/// split product are never the larger ones.
 fn skinny(op: &FusedMlp, target: &Target) -> Stream {
     let room = SkinnyShape::clusters(target.units);
     let (split, rows) = (SkinnyShape::splits(op.d_out, room), |columns| SkinnyShape::tile_rows(columns, room, false));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn chunks_leave_few_multiprocessors_idle() {
-        // 8 × 43 and 8 × 16 tiles for 132 SMs; the largest chunk, of 1,408 rows, has 11 × 16: 44 in a second round.
+        // 8 × 43 and 8 × 16 tiles for 132 SMs. The largest chunk, of 1,408 rows, has 11 × 16, of which 44 are in a second wave.
         assert_eq!(chunk_rows(&op(4096, 4096, 11008), &Target::H200), Ok(1024));
     }
 
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_last_chunk_takes_the_tiles_of_the_others() {
-        // 4,224 tokens are 132 tiles of 192 outputs of the second product, and what is left 124.
+        // 4,224 tokens are 132 tiles of 192 outputs of the second product, and the rest are 124.
         let op = op(8192, 768, 3072);
         assert_eq!(chunk_rows(&op, &Target::H200), Ok(4224));
         assert_eq!(pair(&op, &Target::H200).map(Some), [Some(WgmmaTile::PINGPONG), WgmmaTile::MIDDLE.alone()]);

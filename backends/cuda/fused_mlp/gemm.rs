@@ -1,4 +1,4 @@
-//! `fused_mlp` on the tensor cores: the variant `gemm`, both of whose products take kernels that `linear` has too.
+//! `fused_mlp` on the tensor cores: the variant `gemm`. Both of its products take kernels that `linear` has too.
 
 use super::problem::{all_beside, chunk_rows, workspace};
 use super::{mma, skinny, skinny_tile, tile};
@@ -42,24 +42,24 @@ pub(crate) const GEMM: Variant<FusedMlp> = Variant {
     launch,
 };
 
-/// A configuration: the kernels of both products, named as the variants of `linear` that have them.
+/// A configuration: the kernels of both products, named as `linear`'s variants with these kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernels {
     SkinnyTile([SkinnyTile; 2]),
-    /// Of the second product. The first takes the same tile.
+    /// The second product's configuration. The first product takes its tile too.
     Skinny(Stream),
     Sm90([WgmmaTile; 2]),
-    /// Of both.
+    /// The tile of both products.
     Sm80(MmaTile),
 }
 
-/// Whether it has wgmma.
+/// Whether the architecture has wgmma.
 fn hopper(arch: Arch) -> bool {
     RunsOn::Only(90).accept(arch).is_ok()
 }
 
 impl Kernels {
-    /// Those of an architecture.
+    /// Every configuration of an architecture.
     pub(crate) fn all(arch: Arch) -> impl Iterator<Item = Self> {
         let few = skinny_tile::pairs().map(Self::SkinnyTile).chain(Stream::of_mlp().map(Self::Skinny));
         let of_hopper = few.chain(tile::pairs().map(Self::Sm90)).filter(move |_| hopper(arch));
@@ -75,7 +75,7 @@ impl Kernels {
         }
     }
 
-    /// Whether they can compute `op` in chunks of so many rows, or why not.
+    /// Whether the kernels can compute `op` in chunks of this many rows, or why not.
     pub(crate) fn takes(&self, op: &FusedMlp, rows: u64, target: &Target) -> std::result::Result<(), String> {
         match self {
             Self::SkinnyTile(pair) => skinny_tile::takes(op, pair, rows, target),
@@ -90,7 +90,7 @@ pub(crate) fn names(arch: Arch) -> Vec<String> {
     Kernels::all(arch).map(|kernels| kernels.config()).collect()
 }
 
-/// The target's.
+/// The configuration of a target.
 fn configured(target: &Target) -> Kernels {
     target.configured(Kernels::all(target.arch)).unwrap_or(Kernels::Sm80(MmaTile::MIDDLE))
 }

@@ -1,4 +1,4 @@
-//! Both products of an MLP by one tile of mma.
+//! Both products of an MLP in sm80 tiles of mma.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-/// A chunk of a single token has no stride of X.
+/// The unit of both products' kernels. It covers a chunk of a single token, which has no stride of X.
 pub(crate) fn unit(op: &FusedMlp, tile: &MmaTile) -> Unit {
     let [x, w1] = up_strides(op);
     let up = |x| mma_units(op.dtype, tile, op.gated, [x, w1], op.d_model);
@@ -24,13 +24,15 @@ pub(crate) fn unit(op: &FusedMlp, tile: &MmaTile) -> Unit {
     gathered(own.filter(|unit| met.insert(unit.entries))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 
-/// Every kernel.
+/// The unit of every kernel.
 pub(crate) fn units(arch: Arch) -> impl Iterator<Item = Unit> {
     [false, true].into_iter().flat_map(move |gated| all_mma_units(&MmaTile::on(arch), gated))
 }
 
+/// Enqueues both products of every chunk.
+///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>, tile: &MmaTile) -> Result<()> {
     for [mut up, down] in chunks(plan, workspace, args)? {
         // SAFETY: the caller's promise; a chunk's intermediate fits into the workspace.

@@ -16,15 +16,15 @@ use crate::error::Result;
 use crate::ops::fused_mlp::MAX_WORKSPACE;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-/// Elements from a row of the intermediate to the next: a multiple of 16 bytes.
+/// Elements from a row of the intermediate to the next, a multiple of 16 bytes.
 pub(crate) const fn intermediate_stride(op: &FusedMlp) -> u64 {
     op.d_ff.next_multiple_of(8)
 }
 
-/// Rows of a tile of either kind: chunks are whole in them, where there is more than one.
+/// Rows of a tile of either kind. Chunks are multiples of it, where there is more than one.
 pub(crate) const TILE_ROWS: u64 = 128;
 
-/// Elements from a row of a chunk's X to the next, where it is copied; else none.
+/// Elements from a row of a chunk's X to the next, where X is copied; else none.
 pub(crate) fn copied_stride(op: &FusedMlp) -> u64 {
     if Copies::of_mlp(op).x { padded(op.d_model) } else { 0 }
 }
@@ -34,10 +34,10 @@ pub(crate) fn token_bytes(op: &FusedMlp) -> u64 {
     intermediate_stride(op).saturating_add(copied_stride(op)).saturating_mul(op.dtype.size())
 }
 
-/// Of both products: blocks are by themselves, where they can be, or in clusters, of the tiles that there are so.
+/// How both products' blocks are grouped: outside clusters where such a kernel exists, or in clusters.
 pub(crate) const WAYS: [fn(WgmmaTile) -> Option<WgmmaTile>; 2] = [|tile| tile.alone().or(tile.in_clusters()), WgmmaTile::in_clusters];
 
-/// Tokens of a chunk: as many as all chunks together take the least time with.
+/// Tokens of a chunk, with which all chunks together take the least modelled time.
 pub(crate) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<u64, String> {
     let row = token_bytes(op);
     let most = MAX_WORKSPACE / row;
@@ -50,22 +50,22 @@ pub(crate) fn chunk_rows(op: &FusedMlp, target: &Target) -> std::result::Result<
     }
     let time = |rows| tiles(op, rows, target).into_iter().map(|(_, time)| time).sum::<f64>();
     let sizes = (1..=most / TILE_ROWS).rev().map(|tiles| (tiles * TILE_ROWS, time(tiles * TILE_ROWS)));
-    // The first of equals: the largest, which starts the fewest kernels.
+    // Of equal times, the first has the largest chunk, which starts the fewest kernels.
     Ok(sizes.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(TILE_ROWS, |(rows, _)| rows))
 }
 
-/// What the choice of tiles goes by, of each product of a chunk of so many rows.
+/// The shapes by which tiles are chosen, for both products of a chunk of `rows` rows.
 pub(crate) fn shapes(op: &FusedMlp, rows: u64) -> [Shape; 2] {
     let activated = ActivationForm::of(Some(op.activation)) != ActivationForm::Floor;
-    // The two weights of the gated form are one in a tile.
+    // A tile holds both weights of the gated form.
     let outputs = if op.gated { 2 * op.d_ff } else { op.d_ff };
     let up = Shape { rows, outputs, depth: op.d_model, activated, straddles: straddles(op.dtype, up_strides(op)) };
     let straddles = straddles(op.dtype, [intermediate_stride(op), op.w2_stride]);
     [up, Shape { rows, outputs: op.d_out, depth: op.d_ff, activated: false, straddles }]
 }
 
-/// The tile of each product where chunks have that many rows, and how long it takes for all of them. The last chunk, which may be a shorter
-/// one, takes the same kernels.
+/// The tile of each product in chunks of `rows` rows, and its time for all chunks. The last chunk may be shorter, and takes the same
+/// kernels.
 pub(crate) fn tiles(op: &FusedMlp, rows: u64, target: &Target) -> [(WgmmaTile, f64); 2] {
     let tokens = op.tokens.max(1);
     let chunks = [(rows, tokens / rows), (tokens % rows, 1)];
@@ -83,18 +83,19 @@ pub(crate) fn workspace(op: &FusedMlp, target: &Target) -> u64 {
     chunk_rows(op, target).map_or(0, |rows| rows * token_bytes(op))
 }
 
-/// [`chunk_rows`], as the bytes of the plan's workspace tell them: to choose them anew takes the host as long as tens of launches.
+/// [`chunk_rows`], derived from the bytes of the plan's workspace. Choosing them anew takes the host as long as tens of launches.
 pub(crate) fn planned_rows(op: &FusedMlp, workspace: u64) -> u64 {
     workspace / token_bytes(op).max(1)
 }
 
-/// The strides of X and of the weights that the first product's kernel finds. A single row of X has none: TMA is told one that it takes.
+/// The strides of X and of the weights that the first product's kernel reads. The stride of a single row is never used, but TMA must accept
+/// it.
 pub(crate) fn up_strides(op: &FusedMlp) -> [u64; 2] {
     let x = if op.tokens == 1 { padded(op.d_model) } else { op.x_stride };
     Copies::of_mlp(op).strides([x, op.w1_stride], op.d_model)
 }
 
-/// The two products of each chunk of tokens, in order. The first ones' X is as it lies: [`bring`] before each.
+/// The two products of each chunk of tokens, in order. X of each first product lies in place; [`bring`] copies it where needed.
 pub(crate) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &'a FusedMlpArgs<Cuda>) -> Result<Vec<[Product<'a>; 2]>> {
     let op = &plan.op;
     let rows = planned_rows(op, workspace.len);
@@ -145,10 +146,10 @@ pub(crate) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
     Ok(chunks)
 }
 
-/// Copies the X of a first product behind the intermediate, where its rows start anywhere and those of the weights do not.
+/// Copies the X of a first product behind the intermediate, where its rows start anywhere and the rows of the weights do not.
 ///
 /// # Safety
-/// As [`Plan::launch`]; the plan has the kernel.
+/// The conditions of [`Plan::launch`] hold, and the plan has the kernel.
 pub(crate) unsafe fn bring(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, up: &mut Product<'_>) -> Result<()> {
     let op = &plan.op;
     let rows = planned_rows(op, workspace.len);
@@ -157,13 +158,13 @@ pub(crate) unsafe fn bring(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: 
     unsafe { Copies::of_mlp(op).launch(queue, plan, &place, up) }
 }
 
-/// What plans launch beside the kernels for Hopper: what takes over where an operand starts at an odd place, and what copies X.
+/// The units that plans launch beside the sm90 kernels: the fallback for unaligned operands, and the copy of X.
 pub(crate) fn beside(op: &FusedMlp) -> Vec<Unit> {
     let gated = if op.gated { gated_fallback_units(op.dtype) } else { Vec::new() };
     [gated, fallback_units(op.dtype), Copies::of_mlp(op).unit(op.dtype).into_iter().collect()].concat()
 }
 
-/// The same of every operation.
+/// The units of [`beside`] for every operation.
 pub(crate) fn all_beside() -> Vec<Unit> {
     HALVES.into_iter().flat_map(|dtype| [gated_fallback_units(dtype), fallback_units(dtype), vec![repack_unit(dtype)]].concat()).collect()
 }

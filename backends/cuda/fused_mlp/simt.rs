@@ -1,4 +1,4 @@
-//! `fused_mlp` on plain CUDA cores: every dtype and size.
+//! `fused_mlp` without tensor cores: every dtype and size.
 
 use crate::backends::cuda::gemm::activation::activation_code;
 use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
@@ -28,7 +28,7 @@ pub(crate) const SIMT: Variant<FusedMlp> = Variant {
 };
 
 params! {
-    /// Of both kernels: one chunk of tokens and of d_ff.
+    /// Parameters of both kernels, for one chunk of tokens and of d_ff.
     FusedMlpParams {
         x: [const element],
         w1: [const element],
@@ -50,39 +50,39 @@ params! {
         /// Columns of the intermediate in this chunk.
         hidden: u64,
         activation: u32,
-        /// Whether this is the first, and the last, chunk of d_ff.
+        /// Whether this chunk of d_ff is the first; then whether it is the last.
         first: u32,
         last: u32,
         unused: u32,
     }
 }
 
-/// How the work is cut so that the workspace stays small.
+/// How an operation is cut into chunks so that the workspace stays small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chunks {
     /// Tokens of a chunk.
     rows: u64,
     /// Columns of the intermediate of a chunk.
     hidden: u64,
-    /// Bytes of the intermediate, up to where the partial sums start.
+    /// Bytes of the intermediate, behind which the partial sums start.
     partial_at: u64,
-    /// Bytes in all.
+    /// Bytes of the workspace.
     bytes: u64,
 }
 
 impl Chunks {
-    /// Within `limit` bytes.
+    /// The chunks of an operation within `limit` bytes.
     fn new(op: &FusedMlp, limit: u64) -> std::result::Result<Self, String> {
         let size = op.dtype.size();
         let tokens = op.tokens.max(1);
         let whole_row = op.d_ff.saturating_mul(size);
-        // Whole rows of the intermediate, in tiles where that is possible: nothing has to wait in f32.
+        // With whole rows of the intermediate, in tiles where possible, no sums have to wait in f32.
         let rows = (limit / whole_row).min(tokens);
         let rows = if rows > SIMT_TILE { rows / SIMT_TILE * SIMT_TILE } else { rows };
         if rows > 0 {
             return Ok(Self { rows, hidden: op.d_ff, partial_at: rows * whole_row, bytes: rows * whole_row });
         }
-        // One row at a time, and its sums in f32.
+        // One row at a time, with its sums in f32.
         let room = limit.saturating_sub(op.d_out.saturating_mul(4)) / size / 64 * 64;
         if room == 0 {
             return Err(format!("a row of {} sums does not fit into the workspace of {limit} bytes", op.d_out));
@@ -91,7 +91,7 @@ impl Chunks {
     }
 }
 
-/// Both products, in order.
+/// The kernels of both products, in order.
 const UP: Entry = entry!("mlp_up");
 const DOWN: Entry = entry!("mlp_down");
 

@@ -1,4 +1,4 @@
-//! Both products of an MLP of few tokens at the speed of memory.
+//! Both products of an MLP of few tokens, at the rate of memory.
 
 use super::problem::{beside, bring, chunks, up_strides};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -23,10 +23,10 @@ pub(crate) fn takes(op: &FusedMlp, down: &Stream, rows: u64, target: &Target) ->
     down.holds(op.tokens, target)
 }
 
-/// The number of the second product's kernel among a plan's units, behind the one of the first.
+/// The index of the second product's kernel among a plan's units.
 const DOWN: usize = 1;
 
-/// The first product's, whose K no cluster splits.
+/// The first product's configuration. Its K is never split.
 const fn up(down: &Stream) -> Stream {
     Stream::tiles(down.tile, false)
 }
@@ -36,7 +36,7 @@ pub(crate) fn unit(op: &FusedMlp, down: &Stream) -> Unit {
     Unit { also: [vec![down.unit(Form::plain(op.dtype, ActivationForm::Floor))], beside(op)].concat(), ..up(down).unit(form) }
 }
 
-/// Those of both products.
+/// The units of both products.
 pub(crate) fn units() -> impl Iterator<Item = Unit> {
     let tiles = || SkinnyShape::every(false, SkinnyShape::filled).into_iter();
     let up = tiles().flat_map(|tile| [false, true].map(|gated| (tile, gated)));
@@ -44,8 +44,10 @@ pub(crate) fn units() -> impl Iterator<Item = Unit> {
     up.chain(Stream::of_mlp().flat_map(|down| HALVES.map(|dtype| down.unit(Form::plain(dtype, ActivationForm::Floor)))))
 }
 
+/// Enqueues both products of every chunk.
+///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &FusedMlpArgs<Cuda>, stream: &Stream) -> Result<()> {
     let how = |unit| SkinnyUse { unit, room: SkinnyShape::clusters(plan.target.units), keeps: false, overlap: false };
     for [mut first, second] in chunks(plan, workspace, args)? {

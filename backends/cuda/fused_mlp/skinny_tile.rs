@@ -1,4 +1,4 @@
-//! Both products of an MLP of up to 128 tokens at the speed of memory, in tiles of `kernels/gemm/sm90/skinny_tile.cuh`.
+//! Both products of an MLP of up to 128 tokens, at the rate of memory, in tiles of `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use super::problem::{beside, bring, chunks, up_strides};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -13,7 +13,7 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-/// Tiles of the first product, plain and gated, and of the second, whose outputs are fewer: the widths of Llama's layers.
+/// The tiles of the first product, plain and gated, and of the second, which has fewer outputs. Their widths fit Llama's layers.
 pub(crate) const UP: [SkinnyTile; 3] = [SkinnyTile::new(88, 1).once(), SkinnyTile::new(112, 1).once(), SkinnyTile::new(128, 1).once()];
 pub(crate) const SEVERAL: [SkinnyTile; 1] = [SkinnyTile::new(112, 1)];
 pub(crate) const GATED: [SkinnyTile; 4] = [SkinnyTile::gated(72), SkinnyTile::gated(88), SkinnyTile::gated(112), SkinnyTile::gated(128)];
@@ -23,12 +23,12 @@ fn ups() -> impl Iterator<Item = SkinnyTile> {
     UP.into_iter().chain(SEVERAL).chain(GATED)
 }
 
-/// Every pair.
+/// Every pair of tiles.
 pub(crate) fn pairs() -> impl Iterator<Item = [SkinnyTile; 2]> {
     ups().flat_map(|up| DOWN.map(|down| [up, down]))
 }
 
-/// As a configuration.
+/// The pair's name as a configuration.
 pub(crate) fn config([up, down]: &[SkinnyTile; 2]) -> String {
     let kind = match (up.gated, up.several) {
         (true, _) => "-gated",
@@ -56,7 +56,7 @@ pub(crate) fn takes(op: &FusedMlp, [up, down]: &[SkinnyTile; 2], rows: u64, targ
     fits(up.shared_bytes().max(down.shared_bytes()), target)
 }
 
-/// The number of the second product's kernel among a plan's units, behind the one of the first.
+/// The index of the second product's kernel among a plan's units.
 const SECOND: usize = 1;
 
 pub(crate) fn unit(op: &FusedMlp, [up, down]: &[SkinnyTile; 2]) -> Unit {
@@ -64,14 +64,16 @@ pub(crate) fn unit(op: &FusedMlp, [up, down]: &[SkinnyTile; 2]) -> Unit {
     Unit { also: [vec![second], beside(op)].concat(), ..skinny_tile_unit(up, op.dtype, ActivationForm::of(Some(op.activation))) }
 }
 
-/// Those of both products.
+/// The units of both products.
 pub(crate) fn units() -> impl Iterator<Item = Unit> {
     let up = ups().flat_map(|up| Form::all(&HALVES, up.gated).map(move |form| skinny_tile_unit(&up, form.dtype, form.activation)));
     up.chain(DOWN.into_iter().flat_map(|down| HALVES.map(|dtype| skinny_tile_unit(&down, dtype, ActivationForm::Floor))))
 }
 
+/// Enqueues both products of every chunk.
+///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(
     queue: &mut Queue,
     plan: &Plan<FusedMlp>,

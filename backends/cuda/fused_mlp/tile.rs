@@ -1,4 +1,4 @@
-//! Both products of an MLP by tiles of wgmma from 65 tokens on: a pair of them.
+//! Both products of an MLP in wgmma tiles, from 65 tokens on.
 
 use super::problem::{WAYS, beside, bring, chunks, shapes, up_strides};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -13,13 +13,13 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{FusedMlp, FusedMlpArgs};
 
-/// Every pair: both by themselves, where they can be, or both in clusters.
+/// Every pair of tiles: both outside clusters, where they can be, or both in clusters.
 pub(crate) fn pairs() -> impl Iterator<Item = [WgmmaTile; 2]> {
     WAYS.into_iter()
         .flat_map(|way| WgmmaTile::OF_UP.into_iter().flat_map(move |up| WgmmaTile::OF_DOWN.into_iter().filter_map(move |down| Some([way(up)?, way(down)?]))))
 }
 
-/// Whether a pair's kernels can compute chunks of so many rows, or why not.
+/// Whether a pair's kernels can compute chunks of this many rows, or why not.
 pub(crate) fn takes(op: &FusedMlp, pair: &[WgmmaTile; 2], rows: u64, target: &Target) -> std::result::Result<(), String> {
     let [up, down] = pair;
     if !op.d_ff.is_multiple_of(8) {
@@ -38,7 +38,7 @@ pub(crate) fn takes(op: &FusedMlp, pair: &[WgmmaTile; 2], rows: u64, target: &Ta
     fits(up.shared_bytes().max(down.unaligned_shared_bytes()), target)
 }
 
-/// The number of the second product's kernels among a plan's units, behind the one of the first.
+/// The index of the second product's first kernel among a plan's units.
 const DOWN: usize = 1;
 
 pub(crate) fn unit(op: &FusedMlp, [up, down]: &[WgmmaTile; 2]) -> Unit {
@@ -47,7 +47,7 @@ pub(crate) fn unit(op: &FusedMlp, [up, down]: &[WgmmaTile; 2]) -> Unit {
     Unit { also: down.chain(beside(op)).collect(), ..WgmmaKernel::Whole.unit(up, form) }
 }
 
-/// Those of both products, alone and in clusters.
+/// The units of both products, outside and in clusters.
 pub(crate) fn units() -> impl Iterator<Item = Unit> {
     let ways = |tiles: [WgmmaTile; 7]| WAYS.into_iter().flat_map(move |way| tiles.into_iter().filter_map(way));
     let plain = ways(WgmmaTile::OF_UP).map(|tile| (tile, false));
@@ -58,8 +58,10 @@ pub(crate) fn units() -> impl Iterator<Item = Unit> {
     up.chain(down)
 }
 
+/// Enqueues both products of every chunk.
+///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(
     queue: &mut Queue,
     plan: &Plan<FusedMlp>,
@@ -67,7 +69,7 @@ pub(crate) unsafe fn launch(
     args: &FusedMlpArgs<Cuda>,
     [up_tile, down_tile]: [WgmmaTile; 2],
 ) -> Result<()> {
-    // The first of these kernels lets the next start when all before it has ended, and none of them writes weights.
+    // The first of these kernels lets the next start after everything before it has ended, and none of them writes weights.
     let mut weights_early = false;
     for mut product in chunks(plan, workspace, args)?.into_iter().flatten() {
         let up = product.activation.is_some();

@@ -1,8 +1,8 @@
-//! Activations as kernels number them, and the forms that Hopper's kernels are compiled for.
+//! Activations as kernels number them, and the forms that the sm90 kernels are compiled for.
 
 use crate::ops::Activation;
 
-/// The numbers of `kernels/tile/activation.cuh`.
+/// The number of an activation in `kernels/tile/activation.cuh`.
 pub(crate) fn activation_code(activation: Option<Activation>) -> u32 {
     match activation {
         None => 0,
@@ -13,19 +13,19 @@ pub(crate) fn activation_code(activation: Option<Activation>) -> u32 {
     }
 }
 
-/// How the kernels of `gemm/sm90/mainloop.cuh` compute an activation: each form is compiled by itself.
+/// How the kernels of `gemm/sm90/mainloop.cuh` compute an activation. Each form is compiled by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActivationForm {
-    /// None, relu.
+    /// No activation, and relu.
     Floor,
-    /// silu, gelu with tanh.
+    /// silu, and gelu with tanh.
     Sigmoid,
     /// gelu with the error function.
     ExactGelu,
 }
 
 impl ActivationForm {
-    /// All of them.
+    /// Every form.
     pub(crate) const ALL: [Self; 3] = [Self::Floor, Self::Sigmoid, Self::ExactGelu];
 
     pub(crate) const fn of(activation: Option<Activation>) -> Self {
@@ -36,7 +36,7 @@ impl ActivationForm {
         }
     }
 
-    /// The name that the kernels know it by.
+    /// The form's name in the kernels' sources.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Floor => "FLOOR",

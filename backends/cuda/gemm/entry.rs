@@ -1,4 +1,4 @@
-//! The kernels of a source that has several, each of which is compiled by itself.
+//! Entry points of sources that hold several kernels. Each kernel is compiled by itself.
 
 use crate::backends::cuda::jit::Unit;
 
@@ -6,7 +6,7 @@ use crate::backends::cuda::jit::Unit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     names: &'static [&'static str; 1],
-    /// What leaves this kernel in its source, and no other.
+    /// The macro that leaves this kernel alone in its source.
     define: &'static str,
 }
 
@@ -15,19 +15,20 @@ impl Entry {
         Self { names, define }
     }
 
-    /// What a plan launches it by.
+    /// The name by which a plan launches the kernel.
     pub(crate) const fn name(self) -> &'static str {
         self.names[0]
     }
 
-    /// The unit of this kernel alone, where `unit` has what all kernels of the source want.
+    /// The unit of this kernel alone. `unit` has what every kernel of the source needs.
     pub(crate) fn alone(self, unit: Unit) -> Unit {
         let defines = unit.defines.into_iter().chain([(self.define, "1".into())]).collect();
         Unit { defines, entries: self.names, ..unit }
     }
 }
 
-/// What a variant lists: its own kernels, and beside the first of them all that its plans launch with any.
+/// The units that a variant lists: its own kernels. The first has `also`, the kernels that the variant's plans launch with any of them,
+/// beside it.
 pub(crate) fn listed(own: impl IntoIterator<Item = Unit>, also: impl IntoIterator<Item = Unit>) -> Vec<Unit> {
     let mut units: Vec<Unit> = own.into_iter().collect();
     if let Some(first) = units.first_mut() {
@@ -36,7 +37,7 @@ pub(crate) fn listed(own: impl IntoIterator<Item = Unit>, also: impl IntoIterato
     units
 }
 
-/// The first of `units`, with the others beside it.
+/// The first of `units`, with the others beside it in `also`.
 pub(crate) fn gathered(units: impl IntoIterator<Item = Unit>) -> Option<Unit> {
     let mut units = units.into_iter();
     let first = units.next()?;

@@ -1,10 +1,10 @@
-//! What a product takes of adapters so as to add their part to its sums itself (`kernels/gemm/adapter_sums.cuh`).
+//! Parameters of a product that adds the part of LoRA adapters to its own sums (`kernels/gemm/adapter_sums.cuh`).
 
 use super::problem::GemmParams;
 use crate::backends::cuda::variant::params::params;
 
 params! {
-    /// Of a slice, what `kernels/gemm/adapter_sums.cuh` reads.
+    /// What `kernels/gemm/adapter_sums.cuh` reads of one adapter slice.
     AdapterSlice {
         shrunk: [const element],
         token_scale: [const f32],
@@ -15,10 +15,10 @@ params! {
 }
 
 params! {
-    /// What a product reads to add what adapters do to its sums.
+    /// What a product reads to add the part of adapters to its sums.
     AdapterSums {
         token_adapter: [const i32],
-        /// Of each slice, all alike; and groups of 32 of them.
+        /// Columns of every slice, and groups of 32 columns.
         columns: u32,
         groups: u32,
         slices: [AdapterSlice; 3],
@@ -26,19 +26,19 @@ params! {
 }
 
 params! {
-    /// Of a product with what adapters add.
+    /// Parameters of a product that adds the part of adapters.
     AdaptedParams {
         gemm: GemmParams,
         sums: AdapterSums,
     }
 }
 
-/// The headers of [`AdaptedParams`], beside that of the product.
+/// The headers that a kernel with [`AdaptedParams`] includes, beside that of the product.
 pub(crate) fn adapted_headers() -> Vec<(&'static str, String)> {
     vec![adapter_header(), ("gemm/adapted_params.cuh", AdaptedParams::cuda())]
 }
 
-/// The header of [`AdapterSums`].
+/// The header that declares [`AdapterSums`].
 pub(crate) fn adapter_header() -> (&'static str, String) {
     ("gemm/adapter_params.cuh", [AdapterSlice::cuda(), AdapterSums::cuda()].concat())
 }

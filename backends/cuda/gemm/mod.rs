@@ -1,4 +1,4 @@
-//! Products of matrices: what `linear` and `fused_mlp` share.
+//! Matrix products that `linear` and `fused_mlp` share.
 
 pub(crate) mod activation;
 pub(crate) mod entry;

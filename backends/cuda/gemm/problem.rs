@@ -1,4 +1,4 @@
-//! What the tensor-core variants of `linear` and `fused_mlp` share: tiles, parameters, and how a product is started.
+//! What the tensor-core variants of `linear` and `fused_mlp` share: a product, its parameters, and checks of its operands.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use crate::error::{Error, Result};
 use crate::ops::Activation;
 
 params! {
-    /// One product: Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) + residual. Strides in elements.
-    /// Where it `adds`, Y = act(X·Wᵀ + bias + Y) + residual: what another kernel left in Y, rounded once.
+    /// One product: Y = act(X·Wᵀ + bias) + residual, or act(X·Gᵀ) ⊙ (X·Wᵀ + bias) + residual. Strides are in elements.
+    /// With `adds`, Y = act(X·Wᵀ + bias + Y) + residual. The Y on the right is what another kernel left there, rounded once.
     GemmParams {
-        /// Of X, W and G, where the kernel reads them by TMA.
+        /// Tensor map of X, where the kernel reads X by TMA. `w_map` and `gate_map` are those of W and G.
         x_map: map,
         w_map: map,
         gate_map: map,
-        /// Of the rows of X of a last tile that is not whole.
+        /// Tensor map of the rows of X in a last tile that is not whole.
         x_last_map: map,
-        /// Of the rows of W that are not whole in the runs that `w_map` brings.
+        /// Tensor map of the rows of W that are not whole in the boxes of `w_map`.
         rest_map: map,
         x: [const element],
         w: [const element],
@@ -35,28 +35,28 @@ params! {
         depth: u64,
         x_stride: u64,
         w_stride: u64,
-        /// Of the residual too.
+        /// Elements from a row of Y to the next, and from a row of the residual to the next.
         y_stride: u64,
         activation: u32,
-        /// The same for the kernels of `gemm/sm90/mainloop.cuh`, see there.
+        /// The activation's constants for the kernels of `gemm/sm90/mainloop.cuh`, which says how they are used.
         floor: f32,
         sigmoid_a: f32,
         sigmoid_b: f32,
-        /// Whether what is in y comes on top of the sums. Then the kernels of Hopper wait for the launch before only when they read it.
+        /// Whether the sums are added to what is in Y. If so, the sm90 kernels wait for the launch before (PDL) only when they read Y.
         adds: u32,
-        /// Whether bias, residual and y can be moved 16 bytes at a time.
+        /// Whether bias, residual and Y can be moved 16 bytes at a time.
         vector: u32,
-        /// Columns of wide tiles, where `gemm/sm90/mixed_width.cuh` has tiles of two widths.
+        /// Columns that wide tiles cover, where `gemm/sm90/mixed_width.cuh` has tiles of two widths.
         wide: u32,
-        /// Whether those kernels may read W before the launch before has ended.
+        /// Whether the kernels of `gemm/sm90/mixed_width.cuh` may read W before the launch before has ended (PDL).
         weights_early: u32,
     }
 }
 
-/// Rows, and columns, of a block's tile in `kernels/gemm/gemm.cuh`.
+/// Rows, and columns, of a thread block's tile in `kernels/gemm/gemm.cuh`.
 pub(crate) const SIMT_TILE: u64 = 64;
 
-/// The header that the kernels' tiles include.
+/// The header that declares [`GemmParams`], which the kernels' tiles include.
 pub(crate) fn gemm_header() -> (&'static str, String) {
     ("gemm/gemm_params.cuh", GemmParams::cuda())
 }
@@ -73,18 +73,18 @@ pub(crate) struct Product<'a> {
     pub rows: u64,
     pub columns: u64,
     pub depth: u64,
-    /// Elements from a row to the next.
+    /// Elements from a row of X to the next.
     pub x_stride: u64,
-    /// Of both weights.
+    /// Elements from a row of W, and of the gate's weight, to the next.
     pub w_stride: u64,
     pub y_stride: u64,
     pub activation: Option<Activation>,
-    /// Whether what is in y comes on top of the sums.
+    /// Whether the sums are added to what is in Y.
     pub adds: bool,
 }
 
 impl Product<'_> {
-    /// Without tensor maps.
+    /// The kernel's parameters, without tensor maps.
     pub(crate) fn params(&self) -> GemmParams {
         let addresses = [address(&self.y), address_of(self.bias), address_of(self.residual.as_ref())];
         // gelu with tanh is x·σ(2u), u = √(2/π)·(x + 0.044715·x³).
@@ -120,34 +120,34 @@ impl Product<'_> {
         }
     }
 
-    /// Whether bias, residual and y can be moved 16 bytes at a time.
+    /// Whether bias, residual and Y can be moved 16 bytes at a time.
     pub(crate) fn writes_whole(&self) -> bool {
         self.params().vector == 1
     }
 
-    /// Where weights and bias lie, which a kernel may read before the launch before has ended.
+    /// Address ranges of weights and bias. A kernel may read these before the launch before has ended (PDL).
     pub(crate) fn constants(&self) -> Vec<Range<u64>> {
         [Some(&self.w), self.gate.as_ref(), self.bias].into_iter().flatten().map(range).collect()
     }
 
-    /// Whether every row of X and of the weights starts on a multiple of that many bytes.
+    /// Whether every row of X and of the weights starts at a multiple of `width` bytes.
     fn starts_on(&self, width: u64) -> bool {
         let starts = [address(&self.x), address(&self.w), address_of(self.gate.as_ref()), self.x_stride * 2, self.w_stride * 2];
         starts.iter().all(|place| place.is_multiple_of(width))
     }
 
-    /// Whether TMA can read X and the weights: every row starts on a multiple of 16 bytes, wherever it ends.
+    /// Whether TMA can read X and the weights: every row starts at a multiple of 16 bytes, wherever the row ends.
     pub(crate) fn aligned(&self) -> bool {
         self.starts_on(16)
     }
 
-    /// The most bytes, of 16, 4 and 2, that every row of X and of the weights starts on a multiple of, and is whole in.
+    /// The widest load, of 16, 4 and 2 bytes, that divides the start and the length of every row of X and of the weights.
     pub(crate) fn width(&self) -> u64 {
         [16, 4].into_iter().find(|&width| self.starts_on(width) && (self.depth * 2).is_multiple_of(width)).unwrap_or(2)
     }
 }
 
-/// `count` elements from number `first` of `slice`.
+/// The slice of `count` elements from element `first` of `slice`.
 pub(crate) fn elements(slice: &Slice<Cuda>, dtype: DType, first: u64, count: u64) -> Result<Slice<Cuda>> {
     let part = slice.sub_slice(first * dtype.size(), count * dtype.size());
     part.ok_or_else(|| Error::invalid("operand", format!("at least {} elements", first + count), format!("{} bytes", slice.len)))
@@ -156,12 +156,12 @@ pub(crate) fn elements(slice: &Slice<Cuda>, dtype: DType, first: u64, count: u64
 /// The dtypes that the tensor cores take as they are.
 pub(crate) const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
-/// Whether the tensor cores take operands of that type as they are, or why not.
+/// Whether the tensor cores take operands of this dtype as they are, or why not.
 pub(crate) fn half(dtype: DType) -> std::result::Result<(), String> {
     if HALVES.contains(&dtype) { Ok(()) } else { Err(format!("{dtype}: the tensor cores would round it")) }
 }
 
-/// Whether a block of the target may use that much shared memory, or why not.
+/// Whether a thread block of the target may use this much shared memory, or why not.
 pub(crate) fn fits(shared_bytes: u32, target: &Target) -> std::result::Result<(), String> {
     let Arch(arch) = target.arch;
     if shared_bytes <= target.shared_bytes {

@@ -1,4 +1,4 @@
-//! Rows that start where neither TMA nor loads of 16 bytes reach, copied to where they do: `kernels/gemm/repack_operands.cu`.
+//! Repacking (`kernels/gemm/repack_operands.cu`): rows that start where neither TMA nor 16-byte loads reach are copied to aligned rows.
 
 use crate::backends::cuda::gemm::problem::{Product, elements};
 use crate::backends::cuda::jit::{Unit, source};
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::ops::{FusedMlp, Linear, Op};
 
 params! {
-    /// Of the kernel that copies rows of both operands to places that are multiples of 16 bytes. No rows: nothing is copied.
+    /// Parameters of the kernel that copies rows of both operands to multiples of 16 bytes. An operand with no rows is not copied.
     RepackParams {
         x: [const element],
         x_to: [element],
@@ -22,7 +22,7 @@ params! {
         depth: u64,
         x_stride: u64,
         w_stride: u64,
-        /// Of both copies.
+        /// Elements from a row to the next in both copies.
         stride: u64,
     }
 }
@@ -30,7 +30,7 @@ params! {
 /// The kernel's name.
 const REPACK: &str = "repack_operands";
 
-/// The kernel that copies.
+/// The unit of the kernel that copies.
 pub(crate) fn repack_unit(dtype: DType) -> Unit {
     Unit {
         headers: vec![("gemm/repack_params.cuh", RepackParams::cuda())],
@@ -40,15 +40,15 @@ pub(crate) fn repack_unit(dtype: DType) -> Unit {
     }
 }
 
-/// Elements from a row to the next where rows start on multiples of 16 bytes.
+/// The stride in elements at which every row starts at a multiple of 16 bytes.
 pub(crate) const fn padded(depth: u64) -> u64 {
     depth.next_multiple_of(8)
 }
 
-/// Rows of X from which on it pays to copy W as well: it is read once more, instead of two bytes at a time for every tile.
+/// The fewest rows of X for which copying W pays as well. The copy reads W once more, and no tile then reads W two bytes at a time.
 const REPACK_ROWS: u64 = 17;
 
-/// Which operands of a product are copied before it. W never is where the caller holds it in rows on multiples of 16 bytes.
+/// Which operands of a product are copied before it. W is never copied where the caller's rows already start at multiples of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copies {
     pub x: bool,
@@ -56,46 +56,46 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// None at all.
+    /// No copy.
     pub const NONE: Self = Self { x: false, w: false };
 
-    /// For that many rows of X, and strides of X and W.
+    /// The copies for this many rows of X and these strides of X and W.
     const fn new(rows: u64, [x_stride, w_stride]: [u64; 2]) -> Self {
         // The stride of a single row means nothing.
         let (x, w) = (!x_stride.is_multiple_of(8) && rows > 1, !w_stride.is_multiple_of(8));
         if w && rows < REPACK_ROWS { Self::NONE } else { Self { x, w } }
     }
 
-    /// Those of `linear`.
+    /// The copies before a `linear` operation.
     pub const fn of(op: &Linear) -> Self {
         Self::new(op.tokens, [op.x_stride, op.w_stride])
     }
 
-    /// Those of the first product of `fused_mlp`, whose weights are too large for its workspace.
+    /// The copies before the first product of `fused_mlp`. Its weights are too large for its workspace.
     pub const fn of_mlp(op: &FusedMlp) -> Self {
         Self { w: false, x: !op.x_stride.is_multiple_of(8) && op.tokens > 1 && op.w1_stride.is_multiple_of(8) }
     }
 
-    /// The kernel that they are made by, if there are any.
+    /// The unit of the kernel that makes the copies, if there are any.
     pub fn unit(self, dtype: DType) -> Option<Unit> {
         (self != Self::NONE).then(|| repack_unit(dtype))
     }
 
-    /// Bytes that they take, a multiple of 16, for `rows` rows of X and `outputs` of W.
+    /// Bytes of the copies, a multiple of 16, for `rows` rows of X and `outputs` rows of W.
     pub fn bytes(self, [rows, outputs]: [u64; 2], depth: u64) -> u64 {
         let count = |copied: bool, rows: u64| if copied { rows } else { 0 };
         (count(self.x, rows).saturating_add(count(self.w, outputs))).saturating_mul(padded(depth).saturating_mul(2))
     }
 
-    /// The strides that a kernel finds behind them.
+    /// The strides of X and W after the copies.
     pub const fn strides(self, [x_stride, w_stride]: [u64; 2], depth: u64) -> [u64; 2] {
         [if self.x { padded(depth) } else { x_stride }, if self.w { padded(depth) } else { w_stride }]
     }
 
-    /// Puts them into the queue, into `workspace`, and has `product` read them.
+    /// Enqueues the copies into `workspace`, and makes `product` read them.
     ///
     /// # Safety
-    /// As [`Plan::launch`]; the plan has the kernel.
+    /// The conditions of [`Plan::launch`] hold, and the plan has the kernel.
     pub unsafe fn launch<O: Op>(self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Cuda>, product: &mut Product<'_>) -> Result<()> {
         if self == Self::NONE || product.rows == 0 {
             return Ok(());
@@ -129,7 +129,7 @@ impl Copies {
             product.w = w;
         }
         if self.x && self.w {
-            // Both have zeros up to the stride: pieces of 16 bytes are whole.
+            // Both copies have zeros up to the stride, so 16-byte pieces are whole.
             product.depth = stride;
         }
         Ok(())

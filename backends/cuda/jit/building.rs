@@ -1,4 +1,4 @@
-//! Machine code of units: from the cache, or compiled, each unit once however many threads and processes want it.
+//! Machine code of units, from the cache or compiled. A unit is built once, however many threads and processes want it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use crate::backends::cuda::runtime::library;
 use crate::error::{Error, Result};
 
 impl Unit {
-    /// The machine code: from `cache`, or compiled and kept there. Who comes while another thread or process compiles the same waits for it.
+    /// The machine code, from `cache`, or compiled and put there. While another thread or process compiles the same unit, the call waits
+    /// for it.
     pub fn build(&self, arch: Arch, cache: &Cache) -> Result<Built> {
         let compiler = library::nvrtc();
         let hash = self.hash(arch);
@@ -21,12 +22,12 @@ impl Unit {
             return Ok(built);
         }
         let version = compiler.map_err(|error| {
-            // A pack that was passed over may have it.
+            // A pack that was refused may have it.
             let reasons = [vec![error.to_string()], cache.refused()].concat().join("; ");
             Error::unsupported(&self.name, format!("it is not compiled ahead for {arch}, and {reasons}"))
         })?;
         Flight::board((cache.folder().map(PathBuf::from), hash.clone())).result(|| {
-            // Where there is no lock to be had, two processes may compile the same; both are right.
+            // Without a lock, two processes may compile the same unit. Both results are right.
             let _lock = cache.lock(&hash, version);
             if let Some(built) = kept(Some(version)) {
                 return Ok(built);
@@ -38,7 +39,7 @@ impl Unit {
     }
 }
 
-/// The machine code of every unit, in their order, built on all cores; where some fail, the error of the first of them.
+/// The machine code of every unit, in order, built on all cores. Where some fail, the error of the first of them.
 pub fn build_all(units: &[&Unit], arch: Arch, cache: &Cache) -> Result<Vec<Built>> {
     if let [unit] = units {
         return Ok(vec![unit.build(arch, cache)?]);
@@ -61,9 +62,9 @@ pub fn build_all(units: &[&Unit], arch: Arch, cache: &Cache) -> Result<Vec<Built
     results.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner).ok_or_else(lost)?).collect()
 }
 
-/// Where a unit is kept, and its hash.
+/// The folder where a unit is kept, and the unit's hash.
 type Key = (Option<PathBuf>, String);
-/// What became of a unit, once somebody has it.
+/// A unit's machine code, once some thread has it.
 type Place = Arc<Mutex<Option<Built>>>;
 
 /// Units that threads of this process build now, or wait for.
@@ -81,14 +82,14 @@ impl Flight {
         Self { key, place }
     }
 
-    /// What the thread made that was first, or what `make` gives where this is that thread, or where that one failed.
+    /// The result of the thread that came first. `make` is called where this is that thread, or where that one failed.
     fn result(&self, make: impl FnOnce() -> Result<Built>) -> Result<Built> {
         let mut place = lock(&self.place);
         if let Some(built) = &*place {
             return Ok(built.clone());
         }
         let built = make()?;
-        // For those who wait by now.
+        // Threads that wait by now read this.
         *place = Some(built.clone());
         Ok(built)
     }
@@ -97,7 +98,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         let mut flights = lock(&FLIGHTS);
-        // Nobody boards meanwhile: the map's own and this one are the last.
+        // The map is locked, so no thread joins: the map's reference and this one are the last.
         if Arc::strong_count(&self.place) == 2 {
             flights.remove(&self.key);
         }

@@ -1,4 +1,4 @@
-//! What a compilation gives, and the hashes that name it.
+//! The result of a compilation, and the hashes that name it.
 
 use sha2::{Digest, Sha256};
 
@@ -7,11 +7,11 @@ use sha2::{Digest, Sha256};
 pub struct Built {
     /// The CUBIN.
     pub cubin: Vec<u8>,
-    /// What the compiler and the assembler said.
+    /// The output of the compiler and the assembler.
     pub log: String,
 }
 
-/// The hash of a list of texts. Each is counted in with its length, so that no two lists run together.
+/// The hash of a list of texts. Each is hashed with its length, so that no two lists run together.
 pub fn hash<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for text in texts {
@@ -21,7 +21,7 @@ pub fn hash<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> String {
     hex(&hash.finalize())
 }
 
-/// Bytes as people write them, two digits each.
+/// Bytes in hexadecimal, two digits each.
 pub fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()

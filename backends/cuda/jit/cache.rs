@@ -1,7 +1,7 @@
-//! Compiled kernels on disk, named by the hash of all that they depend on: in packs, which are only read, and in a folder.
+//! Compiled kernels on disk, named by the hash of everything that they depend on: in packs, which are read-only, and in a folder.
 //!
-//! An entry is written under a temporary name and renamed, so that no process ever sees half of one; it carries a checksum, so that a damaged one is compiled anew. A folder that cannot be read or written costs time,
-//! never an answer.
+//! An entry is written under a temporary name and renamed, so that no process ever sees half of one. It carries a checksum, so that a
+//! damaged entry is compiled anew. A folder that cannot be read or written costs time, never an answer.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use super::built::Built;
 use super::lock::Lock;
 use super::pack::Packs;
 
-/// The folder for compiled kernels; empty for none.
+/// The environment variable that names the folder for compiled kernels; empty for none.
 pub const CACHE_DIR: &str = "TRIFUSE_CACHE_DIR";
 
-/// The first line of an entry: what it is, and the version of its layout.
+/// The first line of an entry: its kind, and the version of its layout.
 const MAGIC: &[u8] = b"trifuse kernel 1\n";
 
-/// A folder of compiled kernels, or none; and packs in front of it.
+/// A folder of compiled kernels, or none; and packs that are searched before it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     folder: Option<PathBuf>,
@@ -27,18 +27,18 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// In `folder`, which need not exist yet.
+    /// A cache in `folder`, which need not exist yet.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()), packs: Arc::default() }
     }
 
-    /// This folder, with `packs` in front of it.
+    /// This cache, with `packs` searched before its folder.
     pub fn with_packs(self, packs: Packs) -> Self {
         Self { packs: Arc::new(packs), ..self }
     }
 
-    /// Where the environment says: [`CACHE_DIR`], else `trifuse/kernels` in the user's cache folder, else nowhere. In front of it the packs of
-    /// [`KERNELS`](super::KERNELS).
+    /// The cache that the environment names: [`CACHE_DIR`], else `trifuse/kernels` in the user's cache folder, else no folder. The packs of
+    /// [`KERNELS`](super::KERNELS) are searched before it.
     pub fn from_environment() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let folder = match std::env::var_os(CACHE_DIR) {
@@ -53,12 +53,12 @@ impl Cache {
         self.folder.as_deref()
     }
 
-    /// Whether it holds any kernel.
+    /// Whether the cache holds no kernel.
     pub fn is_empty(&self) -> bool {
         self.packs.is_empty() && !self.names().any(|name| name.ends_with(".cubin"))
     }
 
-    /// Why packs, or kernels in them, were passed over; nothing where all is well.
+    /// Why packs, or kernels in them, were refused; empty where all is well.
     pub fn refused(&self) -> Vec<String> {
         self.packs.refused()
     }
@@ -68,12 +68,13 @@ impl Cache {
         entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
     }
 
-    /// The entry of `hash`: a pack's, whatever made it; else one made by `compiler`, or by any compiler where that is absent.
+    /// The entry of `hash`. A pack's counts whatever made it. Otherwise it is one made by `compiler`, or by any compiler where that is
+    /// absent.
     pub fn get(&self, hash: &str, compiler: Option<(i32, i32)>) -> Option<Built> {
         self.packs.get(hash).or_else(|| self.kept(hash, compiler))
     }
 
-    /// The folder's own entry.
+    /// The folder's entry of `hash`.
     fn kept(&self, hash: &str, compiler: Option<(i32, i32)>) -> Option<Built> {
         let folder = self.folder.as_ref()?;
         match compiler {
@@ -86,20 +87,20 @@ impl Cache {
         }
     }
 
-    /// Holds every other process off `hash` until it is dropped. Nothing where the folder, or the system, knows no such lock.
+    /// Holds every other process off `hash` until the lock is dropped. None where the folder, or the system, has no such lock.
     pub fn lock(&self, hash: &str, compiler: (i32, i32)) -> Option<Lock> {
         let folder = self.folder.as_ref()?;
         std::fs::create_dir_all(folder).ok()?;
         Lock::wait(&folder.join(format!("{}.lock", name(hash, compiler))))
     }
 
-    /// Keeps an entry. Failing to is no error: the next process compiles again.
+    /// Stores an entry. Failure is no error: the next process compiles again.
     pub fn put(&self, hash: &str, compiler: (i32, i32), built: &Built) {
         let Some(folder) = &self.folder else { return };
         let write = || -> std::io::Result<()> {
             std::fs::create_dir_all(folder)?;
             let mut builder = tempfile::Builder::new();
-            // As an ordinary file, less the umask: kernels compiled ahead are for whoever runs them.
+            // The file has an ordinary file's permissions, less the umask: whoever runs kernels may read what was compiled ahead of time.
             #[cfg(unix)]
             builder.permissions(<std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
             let mut file = builder.tempfile_in(folder)?;
@@ -116,7 +117,7 @@ fn name(hash: &str, (major, minor): (i32, i32)) -> String {
     format!("{hash}-nvrtc{major:02}.{minor}.cubin")
 }
 
-/// Layout: the magic line; the SHA-256 of the rest; the log's length, 8 bytes, little-endian; the log; the CUBIN.
+/// The bytes of an entry: the magic line; the SHA-256 of the rest; the log's length, 8 bytes, little-endian; the log; the CUBIN.
 fn encode(built: &Built) -> Vec<u8> {
     let mut body = (built.log.len() as u64).to_le_bytes().to_vec();
     body.extend_from_slice(built.log.as_bytes());

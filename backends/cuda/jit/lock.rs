@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The longest wait: a process that was stopped, not ended, holds its locks.
+/// The longest wait. A process that was stopped, but not ended, holds its locks.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A lock that is held until it is dropped. Its file is then gone.
+/// A lock that is held until it is dropped. The file is removed then.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -14,7 +14,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits for the lock on the file `path`. `None` where it cannot be had: a folder that is read-only, a system that knows no such locks.
+    /// Waits for the lock on the file `path`. `None` where there is no lock: in a read-only folder, or on a system without such locks.
     pub fn wait(path: &Path) -> Option<Self> {
         let end = Instant::now() + PATIENCE;
         let mut pause = Duration::from_millis(1);
@@ -32,7 +32,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is still held: who waits for this file finds that it is gone, and makes another.
+        // The lock is still held here: who waits for this file finds that it is gone, and makes another.
         std::fs::remove_file(&self.path).unwrap_or_default();
     }
 }
@@ -56,7 +56,7 @@ fn attempt(path: &Path) -> Attempt {
         Err(Errno::WOULDBLOCK | Errno::INTR) => return Attempt::Later,
         Err(_) => return Attempt::Never,
     }
-    // Whoever held it before has removed it, and another process may have made it anew by now.
+    // The former holder has removed its file, and another process may have made a new one by now.
     let place = |data: &std::fs::Metadata| (data.dev(), data.ino());
     let same = matches!((file.metadata(), std::fs::metadata(path)), (Ok(held), Ok(there)) if place(&held) == place(&there));
     if same { Attempt::Held(file) } else { Attempt::Later }

@@ -1,4 +1,4 @@
-//! Machine code on the device, and the kernels in it.
+//! Loaded machine code on the device, and the kernels in it.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::backends::cuda::runtime::library::{self, Status, check, ok};
 use crate::backends::cuda::runtime::memory::Memory;
 use crate::error::{Error, Result};
 
-/// Compiled kernels on the device.
+/// Compiled kernels, loaded on the device.
 #[derive(Clone, Debug)]
 pub struct Module(Arc<Loaded>);
 
@@ -22,12 +22,12 @@ struct Loaded {
     memory: Arc<Memory>,
 }
 
-/// One of them.
+/// A kernel of a module.
 #[derive(Debug)]
 pub struct Function {
     entry: &'static str,
     raw: CUfunction,
-    /// Whether [`most_shared`](Self::most_shared) was asked for: it stays.
+    /// Whether [`most_shared`](Self::most_shared) was called. It has a lasting effect.
     most_shared: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ unsafe impl Send for Loaded {}
 unsafe impl Sync for Loaded {}
 
 impl Module {
-    /// Loads the machine code of `unit`, and readies its kernels, so that a first launch may be captured.
+    /// Loads the machine code of `unit`, and prepares its kernels, so that a first launch may be captured.
     pub fn load(memory: &Arc<Memory>, unit: &Unit, cubin: &[u8], driver: i32) -> Result<Self> {
         memory.context.bind()?;
         let during = |what: &str| format!("{what} {}", unit.name);
@@ -60,24 +60,24 @@ impl Module {
         Ok(Self(Arc::new(loaded)))
     }
 
-    /// The kernel of that name, if it is one of these.
+    /// The kernel named `entry`, if the module has it.
     pub fn function(&self, entry: &str) -> Option<&Function> {
         self.0.functions.iter().find(|function| function.entry == entry)
     }
 
-    /// The names of its kernels.
+    /// The names of the module's kernels.
     pub fn entries(&self) -> impl Iterator<Item = &'static str> {
         self.0.functions.iter().map(|function| function.entry)
     }
 }
 
 impl Function {
-    /// The driver's handle, alive as long as the module.
+    /// The driver's handle of the kernel, alive as long as the module.
     pub const fn raw(&self) -> CUfunction {
         self.raw
     }
 
-    /// Gives its blocks all memory of an SM.
+    /// Gives blocks of the kernel all shared memory of an SM.
     pub fn most_shared(&self) -> Result<()> {
         if self.most_shared.load(Ordering::Relaxed) {
             return Ok(());

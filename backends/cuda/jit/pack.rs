@@ -1,7 +1,8 @@
-//! Packs: many compiled kernels in one file, which is only read. A pack serves whatever NVRTC is installed, and where there is none.
+//! Packs: many compiled kernels in one read-only file. A pack serves whatever NVRTC is installed, and where there is none.
 //!
-//! Layout: the magic line; the SHA-256 of the index; its length, 8 bytes, little-endian; the index, JSON, compressed; blocks, each compressed
-//! (`.lzma`). A block holds the machine code and logs of kernels that are much alike. To get one kernel, one block is decompressed.
+//! Layout: the magic line; the SHA-256 of the index; its length, 8 bytes, little-endian; the index, JSON, compressed; blocks, each
+//! compressed (`.lzma`). A block holds the machine code and logs of kernels that are much alike. To read one kernel, one block is
+//! decompressed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,66 +16,66 @@ use sha2::{Digest, Sha256};
 use super::built::{Built, hex};
 use crate::error::{Error, Result};
 
-/// A pack, or a folder of packs (`*.pack`), that is looked into before the cache.
+/// The environment variable that names a pack, or a folder of packs (`*.pack`), to search before the cache.
 pub const KERNELS: &str = "TRIFUSE_KERNELS";
 
-/// The first line of a pack: what it is, and the version of its layout.
+/// The first line of a pack: its kind, and the version of its layout.
 pub const MAGIC: &[u8] = b"trifuse pack 1\n";
 
-/// The most that a block, or the index, may hold: a damaged length asks for no more.
+/// The most bytes that a block, or the index, may hold. A damaged length then asks for no more.
 pub const MOST_BYTES: u64 = 64 << 20;
 
-/// What is in a pack, and where.
+/// The contents of a pack, and where they lie.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Index {
-    /// The NVRTC that made it, where it was known.
+    /// The NVRTC that made the pack, where it was known.
     pub compiler: Option<(i32, i32)>,
     /// The blocks, in their order behind the index.
     pub blocks: Vec<Block>,
-    /// Each machine code once.
+    /// Every machine code, each once.
     pub contents: Vec<Content>,
-    /// By the hash of a unit, which of the contents is its machine code.
+    /// Which of the contents is a unit's machine code, by the unit's hash.
     pub units: BTreeMap<String, usize>,
 }
 
-/// One block.
+/// A compressed block of a pack.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Block {
-    /// Bytes in the file.
+    /// Bytes of the block in the file.
     pub packed: u64,
-    /// Bytes that they hold.
+    /// Bytes of the block after decompression.
     pub bytes: u64,
 }
 
 /// One machine code with its log, which comes first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Content {
-    /// The block.
+    /// The number of the block.
     pub block: usize,
-    /// Where it starts there.
+    /// The offset of the log in the block.
     pub start: usize,
     /// Bytes of the log.
     pub log: usize,
     /// Bytes of the CUBIN.
     pub cubin: usize,
-    /// The SHA-256 of both.
+    /// The SHA-256 of log and CUBIN.
     pub sum: String,
 }
 
-/// One file.
+/// An open pack.
 #[derive(Debug)]
 pub struct Pack {
     path: PathBuf,
     file: Mutex<File>,
     index: Index,
-    /// Where each block starts in the file.
+    /// The offset of each block in the file.
     starts: Vec<u64>,
-    /// The block that was asked for last: a plan wants several kernels of one.
+    /// The block that was read last: a plan wants several kernels of one block.
     last: Mutex<Option<(usize, Arc<Vec<u8>>)>>,
 }
 
 impl Pack {
-    /// Reads what is in it.
+    /// Opens a pack and reads its index.
     pub fn open(path: &Path) -> Result<Self> {
         let mut file = File::open(path).map_err(Error::io(path, "open"))?;
         let mut read = |what: &str, bytes: u64| -> Result<Vec<u8>> {
@@ -103,22 +104,22 @@ impl Pack {
         Ok(Self { path: path.into(), file: Mutex::new(file), starts: ends.collect(), index, last: Mutex::new(None) })
     }
 
-    /// What is in it.
+    /// The pack's index.
     pub const fn index(&self) -> &Index {
         &self.index
     }
 
-    /// How many units it has.
+    /// How many units the pack has.
     pub fn len(&self) -> usize {
         self.index.units.len()
     }
 
-    /// Whether it has none.
+    /// Whether the pack has no units.
     pub fn is_empty(&self) -> bool {
         self.index.units.is_empty()
     }
 
-    /// The machine code of the unit of that hash, if it is there.
+    /// The machine code of the unit with this hash, if the pack has it.
     pub fn get(&self, hash: &str) -> Result<Option<Built>> {
         let Some(&number) = self.index.units.get(hash) else { return Ok(None) };
         let content = self.index.contents.get(number).ok_or_else(|| damaged(&self.path, format!("contents up to number {number}"), "fewer"))?;
@@ -167,7 +168,7 @@ fn decompress(packed: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Packs that are looked into in turn. One that cannot be used is passed over, and its reason kept.
+/// Packs that are searched in turn. One that cannot be used is refused, and the reason kept.
 #[derive(Debug, Default)]
 pub struct Packs {
     packs: Vec<Pack>,
@@ -175,7 +176,7 @@ pub struct Packs {
 }
 
 impl Packs {
-    /// The pack `path`, or those in the folder `path`, by their names.
+    /// The pack `path`, or the packs in the folder `path`, sorted by name.
     pub fn at(path: &Path) -> Self {
         let mut paths = vec![path.to_owned()];
         if let Ok(entries) = std::fs::read_dir(path) {
@@ -192,12 +193,12 @@ impl Packs {
         all
     }
 
-    /// Those that the environment names in [`KERNELS`].
+    /// The packs that the environment names in [`KERNELS`].
     pub fn from_environment() -> Self {
         std::env::var_os(KERNELS).filter(|value| !value.is_empty()).map(|path| Self::at(Path::new(&path))).unwrap_or_default()
     }
 
-    /// The first that has the unit of that hash.
+    /// The machine code of the unit with this hash, from the first pack that has it.
     pub fn get(&self, hash: &str) -> Option<Built> {
         self.packs.iter().find_map(|pack| {
             pack.get(hash).unwrap_or_else(|error| {
@@ -207,12 +208,12 @@ impl Packs {
         })
     }
 
-    /// Whether no unit is there.
+    /// Whether the packs have no units at all.
     pub fn is_empty(&self) -> bool {
         self.packs.iter().all(Pack::is_empty)
     }
 
-    /// Why packs, or kernels in them, were passed over.
+    /// Why packs, or kernels in them, were refused.
     pub fn refused(&self) -> Vec<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Making a pack: what is alike side by side, each machine code once, blocks compressed on all cores.
+//! The making of a pack: similar kernels lie side by side, each machine code once, in blocks compressed on all cores.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, Result, Write};
@@ -13,24 +13,24 @@ use super::pack::{Block, Content, Index, MAGIC, MOST_BYTES};
 use super::unit::{Arch, Unit};
 use crate::dtype::DType;
 
-/// Bytes that a block holds, unless one kernel alone has more: what is decompressed to get one kernel.
-/// Blocks of 4 MiB make a pack an eighth larger.
+/// Bytes of a block before compression, unless one kernel alone has more. This much is decompressed to read one kernel. Blocks of 4 MiB
+/// make a pack an eighth larger.
 const BLOCK_BYTES: usize = 8 << 20;
 
-/// What becomes a pack.
+/// Units and machine codes that are to become a pack.
 #[derive(Debug, Default)]
 pub struct PackWriter {
     compiler: Option<(i32, i32)>,
     /// The hash of each unit, and the SHA-256 of its machine code.
     units: BTreeMap<String, String>,
-    /// By the SHA-256 of the machine code.
+    /// Machine codes by their SHA-256.
     bodies: HashMap<String, Body>,
 }
 
-/// One machine code.
+/// One machine code with its log.
 #[derive(Debug)]
 struct Body {
-    /// Bodies with neighbouring texts are alike.
+    /// The sort key. Bodies with neighbouring keys are alike.
     order: String,
     /// The log and the CUBIN.
     bytes: Vec<u8>,
@@ -39,17 +39,17 @@ struct Body {
 }
 
 impl PackWriter {
-    /// Nothing yet, made by that NVRTC.
+    /// An empty pack, made by that NVRTC.
     pub fn new(compiler: Option<(i32, i32)>) -> Self {
         Self { compiler, ..Self::default() }
     }
 
-    /// Takes a unit in.
+    /// Adds a unit.
     pub fn add(&mut self, unit: &Unit, arch: Arch, built: &Built) {
         let sum = hex(&Sha256::digest(&built.cubin));
         self.units.insert(unit.hash(arch), sum.clone());
         self.bodies.entry(sum).or_insert_with(|| {
-            // Units that differ in their type of elements alone differ in few instructions.
+            // Units that differ in dtype alone differ in few instructions.
             let is_type = |word: &&str| word.trim_end_matches(',').parse::<DType>().is_ok();
             let (types, shape): (Vec<&str>, Vec<&str>) = unit.name.split(' ').partition(is_type);
             let order = format!("{arch} {} {} {}", unit.source.path, shape.join(" "), types.join(" "));
@@ -132,7 +132,7 @@ mod tests {
         Unit { defines: vec![("NAME", name.into())], ..Unit::new(name, Source { path: "probe.cu", text: "" }) }
     }
 
-    /// Machine code of `bytes` bytes that no other number has.
+    /// Machine code of `bytes` bytes, different for each number.
     fn built(number: u8, bytes: usize) -> Built {
         Built { cubin: (0..bytes).map(|at| (at / 7) as u8 ^ number).collect(), log: format!("ptxas info: {number}") }
     }

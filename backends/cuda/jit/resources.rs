@@ -1,8 +1,8 @@
-//! What a compiled kernel uses, read from the assembler's log.
+//! The resources of a compiled kernel, read from the assembler's log.
 
 use serde::Serialize;
 
-/// What one kernel of a compiled unit uses, as `ptxas -v` tells it.
+/// The resources of one kernel of a compiled unit, as `ptxas -v` tells them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resources {
     /// The entry function.
@@ -11,14 +11,14 @@ pub struct Resources {
     pub registers: u32,
     /// Static shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Local memory of a thread (its stack frame), in bytes: it lives in device memory.
+    /// Local memory of a thread (its stack frame), in bytes. It lies in device memory.
     pub local_bytes: u32,
     /// Bytes stored and loaded to spill registers.
     pub spill_bytes: u32,
 }
 
 impl Resources {
-    /// One for each entry function of the log.
+    /// The resources of each entry function in the log.
     pub fn parse(log: &str) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         // A function that was not inlined has properties too; they count for the entry that was named last.

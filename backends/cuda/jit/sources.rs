@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 /// A source under `kernels/`.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// From `kernels/`.
+    /// The source's path from `kernels/`.
     pub path: &'static str,
-    /// Its text.
+    /// The source's text.
     pub text: &'static str,
 }
 
@@ -27,7 +27,7 @@ pub(crate) use source;
 pub struct File {
     path: &'static str,
     text: &'static str,
-    /// Found out at its first use.
+    /// What is derived from the text, at its first use.
     known: OnceLock<Known<'static>>,
 }
 
@@ -41,9 +41,9 @@ struct Known<'a> {
 /// A line that includes a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Include<'a> {
-    /// Between quotes, or all that stands there where it is not quoted.
+    /// The text between quotes, or everything after `include` where it is not quoted.
     name: &'a str,
-    /// Whether it stands under an `#if`, which may leave it out.
+    /// Whether the line stands under an `#if`, which may leave it out.
     conditional: bool,
 }
 
@@ -65,12 +65,12 @@ impl<'a> Known<'a> {
 
 include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
 
-/// The file of that path from `kernels/`.
+/// The file with this path from `kernels/`.
 fn embedded(path: &str) -> Option<&'static File> {
     FILES.binary_search_by(|file| file.path.cmp(path)).ok().map(|at| &FILES[at])
 }
 
-/// What a text includes, in order.
+/// The includes of a text, in order.
 fn includes(text: &str) -> impl Iterator<Item = Include<'_>> {
     let mut depth = 0u32;
     text.lines().filter_map(move |line| {
@@ -89,35 +89,35 @@ fn includes(text: &str) -> impl Iterator<Item = Include<'_>> {
 /// A header that a unit includes.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// As it is included.
+    /// The name by which the header is included.
     pub name: &'a str,
-    /// All of it.
+    /// The header's text.
     pub text: &'a str,
     /// The SHA-256 of the text.
     pub digest: [u8; 32],
 }
 
-/// All that a source is compiled with.
+/// Everything that a source is compiled with.
 #[derive(Debug)]
 pub struct Included<'a> {
     /// The SHA-256 of the source's own text.
     pub digest: [u8; 32],
     /// Each header once, in the order in which they are met.
     pub headers: Vec<Header<'a>>,
-    /// Includes that lead nowhere: what is included, and by which file.
+    /// Includes that are not found: the name, and the file that includes it.
     pub missing: Vec<(&'a str, &'a str)>,
 }
 
-/// What follows from where an include stands.
+/// Which includes are followed, by where they stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// Those under a condition too: all that may be needed.
+    /// All includes, under a condition too: everything that may be needed.
     All,
-    /// Only those that no condition leaves out: all that must be there.
+    /// Includes under no condition: everything that must be there.
     Certain,
 }
 
-/// Follows the includes of `source`: to a header that the host writes, else to one of `kernels/`.
+/// The headers that `source` includes, at any depth. A header that the host writes takes precedence over one of `kernels/`.
 pub fn included<'a>(source: &Source, written: &'a [(&'static str, String)], follow: Follow) -> Included<'a> {
     let own = embedded(source.path).filter(|file| file.text == source.text).map_or_else(|| Known::of(source.text), File::known);
     let mut all = Included { digest: own.digest, headers: Vec::new(), missing: Vec::new() };

@@ -1,7 +1,6 @@
-//! From CUDA C++ to machine code at run time: NVRTC, with all headers in memory, to CUBIN for one architecture.
+//! Run-time compilation of CUDA C++: NVRTC, with all headers in memory, to CUBIN for one architecture.
 //!
-//! PTX is not an option: NVRTC passes inline PTX through unchecked, and PTX of a newer toolkit does not load on an
-//! older driver.
+//! PTX is not an option. NVRTC passes inline PTX through unchecked, and PTX of a newer toolkit does not load on an older driver.
 
 use std::ffi::{CString, c_char, c_int};
 use std::fmt;
@@ -16,10 +15,10 @@ use super::resources::Resources;
 use super::sources::{Follow, Source, included};
 use crate::error::{Error, Result};
 
-/// Set to 1, kernels carry the lines of their sources, for a profiler.
+/// The environment variable that, set to 1, keeps source lines in kernels, for a profiler.
 pub const KERNEL_LINES: &str = "TRIFUSE_KERNEL_LINES";
 
-/// Set to 1, waits in kernels give up with a trap, rather than hang the device.
+/// The environment variable that, set to 1, makes waits in kernels end with a trap rather than hang the device.
 pub const KERNEL_DEBUG: &str = "TRIFUSE_KERNEL_DEBUG";
 
 /// The architecture that code is compiled for, by its compute capability, major × 10 + minor.
@@ -58,27 +57,27 @@ impl FromStr for Arch {
     }
 }
 
-/// All that one compilation depends on.
+/// Everything that one compilation depends on.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// The name in errors and listings.
+    /// The unit's name in errors and listings.
     pub name: String,
-    /// The source.
+    /// The source under `kernels/`.
     pub source: Source,
     /// Headers that the host writes: the structs of parameters.
     pub headers: Vec<(&'static str, String)>,
     /// Constants: the tile configuration and the dtype.
     pub defines: Vec<(&'static str, String)>,
-    /// The kernels in it.
+    /// The entry points of the unit.
     pub entries: &'static [&'static str],
-    /// Dynamic shared memory of a block, at most, in bytes.
+    /// The most dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Units of other kernels that the same plans launch: a fallback, what repacks, what makes lists.
+    /// Units of other kernels that the same plans launch: a fallback, a repack, a kernel that makes lists.
     pub also: Vec<Unit>,
 }
 
 impl Unit {
-    /// A source alone, with nothing else set.
+    /// A unit of a source alone, with nothing else set.
     pub fn new(name: impl Into<String>, source: Source) -> Self {
         Self { name: name.into(), source, headers: Vec::new(), defines: Vec::new(), entries: &[], shared_bytes: 0, also: Vec::new() }
     }
@@ -98,7 +97,7 @@ impl Unit {
         options
     }
 
-    /// The hash of everything that the machine code depends on but the compiler: the source, the headers that it includes, the options.
+    /// The hash of everything that the machine code depends on except the compiler: the source, the headers that it includes, the options.
     pub fn hash(&self, arch: Arch) -> String {
         let (all, options) = (included(&self.source, &self.headers, Follow::All), self.options(arch));
         let headers = all.headers.iter().flat_map(|header| [header.name.as_bytes(), &header.digest]);
@@ -106,7 +105,7 @@ impl Unit {
         hash(source.into_iter().chain(headers).chain(options.iter().map(String::as_bytes)))
     }
 
-    /// Compiles, whatever the cache holds. `version` is NVRTC's: proof that it is there.
+    /// Compiles the unit, whatever the cache holds. `version` is NVRTC's, and proves that NVRTC is there.
     pub fn compile(&self, arch: Arch, version: (i32, i32)) -> Result<Built> {
         let failed = |log: String| Error::Compile { kernel: format!("{} for {arch}", self.name), log };
         if let Some((name, by)) = included(&self.source, &self.headers, Follow::Certain).missing.first() {
@@ -144,7 +143,7 @@ impl Unit {
     }
 }
 
-/// Compilations of this process.
+/// The count of compilations in this process.
 static COMPILED: AtomicUsize = AtomicUsize::new(0);
 
 /// How many units this process has compiled, with or without success.
@@ -152,7 +151,7 @@ pub fn compilations() -> usize {
     COMPILED.load(Ordering::Relaxed)
 }
 
-/// The architectures that NVRTC knows. It must be there.
+/// The architectures that NVRTC knows. NVRTC must be there.
 fn supported() -> Vec<c_int> {
     let mut count = 0;
     // SAFETY: stores one number.
@@ -167,7 +166,7 @@ fn supported() -> Vec<c_int> {
     list
 }
 
-/// What one compiled unit uses.
+/// The resources of each kernel of a compiled unit.
 pub fn resources(built: &Built) -> Vec<Resources> {
     Resources::parse(&built.log)
 }

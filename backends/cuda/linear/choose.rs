@@ -1,4 +1,4 @@
-//! Which variant a product takes where several support it, and in which configuration: what measurements said is faster.
+//! The speed rules of `linear`, as measured: which variant a product takes where several support it, and in which configuration.
 
 use super::gemv_unaligned::{self, ROOMS};
 use super::skinny_lora::{Adapted, RANKS, TOKENS};
@@ -18,22 +18,24 @@ use crate::ops::Linear;
 
 type Suits = std::result::Result<(), String>;
 
-/// Rows up to which blocks of `sm90_skinny_tile` take one tile after another: of more, 128 × 128256 × 4096 took 3 % longer so than streamed.
+/// The most rows for which blocks of `sm90_skinny_tile` take one tile after another. With more, 128 × 128256 × 4096 took 3 % longer than
+/// streamed.
 const ROUNDS_ROWS: u64 = 96;
 
-/// The rows from which on a slab of W that stays is faster, and the least share of the SMs' sums that are outputs, in percent.
+/// The fewest rows for which a stationary slab of W is faster, and the least share of the SMs' accumulators that must hold outputs, in
+/// percent.
 const WEIGHT_STATIONARY_ROWS: u64 = 256;
 const WEIGHT_STATIONARY_SHARE: u64 = 75;
 
-/// Outputs of all rows from which on `sm90_weight_stationary`, where it is for a product, is done sooner than swap-AB.
+/// The fewest outputs of all rows for which `sm90_weight_stationary`, where it serves a product, is faster than swap-AB.
 const WEIGHT_STATIONARY_OUTPUTS: u64 = 3 << 19;
 
-/// Of `sm90_skinny_lora`.
+/// Whether `sm90_skinny_lora` is worth taking, or why not.
 pub(crate) fn adapted(op: &Linear, target: &Target) -> Suits {
     skinny_lora(op, target).map(drop).ok_or_else(|| "adapters' rows leave no room for tiles that all multiprocessors share evenly".into())
 }
 
-/// Its kernel: the smallest for the tokens, the rank and the rows of a tile.
+/// The kernel of `sm90_skinny_lora`: the smallest for the tokens, the rank and the rows of a tile.
 pub(crate) fn skinny_lora(op: &Linear, target: &Target) -> Option<Adapted> {
     let least = |sizes: [u64; 2], wanted: u64| sizes.into_iter().find(|&size| wanted <= size);
     let (tokens, rank) = (least(TOKENS, op.tokens)?, least(RANKS, skinny_lora::rank(op).ok()?)?);
@@ -48,7 +50,7 @@ pub(crate) const SKINNY_LORA: Configs<Linear> = Configs {
     choose: |op, target| skinny_lora(op, target).map_or(0, |chosen| number(Adapted::all(target.arch).into_iter(), &chosen)),
 };
 
-/// Of `sm90_skinny_tile`.
+/// Whether `sm90_skinny_tile` is worth taking, or what is faster.
 pub(crate) fn suits_skinny_tile(op: &Linear, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     if shape(op).tiles_beat_skinny(target) {
@@ -60,7 +62,7 @@ pub(crate) fn suits_skinny_tile(op: &Linear, target: &Target) -> Suits {
     Ok(())
 }
 
-/// Its tile.
+/// The tile of `sm90_skinny_tile`.
 pub(crate) fn skinny_tile(op: &Linear, target: &Target) -> SkinnyTile {
     SkinnyTile::least(&skinny_tile::TILES, [op.d_out, op.d_in], target).unwrap_or(skinny_tile::TILES[0])
 }
@@ -68,7 +70,7 @@ pub(crate) fn skinny_tile(op: &Linear, target: &Target) -> SkinnyTile {
 pub(crate) const SKINNY_TILE: Configs<Linear> =
     Configs { names: skinny_tile::names, choose: |op, target| number(skinny_tile::TILES.into_iter(), &skinny_tile(op, target)) };
 
-/// Of `sm90_skinny`.
+/// Whether `sm90_skinny` is worth taking, or what is faster.
 pub(crate) fn suits_skinny(op: &Linear, target: &Target) -> Suits {
     match shape(op).tiles_beat_skinny(target) {
         true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
@@ -76,7 +78,7 @@ pub(crate) fn suits_skinny(op: &Linear, target: &Target) -> Suits {
     }
 }
 
-/// Its kernel, tile and cut.
+/// The kernel, tile and cut of K of `sm90_skinny`.
 pub(crate) fn skinny(op: &Linear, target: &Target) -> Stream {
     let room = SkinnyShape::clusters(target.units);
     let split = SkinnyShape::splits(op.d_out, room);
@@ -90,19 +92,19 @@ pub(crate) fn skinny(op: &Linear, target: &Target) -> Stream {
 
 pub(crate) const SKINNY: Configs<Linear> = Configs { names: skinny::names, choose: |op, target| number(Stream::all(), &skinny(op, target)) };
 
-/// The tile of `sm90` that asks for all of a short K at once: the first whose blocks all have room.
+/// The tile of `sm90` that loads all of a short K at once: the first whose blocks are all resident at once.
 fn single_shot(op: &Linear, target: &Target) -> Option<WgmmaTile> {
     enough_rows(op.tokens).ok()?;
     let takes = |tile: &WgmmaTile| single_shot::has_room(op, tile, target) && single_shot::supports(op, tile, target).is_ok();
     single_shot::TILES.into_iter().find(takes)
 }
 
-/// Why another variant does not suit where there is one.
+/// Whether no `single_shot` tile serves. Where one does, other variants do not suit.
 fn no_single_shot(op: &Linear, target: &Target) -> Suits {
     if single_shot(op, target).is_some() { Err("tiles of sm90 that ask for all of K at once are done sooner".into()) } else { Ok(()) }
 }
 
-/// Of `sm90_swap_ab`.
+/// Whether `sm90_swap_ab` is worth taking, or what is faster.
 pub(crate) fn suits_swap_ab(op: &Linear, target: &Target) -> Suits {
     if op.tokens <= WgmmaTile::ROWS {
         return Err(format!("{} rows: a tile of {} has room for them", op.tokens, WgmmaTile::ROWS));
@@ -113,7 +115,7 @@ pub(crate) fn suits_swap_ab(op: &Linear, target: &Target) -> Suits {
     if sooner { Ok(()) } else { Err("tiles of rows of X are done sooner".into()) }
 }
 
-/// Its tile.
+/// The tile of `sm90_swap_ab`.
 pub(crate) fn swap_ab(op: &Linear, target: &Target) -> SwapAbTile {
     swap_ab_tile::choose(&shape(op), target).0
 }
@@ -121,7 +123,7 @@ pub(crate) fn swap_ab(op: &Linear, target: &Target) -> SwapAbTile {
 pub(crate) const SWAP_AB: Configs<Linear> =
     Configs { names: swap_ab::names, choose: |op, target| number(swap_ab_tile::TILES.into_iter(), &swap_ab(op, target)) };
 
-/// Of `sm90_weight_stationary`.
+/// Whether `sm90_weight_stationary` is worth taking, or why not.
 pub(crate) fn weight_stationary(op: &Linear, target: &Target) -> Suits {
     if op.tokens < WEIGHT_STATIONARY_ROWS {
         return Err(format!("{} rows < {WEIGHT_STATIONARY_ROWS}: bringing the slab would take the time", op.tokens));
@@ -132,7 +134,7 @@ pub(crate) fn weight_stationary(op: &Linear, target: &Target) -> Suits {
     }
 }
 
-/// Of `sm90_layernorm`, its warpgroups: one where that gives more SMs something to do.
+/// The warpgroups of `sm90_layernorm`: one where that gives more SMs work.
 pub(crate) fn layernorm(op: &Linear, target: &Target) -> u64 {
     layernorm::GROUPS[usize::from(op.tokens > layernorm::ROWS * u64::from(target.units))]
 }
@@ -140,12 +142,12 @@ pub(crate) fn layernorm(op: &Linear, target: &Target) -> u64 {
 pub(crate) const LAYERNORM: Configs<Linear> =
     Configs { names: layernorm::names, choose: |op, target| number(layernorm::GROUPS.into_iter(), &layernorm(op, target)) };
 
-/// Of `sm90`.
+/// Whether `sm90` is worth taking, or why not.
 pub(crate) fn tiles(op: &Linear, _: &Target) -> Suits {
     enough_rows(op.tokens)
 }
 
-/// Its tile, and the kind of its kernel.
+/// The tile of `sm90`, and the kind of its kernel.
 pub(crate) fn sm90(op: &Linear, target: &Target) -> Kind {
     if let Some(tile) = single_shot(op, target) {
         return Kind::SingleShot(tile);
@@ -156,7 +158,7 @@ pub(crate) fn sm90(op: &Linear, target: &Target) -> Kind {
 
 pub(crate) const SM90: Configs<Linear> = Configs { names: tile::names_sm90, choose: |op, target| number(Kind::all(), &sm90(op, target)) };
 
-/// Of `sm80_gemv_unaligned`.
+/// Whether `sm80_gemv_unaligned` is worth taking, or why not.
 pub(crate) fn unaligned(op: &Linear, _: &Target) -> Suits {
     match [op.d_in, op.x_stride, op.w_stride].iter().all(|elements| elements.is_multiple_of(8)) {
         true => Err(format!("rows of {} elements are whole in 16 bytes", op.d_in)),
@@ -164,7 +166,7 @@ pub(crate) fn unaligned(op: &Linear, _: &Target) -> Suits {
     }
 }
 
-/// Its rows of X.
+/// Rows of X of `sm80_gemv_unaligned`.
 pub(crate) fn gemv_unaligned(op: &Linear, _: &Target) -> u64 {
     ROOMS[usize::from(op.tokens > ROOMS[0])]
 }
@@ -172,7 +174,7 @@ pub(crate) fn gemv_unaligned(op: &Linear, _: &Target) -> u64 {
 pub(crate) const GEMV_UNALIGNED: Configs<Linear> =
     Configs { names: gemv_unaligned::names, choose: |op, target| number(ROOMS.into_iter(), &gemv_unaligned(op, target)) };
 
-/// Of `sm80`, its tile.
+/// The tile of `sm80`.
 pub(crate) fn sm80(op: &Linear, target: &Target) -> MmaTile {
     let product = sm80_cost::Shape { rows: op.tokens, outputs: op.d_out, depth: op.d_in, alignment: sm80_cost::alignment([op.x_stride, op.w_stride]) };
     MmaTile::least(&[product], target)

@@ -1,4 +1,4 @@
-//! `linear` on up to 16 rows whose K is not whole in eights: the variant `sm80_gemv_unaligned`, which reads W as it lies.
+//! `linear` on up to 16 rows whose K is no multiple of 8: the variant `sm80_gemv_unaligned`, which reads W in place.
 
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -26,23 +26,24 @@ pub(crate) const ROWS: Variant<Linear> = Variant {
 
 /// Rows of X that a kernel has room for.
 pub(crate) const ROOMS: [u64; 2] = [8, 16];
-/// As in `kernels/gemm/sm80/gemv_unaligned.cuh`: warps of a block, elements of K a warp takes at once, rows of W of a tile, phases of rows.
+/// Constants of `kernels/gemm/sm80/gemv_unaligned.cuh`: warps of a block, elements of K that a warp takes at once, rows of W of a tile,
+/// phases of rows.
 const WARPS: u64 = 16;
 const CHUNK: u64 = 32;
 const TILE_ROWS: u64 = 16;
 const PHASES: u64 = 8;
 
-/// Rows of X that there is room for, by rows of W of a tile.
+/// The configurations' names: rows of X that there is room for, by rows of W of a tile.
 pub(crate) fn names(_: Arch) -> Vec<String> {
     ROOMS.map(|room| format!("{room}x{TILE_ROWS}")).into()
 }
 
-/// The target's, which supports the operation.
+/// The configuration of a target that supports the operation.
 fn configured(target: &Target) -> u64 {
     target.configured(ROOMS.into_iter()).unwrap_or(ROOMS[1])
 }
 
-/// X, wherever a phase's rows start, and two sets of every warp's sums.
+/// Bytes of shared memory: X, wherever a phase's rows start, and two sets of every warp's sums.
 fn shared_bytes(room: u64, depth: u64) -> u64 {
     let line = (depth.saturating_add(PHASES - 1).div_ceil(CHUNK) * CHUNK * 2).next_multiple_of(128) + 64;
     room.saturating_mul(line) + 2 * WARPS * 32 * 4 * 4 * (room / 8)
@@ -59,7 +60,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     })
 }
 
-/// With all the shared memory that a block may use: it is K that decides, which `supports` sees to.
+/// The unit, with all the shared memory that a block may use. K decides how much a launch needs; `supports` checks it.
 fn unit(dtype: DType, tokens: u64, shared_bytes: u32) -> Unit {
     Unit {
         name: format!("linear/sm80_gemv_unaligned {dtype}, {tokens} rows"),
@@ -77,7 +78,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
-    // A block of each phase of rows; as many of these eights as the device runs at once, or as there are tiles.
+    // A block takes each phase of rows. There are as many sets of eight blocks as run at once, or as there are tiles.
     let eights = (u64::from(plan.target.units) / PHASES).max(1).min(op.d_out.div_ceil(PHASES).div_ceil(TILE_ROWS));
     let shared_bytes = shared_bytes(configured(&plan.target), op.d_in) as u32;
     let how = Launch { shared_bytes, ..Launch::new((eights * PHASES) as u32, (WARPS * 32) as u32) };

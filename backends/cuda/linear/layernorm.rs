@@ -1,4 +1,4 @@
-//! `linear` with a norm at its end: the variant `sm90_layernorm`, of `kernels/gemm/sm90/layernorm.cuh`.
+//! `linear` with a LayerNorm in its epilogue: the variant `sm90_layernorm`, of `kernels/gemm/sm90/layernorm.cuh`.
 
 use crate::backends::cuda::codebook_gemm::long_tile::has_basis;
 use crate::backends::cuda::codebook_gemm::prepare::{prepares, with_basis};
@@ -42,7 +42,7 @@ pub(crate) const LAYERNORM: Variant<Linear> = Variant {
 };
 
 params! {
-    /// Of the kernel that has whole rows in a tile.
+    /// Parameters of the kernel that has whole rows in a tile.
     LayernormParams {
         x_map: map,
         w_map: map,
@@ -60,7 +60,7 @@ params! {
 }
 
 params! {
-    /// With what adapters add.
+    /// Parameters of the kernel that adds the part of LoRA adapters too.
     LayernormLoraParams {
         norm: LayernormParams,
         sums: AdapterSums,
@@ -68,7 +68,7 @@ params! {
 }
 
 params! {
-    /// Of the kernel that normalises rows where they lie.
+    /// Parameters of the kernel that normalises rows in place.
     LayernormRowsParams {
         weight: [const element],
         shift: [const element],
@@ -79,39 +79,40 @@ params! {
     }
 }
 
-/// Outputs: a row's sums lie in the registers of four threads.
+/// Outputs of a row. A row's sums lie in the registers of four threads.
 const COLUMNS: u64 = 384;
-/// Rows of a warpgroup, elements of K a step, steps under way.
+/// Rows of a warpgroup, elements of K of a k-block, stages of the ring.
 pub(crate) const ROWS: u64 = 64;
 const STEP: u64 = 64;
 const STAGES: u64 = 3;
-/// Rows of adapters' basis in a step.
+/// Rows of the LoRA basis in a k-block.
 const BASIS_ROWS: u64 = 16;
-/// Blocks that share W.
+/// Blocks that share W by multicast.
 const CLUSTER: u64 = 2;
-/// Outputs that are in one order in Y and in another in shared memory.
+/// Outputs of a run, which has one order in Y and another in shared memory.
 const RUN: u64 = 32;
 
-/// Warpgroups of a tile. What a row becomes is the same from both.
+/// Warpgroups of a tile. A row's result is the same from both configurations.
 pub(crate) const GROUPS: [u64; 2] = [1, 2];
 
-/// Rows of X by outputs.
+/// The configurations' names: rows of X by outputs.
 pub(crate) fn names(_: Arch) -> Vec<String> {
     GROUPS.map(|groups| format!("{}x{COLUMNS}", groups * ROWS)).into()
 }
 
-/// The target's.
+/// The configuration of a target.
 fn configured(target: &Target) -> u64 {
     target.configured(GROUPS.into_iter()).unwrap_or(1)
 }
 
-/// The stages, the barriers, three numbers a column, and what it takes to start on a multiple of 1,024.
+/// Bytes of shared memory: stages, barriers, three numbers a column, and up to 1,024 bytes before an aligned start.
 const fn shared_bytes(groups: u64, basis: bool) -> u32 {
     let basis = if basis { BASIS_ROWS } else { 0 };
     (STAGES * (COLUMNS + groups * ROWS + basis) * STEP * 2 + 128 + 3 * COLUMNS * 4 + 1024) as u32
 }
 
-/// Not by the number of rows: which rows are beside it must not change what a row becomes.
+/// Whether the kernels can compute an operation, or why not. The number of rows decides nothing, since a row's result must not depend on
+/// the rows beside it.
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     if op.norm.is_none() {
         return Err("no norm at the end".into());
@@ -129,14 +130,14 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
         }
         prepares(delta, target)?;
     }
-    // It copies nothing first, and what adapters add is read in whole eights.
+    // No operand is copied first. Products with adapters read 8 elements at once.
     for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
     target.any(GROUPS.into_iter(), |&groups| fits(shared_bytes(groups, op.delta.is_some()), target))
 }
 
-/// The kernel by itself, that with what adapters add, and that which normalises rows where they lie.
+/// The kernels: without adapters, with the part of LoRA adapters, and the one that normalises rows in place.
 const PLAIN: Entry = entry!("linear_layernorm");
 const LORA: Entry = entry!("linear_layernorm_lora");
 const ROWS_ALONE: Entry = entry!("linear_layernorm_rows");
@@ -159,12 +160,13 @@ fn kernel(entry: Entry, dtype: DType, groups: u64) -> Unit {
     })
 }
 
-/// The kernels for rows where an operand starts at an odd place: sums first, and what normalises them, which no number of warpgroups changes.
+/// The kernels for unaligned operands: a fallback for the sums, then the norm in place. No number of warpgroups changes them.
 fn rows_units(dtype: DType) -> Vec<Unit> {
     [fallback_units(dtype), vec![kernel(ROWS_ALONE, dtype, 1)]].concat()
 }
 
-/// With tensor maps: of W a block's part of a step in the order that the kernel tells, of the residual runs of 32 columns of 64 rows.
+/// The parameters with tensor maps. W's box is a block's part of a k-block, in the order that the kernel describes. The residual's is runs
+/// of 32 columns of 64 rows.
 fn norm_params(product: &GemmParams, dtype: DType, groups: u64, eps: f32, [weight, shift]: [u64; 2]) -> Result<LayernormParams> {
     let (rows, k, stride) = (product.rows, product.depth, product.w_stride);
     let map = |dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle, start| {
@@ -213,7 +215,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
             }
             let groups = configured(&plan.target);
             let clusters = op.tokens.div_ceil(groups * ROWS * CLUSTER).min((u64::from(plan.target.units) / CLUSTER).max(1));
-            // The kernel waits before it reads anything.
+            // The kernel's PDL wait stands before its first read.
             let launch = Launch {
                 shared_bytes: shared_bytes(groups, sums.is_some()),
                 cluster: [CLUSTER as u32, 1, 1],
@@ -226,7 +228,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
                 None => plan.launch(queue, PLAIN.name(), &launch, &norm),
             };
         }
-        // What adapters add is left in y first.
+        // The part of adapters is written to y first.
         let (product, _) = product(queue, plan, workspace, args)?;
         product.launch_fallback(queue, plan)?;
         let rows = LayernormRowsParams { weight, shift, y: address_of(Some(&args.y)), rows: op.tokens, eps, unused: 0 };

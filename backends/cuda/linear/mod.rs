@@ -24,7 +24,7 @@ impl Table for Linear {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 
-    /// The adapters' part, which the tensor-core variants find in y.
+    /// The adapters' operation, whose result the tensor-core variants find in y.
     fn delta(&self, variant: &Variant<Self>) -> Option<CodebookGemm> {
         let delta = self.delta.as_ref().filter(|_| variant.name != SIMT.name)?;
         Some(CodebookGemm { accumulate: false, ..delta.clone() })
@@ -52,7 +52,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::ops::{Activation, CodeWidth};
 
-    /// The variant that is taken, and its workspace.
+    /// The name of the variant that an operation takes, and its workspace.
     fn taken(op: &Linear, target: &Target) -> Option<(&'static str, u64)> {
         choose_of(&VARIANTS, op, target, None).ok().map(|(variant, target)| (variant.name, (variant.workspace)(op, &target)))
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn weights_packed_at_load_are_streamed_and_take_no_workspace() {
-        // What is copied lies in the workspace: W never, X where its rows start anywhere.
+        // Bytes of copies in the workspace: W is never copied, and X only where its rows start anywhere.
         for (rows, packed, padded, copied) in [
             (1, "sm80_gemv_unaligned", "sm90_skinny", 0),
             (16, "sm80_gemv_unaligned", "sm90_skinny", 16),
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(taken(&short, &Target::H200), Some(("sm90_weight_stationary", 0)));
     }
 
-    /// The sizes are those of the cases `linear/across…`.
+    /// The sizes of the cases `linear/across…` take every tile.
     #[test]
     fn the_cases_take_every_tile_of_swap_ab() {
         let sizes = [

@@ -1,4 +1,4 @@
-//! `linear` as a product: operands, strides, and what is put into the queue before it.
+//! `linear` as a matrix product: operands, strides, and what is enqueued before it.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{Product, half};
@@ -12,28 +12,28 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-/// Bytes of what is copied before the product.
+/// Bytes of the copies that are made before the product.
 pub(crate) fn repacked_bytes(op: &Linear) -> u64 {
     Copies::of(op).bytes([op.tokens, op.d_out], op.d_in)
 }
 
-/// The strides of X and of W that a product's kernel finds, copied or as they are.
+/// The strides of X and of W that a product's kernel reads, after any copies.
 pub(crate) fn strides(op: &Linear) -> [u64; 2] {
     Copies::of(op).strides([x_stride(op), op.w_stride], op.d_in)
 }
 
-/// That of X. A single row has none: TMA is told one that it takes.
+/// The stride of X. The stride of a single row is never used, but TMA must accept it.
 fn x_stride(op: &Linear) -> u64 {
     if op.tokens == 1 { padded(op.d_in) } else { op.x_stride }
 }
 
-/// What the choice of tiles goes by.
+/// The shape by which a tile is chosen.
 pub(crate) fn shape(op: &Linear) -> Shape {
     let activated = ActivationForm::of(op.activation) != ActivationForm::Floor;
     Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in), activated, straddles: straddles(op.dtype, strides(op)) }
 }
 
-/// The product on its operands as they are.
+/// The product on its operands in place.
 pub(crate) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'a> {
     Product {
         dtype: op.dtype,
@@ -54,10 +54,10 @@ pub(crate) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'
     }
 }
 
-/// The product on its operands as they are, with the adapters' part put into the queue before it: it finds that in y, rounded once.
+/// The product on its operands in place. The adapters' part is enqueued before it, and stands in y, rounded once.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn adapted<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<Product<'a>> {
     if let (Some(delta), Some(own)) = (&plan.delta, &args.delta) {
         // SAFETY: the caller's promise: the delta's y is this operation's own.
@@ -66,11 +66,11 @@ pub(crate) unsafe fn adapted<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
     Ok(unpacked(&plan.op, args))
 }
 
-/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). What comes before it is put into
-/// the queue: the adapters' part, and where that pays, copies of the operands in the workspace.
+/// The product, and whether it may start while the launch before still runs (see `Launch::overlap`). The adapters' part is enqueued before
+/// it, and where that pays, copies of the operands into the workspace.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &'a LinearArgs<Cuda>) -> Result<(Product<'a>, bool)> {
     // SAFETY: the caller's promise; the workspace is as large as the copies want it.
     let product = unsafe {
@@ -82,13 +82,14 @@ pub(crate) unsafe fn product<'a>(queue: &mut Queue, plan: &Plan<Linear>, workspa
     Ok((product, overlap))
 }
 
-/// Whether a product that waits only before it reads what adapters add may start while the launches before still run.
+/// Whether a product may start while the launches before still run. Its PDL wait stands only before it reads the adapters' part.
 pub(crate) fn early(queue: &mut Queue, args: &LinearArgs<Cuda>) -> bool {
     let reads = [Some(&args.x), Some(&args.w), args.bias.as_ref(), args.residual.as_ref()];
     starts_early(&queue.take_open(), &reads.into_iter().flatten().map(range).collect::<Vec<_>>())
 }
 
-/// Whether kernels that make h of the adapters' basis themselves take it: they read X, W and the basis in whole eights, and write so.
+/// Whether kernels that multiply by the adapters' basis themselves take the product. They read X, W and the basis 16 bytes at a time, and
+/// write so.
 pub(crate) fn takes_lora(product: &Product<'_>) -> bool {
     product.width() == 16 && product.writes_whole()
 }

@@ -1,4 +1,4 @@
-//! `linear` on plain CUDA cores: every dtype and size.
+//! `linear` without tensor cores: every dtype and size.
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, adapter_of_token, factor, factor_header};
 use crate::backends::cuda::gemm::activation::activation_code;
@@ -28,7 +28,7 @@ pub(crate) const SIMT: Variant<Linear> = Variant {
 };
 
 params! {
-    /// Of both kernels.
+    /// Parameters of both kernels.
     LinearParams {
         x: [const element],
         w: [const element],
@@ -40,7 +40,7 @@ params! {
         depth: u64,
         x_stride: u64,
         w_stride: u64,
-        /// Of the delta: the adapter of each token, or null.
+        /// The adapter of each token for the delta, or null.
         token_adapter: [const i32],
         scaling: [const f32],
         core: [const f32],
@@ -52,7 +52,7 @@ params! {
     }
 }
 
-/// The kernel that leaves s·h·Q of each token in the workspace, and the product.
+/// The kernels: `SHRINK` leaves s·h·Q of each token in the workspace, and `PRODUCT` is the product.
 const SHRINK: Entry = entry!("linear_shrink");
 const PRODUCT: Entry = entry!("linear_simt");
 
@@ -64,7 +64,7 @@ fn kernel(entry: Entry, dtype: DType) -> Unit {
     })
 }
 
-/// With the factors of the delta, if there is one.
+/// The kernels' parameters, with the factors of the delta, if there is one.
 fn linear_params(op: &Linear, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> LinearParams {
     let mut params = LinearParams {
         x: address(&args.x),

@@ -1,4 +1,4 @@
-//! `linear` on a K of a step or two: tiles of `sm90` that ask for all of K at once, of `kernels/gemm/sm90/single_shot.cuh`.
+//! `linear` on a K of one or two k-blocks: tiles of `sm90` that load all of K at once, of `kernels/gemm/sm90/single_shot.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header};
@@ -13,19 +13,19 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
-/// A block's tiles, narrow first, and the steps of K that there is room for.
+/// The tiles, narrow first, and the most k-blocks.
 pub(crate) const TILES: [WgmmaTile; 2] = [WgmmaTile::SLIM, WgmmaTile::NARROW];
 const STEPS: u64 = 2;
 const THREADS: u32 = 256;
 const ENTRY: [&str; 1] = ["linear_single_shot"];
 
-/// Blocks that an SM has room for: of registers, as the kernel is compiled.
+/// Blocks that an SM has room for. Registers decide, as the kernel is compiled.
 const fn room(tile: &WgmmaTile) -> u64 {
     if tile.columns == WgmmaTile::SLIM.columns { 3 } else { 2 }
 }
 
 const fn shared_bytes(tile: &WgmmaTile) -> u32 {
-    // The stages, a barrier each, and what it takes to start on a multiple of 1,024.
+    // The stages with a barrier each, and up to 1,024 bytes before an aligned start.
     (STEPS * ((tile.rows + tile.columns) * WgmmaTile::DEPTH * 2 + 8) + 1024) as u32
 }
 
@@ -33,17 +33,17 @@ fn blocks(op: &Linear, tile: &WgmmaTile) -> u64 {
     op.tokens.div_ceil(tile.rows).saturating_mul(op.d_out.div_ceil(tile.columns))
 }
 
-/// Whether all blocks have room at once.
+/// Whether all blocks are resident at once.
 pub(crate) fn has_room(op: &Linear, tile: &WgmmaTile, target: &Target) -> bool {
     blocks(op, tile) <= room(tile) * u64::from(target.units)
 }
 
-/// Rows of X by rows of W.
+/// The configuration's name: rows of X by rows of W.
 pub(crate) fn config(tile: &WgmmaTile) -> String {
     format!("{}x{}-single_shot", tile.rows, tile.columns)
 }
 
-/// Whether that tile's kernel can compute an operation that other tiles of `sm90` can, or why not.
+/// Whether the tile's kernel can compute an operation that other tiles of `sm90` can, or why not.
 pub(crate) fn supports(op: &Linear, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
     op.no_delta()?;
     if op.d_in > STEPS * WgmmaTile::DEPTH {
@@ -52,20 +52,20 @@ pub(crate) fn supports(op: &Linear, tile: &WgmmaTile, target: &Target) -> std::r
     if !op.d_out.is_multiple_of(8) {
         return Err(format!("{} outputs: it writes eight at once", op.d_out));
     }
-    // It copies nothing first.
+    // No operand is copied first.
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
     fits(shared_bytes(tile), target)
 }
 
-/// Every kernel.
+/// The unit of every kernel.
 pub(crate) fn units() -> impl Iterator<Item = Unit> {
     let forms = || TILES.into_iter().flat_map(|tile| ActivationForm::ALL.map(|form| (tile, form)));
     HALVES.iter().flat_map(move |&dtype| forms().map(move |(tile, form)| unit(dtype, &tile, form)))
 }
 
-/// That of a tile.
+/// The unit of a tile's kernel.
 pub(crate) fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -> Unit {
     let mut defines = tile.defines();
     defines.extend([("ELEMENT", dtype.name().into()), ("ACTIVATION_FORM", activation.name().into())]);
@@ -81,10 +81,10 @@ pub(crate) fn unit(dtype: DType, tile: &WgmmaTile, activation: ActivationForm) -
     }
 }
 
-/// Puts the kernel of that tile into the queue.
+/// Enqueues the tile's kernel.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>, tile: WgmmaTile) -> Result<()> {
     // SAFETY: the caller's promise; rows start where TMA can read them, and 16 bytes can be written.
     unsafe {
@@ -92,7 +92,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &
         if !product.aligned() || !product.writes_whole() {
             return product.launch_fallback(queue, plan);
         }
-        // The kernel waits before it reads anything.
+        // The kernel's PDL wait stands before its first read.
         let how = WgmmaLaunch { tile, unit: 0, overlap: true, weights_early: false };
         let (params, launch) = product.wgmma_start(&how, &plan.target)?;
         let launch = Launch { shared_bytes: shared_bytes(&tile), overlap: launch.overlap, ..Launch::new(blocks(&plan.op, &tile) as u32, THREADS) };

@@ -37,13 +37,13 @@ pub(crate) fn names(_: Arch) -> Vec<String> {
     Stream::all().map(|stream| stream.config()).collect()
 }
 
-/// The target's, which supports the operation.
+/// The configuration of a target that supports the operation.
 fn configured(target: &Target) -> Stream {
     target.configured(Stream::all()).unwrap_or(Stream::tiles(SkinnyShape::ALL[3], false))
 }
 
-/// Whether W is so small that L2 (50 MB on an H200) still has it at the next launch, if it is let stay. With many rows of X
-/// what that costs others is more.
+/// Whether W is kept in L2. It must be so small that L2 (50 MB on an H200) still has it at the next launch. With many rows of X this costs
+/// other data more than it gains.
 fn keeps(op: &Linear) -> bool {
     op.tokens <= 64 && op.d_out.saturating_mul(op.w_stride).saturating_mul(op.dtype.size()) <= 36 << 20
 }

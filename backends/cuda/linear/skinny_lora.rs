@@ -1,4 +1,4 @@
-//! `linear` on few rows with what adapters add, in one launch: the variant `sm90_skinny_lora`, of `kernels/gemm/sm90/skinny_lora.cuh`.
+//! `linear` on few rows with LoRA adapters in one launch: the variant `sm90_skinny_lora`, of `kernels/gemm/sm90/skinny_lora.cuh`.
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -25,7 +25,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
         streams(op)?;
-        // It reads X and W as they lie, and X in whole eights.
+        // The kernel reads X and W in place, X 8 elements at once.
         for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
             SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;
         }
@@ -36,7 +36,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     configs: None,
     unit: |op, target| match configured(target) {
         Some(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
-        // `supports` has refused it.
+        // `supports` has refused this operation.
         None => Unit::new("linear/sm90_skinny_lora", source!("gemm/sm90/skinny_lora.cu")),
     },
     units: |arch: Arch| {
@@ -56,10 +56,10 @@ fn configured(target: &Target) -> Option<Adapted> {
 }
 
 params! {
-    /// Of `linear_skinny_lora`.
+    /// Parameters of `linear_skinny_lora`.
     LinearAdaptedParams {
         gemm: GemmParams,
-        /// Of the basis.
+        /// Tensor map of the basis.
         basis_map: map,
         /// The words of the token index.
         index: [const i32],
@@ -72,19 +72,19 @@ params! {
     }
 }
 
-/// A warpgroup more than without adapters.
+/// Threads of a block: one warpgroup more than without adapters.
 const THREADS: u32 = 512;
 /// Rows of the basis in a stage.
 const BASIS_ROWS: u64 = 128;
-/// Values of an adapter in its table.
+/// Values in an adapter's table.
 const TABLE_ENTRIES: u64 = 160;
 /// Bytes that the kernel keeps for the barriers of the stages.
 const BARRIERS: u64 = 256;
-/// Tokens and columns of both factors that kernels are compiled for.
+/// Tokens, and columns of both factors, that kernels are compiled for.
 pub(crate) const TOKENS: [u64; 2] = [16, 32];
 pub(crate) const RANKS: [u64; 2] = [16, 32];
 
-/// The rank of an operation's adapters, where they have the form that its kernels are for; or why not.
+/// The rank of an operation's adapters, where they have the form of the kernels; or why not.
 pub(crate) fn rank(op: &Linear) -> std::result::Result<u64, String> {
     let delta = op.delta.as_ref().ok_or("no adapters")?;
     let [slice] = delta.slices.as_slice() else { return op.one_slice().and(Err("no slice".into())) };
@@ -103,33 +103,34 @@ pub(crate) struct Adapted {
     pub stream: Stream,
     pub tokens: u64,
     pub rank: u64,
-    /// Of the adapters' own shared memory.
+    /// Bytes of shared memory for the adapters.
     own_bytes: u64,
 }
 
 impl Adapted {
-    /// The kernel for that many tokens, ranks and rows of W, where a block has room for the rows of U of as many adapters.
+    /// The kernel for this many tokens, this rank and these rows of W. None where a block has no room for the U rows of one adapter a
+    /// token.
     pub(crate) fn new(tokens: u64, rank: u64, (rows, split): (u64, bool), shared_bytes: u32) -> Option<Self> {
         let parts = if split { 4 } else { 2 };
-        // U, g, the tables, a word a column of codes and four a token; h; and the rest.
+        // U, g, the tables, a word for each column of codes, four words a token; h; and the rest.
         let own_bytes = tokens * (rows * rank * 2 + (rank + 8) * 2 + TABLE_ENTRIES * 2 + rank * 4 + 16) + parts * tokens * rank * 4 + 256;
         let tile = SkinnyShape::within(u64::from(shared_bytes).checked_sub(own_bytes + BARRIERS)?, tokens, rows, BASIS_ROWS * rank * 2)?;
         Some(Self { stream: Stream::tiles(tile, split), tokens, rank, own_bytes })
     }
 
-    /// All that there are on an architecture.
+    /// Every kernel of an architecture.
     pub(crate) fn all(arch: Arch) -> Vec<Self> {
         let shared_bytes = arch.shared_bytes().unwrap_or(0);
         let of = |tokens| RANKS.into_iter().flat_map(move |rank| SkinnyShape::WEIGHT_ROWS_FOR.map(|rows| Self::new(tokens, rank, rows, shared_bytes)));
         TOKENS.into_iter().flat_map(of).flatten().collect()
     }
 
-    /// The tile, and the most rank.
+    /// The configuration's name: the tile, and the highest rank.
     fn config(&self) -> String {
         format!("{}-rank{}", self.stream.config(), self.rank)
     }
 
-    /// Whether it has room for so many rows of X and adapters of that rank, and a block of the target for it; or why not.
+    /// Whether the kernel has room for this many rows of X and this rank, and a thread block of the target for the kernel; or why not.
     fn holds(&self, rows: u64, rank: u64, target: &Target) -> std::result::Result<(), String> {
         if rank > self.rank {
             return Err(format!("{rows} tokens of rank {rank}: a block has no room for that many adapters' rows"));
@@ -162,8 +163,10 @@ impl Adapted {
         Launch { threads: THREADS, shared_bytes: self.shared_bytes(), ..self.stream.tile.launch(clusters) }
     }
 
+    /// Enqueues the kernel, or the fallback where an operand is unaligned.
+    ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// The conditions of [`Plan::launch`] hold.
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {
         let op = &plan.op;
         let own = unpacked(op, args);
@@ -176,7 +179,7 @@ impl Adapted {
         };
         let (tile_rows, clusters) = self.stream.cut(op.d_out, SkinnyShape::clusters(plan.target.units));
         let mut gemm = self.stream.tile.params(&own, tile_rows)?;
-        // Nothing is found in y.
+        // The kernel adds nothing from y.
         gemm.adds = 0;
         let basis_map = Layout {
             dtype: op.dtype,
@@ -203,7 +206,7 @@ impl Adapted {
     }
 }
 
-/// What adapters have: the one slice, its operands and those of all.
+/// The operands of an adapter delta: its one slice with its operands, and those of all slices.
 struct Operands<'a> {
     slice: &'a CodebookSlice,
     basis: &'a Slice<Cuda>,
@@ -212,7 +215,7 @@ struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// Where the basis starts on a multiple of 16 bytes.
+    /// The operands, if the basis starts at a multiple of 16 bytes.
     fn of(op: &'a Linear, args: &'a LinearArgs<Cuda>) -> Option<Self> {
         let (delta, of) = (op.delta.as_ref()?, args.delta.as_ref()?);
         let (slice, operands) = (delta.slices.first()?, of.slices.first()?);

@@ -1,4 +1,4 @@
-//! `linear` on 65 to 128 rows, at the speed of memory: the variant `sm90_skinny_tile`, of `kernels/gemm/sm90/skinny_tile.cuh`.
+//! `linear` on 65 to 128 rows at the rate of memory: the variant `sm90_skinny_tile`, of `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
@@ -50,7 +50,7 @@ pub(crate) fn names(_: Arch) -> Vec<String> {
     TILES.iter().map(SkinnyTile::config).collect()
 }
 
-/// The target's, which supports the operation.
+/// The configuration of a target that supports the operation.
 fn configured(target: &Target) -> SkinnyTile {
     target.configured(TILES.into_iter()).unwrap_or(TILES[0])
 }

@@ -1,4 +1,4 @@
-//! `linear` where K is long and whole tiles are few: pairs of blocks with a part of K each, whose sums meet in L2
+//! Split-K of `linear`, where K is long and whole tiles are few. Pairs of blocks have a part of K each, and their sums meet in L2
 //! (`kernels/gemm/sm90/split_k_multicast.cuh`).
 
 use crate::backends::cuda::gemm::problem::Product;
@@ -12,16 +12,16 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::Linear;
 
-/// Bytes of the sums that the blocks of `tile` send each other, and of their counts; none where K is whole, or its parts meet in a cluster.
+/// Bytes of the partial sums of `tile`, and of their counts. None where K is whole, or its parts meet in a cluster.
 pub(crate) fn split_k_bytes(tile: &WgmmaTile, op: &Linear) -> [u64; 2] {
     let (parts, blocks) = (tile.parts(), tile.blocks(op.tokens, op.d_out, false));
     if tile.meets_outside() { [blocks / parts * (parts - 1) * WgmmaTile::ROWS * tile.columns * 4, blocks * 2 * 4] } else { [0; 2] }
 }
 
-/// Puts the product into the queue, with its sums behind the copies in the workspace.
+/// Enqueues the product. Its partial sums lie behind the copies in the workspace.
 ///
 /// # Safety
-/// As [`Plan::launch`].
+/// The conditions of [`Plan::launch`] hold.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, product: &Product<'_>, how: &WgmmaLaunch) -> Result<()> {
     let (gemm, launch) = product.wgmma_start(how, &plan.target)?;
     let sums = address(workspace) + repacked_bytes(&plan.op);

@@ -1,5 +1,5 @@
-//! `linear` by tiles whose tokens are wgmma's N: the variant `sm90_swap_ab`, of `kernels/gemm/sm90/swap_ab.cuh`, for rows of which the last tile of 128
-//! would be mostly empty.
+//! Swap-AB `linear`, whose tokens are wgmma's N: the variant `sm90_swap_ab`, of `kernels/gemm/sm90/swap_ab.cuh`. It is for row counts whose
+//! last tile of 128 would be mostly empty.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
@@ -39,7 +39,7 @@ pub(crate) fn names(_: Arch) -> Vec<String> {
     TILES.iter().map(SwapAbTile::config).collect()
 }
 
-/// The target's, which supports the operation.
+/// The configuration of a target that supports the operation.
 fn configured(target: &Target) -> SwapAbTile {
     target.configured(TILES.into_iter()).unwrap_or(TILES[0])
 }
@@ -48,14 +48,14 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     op.no_delta()?;
-    // It copies nothing first.
+    // No operand is copied first.
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
     target.any(TILES.iter(), |tile| tile.has_parts(op.d_in).and_then(|()| fits(tile.shared_bytes(), target)))
 }
 
-/// The kernel for outputs that can be moved 16 bytes at a time, and that for all others.
+/// The kernel for outputs that can be moved 16 bytes at a time, and the kernel for all others.
 const WHOLE: Entry = entry!("linear_swap_ab");
 const UNALIGNED: Entry = entry!("linear_swap_ab_unaligned");
 
@@ -66,7 +66,7 @@ fn kernel(entry: Entry, tile: &SwapAbTile, Form { dtype, activation, .. }: Form)
     entry.alone(Unit { headers: vec![gemm_header()], defines, shared_bytes: tile.shared_bytes(), ..Unit::new(name, source!("gemm/sm90/swap_ab.cu")) })
 }
 
-/// Where outputs start, only the launch knows.
+/// The unit of an operation. It has both kernels where only the launch can tell by where the outputs start.
 fn unit(op: &Linear, target: &Target) -> Unit {
     let (tile, form) = (configured(target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
     let [whole, odd] = [WHOLE, UNALIGNED].map(|entry| kernel(entry, &tile, form));
@@ -93,7 +93,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         let launch = Launch {
             cluster: [tile.parts as u32, 1, 1],
             shared_bytes: tile.shared_bytes(),
-            // The kernel waits before it reads anything.
+            // The kernel's PDL wait stands before its first read.
             overlap: Shape::starts_early_after(time),
             ..Launch::new(tile.blocks(product.rows, product.columns) as u32, tile.threads())
         };

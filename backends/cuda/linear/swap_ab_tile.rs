@@ -1,4 +1,4 @@
-//! Tiles of `kernels/gemm/sm90/swap_ab.cuh`, and how long each takes.
+//! Tiles of `kernels/gemm/sm90/swap_ab.cuh`, and a model of their time.
 
 use crate::backends::cuda::gemm::problem::{GemmParams, Product};
 use crate::backends::cuda::gemm::sm90::cost::Shape;
@@ -7,7 +7,7 @@ use crate::backends::cuda::variant::{Cuda, Target};
 use crate::device::Slice;
 use crate::error::Result;
 
-/// A block's tile: rows of W, tokens, and the blocks of a cluster, each of which has a part of K.
+/// A swap-AB tile: rows of W, tokens, and the blocks of a cluster, each of which has a part of K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SwapAbTile {
     pub(crate) outputs: u64,
@@ -19,7 +19,7 @@ const fn tile_of(outputs: u64, tokens: u64, parts: u64) -> SwapAbTile {
     SwapAbTile { outputs, tokens, parts }
 }
 
-/// Those that the model below wants where tiles of 128 rows are furthest behind (`lab/linear-tiles.md`), and a small one.
+/// The tiles that the model below prefers where tiles of 128 rows are furthest behind (`lab/linear-tiles.md`), and a small one.
 pub(crate) const TILES: [SwapAbTile; 8] = [
     tile_of(64, 48, 1),
     tile_of(64, 72, 1),
@@ -31,31 +31,31 @@ pub(crate) const TILES: [SwapAbTile; 8] = [
     tile_of(192, 176, 1),
 ];
 
-/// What an H200 takes, in microseconds, as measured at 55 products of 129 to 2,048 rows.
+/// What an H200 takes, in microseconds, measured at 55 products of 129 to 2,048 rows.
 mod cost {
-    /// From a launch to its first products, and from the last outputs to the next launch; and of clusters.
+    /// `LAUNCH` is from a launch to its first products, and from its last outputs to the next launch. Clusters add `CLUSTER`.
     pub(crate) const LAUNCH: f64 = 4.7;
     pub(crate) const CLUSTER: f64 = 1.3;
-    /// A step of 64 elements of K, and more for 64 outputs of each token.
+    /// A k-block of 64 elements takes `STEP`, and `TOKEN` more for 64 outputs of each token.
     pub(crate) const STEP: f64 = 0.03;
     pub(crate) const TOKEN: f64 = 0.0013;
-    /// The same where one warpgroup multiplies: each step waits for the one before.
+    /// `STEP` and `TOKEN` where one warpgroup multiplies: each k-block waits for the one before.
     pub(crate) const STEP_ALONE: f64 = 0.15;
     pub(crate) const TOKEN_ALONE: f64 = 0.0005;
-    /// A tile's outputs, what an activation adds to them, and a round behind another.
+    /// A tile's epilogue, what an activation adds to it, and a wave behind another.
     pub(crate) const OUTPUTS: f64 = 1.2;
     pub(crate) const ACTIVATION: f64 = 1.1;
     pub(crate) const ROUND: f64 = 2.0;
-    /// Outputs that are not whole in eights, for each token of a tile; and in all, for tiles of `sm90`.
+    /// What outputs that are no multiple of 8 add: for each token of a tile, and in all for tiles of `sm90`.
     pub(crate) const UNALIGNED_TOKEN: f64 = 0.05;
     pub(crate) const UNALIGNED: f64 = 1.5;
     /// Every doubling of the parts of K.
     pub(crate) const MEET: f64 = 2.0;
-    /// Bytes a microsecond from memory, of that what is lost with no SM at work, and from L2.
+    /// Bytes a microsecond from memory, the part of that rate which is lost with no SM at work, and bytes a microsecond from L2.
     pub(crate) const MEMORY: f64 = 3.7e6;
     pub(crate) const IDLE: f64 = 0.3;
     pub(crate) const CACHE: f64 = 14e6;
-    /// What tiles of `sm90` of few columns take of what `gemm::sm90::cost` says; and how many columns are few.
+    /// What tiles of `sm90` with few columns take, by what `gemm::sm90::cost` says; and the most columns that are few.
     pub(crate) const NARROW: f64 = 1.1;
     pub(crate) const NARROW_COLUMNS: u64 = 80;
 }
@@ -67,12 +67,12 @@ impl SwapAbTile {
         [self.outputs / 64 / each, each]
     }
 
-    /// And a warpgroup of which one warp brings.
+    /// Threads of a block: the warpgroups that multiply, and one of which a single warp loads.
     pub(crate) const fn threads(&self) -> u32 {
         self.groups()[0] as u32 * 128 + 128
     }
 
-    /// A stage has two barriers.
+    /// Bytes of a stage, with its two barriers.
     const fn stage_bytes(&self) -> u64 {
         (self.outputs + self.tokens) * WgmmaTile::DEPTH * 2 + 16
     }
@@ -108,12 +108,12 @@ impl SwapAbTile {
         cost::LAUNCH + cluster + products.max(memory).max(read / cost::CACHE) + cost::MEET * (self.parts as f64).log2()
     }
 
-    /// Whether every part of such a K has a step, or why not: its kernel has no sums without.
+    /// Whether every part of this K has a k-block, or why not. The kernel needs sums from each part.
     pub(crate) fn has_parts(&self, depth: u64) -> std::result::Result<(), String> {
         if depth.div_ceil(WgmmaTile::DEPTH) < self.parts { Err(format!("K of {depth} in {} parts", self.parts)) } else { Ok(()) }
     }
 
-    /// As a configuration: rows of X by rows of W, and the parts of K.
+    /// The configuration's name: rows of X by rows of W, and the parts of K.
     pub(crate) fn config(&self) -> String {
         let parts = if self.parts > 1 { format!("-splitk{}", self.parts) } else { String::new() };
         format!("{}x{}{parts}", self.tokens, self.outputs)
@@ -137,7 +137,7 @@ impl SwapAbTile {
         values.map(|(name, value)| (name, value.to_string())).into()
     }
 
-    /// A product's parameters, with what it reads X and W by.
+    /// A product's parameters, with tensor maps of X and W.
     pub(crate) fn params(&self, product: &Product<'_>) -> Result<GemmParams> {
         let map = |slice: &Slice<Cuda>, count: u64, stride: u64, rows: u64| WgmmaTile::rows_map(product.dtype, slice, [count, product.depth], stride, rows);
         Ok(GemmParams {
@@ -150,14 +150,14 @@ impl SwapAbTile {
     }
 }
 
-/// The tile that takes the least time, as the model above says, and that time.
+/// The tile with the least modelled time, and that time.
 pub(crate) fn choose(shape: &Shape, target: &Target) -> (SwapAbTile, f64) {
     let takes = |tile: &SwapAbTile| tile.parts == 1 || shape.splits();
     let timed = TILES.into_iter().filter(takes).map(|tile| (tile, tile.time(shape, target)));
     timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((TILES[0], f64::INFINITY))
 }
 
-/// Whether a product is done sooner so than by the tile of 128 rows that it would take.
+/// Whether swap-AB is faster for a product than the tile of 128 rows that it would take.
 pub(crate) fn beats_rows(shape: &Shape, target: &Target) -> bool {
     let tile = shape.choose(target);
     let narrow = tile.columns <= cost::NARROW_COLUMNS && tile.parts() == 1;

@@ -77,7 +77,7 @@ pub(crate) fn names_sm90(_: Arch) -> Vec<String> {
     Kind::all().map(config).collect()
 }
 
-/// The target's tile of `sm80`.
+/// The tile of `sm80` in a target's configuration.
 fn mma_tile(target: &Target) -> MmaTile {
     target.configured(MmaTile::on(target.arch).into_iter()).unwrap_or(MmaTile::MIDDLE)
 }
@@ -85,11 +85,11 @@ fn mma_tile(target: &Target) -> MmaTile {
 /// A configuration of `sm90`: a tile, and the kind of its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Of a ring of stages.
+    /// A kernel with a ring of stages.
     Ring(WgmmaTile),
-    /// The same, which makes h of the adapters' basis.
+    /// A kernel with a ring of stages that multiplies by the adapters' basis too.
     Lora(WgmmaTile),
-    /// It asks for all of K at once.
+    /// A kernel that loads all of K at once.
     SingleShot(WgmmaTile),
 }
 
@@ -98,7 +98,7 @@ impl Kind {
         WgmmaTile::all().map(Self::Ring).chain(WgmmaTile::WITH_LORA.map(Self::Lora)).chain(single_shot::TILES.map(Self::SingleShot))
     }
 
-    /// Whether it can compute `op`, or why not.
+    /// Whether the kernel can compute `op`, or why not.
     fn takes(&self, op: &Linear, target: &Target) -> std::result::Result<(), String> {
         let ring = |tile: &WgmmaTile| shape(op).can_take(tile, target).and_then(|()| fits(tile.most_shared_bytes(), target));
         match self {
@@ -112,7 +112,7 @@ impl Kind {
     }
 }
 
-/// The target's.
+/// The configuration of a target.
 fn configured(target: &Target) -> Kind {
     target.configured(Kind::all()).unwrap_or(Kind::Ring(WgmmaTile::WIDE))
 }
@@ -132,7 +132,7 @@ fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String
     target.any(Kind::all(), |kind| kind.takes(op, target))
 }
 
-/// Its kernels read the strides and the K that the copies leave.
+/// The units of `sm80`. Its kernels read the strides and the K that the copies leave.
 fn unit_sm80(op: &Linear, target: &Target) -> Unit {
     let (copies, tile) = (Copies::of(op), mma_tile(target));
     let depth = if copies.x && copies.w { padded(op.d_in) } else { op.d_in };
@@ -183,7 +183,7 @@ unsafe fn launch_sm90(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<
         let (product, overlap) = product(queue, plan, workspace, args)?;
         match product.aligned() && (product.writes_whole() || !tile.is_pingpong()) {
             true => {
-                // With no adapters' part the kernel waits before it reads anything.
+                // Without an adapters' part, the kernel's PDL wait stands before its first read.
                 let overlap = overlap || !product.adds;
                 let how = WgmmaLaunch { tile, unit: 0, overlap, weights_early: false };
                 match tile.meets_outside() {

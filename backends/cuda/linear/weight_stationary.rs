@@ -1,4 +1,5 @@
-//! `linear` on many rows and a short K: the variant `sm90_weight_stationary`, of `kernels/gemm/sm90/weight_stationary.cuh`.
+//! Weight-stationary `linear`, on many rows and a short K: the variant `sm90_weight_stationary`, of
+//! `kernels/gemm/sm90/weight_stationary.cuh`.
 
 use crate::backends::cuda::codebook_gemm::prepare::{shrunk, with_basis};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -35,25 +36,25 @@ pub(crate) const WEIGHT_STATIONARY: Variant<Linear> = Variant {
     launch,
 };
 
-/// Rows of W that a block keeps, and the most elements of K.
+/// Rows of W that a block keeps in shared memory (its slab), and the most elements of K.
 const SLAB: u64 = 192;
 const MOST_DEPTH: u64 = 384;
-/// Rows of X a tile, elements of K a step, steps of X under way.
+/// Rows of X of a tile, elements of K of a k-block, stages of X.
 const TILE: u64 = 64;
 const STEP: u64 = 64;
 const STAGES: u64 = 10;
-/// The same where a basis and its adapters' output factors, of a slab each, lie there too.
+/// Stages of X where a LoRA basis and the adapters' output factors, of a slab each, lie in shared memory too.
 const BASIS_STAGES: u64 = 6;
 const BASIS_ROWS: u64 = 16;
 const FACTORS: u64 = 3;
 const THREADS: u32 = 512;
-/// Blocks of a cluster: they share X.
+/// Blocks of a cluster, which share X by multicast.
 const CLUSTER: u64 = 2;
-/// Outputs that are in one order in Y and in another in shared memory.
+/// Outputs of a run, which has one order in Y and another in shared memory.
 const RUN: u64 = 32;
 
 const SHARED_BYTES: u32 = {
-    // The slab, the stages, the barriers, the bias, and what it takes to start on a multiple of 1,024.
+    // The slab, the stages, the barriers, the bias, and up to 1,024 bytes before an aligned start.
     (SLAB * MOST_DEPTH * 2 + STAGES * TILE * STEP * 2 + 256 + SLAB * 4 + 1024) as u32
 };
 const LORA_SHARED_BYTES: u32 = {
@@ -62,13 +63,13 @@ const LORA_SHARED_BYTES: u32 = {
 };
 const _: () = assert!(LORA_SHARED_BYTES < SHARED_BYTES);
 
-/// Slabs of two blocks across, and clusters of each that share its rows, at most as many as there are tiles.
+/// Pairs of slabs across the outputs, and the clusters that share the rows of each pair. There are at most as many clusters as tiles.
 fn grid(rows: u64, outputs: u64, target: &Target) -> (u64, u64) {
     let pairs = outputs.div_ceil(CLUSTER * SLAB).max(1);
     (pairs, (u64::from(target.units) / CLUSTER / pairs).min(rows.div_ceil(TILE)))
 }
 
-/// The share of the SMs' sums that are outputs, in percent.
+/// The share, in percent, of the SMs' accumulators that hold outputs.
 pub(crate) fn share(op: &Linear, target: &Target) -> u64 {
     let (_, lanes) = grid(u64::MAX, op.d_out, target);
     lanes * op.d_out * 100 / (u64::from(target.units) * SLAB).max(1)
@@ -83,14 +84,14 @@ pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), 
     if !op.d_out.is_multiple_of(RUN) {
         return Err(format!("{} outputs: it writes runs of {RUN}", op.d_out));
     }
-    // It copies nothing first, and what adapters add is read in whole eights.
+    // No operand is copied first. Products with adapters read 8 elements at once.
     for stride in [op.x_stride, op.w_stride, if op.delta.is_some() { op.d_in } else { padded(op.d_in) }] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
     fits(SHARED_BYTES, target)
 }
 
-/// The kernel by itself, that with what adapters add, of which a kernel before it has left h, and that with their basis as further rows of W.
+/// The kernels: without adapters; with h, which a kernel before has left; and with the adapters' basis as further rows of W.
 const PLAIN: Entry = entry!("linear_weight_stationary");
 const ADAPTED: Entry = entry!("linear_weight_stationary_adapted");
 const LORA: Entry = entry!("linear_weight_stationary_lora");
@@ -111,7 +112,7 @@ fn unit(op: &Linear) -> Unit {
     Unit { also: [adapted, fallback_units(op.dtype)].concat(), ..kernel(PLAIN, form) }
 }
 
-/// With tensor maps: of X half a tile a block, of W a step of the slab in the order that the kernel tells.
+/// The parameters with tensor maps. X's box is half a tile a block. W's is a k-block of the slab in the order that the kernel describes.
 fn gemm_params(product: &Product<'_>) -> Result<GemmParams> {
     let (dtype, k) = (product.dtype, product.depth);
     let x = Layout {
@@ -139,7 +140,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
     if op.tokens == 0 {
         return Ok(());
     }
-    // Of more slabs than have room at once each has a cluster of its own all the same.
+    // Where there are more slabs than are resident at once, each still has a cluster of its own.
     let (pairs, lanes) = grid(op.tokens, op.d_out, &plan.target);
     let lanes = lanes.max(1);
     let blocks = Launch { shared_bytes: SHARED_BYTES, cluster: [CLUSTER as u32, 1, 1], ..Launch::new((lanes * pairs * CLUSTER) as u32, THREADS) };
@@ -149,7 +150,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         unsafe {
             let workspace = plan.delta_workspace(workspace)?;
             if let Some(sums) = with_basis(queue, delta, &workspace, own, SLAB)? {
-                // Nothing is in y, and the kernel waits before it reads anything.
+                // Nothing is in y, and the kernel's PDL wait stands before its first read.
                 let launch = Launch { shared_bytes: LORA_SHARED_BYTES, overlap: true, ..blocks };
                 let gemm = GemmParams { adds: 0, ..gemm_params(&alone)? };
                 return plan.launch(queue, LORA.name(), &launch, &AdaptedParams { gemm, sums });
@@ -166,7 +167,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>
         if !product.aligned() || !product.writes_whole() {
             return product.launch_fallback(queue, plan);
         }
-        // With no adapters' part the kernel waits before it reads anything.
+        // Without an adapters' part, the kernel's PDL wait stands before its first read.
         let launch = Launch { overlap: overlap || !product.adds, ..blocks };
         plan.launch(queue, PLAIN.name(), &launch, &gemm_params(&product)?)
     }

@@ -1,4 +1,4 @@
-//! The grid of `prefix_attention`: tiles of rows, heads of keys, splits of the keys; and the second launch, which joins the parts.
+//! The grid of `prefix_attention`: tiles of rows, KV heads, splits of the keys; and the second launch, which joins the parts (split-KV).
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -12,12 +12,12 @@ use crate::ops::prefix_attention::{Factors, FactorsArgs};
 use crate::ops::{PrefixAttention, PrefixAttentionArgs};
 
 params! {
-    /// Sizes and strides in elements.
+    /// Parameters of the kernels. Sizes and strides are in elements.
     PrefixParams {
         q: [const element],
         o: [element],
         lse: [f32],
-        /// Of each split: O of every row, and its LSE.
+        /// Partial results of each split: O of every row; `part_lse` has its LSE.
         parts: [f32],
         part_lse: [f32],
         key_coefficients: FactorParams,
@@ -35,11 +35,11 @@ params! {
         o_batch: u64,
         o_token: u64,
         o_head: u64,
-        /// Keys of a split: whole steps.
+        /// Keys of a split, in whole k-blocks.
         split_keys: u64,
         scale: f32,
         head_dim: i32,
-        /// Heads that share keys.
+        /// Query heads that share a KV head.
         group: u32,
         splits: u32,
         /// Tiles of a head's rows.
@@ -48,17 +48,17 @@ params! {
     }
 }
 
-/// Splits at most: every row reads the parts of all.
+/// The most splits. Every row reads the parts of all of them.
 const MOST_SPLITS: u64 = 64;
 
-/// What the host writes for every kernel of this operation.
+/// The headers that the host writes for every kernel of `prefix_attention`.
 pub(super) fn headers() -> Vec<(&'static str, String)> {
     vec![factor_header(), ("attention/prefix_params.cuh", PrefixParams::cuda())]
 }
 
 const JOIN: &str = "prefix_attention_join";
 
-/// The kernel that joins the parts of each row, which every plan launches.
+/// The unit of the kernel that joins the parts of each row. Every plan launches it.
 pub(super) fn join_unit(dtype: DType) -> Unit {
     Unit {
         headers: headers(),
@@ -68,7 +68,7 @@ pub(super) fn join_unit(dtype: DType) -> Unit {
     }
 }
 
-/// Blocks of a launch: tiles of rows, times heads of keys, times splits of the keys.
+/// Blocks of a launch: tiles of rows, times KV heads, times splits of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     tiles: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Of tiles of so many rows and steps of so many keys: as many splits as it takes to have about `wanted` blocks.
+    /// The grid of tiles of `rows` rows and k-blocks of `step` keys. It has as many splits as make about `wanted` blocks.
     pub(crate) fn of(op: &PrefixAttention, rows: u64, step: u64, wanted: u64) -> Self {
         let tiles = head_rows(op).div_ceil(rows);
         let steps = op.tokens.div_ceil(step);
@@ -86,7 +86,7 @@ impl Grid {
         Self { tiles, splits: op.tokens.div_ceil(split_keys), split_keys }
     }
 
-    /// Bytes of the parts.
+    /// Bytes of the partial results.
     pub(crate) fn workspace(self, op: &PrefixAttention) -> u64 {
         self.splits.saturating_mul(op.rows()).saturating_mul((op.head_dim + 1) * 4)
     }
@@ -96,7 +96,7 @@ impl Grid {
     }
 }
 
-/// Rows of a head of keys.
+/// Rows of a KV head.
 pub(crate) fn head_rows(op: &PrefixAttention) -> u64 {
     op.batch * op.q_len * (op.heads / op.kv_heads)
 }
@@ -139,10 +139,10 @@ fn parameters(op: &PrefixAttention, args: &PrefixAttentionArgs<Cuda>, workspace:
     }
 }
 
-/// Launches kernel `entry` on `grid`, then the one that joins the parts of each row.
+/// Launches kernel `entry` on `grid`, then the kernel that joins the parts of each row.
 ///
 /// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the workspace is at least that of `grid`.
+/// The conditions of [`Kernel::launch`](crate::backend::Kernel::launch) hold. The workspace is at least that of `grid`.
 pub(crate) unsafe fn launch_grid(
     queue: &mut Queue,
     plan: &Plan<PrefixAttention>,
@@ -153,7 +153,7 @@ pub(crate) unsafe fn launch_grid(
 ) -> Result<()> {
     let op = &plan.op;
     let params = parameters(op, args, workspace, grid);
-    // Both wait for the launch before, and read nothing until then.
+    // Both kernels have their PDL wait before the first read.
     let overlap = plan.target.arch >= Arch(90);
     // SAFETY: the caller's promise.
     unsafe {

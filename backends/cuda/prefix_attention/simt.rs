@@ -1,4 +1,4 @@
-//! `prefix_attention` on plain CUDA cores: every dtype and size.
+//! `prefix_attention` without tensor cores: every dtype and size.
 
 use super::grid::{Grid, headers, join_unit, launch_grid};
 use crate::backends::cuda::attention::simt_tile::{HELD, KEYS, ROWS, THREADS, held, numbers};

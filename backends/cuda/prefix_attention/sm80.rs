@@ -1,4 +1,4 @@
-//! `prefix_attention` on the tensor cores of Ampere and later.
+//! `prefix_attention` with the tensor cores of sm80 and later.
 
 use crate::backends::cuda::attention;
 use crate::backends::cuda::attention::sm80::Tile;
@@ -30,25 +30,26 @@ pub(crate) const VARIANT: Variant<PrefixAttention> = Variant {
     launch,
 };
 
-/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+/// Head dimensions that a kernel is compiled for. A head is padded to the next of them in shared memory.
 const HELD: [u64; 3] = [32, 64, 128];
-/// Keys of a step, rows of a warp, and elements after a row in shared memory: as in `kernels/attention/sm80/tile.cuh`.
+/// Keys of a k-block, rows of a warp, and padding elements after a row in shared memory, in `kernels/attention/sm80/tile.cuh`.
 const KEYS: u64 = 64;
 const WARP_ROWS: u64 = 16;
 const PADDING: u64 = 8;
-/// Elements of a coded factor's table, and of its index a step of 16 columns: as in `kernels/attention/sm80/prefix_factors.cuh`.
+/// Elements of a coded factor's table, and of its index for 16 columns, in `kernels/attention/sm80/prefix_factors.cuh`.
 const TABLE: u64 = 160;
 const INDEX_STEP: u64 = 32;
-/// Rows of the factors are counted, and places in their codes, in 32 bits.
+/// The most rows of the factors. Rows, and places in their codes, are counted in 32 bits.
 const LONGEST: u64 = 1 << 27;
-/// Shared memory of an SM beside what a block of its own takes.
+/// Shared memory of an SM that each block takes beside its own.
 const BLOCK_RESERVED: u64 = 1024;
 
 fn held(head_dim: u64) -> u64 {
     HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(128)
 }
 
-/// What a block holds: a tile of K and of V, and of each the index of its codes, coefficients of the tile, and the head's basis.
+/// Bytes of a block's shared memory. They hold a tile of K and of V, and for each of them the index of its codes, the tile's coefficients
+/// and the head's basis.
 fn shared_bytes(op: &PrefixAttention) -> u64 {
     let held = held(op.head_dim);
     let factors = |factors: Factors| {
@@ -59,7 +60,7 @@ fn shared_bytes(op: &PrefixAttention) -> u64 {
     2 * (2 * KEYS * (held + PADDING) + factors(op.key) + factors(op.value))
 }
 
-/// The kernel whose blocks have a tile of `many` rows, or of few.
+/// The unit of the kernel whose blocks have a tile of `many` rows, or of few.
 fn unit(dtype: DType, held: u64, many: bool, arch: Arch) -> Unit {
     let (entry, define) = kernel(many);
     let mut defines = Tile::exactly(held).defines(dtype, Arch(80));
@@ -68,19 +69,19 @@ fn unit(dtype: DType, held: u64, many: bool, arch: Arch) -> Unit {
         headers: [attention::params::headers(), headers()].concat(),
         defines,
         entries: entry,
-        // How much it is depends on the ranks.
+        // The ranks decide how much a launch uses.
         shared_bytes: arch.shared_bytes().unwrap_or(99 << 10),
         also: vec![join_unit(dtype)],
         ..Unit::new(format!("prefix_attention/sm80 {dtype} head_dim {held}{}", if many { " many" } else { "" }), source!("attention/sm80/prefix.cu"))
     }
 }
 
-/// The entry of a unit, and what has the source compile it.
+/// The entry of a unit, and the macro with which the source compiles it.
 fn kernel(many: bool) -> (&'static [&'static str; 1], &'static str) {
     if many { (&["prefix_attention_sm80_many"], "COMPILE_prefix_attention_sm80_many") } else { (&["prefix_attention_sm80"], "COMPILE_prefix_attention_sm80") }
 }
 
-/// How a launch is cut.
+/// How an operation is cut into blocks.
 struct Shape {
     many: bool,
     grid: Grid,
@@ -89,12 +90,12 @@ struct Shape {
 /// The configurations: whether a block has a tile of many rows.
 const MANY: [bool; 2] = [false, true];
 
-/// Whether tiles of many rows take less time: where one of few does not hold all.
+/// Whether tiles of many rows are faster. They are where one tile of few does not hold all rows.
 fn takes_many(op: &PrefixAttention) -> bool {
     head_rows(op) > rows(false)
 }
 
-/// The target's configuration, or the one that takes the least time.
+/// The configuration that the target forces, or the fastest one.
 fn has_many(op: &PrefixAttention, target: &Target) -> bool {
     target.configured(MANY.into_iter()).unwrap_or_else(|| takes_many(op))
 }
@@ -107,7 +108,7 @@ const fn rows(many: bool) -> u64 {
 impl Shape {
     fn of(op: &PrefixAttention, target: &Target) -> Self {
         let many = has_many(op, target);
-        // Two small blocks an SM, where their memory allows it.
+        // Two small blocks an SM, where shared memory allows it.
         let together = if !many && 2 * (shared_bytes(op) + BLOCK_RESERVED) <= u64::from(target.shared_bytes) { 2 } else { 1 };
         Self { many, grid: Grid::of(op, rows(many), KEYS, together * u64::from(target.units)) }
     }
@@ -135,7 +136,7 @@ fn supports(op: &PrefixAttention, target: &Target) -> std::result::Result<(), St
         let ranks = [op.key.rank, op.value.rank];
         return Err(format!("with ranks {ranks:?} a block needs {shared} bytes of shared memory, and there are {room}"));
     }
-    // Keys are split only where there are fewer blocks than the device has room for.
+    // Keys are split only where there are fewer blocks than fit the device at once.
     let work = Grid::of(op, rows(has_many(op, target)), KEYS, 1).blocks(op);
     if work > 1 << 30 {
         return Err(format!("it needs {work} blocks of threads, and they are counted in 30 bits"));

@@ -1,4 +1,4 @@
-//! The clocks at which a GPU runs now, from NVIDIA's management library, which comes with the driver.
+//! The clock rates of a GPU at this moment, from NVIDIA's management library (NVML), which comes with the driver.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -7,17 +7,17 @@ use cudarc::driver::sys;
 use crate::device::Clocks;
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Names of clocks, as nvml.h numbers them.
+/// Kinds of clocks, as nvml.h numbers them.
 const MULTIPROCESSORS: c_int = 1;
 const MEMORY: c_int = 2;
-/// What every call returns where it succeeded.
+/// The status that every call returns on success.
 const SUCCESS: c_int = 0;
 
 type Plain = unsafe extern "C" fn() -> c_int;
 type HandleByBus = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
 type ClockInfo = unsafe extern "C" fn(*mut c_void, c_int, *mut c_uint) -> c_int;
 
-/// Of a device of the driver; nothing where the library or the figure is not there.
+/// The clock rates of a device of the driver; none where the library or a figure is missing.
 pub fn now(device: sys::CUdevice) -> Option<Clocks> {
     let mut bus = [0 as c_char; 32];
     // SAFETY: the device exists; writes a name of at most that length, with a zero at its end.
@@ -41,6 +41,8 @@ pub fn now(device: sys::CUdevice) -> Option<Clocks> {
     }
 }
 
+/// Asks a started library for the clock rates of the device on `bus`.
+///
 /// # Safety
 /// The library was started, and the functions are its own.
 unsafe fn read(bus: &CStr, handle_by_bus: HandleByBus, clock_info: ClockInfo) -> Option<Clocks> {

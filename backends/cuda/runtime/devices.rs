@@ -13,14 +13,14 @@ const OLDEST_ARCH: u32 = 80;
 
 /// A device as the driver knows it.
 pub(crate) struct Found {
-    /// The driver's number.
+    /// The device's number in the driver.
     pub(crate) device: i32,
     pub(crate) caps: Caps,
     /// The compute capability, major × 10 + minor.
     pub(crate) capability: u32,
 }
 
-/// The driver's version and every usable GPU, or why there is none. `compiles`: whether kernels can be had at all, or why not.
+/// The driver's version and every usable GPU, or why there is none. `compiles` says whether kernels are available at all, or why not.
 pub(crate) fn find(compiles: Result<()>) -> Result<(i32, Vec<Found>)> {
     let driver = library::driver()?;
     compiles?;
@@ -42,7 +42,7 @@ pub(crate) fn find(compiles: Result<()>) -> Result<(i32, Vec<Found>)> {
     Ok((driver, usable))
 }
 
-/// One device, and why it cannot be used, if so.
+/// The device with number `ordinal`, and the reason if it cannot be used.
 fn describe(ordinal: i32, driver: i32) -> Result<(Found, Option<String>)> {
     use sys::CUdevice_attribute_enum as Attribute;
     let mut device = 0;
@@ -69,7 +69,7 @@ fn describe(ordinal: i32, driver: i32) -> Result<(Found, Option<String>)> {
     } else {
         None
     };
-    // Both in kilohertz; a driver that does not tell leaves them out.
+    // Both clock rates are in kilohertz. A driver that does not tell leaves them out.
     let kilohertz = |which| attribute(which).ok().filter(|&value| value > 0).map(|value| f64::from(value) * 1e3);
     let clock_hz = kilohertz(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
     let bus_bits = attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).ok();

@@ -1,4 +1,4 @@
-//! A moment in a queue: a CUDA event that keeps the device's time.
+//! A CUDA event: a moment in a queue, with the device's time.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// After all that is in `queue`.
+    /// Records an event after everything that is in `queue`.
     pub fn new(queue: &mut Queue) -> Result<Self> {
         let stream = queue.launching("record_event")?;
         let mut event = Self { event: std::ptr::null_mut(), memory: Arc::clone(queue.memory()) };
@@ -33,7 +33,7 @@ impl Event {
         Ok(event)
     }
 
-    /// Device time since `earlier`, in seconds, with the driver's resolution of half a microsecond or so. Blocks.
+    /// Device time since `earlier`, in seconds, with the driver's resolution of about half a microsecond. Blocks.
     pub fn seconds_since(&self, earlier: &Self) -> Result<f64> {
         type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
         self.memory.context.bind()?;

@@ -1,4 +1,4 @@
-//! How a kernel is started: grid, cluster, shared memory, early start.
+//! How a kernel is launched: grid, cluster, shared memory, early start (PDL).
 
 use std::ffi::c_void;
 
@@ -6,33 +6,33 @@ use cudarc::driver::sys::{self, CUfunction};
 
 use super::library::{Status, check};
 
-/// Blocks along one axis for `items` pieces of work: kernels go on where the grid ends, so that no number is too large.
+/// Blocks along one axis for `items` pieces of work. Kernels loop over what is past the grid, so no number is too large.
 pub fn blocks(items: u64) -> u32 {
     items.min(1 << 30) as u32
 }
 
-/// How a kernel is started.
+/// The configuration of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// Blocks.
+    /// Blocks along each axis.
     pub grid: [u32; 3],
     /// Threads of a block.
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Blocks of a cluster.
+    /// Blocks of a cluster along each axis.
     pub cluster: [u32; 3],
-    /// The kernel waits itself for the one before (griddepcontrol), and may be started before that one ends.
+    /// Whether the kernel may start before the one before it ends (PDL). It then has its own wait (griddepcontrol).
     pub overlap: bool,
 }
 
 impl Launch {
-    /// `grid` blocks of `threads`, nothing else.
+    /// `grid` blocks of `threads`, without shared memory, clusters or overlap.
     pub const fn new(grid: u32, threads: u32) -> Self {
         Self { grid: [grid, 1, 1], threads, shared_bytes: 0, cluster: [1; 3], overlap: false }
     }
 
-    /// Calls with what the driver takes for a launch in `stream`.
+    /// Calls `call` with the driver's configuration of this launch in `stream`.
     pub(crate) fn with_config<T>(&self, stream: sys::CUstream, call: impl FnOnce(&sys::CUlaunchConfig) -> T) -> T {
         // SAFETY: plain data, for which zero is legal.
         let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
@@ -62,6 +62,8 @@ impl Launch {
         })
     }
 
+    /// Launches `function` in `stream`.
+    ///
     /// # Safety
     /// `params` is what `function` takes, and every address in it is alive.
     pub(crate) unsafe fn run<P: Copy>(&self, function: CUfunction, stream: sys::CUstream, params: &P) -> std::result::Result<(), Status> {

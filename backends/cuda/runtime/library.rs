@@ -1,7 +1,7 @@
-//! Finding NVIDIA's libraries at run time, and saying in one line what is missing and what to install.
+//! The search for NVIDIA's libraries at run time. One line says what is missing and what to install.
 //!
-//! cudarc panics when a library that it loads is absent, and when the driver lacks a function it binds. So every
-//! entry into it comes after a look here.
+//! cudarc panics when a library that it loads is absent, and when the driver lacks a function that it binds. So every entry into it comes
+//! after a check here.
 
 use std::ffi::{CStr, OsString};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ enum Name {
     Words,
 }
 
-/// cudarc's own Display asks libcuda too, but panics where that is absent.
+/// The driver's text for a status. cudarc's own Display asks libcuda too, but panics where that is absent.
 fn text(status: CUresult, name: Name) -> String {
     // SAFETY: only looks for the library.
     if !unsafe { sys::is_culib_present() } {
@@ -49,7 +49,7 @@ fn text(status: CUresult, name: Name) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// `Ok` for success.
+/// `Ok` for success, else the status.
 pub fn check(status: CUresult) -> std::result::Result<(), Status> {
     if status == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Status(status)) }
 }
@@ -59,7 +59,7 @@ pub fn ok(status: CUresult, during: &str) -> Result<()> {
     check(status).map_err(|status| Error::device(during, status))
 }
 
-/// The backend's absence.
+/// The error that this backend is absent.
 pub fn absent(reason: impl Into<String>) -> Error {
     Error::NoBackend { name: "cuda".into(), reason: reason.into() }
 }
@@ -69,7 +69,7 @@ pub fn version(number: i32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
-/// Starts the driver, once a process; gives its CUDA version.
+/// Starts the driver, once a process, and returns its CUDA version.
 pub fn driver() -> Result<i32> {
     // SAFETY: only looks for the library.
     if !unsafe { sys::is_culib_present() } {
@@ -135,9 +135,9 @@ fn folders() -> Vec<PathBuf> {
     all
 }
 
-/// Loads NVRTC by its full path, and keeps it: a later load by name then finds it by its SONAME.
+/// Loads NVRTC by its full path, and keeps it. A later load by name then finds it by its SONAME.
 ///
-/// Its builtins come first: NVRTC 13 has no RUNPATH, and looks for them by name only when it compiles.
+/// NVRTC's builtins are loaded first. NVRTC 13 has no RUNPATH, and looks for them by name only when it compiles.
 fn preload_nvrtc() {
     let named = |name: &OsString, start: &str| name.to_str().is_some_and(|name| name.starts_with(start) && !name.contains(".alt."));
     for folder in folders() {

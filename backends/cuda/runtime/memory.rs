@@ -1,11 +1,9 @@
-//! Device memory: a stream-ordered pool that keeps what it was once given, so that steady state asks nothing of the
-//! operating system.
+//! Device memory: a stream-ordered pool that keeps what it has, so that steady state asks nothing of the operating system.
 //!
-//! Every allocation and free is put into one stream of the device's own, which no capture ever touches. A free first
-//! makes that stream wait for all that every queue was given up to then, so that memory is reused only when no queue can
-//! still be using it; nobody has to say which queues a buffer was used in. A queue waits, on the device, for the last
-//! allocation before it runs anything (see [`Memory::join`]). The host never blocks. The price, an edge between queues
-//! at a free, is paid only by programs that free while they run.
+//! Every allocation and free goes into one stream of the device's own, which no capture ever touches. A free first makes that stream wait
+//! for everything in every queue. So memory is reused only when no queue can still be using it, and nobody has to say which queues used a
+//! buffer. A queue waits, on the device, for the last allocation before it runs anything (see [`Memory::join`]). The host never blocks. The
+//! price is an edge between queues at a free, which only programs pay that free while they run.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +13,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUevent, CUmemoryPool, C
 use crate::backends::cuda::runtime::library::{Status, check, ok};
 use crate::error::{Error, Result};
 
-/// The device's primary context, held as long as anything made in it.
+/// The device's primary context, held as long as anything that was made in it.
 #[derive(Debug)]
 pub struct Context {
     device: i32,
@@ -28,7 +26,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Of the device with that driver's number. The driver was started.
+    /// Retains the primary context of the device with the driver's number `device`. The driver was started.
     pub fn new(device: i32) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the device exists; stores one handle.
@@ -36,7 +34,7 @@ impl Context {
         Ok(Self { device, raw })
     }
 
-    /// Makes it this thread's context.
+    /// Makes the context current in this thread.
     pub fn bind(&self) -> Result<()> {
         // SAFETY: the context is alive as long as `self`.
         ok(unsafe { sys::cuCtxSetCurrent(self.raw) }, "entering the device's context")
@@ -50,15 +48,15 @@ impl Drop for Context {
     }
 }
 
-/// A stream of work, and what a free has to know about it.
+/// A CUDA stream, and what a free must know about it.
 #[derive(Debug)]
 pub struct Stream {
     /// The driver's handle.
     pub raw: CUstream,
-    /// The last work that a free must wait for: recorded by each free, or when a capture begins.
+    /// The event up to which a free must wait. Each free records it, and so does the beginning of a capture.
     mark: CUevent,
-    /// Whether launches are being recorded. Held while `mark` is recorded: an event recorded in a capturing stream would
-    /// drag the waiting stream into the capture.
+    /// Whether launches are being recorded. The lock is held while `mark` is recorded: an event recorded in a capturing stream would drag
+    /// the waiting stream into the capture.
     capturing: Mutex<bool>,
 }
 
@@ -105,7 +103,7 @@ impl Drop for Stream {
     }
 }
 
-/// A mutex of this module guards only handles, which a panic elsewhere leaves whole.
+/// Locks a mutex of this module. Each guards only handles, which a panic elsewhere leaves whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -113,15 +111,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The device's memory, and its queues.
 #[derive(Debug)]
 pub struct Memory {
-    /// Locked by everything that goes into `stream`.
+    /// The streams of all queues. Everything that goes into `stream` holds this lock.
     queues: Mutex<Vec<Arc<Stream>>>,
     stream: Stream,
     pool: CUmemoryPool,
-    /// Recorded after each allocation.
+    /// The event that each allocation records.
     ready: CUevent,
-    /// Counts allocations.
+    /// The count of allocations.
     generation: AtomicU64,
-    /// Dropped last: the fields above live in it.
+    /// The context in which the fields above live. It is dropped last.
     pub context: Context,
 }
 
@@ -131,7 +129,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Of `context`'s device.
+    /// Makes the memory pool of `context`'s device.
     pub fn new(context: Context) -> Result<Self> {
         context.bind()?;
         let stream = Stream::new()?;
@@ -152,7 +150,7 @@ impl Memory {
         Ok(Self { queues: Mutex::default(), stream, pool, ready, generation: AtomicU64::new(0), context })
     }
 
-    /// A stream for a queue, known to every free from now on.
+    /// Makes a stream for a queue. Every free knows it from now on.
     pub fn open_stream(&self) -> Result<Arc<Stream>> {
         self.context.bind()?;
         let stream = Arc::new(Stream::new()?);
@@ -176,12 +174,12 @@ impl Memory {
         ok(unsafe { sys::cuStreamWaitEvent(stream.raw, self.ready, 0) }, "waiting for an allocation")
     }
 
-    /// `bytes` of memory.
+    /// Allocates `bytes` of memory.
     pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
         self.alloc_filled(bytes, false)
     }
 
-    /// `bytes` of memory, all zero.
+    /// Allocates `bytes` of memory, all zero.
     pub fn alloc_zeroed(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
         self.alloc_filled(bytes, true)
     }
@@ -222,7 +220,7 @@ impl Memory {
         ready.map(|()| buffer)
     }
 
-    /// `bytes` of the host's memory, page-locked: the device knows it by the same address.
+    /// Allocates `bytes` of page-locked host memory. The device knows it by the same address.
     pub fn alloc_host(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
         self.context.bind()?;
         let mut pointer = std::ptr::null_mut();
@@ -235,7 +233,7 @@ impl Memory {
         Ok(Buffer(Arc::new(Allocation { memory: Arc::clone(self), pointer: pointer as CUdeviceptr, host: true, id: next_id() })))
     }
 
-    /// Makes what follows in this memory's own stream wait for all that every queue was given up to now.
+    /// Makes what follows in this memory's own stream wait for everything that is in a queue now.
     fn follow_queues(&self) -> Result<MutexGuard<'_, Vec<Arc<Stream>>>> {
         self.context.bind()?;
         let queues = lock(&self.queues);
@@ -259,7 +257,7 @@ impl Memory {
         ok(unsafe { sys::cuMemFreeAsync(pointer, self.stream.raw) }, "a free")
     }
 
-    /// Blocks until no copy can still read it: the driver frees at once.
+    /// Frees host memory, and blocks until no copy can still read it: the driver frees at once.
     fn free_host(&self, pointer: CUdeviceptr) -> Result<()> {
         let _queues = self.follow_queues()?;
         // SAFETY: the stream is alive; allocated by `alloc_host`, freed once, after all work that may use it.
@@ -272,7 +270,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Every buffer and queue holds this; none is left. Errors here have nowhere to go, and nothing depends on them.
+        // Every buffer and queue holds this memory, so none is left. Errors here have nowhere to go, and nothing depends on them.
         if self.context.bind().is_ok() {
             // SAFETY: made in `new`, destroyed once, after their last work.
             unsafe {
@@ -294,17 +292,17 @@ fn next_id() -> usize {
 pub struct Buffer(Arc<Allocation>);
 
 impl Buffer {
-    /// Its address on the device.
+    /// The buffer's address on the device.
     pub fn address(&self) -> u64 {
         self.0.pointer
     }
 
-    /// Its number: no two are alike, in the whole process.
+    /// The buffer's number, unique in the whole process.
     pub fn id(&self) -> usize {
         self.0.id
     }
 
-    /// Whether `memory` made it, whose queues are those that a free of it waits for.
+    /// Whether `memory` made the buffer. A free of the buffer waits for that memory's queues.
     pub fn is_of(&self, memory: &Arc<Memory>) -> bool {
         Arc::ptr_eq(&self.0.memory, memory)
     }
@@ -314,7 +312,7 @@ impl Buffer {
 struct Allocation {
     memory: Arc<Memory>,
     pointer: CUdeviceptr,
-    /// Memory of the host.
+    /// Whether the memory is the host's.
     host: bool,
     id: usize,
 }

@@ -1,52 +1,53 @@
-//! What launches at the end of a queue may still write: another starts before they have ended where it reads none of that before it waits.
+//! Writes in flight at the end of a queue. A launch starts early (PDL) where it reads none of them before its wait.
 
 use std::ops::Range;
 
 use crate::ops::index::PageShape;
 
-/// Launches in a row that start early, at most: each asks what all before it write.
+/// The most launches in a row that start early. Each asks what all before it write.
 const MOST: usize = 256;
 
-/// Writes that may not have ended.
+/// Writes of launches that may not have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InFlightWrites {
-    /// Addresses, of which any may be written: each once. A model writes the same few places again and again, and every launch looks through all.
+    /// Address ranges that may be written, each once. A model writes the same few places again and again, and every launch searches all of
+    /// them.
     whole: Vec<Range<u64>>,
     appended: Vec<Appended>,
-    /// How many were told of, with those that were there already.
+    /// How many writes were added, with those that were there already.
     told: usize,
 }
 
-/// The last positions of each sequence of a pool are written, and nothing else.
+/// A write to the last positions of each sequence of a pool, and to nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Of the pool.
+    /// The address range of the pool.
     pub range: Range<u64>,
-    /// Rows of it are written.
+    /// The pool whose rows are written.
     pub pool: Pool,
-    /// How many a sequence.
+    /// How many positions are written of each sequence.
     pub tokens: u64,
 }
 
-/// Rows of tokens in pages, one row behind another, and where it is written which of them is which position.
+/// Rows of tokens in pages, one row behind another, and the table that maps positions to rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// The address of the first row.
     pub start: u64,
     /// The address of lengths and page numbers.
     pub table: u64,
-    /// What it is read by.
+    /// The shape by which the pool is read.
     pub cache: PageShape,
     /// Bytes from a row to the next.
     pub row: u64,
 }
 
-/// What a launch reads of a cache before it waits.
+/// What a launch reads of a cache before its PDL wait.
 #[derive(Clone, Debug)]
 pub struct Early {
-    /// All addresses.
+    /// All addresses that the launch reads.
     pub range: Range<u64>,
-    /// Where they are columns of the rows of a pool: so many bytes of each.
+    /// The pool whose rows are read, and how many bytes of each, where the addresses are columns of a pool.
     pub columns: Option<(Pool, u64)>,
 }
 
@@ -60,22 +61,22 @@ impl Appended {
 }
 
 impl InFlightWrites {
-    /// Whether it is known what may still be under way, and there is room for more.
+    /// Whether the writes in flight are known, and there is room for more.
     pub fn is_known(&self) -> bool {
         (1..MOST).contains(&self.told)
     }
 
-    /// Whether all of `write` is told of already.
+    /// Whether exactly this write is listed already.
     pub fn names(&self, write: &Range<u64>) -> bool {
         self.whole.contains(write)
     }
 
-    /// Nothing is under way any more, or it is not known what.
+    /// Forgets all writes: nothing is in flight any more, or it is not known what.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// These, and what else may be under way.
+    /// These writes, and `more` that may be in flight.
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.told += more.told;
@@ -84,8 +85,8 @@ impl InFlightWrites {
         self
     }
 
-    /// Of a launch that reads caches before it waits: how many of the last positions of each sequence it must read behind, so that it reads nothing
-    /// before that may still be written. None where it has to wait first.
+    /// How many of the last positions of each sequence a launch must leave until after its PDL wait, so that it reads nothing before that
+    /// may still be written. None where it must wait before it reads any of the caches.
     pub fn late(&self, caches: &[Early]) -> Option<u64> {
         let free = caches.iter().all(|cache| self.whole.iter().all(|write| apart(write, &cache.range)));
         let mut late = 0;
@@ -129,7 +130,7 @@ impl Extend<Range<u64>> for InFlightWrites {
     }
 }
 
-/// Puts `write` at the end of `all`, where it is not there.
+/// Appends `write` to `all`, if it is not there.
 fn add<T: PartialEq>(all: &mut Vec<T>, write: T) {
     if !all.contains(&write) {
         all.push(write);
@@ -140,7 +141,7 @@ fn apart(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.end <= b.start || b.end <= a.start
 }
 
-/// Whether a launch that reads `reads` before it waits may start while those that write `open` are still under way.
+/// Whether a launch that reads `reads` before its PDL wait may start while launches that write `open` are still in flight.
 pub fn starts_early(open: &InFlightWrites, reads: &[Range<u64>]) -> bool {
     let written = open.whole.iter().chain(open.appended.iter().map(|appended| &appended.range));
     open.is_known() && written.flat_map(|write| reads.iter().map(move |read| (write, read))).all(|(write, read)| apart(write, read))
@@ -150,7 +151,7 @@ pub fn starts_early(open: &InFlightWrites, reads: &[Range<u64>]) -> bool {
 mod tests {
     use super::*;
 
-    /// Where a pool and its table lie, and bytes of a token in it: keys, then values.
+    /// Addresses of a pool and of its table, and bytes of a token in it: keys, then values.
     const POOL: u64 = 1 << 20;
     const TABLE: u64 = 1 << 10;
     const ROW: u64 = 512;
@@ -167,7 +168,7 @@ mod tests {
         Appended { range: whole(), pool: pool(), tokens }
     }
 
-    /// Keys or values of the pool.
+    /// Keys or values of the pool, from byte `first` of each token on.
     fn half(first: u64) -> Early {
         Early { range: POOL + first..whole().end, columns: Some((Pool { start: POOL + first, ..pool() }, ROW / 2)) }
     }
@@ -177,9 +178,9 @@ mod tests {
         let open: InFlightWrites = [0..10, 20..30].into_iter().collect();
         assert!(starts_early(&open, &[]) && starts_early(&open, &[10..20, 30..40]));
         assert!(!starts_early(&open, &[10..20, 9..10]) && !starts_early(&open, &[10..20, 29..40]));
-        // A place is told of once, and counts each time.
+        // A place is listed once, and counts each time.
         assert_eq!([0..10, 20..30, 0..10].into_iter().collect::<InFlightWrites>(), InFlightWrites { told: 3, ..open.clone() });
-        // Where it is not known what is under way, or too much is.
+        // It is unknown what is in flight, or there is too much.
         assert!(!starts_early(&InFlightWrites::default(), &[]) && !starts_early(&(0..MOST as u64).map(|at| at..at + 1).collect(), &[]));
         assert!(!starts_early(&open.clone().and(appended(1).into()), &[whole()]) && starts_early(&open.and(appended(1).into()), &[10..20, 12..14]));
     }
@@ -189,10 +190,10 @@ mod tests {
         let caches = [half(0), half(ROW / 2)];
         let late = |open: &InFlightWrites| open.late(&caches);
         assert_eq!(late(&appended(3).into()), Some(3));
-        // Of two the longer, in whatever order, and beside what is written elsewhere.
+        // The longer of two, in whatever order, and beside writes elsewhere.
         assert_eq!(late(&InFlightWrites::from(appended(1)).and(appended(2).into())), Some(2));
         assert_eq!(late(&InFlightWrites::from(appended(2)).and(appended(1).into()).and((0..POOL).into())), Some(2));
-        // A cache that is not this one.
+        // A cache other than this one.
         let other = Appended { range: 0..POOL, pool: Pool { start: 0, ..pool() }, tokens: 1 };
         assert_eq!(late(&other.into()), Some(0));
     }

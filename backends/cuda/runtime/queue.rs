@@ -10,12 +10,12 @@ use crate::backends::cuda::runtime::memory::{Memory, Stream};
 use crate::backends::cuda::runtime::pdl::{InFlightWrites, starts_early};
 use crate::error::{Error, Result};
 
-/// Bytes of one slot of pinned memory: large enough for full speed over PCIe, small enough to wait little for one.
+/// Bytes of one slot of pinned memory. It is large enough for full speed over PCIe, and small enough that a wait for one is short.
 const SLOT: usize = 512 << 10;
 /// Slots of a queue.
 const SLOTS: usize = 16;
 
-/// Work runs in the order it was put in.
+/// A queue, whose work runs in the order in which it was put in.
 #[derive(Debug)]
 pub struct Queue {
     stream: Arc<Stream>,
@@ -24,11 +24,11 @@ pub struct Queue {
     staging: Option<Staging>,
     journal: Journal,
     capturing: bool,
-    /// Whether what comes next is the first of a capture: a graph begins when all before it has ended.
+    /// Whether the next launch is the first of a capture. A graph begins when everything before it has ended.
     first: bool,
-    /// See [`take_open`](Self::take_open).
+    /// The writes in flight at the end of the queue: see [`take_open`](Self::take_open).
     open: InFlightWrites,
-    /// Dropped last: it may be the last hold on the context, and the fields above live in that.
+    /// The memory, dropped last. It may be the last hold on the context, in which the fields above live.
     memory: Arc<Memory>,
 }
 
@@ -36,13 +36,13 @@ pub struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// A new one on `memory`'s device.
+    /// A new queue on `memory`'s device.
     pub fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
         Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: InFlightWrites::default() })
     }
 
-    /// Readies the thread and the stream for work: the context current, allocations waited for.
+    /// Prepares the thread and the stream for work: the context is current, and allocations are waited for.
     fn enter(&mut self) -> Result<()> {
         self.open.clear();
         self.first = false;
@@ -51,27 +51,27 @@ impl Queue {
         if self.capturing { Ok(()) } else { self.memory.join(&self.stream, &mut self.seen) }
     }
 
-    /// The driver's stream, ready for a launch of that name.
+    /// The driver's stream, ready for a launch called `name`.
     pub fn launching(&mut self, name: &'static str) -> Result<sys::CUstream> {
         self.enter()?;
         self.journal.add(name);
         Ok(self.stream.raw)
     }
 
-    /// What launches write that may not have ended where the next one starts early (see `Launch::overlap`): those
-    /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
-    /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
+    /// Takes the writes in flight that a launch may meet if it starts early (see `Launch::overlap`). They are those of the last launches,
+    /// of which each let the next one start; the first of these started after everything before it. Empty where the last work is of another
+    /// kind. The taker puts them back with its own, unless its launch did not start early.
     pub fn take_open(&mut self) -> InFlightWrites {
         std::mem::take(&mut self.open)
     }
 
-    /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
+    /// Sets the writes in flight behind a launch that lets the next one start before it has ended: its own, and those before it.
     pub fn leave_open(&mut self, writes: InFlightWrites) {
         self.open = writes;
     }
 
-    /// Whether a launch that reads `early` before it waits, and lets the next one start, may start before those at the end of the queue have ended;
-    /// and what to leave open behind it, where it writes `writes`.
+    /// Whether a launch may start before those at the end of the queue have ended, and the writes to leave open behind it. The launch reads
+    /// `early` before its PDL wait, writes `writes`, and lets the next one start.
     pub fn prefetch_allowed(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, InFlightWrites) {
         let (open, writes) = (self.take_open(), InFlightWrites::from_iter(writes));
         match starts_early(&open, early) {
@@ -80,8 +80,8 @@ impl Queue {
         }
     }
 
-    /// What to leave open behind a launch that may start early, waits before it reads anything and writes `writes`: nothing where it is not known
-    /// what may still be under way.
+    /// The writes to leave open behind a launch that may start early, waits before it reads anything, and writes `writes`. None where it is
+    /// not known what may be in flight.
     pub fn behind(&mut self, writes: InFlightWrites) -> InFlightWrites {
         let open = self.take_open();
         if self.first || open.is_known() { open.and(writes) } else { InFlightWrites::default() }
@@ -92,7 +92,7 @@ impl Queue {
         self.stream.raw
     }
 
-    /// Copies `bytes` to the device. They are taken before this returns.
+    /// Copies `bytes` to the device. The caller may reuse them when this returns.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
         self.enter()?;
         self.journal.add("write");
@@ -142,19 +142,19 @@ impl Queue {
         self.wait()
     }
 
-    /// Copies `bytes` from one address to another, either of which may be page-locked memory of the host; the ranges lie apart.
+    /// Copies `bytes` from one address to another. Either may be page-locked host memory; the ranges lie apart.
     pub fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
         let stream = self.launching("copy")?;
         // SAFETY: the caller's ranges lie apart from each other, on the device or in page-locked memory: addresses tell which.
         ok(unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream) }, "a copy")
     }
 
-    /// The device's memory, whose context the handles of this queue belong to.
+    /// The device's memory, to whose context the handles of this queue belong.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Blocks until all is done, and reports what failed.
+    /// Blocks until everything is done, and reports what failed.
     pub fn wait(&mut self) -> Result<()> {
         self.memory.context.bind()?;
         // SAFETY: the stream is alive.
@@ -164,7 +164,7 @@ impl Queue {
         result
     }
 
-    /// From here launches are recorded.
+    /// Begins a capture: launches are recorded from here on.
     pub fn begin_capture(&mut self) -> Result<()> {
         self.enter()?;
         let stream = self.stream.raw;
@@ -177,9 +177,9 @@ impl Queue {
         Ok(())
     }
 
-    /// What was recorded since; the queue runs things again, whatever this returns.
+    /// Ends a capture and returns what it recorded. The queue runs launches again, whatever this returns.
     pub fn end_capture(&mut self) -> Result<Graph> {
-        // What was recorded has not run: the next launch follows what ran before.
+        // What was recorded has not run. The next launch follows what ran before.
         self.open.clear();
         self.first = false;
         self.memory.context.bind()?;
@@ -206,7 +206,7 @@ impl Queue {
     /// Runs recorded work again.
     ///
     /// # Safety
-    /// What it names is alive.
+    /// Every buffer that the graph names is alive.
     pub unsafe fn replay(&mut self, graph: &Graph) -> Result<()> {
         let stream = self.launching("a captured graph")?;
         // SAFETY: graph, event and stream are alive, and the caller keeps what the graph names.
@@ -230,7 +230,7 @@ impl Drop for Queue {
             if self.capturing {
                 drop(self.end_capture());
             }
-            // The pinned memory goes with the queue, so that copies through it must be over.
+            // The pinned memory is freed with the queue, so copies through it must be over.
             // SAFETY: the stream is alive.
             unsafe { sys::cuStreamSynchronize(self.stream.raw) };
         }
@@ -242,7 +242,7 @@ impl Drop for Queue {
 #[derive(Debug)]
 pub struct Graph {
     exec: CUgraphExec,
-    /// Recorded after each replay.
+    /// The event that each replay records.
     done: CUevent,
     memory: Arc<Memory>,
 }
@@ -268,7 +268,7 @@ impl Drop for Graph {
     }
 }
 
-/// A ring of pinned memory: the device copies from and to it on its own.
+/// A ring of pinned memory, from and to which the device copies asynchronously.
 #[derive(Debug)]
 struct Staging {
     pointer: *mut u8,
@@ -328,7 +328,7 @@ impl Drop for Staging {
     }
 }
 
-/// The last launches: the device tells that something failed, not what.
+/// The names of the last launches. The device tells that something failed, but not what.
 #[derive(Debug, Default)]
 struct Journal {
     last: [&'static str; 4],

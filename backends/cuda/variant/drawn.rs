@@ -1,11 +1,11 @@
-//! Drawn operations, and what holds of every variant for each: for the tests of choices.
+//! Random operations for the tests of choices, and what holds of every variant for each of them.
 
 use std::collections::HashSet;
 
 use super::{Table, Target, choose};
 use crate::backends::cuda::jit::{Arch, Unit};
 
-/// Numbers that look random: xorshift.
+/// Pseudo-random numbers, by xorshift.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -20,7 +20,7 @@ impl Numbers {
         self.0
     }
 
-    /// One of them.
+    /// A random one of `all`.
     pub(crate) fn one<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.next() as usize % all.len()]
     }
@@ -29,26 +29,27 @@ impl Numbers {
         self.next().is_multiple_of(2)
     }
 
-    /// A size of up to `most`, small ones as often as large ones, whole in eights or more three times out of four.
+    /// A size of up to `most`. Small sizes are as likely as large ones, and three out of four are multiples of 8 or more.
     pub(crate) fn size(&mut self, most: u64) -> u64 {
         let below = most >> (self.next() % 12).min(most.ilog2().into());
         (self.next() % below.max(1) + 1).next_multiple_of(self.one(&[1, 8, 32, 64]))
     }
 }
 
-/// What of a unit decides its code.
+/// What decides the machine code of a unit.
 fn key(unit: &Unit) -> String {
     format!("{} {:?} {:?} {}", unit.name, unit.entries, unit.defines, unit.shared_bytes)
 }
 
-/// Every unit that a variant lists, by its name, for an architecture.
+/// Every unit that a variant lists for an architecture, by the variant's name.
 fn listed<O: Table>(arch: Arch) -> Vec<(&'static str, HashSet<String>)> {
     let units = |variant: &super::Variant<O>| (variant.units)(arch).iter().flat_map(Unit::all).map(key).collect();
     O::VARIANTS.iter().filter(|variant| variant.runs_on.accept(arch).is_ok()).map(|variant| (variant.name, units(variant))).collect()
 }
 
-/// Every operation on one of the tested chips after the other: the chosen configuration is able; where any configuration is, the variant supports the
-/// operation, and the other way round; the units of the chosen one, and of a drawn one of each variant, are listed; no workspace overflows.
+/// Checks each operation on one of the tested chips in turn. The chosen configuration is able. A variant supports an operation if and only
+/// if one of its configurations does. The units of the chosen configuration, and of a random one of each variant, are listed. No workspace
+/// overflows.
 pub(crate) fn check<O: Table>(operations: impl IntoIterator<Item = O>, numbers: &mut Numbers) {
     let lists = Target::TESTED.map(|target| listed::<O>(target.arch));
     for (turn, op) in operations.into_iter().enumerate() {

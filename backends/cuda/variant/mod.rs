@@ -1,4 +1,4 @@
-//! Variants of an operation: tables of them, choosing one, launching its kernels.
+//! Variants of an operation: their tables, the choice of one, and the launch of its kernels.
 
 #[cfg(test)]
 pub(crate) mod drawn;
@@ -21,59 +21,59 @@ use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::ops::{CodebookGemm, Op};
 
-/// One way to run an operation: a line in the operation's table.
+/// One way to compute an operation: a line in the operation's table.
 pub struct Variant<O: Op> {
-    /// `simt`, `sm80`, `sm90`.
+    /// The variant's name, as `simt`, `sm80` or `sm90`.
     pub name: &'static str,
     /// The operation's and the variant's name, in error messages.
     pub label: &'static str,
-    /// The architectures that its source is for.
+    /// The architectures that the variant's source is for.
     pub runs_on: RunsOn,
-    /// What its machine code must show.
+    /// The tensor-core instruction that the variant's machine code must show.
     pub tensor_cores: TensorCores,
-    /// Whether its kernels, or those of the target's configuration where it has one, can compute an operation, or why not. It names no time, no
-    /// other variant, no count of SMs.
+    /// Whether the kernels can compute an operation, or why not. With a configuration in the target, only its kernels count. The rule names
+    /// no time, no other variant, no count of SMs.
     pub supports: fn(&O, &Target) -> std::result::Result<(), String>,
-    /// Whether it is worth taking for an operation that it supports, or what is faster. The choice alone asks: a variant that is named runs
-    /// whatever it supports.
+    /// Whether the variant is worth taking for an operation that it supports, or what is faster. Only the automatic choice asks. A variant
+    /// that is named runs whatever it supports.
     pub suits: fn(&O, &Target) -> std::result::Result<(), String>,
-    /// The configurations that its kernels are compiled in, where there are several.
+    /// The configurations that the variant's kernels are compiled in, where there are several.
     pub configs: Option<Configs<O>>,
-    /// What to compile for an operation that it supports, with what is beside it.
+    /// The unit to compile for an operation that the variant supports, with what is beside it.
     pub unit: fn(&O, &Target) -> Unit,
-    /// Everything that `unit` may give on that architecture: what is compiled ahead, and checked without a GPU.
+    /// Everything that `unit` may return on an architecture: what is compiled ahead of time, and checked without a GPU.
     pub units: fn(Arch) -> Vec<Unit>,
-    /// Bytes of workspace.
+    /// Bytes of the workspace.
     pub workspace: fn(&O, &Target) -> u64,
-    /// Puts the kernels of a plan into the queue.
+    /// Enqueues the kernels of a plan.
     ///
     /// # Safety
-    /// As [`Kernel::launch`].
+    /// The conditions of [`Kernel::launch`] hold.
     pub launch: LaunchPlan<O>,
 }
 
-/// The configurations of a variant: tiles, and how blocks share them. Each has a number, its place among their names.
+/// The configurations of a variant: tiles, and how blocks share them. A configuration's number is its place among the names.
 pub struct Configs<O> {
-    /// The name of each on an architecture, as `--variant name:config` takes it.
+    /// The name of each configuration on an architecture, as `--variant name:config` takes it.
     pub names: fn(Arch) -> Vec<String>,
-    /// The number of the one that takes the least time for an operation that the variant supports, by what was measured.
+    /// The number of the fastest configuration, by measurements, for an operation that the variant supports.
     pub choose: fn(&O, &Target) -> u16,
 }
 
-/// Queue, plan, workspace, operands.
+/// A variant's launch: it takes queue, plan, workspace and operands.
 pub type LaunchPlan<O> = unsafe fn(&mut Queue, &Plan<O>, &Slice<Cuda>, &<O as Op>::Args<Cuda>) -> Result<()>;
 
 /// The architectures that a source is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunsOn {
-    /// That compute capability and everything newer.
+    /// This compute capability and everything newer.
     From(u32),
-    /// That one alone: instructions such as wgmma exist nowhere else.
+    /// This compute capability alone, since instructions such as wgmma exist nowhere else.
     Only(u32),
 }
 
 impl RunsOn {
-    /// Whether `arch` is one, or why not.
+    /// Whether the source is for `arch`, or why not.
     pub fn accept(self, Arch(found): Arch) -> std::result::Result<(), String> {
         match self {
             Self::From(least) if found < least => Err(format!("compute capability {found} < {least}")),
@@ -86,11 +86,11 @@ impl RunsOn {
 /// Whether a variant's machine code must use the tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorCores {
-    /// By this instruction: `HMMA`, `HGMMA`.
+    /// With this instruction: `HMMA`, `HGMMA`.
     By(&'static str),
-    /// By the first of these instructions whose source's path begins so.
+    /// With an instruction by the unit's source: the first entry with which the source's path begins.
     BySource(&'static [(&'static str, &'static str)]),
-    /// It does without, for this reason.
+    /// Without tensor cores, for this reason.
     Without(&'static str),
 }
 
@@ -104,7 +104,7 @@ impl TensorCores {
         }
     }
 
-    /// All that its units show, or why they show none.
+    /// All instructions that the variant's units show, or why they show none.
     pub fn instructions(self) -> std::result::Result<String, &'static str> {
         match self {
             Self::By(instruction) => Ok(instruction.into()),
@@ -115,25 +115,25 @@ impl TensorCores {
 }
 
 impl<O: Op> Variant<O> {
-    /// Whether it runs on that architecture and its kernels can compute `op`, or why not.
+    /// Whether the variant runs on the target's architecture and can compute `op`, or why not.
     pub fn accepts(&self, op: &O, target: &Target) -> std::result::Result<(), String> {
         self.runs_on.accept(target.arch).and_then(|()| (self.supports)(op, target))
     }
 
-    /// The names of its configurations on an architecture, in the order of their numbers; none where it has no configurations.
+    /// The names of the variant's configurations on an architecture, in the order of their numbers; none where it has no configurations.
     pub fn config_names(&self, arch: Arch) -> Vec<String> {
         self.configs.as_ref().map_or_else(Vec::new, |configs| (configs.names)(arch))
     }
 
-    /// The targets of the configurations that can compute `op`, with their names; none where it has no configurations.
+    /// The targets of the configurations that can compute `op`, with their names; none where the variant has no configurations.
     pub fn able(&self, op: &O, target: &Target) -> Vec<(Target, String)> {
         let names = self.config_names(target.arch);
         let numbered = (0..).zip(names).map(|(number, name)| (Target { config: Some(number), ..*target }, name));
         numbered.filter(|(target, _)| self.accepts(op, target).is_ok()).collect()
     }
 
-    /// The target of the configuration that takes the least time for `op`, which the variant supports; where that is one that cannot compute it, of
-    /// the first that can.
+    /// The target of the fastest configuration for `op`, which the variant supports. If that configuration cannot compute `op`, the first
+    /// that can.
     pub fn cheapest(&self, op: &O, target: &Target) -> Target {
         let chosen = Target { config: self.configs.as_ref().map(|configs| (configs.choose)(op, target)), ..*target };
         if self.accepts(op, &chosen).is_ok() {
@@ -143,38 +143,38 @@ impl<O: Op> Variant<O> {
     }
 }
 
-/// The number of `one` among `all`.
+/// The place of `one` in `all`, as a configuration's number.
 pub fn number<T: PartialEq>(mut all: impl Iterator<Item = T>, one: &T) -> u16 {
     all.position(|other| other == *one).unwrap_or_default() as u16
 }
 
 /// An operation that this backend has variants of.
 pub trait Table: Op {
-    /// Best first.
+    /// The operation's variants, best first.
     const VARIANTS: &'static [Variant<Self>];
-    /// Their names.
+    /// The names of the variants.
     const NAMES: &'static [&'static str];
 
-    /// What that variant has a kernel of another operation do first.
+    /// The operation whose kernels a variant launches first, if any.
     fn delta(&self, _variant: &Variant<Self>) -> Option<CodebookGemm> {
         None
     }
 
-    /// Of [`Kernel::prepared_bytes`].
+    /// What [`Kernel::prepared_bytes`] returns for a plan.
     fn prepared_bytes(_plan: &Plan<Self>) -> u64 {
         0
     }
 
-    /// Of [`Kernel::prepare`].
+    /// Does what [`Kernel::prepare`] is to do for a plan.
     ///
     /// # Safety
-    /// As there.
+    /// The conditions of [`Kernel::prepare`] hold.
     unsafe fn prepare(_queue: &mut Queue, _plan: &Plan<Self>, _prepared: &Slice<Cuda>, _args: &Self::Args<Cuda>) -> Result<()> {
         Ok(())
     }
 }
 
-/// The names in a table.
+/// The names of the variants in a table.
 pub const fn names<O: Op, const N: usize>(table: &[Variant<O>]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut at = 0;
@@ -189,21 +189,21 @@ pub const fn names<O: Op, const N: usize>(table: &[Variant<O>]) -> [&'static str
 pub struct Plan<O: Op> {
     /// The operation.
     pub op: O,
-    /// The device it was made for.
+    /// The device and configuration that the plan was made for.
     pub target: Target,
-    /// Its kernels: of the variant's unit, and of those beside it.
+    /// Loaded kernels of the variant's unit, and of the units beside it.
     modules: Vec<Module>,
-    /// Of [`Table::delta`].
+    /// The plan of the operation in [`Table::delta`].
     pub delta: Option<Box<Plan<CodebookGemm>>>,
     variant: &'static Variant<O>,
     workspace: u64,
-    /// Of [`once`](Self::once).
+    /// What [`once`](Self::once) has decided.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl<O: Op> Plan<O> {
-    /// What `decide` says at the plan's first launch, kept for every later one: choosing among tiles, and asking the driver, takes the host as long as
-    /// several launches. It may depend on the plan alone, and a variant has one such thing.
+    /// The result of `decide`, computed at the plan's first launch and kept for every later one. Choosing a tile, or asking the driver,
+    /// takes the host as long as several launches. The result may depend on the plan alone. A variant has one such result.
     pub fn once<T: Copy + Send + Sync + 'static>(&self, decide: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         if let Some(kept) = self.kept.get().and_then(|kept| kept.downcast_ref()) {
             return Ok(*kept);
@@ -213,23 +213,23 @@ impl<O: Op> Plan<O> {
         Ok(decided)
     }
 
-    /// Puts the kernels of this plan into the queue.
+    /// Enqueues the kernels of this plan.
     ///
     /// # Safety
-    /// As [`Kernel::launch`].
+    /// The conditions of [`Kernel::launch`] hold.
     pub unsafe fn run(&self, queue: &mut Queue, workspace: &Slice<Cuda>, args: &O::Args<Cuda>) -> Result<()> {
         // SAFETY: the caller's promise is the variant's condition.
         unsafe { (self.variant.launch)(queue, self, workspace, args) }
     }
 
-    /// The part of this plan's workspace, at its end, that is the workspace of [`Table::delta`].
+    /// The workspace of [`Table::delta`]: the end of this plan's workspace.
     pub fn delta_workspace(&self, workspace: &Slice<Cuda>) -> Result<Slice<Cuda>> {
         let bytes = self.delta.as_ref().map_or(0, |delta| delta.workspace);
         let part = workspace.len.checked_sub(bytes).and_then(|first| workspace.sub_slice(first, bytes));
         part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
     }
 
-    /// Kernel `entry` of this plan's units from number `unit` on.
+    /// Kernel `entry` in the first of this plan's units, from number `unit` on, that has it.
     fn function(&self, unit: usize, entry: &str) -> Result<&Function> {
         let found = self.modules.iter().skip(unit).find_map(|module| module.function(entry));
         found.ok_or_else(|| {
@@ -238,7 +238,7 @@ impl<O: Op> Plan<O> {
         })
     }
 
-    /// Puts kernel `entry` of this plan into the queue, if it has any blocks.
+    /// Enqueues kernel `entry` of this plan, if it has any blocks.
     ///
     /// # Safety
     /// `params` is what the kernel takes, and every address in it is alive and as large as the kernel expects.
@@ -247,10 +247,11 @@ impl<O: Op> Plan<O> {
         unsafe { self.launch_of(queue, 0, entry, launch, params) }
     }
 
-    /// The same of the first kernel of that name from unit `unit` on, in the order of [`Unit::all`]: two units may have kernels of one name.
+    /// Enqueues kernel `entry` of the first unit, from number `unit` on in the order of [`Unit::all`], that has it. Two units may have
+    /// kernels of one name.
     ///
     /// # Safety
-    /// As [`launch`](Self::launch).
+    /// The conditions of [`launch`](Self::launch) hold.
     pub unsafe fn launch_of<P: Copy>(&self, queue: &mut Queue, unit: usize, entry: &str, launch: &Launch, params: &P) -> Result<()> {
         if launch.grid.contains(&0) {
             return Ok(());
@@ -261,13 +262,13 @@ impl<O: Op> Plan<O> {
         unsafe { launch.run(function, stream, params) }.map_err(|status| Error::device(format!("launching {} ({entry})", self.variant.label), status))
     }
 
-    /// Gives blocks of kernel `entry` all memory of an SM: one divides it anew only when idle, so kernels that overlap ask for the same.
-    /// A kernel keeps it.
+    /// Gives blocks of kernel `entry` all shared memory of an SM, for good. An SM divides its memory anew only when idle, so kernels that
+    /// overlap ask for the same.
     pub fn most_shared(&self, entry: &str) -> Result<()> {
         self.function(0, entry)?.most_shared()
     }
 
-    /// Clusters of kernel `entry` that the device runs at once where nothing else does.
+    /// Clusters of kernel `entry` that the device runs at once if it runs nothing else.
     pub fn resident_clusters(&self, entry: &str, launch: &Launch) -> Result<u64> {
         let function = self.function(0, entry)?.raw();
         let mut count = 0;
@@ -290,7 +291,7 @@ impl<O: Table> Kernel<O> for Cuda {
         let (variant, target) = choose(O::VARIANTS, op, &target, only)?;
         let (unit, delta) = ((variant.unit)(op, &target), op.delta(variant));
         let mut modules = {
-            // With those of the plan inside this one, which then finds them there: all are compiled side by side.
+            // The units of the inner plan are compiled in parallel with these, and the inner plan then finds them loaded.
             let inner = delta.as_ref().and_then(|delta| {
                 let (variant, target) = choose(CodebookGemm::VARIANTS, delta, &self.target(), None).ok()?;
                 Some((variant.unit)(delta, &target))
@@ -346,9 +347,9 @@ impl<O: Table> Kernel<O> for Cuda {
     }
 }
 
-/// The first variant that supports `op` and suits it (that one, where `only` names it, whether it suits or not), with the target of its cheapest
-/// configuration (that one, where `only` is `name:config`), or every variant's reason. Where none suits, the last that supports it: tables end with
-/// what serves everything.
+/// The first variant that supports `op` and suits it, with the target of its fastest configuration. Where none suits, the last that
+/// supports `op`: tables end with what serves everything. `only` names a variant, which then need not suit, or a configuration as
+/// `name:config`. The error has every variant's reason.
 pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<(&'static Variant<O>, Target)> {
     let (only, config) = only.map_or((None, None), |only| only.split_once(':').map_or((Some(only), None), |(name, config)| (Some(name), Some(config))));
     let (mut reasons, mut slower) = (Vec::new(), None);
@@ -369,7 +370,7 @@ pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Targe
     slower.map(|variant| (variant, variant.cheapest(op, target))).ok_or_else(|| Error::unsupported(O::NAME, reasons.join("; ")))
 }
 
-/// The target of the configuration of that name, or why it does not support `op`.
+/// The target of the configuration named `config`, or why it does not support `op`.
 fn named<O: Op>(variant: &Variant<O>, op: &O, target: &Target, config: &str) -> Result<std::result::Result<Target, String>> {
     let names = variant.config_names(target.arch);
     let Some(number) = names.iter().position(|name| name == config) else {

@@ -1,9 +1,9 @@
 //! A kernel's parameters: one struct passed by value, declared once for Rust and CUDA.
 
-/// Declares `struct Name` twice: `#[repr(C)]` in Rust, and as CUDA text in `Name::CUDA` that asserts the same size.
+/// Declares `struct Name` twice: `#[repr(C)]` in Rust, and as CUDA text that `Name::cuda()` returns and that asserts the same size.
 ///
-/// A field is a number (`u32`, `u64`, `i32`, `f32`, `f64`), an address (`[element]`, or `[const element]` where it is
-/// only read; `u64` in Rust), a tensor map (`map`), or a row of structs (`[Name; 16]`).
+/// A field is a number (`u32`, `u64`, `i32`, `f32`, `f64`), a tensor map (`map`), an array of structs (`[Name; 16]`), or an address. An
+/// address is `[element]`, or `[const element]` where it is only read; it is a `u64` in Rust.
 macro_rules! params {
     ($(#[$meta:meta])* $name:ident { $($(#[$note:meta])* $field:ident: $kind:tt,)* }) => {
         $(#[$meta])*
@@ -14,7 +14,7 @@ macro_rules! params {
         }
 
         impl $name {
-            /// The same struct for the kernel.
+            /// The CUDA declaration of this struct.
             pub(crate) fn cuda() -> String {
                 let fields = [$($crate::backends::cuda::variant::params::params!(@cuda $kind $field)),*];
                 $crate::backends::cuda::variant::params::declare(stringify!($name), &fields, size_of::<Self>())
@@ -47,11 +47,11 @@ pub(crate) fn declare(name: &str, fields: &[&str], size: usize) -> String {
 #[cfg(test)]
 mod tests {
     params! {
-        /// Of a kernel that scales.
+        /// Parameters of a kernel that scales.
         Scaling {
-            /// Read.
+            /// The operand that is read.
             x: [const element],
-            /// Written.
+            /// The operand that is written.
             y: [element],
             count: u32,
             factor: f32,

@@ -1,4 +1,4 @@
-//! Descriptions of tensors for TMA, the copy engine of Hopper and later.
+//! Tensor maps for TMA, the copy engine of Hopper and later.
 
 use cudarc::driver::sys::{self, CUtensorMap, CUtensorMapDataType};
 
@@ -9,9 +9,9 @@ use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
-/// What a kernel takes as a `__grid_constant__ tensor_map`.
+/// A tensor map, as a kernel takes it by `__grid_constant__ tensor_map`.
 ///
-/// A wrapper that prints: cudarc's own type is 128-byte aligned, which a kernel's parameter need not be.
+/// It prints, and it has 64-byte alignment. cudarc's type is 128-byte aligned, which a kernel's parameter need not be.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub struct TensorMap {
@@ -19,7 +19,7 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
-    /// Of a kernel that does not read it.
+    /// The map of a kernel that does not read it.
     pub const NONE: Self = Self { opaque: [0; 16] };
 }
 
@@ -29,15 +29,15 @@ impl std::fmt::Debug for TensorMap {
     }
 }
 
-/// How 16-byte pieces of a row are moved about in shared memory, so that a column is spread over the banks. A pattern is 8
-/// rows of that many bytes.
+/// How 16-byte pieces of a row are permuted in shared memory, so that a column is spread over the banks. A pattern is 8 rows of that many
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swizzle {
-    /// Not at all.
+    /// No permutation.
     None,
-    /// Inside 64 bytes.
+    /// A permutation inside 64 bytes.
     B64,
-    /// Inside 128 bytes.
+    /// A permutation inside 128 bytes.
     B128,
 }
 
@@ -52,19 +52,19 @@ impl Swizzle {
     }
 }
 
-/// How many bytes at a time a copy asks device memory for, once a line that it wants is not in L2.
+/// How many bytes L2 fetches from device memory at once, when a line of a copy is missing there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promotion {
-    /// 128: for what is read once and at the memory's speed.
+    /// 128 bytes: for data that is read once and at the rate of memory.
     B128,
-    /// 256: for tiles, whose next step reads on where this one ends, so that each wait for memory brings two.
+    /// 256 bytes: for tiles, whose next k-block begins where this one ends, so that each wait for memory brings two.
     B256,
 }
 
 /// A tensor in device memory, and the box that one copy moves. The first axis is the contiguous one.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
-    /// Of an element.
+    /// The type of an element.
     pub dtype: DType,
     /// Elements along each axis, 1 to 5 axes.
     pub dims: &'a [u64],
@@ -74,12 +74,12 @@ pub struct Layout<'a> {
     pub box_dims: &'a [u32],
     /// How the box lies in shared memory.
     pub swizzle: Swizzle,
-    /// How it is brought from memory.
+    /// How much L2 fetches from memory at once.
     pub promotion: Promotion,
 }
 
 impl Layout<'_> {
-    /// Every rule of the hardware that does not depend on where the tensor lies.
+    /// Checks every rule of the hardware that does not depend on where the tensor lies.
     ///
     /// # Errors
     /// [`Invalid`](crate::Error::Invalid); a variant's `supports` turns it into its reason.
@@ -101,12 +101,12 @@ impl Layout<'_> {
         )
     }
 
-    /// The description of the tensor that starts where `slice` does, on a multiple of 16 bytes.
+    /// The tensor map of the tensor that starts where `slice` does, at a multiple of 16 bytes.
     pub fn encode(&self, slice: &Slice<Cuda>) -> Result<TensorMap> {
         self.encode_at(address(slice))
     }
 
-    /// The description of the tensor that starts at that address of the device, a multiple of 16 bytes.
+    /// The tensor map of the tensor that starts at this device address, a multiple of 16 bytes.
     pub fn encode_at(&self, start: u64) -> Result<TensorMap> {
         self.validate()?;
         ensure(start.is_multiple_of(16), "tensor map", "a start on a multiple of 16 bytes", format_args!("{start:#x}"))?;
@@ -127,7 +127,7 @@ impl Layout<'_> {
             Promotion::B256 => sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         };
         let mut map = CUtensorMap { opaque: [0; 16] };
-        // SAFETY: every array is as long as the count of axes says, as `validate` has seen; stores one description.
+        // SAFETY: every array is as long as the count of axes says, as `validate` has seen; stores one map.
         let made = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,

@@ -1,5 +1,5 @@
-//! What the cases cannot steer: every layout of the work, keys split and not, and work done in parts. The reference is
-//! a plain softmax in f64.
+//! What the cases cannot steer: every layout of the work, keys split and not, and work done in parts. The reference is a plain softmax in
+//! f64.
 
 use super::{download, noise, open, run, upload};
 use crate::backend::Kernel;
@@ -35,7 +35,7 @@ impl Host {
         }
     }
 
-    /// The output and LSE in f64.
+    /// The output and LSE, computed in f64.
     fn answer(&self, op: &Attention) -> (Vec<f64>, Vec<f64>) {
         let [d, heads, q_len, kv_len] = [op.head_dim, op.heads, op.q_len, op.kv_len].map(|n| n as usize);
         let kv_heads = op.kv_heads as usize;
@@ -88,7 +88,7 @@ fn splits(op: &Attention, device: &Wgpu) -> bool {
     <Wgpu as Kernel<Attention>>::workspace_bytes(&plan) > 0
 }
 
-/// One query, a few and many are worked on by workgroups of different layout; 20 keys are one split, 700 are more.
+/// Workgroups of different layout compute one query, a few and many. 20 keys are one split, 700 are more.
 #[test]
 fn every_layout_with_split_keys_and_without() {
     let device = open();
@@ -110,7 +110,7 @@ fn every_layout_with_split_keys_and_without() {
 #[test]
 fn every_count_of_quads_a_lane() {
     let device = open();
-    // A few, because compiling is what takes the time: the cases have the other head dimensions.
+    // These are few, because compiling takes the time. The cases have the other head dimensions.
     for (dtype, head_dim) in [(DType::F32, 1), (DType::F32, 130), (DType::F16, 193), (DType::F32, 256), (DType::F16, 256)] {
         for (q_len, kv_len) in [(1, 300), (35, 40)] {
             compare(&dense(dtype, 1, [1, 1], [q_len, kv_len], head_dim), &device);
@@ -129,7 +129,7 @@ fn rows_without_keys_are_zero() {
     }
 }
 
-/// The answer's bytes, with workgroups a dispatch at most.
+/// The bytes of the result, with at most `groups` workgroups a dispatch.
 fn answer(op: &Attention, host: &Host, device: &Wgpu, groups: Option<u64>) -> Vec<u8> {
     let (args, queue) = (host.upload(op, device), &mut device.queue().unwrap());
     let mut plan = Kernel::<Attention>::plan(device, op, None).unwrap();
@@ -144,7 +144,7 @@ fn answer(op: &Attention, host: &Host, device: &Wgpu, groups: Option<u64>) -> Ve
     bytes
 }
 
-/// Work is done in parts where one dispatch would run too long, and on a device that binds less than the operands.
+/// One dispatch may run too long, or the device may bind less than the operands. The work is then done in parts.
 #[test]
 fn work_in_parts_gives_the_same_bits() {
     for op in [dense(DType::F16, 5, [2, 1], [40, 70], 33), dense(DType::BF16, 5, [4, 2], [1, 600], 24)] {
@@ -152,7 +152,7 @@ fn work_in_parts_gives_the_same_bits() {
         let whole = answer(&op, &host, &device, None);
         assert!(whole == answer(&op, &host, &device, None), "a second run");
         assert!(whole == answer(&op, &host, &device, Some(3)), "three workgroups a dispatch");
-        // Room for the two longest sequences.
+        // The device has room for the two longest sequences.
         let mut device = device;
         device.limits.max_storage_buffer_binding_size = 2 * 2 * op.k.batch.max(op.q.batch) + 512;
         assert!(whole == answer(&op, &host, &device, None), "two sequences a dispatch");
@@ -163,7 +163,7 @@ fn work_in_parts_gives_the_same_bits() {
     }
 }
 
-/// One key for all queries, by strides of zero: they are not multiplied by anything, nor is there much to bind.
+/// Strides of zero give all queries one key. Nothing is multiplied by them, and there is little to bind.
 #[test]
 fn keys_may_share_memory() {
     let device = open();

@@ -53,7 +53,7 @@ fn make(device: &Wgpu, queue: &mut Queue, factor: Factor, op: &CodebookGemm, [d,
     Made { args: FactorArgs::Coded { codes, codebooks: upload(device, queue, &DType::F32.encode(&books)) }, of }
 }
 
-/// An operation of one slice with its operands; y holds `before`.
+/// An operation of one slice with its operands. y holds `before`.
 struct Posed {
     device: Wgpu,
     queue: Queue,
@@ -97,7 +97,7 @@ fn pose(device: Wgpu, op: CodebookGemm) -> Posed {
 }
 
 impl Posed {
-    /// The delta of a token in f64, and the size of what was summed.
+    /// The delta of a token in f64, and the size of the numbers that were summed.
     fn delta(&self, token: usize, adapter: usize) -> Vec<(f64, f64)> {
         let slice = &self.op.slices[0];
         let (d_in, rank) = (self.op.d_in as usize, slice.rank as usize);
@@ -123,7 +123,7 @@ impl Posed {
             let delta = if id >= 0 { self.delta(token, id as usize) } else { vec![(0.0, 0.0); slice.d_out as usize] };
             for (o, (delta, size)) in delta.into_iter().enumerate() {
                 let wanted = delta + if self.op.accumulate { self.before[row + o] } else { 0.0 };
-                // Every sum is in f32, errors do not conspire: their size grows with the root of the length.
+                // Every sum is in f32, and errors do not conspire: their size grows with the root of the length.
                 let length = (self.op.d_in + 2 * slice.rank) as f64;
                 let bound = dtype.ulp(wanted) + 2f64.powi(-23) * length.sqrt() * size;
                 assert!((values[row + o] - wanted).abs() <= bound, "{:?} [{token}, {o}]: {}, not {wanted}", self.op, values[row + o]);
@@ -174,7 +174,7 @@ fn operands_larger_than_a_binding_are_worked_on_in_parts() {
     assert!(matches!(refused, Err(crate::Error::Unsupported { .. })));
 }
 
-/// The number of segments is data: a replay sees another one, up to a token each, and none.
+/// The number of segments is data. A replay may see another number, up to one a token, and none.
 #[test]
 fn a_captured_graph_follows_the_assignment() {
     let op =

@@ -48,7 +48,7 @@ fn sixteen_bit_elements_widen_exactly() {
 
 #[test]
 fn rounding_is_to_nearest_even() {
-    // Around every f16 and bf16: itself, the midpoint to the next, and an f32 step to either side of both.
+    // Values around every f16 and bf16: itself, the midpoint to the next, and an f32 step to either side of both.
     let mut values = vec![f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE];
     for bits in 0..=u16::MAX {
         for base in [f16::from_bits(bits).to_f32().to_bits(), bf16::from_bits(bits).to_f32().to_bits()] {

@@ -37,7 +37,7 @@ fn copies_are_exact_to_the_byte() {
 #[test]
 fn sums_over_sizes_that_no_device_has_stay_in_range() {
     let device = open();
-    // Legal, as there is no key, and so nothing to read.
+    // This is legal, as there is no key, and so nothing to read.
     let op = Attention { lse: true, ..Attention::dense(DType::F16, 1 << 58, [2, 1], [3, 0], 1) };
     assert!(op.lse_len() > 1 << 60 && device.plan(&op, None).is_ok());
     let op = CodebookGemm::s2lc(DType::F16, 1 << 60, [1; 3], 1, CodeWidth::Four);
@@ -77,7 +77,7 @@ fn a_shader_that_is_wrong_is_a_compile_error() {
     assert!(matches!(&error, Error::Compile { kernel, log } if kernel == "wrong" && log.contains("missing")), "{error}");
 }
 
-/// wgpu's own check of usages would refuse this copy; it must come back as an error from the wait, not as a panic.
+/// wgpu's own check of usages refuses this copy. The refusal must come back as an error from the wait, not as a panic.
 #[test]
 fn a_refused_submission_is_an_error() {
     let device = open();
@@ -86,7 +86,7 @@ fn a_refused_submission_is_an_error() {
     queue.copy(&a.raw, 0, &b.raw, 64);
     assert!(matches!(device.synchronize(&mut queue), Err(Error::Device { .. })));
     device.synchronize(&mut queue).unwrap();
-    // And one that no scope sees: reported once, by the next call that looks.
+    // An error that no scope sees is reported once, by the next call that checks.
     let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::STORAGE;
     drop(device.raw.create_buffer(&wgpu::BufferDescriptor { label: None, size: 4, usage, mapped_at_creation: false }));
     assert!(matches!(device.synchronize(&mut queue), Err(Error::Device { .. })));

@@ -11,7 +11,7 @@ fn act(activation: Option<Activation>, v: f64) -> f64 {
     match activation {
         None => v,
         Some(Activation::GeluTanh) => 0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v.powi(3))).tanh()),
-        // By Simpson's rule on the density: independent of the shader's series.
+        // Simpson's rule on the density is independent of the shader's series.
         Some(Activation::GeluErf) => {
             let (steps, density) = (2000, |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt());
             let h = v / f64::from(steps);
@@ -72,7 +72,7 @@ fn compare(op: &Linear, variant: &str, device: Wgpu) {
         let products = (0..k).map(|j| x[row * k + j] * w[column * k + j]);
         let (dot, size) = products.fold((0.0, 1.0), |(dot, size), product: f64| (dot + product, size + product.abs()));
         let wanted = act(op.activation, dot + if op.bias { bias[column] } else { 0.0 }) + if op.residual { residual[i] } else { 0.0 };
-        // The worst case of f32 sums is k·2⁻²⁴·Σ|x·w|; errors that do not conspire grow with √k.
+        // The worst case of f32 sums is k·2⁻²⁴·Σ|x·w|. Errors that do not conspire grow with √k.
         let bound = op.dtype.ulp(wanted) + 2f64.powi(-23) * (k as f64).sqrt() * size;
         assert!((found - wanted).abs() <= bound, "{op:?} {variant} [{row}, {column}]: {found}, not {wanted}");
     }
@@ -101,7 +101,7 @@ fn activations_are_those_of_their_papers() {
     }
 }
 
-/// One product each, so that only the activation's own error is seen.
+/// The products have one term each, so that only the activation's own error is seen.
 #[test]
 fn activations_are_exact_to_a_few_units() {
     let device = open();

@@ -1,4 +1,4 @@
-//! The backend against plain loops in f64, on whatever Vulkan adapter there is: the software driver will do.
+//! Tests of the backend against plain loops in f64, on whatever Vulkan adapter there is. The software driver is enough.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attention;
@@ -40,7 +40,7 @@ where
     unsafe { device.launch(queue, &plan, &workspace, args) }
 }
 
-/// Numbers in -1..1 that repeat from run to run.
+/// Pseudo-random numbers in -1..1, equal from run to run.
 fn noise(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {

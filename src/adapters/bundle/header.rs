@@ -7,14 +7,14 @@ use sha2::{Digest, Sha256};
 
 use crate::adapters::encoded::{EncodedAdapter, Rung};
 
-/// `format` in `__metadata__`.
+/// The value of `format` in `__metadata__`.
 pub(super) const FORMAT: &str = "s2lc";
-/// `version` in `__metadata__`: raised when an older reader could not read the file or would misread it.
+/// The value of `version` in `__metadata__`. It is raised when an older reader could not read the file or would misread it.
 pub(super) const VERSION: &str = "1";
 /// The key that holds [`Header`] in JSON.
 pub(super) const HEADER_KEY: &str = "s2lc";
 
-/// What a bundle begins with after its eight bytes of length; then come the checksum's 64 digits.
+/// The beginning of a bundle after its eight bytes of length. The checksum's 64 digits follow.
 const OPENING: &str = r#"{"__metadata__":{"header_sha256":""#;
 const LENGTH_BYTES: usize = 8;
 const DIGITS: usize = 64;
@@ -40,12 +40,12 @@ pub struct ProjectionEntry {
     pub sha256: Option<String>,
 }
 
-/// One adapter of the header: a summary for listings, the certificates themselves being in the adapter's index.
+/// One adapter of the header: a summary for listings. The certificates themselves are in the adapter's index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdapterEntry {
     /// The least cosine of ΔW over the adapter's projections; 1 where it has none.
     pub least_cos_delta: f64,
-    /// How many projections are on each rung.
+    /// The number of projections on each rung.
     pub rungs: BTreeMap<Rung, usize>,
     /// SHA-256 of the adapter's tensors: values32, codes, values, index.
     pub sha256: String,
@@ -68,8 +68,8 @@ pub(super) fn hex(digest: Sha256) -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The header's bytes, length in front, from the JSON of the rest of `__metadata__` (without its opening brace) and of
-/// what follows it. The checksum is that of all these bytes with zeros for its digits.
+/// The header's bytes, length in front. They are made from the JSON of the rest of `__metadata__` (without its opening brace) and of what
+/// follows it. The checksum is that of all these bytes with zeros for its digits.
 pub(super) fn seal(metadata: &str, tensors: &str) -> Vec<u8> {
     let mut json = format!("{OPENING}{}\",{metadata}{tensors}", "0".repeat(DIGITS)).into_bytes();
     json.resize(json.len().next_multiple_of(8), b' ');
@@ -83,7 +83,7 @@ pub(super) fn seal(metadata: &str, tensors: &str) -> Vec<u8> {
 /// Whether the checksum in a header is its own.
 ///
 /// # Errors
-/// That it is not a bundle's header, or a damaged one.
+/// The bytes are not a bundle's header, or a damaged one.
 pub(super) fn check(header: &[u8]) -> Result<(), String> {
     let opening = header.get(LENGTH_BYTES..LENGTH_BYTES + OPENING.len());
     let (Some(stated), true) = (header.get(slot()), opening == Some(OPENING.as_bytes())) else {

@@ -1,4 +1,4 @@
-//! An adapter's index: the JSON that says how its streams of numbers make projections.
+//! An adapter's index: the JSON that says how the adapter's streams of numbers make projections.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::adapters::certificate::Certificate;
 use crate::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Rung, SharedShape};
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
-/// Most columns of a factor in a file: what [`crate::ops::codebook_gemm`] takes, and for plain LoRA what PEFT files may have.
+/// The most columns of a factor in a file: what [`crate::ops::codebook_gemm`] takes, and for plain LoRA what PEFT files may have.
 const MAX_COLUMNS: usize = crate::adapters::peft::MAX_RANK as usize;
 
-/// Every rung, in the order of their numbers in the file.
+/// Every rung, by its number in the file.
 const RUNGS: [Rung; 5] = [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain];
 
-/// The whole index.
+/// The JSON of an index.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdapterIndex {
@@ -24,13 +24,13 @@ pub(super) struct AdapterIndex {
     projections: Vec<Record>,
 }
 
-/// One projection: its number in the header's order, the scale, input factor, core, output factor, certificate.
-/// A list and not an object: there are thousands, and their bytes count.
+/// One projection: its number in the header's order, the scale, input factor, core, output factor, certificate. It is a list and not an
+/// object, since there are thousands, and their bytes count.
 #[derive(Serialize, Deserialize)]
 struct Record(usize, f32, FactorRecord, Option<(Precision, usize, usize)>, FactorRecord, CertificateRecord);
 
-/// A shared basis by its number; or the columns of a plain factor; or the precision of the codebook and runs of
-/// columns, each as bits and count.
+/// A factor: the number of a shared basis, or the columns of a plain factor, or the precision of the codebook and runs of columns, each as
+/// bits and count.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum FactorRecord {
@@ -39,7 +39,7 @@ enum FactorRecord {
     Coded(Precision, Vec<(u32, usize)>),
 }
 
-/// Rung, rank, basis energy, cosine of the factor and of ΔW, output error on Gaussian and on held-out inputs, 1 where
+/// A certificate: rung, rank, basis energy, cosine of the factor and of ΔW, output error on Gaussian and on held-out inputs, 1 where
 /// calibrated or 0, bits an element, bytes, bytes before.
 #[derive(Serialize, Deserialize)]
 struct CertificateRecord(usize, usize, f64, f64, f64, f64, Option<f64>, u8, f64, u64, u64);
@@ -127,7 +127,7 @@ impl FactorRecord {
     }
 }
 
-/// An adapter as its index, in JSON, and its numbers. `numbers` gives each projection's place in the header.
+/// An adapter's index, in JSON, and its numbers. `numbers` is each projection's place in the header.
 pub(super) fn encode(adapter: &EncodedAdapter, numbers: &BTreeMap<&str, usize>) -> serde_json::Result<(Vec<u8>, Streams)> {
     let mut streams = Streams::default();
     let mut projections = Vec::new();
@@ -142,7 +142,7 @@ pub(super) fn encode(adapter: &EncodedAdapter, numbers: &BTreeMap<&str, usize>) 
     Ok((serde_json::to_vec(&index)?, streams))
 }
 
-/// The adapter again, everything checked. `shapes` are the projections in the header's order.
+/// The adapter of an index, with everything checked. `shapes` are the projections in the header's order.
 ///
 /// # Errors
 /// What is wrong, in words that name the projection.
@@ -167,16 +167,16 @@ pub(super) fn decode(index: &[u8], streams: &Streams, shapes: &[(&str, SharedSha
     Ok(EncodedAdapter { config: index.config, projections })
 }
 
-/// What is left of an adapter's streams.
+/// The rest of an adapter's streams, as they are read.
 struct Reader<'a> {
     singles: &'a [f32],
     codes: &'a [u32],
     halves: &'a [f16],
-    /// Elements that may yet be made of nothing: columns of no bits, and zeros of cores.
+    /// Elements that may yet be made without bytes: columns of no bits, and zeros of cores.
     allowance: usize,
 }
 
-/// Elements of nothing that any adapter may have, and that each byte of it adds.
+/// Elements without bytes that any adapter may have, and that each byte of it adds.
 const ALLOWANCE: [usize; 2] = [1 << 20, 512];
 
 fn take<'a, T>(stream: &mut &'a [T], count: usize, what: &str) -> Result<&'a [T], String> {
@@ -188,7 +188,7 @@ fn take<'a, T>(stream: &mut &'a [T], count: usize, what: &str) -> Result<&'a [T]
 }
 
 impl<'a> Reader<'a> {
-    /// A few bytes can describe long runs of nothing; memory stays in proportion to the file all the same.
+    /// Takes elements from the allowance. A few bytes can describe long runs of nothing, so this keeps memory in proportion to the file.
     fn spend(&mut self, elements: usize) -> Result<(), String> {
         self.allowance = self.allowance.checked_sub(elements).ok_or_else(|| format!("expected less that is empty, found {elements} elements more"))?;
         Ok(())

@@ -1,6 +1,6 @@
 //! The bundle: a compressed population in one file, `.s2lc`.
 //!
-//! It is a safetensors file, so any reader of those opens it. Its tensors:
+//! It is a safetensors file, so any reader of such files opens it. Its tensors:
 //!
 //! | tensor | type and shape | what |
 //! |---|---|---|
@@ -11,17 +11,16 @@
 //! | `adapters.NAME.values32` | F32 | the other codebooks and cores |
 //! | `adapters.NAME.index` | U8, JSON | the PEFT configuration, and how the above make each projection |
 //!
-//! An empty tensor is left out. In the index, `projections` lists for each projection: its number in the header's order; the
-//! scale; the input factor; the core as `[bits, rows, columns]` of its leading block, or null; the output factor; the
-//! certificate (see [`Certificate`](super::certificate::Certificate), in the order of its fields, the rung by number).
-//! A factor is the number of a shared basis, or `{"plain": columns}`, or `[bits of the codebook's numbers, [[bits of a
-//! code, columns], …]]`. Its numbers follow one another in the streams in that order; of a codebook only the entries in use.
+//! An empty tensor is left out. In the index, `projections` lists for each projection: its number in the header's order; the scale; the
+//! input factor; the core as `[bits, rows, columns]` of its leading block, or null; the output factor; the certificate (see
+//! [`Certificate`](super::certificate::Certificate), in the order of its fields, the rung by number). A factor is the number of a shared
+//! basis, or `{"plain": columns}`, or `[bits of the codebook's numbers, [[bits of a code, columns], …]]`. Its numbers follow one another in
+//! the streams in that order. A codebook has only the entries in use.
 //!
-//! `__metadata__` holds `header_sha256`, `format`, `version` and, under `s2lc`, a [`Header`] in JSON, with a SHA-256 for
-//! each adapter and for the bases of each projection. The header's own is over all its bytes, those of the length
-//! included, with zeros for its digits. So a flipped or missing byte anywhere is found: in the header by
-//! [`Bundle::open`], in an adapter by [`Bundle::adapter`], anywhere by [`Bundle::verify`]. Checksums find damage, not
-//! forgery, so what is read is also checked for sense.
+//! `__metadata__` holds `header_sha256`, `format`, `version` and, under `s2lc`, a [`Header`] in JSON. That has a SHA-256 for each adapter
+//! and for the bases of each projection. The header's own checksum covers all its bytes, with the length, and with zeros for its digits. So
+//! a flipped or missing byte anywhere is found: in the header by [`Bundle::open`], in an adapter by [`Bundle::adapter`], anywhere by
+//! [`Bundle::verify`]. Checksums find damage, not forgery, so what is read is also checked for sense.
 
 mod header;
 mod index;
@@ -45,7 +44,7 @@ use crate::error::{Error, Result};
 use crate::safetensors_file::{Dtype, TensorFile};
 use stored::Streams;
 
-/// An open bundle: the header is in memory, the rest is read when asked for.
+/// An open bundle. The header is in memory, and the rest is read when asked for.
 #[derive(Debug)]
 pub struct Bundle {
     file: TensorFile,
@@ -66,7 +65,7 @@ impl Bundle {
         Self::from_file(TensorFile::open(path)?)
     }
 
-    /// Opens a bundle whose file is already in memory, and checks its header; `path` is what errors name.
+    /// Opens a bundle whose file is already in memory, and checks its header. Errors name `path`.
     ///
     /// # Errors
     /// The errors of [`Bundle::open`].
@@ -106,12 +105,12 @@ impl Bundle {
         Ok(Self { file, header, shapes })
     }
 
-    /// The path it was opened by.
+    /// The path by which the bundle was opened.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Bytes of the file: what the compression is to be judged by.
+    /// Bytes of the file, by which the compression is to be judged.
     pub fn file_bytes(&self) -> u64 {
         self.file.len()
     }
@@ -137,7 +136,7 @@ impl Bundle {
         self.tensor_bytes(names)
     }
 
-    /// Bytes of one adapter's own tensors, its index included; 0 for one that is not there.
+    /// Bytes of one adapter's own tensors with its index; 0 for an adapter that the bundle does not have.
     pub fn adapter_bytes(&self, name: &str) -> u64 {
         self.tensor_bytes(PARTS.map(|(part, _)| format!("adapters.{name}.{part}")).into_iter())
     }
@@ -146,7 +145,7 @@ impl Bundle {
         names.filter_map(|name| self.file.info(&name)).map(|info| info.range.len() as u64).sum()
     }
 
-    /// The bases of one projection, read and checked.
+    /// Reads and checks the bases of one projection.
     ///
     /// # Errors
     /// A projection that the bundle does not have; damage.
@@ -177,7 +176,7 @@ impl Bundle {
         Ok(shared)
     }
 
-    /// One adapter, read and checked; nothing else of the file is touched.
+    /// Reads and checks one adapter. Nothing else of the file is touched.
     ///
     /// # Errors
     /// An adapter that the bundle does not have; damage; codes, shapes or values that make no sense.
@@ -208,7 +207,7 @@ impl Bundle {
         index::decode(&index, &streams, &shapes).map_err(|problem| Error::input_item(self.path(), name, problem))
     }
 
-    /// Everything, read and checked.
+    /// Reads and checks the whole population.
     ///
     /// # Errors
     /// The errors of [`Bundle::shared`] and [`Bundle::adapter`].

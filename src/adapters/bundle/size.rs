@@ -1,7 +1,7 @@
-//! What a file takes besides codes and bases, before there is one: for an encoder that is asked for bytes.
+//! The bytes of a file besides codes and bases, before there is one, for an encoder with a limit of bytes.
 //!
-//! A few digits are not known before they are written: these figures are at the upper end of what is usual, and the file
-//! itself is counted at the end.
+//! A few digits are not known before they are written. These figures are at the upper end of what is usual, and the file itself is counted
+//! at the end.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use crate::ops::codes::CodeWidth;
 pub(crate) const ENTRY_BYTES: u64 = 110;
 /// An adapter's entries in the header for the tensors that a blank adapter lacks, without its name.
 const TENSOR_BYTES: u64 = 90;
-/// What the header says of an adapter beyond a blank one: rungs, the least cosine, longer offsets; and its padding.
+/// Bytes that the header has for an adapter beyond a blank one: rungs, the least cosine, longer offsets; and its padding.
 const SUMMARY_BYTES: u64 = 130;
-/// A basis in the header: its tensor and its checksum, without its name.
+/// Bytes of a basis in the header: its tensor and its checksum, without its name.
 const BASIS_BYTES: u64 = 190;
 
 /// A number of a projection with as many digits as most files have.
 const LONG_NUMBER: usize = 999;
 
-/// Centroids of a coded factor and its columns in the index: columns of those widths, then empty ones up to `rank`.
+/// Bytes of a coded factor's centroids, and of its columns in the index: columns of these widths, then empty ones up to `rank`.
 pub(crate) fn factor_bytes(widths: impl Iterator<Item = CodeWidth> + Clone, rank: usize) -> u64 {
     let centroids = used_entries(widths.clone()).iter().filter(|used| **used).count() as u64;
     let (mut runs, mut last, mut columns) = (0, None, 0);
@@ -36,7 +36,7 @@ pub(crate) fn factor_bytes(widths: impl Iterator<Item = CodeWidth> + Clone, rank
     2 * centroids + "[16,[]]".len() as u64 + run * (runs + u64::from(columns < rank))
 }
 
-/// What one adapter takes in one projection: its numbers and its entry in the index.
+/// Bytes of one adapter in one projection: its numbers and its entry in the index.
 pub(crate) fn projection_bytes(path: &str, projection: &EncodedProjection) -> Result<u64> {
     let adapter = EncodedAdapter { config: serde_json::Value::Null, projections: [(path.to_owned(), projection.as_stored())].into() };
     let numbers = BTreeMap::from([(path, LONG_NUMBER)]);
@@ -44,7 +44,7 @@ pub(crate) fn projection_bytes(path: &str, projection: &EncodedProjection) -> Re
     Ok(streams.bytes() + index.len() as u64 - r#"{"config":null,"projections":[]}"#.len() as u64 + 1)
 }
 
-/// A file of those adapters with nothing kept in any projection: what no encoding can do without.
+/// Bytes of a file of these adapters with nothing kept in any projection, which no encoding can do without.
 ///
 /// # Errors
 /// A name that cannot be a folder's.
@@ -62,7 +62,7 @@ pub(crate) fn frame_bytes<'a>(
     Ok(Parts::new(&population)?.len() + more.sum::<u64>())
 }
 
-/// What a projection takes in the header for having a basis.
+/// Bytes of the header for a projection's basis.
 pub(crate) fn basis_frame_bytes(path: &str) -> u64 {
     BASIS_BYTES + path.len() as u64
 }

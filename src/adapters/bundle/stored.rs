@@ -1,4 +1,4 @@
-//! What of an encoded adapter the file holds: all that the product depends on, and no more.
+//! What a file holds of an encoded adapter: everything that the product depends on, and no more.
 
 use half::f16;
 
@@ -7,8 +7,8 @@ use crate::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, Enco
 use crate::ops::codes::CODEBOOK_LEN;
 
 impl Population {
-    /// The population as reading it back from a file gives it. ΔW is the same to the last bit; certificates are
-    /// rounded, and never to the better side.
+    /// The population that reading it back from a file would give. ΔW is equal to the last bit. Certificates are rounded, and never to the
+    /// better side.
     pub fn as_stored(&self) -> Self {
         let adapters = self.adapters.iter().map(|(name, adapter)| (name.clone(), adapter.as_stored()));
         Self { projections: self.projections.clone(), adapters: adapters.collect() }
@@ -16,7 +16,7 @@ impl Population {
 }
 
 impl EncodedAdapter {
-    /// The adapter as reading it back from a file gives it; see [`Population::as_stored`].
+    /// The adapter that reading it back from a file would give; see [`Population::as_stored`].
     pub fn as_stored(&self) -> Self {
         let projections = self.projections.iter().map(|(name, projection)| (name.clone(), projection.as_stored()));
         Self { config: self.config.clone(), projections: projections.collect() }
@@ -24,8 +24,8 @@ impl EncodedAdapter {
 }
 
 impl EncodedProjection {
-    /// The projection as reading it back from a file gives it; see [`Population::as_stored`]. Elements of the core that meet a
-    /// column of no bits are 0, and so are centroids that no column uses.
+    /// The projection that reading it back from a file would give; see [`Population::as_stored`]. Elements of the core that meet a column
+    /// of no bits are 0, and so are centroids that no column uses.
     pub fn as_stored(&self) -> Self {
         let core = self.core.as_ref().map(|core| {
             let mut core = core.clone();
@@ -40,9 +40,9 @@ impl EncodedProjection {
         Self { input, core, output, scaling: self.scaling, certificate: self.certificate.as_stored() }
     }
 
-    /// Bytes of the codes, codebooks, core and plain factors in the file. Not counted: the entry of 60 to 120 bytes in
-    /// the adapter's index. A core or codebook takes two bytes an element where every value is an f16, else four:
-    /// round them to f16 first where that is good enough.
+    /// Bytes of the codes, codebooks, core and plain factors in the file, without the entry of 60 to 120 bytes in the adapter's index. A
+    /// core or codebook takes two bytes an element where every value is an f16, else four. Round its values to f16 first where that is good
+    /// enough.
     pub fn stored_bytes(&self) -> u64 {
         let mut streams = Streams::default();
         streams.projection(&self.as_stored());
@@ -77,7 +77,7 @@ impl Certificate {
     }
 }
 
-/// Six decimals, `towards` the worse side. What has six already stays, so that rounding twice is rounding once.
+/// Rounds to six decimals, `towards` the worse side. A value of six decimals stays, so that rounding twice is rounding once.
 fn round(value: f64, towards: fn(f64) -> f64) -> f64 {
     const STEPS: f64 = 1e6;
     let near = (value * STEPS).round() / STEPS;
@@ -165,7 +165,7 @@ impl Streams {
         (self.numbers(&block), rows, cols)
     }
 
-    /// Appends what a factor owns; the precision of its codebook, where it has one.
+    /// Appends the numbers that a factor owns, and returns the precision of its codebook, where it has one.
     pub(super) fn factor(&mut self, factor: &EncodedFactor) -> Option<Precision> {
         match factor {
             EncodedFactor::Shared(_) => None,

@@ -22,7 +22,7 @@ pub fn file_bytes(population: &Population) -> Result<u64> {
     Ok(Parts::new(population)?.len())
 }
 
-/// Writes the population to `path`, whole or not at all; the bytes of the file. What is read back is
+/// Writes the population to `path`, whole or not at all, and returns the bytes of the file. Reading it back gives
 /// [`Population::as_stored`].
 ///
 /// # Errors
@@ -120,7 +120,7 @@ fn validate(name: &str, adapter: &EncodedAdapter, shapes: &BTreeMap<&str, Shared
     Ok(())
 }
 
-/// Bases of one shape as one tensor `[bases, d, R]`: a byte an element where that holds each exactly.
+/// Bases of one shape as one tensor `[bases, d, R]`, in a byte an element where a byte holds each exactly.
 fn stack(name: &str, bases: &[Matrix<f16>]) -> Option<Tensor> {
     let first = bases.first()?;
     let (dtype, bytes) = match bases.iter().map(Matrix::as_steps).collect::<Option<Vec<_>>>() {
@@ -134,7 +134,7 @@ fn halves(values: &[f16]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// The tensors of one adapter. Few and long: each costs a hundred bytes of header.
+/// The tensors of one adapter. They are few and long, since each costs a hundred bytes of header.
 fn group(name: &str, adapter: &EncodedAdapter, numbers: &BTreeMap<&str, usize>) -> Result<Vec<Tensor>> {
     let (mut index, streams) = index::encode(adapter, numbers).map_err(json_error)?;
     let tensor = |part: &str, dtype, elements: usize, bytes: Vec<u8>| Tensor { name: format!("adapters.{name}.{part}"), dtype, shape: vec![elements], bytes };
@@ -156,7 +156,7 @@ fn checksum(tensors: &[Tensor]) -> String {
     hex(digest)
 }
 
-/// `__metadata__` from its second key on, closed.
+/// The JSON of `__metadata__` from its second key on, closed.
 fn metadata(header: &Header) -> Result<String> {
     let header = serde_json::to_string(header).map_err(json_error)?;
     let all = json!({ "format": FORMAT, "version": VERSION, HEADER_KEY: header }).to_string();

@@ -1,7 +1,7 @@
-//! One more adapter for a population that is encoded already.
+//! The addition of one more adapter to a population that is encoded already.
 //!
-//! A basis fitted to some adapters keeps little of another: what projecting it alone would lose is measured and
-//! reported, and the newcomer climbs the ladder until it is kept as well as was asked.
+//! A basis fitted to some adapters keeps little of another. What its projection alone would lose is measured and reported, and the newcomer
+//! climbs the ladder until it is kept as well as was asked.
 
 use std::collections::BTreeMap;
 
@@ -20,19 +20,19 @@ use crate::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection,
 use crate::error::{Error, Result, ensure};
 use crate::ops::codes::CodeWidth;
 
-/// What became of a new adapter in one projection.
+/// What adding an adapter gave in one projection.
 #[derive(Clone, Debug)]
 pub struct Added {
-    /// What the bases that were there keep of it, at the best that codes on them reach; nothing where there were none.
+    /// The measures of the adapter on the existing bases, at the best that codes on them reach; `None` where there were none.
     pub projected: Option<Certificate>,
-    /// How it is kept.
+    /// The measures of the adapter as it is kept.
     pub kept: Certificate,
-    /// Columns that the basis gained for it: the other adapters decode to what they did.
+    /// Columns that the basis gained for the adapter. The other adapters decode to what they did.
     pub columns_gained: usize,
 }
 
-/// Encodes `source` into `population`, which is unchanged where this fails. Without a required fidelity the newcomer
-/// must be kept as well as the worst adapter of the population is, projection by projection.
+/// Encodes `source` into `population`, which is unchanged where this fails. Without a required fidelity the newcomer must be kept as well
+/// as the population's worst adapter, projection by projection.
 ///
 /// # Errors
 /// A name that is taken, shapes that do not fit the population, values that are not finite, options out of range;
@@ -114,7 +114,7 @@ fn newcomer(population: &Population, path: &str, name: &str, lora: &crate::adapt
     Ok(Newcomer { shared, projection, projected, extended })
 }
 
-/// The newcomer on each basis that is there, at the codes that the requirement takes.
+/// The newcomer on each existing basis, with the codes that the requirement takes.
 fn projected(member: &Member<'_>, setting: &Setting<'_>) -> Result<Vec<EncodedProjection>> {
     let mut out = Vec::new();
     for (side, bases) in [(Side::Input, &setting.shared.input_bases), (Side::Output, &setting.shared.output_bases)] {
@@ -128,8 +128,8 @@ fn projected(member: &Member<'_>, setting: &Setting<'_>) -> Result<Vec<EncodedPr
 
 type Extension = (u64, EncodedProjection, Side, SharedProjection);
 
-/// The basis with some more columns, those that the newcomer misses most, if that meets what is asked: the bytes of
-/// the new columns and its own. Only where there is one basis, as every basis has the same number of columns.
+/// The basis with more columns, those that the newcomer misses most, if that meets what is asked. It comes with the bytes of the new
+/// columns and the newcomer's own. It exists only where there is one basis, as every basis has the same number of columns.
 fn extension(member: &Member<'_>, mut setting: Setting<'_>, allowed: &[Rung]) -> Result<Option<Extension>> {
     let side = match (&setting.shared.input_bases[..], &setting.shared.output_bases[..]) {
         ([_], []) if allowed.contains(&Rung::SharedInput) => Side::Input,
@@ -172,7 +172,7 @@ fn beside<T: Copy>(left: &Matrix<T>, right: &Matrix<T>) -> Matrix<T> {
     Matrix { rows: left.rows, cols: left.cols + right.cols, data: (0..left.rows).flat_map(row).copied().collect() }
 }
 
-/// Puts the wider basis in place; the adapters on it get empty columns for what is new. The columns gained.
+/// Replaces the basis by the wider one, and returns the columns gained. Adapters on it get empty columns for what is new.
 fn extend(population: &mut Population, path: &str, side: Side, shared: &SharedProjection) -> usize {
     let columns = |shared: &SharedProjection| if side == Side::Input { shared.input_bases[0].cols } else { shared.output_bases[0].cols };
     let rank = columns(shared);
@@ -200,7 +200,7 @@ fn extend(population: &mut Population, path: &str, side: Side, shared: &SharedPr
 }
 
 impl Basis {
-    /// A basis that is stored already; its directions are those that it spans.
+    /// A basis that is stored already. Its directions are those that it spans.
     pub(crate) fn from_stored(stored: Matrix<half::f16>, side: Side, metric: &Metric) -> Result<Self> {
         let wide = super::linalg::widen(&stored);
         let white = if side == Side::Input { metric.whiten(&wide) } else { wide };

@@ -1,8 +1,8 @@
-//! Which columns get how many bits: the least loss for the bytes, or the fewest bytes for the loss.
+//! The allocation of bits to columns: the least loss for the bytes, or the fewest bytes for the loss.
 //!
-//! Each item (a column, or the two columns of a rank-one term) has a few states, each with its bytes and its loss.
-//! Taking the steps of the lower convex hulls by their gain a byte is water-filling on the columns' energies; it is
-//! optimal but for the last step, which a pass over single changes repairs.
+//! Each item (a column, or the two columns of a rank-one term) has a few states, each with its bytes and its loss. Steps of the lower
+//! convex hulls are taken by their gain a byte, which is water-filling on the columns' energies. That is optimal except for the last step,
+//! which a pass over single changes repairs.
 
 /// One choice for an item.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,12 +13,12 @@ pub(crate) struct State {
     pub loss: f64,
 }
 
-/// What an allocation is to meet.
+/// What an allocation must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
-    /// Lose at most that much, for the fewest bytes.
+    /// Lose at most this much energy, for the fewest bytes.
     Loss(f64),
-    /// Use at most that many bytes, for the least loss.
+    /// Use at most this many bytes, for the least loss.
     Bytes(f64),
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn allocate(items: &[Vec<State>], goal: Goal) -> (Vec<usize>, bool) {
     (chosen, met)
 }
 
-/// Single changes that save bytes and still lose little enough, or that lose less and still fit; the best first.
+/// Makes single changes that save bytes and still lose little enough, or that lose less and still fit, the best first.
 fn repair(items: &[Vec<State>], goal: Goal, chosen: &mut [usize]) {
     loop {
         let (bytes, loss) = totals(items, chosen);
@@ -75,7 +75,7 @@ fn repair(items: &[Vec<State>], goal: Goal, chosen: &mut [usize]) {
                     Goal::Bytes(most) if bytes + then.bytes - now.bytes <= most => now.loss - then.loss,
                     _ => 0.0,
                 };
-                // Rounding must not make an endless walk of changes that gain nothing.
+                // The margin prevents an endless walk of changes that, with rounding, gain nothing.
                 if gain > 1e-12 * (now.bytes + now.loss) && best.is_none_or(|(most, ..)| gain > most) {
                     best = Some((gain, item, state));
                 }
@@ -86,7 +86,7 @@ fn repair(items: &[Vec<State>], goal: Goal, chosen: &mut [usize]) {
     }
 }
 
-/// Bytes and loss of a choice.
+/// The bytes and the loss of a choice.
 pub(crate) fn totals(items: &[Vec<State>], chosen: &[usize]) -> (f64, f64) {
     items.iter().zip(chosen).fold((0.0, 0.0), |(bytes, loss), (states, &state)| (bytes + states[state].bytes, loss + states[state].loss))
 }

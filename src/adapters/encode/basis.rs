@@ -1,4 +1,4 @@
-//! Shared bases: rounded to what the file holds, and clustered where one does not serve all.
+//! Shared bases, rounded to what the file holds, and clustered where one does not serve all.
 
 use half::f16;
 use rand::{Rng, SeedableRng};
@@ -10,23 +10,23 @@ use super::terms::{Side, Terms, leading};
 use crate::adapters::encoded::Matrix;
 use crate::error::Result;
 
-/// Steps of k-means on subspaces.
+/// The number of k-means steps on subspaces.
 const CLUSTER_STEPS: usize = 12;
 
 /// A basis as the file holds it.
 pub(crate) struct Basis {
-    /// `[d, R]`, orthonormal in the metric: what it was before rounding.
+    /// The basis before rounding, `[d, R]`, orthonormal in the metric.
     pub directions: Mat,
-    /// `[d, R]`.
+    /// The basis as the file holds it, `[d, R]`.
     pub stored: Matrix<f16>,
-    /// What is stored, widened, in the whitened coordinates.
+    /// The stored basis, widened, in the whitened coordinates.
     pub white: Mat,
 }
 
 impl Basis {
-    /// Rounds `directions [d, R]`. Each column is stretched to a largest element of 127/128, as the core takes any scale.
-    /// Where rounding to multiples of 1/128 loses less than 2 % of what may be lost, that is what is stored: such a
-    /// basis takes one byte an element in the file and is exact in f16.
+    /// Rounds `directions [d, R]`. Each column is stretched to a largest element of 127/128, as the core takes any scale. The basis is
+    /// rounded to multiples of 1/128 where that loses less than 2 % of what may be lost. Such a basis takes one byte an element in the file
+    /// and is exact in f16.
     pub(crate) fn new(directions: Mat, side: Side, metric: &Metric, allowed_loss: f64) -> Self {
         let columns = if side == Side::Input { metric.lift(&directions) } else { directions.clone() };
         let (d, rank) = columns.shape();
@@ -57,7 +57,7 @@ pub(crate) fn basis_bytes(stored: &Matrix<f16>) -> u64 {
 /// "Compress then Serve" (Gabrielsson et al. 2024). Returns the cluster of each adapter and the directions of each.
 pub(crate) fn cluster(terms: &[&Terms], side: Side, rank: usize, clusters: usize, seed: u64) -> Result<(Vec<usize>, Vec<Mat>)> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    // Far-apart starts: each next one the adapter that the chosen ones' own directions keep the least of.
+    // Starts lie far apart: each next one is the adapter of which the chosen ones' own directions keep the least.
     let mut seeds = vec![rng.random_range(0..terms.len())];
     let own = |k: usize| leading(&[terms[k]], &[1.0], side, rank);
     let mut bases = vec![own(seeds[0])?];

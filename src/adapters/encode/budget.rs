@@ -1,8 +1,8 @@
-//! The most fidelity that some bytes buy: every adapter loses about the same in every projection, and the file, header
-//! and all, is no larger than asked.
+//! The most fidelity for a number of bytes. Every adapter loses about equally much in every projection, and the file with its header is no
+//! larger than asked.
 //!
-//! The loss that the bytes allow is found by estimate, over the whole population at once; it says which adapters go on a
-//! basis and what each may take. Codes are then given out against those bytes, counted as the file will hold them.
+//! The loss that the bytes allow is estimated over the whole population at once. It says which adapters go on a basis and what each may
+//! take. Codes are then allocated within those bytes, counted as the file will hold them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,30 +20,30 @@ use crate::adapters::bundle::size::{ENTRY_BYTES, basis_frame_bytes, factor_bytes
 use crate::adapters::encoded::{Population, Rung};
 use crate::error::{Error, Result};
 
-/// Searches for bases: each next one at the loss that the last one found.
+/// Searches for bases, each at the loss that the last one found.
 const PLANS: usize = 6;
-/// Encodings: a file that is too large all the same is made again for that much less.
+/// Encodings. A file that is too large all the same is made again for that much less.
 const ATTEMPTS: usize = 3;
-/// The least loss that is searched, as a power of two.
+/// The least loss of the search, as a power of two.
 const LEAST_LOSS: f64 = -24.0;
 
-/// What one projection may be made of.
+/// The ways to encode one projection.
 struct Projection {
     plan: Option<Plan>,
-    /// Elements of the basis, and what it takes in the header.
+    /// Elements of the basis, and its bytes in the header.
     basis: [f64; 2],
     members: Vec<Choices>,
 }
 
-/// One adapter in one projection: by itself, where that is allowed, and on the basis, where there is one.
+/// One adapter in one projection: without a basis, where that is allowed, and on the basis, where there is one.
 struct Choices {
-    /// Bytes with nothing kept.
+    /// Bytes if nothing is kept.
     least: f64,
     private: Option<Forecast>,
     shared: Option<Forecast>,
 }
 
-/// What the members of a projection take, and which are on the basis.
+/// Bytes for the members of a projection, and which members are on the basis.
 struct Budget {
     members: Vec<f64>,
     on_basis: Vec<bool>,
@@ -51,7 +51,7 @@ struct Budget {
     element: usize,
 }
 
-/// Encodes for [`EncodeOptions::max_ratio`] where no fidelity is required. `most` are the bytes of the whole file.
+/// Encodes for [`EncodeOptions::max_ratio`] where no fidelity is required. `most` is the bytes of the whole file.
 pub(super) fn encode_within(
     by_path: &[(&str, Users<'_>)],
     sources: &[Source<'_>],
@@ -92,7 +92,7 @@ pub(super) fn encode_within(
     Err(missed(most, bytes_before(by_path), reached, ""))
 }
 
-/// The error for a file of too many bytes: `why` follows what was reached.
+/// The error for a file of too many bytes. `why` follows what was reached.
 pub(super) fn missed(most: u64, before: u64, reached: u64, why: &str) -> Error {
     let times = |bytes: u64| format!("{:.3} times smaller", before as f64 / (bytes as f64).max(1.0));
     Error::Missed {
@@ -105,7 +105,7 @@ pub(super) fn missed(most: u64, before: u64, reached: u64, why: &str) -> Error {
 /// The plan of a projection with these users and members, where it has one of its own.
 type Planner<'a> = dyn Fn(&Users<'_>, &[Member<'_>]) -> Result<Option<Plan>> + Sync + 'a;
 
-/// What each projection may be made of, and the loss that `left` bytes allow.
+/// The ways to encode each projection, and the loss that `left` bytes allow.
 fn planned(by_path: &[(&str, Users<'_>)], options: &EncodeOptions, left: f64) -> Result<(Vec<Projection>, f64)> {
     let allowed = options.allowed();
     let every = |plan: &Planner<'_>| -> Result<Vec<Projection>> {
@@ -142,7 +142,7 @@ fn planned(by_path: &[(&str, Users<'_>)], options: &EncodeOptions, left: f64) ->
     Ok((projections, loss))
 }
 
-/// The least loss at which the projections take no more than those bytes; 1, nothing kept, where there is none.
+/// The least loss at which the projections take no more than `bytes`; 1, with nothing kept, where there is none.
 fn level(projections: &[Projection], bytes: f64) -> f64 {
     let (mut low, mut high) = (LEAST_LOSS, 0.0);
     for _ in 0..24 {
@@ -153,7 +153,7 @@ fn level(projections: &[Projection], bytes: f64) -> f64 {
     f64::exp2(high)
 }
 
-/// What each projection may take at that loss; what is left over is shared out in proportion.
+/// The bytes of each projection at this loss. What is left over is shared in proportion.
 fn budgets(projections: &[Projection], loss: f64, bytes: f64) -> Vec<Budget> {
     let mut budgets: Vec<Budget> = projections.iter().map(|projection| projection.budget(loss)).collect();
     let codes = |projection: &Projection, budget: &Budget| projection.members.iter().zip(&budget.members).map(|(m, b)| b - m.least).sum::<f64>();
@@ -169,7 +169,7 @@ fn budgets(projections: &[Projection], loss: f64, bytes: f64) -> Vec<Budget> {
 }
 
 impl Choices {
-    /// By itself and on the basis. A basis that loses too much by itself is taken only where nothing else is allowed.
+    /// Bytes without a basis and on the basis. A basis that loses too much by itself is taken only where nothing else is allowed.
     fn bytes(&self, loss: f64) -> [f64; 2] {
         match (&self.private, &self.shared) {
             (None, None) => [f64::INFINITY; 2],
@@ -180,7 +180,7 @@ impl Choices {
     }
 }
 
-/// Bytes of an adapter in a projection with nothing kept.
+/// Bytes of an adapter in a projection if nothing is kept.
 fn least(rank: usize) -> f64 {
     (ENTRY_BYTES + 2 * factor_bytes(std::iter::empty(), rank)) as f64
 }
@@ -224,13 +224,13 @@ impl Projection {
     }
 }
 
-/// Encodes one projection: each member within its budget and what those before it left of theirs.
+/// Encodes one projection. Each member has its budget and what those before it left of theirs.
 fn spend(path: &str, members: &[Member<'_>], setting: &mut Setting<'_>, plan: Option<Plan>, budget: &Budget) -> Result<Encoded> {
     let plan = plan.filter(|_| budget.on_basis.contains(&true));
     let mut basis = None;
     if let Some(Plan { side, rank, .. }) = plan {
         let directions = leading(&members.iter().map(|m| &m.terms).collect::<Vec<_>>(), &vec![1.0; members.len()], side, rank)?;
-        // Which of the two kinds of element it takes is a part of the budget.
+        // The kind of element that the basis takes is a part of the budget.
         let made = Basis::new(directions, side, setting.metric, if budget.element == 1 { f64::INFINITY } else { 0.0 });
         match side {
             Side::Input => setting.shared.input_bases = vec![made.stored.clone()],

@@ -1,8 +1,7 @@
 //! Calibration inputs: what a projection really reads, so that the encoder spends its bits where inputs go.
 //!
-//! The error that matters is that of the output, `E‖(ΔW − ΔŴ)x‖² = ‖(ΔW − ΔŴ)·C^½‖²` with the second moment
-//! `C = E[x·xᵀ]`. The encoder works in coordinates where C is the identity; part of the rows never enters C and
-//! only measures the result.
+//! The error that matters is that of the output, `E‖(ΔW − ΔŴ)x‖² = ‖(ΔW − ΔŴ)·C^½‖²` with the second moment `C = E[x·xᵀ]`. The encoder
+//! works in coordinates where C is the identity. Some rows never enter C, and only measure the result.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,18 +12,18 @@ use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
 use crate::safetensors_file::TensorFile;
 
-/// Rows below which a quarter held out would say nothing.
+/// The fewest rows. With fewer, a held-out quarter would say nothing.
 pub(crate) const MIN_ROWS: usize = 8;
 
-/// Inputs of the projections of a population, by module path. A projection that has none is encoded as if there were no
-/// calibration, and its certificate says so.
+/// Inputs of the projections of a population, by module path. A projection without inputs is encoded as if there were no calibration, and
+/// its certificate says so.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
     inputs: BTreeMap<String, Inputs>,
     only_measures: bool,
 }
 
-/// Inputs of one projection: what the encoding sees of them, and rows that it does not see and that measure it.
+/// Inputs of one projection: those that the encoding sees, and held-out rows that measure it.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     design: Design,
@@ -37,7 +36,7 @@ enum Design {
     Moment(SecondMoment),
 }
 
-/// The second moment of some inputs, `Σ x·xᵀ`, for inputs too many to keep: added up batch by batch.
+/// The second moment of some inputs, `Σ x·xᵀ`, added up batch by batch. It is for inputs that are too many to keep.
 #[derive(Clone, Debug)]
 pub struct SecondMoment {
     sum: Mat,
@@ -50,7 +49,7 @@ impl SecondMoment {
         Self { sum: Mat::zeros(d_in, d_in), rows: 0 }
     }
 
-    /// One that was added up elsewhere: `sum [d_in, d_in]` over that many `rows`.
+    /// A second moment that was added up elsewhere: `sum [d_in, d_in]` over `rows` rows.
     ///
     /// # Errors
     /// A matrix that is not square or not symmetric, or values that are not finite.
@@ -83,19 +82,19 @@ impl SecondMoment {
         self.sum.nrows()
     }
 
-    /// How many were added.
+    /// The number of inputs that were added.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// `Σ x·xᵀ`.
+    /// The sum `Σ x·xᵀ`.
     pub(crate) fn sum(&self) -> &Mat {
         &self.sum
     }
 }
 
 impl Inputs {
-    /// Rows `[rows, d_in]`, of which the last quarter is held out.
+    /// Inputs from rows `[rows, d_in]`, of which the last quarter is held out.
     ///
     /// # Errors
     /// Fewer than 8 rows, or values that are not finite.
@@ -112,7 +111,7 @@ impl Inputs {
         Self::new(Design::Rows(part(design)), part(held_out))
     }
 
-    /// The second moment of the inputs that the encoding is for, and rows `[rows, d_in]` that are not among them.
+    /// Inputs from the second moment of those that the encoding is for, and rows `[rows, d_in]` that are not among them.
     ///
     /// # Errors
     /// A moment of fewer than 8 rows, no row held out, two widths, or values that are not finite.
@@ -134,17 +133,17 @@ impl Inputs {
         Ok(Self { design, held_out })
     }
 
-    /// Width of the inputs.
+    /// The width of the inputs.
     pub fn d_in(&self) -> usize {
         self.held_out.cols
     }
 
-    /// What only measures the encoding, `[rows, d_in]`.
+    /// The rows that only measure the encoding, `[rows, d_in]`.
     pub fn held_out(&self) -> &Matrix {
         &self.held_out
     }
 
-    /// What the encoding sees.
+    /// The second moment that the encoding sees.
     pub(crate) fn moment(&self) -> Result<Cow<'_, SecondMoment>> {
         match &self.design {
             Design::Moment(moment) => Ok(Cow::Borrowed(moment)),
@@ -174,7 +173,7 @@ impl Calibration {
         Self::from_rows(inputs_of(&TensorFile::open(path)?)?)
     }
 
-    /// Reads inputs, as [`Self::load`] does, from a file that is already in memory; `path` is what errors name.
+    /// Reads inputs, as [`Self::load`] does, from a file that is already in memory. Errors name `path`.
     ///
     /// # Errors
     /// The errors of [`Self::load`].
@@ -182,7 +181,7 @@ impl Calibration {
         Self::from_rows(inputs_of(&TensorFile::from_bytes(path, bytes.to_vec())?)?)
     }
 
-    /// Reads two files as [`Self::load`] reads one: all rows of `design` are for the encoding, all of `held_out` for the measure.
+    /// Reads two files as [`Self::load`] reads one. All rows of `design` are for the encoding, all of `held_out` for the measure.
     ///
     /// # Errors
     /// The errors of [`Self::load`]; a projection of one file that the other lacks, or with another width.
@@ -220,7 +219,7 @@ impl Calibration {
         self.inputs.insert(path.into(), inputs);
     }
 
-    /// This calibration for measuring alone: its inputs only measure what an encoding without them keeps.
+    /// This calibration for measuring alone. Its inputs only measure what an encoding without them keeps.
     #[must_use]
     pub fn only_measuring(self) -> Self {
         Self { only_measures: true, ..self }
@@ -246,7 +245,7 @@ impl Calibration {
         Ok(Some(inputs))
     }
 
-    /// Refuses inputs of which none is any of these projections': they are named otherwise, or another model's.
+    /// Refuses inputs that belong to none of these projections: they are named otherwise, or another model's.
     pub(crate) fn check_names<'a>(&self, mut paths: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let example = paths.clone().next().unwrap_or_default();
         let some = paths.any(|path| self.inputs.contains_key(path));

@@ -1,7 +1,7 @@
 //! Scalar codebooks: weighted k-means in one dimension, and two additive stages refined jointly.
 //!
-//! In one dimension every cell is an interval of the sorted samples, so that prefix sums give the cost and the best
-//! centroid of a cell at once: a step of Lloyd's algorithm (Lloyd 1982) costs `k · log n`, not `k · n`.
+//! In one dimension every cell is an interval of the sorted samples, so that prefix sums give the cost and the best centroid of a cell at
+//! once. A step of Lloyd's algorithm (Lloyd 1982) then costs `k · log n`, not `k · n`.
 
 use half::f16;
 use rand::Rng;
@@ -12,22 +12,22 @@ use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 /// The widths that carry codes and that the encoder chooses from, narrowest first.
 pub(crate) const WIDTHS: [CodeWidth; 4] = [CodeWidth::Two, CodeWidth::Three, CodeWidth::Four, CodeWidth::FourThree];
 
-/// Samples that a design looks at: more change nothing that a centroid's rounding would show.
+/// The most samples for a design. More change nothing that a centroid's rounding would show.
 const DESIGN_SAMPLES: usize = 1 << 16;
-/// Starts of k-means, besides the one at the quantiles.
+/// Starts of k-means, besides the start at the quantiles.
 const STARTS: usize = 4;
 const LLOYD_STEPS: usize = 400;
 const JOINT_STEPS: usize = 200;
 
-/// Weighted samples in order, with running sums.
+/// Weighted samples in order, with prefix sums.
 pub(crate) struct Samples {
     values: Vec<f64>,
-    /// Running sums of w, w·x and w·x², from 0.
+    /// Prefix sums of w, w·x and w·x², from 0.
     sums: Vec<[f64; 3]>,
 }
 
 impl Samples {
-    /// Sorts `(value, weight)`; thinned evenly where there are more than a design needs.
+    /// Sorts `(value, weight)` pairs, thinned evenly where there are more than a design needs.
     pub(crate) fn new(mut pairs: Vec<(f64, f64)>) -> Self {
         let step = pairs.len().div_ceil(DESIGN_SAMPLES).max(1);
         if step > 1 {
@@ -52,7 +52,7 @@ impl Samples {
         std::array::from_fn(|k| self.sums[to][k] - self.sums[from][k])
     }
 
-    /// The cells of `levels`, in order: ends at the samples' places.
+    /// The cells of `levels`, in order, as the places in the samples at which they end.
     fn cells(&self, levels: &[f64]) -> Vec<usize> {
         let mut ends: Vec<usize> = levels.windows(2).map(|pair| self.values.partition_point(|&x| x <= 0.5 * (pair[0] + pair[1]))).collect();
         ends.push(self.values.len());
@@ -133,8 +133,8 @@ impl Samples {
         best
     }
 
-    /// Two stages whose sums are the levels: k-means, k-means of what it leaves, then both together, taking in turn
-    /// the nearest of all sums for every sample and the least-squares centroids of both stages at once.
+    /// Two stages whose sums are the levels. They are first k-means, and k-means of what it leaves. Then both are refined together, by
+    /// turns: the nearest of all sums for every sample, and the least-squares centroids of both stages at once.
     pub(crate) fn two_stages(&self, first: usize, second: usize, rng: &mut ChaCha8Rng) -> (Vec<f64>, Vec<f64>) {
         let mut stage1 = self.k_means(first, rng);
         let mut residual = Vec::with_capacity(self.values.len());
@@ -180,7 +180,7 @@ impl Samples {
                 normal[row][n] += wx - w * level;
             }
         }
-        // One stage may move up and the other down with no effect: a little damping holds both where they are.
+        // One stage may move up and the other down with no effect. A little damping holds both where they are.
         let damping = 1e-9 * self.total()[0].max(f64::MIN_POSITIVE);
         for (row, line) in normal.iter_mut().enumerate() {
             line[row] += damping;
@@ -189,7 +189,7 @@ impl Samples {
     }
 }
 
-/// Solves a small symmetric positive system given as rows with the right side last.
+/// Solves a small symmetric positive system, given as rows with the right side last.
 fn eliminate(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for pivot in 0..n {
@@ -217,7 +217,7 @@ fn sums_in_order(stage1: &[f64], stage2: &[f64]) -> Vec<(f64, u8, u8)> {
     sums
 }
 
-/// One width's levels, ready to code with. Centroids are rounded to f16, so that files may hold them so.
+/// The levels of one width, ready to code with. Centroids are rounded to f16, so that files may hold them so.
 #[derive(Clone, Debug)]
 pub(crate) struct Quantiser {
     /// The width.
@@ -230,7 +230,7 @@ pub(crate) struct Quantiser {
 }
 
 impl Quantiser {
-    /// The codebook of that width for these samples.
+    /// Designs the codebook of a width for these samples.
     pub(crate) fn design(width: CodeWidth, samples: &Samples, rng: &mut ChaCha8Rng) -> Self {
         let (stage1, stage2) = match (width.stage1().len(), width.stage2().len()) {
             (0, _) => (vec![], vec![]),
@@ -247,13 +247,13 @@ impl Quantiser {
         Self { width, stage1, stage2, levels, thresholds }
     }
 
-    /// The nearest level: its value and indices.
+    /// The nearest level, as its value and indices.
     pub(crate) fn nearest(&self, value: f64) -> (f64, u8, u8) {
         let place = self.thresholds.partition_point(|&threshold| threshold < value);
         self.levels.get(place).copied().unwrap_or((0.0, 0, 0))
     }
 
-    /// Writes the centroids where this width's lie in a codebook record.
+    /// Writes the centroids to this width's place in a codebook record.
     pub(crate) fn record(&self, codebook: &mut [f32; CODEBOOK_LEN]) {
         codebook[self.width.stage1()].copy_from_slice(&self.stage1);
         codebook[self.width.stage2()].copy_from_slice(&self.stage2);
@@ -279,8 +279,8 @@ mod tests {
         dot(&x, &coded) / (dot(&x, &x) * dot(&coded, &coded)).sqrt()
     }
 
-    /// Max (1960), "Quantizing for minimum distortion", gives 0.1175, 0.03454 and 0.009497 as the least distortion of
-    /// 4, 8 and 16 levels on a Gaussian; the cosine is the root of what is left.
+    /// Max (1960), "Quantizing for minimum distortion", gives 0.1175, 0.03454 and 0.009497 as the least distortion of 4, 8 and 16 levels on
+    /// a Gaussian. The cosine is the root of what is left.
     #[test]
     fn codebooks_reach_the_known_rate_distortion_of_a_gaussian() {
         for (width, distortion) in [(CodeWidth::Two, 0.1175), (CodeWidth::Three, 0.03454), (CodeWidth::Four, 0.009497)] {

@@ -1,4 +1,4 @@
-//! One adapter in one projection on one rung: from what is to be coded to what the file will hold, measured.
+//! The encoding of one adapter in one projection on one rung, from what is to be coded to what the file will hold, measured.
 
 use half::f16;
 use rand::SeedableRng;
@@ -20,15 +20,15 @@ use crate::adapters::peft::Lora;
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
-/// Allocations tried before the best is taken: each corrects the last by what was measured.
+/// Allocations tried before the best is taken. Each corrects the last by what was measured.
 const ATTEMPTS: usize = 12;
 
-/// Halvings of the search for what the states alone may take.
+/// Halvings of the search for the bytes that the states alone may take.
 const SPEND_STEPS: usize = 12;
 
 /// One adapter in one projection.
 pub(crate) struct Member<'a> {
-    /// The adapter's update as it came.
+    /// The adapter's original update.
     pub lora: &'a Lora,
     /// The adapter's update as rank-one terms.
     pub terms: Terms,
@@ -36,13 +36,13 @@ pub(crate) struct Member<'a> {
     pub seed: u64,
 }
 
-/// What all drafts of a projection are made and measured with.
+/// What all drafts of a projection share.
 pub(crate) struct Setting<'a> {
-    /// What is asked.
+    /// The options of the encoding.
     pub options: &'a EncodeOptions,
     /// The metric in which errors weigh.
     pub metric: &'a Metric,
-    /// What the projection reads.
+    /// The inputs of the projection.
     pub inputs: Option<&'a Inputs>,
     /// The bases that drafts point into.
     pub shared: SharedProjection,
@@ -53,22 +53,22 @@ enum Part<'a> {
     Own(Box<Coder<'a>>),
 }
 
-/// An adapter on a rung, before bits are given out.
+/// An adapter on a rung, before bits are allocated.
 pub(crate) struct Draft<'a> {
     member: &'a Member<'a>,
     input: Part<'a>,
     output: Part<'a>,
-    /// Energy of each rank-one term.
+    /// The energy of each rank-one term.
     energies: Vec<f64>,
-    /// Energy that the basis loses.
+    /// The energy that the basis loses.
     lost: f64,
 }
 
-/// The widths of a term: its input column's and its output column's. A basis takes none.
+/// The widths of a term's input column and of its output column. A basis takes no width.
 type Widths = [CodeWidth; 2];
 
 impl<'a> Draft<'a> {
-    /// One side the basis of that number, the other coded.
+    /// A draft with one side on the basis of this number, and the other side coded.
     pub(crate) fn shared(member: &'a Member<'a>, side: Side, number: usize, basis: &'a Basis, metric: &'a Metric) -> Result<Self> {
         let terms = &member.terms;
         let projected = terms.project(side, &terms.coordinates(side, &basis.directions))?;
@@ -81,7 +81,7 @@ impl<'a> Draft<'a> {
         Ok(Self { member, input, output, energies: projected.energies, lost })
     }
 
-    /// Both sides coded.
+    /// A draft with both sides coded.
     pub(crate) fn private(member: &'a Member<'a>, metric: &'a Metric) -> Self {
         let terms = &member.terms;
         let input = Part::Own(Box::new(Coder::new(&metric.lift(&terms.right), metric.lower(), rng(member, Side::Input))));
@@ -89,7 +89,7 @@ impl<'a> Draft<'a> {
         Self { member, input, output, energies: terms.sigma.iter().map(|s| s * s).collect(), lost: 0.0 }
     }
 
-    /// The choices of each term, by bytes and loss.
+    /// The choices of each term, as bytes and loss.
     fn choices(&self, width: Option<CodeWidth>) -> (Vec<Vec<State>>, Vec<Vec<Widths>>) {
         let widths: Vec<CodeWidth> = width.map_or(WIDTHS.to_vec(), |width| vec![width]);
         let side = |part: &Part<'_>, j: usize| match part {
@@ -132,7 +132,7 @@ impl<'a> Draft<'a> {
                 if *shortfall <= 1.0 && (chosen == *before || attempt >= ATTEMPTS / 2) {
                     break;
                 }
-                // The same choice would miss again: ask for more until the choice changes.
+                // The same choice would miss again, so more is asked for until the choice changes.
                 while chosen == *before && reachable {
                     target *= 0.9;
                     (chosen, reachable) = allocate(&items, Goal::Loss(target));
@@ -150,7 +150,7 @@ impl<'a> Draft<'a> {
             if shortfall > 1.0 && (!reachable || target <= 0.0) {
                 break;
             }
-            // What the codes lost against what they may: the next target corrects the estimate by that.
+            // The codes' loss against what they may lose corrects the next target.
             let (may, did) = (allowed - self.lost, shortfall * allowed - self.lost);
             target *= if may > 0.0 && did > 0.0 { (0.995 * may / did).clamp(0.1, 4.0) } else { 0.3 };
             last = Some((chosen, shortfall));
@@ -161,14 +161,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Spends at most that many bytes, the entry in the index included; the least it can where they are too few for any
-    /// code.
+    /// Spends at most `bytes`, with the entry in the index. It spends the least it can where they are too few for any code.
     pub(crate) fn spend(&self, bytes: f64, setting: &Setting<'_>) -> Result<EncodedProjection> {
         let (items, widths) = self.choices(setting.options.width);
         let pick = |chosen: &[usize]| -> Vec<Widths> { chosen.iter().zip(&widths).map(|(&state, widths)| widths[state]).collect() };
         let most = bytes.min(setting.options.bits.map_or(f64::INFINITY, |bits| self.budget(bits)));
-        // Centroids, the core's corner and the index come on top of what a state takes by itself: what is left for the
-        // states alone is found by halving.
+        // Centroids, the core's corner and the index come on top of a state's own bytes. The rest for the states alone is found by halving.
         let (mut low, mut high) = (0.0, most);
         let mut best = vec![0; items.len()];
         for step in 0..SPEND_STEPS {
@@ -189,7 +187,7 @@ impl<'a> Draft<'a> {
         self.realise(&pick(&best), setting)
     }
 
-    /// Bytes of that many bits an element, and the core.
+    /// Bytes for this many bits an element, and the core.
     fn budget(&self, bits: f64) -> f64 {
         let n = self.energies.len() as f64;
         let column = |part: &Part<'_>| if let Part::Own(coder) = part { 4.0 * coder.d().div_ceil(32) as f64 * bits } else { 0.0 };
@@ -200,7 +198,7 @@ impl<'a> Draft<'a> {
         n * (column(&self.input) + column(&self.output) + 2.0 * core) + 0.5
     }
 
-    /// What those widths take in the file at most: codes, centroids, core and the entry in the adapter's index.
+    /// The most bytes of these widths in the file: codes, centroids, core and the entry in the adapter's index.
     fn most_bytes(&self, widths: &[Widths]) -> f64 {
         let live: Vec<&Widths> = widths.iter().filter(|&&each| each != [CodeWidth::Zero; 2]).collect();
         let rank = match (&self.input, &self.output) {
@@ -215,7 +213,7 @@ impl<'a> Draft<'a> {
         (part(&self.input, 0) + part(&self.output, 1) + 2 * (rank * live.len()) as u64 + ENTRY_BYTES) as f64
     }
 
-    /// Codes at those widths, fits the core by least squares to what the codes and bases really are, and measures.
+    /// Codes at these widths, fits the core by least squares to what the codes and bases really are, and measures.
     fn realise(&self, widths: &[Widths], setting: &Setting<'_>) -> Result<EncodedProjection> {
         let mut live: Vec<usize> = (0..widths.len()).filter(|&j| widths[j] != [CodeWidth::Zero; 2]).collect();
         live.sort_by(|&a, &b| self.energies[b].total_cmp(&self.energies[a]));
@@ -254,7 +252,7 @@ impl<'a> Draft<'a> {
         Ok(found)
     }
 
-    /// `Qᵀ = (OᵀO)⁻¹·Oᵀ·ΔW·C·I·(IᵀCI)⁻¹`, scaled to a largest entry of 1 and rounded to f16, and the scale.
+    /// The core `Qᵀ = (OᵀO)⁻¹·Oᵀ·ΔW·C·I·(IᵀCI)⁻¹`, scaled to a largest entry of 1 and rounded to f16, and its scale.
     fn core(&self, inner: Option<Mat>, outer: Option<Mat>, rank: usize, metric: &Metric) -> Result<(Matrix, f32)> {
         let terms = &self.member.terms;
         let inner = match (&self.input, inner) {
@@ -284,7 +282,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The last rung: the factors themselves in f16.
+/// The encoding on the last rung: the factors themselves in f16.
 pub(crate) fn plain(member: &Member<'_>, setting: &Setting<'_>) -> Result<EncodedProjection> {
     let (a, a_scale) = narrow(&member.lora.a.transposed());
     let (b, b_scale) = narrow(&member.lora.b);
@@ -306,7 +304,7 @@ pub(crate) fn plain(member: &Member<'_>, setting: &Setting<'_>) -> Result<Encode
     measured(projection, member.lora, setting)
 }
 
-/// To f16, through a power of two where the values would overflow or lose bits to subnormals.
+/// The matrix in f16, through a power of two where values would overflow or lose bits to subnormals.
 fn narrow(matrix: &Matrix) -> (Matrix<f16>, f64) {
     let largest = matrix.data.iter().fold(0f32, |most, value| most.max(value.abs()));
     let scale = if largest == 0.0 || (0.03..=16384.0).contains(&largest) { 1.0 } else { 2f64.powi(f64::from(largest).log2().floor() as i32) };

@@ -1,4 +1,4 @@
-//! Coding one factor: columns of unit size, a codebook for each width in use, the codes.
+//! The coding of one factor: columns of unit size, a codebook for each width in use, and the codes.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -8,29 +8,29 @@ use crate::adapters::encoded::CodedColumns;
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
 
-/// A factor that is to be coded.
+/// A factor to be coded.
 pub(crate) struct Coder<'a> {
-    /// `[d, n]`, columns of unit mean square.
+    /// The columns, `[d, n]`, of unit mean square.
     target: Mat,
-    /// The lower Cholesky factor of the metric in which errors count; the plain one where absent.
+    /// The lower Cholesky factor of the metric in which errors count; absent for the plain metric.
     lower: Option<&'a Mat>,
-    /// The energy of each column in the metric: what its error is held against.
+    /// The energy of each column in the metric, against which its error is held.
     scale: Vec<f64>,
     /// The share of a column's energy that each of [`WIDTHS`] loses, by column.
     losses: Vec<[f64; 4]>,
     rng: ChaCha8Rng,
 }
 
-/// A coded column: first-stage indices, second-stage indices, what they decode to, and the error's energy.
+/// A coded column: first-stage indices, second-stage indices, decoded values, and the error's energy.
 type Column = (Vec<u8>, Vec<u8>, Vec<f64>, f64);
 
 impl<'a> Coder<'a> {
-    /// `columns [d, n]` are what the factor is to span, orthonormal in the metric.
+    /// A coder for `columns [d, n]`, orthonormal in the metric, which the factor is to span.
     pub(crate) fn new(columns: &Mat, lower: Option<&'a Mat>, rng: ChaCha8Rng) -> Self {
         let (d, n) = columns.shape();
         let rms: Vec<f64> = (0..n).map(|j| ((0..d).map(|i| columns[(i, j)].powi(2)).sum::<f64>() / d as f64).sqrt().max(f64::MIN_POSITIVE)).collect();
         let target = Mat::from_fn(d, n, |i, j| columns[(i, j)] / rms[j]);
-        // Columns come orthonormal in the metric: their energy is 1 before the change of scale.
+        // Columns come orthonormal in the metric, so their energy is 1 before the change of scale.
         let scale = rms.iter().map(|rms| 1.0 / (rms * rms)).collect();
         let mut coder = Self { target, lower, scale, losses: vec![], rng };
         let all = coder.samples((0..n).map(|j| (j, 1.0)));
@@ -40,22 +40,22 @@ impl<'a> Coder<'a> {
         coder
     }
 
-    /// Rows.
+    /// The number of rows.
     pub(crate) fn d(&self) -> usize {
         self.target.nrows()
     }
 
-    /// The share of column `j`'s energy that `width` loses, about.
+    /// About the share of column `j`'s energy that `width` loses.
     pub(crate) fn expected_loss(&self, j: usize, width: CodeWidth) -> f64 {
         WIDTHS.iter().position(|&each| each == width).map_or(1.0, |k| self.losses[j][k].min(1.0))
     }
 
-    /// What an error in a row weighs once the rows after it have taken up what they can: the pivot of the metric.
+    /// The weight of an error in a row, once the rows after it have made up for what they can: the pivot of the metric.
     fn weight(&self, row: usize) -> f64 {
         self.lower.map_or(1.0, |lower| lower[(row, row)].powi(2))
     }
 
-    /// Codes column `j`: every element by its nearest level, and in a metric also with feedback; the better of both.
+    /// Codes column `j`: every element by its nearest level, and in a metric also with feedback. It returns the better.
     fn column(&self, j: usize, quantiser: &Quantiser) -> Column {
         let plain = self.code_column(j, quantiser, None);
         let Some(lower) = self.lower else { return plain };
@@ -63,9 +63,9 @@ impl<'a> Coder<'a> {
         if fed_back.3 < plain.3 { fed_back } else { plain }
     }
 
-    /// With `feedback`, from the last element to the first, each element makes up for the errors so far as far as the
-    /// metric lets it: `‖Lᵀe‖²` falls apart into one square an element (the nearest-plane method of Babai 1986, which
-    /// weight quantisers use with the inputs' second moment as here).
+    /// Codes column `j`. With `feedback`, from the last element to the first, each element makes up for the errors until then as far as the
+    /// metric lets it. `‖Lᵀe‖²` is a sum of one square an element: this is the nearest-plane method of Babai 1986, which weight quantisers
+    /// use with the inputs' second moment as here.
     fn code_column(&self, j: usize, quantiser: &Quantiser, feedback: Option<&Mat>) -> Column {
         let d = self.d();
         let (mut codes1, mut codes2, mut decoded, mut errors) = (vec![0; d], vec![0; d], vec![0.0; d], vec![0.0; d]);
@@ -85,14 +85,13 @@ impl<'a> Coder<'a> {
         (codes1, codes2, decoded, energy)
     }
 
-    /// The elements of some columns, each column by its weight.
+    /// The elements of some columns, weighted by column.
     fn samples(&self, columns: impl Iterator<Item = (usize, f64)>) -> Samples {
         Samples::new(columns.flat_map(|(j, weight)| (0..self.d()).map(move |i| (self.target[(i, j)], weight * self.weight(i)))).collect())
     }
 
-    /// Codes the columns of `live`, each at its width, with codebooks fitted to the columns of each width by their
-    /// `energies`. Returns the codes, in the order of `live` and then empty columns up to `rank`, and what they decode
-    /// to, `[d, live]`.
+    /// Codes the columns of `live`, each at its width, with codebooks fitted to the columns of each width by their `energies`. Returns the
+    /// codes, in the order of `live` and then empty columns up to `rank`; and the decoded columns, `[d, live]`.
     pub(crate) fn code(&self, live: &[(usize, CodeWidth)], energies: &[f64], rank: usize) -> Result<(CodedColumns, Mat)> {
         let mut rng = self.rng.clone();
         let mut codebook = [0.0; CODEBOOK_LEN];
@@ -129,7 +128,7 @@ mod tests {
     fn codes_decode_to_what_the_encoder_saw_and_lose_what_it_expected() {
         let (d, n) = (1000, 3);
         let values: Vec<f64> = StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(3)).take(d * n).collect();
-        // Orthonormal but for chance.
+        // The columns are orthonormal except for chance.
         let columns = Mat::from_fn(d, n, |i, j| values[i * n + j] / (d as f64).sqrt());
         let coder = Coder::new(&columns, None, ChaCha8Rng::seed_from_u64(5));
         let live = [(0, CodeWidth::FourThree), (2, CodeWidth::Three)];

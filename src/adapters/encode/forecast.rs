@@ -1,5 +1,5 @@
-//! What rungs would take, by estimate: bytes and losses if columns were Gaussian. It chooses which bases to try; what is
-//! kept is measured afterwards.
+//! Estimates of what rungs would take: bytes and losses if columns were Gaussian. They choose which bases to try. What is kept is measured
+//! afterwards.
 
 use faer::MatRef;
 
@@ -12,12 +12,12 @@ use crate::adapters::encoded::Rung;
 use crate::error::Result;
 use crate::ops::codes::CodeWidth;
 
-/// Columns of a basis that the search goes up to: beyond, the kernels gain nothing over private factors.
+/// The most columns of a basis in the search. With more, the kernels gain nothing over private factors.
 pub(crate) const MAX_RANK: usize = 128;
-/// Bytes of centroids that an adapter takes in a projection, about.
+/// About the bytes of an adapter's centroids in a projection.
 const CENTROIDS: f64 = 60.0;
 
-/// Widths and what they lose of a Gaussian (Max 1960; the last is two stages refined jointly).
+/// Widths and their loss on a Gaussian (Max 1960; the last is two stages refined jointly).
 const GAUSSIAN: [(CodeWidth, f64); 5] =
     [(CodeWidth::Zero, 1.0), (CodeWidth::Two, 0.1175), (CodeWidth::Three, 0.0345), (CodeWidth::Four, 0.0095), (CodeWidth::FourThree, 0.0004)];
 
@@ -26,12 +26,11 @@ const GAUSSIAN: [(CodeWidth, f64); 5] =
 pub(crate) struct Plan {
     pub side: Side,
     pub rank: usize,
-    /// What it is judged by, the less the better: bytes or loss.
+    /// The cost by which candidates are compared, in bytes or loss.
     cost: f64,
 }
 
-/// The basis that promises the fewest bytes in all at that loss; nothing where `private` factors, bytes by member,
-/// promise fewer.
+/// The basis that promises the fewest bytes in all at this loss. `None` where `private` factors, given as bytes by member, promise fewer.
 pub(crate) fn plan_by_bytes(members: &[Member<'_>], private: &[f64], loss: f64, options: &EncodeOptions, allowed: &[Rung]) -> Result<Option<Plan>> {
     let mut best: Option<Plan> = None;
     let total: f64 = private.iter().sum();
@@ -59,8 +58,8 @@ pub(crate) fn plan_by_bytes(members: &[Member<'_>], private: &[f64], loss: f64, 
     Ok(best)
 }
 
-/// The basis that promises the least loss in those bytes, or where none are given at the asked bits. `None` where no
-/// rung with a basis is allowed, or nothing is to be kept.
+/// The basis that promises the least loss in these bytes, or at the asked bits where no bytes are given. `None` where no rung with a basis
+/// is allowed, or nothing is to be kept.
 pub(crate) fn plan_by_loss(members: &[Member<'_>], budget: Option<f64>, options: &EncodeOptions, allowed: &[Rung]) -> Result<Option<Plan>> {
     let mut best: Option<Plan> = None;
     let before: f64 = members.iter().map(|m| m.lora.bytes() as f64).sum();
@@ -90,7 +89,7 @@ fn basis_of(members: &[Member<'_>], side: Side, options: &EncodeOptions) -> Resu
     leading(&members.iter().map(|m| &m.terms).collect::<Vec<_>>(), &vec![1.0; members.len()], side, options.rank.unwrap_or(MAX_RANK))
 }
 
-/// Bytes of an element of a basis, at that loss: steps of 1/128 are fine enough where more than that is lost anyway.
+/// Bytes of an element of a basis at this loss. Steps of 1/128 are fine enough where more than they cost is lost anyway.
 pub(crate) fn basis_element_bytes(loss: f64) -> usize {
     if loss > 5e-3 { 1 } else { 2 }
 }
@@ -113,26 +112,26 @@ fn ranks(options: &EncodeOptions, members: &[Member<'_>], coordinates: &[Mat], m
     std::iter::successors(Some(2usize), |&rank| Some(rank + step(rank))).take_while(|&rank| rank < most).chain([most]).collect()
 }
 
-/// The smallest rank that keeps that share of the energy, all adapters counting alike.
+/// The smallest rank that keeps this share of the energy. All adapters count alike.
 fn rank_for_energy<'a>(terms: impl Iterator<Item = &'a Terms> + Clone, coordinates: &[Mat], energy: f64, most: usize) -> usize {
     let lost = |rank: usize| terms.clone().zip(coordinates).map(|(t, c)| lost(t, c.subcols(0, rank))).sum::<f64>() / coordinates.len().max(1) as f64;
     (1..most).find(|&rank| 1.0 - lost(rank) >= energy).unwrap_or(most)
 }
 
-/// One adapter in one projection on one rung.
+/// The forecast of one adapter in one projection on one rung.
 pub(crate) struct Forecast {
     items: Vec<Vec<State>>,
     /// The share of the energy that the basis loses.
     lost: f64,
     energy: f64,
-    /// Bytes of codes and core at the asked bits, or at those that are used where none are asked.
+    /// Bytes of codes and core at the asked bits, or at the bits that are used where none are asked.
     at_bits: f64,
-    /// Bytes of codes and core at most: those at the asked bits where bits are asked, else without a limit.
+    /// The most bytes of codes and core: those at the asked bits where bits are asked, else without a limit.
     most: f64,
 }
 
 impl Forecast {
-    /// The forecast on a basis, by the coordinates on it.
+    /// The forecast on a basis, from the coordinates on it.
     pub(crate) fn shared(member: &Member<'_>, side: Side, coordinates: MatRef<'_, f64>, options: &EncodeOptions) -> Result<Self> {
         let terms = &member.terms;
         let d = if side == Side::Input { terms.left.nrows() } else { terms.right.nrows() };
@@ -140,7 +139,7 @@ impl Forecast {
         Ok(Self::new(items, [d, coordinates.ncols()], lost(terms, coordinates), terms.energy, options))
     }
 
-    /// Both factors coded.
+    /// The forecast with both factors coded.
     pub(crate) fn private(member: &Member<'_>, options: &EncodeOptions) -> Self {
         let terms = &member.terms;
         let d = terms.left.nrows() + terms.right.nrows();
@@ -155,7 +154,7 @@ impl Forecast {
         Self { items, lost, energy, at_bits, most: if options.bits.is_some() { at_bits } else { f64::INFINITY } }
     }
 
-    /// Bytes at which no more than `loss` is lost; infinite where that cannot be.
+    /// Bytes at which no more than `loss` is lost; infinite where that is impossible.
     pub(crate) fn bytes_within(&self, loss: f64) -> f64 {
         let left = (loss - self.lost) * self.energy;
         if left < 0.0 {
@@ -166,14 +165,14 @@ impl Forecast {
         if met && bytes <= self.most { with_centroids(bytes) } else { f64::INFINITY }
     }
 
-    /// Bytes for about that loss: where the basis alone loses as much, the codes lose a quarter of it on top.
+    /// Bytes for about this loss. Where the basis alone loses as much, the codes lose a quarter of it on top.
     pub(crate) fn bytes_about(&self, loss: f64) -> f64 {
         let left = (loss - self.lost).max(0.25 * loss * (1.0 - self.lost));
         let (chosen, _) = allocate(&self.items, Goal::Loss(left * self.energy));
         with_centroids(totals(&self.items, &chosen).0.min(self.most))
     }
 
-    /// The share that is lost with those bytes, or at the asked bits.
+    /// The share that is lost with these bytes, or at the asked bits.
     fn loss_of(&self, bytes: Option<f64>) -> f64 {
         if self.energy <= 0.0 {
             return 0.0;

@@ -1,7 +1,7 @@
-//! The ladder of one projection: which rung each adapter stands on, chosen by bytes among those that keep what is asked.
+//! The ladder of one projection: each adapter's rung, chosen by bytes among those that keep what is asked.
 //!
-//! The rungs, cheapest first where they hold: one input basis for all; several; an output basis; both factors private
-//! and coded; plain f16. A basis is paid for once by all that use it, so the choice is made for the population.
+//! The rungs, cheapest first where they hold: one input basis for all; several; an output basis; both factors private and coded; plain f16.
+//! All that use a basis pay for it once, so the choice is made for the population.
 
 use super::basis::{Basis, basis_bytes, cluster};
 use super::draft::{Draft, Member, Setting, plain};
@@ -12,7 +12,7 @@ use super::terms::{Side, Terms, leading};
 use crate::adapters::encoded::{EncodedProjection, Rung, SharedProjection};
 use crate::error::{Error, Result};
 
-/// A projection of a population, encoded: one entry for each member.
+/// An encoded projection of a population, with one entry for each member.
 pub(crate) struct Encoded {
     /// The bases that are used.
     pub shared: SharedProjection,
@@ -20,7 +20,7 @@ pub(crate) struct Encoded {
     pub projections: Vec<EncodedProjection>,
 }
 
-/// Chooses and encodes. `names` are the members', for errors; `path` is the projection's.
+/// Chooses rungs and encodes. `names` are the members' names, for errors; `path` is the projection's.
 pub(crate) fn climb(path: &str, names: &[&str], members: &[Member<'_>], setting: &mut Setting<'_>) -> Result<Encoded> {
     let options = setting.options;
     let allowed = options.allowed();
@@ -34,7 +34,7 @@ pub(crate) fn climb(path: &str, names: &[&str], members: &[Member<'_>], setting:
         let directions = leading(&members.iter().map(|m| &m.terms).collect::<Vec<_>>(), &vec![1.0; members.len()], plan.side, plan.rank)?;
         let mut shared = vec![(directions, (0..members.len()).collect::<Vec<_>>())];
         let mut tried = encode_on(&shared, plan.side, members, setting)?;
-        // Several bases, while one of them is not enough and nothing else may be used.
+        // Several bases are tried while one of them is not enough and nothing else may be used.
         let mut clusters = 2;
         while plan.side == Side::Input && allowed.contains(&Rung::ClusteredInput) && clusters <= members.len() {
             if !unmet(&tried, &projections, options) {
@@ -55,7 +55,7 @@ fn unmet(tried: &[EncodedProjection], fallback: &[Option<EncodedProjection>], op
     tried.iter().zip(fallback).any(|(tried, fallback)| !meets(tried) && !fallback.as_ref().is_some_and(meets))
 }
 
-/// The best that needs no basis: both factors coded, or where that misses, plain. Nothing where neither may be used.
+/// The best encoding without a basis: both factors coded, or where that misses, plain. `None` where neither may be used.
 fn fallback(member: &Member<'_>, setting: &Setting<'_>, allowed: &[Rung]) -> Result<Option<EncodedProjection>> {
     let mut best: Option<EncodedProjection> = None;
     if allowed.contains(&Rung::PrivateCoded) {
@@ -72,7 +72,7 @@ fn fallback(member: &Member<'_>, setting: &Setting<'_>, allowed: &[Rung]) -> Res
     Ok(best)
 }
 
-/// Directions of each basis, and the members on it.
+/// The directions of each basis, and the members on it.
 type Bases = Vec<(super::linalg::Mat, Vec<usize>)>;
 
 fn clustered(members: &[Member<'_>], rank: usize, clusters: usize, seed: u64) -> Result<Bases> {
@@ -84,7 +84,7 @@ fn clustered(members: &[Member<'_>], rank: usize, clusters: usize, seed: u64) ->
     Ok(bases.into_iter().enumerate().map(|(c, basis)| (pad(basis), of(c))).filter(|basis| !basis.1.is_empty()).collect())
 }
 
-/// Every member on its basis; the setting then holds these bases.
+/// Encodes every member on its basis. The setting then holds these bases.
 fn encode_on(bases: &Bases, side: Side, members: &[Member<'_>], setting: &mut Setting<'_>) -> Result<Vec<EncodedProjection>> {
     let rounded: Vec<Basis> = bases.iter().map(|basis| Basis::new(basis.0.clone(), side, setting.metric, setting.options.allowed_loss())).collect();
     let stored = rounded.iter().map(|basis| basis.stored.clone()).collect();
@@ -102,7 +102,7 @@ fn encode_on(bases: &Bases, side: Side, members: &[Member<'_>], setting: &mut Se
     Ok(out.into_iter().flatten().collect())
 }
 
-/// For each member the cheaper of what meets the requirement; all without the basis where that is cheaper in all.
+/// For each member, the cheaper encoding that meets the requirement. All are without the basis where that is cheaper in all.
 fn cheapest(tried: Vec<EncodedProjection>, fallback: Vec<Option<EncodedProjection>>, setting: &mut Setting<'_>) -> Vec<Option<EncodedProjection>> {
     let met = |p: &EncodedProjection| setting.options.shortfall(&p.certificate) <= 1.0;
     let basis: u64 = setting.shared.input_bases.iter().chain(&setting.shared.output_bases).map(basis_bytes).sum();
@@ -123,7 +123,7 @@ fn cheapest(tried: Vec<EncodedProjection>, fallback: Vec<Option<EncodedProjectio
     }
 }
 
-/// Checks that all is met, and drops bases that nobody uses.
+/// Checks that every requirement is met, and drops bases that nobody uses.
 fn finish(found: Vec<Option<EncodedProjection>>, path: &str, names: &[&str], setting: &mut Setting<'_>) -> Result<(Vec<EncodedProjection>, SharedProjection)> {
     let options = setting.options;
     let mut out = Vec::with_capacity(found.len());
@@ -151,7 +151,7 @@ pub(crate) fn drop_unused(projections: &[EncodedProjection], shared: &mut Shared
     }
 }
 
-/// Nothing required: the published form, or what the asked rank, bits and rungs make of it.
+/// An encoding without a required fidelity: the published form, or what the asked rank, bits and rungs make of it.
 fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowed: &[Rung]) -> Result<Encoded> {
     let options = setting.options;
     if allowed == [Rung::Plain] {
@@ -167,7 +167,7 @@ fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowe
     Ok(Encoded { shared: setting.shared.clone(), projections })
 }
 
-/// The metric that an encoding is made in: see [`EncodeOptions::calibration`].
+/// The metric of an encoding: see [`EncodeOptions::calibration`].
 pub(crate) fn metric(options: &EncodeOptions, inputs: Option<&super::calibration::Inputs>) -> Result<Metric> {
     let weighs = options.min_cosine.is_none() && !options.calibration.as_ref().is_some_and(|calibration| calibration.only_measures());
     inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(inputs.moment()?.as_ref()))

@@ -1,5 +1,5 @@
-//! The decompositions that the encoder needs, in float64, on one thread each, so that a result does not depend on
-//! how many threads there are. The work is spread over projections instead.
+//! The decompositions that the encoder needs, in float64. Each runs on one thread, so that a result does not depend on how many threads
+//! there are. The work is spread over projections instead.
 
 use faer::diag::Diag;
 use faer::dyn_stack::{MemBuffer, MemStack};
@@ -15,14 +15,14 @@ use crate::error::{Error, Result};
 /// A float64 matrix, column-major.
 pub(crate) type Mat = faer::Mat<f64>;
 
-/// `left · right`.
+/// The product `left · right`.
 pub(crate) fn mul(left: MatRef<'_, f64>, right: MatRef<'_, f64>) -> Mat {
     let mut out = Mat::zeros(left.nrows(), right.ncols());
     matmul(&mut out, Accum::Replace, left, right, 1.0, Par::Seq);
     out
 }
 
-/// `Σ left[i, j] · right[i, j]`.
+/// The inner product `Σ left[i, j] · right[i, j]`.
 pub(crate) fn dot(left: MatRef<'_, f64>, right: MatRef<'_, f64>) -> f64 {
     (0..left.ncols()).map(|j| (0..left.nrows()).map(|i| left[(i, j)] * right[(i, j)]).sum::<f64>()).sum()
 }
@@ -37,20 +37,20 @@ pub(crate) fn widen<T: Copy + Into<f64>>(matrix: &Matrix<T>) -> Mat {
     Mat::from_fn(matrix.rows, matrix.cols, |i, j| matrix.data[i * matrix.cols + j].into())
 }
 
-/// The thin singular value decomposition `left · diag(values) · rightᵀ`, values falling.
+/// A thin singular value decomposition `left · diag(values) · rightᵀ`, values falling.
 pub(crate) struct Svd {
-    /// `[rows, n]`, orthonormal columns.
+    /// The left singular vectors, `[rows, n]`, orthonormal columns.
     pub left: Mat,
-    /// `[n]`, `n` the smaller side.
+    /// The singular values, `[n]`, where `n` is the smaller side.
     pub values: Vec<f64>,
-    /// `[cols, n]`, orthonormal columns.
+    /// The right singular vectors, `[cols, n]`, orthonormal columns.
     pub right: Mat,
 }
 
 /// The thin singular value decomposition.
 ///
 /// # Errors
-/// Values that are not finite: the iteration does not settle.
+/// Values that are not finite, for which the iteration does not settle.
 pub(crate) fn thin_svd(matrix: MatRef<'_, f64>) -> Result<Svd> {
     let (rows, cols) = matrix.shape();
     let n = rows.min(cols);
@@ -94,14 +94,14 @@ pub(crate) fn cholesky(matrix: &Mat) -> Option<Mat> {
     Some(factor)
 }
 
-/// `L⁻ᵀ · right`, `L` lower triangular.
+/// The solution `L⁻ᵀ · right`, `L` lower triangular.
 pub(crate) fn solve_transposed(lower: &Mat, right: &Mat) -> Mat {
     let mut out = right.clone();
     solve_upper_triangular_in_place(lower.transpose(), out.as_mut(), Par::Seq);
     out
 }
 
-/// `gram⁻¹ · right` for a symmetric positive matrix; in the least-squares sense where it is singular.
+/// The solution `gram⁻¹ · right` for a symmetric positive matrix, in the least-squares sense where it is singular.
 pub(crate) fn solve_gram(gram: &Mat, right: &Mat) -> Result<Mat> {
     let largest = (0..gram.nrows()).map(|i| gram[(i, i)]).fold(0.0, f64::max);
     if let Some(lower) = cholesky(gram) {
@@ -123,7 +123,7 @@ pub(crate) fn solve_gram(gram: &Mat, right: &Mat) -> Result<Mat> {
     Ok(mul(vectors.as_ref(), projected.as_ref()))
 }
 
-/// Each column times its factor.
+/// The matrix with each column multiplied by its factor.
 pub(crate) fn scale_columns(matrix: &Mat, factors: &[f64]) -> Mat {
     Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(i, j)] * factors[j])
 }

@@ -1,4 +1,4 @@
-//! Measuring what an encoded adapter kept of the original.
+//! The measurement of what an encoded adapter kept of the original.
 
 use half::f16;
 
@@ -9,10 +9,9 @@ use crate::adapters::peft::Lora;
 use crate::error::Result;
 
 impl Certificate {
-    /// Measures `encoded` against the `original`, in float64, from exactly what is held. `held_out` are inputs
-    /// `[rows, d_in]` that had no part in the encoding; whether others had is not to be seen, so `calibrated` is false. ΔW is
-    /// never formed: every measure is a sum over products of the factors' Gram matrices. An original of zeros is kept (cosine 1)
-    /// where the encoding is zero too.
+    /// Measures `encoded` against the `original`, in float64, from exactly what is held. `held_out` are inputs `[rows, d_in]` that had no
+    /// part in the encoding. Whether others had cannot be seen, so `calibrated` is false. ΔW is never formed: every measure is a sum over
+    /// products of the factors' Gram matrices. An original of zeros is kept (cosine 1) where the encoding is zero too.
     ///
     /// # Errors
     /// An encoded projection that does not decode.
@@ -20,7 +19,7 @@ impl Certificate {
         let (a_hat, b_hat) = encoded.factors(shared)?;
         let (a, b) = (widen(&original.a), widen(&original.b));
         let (r, n) = (a.nrows(), a.nrows() + a_hat.rows);
-        // [A; Â] as columns and [sB, −ŝB̂]: their product is the error.
+        // The columns are [A; Â] and [sB, −ŝB̂], whose product is the error.
         let inner = Mat::from_fn(a.ncols(), n, |i, j| if j < r { a[(j, i)] } else { a_hat.at(j - r, i) });
         let scale = |j: usize| if j < r { f64::from(original.scaling) } else { -f64::from(encoded.scaling) };
         let outer = Mat::from_fn(b.nrows(), n, |i, j| scale(j) * if j < r { b[(i, j)] } else { b_hat.at(i, j - r) });
@@ -57,7 +56,7 @@ impl Certificate {
     }
 }
 
-/// `‖ΔW‖²`, `⟨ΔW, ΔŴ⟩`, `‖ΔŴ‖²` and `‖ΔW − ΔŴ‖²` in the inner product of some inputs.
+/// The quantities `‖ΔW‖²`, `⟨ΔW, ΔŴ⟩`, `‖ΔŴ‖²` and `‖ΔW − ΔŴ‖²` in the inner product of some inputs.
 struct Errors {
     original: f64,
     cross: f64,
@@ -84,14 +83,14 @@ impl Errors {
         match (self.original > 0.0, self.encoded > 0.0) {
             (true, _) => (self.error.max(0.0) / self.original).sqrt(),
             (false, false) => 0.0,
-            // An answer where there should be none: there is no scale to hold it against, so it counts as all wrong.
+            // An answer where there should be none has no scale to be held against, so it counts as all wrong.
             (false, true) => 1.0,
         }
     }
 }
 
-/// The share of the energy in the span of a basis: `columns [d, r]` are the original's factor on that side, `far` the
-/// Gram matrix of the other side in its first r rows and columns.
+/// The share of the energy in the span of a basis. `columns [d, r]` are the original's factor on that side. `far` is the Gram matrix of the
+/// other side in its first r rows and columns.
 fn share_kept(basis: &Matrix<f16>, columns: &Mat, far: &Mat, errors: &Errors) -> Result<f64> {
     if errors.original <= 0.0 {
         return Ok(1.0);
@@ -113,7 +112,7 @@ fn rung(encoded: &EncodedProjection, shared: &SharedProjection) -> Rung {
     }
 }
 
-/// Code bits over elements; 16 for a plain factor; a shared one has none of its own.
+/// Code bits over elements. A plain factor has 16, and a shared one none of its own.
 fn bits_per_element(encoded: &EncodedProjection, r: usize) -> f64 {
     let [input, output] = [&encoded.input, &encoded.output].map(|factor| match factor {
         EncodedFactor::Shared(_) => (0.0, 0.0),

@@ -4,21 +4,21 @@ use super::calibration::SecondMoment;
 use super::linalg::{Mat, cholesky, dot, mul, solve_transposed};
 use crate::error::{Error, Result, ensure};
 
-/// The inner product of the input side: `⟨G, H⟩ = G·C·Hᵀ`, C the identity where nothing is known of the inputs.
+/// The inner product of the input side: `⟨G, H⟩ = G·C·Hᵀ`, where C is the identity if nothing is known of the inputs.
 pub(crate) struct Metric {
     /// The lower Cholesky factor of C.
     lower: Option<Mat>,
 }
 
 impl Metric {
-    /// No knowledge of the inputs.
+    /// The metric without knowledge of the inputs.
     pub(crate) fn identity() -> Self {
         Self { lower: None }
     }
 
-    /// The second moment of some inputs, shrunk towards a multiple of the identity, so that directions that few inputs
-    /// happen to miss are not thrown away: the share is the oracle approximating shrinkage of Chen, Wiesel, Eldar and
-    /// Hero (2010), and at least a thousandth. Scaled to a mean diagonal of 1.
+    /// The metric of the second moment of some inputs. It is shrunk towards a multiple of the identity, so that directions that few inputs
+    /// happen to miss are not thrown away. The share is the oracle approximating shrinkage of Chen, Wiesel, Eldar and Hero (2010), and at
+    /// least a thousandth. It is scaled to a mean diagonal of 1.
     pub(crate) fn of(moment: &SecondMoment) -> Result<Self> {
         let (n, d) = (moment.rows() as f64, moment.d_in() as f64);
         let mut moment = moment.sum().clone();
@@ -38,17 +38,17 @@ impl Metric {
         Ok(Self { lower: Some(lower) })
     }
 
-    /// `Lᵀ·columns`, `[d_in, n]`: their plain inner products are then those of the metric.
+    /// The columns `Lᵀ·columns`, `[d_in, n]`, whose plain inner products are those of the metric.
     pub(crate) fn whiten(&self, columns: &Mat) -> Mat {
         self.lower.as_ref().map_or_else(|| columns.clone(), |lower| mul(lower.transpose(), columns.as_ref()))
     }
 
-    /// `L⁻ᵀ·columns`: the undoing of [`Self::whiten`] for vectors that a projection's rows are multiplied with.
+    /// The columns `L⁻ᵀ·columns`. This undoes [`Self::whiten`] for vectors that a projection's rows are multiplied with.
     pub(crate) fn lift(&self, columns: &Mat) -> Mat {
         self.lower.as_ref().map_or_else(|| columns.clone(), |lower| solve_transposed(lower, columns))
     }
 
-    /// `L`, where C is not the identity.
+    /// The factor `L`, where C is not the identity.
     pub(crate) fn lower(&self) -> Option<&Mat> {
         self.lower.as_ref()
     }
@@ -70,7 +70,7 @@ mod tests {
         let g = Mat::from_fn(6, 2, |i, j| (i + 3 * j) as f64 - 2.0);
         let white = metric.whiten(&g);
         let seen = mul(widen(&inputs).as_ref(), g.as_ref());
-        // The shrinkage and the scale to a mean diagonal of 1 are all that stands between the two.
+        // Only the shrinkage and the scale to a mean diagonal of 1 stand between the two.
         let ratio = |m: &Mat| energy(m.col(0).as_mat()) / energy(m.col(1).as_mat());
         assert!((ratio(&white) / ratio(&seen) - 1.0).abs() < 0.1, "{} {}", ratio(&white), ratio(&seen));
         assert!(energy((&metric.lift(&white) - &g).as_ref()) < 1e-18);

@@ -1,4 +1,5 @@
-//! Encoding a population of LoRA adapters: every projection by itself, in parallel, the same on any number of threads.
+//! The encoding of a population of LoRA adapters. Every projection is encoded by itself, in parallel. The result is the same on any number
+//! of threads.
 
 pub mod add;
 mod allocate;
@@ -33,7 +34,7 @@ pub use options::{DEFAULT_BITS, DEFAULT_RANK, EncodeOptions};
 pub use sources::{Progress, Source};
 use sources::{assemble, bytes_before, gather, with_members};
 
-/// Encodes a population. Deterministic for the options' seed, whatever the number of threads.
+/// Encodes a population. The result is deterministic for the options' seed, whatever the number of threads.
 ///
 /// # Errors
 /// No adapters, two of one name, shapes that differ between adapters, values that are not finite, options out of range,
@@ -67,7 +68,7 @@ pub fn encode(sources: &[Source<'_>], options: &EncodeOptions, progress: Progres
     Err(budget::missed(most, bytes_before(&by_path), reached, &kept))
 }
 
-/// Payload bytes of a population before and after: codes, cores and plain values, and the bases; not the headers.
+/// Payload bytes of a population before and after. They count codes, cores, plain values and bases, without headers.
 pub fn payload_bytes(population: &Population) -> (u64, u64) {
     let own = population.adapters.values().flat_map(|adapter| adapter.projections.values());
     let (before, after) = own.fold((0, 0), |sum, p| (sum.0 + p.certificate.bytes_before, sum.1 + p.certificate.bytes));

@@ -1,4 +1,4 @@
-//! What is asked of an encoding.
+//! The options of an encoding.
 
 use super::calibration::Calibration;
 use crate::adapters::certificate::Certificate;
@@ -6,49 +6,49 @@ use crate::adapters::encoded::Rung;
 use crate::error::{Result, ensure};
 use crate::ops::codes::CodeWidth;
 
-/// Columns of a basis where nothing says otherwise: S2LC's own.
+/// Columns of a basis where nothing else is asked, as in S2LC.
 pub const DEFAULT_RANK: usize = 16;
-/// Bits an element where nothing says otherwise.
+/// Bits an element where nothing else is asked.
 pub const DEFAULT_BITS: f64 = 4.0;
 
-/// What is asked of an encoding. Nothing asked gives S2LC's published form: one input basis of 16 columns a projection
-/// and output codes of 4 bits.
+/// The options of an encoding. Without any, it is S2LC's published form: one input basis of 16 columns a projection and output codes of 4
+/// bits.
 ///
-/// A required fidelity ([`Self::min_cosine`], [`Self::max_output_error`]) is met by every adapter in every projection,
-/// for the fewest bytes, on whichever of the allowed rungs that takes; or the encoding fails.
+/// A required fidelity ([`Self::min_cosine`], [`Self::max_output_error`]) is met by every adapter in every projection, for the fewest
+/// bytes, on any of the allowed rungs; or the encoding fails.
 #[derive(Clone, Debug, Default)]
 pub struct EncodeOptions {
     /// Columns of a shared basis.
     pub rank: Option<usize>,
-    /// Share of the population's energy, in 0..1. In place of a given rank, the smallest rank that keeps it is used.
+    /// The share of the population's energy to keep, in 0..1. The smallest rank that keeps it is used, in place of a given rank.
     pub energy: Option<f64>,
-    /// Bytes of the bundle file over bytes of the adapters' factors, at most (0.1 is ten times smaller). All of the file
-    /// counts: codes, codebooks, bases, certificates, configurations, header. With no fidelity required, the most
-    /// fidelity that these bytes buy, about the same for all adapters.
+    /// The most bytes of the bundle file over bytes of the adapters' factors (0.1 is ten times smaller). All of the file counts: codes,
+    /// codebooks, bases, certificates, configurations, header. With no fidelity required, the result has the most fidelity for these bytes,
+    /// about equal for all adapters.
     pub max_ratio: Option<f64>,
-    /// Least cosine of ΔW and ΔŴ.
+    /// The least cosine of ΔW and ΔŴ.
     pub min_cosine: Option<f64>,
-    /// Greatest error of the output: on held-out calibration inputs where there are any, else on Gaussian inputs.
+    /// The greatest error of the output: on held-out calibration inputs where there are any, else on Gaussian inputs.
     pub max_output_error: Option<f64>,
     /// Bits an element of the coded factors, on average over the columns that the adapter's own rank fills.
     pub bits: Option<f64>,
-    /// One width for all columns, in place of bits of each column's own.
+    /// One width for all columns, instead of bits of each column's own.
     pub width: Option<CodeWidth>,
-    /// Rungs that may be used. By default the shared rungs where a rank is given (no other keeps that promise), every
-    /// rung where a fidelity is required, and the published form where nothing is.
+    /// The rungs that may be used. By default they are the shared rungs where a rank is given, since no other keeps that promise. They are
+    /// every rung where a fidelity is required, and the published form where nothing is.
     pub rungs: Option<Vec<Rung>>,
-    /// Seed of k-means.
+    /// The seed of k-means.
     pub seed: u64,
-    /// What the projections read; a projection without inputs is encoded as if there were none. It weights bases, codebooks and
-    /// bits, unless a cosine is required: that is a measure of the weights themselves, and then the inputs only measure the result.
+    /// The inputs of the projections. A projection without inputs is encoded as if there were none. Inputs weight bases, codebooks and
+    /// bits, unless a cosine is required. That is a measure of the weights themselves, and then inputs only measure the result.
     pub calibration: Option<Calibration>,
 }
 
 impl EncodeOptions {
-    /// Checks what is asked, by itself.
+    /// Checks the options by themselves.
     ///
     /// # Errors
-    /// A value outside its range, or two that say different things.
+    /// A value outside its range, or two that contradict each other.
     pub fn validate(&self) -> Result<()> {
         let inside = |name: &str, value: Option<f64>, least: f64, most: f64| {
             let fits = value.is_none_or(|value| value > least && value < most);
@@ -87,13 +87,13 @@ impl EncodeOptions {
 
     /// The share of the energy that may be lost: a requirement's, or what the asked bits lose anyway.
     pub(crate) fn allowed_loss(&self) -> f64 {
-        // A hair inside what is asked, so that a reader's own rounding does not fall outside.
+        // The limit is a hair inside what is asked, so that a reader's own rounding does not fall outside.
         let cosine = self.min_cosine.map_or(1.0, |cosine| (1.0 - cosine * cosine) * (1.0 - 1e-4));
         let error = self.max_output_error.map_or(1.0, |error| error * error * (1.0 - 1e-4));
         if self.requires_fidelity() { cosine.min(error) } else { 0.5 * 4f64.powf(-self.bits.unwrap_or(DEFAULT_BITS)) }
     }
 
-    /// How the losses compare with what is required: met at 1 and below.
+    /// How the losses compare with what is required, which is met at 1 and below.
     pub(crate) fn shortfall(&self, certificate: &Certificate) -> f64 {
         let lost = |most: f64, reached: f64| reached / (most * (1.0 - 1e-4));
         let cosine = self.min_cosine.map_or(0.0, |least| lost(1.0 - least * least, 1.0 - certificate.cos_delta.max(0.0).powi(2)));
@@ -108,7 +108,7 @@ impl EncodeOptions {
         [cosine, error].into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
-    /// What a certificate reached, in the terms of the requirement.
+    /// What a certificate reached, in the words of the requirement.
     pub(crate) fn reached(&self, certificate: &Certificate) -> String {
         let error = certificate.output_error_held_out.unwrap_or(certificate.output_error_gaussian);
         format!("cos(ΔW) {:.5} and output error {error:.5} on rung {:?}", certificate.cos_delta, certificate.rung)

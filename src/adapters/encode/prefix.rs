@@ -1,7 +1,8 @@
-//! Keys and values of a prefix that many sequences share, as codes over a basis: the cache of one layer as an adapter.
+//! The encoding of keys and values of a prefix that many sequences share, as codes over a basis. The cache of one layer is encoded as an
+//! adapter.
 //!
-//! `K = 1·K`: a LoRA whose A is the identity and whose B is `Kᵀ`. Its output side is then a basis of the keys, its input side a row
-//! of coefficients for each token. [`DevicePrefix`](crate::adapters::prefix::DevicePrefix) is what attention reads of it; an engine rebuilds
+//! `K = 1·K` is a LoRA whose A is the identity and whose B is `Kᵀ`. Its output side is then a basis of the keys, and its input side a row
+//! of coefficients for each token. Attention reads it as a [`DevicePrefix`](crate::adapters::prefix::DevicePrefix). An engine rebuilds
 //! whole rows as it applies an adapter, where x holds rows of the identity.
 
 use std::collections::BTreeMap;
@@ -14,21 +15,22 @@ use crate::error::{Result, ensure};
 
 pub use crate::adapters::prefix::{KEY, PREFIX, VALUE};
 
-/// A prefix of one layer as codes over bases.
+/// A prefix of one layer, as codes over bases.
 #[derive(Clone, Debug)]
 pub struct EncodedPrefix {
-    /// One adapter, [`PREFIX`], with the projections [`KEY`] and [`VALUE`], `[tokens, width]` each: for an engine, or a bundle.
+    /// The population of one adapter, [`PREFIX`], with the projections [`KEY`] and [`VALUE`], `[tokens, width]` each. It is for an engine,
+    /// or a bundle.
     pub population: Population,
     /// Bytes of codes, codebooks, coefficients and bases.
     pub bytes: u64,
     /// Bytes of K and V in f16.
     pub plain_bytes: u64,
-    /// cos(K, K̂) and cos(V, V̂), measured on what is held.
+    /// The cosines cos(K, K̂) and cos(V, V̂), measured on what is held.
     pub cosines: [f64; 2],
 }
 
-/// Encodes `k` and `v [tokens, width]`, all heads of a token side by side, so that each keeps a cosine of at least `least_cosine`. Which
-/// side is coded, and over what, is what takes the fewest bytes.
+/// Encodes `k` and `v [tokens, width]`, all heads of a token side by side, so that each keeps a cosine of at least `least_cosine`. The side
+/// that is coded, and its basis, are those that take the fewest bytes.
 ///
 /// # Errors
 /// K and V of different shapes, or empty; values that are not finite; a cosine that no form keeps.
@@ -75,7 +77,7 @@ mod tests {
         assert!(made.bytes > 0 && 2 * made.bytes < made.plain_bytes, "{} of {}", made.bytes, made.plain_bytes);
         for (path, cache, told) in [(KEY, &k, made.cosines[0]), (VALUE, &v, made.cosines[1])] {
             let delta = made.population.adapters[PREFIX].projections[path].delta(&made.population.projections[path]).unwrap();
-            // [width, tokens]: the change of a weight.
+            // The change of a weight is [width, tokens].
             let rebuilt = |i: usize| delta.data[i % 96 * 40 + i / 96];
             let products = |f: &dyn Fn(usize) -> f64| (0..40 * 96).map(f).sum::<f64>();
             let dot = products(&|i| f64::from(cache.data[i]) * rebuilt(i));

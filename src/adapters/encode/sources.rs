@@ -1,4 +1,4 @@
-//! The adapters that are encoded: by adapter as they came, by projection as they are worked on.
+//! The adapters to encode, by adapter as they came, and by projection as the encoder takes them.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::error::{Error, Result, ensure};
 /// One adapter of a population, as it came.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Name of the adapter: the key in the population.
+    /// The adapter's name, which is the key in the population.
     pub name: &'a str,
-    /// The adapter's `adapter_config.json`, kept as it is.
+    /// The adapter's `adapter_config.json`, kept unchanged.
     pub config: &'a serde_json::Value,
     /// The adapter's modules, by module path.
     pub modules: &'a BTreeMap<String, Lora>,
@@ -28,7 +28,7 @@ impl<'a> From<&'a LoraAdapter> for Source<'a> {
     }
 }
 
-/// Called after each projection with how many are done and how many there are, from any thread.
+/// A callback after each projection, with how many are done and how many there are, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 pub(super) type Users<'a> = Vec<(&'a str, &'a Lora)>;
@@ -75,7 +75,7 @@ pub(super) fn shape(lora: &Lora) -> [usize; 2] {
     [lora.b.rows, lora.a.cols]
 }
 
-/// Checks shapes and values.
+/// Checks the shapes and values of an adapter's update.
 pub(super) fn check(lora: &Lora, name: &str, path: &str) -> Result<()> {
     let (a, b) = (&lora.a, &lora.b);
     let whole = a.data.len() == a.rows * a.cols && b.data.len() == b.rows * b.cols;
@@ -91,7 +91,7 @@ pub(super) fn member<'a>(lora: &'a Lora, name: &str, path: &str, setting: &Setti
     let b = widen(&lora.b);
     let scaled = Mat::from_fn(b.nrows(), b.ncols(), |i, j| f64::from(lora.scaling) * b[(i, j)]);
     let terms = Terms::new(&widen(&lora.a), &scaled, setting.metric)?;
-    // By name, not by place: an adapter's codes do not depend on who else is there.
+    // The seed is by name, not by place. An adapter's codes do not depend on the other adapters.
     let seed = name
         .bytes()
         .chain([0])
@@ -100,7 +100,7 @@ pub(super) fn member<'a>(lora: &'a Lora, name: &str, path: &str, setting: &Setti
     Ok(Member { lora, terms, seed })
 }
 
-/// What `work` makes of one projection's adapters.
+/// The result of `work` on one projection's adapters.
 pub(super) fn with_members<T>(
     path: &str,
     users: &Users<'_>,

@@ -1,4 +1,4 @@
-//! One adapter in one projection, as the encoder sees it: `ΔW = left · diag(sigma) · rightᵀ`, never formed.
+//! One adapter in one projection, as the encoder sees it: `ΔW = left · diag(sigma) · rightᵀ`, which is never formed.
 
 use super::linalg::{Mat, Svd, energy, mul, scale_columns, singular_values, thin_svd};
 use super::metric::Metric;
@@ -7,37 +7,37 @@ use crate::error::Result;
 /// The side of a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// `[d_in, R]`.
+    /// The input side, `[d_in, R]`.
     Input,
-    /// `[d_out, R]`.
+    /// The output side, `[d_out, R]`.
     Output,
 }
 
 /// The rank-one terms of an adapter's ΔW, in order of energy.
 pub(crate) struct Terms {
-    /// `[d_out, n]`, orthonormal.
+    /// The left vectors, `[d_out, n]`, orthonormal.
     pub left: Mat,
-    /// Falling, above the rounding.
+    /// The singular values, falling, above the rounding.
     pub sigma: Vec<f64>,
-    /// `[d_in, n]`, orthonormal after [`Metric::whiten`]: in the whitened coordinates.
+    /// The right vectors, `[d_in, n]`, orthonormal after [`Metric::whiten`]: in the whitened coordinates.
     pub right: Mat,
-    /// `Σ sigma²`.
+    /// The energy `Σ sigma²`.
     pub energy: f64,
 }
 
-/// What is left to code of an adapter when the other side is a basis: `n` columns in order of energy.
+/// The rest of an adapter to code when the other side is a basis: `n` columns in order of energy.
 pub(crate) struct Projected {
-    /// `[d, n]`, orthonormal, of the side that is coded (whitened where that is the input).
+    /// The columns, `[d, n]`, orthonormal, of the coded side (whitened where that is the input).
     pub columns: Mat,
-    /// The energy of each.
+    /// The energy of each column.
     pub energies: Vec<f64>,
 }
 
 impl Terms {
-    /// The terms of `b [d_out, r] · a [r, d_in]`: through the decompositions of the factors, at `d · r²` each.
+    /// The terms of `b [d_out, r] · a [r, d_in]`, through decompositions of the factors, at `d · r²` each.
     pub(crate) fn new(a: &Mat, b: &Mat, metric: &Metric) -> Result<Self> {
         let outer = thin_svd(b.as_ref())?;
-        // S·Wᵀ·A, as columns: [d_in, r].
+        // S·Wᵀ·A is taken as columns, [d_in, r].
         let columns = mul(a.transpose(), scale_columns(&outer.right, &outer.values).as_ref());
         let Svd { left: right, values, right: rotation } = thin_svd(metric.whiten(&columns).as_ref())?;
         let least = 1e-10 * values.first().copied().unwrap_or(0.0);
@@ -48,7 +48,7 @@ impl Terms {
         Ok(Self { left, sigma, right: right.subcols(0, n).to_owned(), energy })
     }
 
-    /// The vectors of one side times sigma: what a shared basis of that side is to span.
+    /// The vectors of one side times sigma, which a shared basis of that side is to span.
     fn scaled(&self, side: Side) -> Mat {
         match side {
             Side::Input => scale_columns(&self.right, &self.sigma),
@@ -61,7 +61,7 @@ impl Terms {
         mul(self.scaled(side).transpose(), basis.as_ref())
     }
 
-    /// What is left to code on the other side when this side is the basis with these [`Self::coordinates`].
+    /// The rest to code on the other side, when this side is the basis with these [`Self::coordinates`].
     pub(crate) fn project(&self, side: Side, coordinates: &Mat) -> Result<Projected> {
         let Svd { left: rotation, values, .. } = thin_svd(coordinates.as_ref())?;
         let own = if side == Side::Input { &self.left } else { &self.right };
@@ -75,8 +75,8 @@ impl Terms {
     }
 }
 
-/// The leading directions of a population on one side, orthonormal, in order: `[d, n]`, at most `most` of them.
-/// Each adapter counts by its share, not by its size: a small one is to be kept as well as a large one.
+/// The leading directions of a population on one side, orthonormal, in order: `[d, n]`, at most `most` of them. Each adapter counts by its
+/// share, not by its size, since a small one is to be kept as well as a large one.
 pub(crate) fn leading(terms: &[&Terms], weights: &[f64], side: Side, most: usize) -> Result<Mat> {
     let live: Vec<(&Terms, f64)> = terms.iter().zip(weights).filter(|pair| pair.0.energy > 0.0).map(|(t, &w)| (*t, (w / t.energy).sqrt())).collect();
     let columns: usize = live.iter().map(|pair| pair.0.sigma.len()).sum();
@@ -98,7 +98,7 @@ pub(crate) fn leading(terms: &[&Terms], weights: &[f64], side: Side, most: usize
     Ok(left.subcols(0, n).to_owned())
 }
 
-/// The share of the terms' energy that a basis loses, from the coordinates on it.
+/// The share of the terms' energy that a basis loses, by the coordinates on it.
 pub(crate) fn lost(terms: &Terms, coordinates: faer::MatRef<'_, f64>) -> f64 {
     if terms.energy > 0.0 { (1.0 - energy(coordinates) / terms.energy).max(0.0) } else { 0.0 }
 }

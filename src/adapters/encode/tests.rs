@@ -1,4 +1,4 @@
-//! Encoding synthetic populations whose right answers are known.
+//! Encodings of synthetic populations whose right answers are known.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -47,7 +47,7 @@ fn made(name: &str, modules: impl IntoIterator<Item = Lora>) -> Made {
     Made { name: name.into(), config: serde_json::json!({ "r": R }), modules }
 }
 
-/// A that all share, up to a rotation; `drift` of noise on top.
+/// Adapters whose A is shared, up to a rotation, with `drift` of noise on top.
 fn shared_start(count: u64, drift: f32) -> Vec<Made> {
     let start = normal(R, D[0], 1);
     let a = |k: u64| Matrix { data: start.data.iter().zip(&normal(R, D[0], 100 + k).data).map(|(s, n)| s + drift * n).collect(), ..start.clone() };
@@ -70,7 +70,7 @@ fn certificates(population: &Population) -> Vec<&crate::adapters::certificate::C
     population.adapters.values().flat_map(|adapter| adapter.projections.values()).map(|p| &p.certificate).collect()
 }
 
-/// cos(ΔW) from the full matrices, by plain loops: nothing in common with the encoder's own measure.
+/// The cosine cos(ΔW) from the full matrices, by plain loops. It shares nothing with the encoder's own measure.
 fn cosine(lora: &Lora, population: &Population, name: &str, path: &str) -> f64 {
     let decoded = population.adapters[name].projections[path].delta(&population.projections[path]).unwrap();
     let (mut dot, mut ours, mut theirs) = (0.0, 0.0, 0.0);
@@ -235,7 +235,7 @@ fn bad_populations_and_options_are_refused() {
     }
 }
 
-/// Inputs that fill a few directions only, as real ones do.
+/// Inputs that fill only a few directions, as real ones do.
 fn calibration_rows() -> Matrix {
     let (rows, few) = (600, 12);
     let (mix, small, basis) = (normal(rows, few, 11), normal(rows, D[0], 12), normal(few, D[0], 13));

@@ -1,4 +1,4 @@
-//! Batches: which adapter each token uses, and where on the device it was when the batch was made.
+//! Batches: which adapter each token uses, and where on the device the adapters were when the batch was made.
 
 use super::{AdapterId, Engine};
 use crate::backend::Kernel;
@@ -10,9 +10,9 @@ use crate::session::Session;
 
 /// The adapters of a batch's tokens, on the device. Its contents may change between replays of a captured graph.
 ///
-/// Where the pool is smaller than the population, another batch may take the room of this one's adapters; [`Engine::update`] brings
-/// them back. [`Engine::apply`] refuses a batch that has lost any. A captured graph cannot: before a replay, ask [`Engine::check`]
-/// where other batches were made since.
+/// Where the pool is smaller than the population, another batch may take the room of this one's adapters. [`Engine::update`] brings them
+/// back. [`Engine::apply`] refuses a batch that has lost any adapter. A captured graph cannot refuse: before a replay, ask
+/// [`Engine::check`] where other batches were made since.
 pub struct Batch<D: Device> {
     engine: u64,
     pub(super) tokens: usize,
@@ -24,9 +24,9 @@ pub struct Batch<D: Device> {
 /// The adapters that a batch found on the device.
 #[derive(Clone)]
 pub(super) struct Placed {
-    /// Since when each had been there.
+    /// The time since when each adapter had been there.
     since: Vec<(AdapterId, u64)>,
-    /// How many had left it by then.
+    /// How many adapters had left the device by then.
     left: u64,
 }
 
@@ -38,7 +38,7 @@ impl<D: Device> Batch<D> {
 }
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// Puts the adapters of a batch on the device, one id a token, `None` for the base model alone.
+    /// Copies the adapters of a batch to the device, with one id a token, `None` for the base model alone.
     ///
     /// # Errors
     /// An adapter that is not known; more adapters than the pool holds at once.
@@ -47,7 +47,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.batch_of(session, ids, placed)
     }
 
-    /// Changes the adapters of a batch in place: graphs captured with it see them at their next replay.
+    /// Changes the adapters of a batch in place. Graphs captured with it see them at their next replay.
     ///
     /// # Errors
     /// The errors of [`batch`](Self::batch); another number of tokens; a batch from before the last growth.
@@ -61,7 +61,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// Whether a batch can be applied, and graphs that were captured with it replayed.
     ///
     /// # Errors
-    /// A batch of another engine, or from before the last growth; an adapter of it that another batch took the room of, or that was removed.
+    /// A batch of another engine, or from before the last growth; an adapter of the batch whose room another batch took, or that was
+    /// removed.
     pub fn check(&self, batch: &Batch<D>) -> Result<()> {
         self.current(batch)?;
         let Placed { since, left } = &batch.placed;
@@ -82,7 +83,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(Batch { engine: self.id, tokens: ids.len(), generation: self.generation, placed, maps })
     }
 
-    /// Makes a batch that of `ids`, which are on the device. One that cannot be written stays what it was.
+    /// Replaces a batch's adapters by `ids`, which are on the device. A batch that cannot be written stays what it was.
     pub(super) fn replace(&self, session: &mut Session<D>, batch: &mut Batch<D>, ids: &[Option<AdapterId>], placed: Placed) -> Result<()> {
         session.update_indices(&batch.maps, &self.words(ids)?)?;
         batch.placed = placed;
@@ -104,7 +105,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             for class in &mut self.classes {
                 if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
                     let projection = class.holds(&adapter, &self.shared);
-                    // What is there in part must not be taken for the adapter by the next batch.
+                    // A partial copy must not be taken for the adapter by the next batch.
                     class.put(session, slot, projection).inspect_err(|_| self.pool.evict(id))?;
                 }
             }
@@ -123,7 +124,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             .collect()
     }
 
-    /// Checks that a batch is this engine's, of its arrays as they are.
+    /// Checks that a batch is this engine's, and that it fits the engine's present arrays.
     pub(super) fn current(&self, batch: &Batch<D>) -> Result<()> {
         ensure(batch.engine == self.id, "batch", "one of this engine", "another engine's")?;
         let found = format!("generation {}", batch.generation);

@@ -19,7 +19,7 @@ use crate::session::Session;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Shared,
-    /// The words an adapter may take, column headers included.
+    /// The most words of an adapter, with column headers.
     Coded(u32),
     Plain,
 }
@@ -29,7 +29,7 @@ enum Side {
 pub struct Form {
     path: String,
     rank: usize,
-    /// A core stands between the factors, if only to carry the scale where no codebook can.
+    /// Whether a core stands between the factors, if only to carry the scale where no codebook can.
     core: bool,
     input: Side,
     output: Side,
@@ -87,7 +87,7 @@ impl Form {
         &self.path
     }
 
-    /// Whether the two may share a class: alike but for the room their codes take.
+    /// Whether two forms may share a class: they are alike except for the room their codes take.
     pub fn same_class(&self, other: &Self) -> bool {
         (&self.path, self.rank, self.core) == (&other.path, other.rank, other.core) && self.input.same(other.input) && self.output.same(other.output)
     }
@@ -97,14 +97,14 @@ impl Form {
         Self { input: self.input.max(other.input), output: self.output.max(other.output), ..self.clone() }
     }
 
-    /// Bytes of device memory that one adapter takes.
+    /// Bytes of device memory for one adapter.
     pub fn slot_bytes(&self, dtype: DType) -> u64 {
         let core = if self.core { 4 * (self.rank * self.rank) as u64 } else { 0 };
         core + self.input.bytes(self.d[0], self.rank, dtype) + self.output.bytes(self.d[1], self.rank, dtype)
     }
 }
 
-/// Checks the sizes of an adapter against what the population shares. Codes are looked at when they go to the device.
+/// Checks the sizes of an adapter against what the population shares. Codes are checked when they go to the device.
 pub fn check(adapter: &str, path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Result<()> {
     let rank = rank_of(projection, shared);
     let sides = [("input", &projection.input, shared.d_in, &shared.input_bases), ("output", &projection.output, shared.d_out, &shared.output_bases)];
@@ -127,14 +127,14 @@ pub fn check(adapter: &str, path: &str, projection: &EncodedProjection, shared: 
     Ok(())
 }
 
-/// One side's arrays.
+/// The arrays of one side.
 enum Store<D: Device> {
     Shared { bases: u32, values: Slice<D>, basis_of: Index<BasisOf, D>, host: Vec<i32> },
     Coded { codes: Index<Codes, D>, codebooks: Slice<D> },
     Plain { values: Slice<D>, own: Index<BasisOf, D> },
 }
 
-/// All adapters of one form in one projection.
+/// All adapters of one form in one projection, on the device.
 pub struct Class<D: Device> {
     form: Form,
     map: usize,
@@ -148,7 +148,7 @@ pub struct Class<D: Device> {
 }
 
 impl<D: Kernel<CodebookGemm>> Class<D> {
-    /// Memory for `capacity` adapters, all zero; the bases are copied now.
+    /// Allocates memory for `capacity` adapters, all zero, and copies the bases.
     pub fn new(session: &mut Session<D>, form: Form, map: usize, capacity: u32, shared: &SharedProjection, dtype: DType) -> Result<Self> {
         let d = [shared.d_in, shared.d_out];
         let rank = form.rank;
@@ -185,7 +185,7 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         &self.form
     }
 
-    /// The map from adapters to its slots.
+    /// The number of the map from adapters to the class's slots.
     pub fn map(&self) -> usize {
         self.map
     }
@@ -195,7 +195,7 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         self.capacity
     }
 
-    /// What an adapter has in this projection, where it has this form there.
+    /// An adapter's encoding in this projection, where it has this form there.
     pub fn holds<'a>(&self, adapter: &'a EncodedAdapter, shared: &BTreeMap<String, SharedProjection>) -> Option<&'a EncodedProjection> {
         let path = self.form.path();
         let (projection, shared) = (adapter.projections.get(path)?, shared.get(path)?);
@@ -212,12 +212,12 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         self.d[1] as u64
     }
 
-    /// Ones: each projection's own scale is folded into its core or codebook.
+    /// The scalings, all ones. Each projection's own scale is folded into its core or codebook.
     pub fn scaling(&self) -> &Slice<D> {
         &self.scaling
     }
 
-    /// Bytes that one adapter takes.
+    /// Bytes of one adapter.
     pub fn slot_bytes(&self) -> u64 {
         self.form.slot_bytes(self.dtype)
     }
@@ -238,7 +238,7 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         CodebookSlice { d_out: self.d[1] as u64, y_stride, rank: self.form.rank as u64, input, core: self.core.is_some(), output }
     }
 
-    /// The operands of that slice.
+    /// The operands of [`slice`](Self::slice).
     pub fn args(&self, y: &Slice<D>) -> CodebookSliceArgs<D> {
         let factor = |store: &Store<D>| match store {
             Store::Shared { values, basis_of, .. } => FactorArgs::Dense { values: values.clone(), basis_of: Some(basis_of.clone()) },
@@ -248,10 +248,10 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         CodebookSliceArgs { input: factor(&self.input), core: self.core.clone(), output: factor(&self.output), y: y.clone() }
     }
 
-    /// Puts an adapter into a slot; one that does not touch this projection in this form gets zeros.
+    /// Copies an adapter into a slot. An adapter that does not touch this projection in this form gets zeros.
     pub fn put(&mut self, session: &mut Session<D>, slot: u32, projection: Option<&EncodedProjection>) -> Result<()> {
         let scale = projection.map_or(0.0, |p| p.scaling);
-        // The scale goes where it costs no rounding: the core, else a codebook.
+        // The scale goes where it costs no rounding: into the core, else into a codebook.
         let (core_scale, output_scale, input_scale) = match (&self.core, &self.output) {
             (Some(_), _) => (scale, 1.0, 1.0),
             (None, Store::Coded { .. }) => (1.0, scale, 1.0),

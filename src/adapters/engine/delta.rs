@@ -1,4 +1,4 @@
-//! An adapter's part as the epilogue of a product: for projections whose adapters all share one form.
+//! An adapter's part in the epilogue of a product, for projections whose adapters all share one form.
 
 use super::class::Class;
 use super::{Batch, Engine, Slice};
@@ -9,16 +9,16 @@ use crate::ops::codebook_gemm::CodebookSliceArgs;
 use crate::ops::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// In how many forms the adapters touch a projection: 0 for one that no adapter touches.
+    /// The number of forms in which the adapters touch a projection; 0 where no adapter does.
     pub fn forms(&self, projection: &str) -> usize {
         self.classes.iter().filter(|class| class.form().path() == projection).count()
     }
 
-    /// What [`apply`](Self::apply) would launch for projections that lie side by side in the packed rows of one y, to be put into a
-    /// [`Linear`](crate::ops::Linear) instead, so that it comes before the activation and y is written once.
+    /// The operation that [`apply`](Self::apply) would launch for projections that lie side by side in the packed rows of one y. It is to
+    /// be put into a [`Linear`](crate::ops::Linear) instead, so that it comes before the activation and y is written once.
     ///
     /// # Errors
-    /// Projections that are not [`alike`](Self::alike); a y that is too small; those of [`check`](Self::check).
+    /// Projections that are not [`alike`](Self::alike); a y that is too small; the errors of [`check`](Self::check).
     pub fn delta(&self, batch: &Batch<D>, projections: &[&str], x: &Slice<D>, y: &Slice<D>) -> Result<(CodebookGemm, CodebookGemmArgs<D>)> {
         self.check(batch)?;
         let classes: Vec<&Class<D>> = projections.iter().filter_map(|path| self.classes.iter().find(|class| class.form().path() == *path)).collect();
@@ -30,7 +30,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok((op, CodebookGemmArgs { x: x.clone(), token_adapter, scaling: first.scaling().clone(), slices, prepared: self.prepared(projections) }))
     }
 
-    /// Whether all adapters have one form in each of these projections, and are the same ones in all: then they share a launch.
+    /// Whether all adapters have one form in each of these projections, and all projections have the same adapters. They then share a
+    /// launch.
     pub fn alike(&self, projections: &[&str]) -> bool {
         let of = |path: &str| self.classes.iter().find(|class| class.form().path() == path).map(|class| (class.map(), class.capacity(), class.d_in()));
         let first = projections.first().and_then(|path| of(path));
@@ -38,7 +39,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     }
 }
 
-/// What adds the adapters of these classes, there is at least one, to the packed rows of one y.
+/// The operation that adds the adapters of these classes, at least one, to the packed rows of one y.
 pub(super) fn side_by_side<D: Kernel<CodebookGemm>>(
     classes: &[&Class<D>],
     dtype: DType,

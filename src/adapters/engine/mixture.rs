@@ -1,9 +1,8 @@
-//! A mixture of experts (Jacobs et al., 1991; top-k routing after Shazeer et al., 2017) whose experts are the engine's adapters:
-//! they share the population's bases, and each is a slot of codes.
+//! A mixture of experts (Jacobs et al., 1991; top-k routing after Shazeer et al., 2017) whose experts are the engine's adapters. They share
+//! the population's bases, and each is a slot of codes.
 //!
-//! `y[t] += Σ_k gate[t, k] · ΔW_{expert[t, k]} · x[t]`, summed in the order of `k` and rounded to y's type after each. A row
-//! depends on nothing that lies beside it, and slots say only where codes are: wherever each expert is placed, the bits are
-//! the same.
+//! `y[t] += Σ_k gate[t, k] · ΔW_{expert[t, k]} · x[t]`, summed in the order of `k` and rounded to y's type after each. A row depends on
+//! nothing beside it, and slots say only where codes are. Wherever each expert is placed, the bits are equal.
 
 use super::{AdapterId, Batch, Engine, Target};
 use crate::backend::Kernel;
@@ -16,13 +15,13 @@ use crate::session::Session;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
     top: usize,
-    /// `[tokens, top]`.
+    /// The expert of each token's choices, `[tokens, top]`.
     experts: Vec<Option<AdapterId>>,
     gates: Vec<f32>,
 }
 
 impl Routing {
-    /// `experts` and `gates [tokens, top]`; no expert where a token goes to fewer, as when one is full.
+    /// A routing of `experts` and `gates`, `[tokens, top]` each. There is no expert where a token goes to fewer, as when one is full.
     ///
     /// # Errors
     /// A `top` of 0, lengths that are no equal multiples of it, a gate that is not finite.
@@ -36,7 +35,7 @@ impl Routing {
         }
     }
 
-    /// The `top` highest of each token's `scores [tokens, experts]`, weighted by a softmax over those. Of equal scores the
+    /// A routing to the `top` highest of each token's `scores [tokens, experts]`, weighted by a softmax over those. Of equal scores the
     /// expert that is named first goes first.
     ///
     /// # Errors
@@ -61,25 +60,25 @@ impl Routing {
         Self::new(top, chosen, gates)
     }
 
-    /// Tokens.
+    /// The number of tokens.
     pub fn tokens(&self) -> usize {
         self.experts.len() / self.top
     }
 
-    /// Choices of each token.
+    /// The number of choices of each token.
     pub fn top(&self) -> usize {
         self.top
     }
 
-    /// Expert and gate of a token's choice.
+    /// The expert and the gate of a token's choice.
     ///
     /// # Panics
-    /// A token or a choice that there is not.
+    /// The token or the choice does not exist.
     pub fn choice(&self, token: usize, choice: usize) -> (Option<AdapterId>, f32) {
         (self.experts[token * self.top + choice], self.gates[token * self.top + choice])
     }
 
-    /// What every token's choice number `choice` is.
+    /// The experts and gates of every token's choice number `choice`.
     fn pass(&self, choice: usize) -> (Vec<Option<AdapterId>>, Vec<f32>) {
         (0..self.tokens()).map(|token| self.choice(token, choice)).unzip()
     }
@@ -91,7 +90,7 @@ pub struct Mixture<D: Device> {
 }
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// Puts the experts of a routing, all of them at once, and the routing on the device.
+    /// Copies a routing to the device, and all of its experts at once.
     ///
     /// # Errors
     /// An adapter that is not known; more experts than the pool holds at once.
@@ -105,7 +104,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(Mixture { passes })
     }
 
-    /// Changes a routing in place: graphs captured with it see the new one at their next replay.
+    /// Changes a routing in place. Graphs captured with it see the new one at their next replay.
     ///
     /// # Errors
     /// The errors of [`mixture`](Self::mixture); another number of tokens or choices; a mixture from before the last growth.
@@ -124,8 +123,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(())
     }
 
-    /// `y[t] += Σ_k gate[t, k] · ΔW_{expert[t, k]} · x[t]` for every target; operands as of [`apply`](Self::apply). A launch for
-    /// each choice. Does not block; may be captured.
+    /// Adds `Σ_k gate[t, k] · ΔW_{expert[t, k]} · x[t]` to `y[t]` for every target. Operands are those of [`apply`](Self::apply). Each
+    /// choice is a launch. Does not block, and may be captured.
     ///
     /// # Errors
     /// The errors of [`apply`](Self::apply).

@@ -1,8 +1,7 @@
 //! Serving from the compressed form: any mix of adapters in a batch, token by token.
 //!
-//! Adapters of one projection that share a form (which factors are shared, coded or plain, and the rank) share one
-//! launch. A pool of bounded size holds the adapters in use on the device; the least recently used make room, and
-//! come back from the bundle.
+//! Adapters of one projection that share a form (which factors are shared, coded or plain, and the rank) share one launch. A pool of
+//! bounded size holds the adapters in use on the device. The least recently used make room, and come back from the bundle.
 
 mod batch;
 mod class;
@@ -41,7 +40,7 @@ use crate::session::{Plan, Session};
 pub struct EngineOptions {
     /// The type of x, y and the bases on the device.
     pub dtype: DType,
-    /// The most bytes of device memory for adapters (bases not counted); `None` holds them all.
+    /// The most bytes of device memory for adapters, without bases; `None` holds them all.
     pub pool_bytes: Option<u64>,
 }
 
@@ -51,31 +50,31 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     dtype: DType,
     source: Box<dyn AdapterSource>,
     shared: BTreeMap<String, SharedProjection>,
-    /// Adapters that were added while running: not in the source.
+    /// Adapters that were added while running, and are not in the source.
     added: HashMap<AdapterId, Arc<EncodedAdapter>>,
     names: BTreeMap<String, AdapterId>,
     classes: Vec<Class<D>>,
     pool: Pool,
     plans: HashMap<CodebookGemm, Plan<CodebookGemm, D>>,
     generation: u64,
-    /// Rises when an adapter's arrays change.
+    /// A count that rises when an adapter's arrays change.
     version: u64,
     /// What was prepared, by projections side by side; `None` where the device has no use for it.
     prepared: HashMap<Vec<String>, Option<Prepared<D>>>,
 }
 
-/// One projection of [`Engine::apply`]: `y` gets the delta added.
+/// One projection of [`Engine::apply`], whose `y` gets the delta added.
 pub struct Target<'a, D: Device> {
     /// The module path.
     pub projection: &'a str,
-    /// `[tokens, d_out]` in the engine's dtype.
+    /// The rows to add to, `[tokens, d_out]` in the engine's dtype.
     pub y: Slice<D>,
     /// Elements from one row of y to the next.
     pub y_stride: u64,
 }
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// An engine for the adapters of `source`. Bases go to the device now, adapters when they are first used.
+    /// Opens an engine for the adapters of `source`. Bases go to the device now, adapters when they are first used.
     ///
     /// # Errors
     /// A pool too small for a single adapter; a source that cannot be read; no device memory.
@@ -124,7 +123,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.names.iter().map(|(name, id)| (name.as_str(), *id))
     }
 
-    /// The adapter of that name.
+    /// The adapter named `name`.
     pub fn adapter(&self, name: &str) -> Result<AdapterId> {
         self.names.get(name).copied().ok_or_else(|| unknown(name, &self.names.keys().cloned().collect::<Vec<_>>()))
     }
@@ -139,18 +138,18 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.pool.is_resident(id)
     }
 
-    /// The adapter's slot in each array that has it on the device, in the arrays' order. Nothing where it is not there.
+    /// The adapter's slot in each array that has it on the device, in the arrays' order. Empty where it is not there.
     pub fn slots(&self, id: AdapterId) -> Vec<u32> {
         (0..self.pool.maps()).filter_map(|map| self.pool.slot(id, map)).collect()
     }
 
-    /// Bytes of device memory set aside for adapters, and for bases.
+    /// Bytes of device memory reserved for adapters, and for bases.
     pub fn device_bytes(&self) -> (u64, u64) {
         let adapters = self.classes.iter().map(|class| class.slot_bytes() * u64::from(class.capacity())).sum();
         (adapters, self.classes.iter().map(Class::basis_bytes).sum())
     }
 
-    /// Rises when memory had to grow for an added adapter. Batches and graphs made before must be made anew.
+    /// A count that rises when memory had to grow for an added adapter. Batches and graphs made before must be made anew.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -164,7 +163,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let forms = adapter.projections.iter().map(|(path, projection)| form_of(&self.shared, name, path, projection)).collect::<Result<Vec<_>>>()?;
         let known: Vec<Option<usize>> = forms.iter().map(|form| self.classes.iter().position(|class| class.form().same_class(form))).collect();
         let joined: BTreeSet<usize> = known.iter().flatten().map(|&at| self.classes[at].map()).collect();
-        // What can fail comes first: where there is no room for one more, those that are there stay as they are.
+        // What can fail comes first. Where there is no room for one more, the present adapters stay as they are.
         let (mut replaced, mut new) = (Vec::new(), Vec::new());
         for (at, class) in self.classes.iter().enumerate().filter(|(_, class)| joined.contains(&class.map())) {
             let own = forms.iter().zip(&known).find(|(_, known)| **known == Some(at)).map(|(form, _)| class.form().widened(form));
@@ -188,7 +187,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             self.classes.push(class);
         }
         for (at, class) in replaced {
-            // Its adapters come back when they are next used.
+            // The class's adapters come back when they are next used.
             self.pool.evict_map(class.map());
             self.classes[at] = class;
             self.plans.clear();
@@ -200,11 +199,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(id)
     }
 
-    /// Forgets an adapter; its place is free for others. Batches already in the queue still see it.
+    /// Forgets an adapter. Its place is free for others. Batches already in the queue still see it.
     pub fn remove(&mut self, id: AdapterId) -> Result<()> {
         let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name.clone());
         let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
-        // One that can no longer be read keeps its room, and goes all the same.
+        // An adapter that can no longer be read keeps its room, and goes all the same.
         if let Ok(adapter) = self.load(id) {
             self.maps_of(&adapter).into_iter().for_each(|map| self.pool.leave(map));
         }
@@ -214,17 +213,17 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(())
     }
 
-    /// `y += ΔW_a(t) · x[t]` for every target; all read the same `x [tokens, d_in]`, rows `x_stride` elements apart.
-    /// Targets whose adapters share a form share a launch. Does not block; may be captured.
+    /// Adds `ΔW_a(t) · x[t]` to `y[t]` for every target. All read the same `x [tokens, d_in]`, with rows `x_stride` elements apart. Targets
+    /// whose adapters share a form share a launch. Does not block, and may be captured.
     ///
     /// # Errors
-    /// A projection that the population does not have; one with another d_in; operands too small or overlapping; those of
+    /// A projection that the population does not have, or one with another d_in; operands that are too small or overlap; the errors of
     /// [`check`](Self::check).
     pub fn apply(&mut self, session: &mut Session<D>, batch: &Batch<D>, x: &Slice<D>, x_stride: u64, targets: &[Target<'_, D>]) -> Result<()> {
         self.apply_scaled(session, (batch, None), x, x_stride, targets)
     }
 
-    /// Applies a batch as [`apply`](Self::apply) does, each token's delta times its gate where there are gates.
+    /// Applies a batch as [`apply`](Self::apply) does, with each token's delta times its gate where there are gates.
     fn apply_scaled(
         &mut self,
         session: &mut Session<D>,
@@ -297,7 +296,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         session.run(&self.plans[&op], &args)
     }
 
-    /// The maps that an adapter has a slot in, where it is on the device.
+    /// The maps in which an adapter has a slot, where it is on the device.
     fn maps_of(&self, adapter: &EncodedAdapter) -> Vec<usize> {
         let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.shared).is_some()).map(Class::map).collect();
         maps.into_iter().collect()

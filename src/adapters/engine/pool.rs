@@ -1,11 +1,11 @@
-//! Which adapters are on the device: slots, and who makes room for whom.
+//! The pool of adapters on the device: their slots, and which adapter makes room for which.
 
 use std::collections::HashMap;
 
 use super::AdapterId;
 use crate::error::{Error, Result};
 
-/// Slots of each map, and the adapters that hold them. A map serves the classes whose adapters are the same.
+/// The slots of each map, and the adapters that hold them. A map serves the classes that have the same adapters.
 pub struct Pool {
     /// The most adapters on the device at once.
     limit: u32,
@@ -14,15 +14,15 @@ pub struct Pool {
     /// When each adapter was last asked for.
     used: HashMap<AdapterId, u64>,
     clock: u64,
-    /// How many adapters have left the device so far.
+    /// How many adapters have left the device until now.
     left: u64,
 }
 
 /// An adapter on the device.
 struct Stay {
-    /// When it came; of no two stays the same.
+    /// When the adapter came. No two stays have one time.
     since: u64,
-    /// Slot of the adapter in each map that it is in.
+    /// The adapter's slot in each of its maps.
     slots: HashMap<usize, u32>,
 }
 
@@ -39,8 +39,8 @@ impl Map {
 }
 
 impl Pool {
-    /// A pool that holds as many adapters as fit `limit_bytes`. `members[m]` adapters know map `m`;
-    /// each `(map, bytes)` of `demand` needs that many bytes a slot of the map.
+    /// A pool that holds as many adapters as fit `limit_bytes`. `members[m]` adapters know map `m`. Each `(map, bytes)` of `demand` needs
+    /// that many bytes a slot of the map.
     pub fn new(members: &[usize], demand: &[(usize, u64)], limit_bytes: Option<u64>) -> Result<Self> {
         let most = members.iter().copied().max().unwrap_or(0).max(1) as u32;
         let bytes = |limit: u32| demand.iter().map(|&(map, bytes)| u64::from(limit.min(members[map] as u32)) * bytes).sum::<u64>();
@@ -50,42 +50,43 @@ impl Pool {
         }
         let limit = (1..=most).rev().find(|&limit| fits(limit)).unwrap_or(1);
         let maps = members.iter().map(|&members| Map::new(limit.min(members as u32).max(1), members)).collect();
-        // With no limit in bytes, adapters that are added later may all stay too.
+        // Without a limit in bytes, adapters that are added later may all stay too.
         let limit = if limit_bytes.is_none() { u32::MAX } else { limit };
         Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0, left: 0 })
     }
 
-    /// Maps there are.
+    /// The number of maps.
     pub fn maps(&self) -> usize {
         self.maps.len()
     }
 
-    /// Slots of a map.
+    /// The number of slots of a map.
     pub fn capacity(&self, map: usize) -> u32 {
         self.maps[map].capacity
     }
 
-    /// A map with one slot and no member yet.
+    /// Adds a map with one slot and no member yet.
     pub fn add_map(&mut self) -> usize {
         self.maps.push(Map::new(1, 0));
         self.maps.len() - 1
     }
 
-    /// Slots that a map has for one member more. Doubling keeps a long row of additions from copying every time.
+    /// The slots that a map has for one member more. Doubling keeps a long row of additions from copying every time.
     pub fn grown(&self, map: usize) -> u32 {
         let Map { capacity, members, .. } = self.maps[map];
         let wanted = ((members + 1).min(self.limit as usize) as u32).max(1);
         if wanted <= capacity { capacity } else { wanted.next_power_of_two().min(self.limit) }
     }
 
-    /// One more adapter knows `map`. Where it has [`grown`](Self::grown), its memory is replaced: see [`evict_map`](Self::evict_map).
+    /// Adds an adapter to those that know `map`. Where the map has [`grown`](Self::grown), its memory is replaced: see
+    /// [`evict_map`](Self::evict_map).
     pub fn join(&mut self, map: usize) {
         let capacity = self.grown(map);
         self.maps[map].capacity = capacity;
         self.maps[map].members += 1;
     }
 
-    /// One adapter less knows `map`; its slots are there for the next.
+    /// Removes an adapter from those that know `map`. Its slots are free for the next.
     pub fn leave(&mut self, map: usize) {
         self.maps[map].members = self.maps[map].members.saturating_sub(1);
     }
@@ -100,23 +101,23 @@ impl Pool {
         self.resident.get(&id)?.slots.get(&map).copied()
     }
 
-    /// When the adapter came to the device, where it has been since: one that left and came back came at another time.
+    /// When the adapter came to the device, if it is there. An adapter that left and came back came at another time.
     pub fn since(&self, id: AdapterId) -> Option<u64> {
         self.resident.get(&id).map(|stay| stay.since)
     }
 
-    /// How many adapters have left the device so far: while it stays the same, all are where they were.
+    /// How many adapters have left the device until now. While this stays equal, all are where they were.
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// Notes that the adapter is asked for.
+    /// Notes that the adapter was asked for.
     pub fn touch(&mut self, id: AdapterId) {
         self.clock += 1;
         self.used.insert(id, self.clock);
     }
 
-    /// Takes a slot in each of `maps`, the least recently used making room; those in `keep` stay.
+    /// Takes a slot in each of `maps`. The least recently used adapter makes room; those in `keep` stay.
     pub fn admit(&mut self, id: AdapterId, maps: &[usize], keep: &[AdapterId]) -> Result<Vec<(usize, u32)>> {
         while self.resident.len() as u64 >= u64::from(self.limit) || maps.iter().any(|&map| self.maps[map].free.is_empty()) {
             let oldest = self.resident.keys().filter(|held| !keep.contains(held)).min_by_key(|held| self.used.get(held).copied().unwrap_or(0));
@@ -147,7 +148,7 @@ impl Pool {
         self.used.remove(&id);
     }
 
-    /// Frees every slot of a map whose memory was replaced: whoever was in it is no longer on the device.
+    /// Frees every slot of a map whose memory was replaced. The adapters in it are no longer on the device.
     pub fn evict_map(&mut self, map: usize) {
         let held: Vec<AdapterId> = self.resident.iter().filter(|(_, stay)| stay.slots.contains_key(&map)).map(|(id, _)| *id).collect();
         for id in held {
@@ -181,7 +182,7 @@ mod tests {
         assert!(pool.is_resident(AdapterId(0)) && !pool.is_resident(AdapterId(1)));
         assert_ne!(pool.slot(AdapterId(0), 0), pool.slot(AdapterId(2), 0));
         assert_eq!((pool.left(), pool.since(AdapterId(1))), (1, None));
-        // Back in the place that it left, it has not been there since.
+        // Back in the place that it left, the adapter has not been there since.
         let before = pool.since(AdapterId(2));
         pool.evict(AdapterId(2));
         pool.admit(AdapterId(2), &[0], &ids(&[2])).unwrap();

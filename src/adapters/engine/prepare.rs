@@ -1,4 +1,4 @@
-//! What products take of adapters ready-made: decoded once for as long as they stay as they are, not once a pass.
+//! Adapters in the form that products take: decoded once for as long as they do not change, not once a pass.
 
 use super::Engine;
 use super::class::Class;
@@ -15,8 +15,9 @@ use crate::session::Session;
 const ROWS: usize = 256;
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// Has the device decode what products of these projections take (see [`Session::prepare`]), for [`delta`](Self::delta) to name
-    /// from then on; nothing where the device has no use for it, or they are not [`alike`](Self::alike). Not inside a capture.
+    /// Prepares what products of these projections take of adapters (see [`Session::prepare`]). [`delta`](Self::delta) names the result
+    /// from then on. Does nothing where the device has no use for it, or where the projections are not [`alike`](Self::alike). It may not
+    /// be called inside a capture.
     ///
     /// # Errors
     /// No device memory.
@@ -43,7 +44,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(())
     }
 
-    /// Prepares anew what was prepared before adapters changed. To be called before work that was captured with it is replayed.
+    /// Prepares anew what was prepared before adapters changed. Call it before a replay of work that was captured with it.
     ///
     /// # Errors
     /// A device that fails.
@@ -55,13 +56,13 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(())
     }
 
-    /// What was prepared of these projections.
+    /// The prepared result of these projections.
     pub(super) fn prepared(&self, projections: &[&str]) -> Option<Slice<D>> {
         let key: Vec<String> = projections.iter().map(|&path| path.into()).collect();
         self.prepared.get(&key)?.as_ref().map(|prepared| prepared.at.clone())
     }
 
-    /// Bytes of device memory that it takes.
+    /// Bytes of device memory of everything prepared.
     pub fn prepared_bytes(&self) -> u64 {
         self.prepared.values().flatten().map(|prepared| prepared.at.len).sum()
     }

@@ -1,4 +1,4 @@
-//! Where an engine's adapters come from.
+//! The source of an engine's adapters.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use super::super::bundle::Bundle;
 use super::super::encoded::{EncodedAdapter, Population, SharedProjection};
 use crate::error::{Error, Result};
 
-/// Where encoded adapters come from: a population in memory, or a bundle that is read adapter by adapter.
+/// A source of encoded adapters: a population in memory, or a bundle that is read adapter by adapter.
 pub trait AdapterSource: Send {
-    /// What all adapters share, by module path.
+    /// The projections that all adapters share, by module path.
     fn projections(&self) -> Result<BTreeMap<String, SharedProjection>>;
     /// The names of the adapters, sorted.
     fn names(&self) -> Vec<String>;
-    /// One adapter.
+    /// The adapter named `name`.
     fn adapter(&self, name: &str) -> Result<EncodedAdapter>;
 }
 

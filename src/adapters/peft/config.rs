@@ -9,10 +9,10 @@ use super::value::{brief, flag, is_set, number, rank, table, targets};
 use super::{Finding, FindingKind, UNKNOWN_KEY, Verdict};
 use crate::error::{Error, Result};
 
-/// Longest configuration, in bytes. Real ones have 1 to 100 kB, the longest with a rank for each module.
+/// The longest configuration, in bytes. Real ones have 1 to 100 kB, the longest with a rank for each module.
 pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// Keys that the product does not depend on: how the adapter was made, for what, and on which base.
+/// Keys on which the product does not depend: how the adapter was made, for what, and on which base.
 const HARMLESS: &[&str] = &[
     "auto_mapping",
     "base_model_name_or_path",
@@ -35,7 +35,7 @@ const HARMLESS: &[&str] = &[
     "task_type",
 ];
 
-/// Keys that change the product where they are set, and what each stands for.
+/// Keys that change the product where they are set, and the meaning of each.
 const REFUSED: &[(&str, &str)] = &[
     ("use_dora", "DoRA scales the merged weight by trained magnitudes"),
     ("use_qalora", "QALoRA pools the input in groups before A"),
@@ -53,14 +53,14 @@ const REFUSED: &[(&str, &str)] = &[
     ("modules_to_save", "modules were trained whole, and have no low-rank form"),
 ];
 
-/// Starts of `init_lora_weights` that leave the base as it is. The others (PiSSA, OLoRA, LoftQ …) subtract their start
-/// from the base weights, so their A and B do not fit the published base.
+/// Values of `init_lora_weights`, by their beginnings, that leave the base as it is. The others (PiSSA, OLoRA, LoftQ …) subtract their
+/// start from the base weights, so their A and B do not fit the published base.
 const HARMLESS_INIT: &[&str] = &["gaussian", "eva", "orthogonal"];
 
-/// What the product of each module needs of a configuration.
+/// The part of a configuration that the product of each module needs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file as it is.
+    /// The JSON of the file.
     pub value: Value,
     rank: u64,
     alpha: f64,
@@ -70,7 +70,7 @@ pub struct Config {
     targets: Targets,
 }
 
-/// What reading a configuration found.
+/// The findings of a reader of configurations.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) value: Option<Value>,
@@ -80,7 +80,7 @@ pub(super) struct Reading {
 }
 
 impl Config {
-    /// Reads a configuration; `path` is what errors name.
+    /// Reads a configuration. Errors name `path`.
     ///
     /// # Errors
     /// The first key that cannot be used.
@@ -92,31 +92,31 @@ impl Config {
         reading.config.ok_or_else(|| Error::input(path, "no configuration was read"))
     }
 
-    /// The rank of the module of that path.
+    /// The rank of the module with this path.
     pub fn rank(&self, module: &str) -> u64 {
         first_match(&self.rank_pattern, module).unwrap_or(self.rank)
     }
 
-    /// What stands in front of the module's product.
+    /// The scale of the module's product.
     pub fn scaling(&self, module: &str) -> f64 {
         let (alpha, rank) = (first_match(&self.alpha_pattern, module).unwrap_or(self.alpha), self.rank(module) as f64);
         alpha / if self.rank_stabilised { rank.sqrt() } else { rank }
     }
 
-    /// The rank and the scale of every module, where no pattern and no rank-stabilised scale says otherwise: what readers that know
-    /// `r` and `lora_alpha` alone take from it.
+    /// The rank and the scale of every module, where no pattern and no rank-stabilised scale says otherwise. Readers that know only `r` and
+    /// `lora_alpha` take these.
     pub fn plain(&self) -> Option<(u64, f64)> {
         let plain = !self.rank_stabilised && self.rank_pattern.is_empty() && self.alpha_pattern.is_empty();
         plain.then(|| (self.rank, self.alpha / self.rank as f64))
     }
 
-    /// Whether PEFT would put an adapter on the module of that path.
+    /// Whether PEFT would put an adapter on the module with this path.
     pub fn targets(&self, module: &str) -> bool {
         self.targets.matches(module)
     }
 }
 
-/// PEFT takes the first key that matches, in the order of the file.
+/// The first entry whose key matches, in the order of the file, as in PEFT.
 fn first_match<T: Copy>(table: &[(Suffix, T)], module: &str) -> Option<T> {
     table.iter().find(|(key, _)| key.matches(module)).map(|&(_, value)| value)
 }

@@ -1,4 +1,4 @@
-//! An adapter's folder, looked at without stopping at the first fault.
+//! The inspection of an adapter's folder, which does not stop at the first fault.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 use crate::hub;
 use crate::safetensors_file::{TensorFile, TensorInfo};
 
-/// The configuration's file.
+/// The name of the configuration's file.
 pub const CONFIG_FILE: &str = "adapter_config.json";
-/// The tensors' file.
+/// The name of the tensors' file.
 pub const TENSOR_FILE: &str = "adapter_model.safetensors";
-/// The tensors' file of old versions: a pickle, which can run any program when it is read.
+/// The name of the tensors' file of old versions, a pickle, which can run any program when it is read.
 pub(super) const PICKLE_FILE: &str = "adapter_model.bin";
 
-/// Looks at everything in an adapter's folder, without stopping at the first fault.
+/// Inspects everything in an adapter's folder, without stopping at the first fault.
 pub fn inspect(folder: impl AsRef<Path>) -> Inspection {
     let folder = folder.as_ref();
     inspect_as(name_of(folder).and_then(|name| checked(name, folder)), folder)
 }
 
-/// The same of an adapter that has its name from elsewhere.
+/// Inspects an adapter that has its name from elsewhere.
 pub(super) fn inspect_as(name: Result<String>, folder: &Path) -> Inspection {
     let mut faults = Vec::new();
     let mut keep = |error: Error| faults.push(error);
@@ -38,7 +38,7 @@ pub(super) fn inspect_as(name: Result<String>, folder: &Path) -> Inspection {
     Inspection { faults, ..inspection }
 }
 
-/// Looks at the two files of an adapter in memory as [`inspect`] does: what the fuzzers and the tests of bad input drive.
+/// Inspects the two files of an adapter in memory as [`inspect`] does. The fuzzers and the tests of bad input call it.
 pub fn inspect_bytes(name: &str, config: &[u8], tensors: Vec<u8>) -> Inspection {
     let folder = Path::new(name);
     match TensorFile::from_bytes(folder.join(TENSOR_FILE), tensors) {
@@ -51,16 +51,16 @@ pub fn inspect_bytes(name: &str, config: &[u8], tensors: Vec<u8>) -> Inspection 
     }
 }
 
-/// What the adapter in `folder` is named; not yet [`checked`].
+/// The name of the adapter in `folder`, not yet [`checked`].
 pub(super) fn name_of(folder: &Path) -> Result<String> {
     let whole = folder.canonicalize().map_err(Error::io(folder, "read"))?;
-    // The name as given, where there is one: a cache may link it to a folder named by a hash.
+    // The given name is taken, where there is one: a cache may link it to a folder named by a hash.
     let last = folder.file_name().or_else(|| whole.file_name());
     let name = hub::name_of(folder).or_else(|| last.and_then(|name| name.to_str()).map(str::to_owned));
     name.ok_or_else(|| Error::input(folder, "expected a folder whose name is text, to name the adapter by"))
 }
 
-/// The name, where a folder can have it.
+/// The name, if a folder can have it.
 pub(super) fn checked(name: String, folder: &Path) -> Result<String> {
     check_name(&name).map_err(|problem| Error::input(folder, problem)).map(|()| name)
 }
@@ -85,14 +85,14 @@ fn open_tensors(folder: &Path) -> Result<TensorFile> {
     TensorFile::open(path)
 }
 
-/// One factor as it was found.
+/// One factor, as the file has it.
 struct Found {
     tensor: String,
     dtype: DType,
     matrix: Matrix<f32>,
 }
 
-/// A look at two files that may each be missing.
+/// The inspection of two files that may each be missing.
 struct Examination<'a> {
     config: Option<&'a Config>,
     file: &'a TensorFile,
@@ -199,7 +199,7 @@ impl Examination<'_> {
         self.refuse(&found.tensor, info.as_ref(), format!("expected {other} of {module} beside it, found none"));
     }
 
-    /// Checks two factors against each other and the configuration; the scale, and how it came about.
+    /// Checks two factors against each other and the configuration, and returns the scale and how it came about.
     fn pair(&self, module: &str, a: &Found, b: &Found) -> Result<(f32, String), String> {
         let rank = a.matrix.rows;
         if b.matrix.cols != rank {

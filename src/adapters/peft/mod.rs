@@ -1,9 +1,9 @@
 //! LoRA adapters as PEFT saves them: a folder with `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! The update of a weight `W [d_out, d_in]` is `ΔW = scaling · B · A`, with `A [r, d_in]`, `B [d_out, r]` and scaling
-//! `lora_alpha / r`, or `lora_alpha / √r` for rank-stabilised LoRA (Hu et al. 2021; Kalajdzievski 2023).
-//! Whatever would change that mathematics is refused by the name of its key; see [`inspect`] for the whole list of
-//! what was used, ignored and refused. `fan_in_fan_out` only says that the base weight is stored transposed.
+//! The update of a weight `W [d_out, d_in]` is `ΔW = scaling · B · A`, with `A [r, d_in]` and `B [d_out, r]`. The scaling is `lora_alpha /
+//! r`, or `lora_alpha / √r` for rank-stabilised LoRA (Hu et al. 2021; Kalajdzievski 2023). A key that would change that mathematics is
+//! refused by name. [`inspect`] lists everything that was used, ignored and refused. `fan_in_fan_out` only says that the base weight is
+//! stored transposed.
 
 mod config;
 mod folder;
@@ -23,17 +23,17 @@ use super::matrix::Matrix;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// Highest rank that is read. Adapters in use have 2 to 256.
+/// The highest rank that is read. Adapters in use have 2 to 256.
 pub const MAX_RANK: u64 = 4096;
 
-/// One adapter, its factors widened to f32.
+/// One adapter, with its factors widened to f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraAdapter {
-    /// The folder's name, or the one it was given.
+    /// The folder's name, or a name that was given.
     pub name: String,
-    /// The folder.
+    /// The adapter's folder.
     pub folder: PathBuf,
-    /// `adapter_config.json` as it is.
+    /// The JSON of `adapter_config.json`.
     pub config: serde_json::Value,
     /// The updates, by module path in the base model (`encoder.layer.0.attention.self.query`).
     pub modules: BTreeMap<String, Lora>,
@@ -44,17 +44,17 @@ pub struct LoraAdapter {
 /// One adapter's update of one weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
-    /// `[r, d_in]`.
+    /// The factor A, `[r, d_in]`.
     pub a: Matrix<f32>,
-    /// `[d_out, r]`.
+    /// The factor B, `[d_out, r]`.
     pub b: Matrix<f32>,
     /// The factor in front of the product.
     pub scaling: f32,
-    /// The type both were stored in; the wider, where they differ.
+    /// The type in which both factors were stored; the wider, where they differ.
     pub dtype: DType,
 }
 
-/// What became of one key of the configuration or one tensor.
+/// What was done with one key of the configuration or one tensor.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
     /// Whether it is a key of the configuration or a tensor.
@@ -63,29 +63,29 @@ pub struct Finding {
     pub name: String,
     /// The key's value, or the tensor's type and shape.
     pub content: String,
-    /// What was done with it.
+    /// What was done with the key or tensor.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason for the verdict.
     pub reason: String,
 }
 
 impl Finding {
-    /// Whether it is a key of the configuration that is set and that this version does not know.
+    /// Whether the finding is a key of the configuration that is set and that this version does not know.
     pub fn is_unknown_key(&self) -> bool {
         self.kind == FindingKind::Key && self.verdict == Verdict::Ignored && self.reason == UNKNOWN_KEY
     }
 }
 
-/// Why a key that is set is ignored where nothing is known of it.
+/// The reason why a key that is set is ignored where nothing is known of it.
 const UNKNOWN_KEY: &str = "unknown key: its meaning, if it has one, is left out";
 
-/// Where a [`Finding`] is from.
+/// The file from which a [`Finding`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// `adapter_config.json`.
+    /// A key of `adapter_config.json`.
     Key,
-    /// `adapter_model.safetensors`.
+    /// A tensor of `adapter_model.safetensors`.
     Tensor,
 }
 
@@ -93,7 +93,7 @@ pub enum FindingKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is part of the adapter.
+    /// The key or tensor is part of the adapter.
     Used,
     /// The adapter means the same without it.
     Ignored,
@@ -101,30 +101,30 @@ pub enum Verdict {
     Refused,
 }
 
-/// Everything found in an adapter's folder, faults included.
+/// Everything found in an adapter's folder, with its faults.
 #[derive(Debug)]
 pub struct Inspection {
     /// The folder's name.
     pub name: String,
-    /// The folder.
+    /// The inspected folder.
     pub folder: PathBuf,
-    /// `adapter_config.json`, where it could be read.
+    /// The JSON of `adapter_config.json`, where it could be read.
     pub config: Option<serde_json::Value>,
-    /// What is sound.
+    /// The updates that are sound.
     pub modules: BTreeMap<String, Lora>,
-    /// Every key and tensor.
+    /// Every key and tensor that was found.
     pub findings: Vec<Finding>,
     /// Why the adapter cannot be used; empty where it can.
     pub faults: Vec<Error>,
 }
 
 impl Lora {
-    /// Rank.
+    /// The rank of the update.
     pub fn rank(&self) -> usize {
         self.a.rows
     }
 
-    /// Bytes of the two factors in the type they were stored in.
+    /// Bytes of the two factors in the type in which they were stored.
     pub fn bytes(&self) -> u64 {
         (self.a.data.len() + self.b.data.len()) as u64 * self.dtype.size()
     }
@@ -141,7 +141,7 @@ impl LoraAdapter {
 }
 
 impl Inspection {
-    /// The adapter.
+    /// The adapter, if nothing is wrong with it.
     ///
     /// # Errors
     /// The first fault.

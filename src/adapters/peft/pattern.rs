@@ -2,27 +2,27 @@
 
 use regex::{Regex, RegexBuilder};
 
-/// Bytes of the compiled form of one pattern.
+/// The most bytes of one compiled pattern.
 const COMPILED_BYTES: usize = 1 << 18;
 
-/// A key of a pattern table: it matches a module path that it is, or that ends in it after a dot. PEFT reads the key
-/// as a regular expression, so a dot in it is any one character.
+/// A key of a pattern table. It matches a module path that equals it, or that ends in it after a dot. PEFT reads the key as a regular
+/// expression, so a dot in it is any one character.
 #[derive(Clone, Debug)]
 pub(super) enum Suffix {
-    /// Letters, digits, `_`, `-` and dots only, as nearly all keys are: needs no expression.
+    /// A key of letters, digits, `_`, `-` and dots only, as nearly all keys are. It needs no expression.
     Literal(String),
-    /// `^(?:.*\.)?(?:key)$`.
+    /// The expression `^(?:.*\.)?(?:key)$`.
     Regex(Regex),
 }
 
-/// The modules that an adapter was made for.
+/// The modules for which an adapter was made.
 #[derive(Clone, Debug)]
 pub(super) enum Targets {
-    /// Not said, or `all-linear`.
+    /// All modules: nothing is said, or `all-linear`.
     Any,
-    /// A module path that is one of these, or ends in one after a dot.
+    /// Modules whose path is one of these, or ends in one after a dot.
     Names(Vec<String>),
-    /// A module path that the expression matches whole.
+    /// Modules whose whole path the expression matches.
     Regex(Regex),
 }
 
@@ -32,6 +32,8 @@ impl Suffix {
         key.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
     }
 
+    /// The matcher of a key.
+    ///
     /// # Errors
     /// Why the key is not a regular expression that this engine takes (it has no look-around).
     pub(super) fn new(key: &str) -> Result<Self, String> {

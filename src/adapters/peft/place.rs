@@ -1,4 +1,4 @@
-//! Where adapters lie: a folder, a folder of such folders, or the cache of Hugging Face's libraries; and what they are named.
+//! The places of adapters: a folder, a folder of such folders, or the cache of Hugging Face's libraries; and the adapters' names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use super::{Inspection, LoraAdapter};
 use crate::error::{Error, Result};
 use crate::hub;
 
-/// An adapter's folder, and what the adapter is named.
+/// An adapter's folder, and the adapter's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterFolder {
-    /// The name that was given, or that of the folder; of a snapshot in the cache of Hugging Face's libraries, the repository's.
+    /// The name that was given, or the folder's. A snapshot in the cache of Hugging Face's libraries has the repository's.
     pub name: String,
-    /// The folder.
+    /// The adapter's folder.
     pub folder: PathBuf,
 }
 
@@ -26,7 +26,7 @@ impl AdapterFolder {
         self.inspect().into_adapter()
     }
 
-    /// Looks at everything in the folder, as [`super::inspect`] does.
+    /// Inspects everything in the folder, as [`super::inspect`] does.
     pub fn inspect(&self) -> Inspection {
         inspect_as(checked(self.name.clone(), &self.folder), &self.folder)
     }
@@ -56,8 +56,8 @@ fn is_adapter(folder: &Path) -> bool {
     [CONFIG_FILE, TENSOR_FILE, PICKLE_FILE].iter().any(|file| folder.join(file).exists())
 }
 
-/// The adapters' folders at `path`, sorted: itself, or those in it. A path may be written `NAME=DIR`, which names the adapter in `DIR`,
-/// or `organisation/name`, which is looked for in the local cache of Hugging Face's libraries.
+/// The adapters' folders at `path`, sorted: itself, or those in it. A path may be written `NAME=DIR`, which names the adapter in `DIR`. It
+/// may also be `organisation/name`, which is searched for in the local cache of Hugging Face's libraries.
 ///
 /// # Errors
 /// A folder that cannot be read, or one without any; a name for several; a name that cannot be a folder's.
@@ -75,7 +75,7 @@ pub fn adapter_folders(path: impl AsRef<Path>) -> Result<Vec<AdapterFolder>> {
     }
 }
 
-/// The name and the folder of `NAME=DIR`; a path that is there as it is written has no name.
+/// The name and the folder of `NAME=DIR`. A path that exists as it is written has no name.
 fn named(path: &Path) -> (Option<&str>, &Path) {
     let parts = path.to_str().and_then(|text| text.split_once('=')).filter(|(name, _)| !path.exists() && !name.contains('/'));
     parts.map_or((None, path), |(name, folder)| (Some(name), Path::new(folder)))
@@ -112,7 +112,7 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>> {
     Err(if deeper.is_empty() { expected("neither") } else { expected(&format!("adapters one level lower: give {}", deeper.join(" "))) })
 }
 
-/// The folder of the adapter at `path`, where there is one: itself, or its snapshot in the cache of Hugging Face's libraries.
+/// The folder of the adapter at `path`, if there is one: itself, or its snapshot in the cache of Hugging Face's libraries.
 fn adapter_at(path: &Path) -> Result<Option<PathBuf>> {
     if is_adapter(path) {
         return Ok(Some(path.into()));
@@ -123,7 +123,7 @@ fn adapter_at(path: &Path) -> Result<Option<PathBuf>> {
     Ok(hub::snapshot(path)?.filter(|snapshot| is_adapter(snapshot)))
 }
 
-/// The files that the adapters at `paths` are read from; none for a path without adapters.
+/// The files from which the adapters at `paths` are read; none for a path without adapters.
 pub fn adapter_files<P: AsRef<Path>>(paths: &[P]) -> Vec<PathBuf> {
     let folders = paths.iter().flat_map(|path| adapter_folders(path).unwrap_or_default());
     folders.flat_map(|found| [CONFIG_FILE, TENSOR_FILE].map(|file| found.folder.join(file))).collect()

@@ -1,4 +1,4 @@
-//! What the name of a tensor in `adapter_model.safetensors` says.
+//! The meaning of a tensor's name in `adapter_model.safetensors`.
 
 /// The two factors of LoRA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,10 +7,10 @@ pub(super) enum Side {
     B,
 }
 
-/// What a tensor's name means.
+/// The meaning of a tensor's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TensorName<'a> {
-    /// One factor of the module of that path.
+    /// One factor of the module with this path.
     Factor(&'a str, Side),
     /// Something that plain LoRA does not have: what it is, and what to do.
     Foreign(&'static str),
@@ -19,8 +19,8 @@ pub(super) enum TensorName<'a> {
 const PREFIX: &str = "base_model.model.";
 
 impl<'a> TensorName<'a> {
-    /// Reads `[base_model.model.]<module>.lora_A[.<adapter>].weight`: PEFT writes the prefix and leaves out its own
-    /// name of the adapter (`default`), other programs do otherwise.
+    /// Reads `[base_model.model.]<module>.lora_A[.<adapter>].weight`. PEFT writes the prefix, and leaves out its own name of the adapter
+    /// (`default`). Other programs do otherwise.
     pub(super) fn parse(name: &'a str) -> Self {
         let bare = name.strip_prefix(PREFIX).unwrap_or(name);
         let segments: Vec<&str> = bare.split('.').collect();

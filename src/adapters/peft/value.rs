@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::MAX_RANK;
 use super::pattern::{Suffix, Targets};
 
-/// Keys of the pattern tables that are real regular expressions, each of which takes memory.
+/// The most keys of the pattern tables that are real regular expressions, each of which takes memory.
 const MAX_EXPRESSIONS: usize = 512;
 
-/// Whether a value says anything: null, false, 0 and what is empty do not.
+/// Whether a value says anything. Null, false, 0 and empty values do not.
 pub(super) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

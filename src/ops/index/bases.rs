@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result};
 
-/// The one of several shared bases that each adapter was encoded on. Words: one an adapter.
+/// The basis, of several shared ones, on which each adapter was encoded. Words: one an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BasisOf {
     basis: Vec<i32>,
@@ -13,14 +13,14 @@ pub struct BasisOf {
 /// What the device's copy is sized and checked by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BasisShape {
-    /// Adapters.
+    /// The number of adapters.
     pub adapters: u32,
-    /// Bases there are.
+    /// The number of bases.
     pub bases: u32,
 }
 
 impl BasisOf {
-    /// The number of the basis of each adapter, below `bases`.
+    /// A list of the basis of each adapter, as numbers below `bases`.
     ///
     /// # Errors
     /// A basis outside `0..bases`.

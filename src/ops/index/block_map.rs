@@ -4,12 +4,12 @@ use super::{BlockKind, BlockShape, HostIndex, Index};
 use crate::device::{Device, Slice};
 use crate::error::{Result, ensure};
 
-/// A map of the blocks of the score matrix that are there: a byte for each, as whoever scores blocks leaves them.
+/// A map of the present blocks of the score matrix, with a byte for each block, as whoever scores blocks leaves them.
 ///
-/// Bytes `[patterns, q_blocks, kv_blocks]`, filled up to whole words: 0 is not there, 2 is there under the causal mask, any other is
-/// there in full. Every byte is legal. So other work on the device may write them ([`Index::bytes`]) before
-/// each launch, in the same captured graph: backends make the lists of blocks that their kernels walk from the map as it lies on
-/// the device then. Where the host knows the blocks, a [`BlockMask`](super::BlockMask) spares that, and has masks inside blocks.
+/// Bytes are `[patterns, q_blocks, kv_blocks]`, filled up to whole words. 0 is absent, 2 is present under the causal mask, any other value
+/// is present in full. Every byte is legal. So other work on the device may write them ([`Index::bytes`]) before each launch, in the same
+/// captured graph. Backends make the lists of blocks that their kernels walk from the map that is then on the device. Where the host knows
+/// the blocks, a [`BlockMask`](super::BlockMask) spares that work, and has masks inside blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockMap {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct MapShape {
     pub q_blocks: u32,
     /// Blocks along the keys.
     pub kv_blocks: u32,
-    /// 1 (shared by all), `heads` (shared by the batch), or `batch · heads`.
+    /// The number of patterns: 1 (shared by all), `heads` (shared by the batch), or `batch · heads`.
     pub patterns: u32,
 }
 
@@ -35,7 +35,7 @@ impl MapShape {
         (u64::from(self.q_blocks) * u64::from(self.kv_blocks)).saturating_mul(u64::from(self.patterns))
     }
 
-    /// Shape of lists with room for every block. There are fewer than 2^31, as [`Attention`](crate::ops::Attention) sees to.
+    /// The shape of lists with room for every block. There are fewer than 2^31 blocks, as [`Attention`](crate::ops::Attention) checks.
     pub(crate) fn lists(&self) -> BlockShape {
         let Self { block, q_blocks, kv_blocks, patterns } = *self;
         BlockShape { block, q_blocks, kv_blocks, patterns, capacity: u32::try_from(self.blocks()).unwrap_or(u32::MAX), masks: 0 }
@@ -43,7 +43,7 @@ impl MapShape {
 }
 
 impl BlockMap {
-    /// `bytes[patterns, q_blocks, kv_blocks]`.
+    /// A map from `bytes[patterns, q_blocks, kv_blocks]`.
     ///
     /// # Errors
     /// Another number of bytes, 2^31 of them, or a block that is neither 64 nor 128 long.
@@ -54,7 +54,7 @@ impl BlockMap {
         Ok(Self { bytes: bytes.to_vec(), shape })
     }
 
-    /// What a byte says of its block.
+    /// The kind of block that a byte marks; none where the block is absent.
     pub(crate) const fn kind(byte: u8) -> Option<BlockKind> {
         match byte {
             0 => None,
@@ -63,10 +63,10 @@ impl BlockMap {
         }
     }
 
-    /// The block of that row and column.
+    /// The kind of the block in a row and column; none where it is absent.
     ///
     /// # Panics
-    /// A block that there is not.
+    /// The map has no such block.
     pub fn block(&self, pattern: usize, row: usize, column: usize) -> Option<BlockKind> {
         let place = (pattern * self.shape.q_blocks as usize + row) * self.shape.kv_blocks as usize + column;
         Self::kind(self.bytes[place])
@@ -74,7 +74,7 @@ impl BlockMap {
 }
 
 impl<D: Device> Index<BlockMap, D> {
-    /// The map's bytes, for other work to write.
+    /// The map's bytes, which other work may write.
     pub fn bytes(&self) -> &Slice<D> {
         self.slice()
     }

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
-/// The blocks of the score matrix that are there, in compressed sparse rows.
+/// The present blocks of the score matrix, in compressed sparse rows.
 ///
 /// Words: `row_ptr[patterns, q_blocks + 1]` (absolute places in the lists that follow), `col_idx[nnz]`, `kind[nnz]`
 /// (−1 full, −2 causal, else the number of a bit mask), then the bit masks, each `[block, block / 32]` words:
@@ -27,22 +27,22 @@ pub struct BlockShape {
     pub q_blocks: u32,
     /// Blocks along the keys.
     pub kv_blocks: u32,
-    /// 1 (shared by all), `heads` (shared by the batch), or `batch · heads`.
+    /// The number of patterns: 1 (shared by all), `heads` (shared by the batch), or `batch · heads`.
     pub patterns: u32,
-    /// Room for that many blocks, all patterns together.
+    /// The most blocks, of all patterns together.
     pub capacity: u32,
-    /// Room for that many bit masks.
+    /// The most bit masks.
     pub masks: u32,
 }
 
-/// What is seen inside a block that is there. A causal operation masks inside every block besides.
+/// What is seen inside a present block. A causal operation masks inside every block besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// Every key.
     Full,
     /// Keys at or before the query's position, as the causal mask of the whole operation would say.
     Causal,
-    /// The keys that bit mask number so-and-so lists.
+    /// The keys that the bit mask with this number lists.
     Bits(u32),
 }
 
@@ -57,11 +57,11 @@ impl BlockKind {
 }
 
 impl BlockMask {
-    /// `row_ptr[patterns, q_blocks + 1]` into `col_idx`, whose columns rise strictly in each row; `kinds` one a block,
-    /// or empty for all full; `bits` the bit masks one after another.
+    /// A block mask from lists. `row_ptr[patterns, q_blocks + 1]` points into `col_idx`, whose columns rise strictly in each row. `kinds`
+    /// has one entry a block, or is empty where all are full. `bits` holds the bit masks one after another.
     ///
     /// # Errors
-    /// Lists that do not fit the shape or each other, columns that do not rise or that there are not, a bit mask that is not there.
+    /// Lists that do not fit the shape or each other, columns that do not rise or do not exist, a bit mask that does not exist.
     pub fn new(row_ptr: &[i32], col_idx: &[i32], kinds: &[BlockKind], bits: &[u32], shape: BlockShape) -> Result<Self> {
         ensure(shape.block == 64 || shape.block == 128, "block", "64 or 128", shape.block)?;
         let rows = shape.q_blocks as usize + 1;
@@ -109,10 +109,10 @@ impl BlockMask {
         (shape.block * shape.block / 32) as usize
     }
 
-    /// The blocks of a row: `(column, kind)`.
+    /// The blocks of a row, as `(column, kind)`.
     ///
     /// # Panics
-    /// A pattern or a row that there is not.
+    /// The pattern or the row does not exist.
     pub fn row(&self, pattern: usize, row: usize) -> impl Iterator<Item = (usize, BlockKind)> + '_ {
         let at = pattern * (self.shape.q_blocks as usize + 1) + row;
         (self.row_ptr[at] as usize..self.row_ptr[at + 1] as usize).map(|place| {
@@ -128,13 +128,13 @@ impl BlockMask {
     /// Whether bit mask `mask` lets query `i` of the block see key `j` of it.
     ///
     /// # Panics
-    /// A mask that there is not, or a place outside its block.
+    /// The mask does not exist, or the place lies outside its block.
     pub fn sees(&self, mask: u32, i: usize, j: usize) -> bool {
         let word = mask as usize * Self::mask_words(&self.shape) + i * (self.shape.block as usize / 32) + j / 32;
         self.bits[word] >> (j % 32) & 1 == 1
     }
 
-    /// Blocks there are, all patterns together.
+    /// The number of present blocks, of all patterns together.
     pub fn nnz(&self) -> usize {
         self.col_idx.len()
     }

@@ -5,12 +5,11 @@ use crate::device::{Device, Slice};
 use crate::error::{Error, Result, ensure};
 use crate::ops::codes::{CodeWidth, pack, validate_column};
 
-/// Columns of one width, or each column with its own.
+/// The codes of adapters: all columns of one width, or each column with its own.
 ///
-/// Words: `words_per_adapter` for each adapter. With one width for all, column `j` of an adapter starts at word
-/// `j · width.column_words(d)`. With a width a column, an adapter's region starts with `rank` header words,
-/// `offset << 5 | bits`, the offset in words from the start of the region; the columns follow.
-/// The packing inside a column is that of [`crate::ops::codes`].
+/// Words: `words_per_adapter` for each adapter. With one width for all, column `j` of an adapter starts at word `j ·
+/// width.column_words(d)`. With a width a column, an adapter's region starts with `rank` header words, `offset << 5 | bits`, where the
+/// offset is in words from the start of the region. The columns follow. [`crate::ops::codes`] describes the packing inside a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Codes {
     shape: CodesShape,
@@ -20,19 +19,19 @@ pub struct Codes {
 /// What the device's copy is sized and read by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CodesShape {
-    /// Adapters (slots of a pool).
+    /// Adapters, which are slots of a pool.
     pub adapters: u32,
     /// Elements of a column.
     pub d: u32,
     /// Columns of an adapter.
     pub rank: u32,
-    /// The width of every column, or nothing where each column names its own.
+    /// The width of every column, or `None` where each column names its own.
     pub width: Option<CodeWidth>,
-    /// Words set aside for an adapter.
+    /// Words reserved for an adapter.
     pub words_per_adapter: u32,
 }
 
-/// The codes of one adapter, checked: its region of [`Codes`].
+/// The checked codes of one adapter: its region of [`Codes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterCodes {
     d: u32,
@@ -62,10 +61,10 @@ impl AdapterCodes {
         Ok(Self { d, rank: columns.len() as u32, width, words })
     }
 
-    /// Codes from unpacked indices in row order, `codes1[o·rank + j]`, all of one width; `codes2` empty for one stage.
+    /// Codes from unpacked indices in row order, `codes1[o·rank + j]`, all of one width. `codes2` is empty for one stage.
     ///
     /// # Errors
-    /// Another number of indices than `d · rank`, or one that the width's codebook does not have.
+    /// A number of indices other than `d · rank`, or an index that the width's codebook does not have.
     pub fn from_indices(d: u32, rank: u32, width: CodeWidth, codes1: &[u8], codes2: &[u8]) -> Result<Self> {
         let count = d as usize * rank as usize;
         ensure(
@@ -79,7 +78,7 @@ impl AdapterCodes {
         Self::new(d, Some(width), &columns)
     }
 
-    /// Words of this adapter's region.
+    /// The words of this adapter's region.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
@@ -106,13 +105,13 @@ fn column_of(region: &[u32], d: u32, rank: u32, width: Option<CodeWidth>, j: usi
 }
 
 impl CodesShape {
-    /// Room for `adapters` adapters whose columns all have one width.
+    /// The shape of codes of `adapters` adapters whose columns all have one width.
     pub fn uniform(adapters: u32, d: u32, rank: u32, width: CodeWidth) -> Result<Self> {
         let words = width.column_words(u64::from(d)) * u64::from(rank);
         Ok(Self { adapters, d, rank, width: Some(width), words_per_adapter: super::word("codes", words)? as u32 })
     }
 
-    /// The width and the words of column `j` of an adapter's region, `words_per_adapter` long; for backends on the host.
+    /// The width and the words of column `j` of an adapter's region, which is `words_per_adapter` long. It is for backends on the host.
     pub fn column<'a>(&self, region: &'a [u32], j: usize) -> Option<(CodeWidth, &'a [u32])> {
         column_of(region, self.d, self.rank, self.width, j)
     }
@@ -129,17 +128,17 @@ impl CodesShape {
 }
 
 impl Codes {
-    /// Room of that shape, every adapter's region zero words but for legal headers: every column decodes to zero
-    /// width (one width for all: to index 0).
+    /// Empty codes of this shape. Every adapter's region is zero words except for legal headers. Every column decodes to zero width (with
+    /// one width for all, to index 0).
     pub fn empty(shape: CodesShape) -> Result<Self> {
         super::word("codes", Self::capacity(&shape))?;
         Ok(Self { shape, words: vec![0; Self::capacity(&shape) as usize] })
     }
 
-    /// The codes of as many adapters as the shape says, in the order of their slots.
+    /// The codes of as many adapters as the shape has, in the order of their slots.
     ///
     /// # Errors
-    /// Another number of adapters, one that does not fit the shape, 2^31 words.
+    /// Another number of adapters, an adapter that does not fit the shape, 2^31 words.
     pub fn new(shape: CodesShape, adapters: &[AdapterCodes]) -> Result<Self> {
         ensure(adapters.len() == shape.adapters as usize, "codes", format_args!("{} adapters", shape.adapters), adapters.len())?;
         let mut codes = Self::empty(shape)?;
@@ -169,8 +168,8 @@ impl HostIndex for Codes {
 }
 
 impl<D: Device> Index<Codes, D> {
-    /// Room for `adapters` adapters of which number `a` has the codes of adapter `(first + a) mod n` of these `n`, copied on
-    /// the device: a population larger than a host would want to write.
+    /// Codes of `adapters` adapters, made on the device. Adapter `a` gets the codes of adapter `(first + a) mod n` of these `n`: a
+    /// population larger than a host would want to write.
     ///
     /// # Errors
     /// No adapter to repeat.
@@ -195,7 +194,7 @@ impl<D: Device> Index<Codes, D> {
     /// Replaces the codes of the adapter in `slot`.
     ///
     /// # Errors
-    /// A slot that there is not, or codes that do not fit it.
+    /// The slot does not exist, or the codes do not fit it.
     pub fn update_adapter(&self, device: &D, queue: &mut D::Queue, slot: u32, adapter: &AdapterCodes) -> Result<()> {
         let shape = *self.shape();
         ensure(slot < shape.adapters, "codes: slot", format_args!("below {}", shape.adapters), slot)?;

@@ -1,8 +1,8 @@
-//! Index data: checked once on the host, then carried only as a typed device value, so that kernels may trust
-//! every index they read.
+//! Index data. It is checked once on the host, then carried only as a typed device value, so that kernels may trust every index that they
+//! read.
 //!
-//! Each kind is a host type whose constructor checks everything, and a documented list of 32-bit words. On the
-//! device it is an [`Index`]: fixed shape, contents replaceable between replays of a captured graph.
+//! Each kind has a host type whose constructor checks everything, and a documented list of 32-bit words. On the device it is an [`Index`],
+//! which has a fixed shape and contents that may be replaced between replays of a captured graph.
 
 mod bases;
 mod block_map;
@@ -31,18 +31,18 @@ use crate::error::{Error, Result};
 pub trait HostIndex {
     /// The name in errors.
     const NAME: &'static str;
-    /// Everything that the device's copy is sized by; an update must keep it.
+    /// What the device's copy is sized by. An update must keep it.
     type Shape: Clone + Eq + std::fmt::Debug + Send + Sync;
 
     /// The shape of this data.
     fn shape(&self) -> Self::Shape;
-    /// The words as they lie on the device; their number depends on the shape alone.
+    /// The words as they lie on the device. Their number depends on the shape alone.
     fn words(&self) -> Cow<'_, [i32]>;
-    /// The number of words of data of that shape.
+    /// The number of words of data of this shape.
     fn capacity(shape: &Self::Shape) -> u64;
 }
 
-/// The multiple of bytes at which an index may start in a shared allocation: what every device's binding rules allow.
+/// The alignment of an index in a shared allocation, in bytes, which every device's binding rules allow.
 const PACKED_ALIGN: u64 = 256;
 
 /// Checked index data on a device.
@@ -61,12 +61,12 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         Ok(index)
     }
 
-    /// Words that lie in `slice` already, as [`HostIndex::words`] lays them out.
+    /// An index over words that lie in `slice` already, laid out as by [`HostIndex::words`].
     pub(crate) const fn over(shape: H::Shape, slice: Slice<D>) -> Self {
         Self { shape, slice }
     }
 
-    /// Replaces the contents; graphs captured with this index see them at their next replay.
+    /// Replaces the contents. Graphs captured with this index see them at their next replay.
     ///
     /// # Errors
     /// `host` has another shape.
@@ -77,7 +77,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         self.put(device, queue, 0, &host.words())
     }
 
-    /// Several indices in one allocation, so that [`update_packed`](Self::update_packed) is one copy.
+    /// Copies several indices to one allocation, so that [`update_packed`](Self::update_packed) is one copy.
     pub fn packed(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Vec<Self>> {
         let (places, bytes) = places(hosts);
         let buffer = device.alloc(bytes)?;
@@ -87,10 +87,10 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         Ok(indices)
     }
 
-    /// Replaces the contents of all indices that [`packed`](Self::packed) made together, in one copy.
+    /// Replaces, in one copy, the contents of all indices that [`packed`](Self::packed) made together.
     ///
     /// # Errors
-    /// Another number of indices, or one of another shape, than was packed.
+    /// Another number of indices than was packed, or an index of another shape.
     pub fn update_packed(device: &D, queue: &mut D::Queue, indices: &[Self], hosts: &[H]) -> Result<()> {
         let shapes: Vec<H::Shape> = hosts.iter().map(HostIndex::shape).collect();
         match Self::together(indices, &shapes)? {
@@ -110,10 +110,10 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         }
     }
 
-    /// The memory of indices that were packed together; nothing where there are none.
+    /// The memory of indices that were packed together; none where there are no indices.
     fn together(indices: &[Self], shapes: &[H::Shape]) -> Result<Option<Slice<D>>> {
         let Some(first) = indices.first() else { return Ok(None) };
-        // Where the last one ends: one that was made by itself has no room behind it.
+        // The end of the last index. An index that was made alone has no room behind it.
         let (mut start, mut end) = (0, 0);
         for (n, index) in indices.iter().enumerate() {
             let together = D::buffer_id(&index.slice.buffer) == D::buffer_id(&first.slice.buffer) && index.slice.offset == start;
@@ -127,17 +127,17 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         Ok(Some(Slice::new(first.slice.buffer.clone(), 0, end)))
     }
 
-    /// The shape it was made with.
+    /// The shape that the index was made with.
     pub fn shape(&self) -> &H::Shape {
         &self.shape
     }
 
-    /// Bytes of the device's memory.
+    /// Bytes of the index in device memory.
     pub fn device_bytes(&self) -> u64 {
         self.slice.len
     }
 
-    /// The memory that the words lie in, as [`HostIndex::words`] lays them out: for the launches of a backend. Only a session makes slices, so that
+    /// The memory of the words, laid out as by [`HostIndex::words`], for the launches of a backend. Only a session makes slices, so that
     /// nobody writes over checked words.
     pub fn buffer(&self) -> &D::Buffer {
         &self.slice.buffer
@@ -148,12 +148,12 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         self.slice.offset
     }
 
-    /// The words, as [`HostIndex::words`] lays them out. Not for the caller of an operation: kernels trust what is in them.
+    /// The words, laid out as by [`HostIndex::words`]. They are hidden from the caller of an operation, since kernels trust them.
     pub(crate) fn slice(&self) -> &Slice<D> {
         &self.slice
     }
 
-    /// Copies words that the caller has checked to word `at`.
+    /// Copies words that the caller has checked to the place of word `at`.
     fn put(&self, device: &D, queue: &mut D::Queue, at: u64, words: &[i32]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(words);
         let part = self.slice.sub_slice(at * 4, bytes.len() as u64);
@@ -162,7 +162,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     }
 }
 
-/// The place of each index in a shared allocation, offset and length, and the bytes of all.
+/// The offset and length of each index in a shared allocation, and the bytes of all.
 fn places<H: HostIndex>(hosts: &[H]) -> (Vec<(u64, u64)>, u64) {
     let mut at = 0;
     let place = |host: &H| {
@@ -173,7 +173,7 @@ fn places<H: HostIndex>(hosts: &[H]) -> (Vec<(u64, u64)>, u64) {
     (hosts.iter().map(place).collect(), at)
 }
 
-/// What lies there, to the end of the last.
+/// The bytes of a shared allocation, to the end of the last index.
 fn packed_bytes<H: HostIndex>(hosts: &[H]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for host in hosts {
@@ -183,14 +183,14 @@ fn packed_bytes<H: HostIndex>(hosts: &[H]) -> Vec<u8> {
     bytes
 }
 
-/// Checked index data in the host's memory, from where the device copies it into indices without the host's processor.
+/// Checked index data in host memory, from which the device copies it into indices on its own.
 pub struct Pinned<H: HostIndex, D: Device> {
     shapes: Vec<H::Shape>,
     slice: Slice<D>,
 }
 
 impl<H: HostIndex, D: Device> Pinned<H, D> {
-    /// Pinned data of indices that are packed together.
+    /// Copies the data of indices that are packed together to host memory.
     pub fn new(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Self> {
         let bytes = packed_bytes(hosts);
         let slice = Slice::new(device.alloc_host(bytes.len() as u64)?, 0, bytes.len() as u64);
@@ -202,7 +202,7 @@ impl<H: HostIndex, D: Device> Pinned<H, D> {
         &self.slice
     }
 
-    /// Bytes of the host's memory.
+    /// Bytes of host memory.
     pub fn bytes(&self) -> u64 {
         self.slice.len
     }

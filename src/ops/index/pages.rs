@@ -3,10 +3,9 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
-/// The places of the pages of each sequence's K and V in a pool, and how many keys each sequence has.
+/// The page table: the places of each sequence's pages of K and V in a pool, and how many keys each sequence has.
 ///
-/// Words: `kv_len[batch]`, then `page_table[batch, pages]`. Entries past a sequence's length are not read; on the
-/// device they are 0.
+/// Words: `kv_len[batch]`, then `page_table[batch, pages]`. Entries past a sequence's length are not read; on the device they are 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageTable {
     table: Vec<i32>,
@@ -19,16 +18,16 @@ pub struct PageTable {
 pub struct PageShape {
     /// Sequences.
     pub batch: u64,
-    /// Pages a sequence may have.
+    /// The most pages of a sequence.
     pub pages: u64,
     /// Tokens of a page.
     pub page: u64,
-    /// Pages in the pool.
+    /// Pages of the pool.
     pub pool_pages: u64,
 }
 
 impl PageTable {
-    /// `table` holds `shape.batch · shape.pages` page numbers, `kv_len` the keys of each sequence.
+    /// A page table. `table` holds `shape.batch · shape.pages` page numbers, `kv_len` the keys of each sequence.
     ///
     /// # Errors
     /// Lists of another length, a sequence with more keys than its pages hold, a page that is read and that the pool does not have.
@@ -63,12 +62,12 @@ impl PageTable {
         Ok(Self { table: clean, kv_len: kv_len.to_vec(), shape })
     }
 
-    /// Page numbers, `[batch, pages]`.
+    /// The page numbers, `[batch, pages]`.
     pub fn table(&self) -> &[i32] {
         &self.table
     }
 
-    /// Keys of each sequence.
+    /// The keys of each sequence.
     pub fn kv_len(&self) -> &[i32] {
         &self.kv_len
     }

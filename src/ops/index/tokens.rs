@@ -5,13 +5,12 @@ use crate::error::{Error, Result};
 
 /// The adapter that each token uses; −1 is the base model alone.
 ///
-/// Words, for `T` tokens: `[0]` segments `S`; `[1]` tokens with an adapter, `A`; then four lists:
-/// `adapter[T]` as given; `order[T]`, the tokens with an adapter sorted by it (ties in token order), then −1;
-/// `segment_adapter[T]`, the adapter of each run of `order` that shares one, then −1;
-/// `segment_start[T + 1]`, where in `order` each run starts, then `A`.
+/// Words, for `T` tokens: `[0]` segments `S`; `[1]` tokens with an adapter, `A`; then four lists: `adapter[T]` as given; `order[T]`, the
+/// tokens with an adapter sorted by it (ties in token order), then −1; `segment_adapter[T]`, the adapter of each run of `order` that shares
+/// one, then −1; `segment_start[T + 1]`, where in `order` each run starts, then `A`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenAdapters {
-    /// Laid out once, when it is made: a caller may do that while the device still works on the batch before.
+    /// The words, laid out when the index is made. A caller may make it while the device still works on the batch before.
     words: Vec<i32>,
     tokens: usize,
     adapters: u32,
@@ -22,12 +21,12 @@ pub struct TokenAdapters {
 pub struct TokenShape {
     /// Tokens in the batch.
     pub tokens: u64,
-    /// Adapters there are: ids lie in `-1..adapters`.
+    /// The number of adapters: ids lie in `-1..adapters`.
     pub adapters: u32,
 }
 
 impl TokenAdapters {
-    /// The id of each token: an adapter below `adapters`, or −1 for none.
+    /// An index from the id of each token: an adapter below `adapters`, or −1 for none.
     ///
     /// # Errors
     /// An id outside `-1..adapters`.
@@ -56,12 +55,12 @@ impl TokenAdapters {
     }
 }
 
-/// The tokens with an adapter, sorted by it, and the runs: `(adapter, start in the order)`.
+/// The tokens with an adapter, sorted by it, and the runs as `(adapter, start in the order)`.
 fn grouped(ids: &[i32], adapters: usize) -> (Vec<i32>, Vec<(i32, i32)>) {
     let adapted = (0..).zip(ids).filter(|&(_, &id)| id >= 0);
     let mut order: Vec<i32> = Vec::with_capacity(ids.len());
     if adapters <= 4 * ids.len() {
-        // As many places as there are adapters cost less than comparing: a batch is sorted before each forward pass.
+        // A place for each adapter costs less than comparisons. A batch is sorted before each forward pass.
         let mut places = vec![0u32; adapters + 1];
         adapted.clone().for_each(|(_, &id)| places[id as usize + 1] += 1);
         (1..places.len()).for_each(|id| places[id] += places[id - 1]);

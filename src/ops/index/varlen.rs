@@ -3,9 +3,9 @@ use std::borrow::Cow;
 use super::HostIndex;
 use crate::error::{Error, Result, ensure};
 
-/// Sequences of different lengths laid end to end, no padding between.
+/// Sequences of different lengths, end to end, with no padding between.
 ///
-/// Words: `cu_q[batch + 1]`, then `cu_kv[batch + 1]`: where each sequence's queries and keys start, then the totals.
+/// Words: `cu_q[batch + 1]`, then `cu_kv[batch + 1]`. They say where each sequence's queries and keys start, then the totals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Varlen {
     cu_q: Vec<i32>,
@@ -22,17 +22,17 @@ pub struct VarlenShape {
     pub total_q: u64,
     /// Keys of all sequences.
     pub total_kv: u64,
-    /// No sequence has more queries.
+    /// The most queries of a sequence.
     pub max_q: u64,
-    /// No sequence has more keys.
+    /// The most keys of a sequence.
     pub max_kv: u64,
 }
 
 impl Varlen {
-    /// Lengths from running totals, `batch + 1` each; `max_q` and `max_kv` bound the lengths, so that a plan may rely on them.
+    /// Lengths from cumulative sums, `batch + 1` each. `max_q` and `max_kv` bound the lengths, so that a plan may rely on them.
     ///
     /// # Errors
-    /// Totals that do not start at 0, or that fall, a sequence longer than that, lists of different length.
+    /// Sums that do not start at 0, or that fall; a sequence longer than its bound; lists of different length.
     pub fn new(cu_q: &[i32], cu_kv: &[i32], max_q: u64, max_kv: u64) -> Result<Self> {
         let check = |name: &str, cu: &[i32], max: u64| -> Result<u64> {
             ensure(cu.len() >= 2, name, "batch + 1 running totals, two or more", format_args!("{} numbers", cu.len()))?;
@@ -51,12 +51,12 @@ impl Varlen {
         Ok(Self { cu_q: cu_q.to_vec(), cu_kv: cu_kv.to_vec(), shape })
     }
 
-    /// Running totals of the queries.
+    /// The cumulative sums of the queries' lengths.
     pub fn cu_q(&self) -> &[i32] {
         &self.cu_q
     }
 
-    /// Running totals of the keys.
+    /// The cumulative sums of the keys' lengths.
     pub fn cu_kv(&self) -> &[i32] {
         &self.cu_kv
     }

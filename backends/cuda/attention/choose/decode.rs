@@ -1,4 +1,4 @@
-//! How `attention` of few queries over long caches is split: the rules of speed of `sm90_decode` and `sm80_decode`.
+//! How `attention` of few queries over long caches is split: the speed rules of `sm90_decode` and `sm80_decode`.
 
 use crate::backends::cuda::attention::choose::decode_cost;
 use crate::backends::cuda::attention::choose::worth::{Worth, when};
@@ -7,24 +7,24 @@ use crate::backends::cuda::attention::sm90::decode_tile::{Config, Tile, alike};
 use crate::backends::cuda::variant::Target;
 use crate::ops::Attention;
 
-/// Steps of an SM from which on split-KV by TMA pays where the next launch's blocks stand beside, and SMs that share an item at
-/// most: of more parts an item, split-KV by cp.async is faster where it has to wait for the launch before.
+/// For launches whose successor's blocks fit beside them: the fewest k-blocks an SM for which split-KV with TMA pays, and the most SMs that
+/// share an item. With more parts an item, split-KV with cp.async is faster where it must wait for the launch before.
 const BESIDE_STEPS: u64 = 2;
 const BESIDE_PARTS: u64 = 5;
-/// Steps of an SM from which on a launch has it to itself, and SMs that share an item then, at most: its parts are joined
-/// by one.
+/// The fewest k-blocks an SM for which a launch has each SM to itself, and the most SMs that then share an item. One block joins an item's
+/// parts.
 const ALONE_STEPS: u64 = 12;
 const ALONE_PARTS: u64 = 4;
-/// Heads of a box where no item is cut, the best first: of two more lies end to end, and half as many items end.
+/// Heads of a box where no item is cut, best first. Two heads have more data end to end, and half as many items end.
 const WHOLE_HEADS: [u64; 2] = [2, 1];
-/// Steps of an SM from which on no item is cut, and the share of all SMs that have to get as many items each.
+/// The fewest k-blocks an SM for which no item is cut, and the share of all SMs that must get equally many items.
 const WHOLE_STEPS: u64 = 48;
 const WHOLE_SHARE: (u64, u64) = (31, 32);
-/// Rows that share keys, up to which their split pays, and up to which it does whatever the sequences are.
+/// The most rows that share keys for which a split pays, and for which it pays whatever the sequences are.
 const SPLIT_ROWS: u64 = 64;
 const ALWAYS_SPLIT_ROWS: u64 = 16;
 
-/// The configuration of `sm90_decode` that takes the least time, whether it can compute the operation or not.
+/// The fastest configuration of `sm90_decode`, whether it can compute the operation or not.
 fn fastest(op: &Attention, units: u32) -> Config {
     let tile = |warps| Tile::new(op.head_dim, key_rows(op), warps);
     let warps = if fills(tile(8), op, units, ALONE_STEPS, ALONE_PARTS) { 8 } else { 4 };
@@ -36,7 +36,7 @@ fn fastest(op: &Attention, units: u32) -> Config {
     Config { warps, heads: tile(warps).heads(op), whole: false }
 }
 
-/// Whether as good as all SMs get as many whole items each.
+/// Whether nearly all SMs get equally many whole items.
 fn whole(op: &Attention, heads: u64, units: u64) -> bool {
     let items = op.batch * (op.kv_heads / heads);
     let turns = items.div_ceil(units).max(1);
@@ -44,20 +44,20 @@ fn whole(op: &Attention, heads: u64, units: u64) -> bool {
     evenly && items / turns * WHOLE_SHARE.1 >= units * WHOLE_SHARE.0
 }
 
-/// Whether there are `steps` for each SM, and no item is cut into more than `parts`.
+/// Whether there are `steps` k-blocks for each SM, and no item is cut into more than `parts`.
 fn fills(tile: Tile, op: &Attention, units: u32, steps: u64, parts: u64) -> bool {
     let (heads, units) = (tile.heads(op), u64::from(units));
     let items = op.batch * (op.kv_heads / heads);
     items.saturating_mul(op.kv_len.div_ceil(tile.tokens(heads))) >= steps * units && items * parts >= units
 }
 
-/// Queries from which on a head has tiles of its own, and rows that share keys, at most, so that the model of costs is asked.
+/// The fewest queries for which a head has tiles of its own, and the most rows that share keys for which the cost model is asked.
 const MODEL_QUERIES: u64 = 64;
 const MODEL_ROWS: u64 = 512;
-/// Share of the time of what the rules take below which the model's time of something else decides.
+/// The model's choice is taken where its time is below this share of the rules' choice.
 const CLEARLY: f64 = 0.92;
 
-/// How few queries may be taken.
+/// The ways to compute few queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Boxes(Config),
@@ -66,7 +66,7 @@ enum Way {
 }
 
 impl Way {
-    /// What the rules take, where boxes can.
+    /// The way that the rules take. `boxes` is the configuration of `sm90_decode`, where that can compute the operation.
     fn by_rule(op: &Attention, units: u32, boxes: Option<Config>) -> Self {
         let rows = key_rows(op);
         match boxes {
@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// Microseconds.
+    /// The modelled time in microseconds.
     fn cost(self, op: &Attention, units: u32) -> f64 {
         match self {
             Self::Boxes(config) => decode_cost::boxes(op, config, units),
@@ -85,7 +85,8 @@ impl Way {
         }
     }
 
-    /// What takes the least time, where boxes of TMA are one of the ways or not: what the rules take, unless the model says that another is clearly faster.
+    /// The fastest way, with or without TMA boxes among the ways. It is the rules' choice, unless the model says that another is clearly
+    /// faster.
     fn of(op: &Attention, units: u32, boxes: bool) -> Self {
         let cut = boxes.then(|| able(op, fastest(op, units))).flatten();
         let ruled = Self::by_rule(op, units, cut);
@@ -93,7 +94,7 @@ impl Way {
             return ruled;
         }
         let whole = WHOLE_HEADS.map(|heads| Config { warps: 8, heads, whole: true }).into_iter().filter(|config| boxes && config.can_take(op).is_ok());
-        // The rules between the two ways to split are of launches in a row, which the model does not know.
+        // The rules between the two ways to split are for launches in a row, which the model does not know.
         let split = (!matches!(ruled, Self::Boxes(_))).then_some(Self::Split);
         let ways = [ruled, Self::Whole].into_iter().chain(split).chain(whole.map(Self::Boxes));
         let timed = ways.map(|way| (way.cost(op, units), way)).min_by(|one, other| one.0.total_cmp(&other.0));
@@ -104,12 +105,12 @@ impl Way {
     }
 }
 
-/// That configuration of `sm90_decode`, or the first one that can compute the operation.
+/// The configuration `fastest` of `sm90_decode`, or the first that can compute the operation.
 fn able(op: &Attention, fastest: Config) -> Option<Config> {
     [fastest].into_iter().chain(Config::ALL).find(|config| config.can_take(op).is_ok())
 }
 
-/// The configuration of `sm90_decode` that takes the least time of those that can compute the operation.
+/// The fastest configuration of `sm90_decode` that can compute the operation.
 pub(crate) fn decode_boxes_config(op: &Attention, units: u32) -> Config {
     match Way::of(op, units, true) {
         Way::Boxes(config) => config,
@@ -117,19 +118,19 @@ pub(crate) fn decode_boxes_config(op: &Attention, units: u32) -> Config {
     }
 }
 
-/// Split-KV by boxes of TMA.
+/// Whether split-KV with TMA boxes is worth taking, or why not.
 pub(crate) fn decode_boxes(op: &Attention, target: &Target) -> Worth {
     when(matches!(Way::of(op, target.units, true), Way::Boxes(_)), || {
         format!("too few steps of {} sequences and {} heads for {} multiprocessors", op.batch, op.kv_heads, target.units)
     })
 }
 
-/// Split-KV by cp.async.
+/// Whether split-KV with cp.async is worth taking, or why not.
 pub(crate) fn decode(op: &Attention, target: &Target) -> Worth {
     when(Way::of(op, target.units, false) == Way::Split, || format!("{} rows share {} keys: blocks of whole sequences take less time", key_rows(op), op.kv_len))
 }
 
-/// Whether two steps of a warp under way are faster than three: where an SM has several sequences and heads to itself.
+/// Whether two k-blocks in flight for a warp are faster than three. They are where an SM has several sequences and heads to itself.
 pub(crate) fn decode_shallow(op: &Attention, target: &Target) -> bool {
     key_rows(op) == 1 && op.batch * op.kv_heads >= 2 * u64::from(target.units)
 }

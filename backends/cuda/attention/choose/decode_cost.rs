@@ -1,31 +1,31 @@
-//! What `attention` of few queries takes, in microseconds: keys split by TMA (`sm90_decode`), split by cp.async (`sm80_decode`), or whole sequences in
-//! tiles of rows (`sm80`).
+//! A model of the time of `attention` of few queries, in microseconds. Keys are split with TMA (`sm90_decode`) or with cp.async
+//! (`sm80_decode`), or whole sequences are taken in tiles of rows (`sm80`).
 //!
-//! The constants are fitted to the times of 130 random shapes on an H100 (`lab/choice.md`); the median error is a tenth. What the model does not
-//! know is how launches in a row overlap.
+//! The constants are fitted to the times of 130 random shapes on an H100 (`lab/choice.md`), with a median error of a tenth. The model does
+//! not know how launches in a row overlap.
 
 use crate::backends::cuda::attention::sm80::tile::{self as sm80, KEYS, ROWS};
 use crate::backends::cuda::attention::sm90::decode_tile::Config;
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
-/// SMs of the GPU that the constants are of.
+/// SMs of the GPU for which the constants hold.
 const FITTED_UNITS: f64 = 132.0;
-/// Share of the longest sequence that a sequence is long, on average, where lengths are known to the device alone.
+/// The mean length of a sequence as a share of the longest, where only the device knows lengths.
 const MEAN_LENGTH: f64 = 0.6;
-/// Elements of a head that the slopes below are given for.
+/// Elements of a head for which the slopes below are given.
 const HEAD: f64 = 64.0;
 /// Rows of a tile of a split.
 const SPLIT_ROWS: u64 = 16;
-/// Tiles of rows up to which keys that were read for one are still in L2 for none of the others.
+/// The most tiles of rows for which keys that were read for one are no longer in L2 for the others.
 const MOST_READS: u64 = 8;
 
-/// A shape in the numbers that the formulas are made of.
+/// A shape in the numbers that the formulas take.
 struct Sizes {
     units: f64,
     /// Elements of a head, in units of [`HEAD`].
     head: f64,
-    /// A sequence and the heads that share its keys.
+    /// Sequences, times the groups of heads that share keys.
     items: f64,
     longest: f64,
     mean: f64,
@@ -55,23 +55,23 @@ impl Sizes {
         }
     }
 
-    /// Microseconds to read all keys and values `times`, at so many megabytes a microsecond.
+    /// Microseconds to read all keys and values `times` times, at `rate` megabytes a microsecond.
     fn reading(&self, times: f64, rate: f64) -> f64 {
         self.megabytes * times / (rate * self.units / FITTED_UNITS)
     }
 
-    /// Steps of all sequences, of so many keys each, none of them shorter than one.
+    /// K-blocks of `keys` keys in all sequences. None is shorter than one.
     fn steps(&self, keys: u64) -> f64 {
         self.items * (self.mean.max(1.0) / keys as f64).ceil()
     }
 }
 
-/// Two times of which the longer hides most of the shorter.
+/// The time of two pieces of work of which the longer hides most of the shorter.
 fn overlapped(one: f64, other: f64) -> f64 {
     one.hypot(other)
 }
 
-/// Whole sequences in tiles of 64 rows: the longest one's steps one after another, or the throughput of all.
+/// Microseconds of whole sequences in tiles of 64 rows: the longest one's k-blocks one after another, or the throughput of all.
 pub(super) fn whole_sequences(op: &Attention, units: u32) -> f64 {
     let sizes = Sizes::of(op, units);
     let tiles = sm80::work(op, ROWS) as f64 / sizes.units;
@@ -81,7 +81,7 @@ pub(super) fn whole_sequences(op: &Attention, units: u32) -> f64 {
     7.0 + 1.006 * sizes.head + (latency.powi(3) + throughput.powi(3)).cbrt()
 }
 
-/// Split-KV by cp.async: steps shared out evenly, and parts joined where there is more than one item.
+/// Microseconds of split-KV with cp.async. K-blocks are shared evenly, and parts are joined where there is more than one item.
 pub(super) fn split(op: &Attention, units: u32) -> f64 {
     let sizes = Sizes::of(op, units);
     let tiles = sm80::key_rows(op).div_ceil(SPLIT_ROWS).max(1);
@@ -93,8 +93,8 @@ pub(super) fn split(op: &Attention, units: u32) -> f64 {
     5.697 + 1.818 * sizes.head + join + paged + overlapped(compute, sizes.reading(tiles.min(MOST_READS) as f64, 3.726)) + sizes.items / blocks * waves
 }
 
-/// What a configuration of `sm90_decode` costs: at the start, for 64 elements of a head, to join, for each item of an SM, for each item joined there, for
-/// each part of an item beyond four, and megabytes that it reads in a microsecond.
+/// Costs of a configuration of `sm90_decode`: the start; 64 elements of a head; the join; each item of an SM; each item joined there; each
+/// part of an item beyond four; and megabytes read in a microsecond.
 struct Boxes {
     start: f64,
     head: f64,
@@ -109,13 +109,13 @@ struct Boxes {
 const FOUR_WARPS: Boxes = Boxes { start: 2.966, head: 6.138, join: 3.267, item: 1.134, joined: 1.072, part: 0.213, rate: 2.583, paged: 1.682 };
 const EIGHT_WARPS: Boxes = Boxes { start: 3.670, head: 4.240, join: 3.091, item: 1.631, joined: 1.624, part: 0.105, rate: 2.677, paged: 1.746 };
 const WHOLE_ITEMS: Boxes = Boxes { start: 4.277, head: 2.330, join: 0.0, item: 3.685, joined: 0.0, part: 0.0, rate: 3.065, paged: 2.0 };
-/// Microseconds of a step of an item that is not cut; of one that is, reading takes longer.
+/// Microseconds of a k-block of an item that is not cut. For a cut item, reading takes longer.
 const WHOLE_STEP: f64 = 0.77;
-/// Parts of an item that are joined in the time of none, and those beyond them that cost, at most.
+/// Parts of an item that are joined at no cost, and the most parts beyond them that cost.
 const FREE_PARTS: f64 = 4.0;
 const MOST_PARTS: f64 = 8.0;
 
-/// Split-KV by boxes of TMA, in one configuration.
+/// Microseconds of split-KV with TMA boxes, in one configuration.
 pub(super) fn boxes(op: &Attention, config: Config, units: u32) -> f64 {
     let sizes = Sizes::of(op, units);
     let items = sizes.items / config.heads as f64;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    /// Microseconds on an H100, of shapes that the constants were fitted to: within a quarter.
+    /// Microseconds on an H100, for shapes to which the constants were fitted. The model is within a quarter.
     #[test]
     fn the_model_gives_back_what_was_measured() {
         let dense = |batch, heads, q_len, kv_len, head_dim| Attention::dense(DType::F16, batch, heads, [q_len, kv_len], head_dim);

@@ -1,5 +1,5 @@
-//! Which variants of `attention` are worth taking, and in which configuration: the speed rules, as they were measured. What its kernels can run a
-//! variant says itself.
+//! The speed rules of `attention`, as measured: which variants are worth taking, and in which configuration. A variant itself says what its
+//! kernels can compute.
 
 mod decode;
 mod decode_cost;
@@ -25,37 +25,38 @@ use crate::backends::cuda::variant::Target;
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
-/// Keys of a step of four groups.
+/// Keys of a k-block of four warpgroups.
 const SMALL_HEAD_KEYS: u64 = 128;
-/// Keys of a row from which on those of a step are best read once for all groups.
+/// The fewest keys of a row for which a k-block is best read once for all warpgroups.
 const LEAST_TALL: u64 = 2048;
-/// Keys of a causal row up to which it does not matter that the last tiles of four groups are not shared evenly.
+/// The most keys of a causal row for which an uneven share of the last tiles of four warpgroups does not matter.
 const MOST_CAUSAL: u64 = 512;
-/// The longest of many short sequences: of longer ones blocks of all keys would be better, and more rows a warp.
+/// The longest of many short sequences. For longer ones, blocks with all keys would be better, and more rows a warp.
 const LONGEST_SHORT: u64 = 512;
 
-/// Four groups of the same rows, each with every fourth step.
+/// Whether intra-CTA split-KV is worth taking, or why not: four warpgroups have the same rows, each with every fourth k-block.
 pub(crate) fn intra_split(op: &Attention, target: &Target) -> Worth {
     when(by_steps(&listed(op), target.units), || "tiles of 64 rows are not few, or their steps are many".into())
 }
 
-/// Heads that start anywhere, where they lie.
+/// Whether heads that start anywhere are worth reading in place, or why not.
 pub(crate) fn unaligned(op: &Attention, target: &Target) -> Worth {
     when(!Rows::of(op).iter().all(|rows| rows.aligned(op.dtype)), || "rows start on multiples of 16 bytes".into())?;
     many_tiles(op, target.units)
 }
 
-/// Whether the blocks of a cluster share the keys of neighbouring tiles of heads that start anywhere.
+/// Whether the blocks of a cluster multicast the keys of neighbouring tiles of heads that start anywhere.
 pub(crate) fn unaligned_multicast(op: &Attention, tile: Tile, target: &Target) -> bool {
     shares_keys(op, tile, target.units)
 }
 
-/// Four groups an SM, of 64 rows each: where that takes less time than tiles of two groups or three, by waves of tiles. Measured, a wave of
-/// 256 rows takes 7/5 of the time of one of 192, and that 6/5 of one of 128. Causal tiles are not alike: those are taken where many can even out.
+/// Whether four warpgroups an SM, of 64 rows each, are worth taking, or why not. They are where they beat tiles of two or three warpgroups,
+/// by waves of tiles. Measured, a wave of 256 rows takes 7/5 of the time of a wave of 192, and that 6/5 of a wave of 128. Causal tiles
+/// differ from each other, and need many to even out.
 pub(crate) fn small_head(op: &Attention, target: &Target) -> Worth {
     let units = u64::from(target.units.max(1));
     let (tiles, waves) = (work(op, ROWS), |rows: u64, room: u64| work(op, rows).div_ceil(room));
-    // Blocks that stay begin a tile of one step while the one before ends.
+    // Persistent blocks begin a tile of one k-block while the one before ends.
     let many_short = op.kv_len <= SMALL_HEAD_KEYS && tiles > 4 * units;
     let fewer = if op.causal {
         op.kv_len <= MOST_CAUSAL || tiles > 2 * units
@@ -67,31 +68,32 @@ pub(crate) fn small_head(op: &Attention, target: &Target) -> Worth {
     })
 }
 
-/// Whether an SM has one block of four groups, which all read the same keys, rather than two of two.
+/// Whether an SM has one block of four warpgroups, which all read the same keys, rather than two blocks of two.
 pub(crate) fn one_block_of_four_groups(op: &Attention) -> bool {
     !op.causal && op.kv_len >= LEAST_TALL
 }
 
-/// Many short sequences end to end. Hopper's tiles take three quarters of the time for heads of more than 32 elements.
+/// Whether the kernels for many short sequences end to end are worth taking, or why not. Hopper's tiles take three quarters of their time
+/// for heads of more than 32 elements.
 pub(crate) fn varlen_short(op: &Attention, target: &Target) -> Worth {
     let longest = op.q_len.max(op.kv_len);
     when(longest <= LONGEST_SHORT, || format!("sequences of {longest}: it is for at most {LONGEST_SHORT}"))?;
     when(target.arch.0 < 90 || held(op.head_dim) < NARROW || op.q_len < GROUP, || format!("head_dim {}: tiles of Hopper take less time", op.head_dim))
 }
 
-/// Whether tiles of two heads take less time than `work` tiles of one, of so many rows each, on so many blocks that run at once: where most sequences
-/// leave room for two, as long as the tiles go round. With four heads the last tiles end later.
+/// Whether tiles of two heads are faster than `work` tiles of one, of `rows` rows each, on `blocks` blocks that run at once. They are where
+/// most sequences leave room for two heads, while there are enough tiles. With four heads the last tiles end later.
 pub(crate) fn two_short_heads(op: &Attention, rows: u64, work: u64, blocks: u64) -> bool {
     op.q_extent().1 <= op.batch * rows / 2 && work >= 2 * blocks
 }
 
-/// Sequences of their own lengths, in Hopper's tiles.
+/// Whether Hopper's varlen tiles are worth taking, or why not.
 pub(crate) fn varlen(op: &Attention, _: &Target) -> Worth {
     when(held(op.head_dim) >= NARROW, || format!("head_dim {}: it is measured for heads of 64 and 128", op.head_dim))
 }
 
-/// The configuration of `sm90_varlen` that takes the least time on so many SMs. Pages are looked up ahead where they are small, or where
-/// clusters share tiles: elsewhere it was slower, by 1 to 7 %.
+/// The fastest configuration of `sm90_varlen` on `units` SMs. Page numbers are read ahead where pages are small, or where clusters share
+/// tiles. Elsewhere that was slower, by 1 to 7 %.
 pub(crate) fn varlen_config(op: &Attention, units: u32) -> VarlenConfig {
     let groups = varlen_groups(op, units);
     let sharing = |work, steps| if groups == 2 { sharing(work, steps, units) } else { 1 };
@@ -101,8 +103,8 @@ pub(crate) fn varlen_config(op: &Attention, units: u32) -> VarlenConfig {
     if ahead.can_take(op).is_ok() && (box_keys(op) <= LEAST_BOX || cluster > 1) { ahead } else { VarlenConfig::new(groups, false, 1) }
 }
 
-/// Three groups for narrow heads where that takes less time, as in `sm90`, by the tiles that there are: exactly, where all sequences have as many
-/// queries, or on average.
+/// The warpgroups of a varlen tile: three for narrow heads where that is faster, as in `sm90`. The count of tiles is exact where all
+/// sequences have equally many queries, and a mean otherwise.
 fn varlen_groups(op: &Attention, units: u32) -> u64 {
     let tiles = |rows: u64| match op.form {
         Form::Varlen(_) => op.heads * (op.q_extent().1 + op.batch * rows / 2) / rows,
@@ -112,7 +114,7 @@ fn varlen_groups(op: &Attention, units: u32) -> u64 {
     if op.head_dim <= NARROW && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP) { 3 } else { 2 }
 }
 
-/// Whether warps of twice the rows take less time on Ampere: where they are enough for all SMs.
+/// Whether warps of twice the rows are faster on Ampere. They are where there are enough for all SMs.
 pub(crate) fn wide(op: &Attention, target: &Target) -> bool {
     op.q_len > sm80::ROWS && sm80::work(op, sm80::Tile::of(op).wide_rows()) >= u64::from(target.units)
 }

@@ -1,4 +1,4 @@
-//! Random operations of all forms, for the tests.
+//! Random operations of all forms, for tests.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +12,7 @@ fn pick<T: Copy>(rng: &mut ChaCha8Rng, all: &[T]) -> T {
     all[rng.random_range(0..all.len())]
 }
 
-/// Few tokens, whole blocks, or any number.
+/// A random length: few tokens, whole blocks, or any number.
 fn tokens(rng: &mut ChaCha8Rng) -> u64 {
     match rng.random_range(0..4) {
         0 => pick(rng, &[1, 1, 1, 2, 4, 16]),
@@ -22,7 +22,7 @@ fn tokens(rng: &mut ChaCha8Rng) -> u64 {
     }
 }
 
-/// One of any form; it may not be valid.
+/// A random operation of any form. It may be invalid.
 pub(super) fn random_op(rng: &mut ChaCha8Rng) -> Attention {
     let dtype = pick(rng, &[DType::F16, DType::BF16, DType::F16, DType::BF16, DType::F32]);
     let head_dim = if rng.random_bool(0.6) { pick(rng, &[32, 64, 80, 96, 112, 128, 128, 128, 192, 256]) } else { rng.random_range(1..=256) };
@@ -59,7 +59,7 @@ pub(super) fn random_op(rng: &mut ChaCha8Rng) -> Attention {
     op
 }
 
-/// The same in other strides, now and then.
+/// The operation in other strides, now and then.
 fn strided(rng: &mut ChaCha8Rng, mut op: Attention) -> Attention {
     if rng.random_bool(0.15) {
         op.o = Strides::bhsd(op.q_len, op.heads, op.head_dim);

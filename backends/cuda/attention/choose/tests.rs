@@ -1,4 +1,4 @@
-//! Which variant and configuration shapes take on six chips.
+//! Tests of the variant and configuration that shapes take on six chips.
 
 use std::collections::HashSet;
 
@@ -86,7 +86,7 @@ fn every_shape_has_a_variant_that_supports_it_on_every_chip() {
     }
 }
 
-/// What is chosen for each shape: the variant, and its configuration where it has several.
+/// The choice for each shape: the variant, and its configuration where it has several.
 fn chosen(target: Target) -> Vec<String> {
     let name = |op: &Attention| {
         let Ok((variant, target)) = choose(Attention::VARIANTS, op, &target, None) else { return "none".into() };

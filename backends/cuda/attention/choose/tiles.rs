@@ -1,4 +1,4 @@
-//! How `attention` on Hopper shares out its tiles: the rules of speed of `sm90`, and of the variants that have the same tiles.
+//! How thread blocks of sm90 `attention` share tiles: the speed rules of `sm90`, and of the variants with the same tiles.
 
 use crate::backends::cuda::attention::block_lists::listed;
 use crate::backends::cuda::attention::choose::worth::Worth;
@@ -10,26 +10,29 @@ use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, ROWS, Tile, he
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
-/// Steps from which on two tiles share them.
+/// The fewest k-blocks that two tiles share by multicast.
 const SHARED_STEPS: u64 = 16;
-/// Steps from which on two tiles of a causal sequence share them: the earlier one passes over a step more than it would alone.
+/// The fewest k-blocks that two tiles of a causal sequence share by multicast. The earlier tile passes over one k-block more than it would
+/// alone.
 const CAUSAL_STEPS: u64 = 64;
-/// Steps that a cluster would wait for the last ones, on average, from which on tiles are cut: leaving a part and joining it takes as long as six.
+/// The fewest k-blocks that a cluster would wait for the last ones, on average, for which tiles are cut. Leaving a part and joining it
+/// takes as long as six.
 const LEAST_WAIT: u64 = 7;
-/// Blocks that take one tile each begin sooner than those that stay, which begin a tile while the one before ends. They are taken up to one tile an SM
-/// for so many steps of each, and so many tiles at most.
+/// Blocks with one tile each begin sooner than persistent blocks, which begin a tile while the one before ends. They are taken for one tile
+/// an SM for each `ROUND_STEPS` k-blocks of a tile, and at most `MOST_ROUNDS`.
 const ROUND_STEPS: u64 = 4;
 const MOST_ROUNDS: u64 = 4;
 /// Bytes of keys and values that are read again while L2 still has them, where all heads are taken side by side.
 const SIDE_BY_SIDE_BYTES: u64 = 40 << 20;
-/// Parts of a chip (GPCs) in which clusters lie.
+/// GPCs of the chip, in each of which clusters lie.
 const PARTS: u64 = 8;
-/// Blocks in a row of lists up to which a long row among short ones costs less than cutting it would.
+/// The most blocks in a row of lists for which a long row among short ones costs less than cutting it would.
 const SHORT_LISTS: u32 = 32;
-/// Steps of a tile up to which its groups share it rather than four blocks of a cluster: those have fewer steps each, and wait longer for each other.
+/// The most k-blocks of a tile for which its warpgroups share it, rather than four blocks of a cluster. Those have fewer k-blocks each, and
+/// wait longer for each other.
 const MOST_GROUP_STEPS: u64 = 32;
 
-/// The configuration of `sm90` that takes the least time on so many SMs.
+/// The fastest configuration of `sm90` on `units` SMs.
 pub(crate) fn tiles(op: &Attention, units: u32) -> Config {
     let op = &*listed(op);
     let groups = groups(op, units);
@@ -48,15 +51,15 @@ pub(crate) fn tiles(op: &Attention, units: u32) -> Config {
     }
 }
 
-/// Three warpgroups where that takes less time: the softmax of narrow heads takes longer than their products, and more warps hide more of it. A tile of
-/// 192 rows was measured to take 6/5 of the time of one of 128; where tiles are few the last ones decide.
+/// The warpgroups of a tile: three where that is faster. The softmax of narrow heads takes longer than their products, and more warps hide
+/// more of it. A tile of 192 rows was measured to take 6/5 of the time of one of 128. Where tiles are few the last ones decide.
 fn groups(op: &Attention, units: u32) -> u64 {
     let waves = |rows| work(op, rows).div_ceil(u64::from(units.max(1)));
     let three = op.head_dim <= NARROW && matches!(op.form, Form::Dense) && 6 * waves(3 * GROUP) < 5 * waves(2 * GROUP);
     if three { 3 } else { 2 }
 }
 
-/// Steps of a tile, as far as the shape tells.
+/// K-blocks of a tile, as far as the shape tells.
 fn mean_steps(op: &Attention) -> u64 {
     match op.form {
         Form::Blocks(shape) => u64::from(shape.capacity / (shape.patterns * shape.q_blocks).max(1)),
@@ -69,42 +72,43 @@ fn cluster(op: &Attention, units: u32) -> u64 {
     sharing(work(op, ROWS), mean_steps(op), units)
 }
 
-/// Blocks that share the keys of each of so many tiles of so many steps: as many as fill the GPU at once, as long as each has four steps. A cluster lies
-/// in one part of the chip, whose SMs are an even number: some of each part may be left over.
+/// Blocks that share the keys of each of `tiles` tiles of `steps` k-blocks: as many as fill the GPU at once, while each has four k-blocks.
+/// A cluster lies in one GPC, whose SMs are an even number, so some SMs of each may be left over.
 pub(super) fn sharing(tiles: u64, steps: u64, units: u32) -> u64 {
     [8, 4, 2].into_iter().find(|&size| tiles * size + PARTS * (size - 2) <= u64::from(units) && steps >= 4 * size).unwrap_or(1)
 }
 
-/// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys, which halves what is asked of L2.
-/// It pays where there are many steps, and where all of a pair's are wanted by both; heads that have three groups ask for less.
+/// Whether the two blocks of a cluster take neighbouring tiles of a head and share its keys by multicast. That halves the reads from L2. It
+/// pays where there are many k-blocks, and both tiles of a pair need all of them. Heads with three warpgroups read less.
 pub(super) fn shares_keys(op: &Attention, tile: Tile, units: u32) -> bool {
     let (all_seen, tiles) = (matches!(op.form, Form::Dense) && !op.causal && op.window.is_none(), op.q_len.div_ceil(tile.rows()));
-    // Of an odd number of tiles the last pair has one.
+    // With an odd number of tiles the last pair has one.
     let paired = tiles > 1 && (tiles.is_multiple_of(2) || tiles >= 32);
     all_seen && paired && op.head_dim > NARROW && op.kv_len.div_ceil(tile.keys()) >= SHARED_STEPS && cluster(op, units) == 1
 }
 
-/// Whether all pairs of tiles of causal sequences have as many steps, and many; where blocks have one tile each they are as fast.
+/// Whether all pairs of tiles of causal sequences have equally many k-blocks, and many. Where blocks have one tile each, those are as fast.
 fn shares_causal_keys(op: &Attention, tile: Tile, units: u32) -> bool {
     let long = op.causal && StreamK::can_take(op, tile, false).is_ok() && op.kv_len >= CAUSAL_STEPS * ROWS;
     let many = || StreamK::of(op, tile, units, false).work >= StreamK::most(units);
     long && cluster(op, units) == 1 && one_tile(op, tile, units).is_none() && many()
 }
 
-/// Whether the last units are shared out by steps, so that all clusters end at the same time.
+/// Whether the last units are shared by k-blocks, so that all clusters end at the same time (stream-K).
 fn streamk(op: &Attention, tile: Tile, units: u32) -> bool {
     let StreamK { work, clusters, .. } = StreamK::of(op, tile, units, false);
     let waiting = (work.next_multiple_of(clusters.max(1)) - work) * StreamK::steps(op, tile) / clusters.max(1);
     StreamK::can_take(op, tile, true).is_ok() && waiting >= LEAST_WAIT
 }
 
-/// Where one tile a block takes less time than blocks that stay: only a tile's last step has keys that some row does not see, and tiles are few.
+/// The configuration of one tile a block, where it is faster than persistent blocks. Only a tile's last k-block may have masked keys, and
+/// tiles must be few.
 fn one_tile(op: &Attention, tile: Tile, units: u32) -> Option<Config> {
     let tiles = work(op, ROWS);
     if !matches!(op.form, Form::Dense) || op.window.is_some() || tile.rows() != ROWS || cluster(op, units) > 1 {
         return None;
     }
-    // Narrow heads that are not causal are not worth it: measured.
+    // Narrow heads that are not causal are not worth it, by measurement.
     let rounds = if op.causal || op.head_dim > NARROW { (op.kv_len / tile.keys() / ROUND_STEPS).clamp(1, MOST_ROUNDS) } else { 1 };
     if tiles > rounds * u64::from(units) {
         return None;
@@ -120,8 +124,8 @@ fn one_tile(op: &Attention, tile: Tile, units: u32) -> Option<Config> {
     }
 }
 
-/// Whether the groups of a block have the same 64 rows and share their steps, where there are fewer tiles than SMs: blocks that share a
-/// tile wait for each other longer.
+/// Whether the warpgroups of a block have the same 64 rows and share their k-blocks, where there are fewer tiles than SMs. Blocks that
+/// share a tile wait for each other longer.
 pub(super) fn by_steps(op: &Attention, units: u32) -> bool {
     let (tiles, shared) = (op.batch * op.heads * op.q_len.div_ceil(GROUP), cluster(op, units));
     let short = match op.form {
@@ -131,7 +135,7 @@ pub(super) fn by_steps(op: &Attention, units: u32) -> bool {
     short && op.head_dim <= NARROW && tiles <= units.into() && (shared <= 2 || shared == 4 && mean_steps(op) <= MOST_GROUP_STEPS)
 }
 
-/// Whether tiles are so many that nobody shares one, or what is faster.
+/// Whether there are so many tiles that none is shared, or what is faster.
 pub(super) fn many_tiles(op: &Attention, units: u32) -> Worth {
     if cluster(op, units) > 1 || by_steps(op, units) {
         return Err("tiles are so few that the blocks of a cluster, or the groups of a block, share one".into());

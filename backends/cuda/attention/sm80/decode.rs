@@ -1,4 +1,4 @@
-//! `attention` of few queries over long caches: the keys split over blocks, joined in the same launch.
+//! Flash-decoding: `attention` of few queries over long caches. The keys are split over blocks and joined in the same launch.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
@@ -31,28 +31,29 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 };
 
 params! {
-    /// What every variant takes, and the workspace.
+    /// Parameters of the decode kernels: the common ones and the workspace.
     DecodeParams {
         common: AttentionParams,
-        /// Two parts a block.
+        /// Partial results, two for each block.
         parts: [f32],
-        /// Of each block: blocks that have left their part of the sequence that starts in its stretch. All zero between launches.
+        /// For each block, how many blocks have left their part of the sequence that starts in its stretch of keys. All are zero between
+        /// launches.
         arrivals: [u32],
     }
 }
 
-/// Rows of a tile, and elements after a row in shared memory, in `kernels/attention/sm80/decode.cuh`.
+/// Rows of a tile, and padding elements after a row in shared memory, in `kernels/attention/sm80/decode.cuh`.
 const ROWS: u64 = 16;
 const PADDING: u64 = 8;
-/// Rows that share keys, at most, so that the workspace has room for two parts of each.
+/// The most rows that share keys. The workspace then has room for two parts of each.
 const MOST_ROWS: u64 = 1 << 16;
-/// Steps on the line of all steps, that it is counted in 32 bits.
+/// The most k-blocks in all, so that 32 bits count them.
 const LONGEST: u64 = 1 << 30;
 
-/// A configuration.
+/// A configuration of the decode kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Config {
-    /// Whether two steps of a warp are in shared memory, where there is room for three.
+    /// Whether a warp has two k-blocks in shared memory where there is room for three.
     shallow: bool,
     /// Whether rows may start anywhere.
     unaligned: bool,
@@ -75,7 +76,7 @@ impl Config {
         }
     }
 
-    /// The target's, or the one that takes the least time.
+    /// The configuration that the target forces, or the fastest one.
     fn of(op: &Attention, target: &Target) -> Self {
         target.configured(Self::ALL.into_iter()).unwrap_or_else(|| Self::fastest(op, target))
     }
@@ -100,18 +101,18 @@ impl Config {
     }
 }
 
-/// Stages of the shallow ring: one is used, and one under way.
+/// Stages of the shallow ring: one is in use, and one in flight.
 const SHALLOW: u64 = 2;
 
-/// What a kernel is compiled for.
+/// What a decode kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tile {
-    /// Elements of a head, padded.
+    /// Elements of a padded head.
     held: u64,
-    /// Keys of a step of a warp.
+    /// Keys of a warp's k-block.
     keys: u64,
     warps: u64,
-    /// Steps of a warp that are in shared memory, or under way to it.
+    /// K-blocks of a warp that are in shared memory or in flight to it.
     stages: u64,
 }
 
@@ -121,7 +122,7 @@ impl Tile {
         if Config::of(op, target).shallow { tile.shallow() } else { tile }
     }
 
-    /// The deepest ring that fits: one block an SM leaves fewer parts to join than two.
+    /// The deepest ring that fits. One block an SM leaves fewer parts to join than two.
     fn exactly(held: u64, arch: Arch) -> Self {
         let keys = if held <= 64 { 32 } else { 16 };
         let room = u64::from(arch.shared_bytes().unwrap_or(99 << 10));
@@ -136,21 +137,21 @@ impl Tile {
 
     fn shared_bytes(self) -> u32 {
         let pitch = self.held + PADDING;
-        // Rows of Q of one item more than the copies may run ahead.
+        // The copies may be one more item ahead than there are stages, so Q has one more set of rows.
         ((self.warps * self.stages * 2 * self.keys + (self.stages + 1) * ROWS) * pitch * 2) as u32
     }
 
-    /// Shared memory that the kernel declares itself: maxima and sums, and a word.
+    /// Bytes of shared memory that the kernel declares itself: maxima and sums, and a word.
     fn static_bytes(self) -> u64 {
         self.warps * ROWS * 8 + 16
     }
 
-    /// Keys of a step of a block.
+    /// Keys of a block's k-block, over all its warps.
     fn step(self) -> u64 {
         self.warps * self.keys
     }
 
-    /// The kernel for rows that start on multiples of 16 bytes, or the one for rows that start anywhere.
+    /// The unit of the kernel for rows that start at multiples of 16 bytes, or of the one for rows that start anywhere.
     fn unit(self, entry: Entry, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(80));
         let shape =
@@ -172,7 +173,7 @@ impl Tile {
 const ALIGNED: Entry = entry!("attention_sm80_decode");
 const UNALIGNED: Entry = entry!("attention_sm80_decode_narrow");
 
-/// The blocks of a launch: each of `blocks` stretches of keys has one for every tile of rows.
+/// The grid of a launch: each of `blocks` stretches of keys has one thread block for every tile of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grid {
     blocks: u64,
@@ -180,13 +181,13 @@ struct Grid {
 }
 
 impl Grid {
-    /// As many blocks as run at once. Lengths are read on the device, so that the grid does not depend on them.
+    /// The grid of as many blocks as run at once. Lengths are read on the device, so the grid does not depend on them.
     fn of(op: &Attention, target: &Target) -> Self {
         let tiles = tiles(op);
         Self { blocks: (u64::from(target.units) / tiles).max(1), tiles }
     }
 
-    /// Parts first: they have to lie on multiples of 16 bytes.
+    /// Bytes of the partial results. These come first in the workspace, since they must start at multiples of 16 bytes.
     fn parts_bytes(self, tile: Tile) -> u64 {
         self.blocks * self.tiles * 2 * ROWS * (tile.held + 2) * 4
     }
@@ -226,7 +227,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if steps > LONGEST {
         return Err(format!("it takes {steps} steps, and they are counted in 30 bits"));
     }
-    // Without a configuration: rows may start anywhere.
+    // With no configuration forced, rows may start anywhere.
     target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(op, target))
 }
 
@@ -238,7 +239,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let entry = if sm80::aligned(op, &common) { Config::of(op, &plan.target).entry() } else { UNALIGNED };
     let parts = address(workspace);
     let params = DecodeParams { common, parts, arrivals: parts + grid.parts_bytes(tile) };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new((grid.blocks * grid.tiles) as u32, (tile.warps * 32) as u32) };
     // SAFETY: the caller's promise; the workspace is as large as `Grid::workspace` says, and its counters are zero.

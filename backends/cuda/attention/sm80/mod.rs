@@ -1,4 +1,4 @@
-//! `attention` on the tensor cores of Ampere and later.
+//! `attention` with the tensor cores of sm80 and later.
 
 pub(crate) mod decode;
 pub(crate) mod tile;
@@ -38,21 +38,21 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-/// The kernels, of which a plan launches one, or [`unaligned`] where operands turn out to start elsewhere.
+/// The kernels of this variant. A plan launches one of them, or [`unaligned`] where operands turn out to start off a multiple of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// Every form.
+    /// The kernel for every form.
     General,
-    /// Sequences without lists and with many queries.
+    /// The kernel for sequences without lists and with many queries.
     Wide,
-    /// Rows that start anywhere.
+    /// The kernel for rows that start anywhere.
     Unaligned,
 }
 
 impl Kernel {
     const ALL: [Self; 3] = [Self::General, Self::Wide, Self::Unaligned];
 
-    /// The target's, or the one that takes the least time for an operation without a map.
+    /// The kernel that the target forces, or the fastest one. `op` has no map.
     fn of(op: &Attention, target: &Target) -> Self {
         target.configured(Self::ALL.into_iter()).unwrap_or_else(|| Self::fastest(op, target))
     }
@@ -67,7 +67,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it can compute an operation without a map, or why not.
+    /// Whether the kernel can compute an operation without a map, or why not.
     fn can_take(self, op: &Attention, target: &Target) -> std::result::Result<(), String> {
         let tile = Tile::of(op);
         if self != Self::Unaligned && !rows_aligned(&self.copies(op).reads(op)) {
@@ -82,8 +82,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The operands that are copied first, to rows that start on multiples of 16 bytes. It pays where more than one tile reads them; of
-    /// a pool of pages an operation may use few.
+    /// The operands that are copied first, to rows that start at multiples of 16 bytes. Copying pays where more than one tile reads them.
+    /// An operation may use few pages of a pool, so pages are not copied.
     fn copies(self, op: &Attention) -> Repack {
         let pays = op.q_len > ROWS && !matches!(op.form, Form::Paged(_));
         Repack::of(op, |rows| self == Self::Unaligned || !pays || rows.aligned(op.dtype))
@@ -139,7 +139,7 @@ fn units(arch: Arch) -> Vec<Unit> {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
-    // Without a configuration: rows may start anywhere.
+    // With no configuration forced, rows may start anywhere.
     target.configured(Kernel::ALL.into_iter()).map_or(Ok(()), |kernel| kernel.can_take(&lists::listed(op), target))
 }
 
@@ -163,7 +163,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
         _ => return unsafe { unaligned::launch(queue, plan, tile.held(), op, args, starts) },
     };
     (params.tiles, params.band) = (tiles(op, rows) as u32, band(op) as u32);
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes, overlap, ..Launch::new(blocks(work(op, rows)), (WARPS * 32) as u32) };
     // SAFETY: the caller's promise.

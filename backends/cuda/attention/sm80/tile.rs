@@ -1,4 +1,4 @@
-//! The tile of `kernels/attention/sm80/tile.cuh`: what its kernels are compiled for, how rows are shared out among blocks, and what it can count.
+//! The tile of `kernels/attention/sm80/tile.cuh`: what its kernels are compiled for, how blocks share the rows, and its limits.
 
 use crate::backends::cuda::attention::params::AttentionParams;
 use crate::backends::cuda::attention::repack::Rows;
@@ -7,21 +7,21 @@ use crate::backends::cuda::variant::Target;
 use crate::dtype::DType;
 use crate::ops::Attention;
 
-/// Head dimensions that a kernel is compiled for; a head is padded to the next in shared memory.
+/// Head dimensions that a kernel is compiled for. A head is padded to the next of them in shared memory.
 pub(crate) const HELD: [u64; 12] = [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256];
-/// Keys of a step, warps, and rows of a matrix instruction in `kernels/attention/sm80/copies.cuh`.
+/// Keys of a k-block, warps, and rows of an mma instruction in `kernels/attention/sm80/copies.cuh`.
 pub(crate) const KEYS: u64 = 64;
 pub(crate) const WARPS: u64 = 4;
 const STEP: u64 = 16;
-/// Elements of which a row in shared memory has whole multiples: 128 bytes.
+/// Elements in 128 bytes. A row in shared memory is a multiple of this long.
 const LINE: u64 = 64;
-/// Rows of a block of threads.
+/// Rows of a thread block.
 pub(crate) const ROWS: u64 = WARPS * STEP;
-/// Head dimensions up to which a warp of the wide kernel has registers for twice the rows. Above, two warps share them, and hand
-/// each other their weights and a number of each row.
+/// The largest head dimension for which a warp of the wide kernel has registers for twice the rows. Above it, two warps share rows, and
+/// exchange their weights and a number of each row.
 const TWICE: u64 = 128;
 const HANDED_BYTES: u32 = (2 * ROWS * KEYS + WARPS * 2 * STEP * 4) as u32;
-/// Shared memory of a block on the smallest chips.
+/// Shared memory of a thread block on the smallest chips.
 const SMALLEST: u32 = 99 << 10;
 
 /// The head dimension that a kernel for heads of `head_dim` elements is compiled for.
@@ -29,7 +29,7 @@ pub(crate) fn held(head_dim: u64) -> u64 {
     HELD.into_iter().find(|&held| head_dim <= held).unwrap_or(256)
 }
 
-/// What a kernel is compiled for: a head, padded.
+/// What a kernel is compiled for: the elements of a padded head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile(u64);
 
@@ -38,7 +38,7 @@ impl Tile {
         Self(held(op.head_dim))
     }
 
-    /// A kernel for heads of `held` elements, of those there are.
+    /// The tile of heads padded to `held` elements, one of [`HELD`].
     pub(crate) const fn exactly(held: u64) -> Self {
         Self(held)
     }
@@ -47,17 +47,17 @@ impl Tile {
         self.0
     }
 
-    /// Rows of a block of threads of the wide kernel.
+    /// Rows of a thread block of the wide kernel.
     pub(crate) fn wide_rows(self) -> u64 {
         if self.0 <= TWICE { 2 * ROWS } else { ROWS }
     }
 
-    /// Shared memory of a block of the general kernel.
+    /// Shared memory of a thread block of the general kernel.
     pub(crate) fn general_bytes(self) -> u32 {
         self.tile_bytes(ROWS)
     }
 
-    /// Shared memory of a block of the wide kernel.
+    /// Shared memory of a thread block of the wide kernel.
     pub(crate) fn wide_bytes(self) -> u32 {
         self.tile_bytes(self.wide_rows()) + if self.0 <= TWICE { 0 } else { HANDED_BYTES }
     }
@@ -66,19 +66,19 @@ impl Tile {
         ((rows + 2 * KEYS) * self.0.next_multiple_of(LINE) * 2) as u32
     }
 
-    /// Whether a block of the wide kernel fits an SM: but for 256 elements on the small chips of Ampere and Ada.
+    /// Whether a thread block of the wide kernel fits an SM. Only 256 elements do not, on the small chips of Ampere and Ada.
     pub(crate) fn has_wide(self, arch: Arch) -> bool {
         self.wide_bytes() <= arch.shared_bytes().unwrap_or(SMALLEST)
     }
 
-    /// What every kernel of these tiles is compiled with.
+    /// The definitions that every kernel of these tiles is compiled with.
     pub(crate) fn defines(self, dtype: DType, _: Arch) -> Vec<(&'static str, String)> {
         vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM", self.0.to_string())]
     }
 }
 
-/// Heads that are rows of one tile. Where queries are few, the heads that share keys fill a tile; where they are many, each
-/// head has tiles of its own.
+/// Heads whose rows are packed into one tile. Where queries are few, the heads that share keys fill a tile. Where they are many, each head
+/// has tiles of its own.
 pub(crate) fn pack(op: &Attention) -> u64 {
     let group = op.heads / op.kv_heads;
     match op.form {
@@ -88,22 +88,22 @@ pub(crate) fn pack(op: &Attention) -> u64 {
     }
 }
 
-/// Rows of a sequence and of the heads that share its keys.
+/// Query rows that share keys: those of a sequence, for every head of a group.
 pub(crate) fn key_rows(op: &Attention) -> u64 {
     op.q_len.saturating_mul(op.heads / op.kv_heads)
 }
 
-/// Blocks of threads that a head, or a group of packed ones, needs.
+/// Thread blocks for a head, or for a group of packed heads.
 pub(crate) fn tiles(op: &Attention, rows: u64) -> u64 {
     (op.q_len * pack(op)).div_ceil(rows)
 }
 
-/// Heads whose tiles are taken together, late queries first: of causal sequences they have the most to do.
+/// Heads whose tiles neighbouring blocks take, late queries first. In causal sequences late queries have the most work.
 pub(crate) fn band(op: &Attention) -> u64 {
     if op.causal { op.batch * (op.heads / pack(op)) } else { 1 }
 }
 
-/// Blocks of threads.
+/// Thread blocks of the whole operation.
 pub(crate) fn work(op: &Attention, rows: u64) -> u64 {
     (op.batch * (op.heads / pack(op))).saturating_mul(tiles(op, rows))
 }
@@ -113,12 +113,12 @@ pub(crate) fn rows_aligned(op: &Attention) -> bool {
     Rows::of(op).iter().all(|rows| rows.aligned(op.dtype))
 }
 
-/// Whether every row of q, k and v starts on a multiple of 16 bytes.
+/// Whether every row of q, k and v starts at a multiple of 16 bytes.
 pub(crate) fn aligned(op: &Attention, params: &AttentionParams) -> bool {
     rows_aligned(op) && [params.q, params.k, params.v].iter().all(|start| start.is_multiple_of(16))
 }
 
-/// What the tensor cores and 32-bit positions allow, and shared memory has room for.
+/// Whether the tensor cores, 32-bit positions and shared memory allow the operation, or why not.
 pub(crate) fn limits(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     if op.dtype == DType::F32 {
         return Err("the tensor cores round f32 to 11 bits".into());

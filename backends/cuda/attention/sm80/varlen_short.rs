@@ -1,4 +1,4 @@
-//! `attention` of many short sequences end to end: what a text encoder asks for.
+//! Varlen `attention` of many short sequences, as a text encoder has.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
@@ -33,24 +33,24 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 };
 
 params! {
-    /// What every variant takes, and the number of tiles.
+    /// Parameters of the short varlen kernels: the common ones and the number of tiles.
     VarlenShortParams {
         common: AttentionParams,
         work: u32,
-        /// Tiles side by side on the rows of a sequence: each has some of the heads.
+        /// Tiles that share a sequence's rows. Each has some of the heads.
         groups: u32,
     }
 }
 
 /// Head dimensions that a kernel is compiled for.
 const HELD: [u64; 2] = [32, 64];
-/// Queries, and at most as many keys of a step, in `kernels/attention/sm80/varlen_short.cuh`.
+/// Queries of a tile in `kernels/attention/sm80/varlen_short.cuh`, and the most keys of a k-block.
 const ROWS: u64 = 128;
-/// Warps that multiply; one more copies.
+/// Warps that multiply. One more warp copies.
 const WARPS: u64 = 4;
-/// Elements after a row in shared memory.
+/// Padding elements after a row in shared memory.
 const PADDING: u64 = 8;
-/// What a kernel is compiled for: a head, padded.
+/// What a kernel is compiled for: the elements of a padded head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tile(u64);
 
@@ -59,13 +59,13 @@ impl Tile {
         Self(HELD.into_iter().find(|&held| op.head_dim <= held).unwrap_or(HELD[1]))
     }
 
-    /// Two stages of Q, K and V.
+    /// Bytes of shared memory: two stages of Q, K and V.
     fn shared_bytes(self) -> u32 {
         (2 * 3 * ROWS * (self.0 + PADDING) * 2) as u32
     }
 
-    /// Blocks of the first kernel that an SM of Hopper holds at a time, by their registers and shared memory. The general one
-    /// has one less.
+    /// Blocks of the plain kernel that an SM of Hopper holds at a time, by their registers and shared memory. Of the general kernel it
+    /// holds one less.
     fn resident(self) -> u64 {
         if self.0 <= 32 { 3 } else { 2 }
     }
@@ -90,12 +90,12 @@ impl Tile {
 const PLAIN: Entry = entry!("attention_sm80_varlen_short");
 const GENERAL: Entry = entry!("attention_sm80_varlen_short_general");
 
-/// A configuration.
+/// A configuration of the short varlen kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Config {
-    /// Whether its kernel is the general one, of more registers.
+    /// Whether the kernel is the general one, which takes more registers.
     general: bool,
-    /// Heads of a tile. Where most sequences are short enough there are two heads a step. It changes no sum.
+    /// Heads of a tile. Where most sequences are short enough, a tile takes two heads a k-block. This changes no sum.
     heads: u64,
 }
 
@@ -112,7 +112,7 @@ impl Config {
         }
     }
 
-    /// The target's, or the one that takes the least time.
+    /// The configuration that the target forces, or the fastest one.
     fn of(op: &Attention, target: &Target) -> Self {
         target.configured(Self::ALL.into_iter()).unwrap_or_else(|| Self::fastest(op, target))
     }
@@ -128,7 +128,7 @@ impl Config {
         if !self.general && wants_general(op) {
             return Err("a causal mask, a window or an LSE takes the general kernel".into());
         }
-        // Heads that share keys would need them next to each other.
+        // Heads that share keys would have to lie next to each other.
         if self.heads > 1 && op.heads != op.kv_heads {
             return Err("heads of a tile have keys of their own".into());
         }
@@ -144,7 +144,7 @@ impl Config {
         tile.resident() - u64::from(self.general)
     }
 
-    /// Tiles: so many heads of so many rows of each sequence.
+    /// Tiles of the operation: each has `heads` heads of [`ROWS`] rows of a sequence.
     fn work(self, op: &Attention) -> u64 {
         op.batch * op.heads.div_ceil(self.heads) * op.q_len.div_ceil(ROWS)
     }
@@ -182,7 +182,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if shared + 256 > target.shared_bytes {
         return Err(format!("a block needs {shared} bytes of shared memory, and there are {}", target.shared_bytes));
     }
-    // Without a configuration: one of one head a tile computes it.
+    // With no configuration forced, one of one head a tile computes it.
     target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(op))
 }
 
@@ -198,7 +198,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _workspace: &Slice<C
     let (work, entry, resident) = (config.work(op), config.entry(), u64::from(plan.target.units) * config.resident(tile));
     (common.tiles, common.band) = (op.q_len.div_ceil(ROWS) as u32, config.heads as u32);
     let params = VarlenShortParams { common, work: work as u32, groups: op.heads.div_ceil(config.heads) as u32 };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let overlap = plan.target.arch.0 >= 90;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap, ..Launch::new(blocks(work.min(resident)), ((WARPS + 1) * 32) as u32) };
     // SAFETY: the caller's promise.

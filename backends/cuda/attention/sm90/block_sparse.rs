@@ -1,5 +1,5 @@
-//! Block-sparse `attention` on Hopper with rows of blocks cut into parts, the longest taken first: the configuration `split_kv` of `sm90`, for lists
-//! whose rows are few, or of very different length.
+//! Block-sparse split-KV on sm90: rows of blocks are cut into parts, and the longest part is taken first. This is the configuration
+//! `split_kv` of `sm90`, for lists whose rows are few or of very different length.
 
 use crate::backends::cuda::attention::block_pairs::Pairs;
 use crate::backends::cuda::attention::choose::split_kv::{part_length, taken_together};
@@ -18,47 +18,47 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 params! {
-    /// What the kernels of `sm90` take, and where the parts of rows are joined.
+    /// Parameters of the split-KV kernels: those of the tiles, and where the parts of rows are joined.
     PartParams {
         tiles: TmaParams,
-        /// Steps of a part at most.
+        /// The most k-blocks of a part.
         length: u32,
-        /// Parts of cut rows, of the heads that share their patterns.
+        /// Partial results of cut rows, for the heads that share a pattern.
         slots: u32,
-        /// Heads and sequences of a pattern that are taken together.
+        /// Heads and sequences of a pattern that share L2: their parts are taken together.
         band: u32,
     }
 }
 
-/// Parts that a plan has room for in shared memory, and bytes of that, in `kernels/attention/sm90/block_sparse.cuh`.
+/// Parts that a plan has room for in shared memory, and its bytes, in `kernels/attention/sm90/block_sparse.cuh`.
 const PLAN_PARTS: u64 = 4096;
 const PLAN_BYTES: u64 = PLAN_PARTS * 8 + 256;
-/// Steps of a row at most, that places in it are counted in 32 bits.
+/// The most k-blocks of a row, so that 32 bits count places in it.
 const LONGEST_ROW: u64 = 1 << 19;
-/// Bytes for the parts at most: they are to stay in L2 until they are joined, most of the time.
+/// The most bytes of partial results. Most of the time they should stay in L2 until they are joined.
 const MOST_BYTES: u64 = 128 << 20;
-/// One block in so many is there, for want of a better guess, where the shape does not say.
+/// The assumed sparsity, where the shape does not say: one block in this many is present. It is a guess.
 const MAP_ONE_IN: u64 = 4;
 
-/// How rows of blocks are cut. It follows from the operation's shape, not from its lists.
+/// How rows of blocks are cut. The cut follows from the operation's shape and not from its lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Rows of tiles, of all patterns.
+    /// Rows of tiles over all patterns.
     rows: u64,
     /// Heads and sequences of each pattern.
     copies: u64,
-    /// Those of them that are taken together.
+    /// Heads and sequences of a pattern that share L2: their parts are taken together.
     band: u64,
-    /// Steps of a part at most.
+    /// The most k-blocks of a part.
     length: u64,
-    /// Parts at most.
+    /// The most parts.
     parts: u64,
-    /// Parts of cut rows at most.
+    /// The most parts of cut rows.
     slots: u64,
 }
 
 impl Cut {
-    /// That of a block-sparse operation, for so many SMs; or why there is none.
+    /// The cut of a block-sparse operation on `units` SMs, or why there is none.
     pub(crate) fn of(op: &Attention, units: u32) -> std::result::Result<Self, String> {
         let (shape, listed) = match op.form {
             Form::Blocks(shape) => (shape, u64::from(shape.capacity)),
@@ -70,7 +70,7 @@ impl Cut {
         if rows > PLAN_PARTS / 2 {
             return Err(format!("{rows} rows of tiles: a plan has room for {}", PLAN_PARTS / 2));
         }
-        // Two columns of blocks of 64 are a step, for both of the rows of a tile.
+        // Two columns of 64-key blocks make a k-block, for both rows of a tile.
         let together = ROWS / u64::from(shape.block);
         let longest = u64::from(shape.kv_blocks).div_ceil(together);
         if longest > LONGEST_ROW || copies > 1 << 18 {
@@ -96,7 +96,7 @@ fn part_bytes(op: &Attention) -> u64 {
     tile(op).sums_bytes()
 }
 
-/// Bytes of the workspace for the parts, and for counters of those that are there.
+/// Bytes of the workspace for partial results, and for counters of those that have arrived.
 pub(crate) fn bytes(op: &Attention, units: u32) -> u64 {
     Cut::of(op, units).map_or(0, |cut| cut.parts_bytes(op) + cut.copies * cut.slots * tile(op).consumers * 4 * 4)
 }
@@ -108,7 +108,7 @@ fn tile(op: &Attention) -> Tile {
 const BLOCKS: Entry = entry!("attention_sm90_block_sparse_blocks");
 const PAIRS: Entry = entry!("attention_sm90_block_sparse_pairs");
 
-/// The kernel of blocks of 128, or the one of blocks of 64, of an operation without a map.
+/// The kernel of an operation without a map: for blocks of 128 or for blocks of 64.
 fn kernel(op: &Attention) -> Entry {
     if Pairs::of(op, ROWS).is_some() { PAIRS } else { BLOCKS }
 }
@@ -128,16 +128,16 @@ fn unit_of(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
     unit
 }
 
-/// Everything that [`unit`] may give.
+/// Every unit that [`unit`] may give.
 pub(crate) fn units() -> impl Iterator<Item = Unit> {
     let each = HELD.into_iter().map(|held| Tile { held, consumers: 2 }).flat_map(|tile| [BLOCKS, PAIRS].map(|entry| (entry, tile)));
     each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit_of(entry, tile, dtype, all_beside(tile.held, dtype, true))))
 }
 
-/// Launches it for `op`, the operation of `plan` without a map.
+/// Launches the kernel for `op`, the operation of `plan` without a map.
 ///
 /// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); the workspace has [`bytes`] behind what comes before.
+/// The conditions of [`Kernel::launch`](crate::backend::Kernel::launch) hold. The workspace has [`bytes`] behind what comes before.
 pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let cut = Cut::of(&plan.op, plan.target.units).map_err(|reason| Error::unsupported("attention", reason))?;
     let tile = tile(op);
@@ -149,7 +149,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, op: &Atte
     let entry = kernel(op).name();
     let grid = blocks((cut.parts * cut.copies).min(plan.target.units.into()));
     let params = PartParams { tiles, length: cut.length as u32, slots: cut.slots as u32, band: cut.band as u32 };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let launch = Launch { shared_bytes: tile.shared_bytes() + PLAN_BYTES as u32, overlap: true, ..Launch::new(grid, tile.threads()) };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
     unsafe { plan.launch(queue, entry, &launch, &params) }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn few_rows_are_cut_so_that_they_fill_the_chip() {
         let length = |tokens, capacity| cut(&op(1, tokens, 64, [128, 1, capacity])).length;
-        // 63 rows of 13: two parts each. 178 rows of 36: three rounds of halves, in place of two of whole rows. 126 rows of 26: one of each.
+        // 63 rows of 13: two parts each. 178 rows of 36: three waves of halves, instead of two of whole rows. 126 rows of 26: one of each.
         assert_eq!([length(3968, 204), length(8064, 800), length(22_784, 6400), length(16_128, 3200)], [2, 7, 18, 26]);
         assert_eq!(cut(&op(1, 8064, 64, [128, 1, 800])), Cut { rows: 63, copies: 1, band: 1, length: 7, parts: 63 + 114, slots: 228 });
     }

@@ -1,4 +1,4 @@
-//! The configurations of `attention/sm90`: how blocks share out tiles, and what each can compute.
+//! The configurations of `attention/sm90`: how blocks share the tiles, and what each configuration can compute.
 
 use crate::backends::cuda::attention::sm90::block_sparse::Cut;
 use crate::backends::cuda::attention::sm90::ready::rows_of_16_bytes;
@@ -8,23 +8,23 @@ use crate::backends::cuda::attention::sm90::tile::{NARROW, ROWS, Tile, held, wor
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
-/// How blocks share out the tiles of an operation.
+/// How thread blocks share the tiles of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Config {
-    /// Blocks that stay take one tile after the other, by so many warpgroups.
+    /// Persistent blocks take one tile after another, with this many warpgroups.
     Persistent(u64),
-    /// A cluster of so many blocks shares the keys of a tile.
+    /// The blocks of a cluster of this size share the keys of a tile.
     Cluster(u64),
-    /// The two blocks of a cluster take neighbouring tiles, and each brings half of the keys for both.
+    /// The two blocks of a cluster take neighbouring tiles. Each loads half of the keys and multicasts it to both.
     Multicast {
-        /// Whether the last tiles are shared out by steps.
+        /// Whether the last tiles are shared by k-blocks (stream-K).
         streamk: bool,
     },
     /// A block takes one tile.
     SingleTile,
     /// A block takes 64 rows from a causal head's end and 64 from its beginning.
     CausalPaired,
-    /// Long rows of blocks are cut into parts.
+    /// Long rows of blocks are cut into parts (split-KV).
     SplitKv,
 }
 
@@ -42,7 +42,7 @@ impl Config {
         Self::SplitKv,
     ];
 
-    /// As `--variant sm90:config` takes it.
+    /// The configuration's name in `--variant sm90:config`.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Persistent(2) => "persistent".into(),
@@ -56,12 +56,12 @@ impl Config {
         }
     }
 
-    /// What its kernel for an operation is compiled for.
+    /// What the configuration's kernel for an operation is compiled for.
     pub(crate) fn tile(self, op: &Attention) -> Tile {
         Tile { held: held(op.head_dim), consumers: if let Self::Persistent(groups) = self { groups } else { 2 } }
     }
 
-    /// Whether its kernel can compute an operation that the tiles can, or why not. `op` has no map.
+    /// Whether the kernel can compute an operation that the tiles can, or why not. `op` has no map.
     pub(crate) fn can_take(self, op: &Attention) -> std::result::Result<(), String> {
         let tile = self.tile(op);
         match self {
@@ -78,7 +78,8 @@ impl Config {
         }
     }
 
-    /// Of the kernels whose blocks have one tile: only a tile's last step may have keys that some row does not see, and O leaves by TMA.
+    /// Whether a kernel whose blocks have one tile can compute the operation, or why not. Only a tile's last k-block may hold masked keys,
+    /// and O leaves by TMA.
     fn can_take_one_tile(self, op: &Attention, tile: Tile) -> std::result::Result<(), String> {
         let paired = self == Self::CausalPaired;
         if !matches!(op.form, Form::Dense) || op.window.is_some() {
@@ -97,7 +98,7 @@ impl Config {
     }
 }
 
-/// Whether the diagonal of a causal sequence runs through corners of steps.
+/// Whether the diagonal of a causal sequence runs through corners of k-blocks.
 pub(crate) fn diagonal_in_corners(op: &Attention, tile: Tile) -> bool {
     tile.keys() == ROWS && op.kv_len >= op.q_len && (op.kv_len - op.q_len).is_multiple_of(ROWS)
 }

@@ -1,4 +1,4 @@
-//! `attention` of few queries over long caches on Hopper: keys come as boxes of TMA.
+//! Flash-decoding on sm90: `attention` of few queries over long caches, with keys loaded as TMA boxes.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
@@ -35,30 +35,31 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-/// The configuration of a target, or the one that takes the least time.
+/// The configuration that the target forces, or the fastest one.
 fn config(op: &Attention, target: &Target) -> Config {
     target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::decode_boxes_config(op, target.units))
 }
 
 params! {
-    /// Descriptions of k and v, what every variant takes, and the workspace.
+    /// Parameters of the decode kernels: tensor maps of k and v, the common parameters, and the workspace.
     DecodeParams {
         k: map,
         v: map,
         common: AttentionParams,
-        /// What each block tells the one that joins an item. All zero between launches.
+        /// What each block publishes for the block that joins an item. All zero between launches.
         parts: [f32],
-        /// Of a box.
+        /// Heads of a box.
         heads: u32,
         /// Whether k and v are evict-first in L2.
         once: u32,
-        /// Whether it reads keys before it waits for the launch before.
+        /// Whether the kernel reads keys before the PDL wait.
         early: u32,
-        /// Then: how many of the last positions of each sequence it reads behind, and whether q.
+        /// With `early`, how many of the last positions of each sequence are read after the wait; then whether q is.
         late: u32,
         late_q: u32,
-        /// Of sequences that are all as long, for the first keys, which are asked for before the device has counted: items that are cut among all
-        /// blocks, whole ones of each, steps of an item, and of a stretch of what is cut.
+        /// Shares of a launch over sequences of one length, with which the first keys are requested before the device has counted. They
+        /// are: items that are cut among all blocks, whole items of each block, k-blocks of an item, and k-blocks of a stretch of cut
+        /// items.
         cut_items: u32,
         whole: u32,
         steps: u32,
@@ -66,8 +67,8 @@ params! {
     }
 }
 
-/// Bytes of k and v from which on they go through L2 as anything else. Fewer are evict-first in it, so that what others
-/// wrote there need not be written back meanwhile; many have that written back in any case, and are read faster so.
+/// Up to this many bytes, k and v are evict-first in L2, so that what others wrote there need not be written back meanwhile. More bytes
+/// cause that write-back in any case, and are read faster with the normal policy.
 const MOST_ONCE: u64 = 512 << 20;
 
 const ENTRY: &str = "attention_sm90_decode";
@@ -91,17 +92,17 @@ fn unit(tile: Tile, dtype: DType) -> Unit {
     }
 }
 
-/// Keys of a sequence that some row sees, where all are as long.
+/// Keys of a sequence that some row sees, where all sequences have one length.
 fn seen(op: &Attention) -> u64 {
     op.kv_len - op.window.map_or(0, |window| op.kv_len.saturating_sub(op.q_len).saturating_sub(window))
 }
 
-/// Of k and v together, at most.
+/// The most bytes of k and v together.
 fn kv_bytes(op: &Attention) -> u64 {
     [op.batch, op.kv_heads, op.kv_len, op.head_dim].into_iter().fold(4, u64::saturating_mul)
 }
 
-/// What blocks tell: eight numbers for four columns of a row.
+/// Bytes of what blocks publish: eight numbers for four columns of a row.
 fn published_bytes(op: &Attention, config: Config, target: &Target) -> u64 {
     u64::from(target.units) * config.heads * key_rows(op) * (op.head_dim.next_multiple_of(16) / 4) * 32
 }
@@ -146,19 +147,19 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     }
     match target.configured(Config::ALL.into_iter()) {
         Some(config) => config.can_take(op)?,
-        // Any of them will do.
+        // Any configuration will do.
         None => Config::ALL.into_iter().map(|config| config.can_take(op)).reduce(Result::or).unwrap_or(Ok(()))?,
     }
     let [q, k, v] = Rows::of(op);
     if !q.aligned(op.dtype) {
         return Err("rows of q do not lie multiples of 16 bytes apart".into());
     }
-    // Boxes of every configuration are as legal.
+    // The boxes of all configurations are equally legal.
     let legal = |rows: &Rows| Described::new(op, rows, KEYS, 1).layout(op.dtype).validate();
     [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
-/// What is read of k or v before the wait.
+/// What is read of k or v before the PDL wait.
 fn early(op: &Attention, args: &AttentionArgs<Cuda>, cache: &Slice<Cuda>, Strides { batch, token, head }: Strides) -> Early {
     let (start, size) = (address(cache), op.dtype.size());
     let columns = match (op.form, &args.index) {
@@ -180,7 +181,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         // SAFETY: the caller's promise; the plan has the kernel for rows that start anywhere too.
         return unsafe { unaligned::launch(queue, plan, op.head_dim, op, args, [common.q, common.k, common.v]) };
     }
-    // Two launches side by side gain where each is short.
+    // Overlapping launches gains where each is short.
     let mut open = queue.take_open();
     let late = open.late(&[(&args.k, op.k), (&args.v, op.v)].map(|(cache, strides)| early(op, args, cache, strides)));
     let late = late.filter(|late| *late < op.kv_len).and_then(|late| u32::try_from(late).ok());
@@ -212,8 +213,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     };
     plan.most_shared(ENTRY)?;
     let launch = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(blocks as u32, ((tile.warps + 1) * 32) as u32) };
-    // SAFETY: the caller's promise; the workspace is as large as the variant says, and zero; launches still under way write nothing that this
-    // one reads before it waits.
+    // SAFETY: the caller's promise; the workspace is as large as the variant says, and zero; launches in flight write nothing that this one
+    // reads before its PDL wait.
     unsafe { plan.launch(queue, ENTRY, &launch, &params)? };
     queue.leave_open(open);
     Ok(())

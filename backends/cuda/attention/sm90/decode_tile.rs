@@ -1,30 +1,30 @@
-//! The tiles of split-KV `attention` by boxes of TMA: what its kernels are compiled for, and how steps are shared out among blocks.
+//! The tiles of `sm90` flash-decoding: what its kernels are compiled for, and how blocks share the k-blocks.
 
 use crate::backends::cuda::attention::sm80::tile::key_rows;
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
-/// Keys of a step of a warp, rows of a matrix instruction, and keys of a stretch at least, in `kernels/attention/sm90/decode.cuh`.
+/// Keys of a warp's k-block, rows of an mma instruction, and the fewest keys of a stretch, in `kernels/attention/sm90/decode.cuh`.
 pub(crate) const KEYS: u64 = 16;
 pub(crate) const ROWS: u64 = 16;
 pub(crate) const LEAST_KEYS: u64 = 512;
 /// Elements of a row of a box: 128 bytes, as wide as the swizzle.
 pub(crate) const PANEL: u64 = 64;
-/// Shared memory of a block that is alone on an SM, but for what the kernel declares itself, and of one of two.
+/// Shared memory of a block that is alone on an SM, and of one of two, without what the kernel declares itself.
 pub(crate) const ROOM: u64 = 226 << 10;
 pub(crate) const HALF: u64 = 112 << 10;
 const MOST_SLOTS: u64 = 12;
-/// Head dimensions that a kernel is compiled for: Q is read as it lies, without padding.
+/// Head dimensions that a kernel is compiled for. Q is read as it lies, without padding.
 pub(crate) const HEADS: [u64; 5] = [64, 80, 96, 112, 128];
-/// Steps on the line of all steps, that it is counted in 32 bits.
+/// The most k-blocks in all, so that 32 bits count them.
 pub(crate) const LONGEST: u64 = 1 << 30;
-/// What a kernel is compiled for.
+/// What a decode kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) head_dim: u64,
-    /// Rows that share keys, at most.
+    /// The most rows that share keys.
     pub(crate) rows: u64,
-    /// Warps that multiply: eight have an SM to themselves; of four, the next launch's stand beside.
+    /// Warps that multiply. With eight, a block has the SM to itself. With four, a block of the next launch fits beside it.
     pub(crate) warps: u64,
 }
 
@@ -43,24 +43,24 @@ impl Tile {
         self.warps == 8
     }
 
-    /// Tokens of a box of so many heads, which is a step of a block.
+    /// Tokens of a box of `heads` heads, which is a k-block of a thread block.
     pub(crate) fn tokens(self, heads: u64) -> u64 {
         self.warps * KEYS / heads
     }
 
-    /// Heads of a box, which lies in one page: one, or more of pages that have fewer tokens than a step.
+    /// Heads of a box, which lies in one page. There are several only where a page has fewer tokens than a k-block.
     pub(crate) fn heads(self, op: &Attention) -> u64 {
         let whole = |tokens: &u64| !matches!(op.form, Form::Paged(shape) if !shape.page.is_multiple_of(*tokens));
         let step = self.warps * KEYS;
         step / [step, 64, 32].into_iter().find(whole).unwrap_or(KEYS)
     }
 
-    /// Of K or V of a step of a block.
+    /// Bytes of K, or of V, of a block's k-block.
     fn slot_bytes(self) -> u64 {
         self.head_dim.div_ceil(PANEL) * self.warps * KEYS * PANEL * 2
     }
 
-    /// What the warps leave for each other: O, maximum and sum of each row, on multiples of 16.
+    /// Bytes that warps exchange: O, maximum and sum of each row, at multiples of 16.
     fn left_bytes(self) -> u64 {
         self.warps * self.rows * (self.head_dim + 4) * 4
     }
@@ -75,14 +75,14 @@ impl Tile {
     }
 }
 
-/// A configuration.
+/// A configuration of `sm90_decode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Warps that multiply.
     pub(crate) warps: u64,
     /// Heads of a box.
     pub(crate) heads: u64,
-    /// Whether blocks are so many that each has as many items as the others, and as few as possible are cut.
+    /// Whether the count of blocks gives each block equally many items, so that as few items as possible are cut.
     pub(crate) whole: bool,
 }
 
@@ -103,26 +103,26 @@ impl Config {
         Self { warps, heads, whole }
     }
 
-    /// As `--variant sm90_decode:config` takes it.
+    /// The configuration's name in `--variant sm90_decode:config`.
     pub(crate) fn name(self) -> String {
         let heads = if self.heads == 1 { String::new() } else { format!("-{}heads", self.heads) };
         format!("{}warps{heads}{}", self.warps, if self.whole { "-whole" } else { "" })
     }
 
-    /// What its kernel for an operation is compiled for.
+    /// What the configuration's kernel for an operation is compiled for.
     pub(crate) fn tile(self, op: &Attention) -> Tile {
         Tile::new(op.head_dim, key_rows(op), self.warps)
     }
 
-    /// Tokens of a box, which is a step of a block.
+    /// Tokens of a box, which is a k-block of a thread block.
     pub(crate) fn tokens(self) -> u64 {
         self.warps * KEYS / self.heads
     }
 
-    /// Whether its kernel can compute an operation that the variant can, or why not.
+    /// Whether the configuration's kernel can compute an operation that the variant can, or why not.
     pub(crate) fn can_take(self, op: &Attention) -> std::result::Result<(), String> {
         let (heads, tokens) = (self.heads, self.tokens());
-        // A step of a window starts anywhere, and would end in another page.
+        // A k-block of a window starts anywhere, and could end in another page.
         if matches!(op.form, Form::Paged(shape) if op.window.is_some() || !shape.page.is_multiple_of(tokens)) {
             return Err(format!("pages: expected multiples of {tokens} tokens, and no window"));
         }
@@ -139,7 +139,7 @@ impl Config {
         Ok(())
     }
 
-    /// How a launch on so many SMs is shared out.
+    /// The shares of a launch on `units` SMs.
     pub(crate) fn share(self, op: &Attention, units: u32) -> Share {
         let (items, units) = (op.batch * (op.kv_heads / self.heads), u64::from(units));
         let blocks = if self.whole { (items / items.div_ceil(units).max(1)).max(1) } else { units };
@@ -147,7 +147,7 @@ impl Config {
     }
 }
 
-/// How a launch is shared out: heads of a box, items (a sequence's keys of these heads), and blocks.
+/// The shares of a launch: heads of a box, items, and blocks. An item is a sequence's keys of these heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) heads: u64,
@@ -155,7 +155,7 @@ pub(crate) struct Share {
     pub(crate) blocks: u64,
 }
 
-/// Whether all sequences are as long, as the host knows.
+/// Whether the host knows that all sequences have one length.
 pub(crate) fn alike(op: &Attention) -> bool {
     matches!(op.form, Form::Dense)
 }

@@ -1,4 +1,4 @@
-//! `attention` on Hopper where tiles are few: four warpgroups have the same 64 rows, and each takes every fourth step.
+//! Intra-CTA split-KV on sm90, where tiles are few: four warpgroups have the same 64 rows, and each takes every fourth k-block.
 
 use crate::backends::cuda::attention::block_lists as lists;
 use crate::backends::cuda::attention::choose;
@@ -31,19 +31,19 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 /// Warpgroups of a block.
 const GROUPS: u64 = 4;
-/// Of a step.
+/// Keys of a k-block.
 const KEYS: u64 = 128;
-/// Steps in the rings of all groups: K and V of one and K of the next in each.
+/// K-blocks in the rings of all warpgroups: K and V of one, and K of the next, for each.
 const STAGES: u64 = 6;
 /// Bytes for the barriers.
 const BARRIERS: u64 = 1024;
 
-/// Rows of one group, which all have.
+/// The tile of one warpgroup, whose rows all four have.
 fn tile(op: &Attention) -> Tile {
     Tile { held: held(op.head_dim), consumers: 1 }
 }
 
-/// Q in panels of 64 elements, whatever a head has, and K and V.
+/// Bytes of shared memory: Q in panels of 64 elements, whatever a head has, then K and V.
 const SHARED_BYTES: u32 = ((GROUP + STAGES * 2 * KEYS) * NARROW * 2 + BARRIERS) as u32;
 
 const EVERY: Entry = entry!("attention_sm90_intra_split");
@@ -89,7 +89,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     // SAFETY: the caller's promise.
     let Some(params) = (unsafe { ready(queue, plan, op, workspace, args, tile(op), KEYS)? }) else { return Ok(()) };
     let grid = [op.q_len.div_ceil(GROUP) as u32, op.heads as u32, op.batch as u32];
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let launch = Launch { grid, shared_bytes: SHARED_BYTES, overlap: true, ..Launch::new(1, (GROUPS * 128) as u32) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, entry, &launch, &params) }

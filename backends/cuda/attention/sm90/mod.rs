@@ -1,4 +1,4 @@
-//! `attention` on Hopper: TMA, warp specialisation, wgmma.
+//! `attention` on sm90: TMA, warp specialisation, wgmma.
 
 pub(crate) mod block_sparse;
 pub(crate) mod config;
@@ -50,38 +50,38 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-/// The configuration of a target, or the one that takes the least time.
+/// The configuration that the target forces, or the fastest one.
 fn config(op: &Attention, target: &Target) -> Config {
     target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::tiles(op, target.units))
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
-    // Without one: blocks that stay take all of it.
+    // With no configuration forced, persistent blocks take every operation.
     target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(&lists::listed(op)))
 }
 
-/// The kernels of `kernels/attention/sm90/tile.cu`, of which a plan launches one.
+/// The kernels of `kernels/attention/sm90/tile.cu`. A plan launches one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// Blocks that stay take one tile after the other, or clusters share one each.
+    /// Persistent blocks take one tile after another, or clusters share one tile each.
     Persistent,
-    /// The two blocks of a cluster take neighbouring tiles and share their keys.
+    /// The two blocks of a cluster take neighbouring tiles and share their keys by multicast.
     Multicast,
     /// A block takes one tile.
     SingleTile,
     /// A block takes 64 rows from a causal head's end and 64 from its beginning.
     CausalPaired,
-    /// Listed blocks of 128.
+    /// Listed blocks of 128 keys.
     Blocks,
-    /// Listed blocks of 64.
+    /// Listed blocks of 64 keys.
     Pairs,
 }
 
 impl Kernel {
     const ALL: [Self; 6] = [Self::Persistent, Self::Multicast, Self::SingleTile, Self::CausalPaired, Self::Blocks, Self::Pairs];
 
-    /// That of a configuration for an operation without a map; none where rows of blocks are cut, whose kernels are of another source.
+    /// The kernel of a configuration for an operation without a map. None for `SplitKv`, whose kernels have another source.
     fn of(config: Config, op: &Attention) -> Option<Self> {
         match config {
             Config::Multicast { .. } => Some(Self::Multicast),
@@ -94,7 +94,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it is compiled for these tiles. Listed blocks are as long as the steps of the heads that may have them.
+    /// Whether the kernel is compiled for these tiles. Listed blocks are as long as a k-block of the heads that may have them.
     fn has(self, tile: Tile) -> bool {
         match self {
             Self::Persistent => true,
@@ -127,7 +127,8 @@ impl Kernel {
         }
     }
 
-    /// Its unit, with what a plan launches besides. Where O turns out to start elsewhere, blocks that stay take the place of those with one tile.
+    /// The kernel's unit, with what a plan launches besides. Where O turns out to start off a multiple of 16 bytes, persistent blocks
+    /// replace those with one tile.
     fn unit(self, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
         let instead = matches!(self, Self::SingleTile | Self::CausalPaired).then(|| Self::Persistent.unit(tile, dtype, Vec::new()));
         let (entry, also) = (self.entry(), also.into_iter().chain(instead).collect());
@@ -158,7 +159,7 @@ fn units(_: Arch) -> Vec<Unit> {
     own.chain(block_sparse::units()).collect()
 }
 
-/// Bytes of the workspace for what is summed over parts of tiles.
+/// Bytes of the workspace for partial results.
 fn parts_bytes(op: &Attention, target: &Target) -> u64 {
     let config = config(op, target);
     let tile = config.tile(op);
@@ -184,7 +185,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let box_keys = if kernel == Kernel::Multicast { tile.keys() / 2 } else { tile.keys() };
     // SAFETY: the caller's promise.
     let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile, box_keys)? }) else { return Ok(()) };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let base = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(1, tile.threads()) };
     let (kernel, launch) = match config {
         Config::Multicast { streamk } => {

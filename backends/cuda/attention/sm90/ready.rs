@@ -1,4 +1,5 @@
-//! What comes before a kernel of tiles on Hopper: what it can run, the units beside it, operands copied, the plan of blocks of 64, TMA's descriptions.
+//! What comes before a tiled sm90 kernel of `attention`: limits, the units beside it, copies of operands, the plan of 64-key blocks, tensor
+//! maps.
 
 use crate::backends::cuda::attention::block_lists as lists;
 use crate::backends::cuda::attention::block_pairs::{self as pairs, Pairs};
@@ -19,33 +20,33 @@ use crate::ops::{Attention, AttentionArgs};
 
 /// Rows that a warp writes together.
 pub(crate) const WARP_ROWS: u64 = 16;
-/// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
+/// Where copies of operands begin in the workspace. The counter from which blocks take their next tile comes before them.
 const COPIES_AT: u64 = 256;
 
-/// The operands that TMA cannot read where they are, and that are copied first: strides are multiples of 16 bytes to it, and so is
-/// the place along a row at which a box starts.
+/// The copies of operands that TMA cannot read in place. For TMA, strides and the place in a row at which a box starts are multiples of 16
+/// bytes.
 pub(crate) fn copies(op: &Attention) -> Repack {
     Repack::of(op, |rows| rows.aligned(op.dtype))
 }
 
-/// Of the workspace, without lists of a map.
+/// Bytes of the workspace, without the lists of a map.
 pub(crate) fn own_bytes(op: &Attention) -> u64 {
     COPIES_AT + copies(op).bytes() + Pairs::of(op, ROWS).map_or(0, Pairs::bytes)
 }
 
-/// Where parts of tiles begin in the workspace.
+/// Where partial results begin in the workspace.
 pub(crate) fn parts_at(op: &Attention) -> u64 {
     own_bytes(op).next_multiple_of(256)
 }
 
-/// The units that a plan launches beside its own kernel, whose head is `held`.
+/// The units that a plan launches beside its own kernel, whose heads are padded to `held` elements.
 pub(crate) fn beside(op: &Attention, held: u64) -> Vec<Unit> {
     let listed = lists::listed(op);
     let plan = Pairs::of(&listed, ROWS).map(|_| pairs::unit());
     [Some(unaligned::unit(held, op.dtype)), copies(&listed).unit(), plan, lists::unit_of(op)].into_iter().flatten().collect()
 }
 
-/// All that [`beside`] may give: with what makes lists and their plan, for kernels that walk over lists.
+/// Every unit that [`beside`] may give. Kernels that walk over lists have those that make lists and their plan too.
 pub(crate) fn all_beside(held: u64, dtype: DType, walks_lists: bool) -> Vec<Unit> {
     let mut all = vec![unaligned::unit(held, dtype), repack::unit()];
     all.extend(walks_lists.then(|| [pairs::unit(), lists::unit()]).into_iter().flatten());
@@ -60,7 +61,7 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Boxes have that many rows of a panel of `width` elements.
+    /// The description of `rows` in boxes of `box_rows` rows, for a panel of `width` elements.
     pub(crate) fn new(head_dim: u64, rows: &Rows, box_rows: u64, width: u64) -> Self {
         // The stride of an axis with one index is never used, but has to be legal.
         let legal = |count, stride| if count == 1 { 8 } else { stride };
@@ -78,7 +79,7 @@ impl Described {
     }
 }
 
-/// What the tiles can run, from which every variant of them starts.
+/// Whether the tiles can compute an operation, or why not. Every variant of them starts from this.
 pub(crate) fn limits(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
     let op = &*lists::listed(op);
@@ -103,23 +104,24 @@ pub(crate) fn limits(op: &Attention, target: &Target) -> std::result::Result<(),
     Rows::of(&copies(op).reads(op)).iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
-/// Whether every row of the output starts on a multiple of 16 bytes, if the first does.
+/// Whether every row of the output starts at a multiple of 16 bytes, if the first does.
 pub(crate) fn rows_of_16_bytes(op: &Attention) -> bool {
     [op.o.batch, op.o.token, op.o.head, op.head_dim].iter().all(|elements| (elements * op.dtype.size()).is_multiple_of(16))
 }
 
-/// Whether every row of the output starts on a multiple of 16 bytes.
+/// Whether every row of the output starts at a multiple of 16 bytes.
 pub(crate) fn writes_16_bytes(params: &AttentionParams) -> bool {
     let strides = [params.o_batch, params.o_token, params.o_head, params.head_dim as u64].map(|elements| elements * 2);
     params.o.is_multiple_of(16) && strides.iter().all(|bytes| bytes.is_multiple_of(16))
 }
 
-/// Puts into the queue what comes before the kernel: copies of operands, the plan of blocks of 64. Gives what the kernel takes, with no
-/// counter yet, K and V in boxes of `box_keys`, half as many where blocks are of 64; nothing where operands start anywhere, and another kernel
-/// has taken all of the work.
+/// Enqueues what comes before the kernel: copies of operands, and the plan of 64-key blocks. Returns the kernel's parameters, without a
+/// counter. K and V come in boxes of `box_keys`, or of half as many with 64-key blocks. None where an operand starts off a multiple of 16
+/// bytes: another kernel has then computed everything.
 ///
 /// # Safety
-/// As [`Kernel::launch`](crate::backend::Kernel::launch); `workspace` has [`own_bytes`], and the plan what [`beside`] gives for `tile`.
+/// The conditions of [`Kernel::launch`](crate::backend::Kernel::launch) hold. `workspace` has [`own_bytes`], and the plan the units of
+/// [`beside`] for `tile`.
 pub(crate) unsafe fn ready(
     queue: &mut Queue,
     plan: &Plan<Attention>,
@@ -136,7 +138,7 @@ pub(crate) unsafe fn ready(
     let op = &copies.reads(op);
     // SAFETY: the caller's promise; a workspace is a buffer of its own.
     let starts = unsafe { copies.launch(queue, plan, &rest, args)? };
-    // Strides are legal, as `limits` has seen; where the operands start is known only now.
+    // `limits` has checked the strides. Only the launch knows where operands start.
     if starts.iter().any(|start| !start.is_multiple_of(16)) {
         // SAFETY: the caller's promise; the plan has that kernel too.
         unsafe { unaligned::launch(queue, plan, tile.held, op, args, starts)? };
@@ -166,7 +168,7 @@ pub(crate) unsafe fn ready(
         work: work(op, tile.rows()) as u32,
         region: pairs.map_or(0, Pairs::region) as u32,
         k_tail: map(&k, box_keys, tile.tail(), starts[1])?,
-        // Where rows of o are not what TMA can write nothing uses it.
+        // Where TMA cannot write the rows of o, no kernel uses this map.
         o: if writes_16_bytes(&common) { map(&o, WARP_ROWS, PANEL, common.o)? } else { q_map },
         parts: 0,
         arrivals: 0,

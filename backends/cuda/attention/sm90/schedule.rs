@@ -1,22 +1,22 @@
-//! In which order blocks of `attention` on Hopper take tiles.
+//! The order in which thread blocks of sm90 `attention` take tiles.
 
 use crate::ops::Attention;
 
-/// Bytes of keys and values that stay in L2, of 50 MB.
+/// Bytes of keys and values that stay in L2, which has 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
-/// Blocks along the second and third axis of a grid, and along the first.
+/// The most blocks along the second and third axis of a grid, and along the first.
 const MOST_ALONG: u64 = 65_535;
 pub(crate) const MOST_BLOCKS: u64 = 1 << 30;
 
-/// Heads whose keys and values fit L2 together, with room for what else goes through it.
+/// Heads whose keys and values fit L2 together, with room for other data.
 pub(crate) fn band(op: &Attention) -> u64 {
     let keys = 2 * op.kv_len * op.head_dim * op.dtype.size();
     let together = (CACHED_BYTES / keys.max(1)).max(1) * (op.heads / op.kv_heads);
     together.min(op.batch * op.heads).max(1)
 }
 
-/// The grid of blocks that take one tile each: of causal sequences by heads, sequences and tiles, so that the longest come first; else by tiles, heads
-/// and sequences.
+/// The grid of blocks with one tile each. For causal sequences its axes are heads, sequences and tiles, so that the longest tiles come
+/// first. Otherwise they are tiles, heads and sequences.
 pub(crate) fn one_tile_grid(op: &Attention, tiles: u32) -> [u32; 3] {
     let (heads, batch) = (op.heads as u32, op.batch as u32);
     if op.causal { [heads, batch, tiles] } else { [tiles, heads, batch] }
@@ -27,7 +27,7 @@ pub(crate) fn paired_grid(op: &Attention, tiles: u32) -> [u32; 3] {
     [tiles, op.heads as u32, op.batch as u32]
 }
 
-/// Whether a grid with heads and sequences as its second and third axes, or tiles as its third, can be launched.
+/// Whether a grid can be launched whose second and third axes are heads and sequences, or whose third is tiles.
 pub(crate) fn grid_fits(op: &Attention, tiles: u64) -> std::result::Result<(), String> {
     let longest = op.heads.max(op.batch).max(if op.causal { tiles } else { 0 });
     if longest > MOST_ALONG { Err(format!("a grid of {longest} blocks along an axis: at most {MOST_ALONG}")) } else { Ok(()) }

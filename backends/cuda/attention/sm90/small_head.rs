@@ -1,4 +1,4 @@
-//! `attention` on Hopper by four warpgroups an SM, of 64 rows each: dense, where that takes less time than two groups do.
+//! `attention` with small heads on sm90: four warpgroups an SM, of 64 rows each. It computes the dense form, where four beat two.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::parameters;
@@ -38,14 +38,14 @@ const BARRIERS: u64 = 1024;
 /// Warpgroups of an SM.
 const GROUPS: u64 = 4;
 
-/// The head that all are compiled for: of wider ones products are most of a step, and two groups keep the tensor cores as busy.
+/// The head dimension of every kernel. With wider heads products are most of a k-block, and two warpgroups keep the tensor cores as busy.
 const HELD: u64 = 64;
-/// Of a step.
+/// Keys of a k-block.
 const KEYS: u64 = 128;
-/// What a kernel is compiled for.
+/// What a small-head kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SmallHead {
-    /// Warpgroups of a block, and steps in the ring.
+    /// Warpgroups of a block.
     groups: u64,
     stages: u64,
 }
@@ -53,11 +53,11 @@ struct SmallHead {
 impl SmallHead {
     /// Two blocks an SM.
     const PAIRS: Self = Self { groups: 2, stages: 3 };
-    /// One, whose groups all read the same keys.
+    /// One block an SM, whose four warpgroups read the same keys.
     const TALL: Self = Self { groups: 4, stages: 5 };
     const ALL: [Self; 2] = [Self::PAIRS, Self::TALL];
 
-    /// The target's, or what takes the least time.
+    /// The kernel that the target forces, or the fastest one.
     fn of(op: &Attention, target: &Target) -> Self {
         target.configured(Self::ALL.into_iter()).unwrap_or(if choose::one_block_of_four_groups(op) { Self::TALL } else { Self::PAIRS })
     }

@@ -1,4 +1,4 @@
-//! Pairs of neighbouring tiles of `attention` on Hopper, whose keys the two blocks of a cluster share, and how clusters share them out.
+//! Multicast pairs of neighbouring tiles of sm90 `attention`: how clusters share them, and stream-K for the last ones.
 
 use crate::backends::cuda::attention::sm90::tile::{NARROW, ROWS, Tile};
 use crate::ops::Attention;
@@ -6,26 +6,27 @@ use crate::ops::attention::Form;
 
 /// The longest head whose tiles are cut, in `kernels/attention/sm90/stream_k.cuh`.
 const MOST_CUT: u64 = 192;
-/// Steps of a unit up to which the steps of two units for each cluster, times the number of clusters, are counted in 32 bits: of 90 clusters at most.
+/// The most k-blocks of a unit that is cut. For up to 90 clusters, 32 bits then count the k-blocks of two units a cluster, times the
+/// clusters.
 const MOST_CUT_STEPS: u64 = 1 << 18;
 /// Blocks of a cluster, and parts of a tile.
 const BLOCKS: u64 = 2;
 const PARTS: u64 = 2;
 
-/// A unit is a pair of tiles; of causal sequences two, one from a head's end and one from its beginning.
+/// How clusters share units. A unit is a pair of tiles, or of causal sequences two pairs, one from a head's end and one from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamK {
-    /// Units of a head, and of all.
+    /// Units of a head, and of all heads and sequences.
     pub(crate) units: u64,
     pub(crate) work: u64,
-    /// What they are taken by.
+    /// Clusters of the launch.
     pub(crate) clusters: u64,
-    /// Whether the last ones are shared out by steps, so that all end at the same time.
+    /// Whether the last units are shared by k-blocks, so that all clusters end at the same time (stream-K).
     pub(crate) cut: bool,
 }
 
 impl StreamK {
-    /// Those of an operation on so many SMs. `cut` where the last ones are to be shared out.
+    /// The units of an operation, on this many SMs. With `cut` the last ones are shared by k-blocks.
     pub(crate) fn of(op: &Attention, tile: Tile, multiprocessors: u32, cut: bool) -> Self {
         let units = op.q_len.div_ceil(Self::rows(op, tile));
         let work = op.batch * op.heads * units;
@@ -42,13 +43,13 @@ impl StreamK {
         BLOCKS * tile.rows() * if op.causal { 2 } else { 1 }
     }
 
-    /// Steps of a unit.
+    /// K-blocks of a unit.
     pub(crate) fn steps(op: &Attention, tile: Tile) -> u64 {
         let keys = if op.causal { 2 * op.kv_len - op.q_len + 2 * ROWS } else { op.kv_len };
         keys.div_ceil(tile.keys())
     }
 
-    /// Whether the kernel can compute an operation, and share out its last units where `cut`, or why not.
+    /// Whether the kernel can compute an operation, and with `cut` share its last units, or why not.
     pub(crate) fn can_take(op: &Attention, tile: Tile, cut: bool) -> std::result::Result<(), String> {
         if !matches!(op.form, Form::Dense) || op.window.is_some() {
             return Err("neighbouring tiles share their keys in the dense form without a window".into());
@@ -56,7 +57,7 @@ impl StreamK {
         if tile.held <= NARROW {
             return Err(format!("head_dim {} <= {NARROW}: it is compiled for wider heads", op.head_dim));
         }
-        // All units of a causal sequence have as many steps.
+        // All units of a causal sequence have equally many k-blocks.
         if op.causal && (tile.keys() != ROWS || !op.q_len.is_multiple_of(Self::rows(op, tile)) || op.kv_len < op.q_len) {
             return Err(format!("causal sequences of no multiple of {} queries, or in steps of {} keys", Self::rows(op, tile), tile.keys()));
         }
@@ -66,7 +67,7 @@ impl StreamK {
         Ok(())
     }
 
-    /// Of the workspace: what is summed over parts of tiles, two for each cluster. Counters of the warps' parts follow.
+    /// Bytes of the workspace for partial results, two for each cluster. Counters of the warps' parts follow.
     pub(crate) fn parts_bytes(self, tile: Tile) -> u64 {
         if self.cut { self.clusters * BLOCKS * PARTS * tile.sums_bytes() } else { 0 }
     }

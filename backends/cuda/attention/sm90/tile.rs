@@ -1,4 +1,4 @@
-//! What the kernels of `attention` on Hopper are compiled for, and what they take.
+//! What the tiled sm90 kernels of `attention` are compiled for, and their parameters.
 
 use crate::backends::cuda::attention::params::{AttentionParams, headers};
 use crate::backends::cuda::attention::sm80::tile as sm80;
@@ -8,48 +8,48 @@ use crate::dtype::DType;
 use crate::ops::Attention;
 
 params! {
-    /// Descriptions of q, k and v, and what every variant takes.
+    /// Parameters of the tiled kernels: tensor maps of q, k and v, and the common parameters.
     TmaParams {
         q: map,
         k: map,
         v: map,
         common: AttentionParams,
-        /// Where blocks ask for their next tile: zero between launches. Null where each has one.
+        /// The counter from which blocks take their next tile, zero between launches. Null where each block has one tile.
         queue: [u32],
-        /// The plan of blocks of 64, where there is one.
+        /// The plan of 64-key blocks, where there is one.
         pairs: [i32],
-        /// Tiles.
+        /// Tiles of the operation.
         work: u32,
         /// Columns that a pattern has room for in the plan.
         region: u32,
-        /// Of the last panel of k.
+        /// Tensor map of the last panel of k.
         k_tail: map,
-        /// Of o, where blocks have one tile each.
+        /// Tensor map of o, where blocks have one tile each.
         o: map,
-        /// What a warp summed over a part of its rows' keys, of each slot.
+        /// Partial sums of each slot: what a warp summed over a part of its rows' keys.
         parts: [f32],
-        /// Of each slot and warp: parts that are there. All zero between launches.
+        /// For each slot and warp, how many parts have arrived. All are zero between launches.
         arrivals: [u32],
     }
 }
 
-/// Rows of a tile but for the larger one.
+/// Rows of a tile, except with three warpgroups.
 pub(crate) const ROWS: u64 = 128;
 /// Rows of a warpgroup.
 pub(crate) const GROUP: u64 = 64;
-/// Up to this many elements of a head the registers hold a third warpgroup.
+/// The most elements of a head with which registers hold a third warpgroup.
 pub(crate) const NARROW: u64 = 64;
 /// Bytes for the barriers.
 const BARRIERS: u64 = 512;
 /// Elements of a copied row: 128 bytes, as wide as the swizzle.
 pub(crate) const PANEL: u64 = 64;
-/// Head dimensions that a kernel is compiled for: of a head between two, products go as far as the next. These have steps of [`KEYS`].
+/// Head dimensions that a kernel is compiled for with k-blocks of [`KEYS`]. Products of a head between two of them go as far as the next.
 pub(crate) const HELD: [u64; 6] = [32, 64, 80, 96, 112, 128];
-/// Keys of a step; blocks of a list are as long.
+/// Keys of a k-block, and of a block in a list.
 const KEYS: u64 = 128;
-/// Wider heads, and keys of their steps: what shared memory has room for beside one tile of Q.
+/// Wider heads, and the keys of their k-blocks. Shared memory has room for these beside one tile of Q.
 pub(crate) const WIDE: [(u64, u64); 8] = [(144, 128), (160, 128), (176, 112), (192, 112), (208, 80), (224, 80), (240, 80), (256, 80)];
-/// The longest head that blocks are listed for, and the longest of all.
+/// The longest head for which blocks are listed, and the longest of all.
 pub(crate) const LISTED: u64 = HELD[HELD.len() - 1];
 pub(crate) const WIDEST: u64 = WIDE[WIDE.len() - 1].0;
 
@@ -57,12 +57,12 @@ pub(crate) fn held(head_dim: u64) -> u64 {
     HELD.into_iter().chain(WIDE.map(|(held, _)| held)).find(|&held| head_dim <= held).unwrap_or(WIDEST)
 }
 
-/// Of a step, by the head that a kernel is compiled for.
+/// Keys of a k-block, by the head dimension that a kernel is compiled for.
 pub(crate) fn keys(held: u64) -> u64 {
     WIDE.into_iter().find(|&(wide, _)| wide == held).map_or(KEYS, |(_, keys)| keys)
 }
 
-/// What a kernel is compiled for: elements of a head, and warpgroups that multiply, 64 rows of a tile each.
+/// What a kernel is compiled for: elements of a head, and warpgroups that multiply. Each of these has 64 rows of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) held: u64,
@@ -78,17 +78,17 @@ impl Tile {
         keys(self.held)
     }
 
-    /// Tiles of Q that there is room for.
+    /// Tiles of Q that shared memory has room for.
     const fn q_stages(self) -> u64 {
         if self.held <= LISTED { 2 } else { 1 }
     }
 
-    /// Steps in the ring of keys.
+    /// K-blocks in the ring.
     const fn stages(self) -> u64 {
         if self.held <= NARROW && self.consumers == 2 { 4 } else { 2 }
     }
 
-    /// Of a block: a warpgroup copies.
+    /// Threads of a block: the warpgroups that multiply, and one that copies.
     pub(crate) const fn threads(self) -> u32 {
         (self.consumers as u32 + 1) * 128
     }
@@ -98,17 +98,18 @@ impl Tile {
         ((self.q_stages() * self.rows() * row + self.stages() * self.keys() * (k_row + row)) * 2 + BARRIERS) as u32
     }
 
-    /// What its threads have summed over a part of the keys: O as the registers hold it, then maxima and sums.
+    /// Bytes of a block's partial sums over some of the keys: O as the registers hold it, then maxima and sums.
     pub(crate) const fn sums_bytes(self) -> u64 {
         self.consumers * 128 * (self.held / 2 + 4) * 4
     }
 
-    /// Elements of a row of the last panel of K: of wide heads half a panel where that is enough, which leaves room for more keys.
+    /// Elements of a row of the last panel of K. Wide heads use half a panel where that is enough, which leaves room for more keys.
     pub(crate) fn tail(self) -> u64 {
         if self.held > LISTED && (1..=PANEL / 2).contains(&(self.held % PANEL)) { PANEL / 2 } else { PANEL }
     }
 
-    /// What a kernel of `source` is compiled from, but for its entry and what it defines besides. `name` is what stands before its shape.
+    /// The unit of a kernel of `source`, without its entry and the entry's own definitions. `name` stands before the shape in the unit's
+    /// name.
     pub(crate) fn unit(self, name: &str, source: Source, dtype: DType) -> Unit {
         let mut defines = sm80::Tile::exactly(self.held).defines(dtype, Arch(90));
         defines.extend([
@@ -129,13 +130,13 @@ impl Tile {
     }
 }
 
-/// Defines these names of a unit anew, or besides.
+/// Sets these definitions of a unit, in place of earlier ones of the same name.
 pub(crate) fn define(unit: &mut Unit, defines: &[(&'static str, u64)]) {
     unit.defines.retain(|(name, _)| defines.iter().all(|(other, _)| name != other));
     unit.defines.extend(defines.iter().map(|(name, value)| (*name, value.to_string())));
 }
 
-/// The tiles of two groups that kernels are compiled for, one for each head.
+/// The tiles of two warpgroups that kernels are compiled for, one for each head dimension.
 pub(crate) fn pairs_of_groups() -> impl Iterator<Item = Tile> {
     HELD.into_iter().chain(WIDE.map(|(held, _)| held)).map(|held| Tile { held, consumers: 2 })
 }

@@ -1,4 +1,4 @@
-//! `attention` on Hopper where heads do not start on multiples of 16 bytes, but the tokens of k and v lie such multiples apart: nothing is copied.
+//! `attention` on sm90 where heads start off multiples of 16 bytes but tokens of k and v lie such multiples apart. Nothing is copied.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
@@ -36,14 +36,15 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 };
 
 params! {
-    /// A head and every eighth one after it: all of them start equally late behind a multiple of 16 bytes, from where TMA sees them to their last element.
+    /// Tensor map of a head and every eighth one after it. All of them start at the same offset past a multiple of 16 bytes.
     HeadMap {
         map: map,
     }
 }
 
 params! {
-    /// Where TMA finds the heads of q, k or v: elements that the first one starts behind a multiple of 16 bytes, and from there to the next.
+    /// Where TMA finds the heads of q, k or v. `over` is the elements by which the first head starts past a multiple of 16 bytes, `inside`
+    /// those from a head to the next.
     HeadsParams {
         over: u32,
         inside: u32,
@@ -52,8 +53,8 @@ params! {
 }
 
 params! {
-    /// What the kernels of `sm90` take, and where the heads lie; those of k and v also in narrower boxes, for k's last panel and for what is behind the
-    /// columns that a kernel holds.
+    /// Parameters of the unaligned kernels: those of the tiles, and where heads lie. K and V have narrower boxes too, for k's last panel
+    /// and for what lies past the columns that a kernel holds.
     UnalignedParams {
         tiles: TmaParams,
         q: HeadsParams,
@@ -62,16 +63,16 @@ params! {
         k_tail: [HeadMap; 8],
         k_beyond: [HeadMap; 8],
         v_beyond: [HeadMap; 8],
-        /// Past the last element of q.
+        /// The address past the last element of q.
         q_end: [const element],
     }
 }
 
-/// The counter that blocks take their next tile from.
+/// Bytes for the counter from which blocks take their next tile.
 const QUEUE_BYTES: u64 = 256;
 /// Elements in 16 bytes.
 const CHUNK: u64 = 8;
-/// Heads from one that starts as late behind a multiple of 16 bytes to the next, whatever lies between heads.
+/// Heads from one to the next with an equal offset past a multiple of 16 bytes, whatever lies between heads.
 const EIGHT: u64 = 8;
 const NONE: [HeadMap; EIGHT as usize] = [HeadMap { map: TensorMap::NONE }; EIGHT as usize];
 
@@ -79,7 +80,7 @@ fn tile(op: &Attention) -> Tile {
     Tile { held: held(op.head_dim), consumers: 2 }
 }
 
-/// Whether panels of k, and of v, end with the columns that a kernel holds, so that what is behind them needs boxes of its own: `K_BEYOND` and
+/// Whether panels of k, and of v, end with the columns that a kernel holds. What lies past them then needs boxes of its own: `K_BEYOND` and
 /// `V_BEYOND` in `kernels/attention/sm90/tile.cuh`.
 fn beyond(tile: Tile) -> [bool; 2] {
     let whole = tile.held.next_multiple_of(PANEL);
@@ -97,10 +98,10 @@ fn shared_bytes(tile: Tile) -> u32 {
 const TILES: Entry = entry!("attention_sm90_unaligned");
 const MULTICAST: Entry = entry!("attention_sm90_unaligned_multicast");
 
-/// Of blocks that stay, and of clusters whose blocks take neighbouring tiles and share their keys: each computes all that the variant does.
+/// The kernels: persistent blocks, and clusters of two that share keys by multicast. Each computes everything that the variant does.
 const KERNELS: [Entry; 2] = [TILES, MULTICAST];
 
-/// The kernel of a target's configuration, or the one that takes the least time.
+/// The kernel that the target's configuration names, or the fastest one.
 fn kernel(op: &Attention, target: &Target) -> Entry {
     target.configured(KERNELS.into_iter()).unwrap_or(if choose::unaligned_multicast(op, tile(op), target) { MULTICAST } else { TILES })
 }
@@ -121,14 +122,14 @@ fn units(_: Arch) -> Vec<Unit> {
     each.flat_map(|(entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(entry, tile, dtype))).collect()
 }
 
-/// Rows whose first element has number `start`, counted from address zero.
+/// Rows of an operand whose first element is number `start`, counted from address zero.
 struct Heads {
     rows: Rows,
     head_dim: u64,
     start: u64,
 }
 
-/// What a description says, from element `start` on.
+/// What a tensor map describes, from element `start` on.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     start: u64,
@@ -137,7 +138,7 @@ struct Seen {
 }
 
 impl Heads {
-    /// Of rows at an address.
+    /// The heads of rows at an address.
     fn at(address: u64, rows: Rows, op: &Attention) -> Self {
         Self { rows, head_dim: op.head_dim, start: address / op.dtype.size() }
     }
@@ -151,7 +152,7 @@ impl Heads {
         Seen { start: at - at % CHUNK, dims, strides: [legal(1, token), legal(2, EIGHT * head), legal(3, batch)] }
     }
 
-    /// Boxes have that many rows of `width` elements.
+    /// The tensor maps of all heads, in boxes of `box_rows` rows of `width` elements.
     fn maps(&self, dtype: DType, box_rows: u64, width: u64) -> Result<[HeadMap; EIGHT as usize]> {
         let swizzle = match width {
             PANEL => Swizzle::B128,
@@ -173,7 +174,7 @@ impl Heads {
     }
 }
 
-/// Why TMA cannot bring rows.
+/// Whether TMA can load the rows, or why not.
 fn brought(rows: &Rows) -> std::result::Result<(), String> {
     let Strides { batch, token, .. } = rows.strides;
     let free = |count: u64, stride: u64| count <= 1 || stride.is_multiple_of(CHUNK);
@@ -192,7 +193,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     if op.head_dim <= NARROW {
         return Err(format!("head_dim {} <= {NARROW}: it is compiled for wider heads", op.head_dim));
     }
-    // 16 bytes of O at a time: its rows start equally late too.
+    // O is written 16 bytes at a time, so its rows need one offset too.
     if op.q_len > 1 && !op.o.token.is_multiple_of(CHUNK) {
         return Err(format!("tokens of o {} elements apart: not multiples of 16 bytes", op.o.token));
     }
@@ -206,7 +207,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     let paired = entry == MULTICAST;
     let mut common = parameters(op, args, 1);
     let [q, k, v] = [Heads::at(common.q, q, op), Heads::at(common.k, k, op), Heads::at(common.v, v, op)];
-    // Pairs of tiles are all alike: each cluster takes as many, in turn.
+    // All pairs of tiles are alike: each cluster takes equally many, in turn.
     let rows = if paired { 2 * tile.rows() } else { tile.rows() };
     (common.tiles, common.band) = (op.q_len.div_ceil(rows) as u32, band(op) as u32);
     let (work, box_keys) = (work(op, rows), if paired { tile.keys() / 2 } else { tile.keys() });
@@ -237,7 +238,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
         q_end: common.q + q.rows.span(op.head_dim) * op.dtype.size(),
     };
     let cluster = if paired { 2 } else { 1 };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let launch = Launch {
         shared_bytes: shared_bytes(tile),
         cluster: [cluster, 1, 1],

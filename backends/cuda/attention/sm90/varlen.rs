@@ -1,4 +1,4 @@
-//! `attention` on Hopper where sequences have lengths of their own, as they lie on the device: end to end, or with keys in pages.
+//! Varlen `attention` on sm90. Sequence lengths lie on the device; keys lie end to end or in pages.
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
@@ -36,29 +36,29 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     launch,
 };
 
-/// The configuration of a target, or the one that takes the least time.
+/// The configuration that the target forces, or the fastest one.
 fn config(op: &Attention, target: &Target) -> Config {
     target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::varlen_config(op, target.units))
 }
 
 params! {
-    /// What the kernels of `sm90` take, and how keys are brought.
+    /// Parameters of the varlen kernels: those of the tiles, and how keys are loaded.
     VarlenParams {
         tiles: TmaParams,
-        /// Keys of a box, a power of two: of a step that many lie in one page.
+        /// Keys of a box, a power of two. This many keys of a k-block lie in one page.
         box_keys: u32,
         /// Keys of a head that fit L2 together.
         band_keys: u32,
     }
 }
 
-/// Of the workspace: the counter that blocks take their next tile from comes first, copies of operands here.
+/// Where copies of operands begin in the workspace. The counter from which blocks take their next tile comes before them.
 const COPIES_AT: u64 = 256;
-/// Bytes of keys and values that stay in L2, of 50 MB.
+/// Bytes of keys and values that stay in L2, which has 50 MB.
 const CACHED_BYTES: u64 = 24 << 20;
-/// Sequences whose order a block has room for, beside its tiles.
+/// The most sequences for whose order a block has room beside its tiles.
 const SPANS: u64 = 2048;
-/// Bytes of that order: one place more than there are.
+/// Bytes of the sequences' order, with one place more than there are sequences.
 const PLAN_BYTES: u32 = ((SPANS + 1) * 8).next_multiple_of(16) as u32;
 
 const VARLEN: Entry = entry!("attention_sm90_varlen");
@@ -69,7 +69,7 @@ fn kernel(op: &Attention) -> Entry {
     if matches!(op.form, Form::Paged(_)) { PAGED } else { VARLEN }
 }
 
-/// The kernel of a configuration, with what its plans launch besides.
+/// The unit of a configuration's kernel, with what its plans launch besides.
 fn unit(config: Config, entry: Entry, tile: Tile, dtype: DType, copies: Option<Unit>) -> Unit {
     let (form, word) = (if entry == PAGED { "paged" } else { "varlen" }, if config.lookahead { " lookahead" } else { "" });
     let mut unit = tile.unit(&format!("attention/sm90_varlen{word} {form}"), source!("attention/sm90/varlen.cu"), dtype);
@@ -84,13 +84,13 @@ fn unit(config: Config, entry: Entry, tile: Tile, dtype: DType, copies: Option<U
     Unit { entries: entry.list, also: std::iter::once(unaligned::unit(tile.held, dtype)).chain(copies).collect(), ..unit }
 }
 
-/// What copies operands: of pages nothing is copied.
+/// The unit that copies operands. Pages are never copied.
 fn copying(entry: Entry) -> Option<Unit> {
     (entry == VARLEN).then(repack::unit)
 }
 
 fn units(_: Arch) -> Vec<Unit> {
-    // A cluster's blocks run the kernel of one.
+    // Clusters run the kernel of single blocks.
     let configs = || Config::ALL.into_iter().filter(|config| config.cluster == 1);
     let wide = HELD.into_iter().filter(|&held| held >= NARROW);
     let tiles = wide.flat_map(|held| configs().filter(move |config| config.has(held)).map(move |config| (config, Tile { held, consumers: config.groups })));
@@ -98,7 +98,7 @@ fn units(_: Arch) -> Vec<Unit> {
     kernels.flat_map(|(config, entry, tile)| [DType::F16, DType::BF16].map(|dtype| unit(config, entry, tile, dtype, copying(entry)))).collect()
 }
 
-/// The operands that TMA cannot read where they are, and that are copied first; of a pool of pages an operation may use few.
+/// The copies of operands that TMA cannot read in place. Of a pool of pages an operation may use few.
 fn copies(op: &Attention) -> Repack {
     let paged = matches!(op.form, Form::Paged(_));
     Repack::of(op, |rows| paged || rows.aligned(op.dtype))
@@ -133,7 +133,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     }
     let legal = |rows: &Rows| Described::new(op.head_dim, rows, GROUP, PANEL).layout(op.dtype).validate();
     rows.iter().try_for_each(legal).map_err(|error: Error| error.to_string())?;
-    // Without a configuration: blocks that stay, of two groups, take all of it.
+    // With no configuration forced, persistent blocks of two warpgroups take every operation.
     target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(op))
 }
 
@@ -173,7 +173,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     };
     let band_keys = CACHED_BYTES / (2 * op.head_dim * op.dtype.size());
     let params = VarlenParams { tiles, box_keys: box_keys as u32, band_keys: band_keys as u32 };
-    // It waits for the launch before, and reads nothing until then.
+    // The kernel's PDL wait stands before its first read.
     let (shared_bytes, cluster_blocks) = (tile.shared_bytes() + PLAN_BYTES, [cluster as u32, 1, 1]);
     let launch = Launch { shared_bytes, cluster: cluster_blocks, overlap: true, ..Launch::new(blocks(resident * cluster), tile.threads()) };
     // SAFETY: the caller's promise; the counter in the workspace is zero.
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn there_are_blocks_for_every_tile_that_sequences_may_have() {
-        // 31 sequences of one token and a long one.
+        // 31 sequences of one token, and a long one.
         let op = varlen(32, 4000 + 31, 4000, 128);
         assert_eq!(most_work(&op, 128), 32 * 63);
         assert!(most_work(&op, 128) >= 32 * (4000u64.div_ceil(128) + 31));

@@ -1,19 +1,19 @@
-//! The tiles of `attention` on Hopper over sequences of their own lengths, how many there may be, and what brings their keys.
+//! The tiles of sm90 varlen `attention`: their configurations, how many there may be, and the boxes that load their keys.
 
 use crate::backends::cuda::attention::sm90::schedule::MOST_BLOCKS;
 use crate::backends::cuda::attention::sm90::tile::{LISTED, NARROW, Tile, held, keys};
 use crate::ops::Attention;
 use crate::ops::attention::Form;
 
-/// The least keys of a box, and what those of pages come in at most.
+/// The fewest keys of a box. A box of pages has at most as many keys as a page.
 pub(crate) const LEAST_BOX: u64 = 16;
 
-/// A configuration.
+/// A configuration of `sm90_varlen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Warpgroups of a tile.
     pub(crate) groups: u64,
-    /// Whether all numbers of a step's pages are read at once, before there is room for its keys.
+    /// Whether all page numbers of a k-block are read at once, before there is room for its keys.
     pub(crate) lookahead: bool,
     /// Blocks that share the keys of a tile.
     pub(crate) cluster: u64,
@@ -34,24 +34,24 @@ impl Config {
         Self { groups, lookahead, cluster }
     }
 
-    /// As `--variant sm90_varlen:config` takes it.
+    /// The configuration's name in `--variant sm90_varlen:config`.
     pub(crate) fn name(self) -> String {
         let groups = if self.groups == 2 { String::new() } else { format!("-{}wg", self.groups) };
         let cluster = if self.cluster == 1 { String::new() } else { format!("-cluster{}", self.cluster) };
         format!("{}{groups}{cluster}", if self.lookahead { "lookahead" } else { "persistent" })
     }
 
-    /// What its kernel for an operation is compiled for.
+    /// What the configuration's kernel for an operation is compiled for.
     pub(crate) fn tile(self, op: &Attention) -> Tile {
         Tile { held: held(op.head_dim).max(NARROW), consumers: self.groups }
     }
 
-    /// Whether it is compiled for a tile.
+    /// Whether the configuration's kernel is compiled for heads padded to `held` elements.
     pub(crate) fn has(self, held: u64) -> bool {
         (self.groups == 2 || held == NARROW) && (!self.lookahead || [NARROW, LISTED].contains(&held))
     }
 
-    /// Whether its kernel can compute an operation that the variant can, or why not.
+    /// Whether the configuration's kernel can compute an operation that the variant can, or why not.
     pub(crate) fn can_take(self, op: &Attention) -> std::result::Result<(), String> {
         let tile = self.tile(op);
         if !self.has(tile.held) {
@@ -73,7 +73,7 @@ pub(crate) fn box_keys(op: &Attention) -> u64 {
     }
 }
 
-/// Tiles of all heads, at most: how long each sequence is only the device knows.
+/// The most tiles of all heads. Only the device knows how long each sequence is.
 pub(crate) fn most_work(op: &Attention, rows: u64) -> u64 {
     let each = op.batch * op.q_len.div_ceil(rows);
     let all = match op.form {

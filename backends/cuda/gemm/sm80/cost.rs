@@ -1,25 +1,25 @@
-//! What a product takes by the tiles of `kernels/gemm/sm80/tile.cuh`, in microseconds.
+//! A model of a product's time with the tiles of `kernels/gemm/sm80/tile.cuh`, in microseconds.
 
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
 use crate::backends::cuda::variant::Target;
 
-/// A product: rows of X, outputs, K, and elements of which all rows start on multiples.
+/// A product: rows of X, outputs, K, and the alignment of its rows in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub rows: u64,
     pub outputs: u64,
     pub depth: u64,
-    /// See [`alignment`].
+    /// The alignment of all rows, see [`alignment`].
     pub alignment: u64,
 }
 
-/// Elements of which a row and all strides are whole multiples: 8 are copied at once, or 2, or one at a time.
+/// The most elements, of 8, 2 and 1, that divide a row's length and all strides. This many are copied at once.
 pub(crate) fn alignment<const N: usize>(sides: [u64; N]) -> u64 {
     [8, 2].into_iter().find(|&elements| sides.iter().all(|side| side.is_multiple_of(elements))).unwrap_or(1)
 }
 
-/// What a tile takes on an H100, fitted to 1,400 times of 400 shapes (`lab/choice.md`): a launch; a tile besides its steps; 64 elements of K copied 8, 2, or
-/// one at a time; and tiles of an SM that run at once.
+/// Costs of a tile on an H100, fitted to 1,400 times of 400 shapes (`lab/choice.md`). They are a launch; a tile besides its k-blocks; 64
+/// elements of K copied 8, 2, or one at a time; and tiles of an SM that run at once.
 struct Cost {
     launch: f64,
     tile: f64,
@@ -27,7 +27,7 @@ struct Cost {
     resident: f64,
 }
 
-/// In the order of [`MmaTile::on`].
+/// The costs of the tiles, in the order of [`MmaTile::on`].
 const COSTS: [Cost; 4] = [
     Cost { launch: 9.50, tile: 8.58, step: [0.637, 1.298, 8.217], resident: 0.848 },
     Cost { launch: 4.85, tile: 3.05, step: [0.327, 0.645, 3.706], resident: 1.314 },

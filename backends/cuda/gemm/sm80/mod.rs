@@ -1,4 +1,4 @@
-//! Products on Ampere: asynchronous copies and mma.
+//! Matrix products with asynchronous copies and mma, for sm80.
 
 pub(crate) mod cost;
 pub(crate) mod tile;

@@ -10,24 +10,24 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Op;
 
-/// A kernel by what it moves at once.
+/// A kernel, by the bytes that it moves at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MmaKernel {
-    /// 16 bytes, of rows that are whole in them.
+    /// 16 bytes, of rows that are whole multiples of 16 bytes.
     Sixteen,
-    /// 16 bytes, of rows that start on multiples of them and whose last piece is shorter.
+    /// 16 bytes, of rows that start at multiples of 16 bytes and whose last piece is shorter.
     Ragged,
-    /// 4 bytes.
+    /// 4 bytes, of rows that are whole multiples of 4 bytes.
     Four,
-    /// 2 bytes: every row.
+    /// 2 bytes, of any rows.
     Two,
 }
 
 impl MmaKernel {
-    /// All of them, the fastest first.
+    /// Every kernel, fastest first.
     const ALL: [Self; 4] = [Self::Sixteen, Self::Ragged, Self::Four, Self::Two];
 
-    /// That for a product's operands as they lie.
+    /// The kernel for a product's operands.
     fn of(product: &Product<'_>) -> Self {
         match product.width() {
             16 => Self::Sixteen,
@@ -37,12 +37,12 @@ impl MmaKernel {
         }
     }
 
-    /// That of the two that take over from kernels for Hopper. What is on multiples of 16 bytes is on multiples of 4 too.
+    /// The fallback for sm90 kernels, one of two. A multiple of 16 bytes is a multiple of 4 too.
     fn fallback(product: &Product<'_>) -> Self {
         if product.width() == 2 { Self::Two } else { Self::Four }
     }
 
-    /// Whether a product with such strides of X and of the weights and such a K may take it, wherever its operands start.
+    /// Whether a product with these strides of X and of the weights, and this K, may take the kernel, wherever its operands start.
     fn reads(self, strides: [u64; 2], depth: u64) -> bool {
         let (start, whole) = (|elements| strides.iter().all(|stride| stride.is_multiple_of(elements)), depth.is_multiple_of(8));
         match self {
@@ -74,45 +74,45 @@ impl MmaKernel {
     }
 }
 
-/// The kernels of that tile that a product may take, the fastest first: where its operands start, only the launch knows.
+/// The kernels of a tile that a product may take, fastest first. Only the launch knows where its operands start.
 pub(crate) fn mma_units(dtype: DType, tile: &MmaTile, gated: bool, strides: [u64; 2], depth: u64) -> Vec<Unit> {
     MmaKernel::ALL.into_iter().filter(|kernel| kernel.reads(strides, depth)).map(|kernel| kernel.unit(dtype, tile, gated)).collect()
 }
 
-/// Every kernel of those tiles.
+/// Every kernel of these tiles.
 pub(crate) fn all_mma_units(tiles: &[MmaTile], gated: bool) -> Vec<Unit> {
     let kernels = || tiles.iter().flat_map(|tile| MmaKernel::ALL.map(|kernel| (tile, kernel)));
     HALVES.iter().flat_map(|&dtype| kernels().map(move |(tile, kernel)| kernel.unit(dtype, tile, gated))).collect()
 }
 
-/// The tile of the kernels that take over from those for Hopper.
+/// The tile of the fallback for sm90 kernels.
 const FALLBACK: MmaTile = MmaTile::MIDDLE;
 
-/// The kernels that take over from those for Hopper where an operand starts at an odd place.
+/// The units of the fallback for sm90 kernels, which takes unaligned operands.
 pub(crate) fn fallback_units(dtype: DType) -> Vec<Unit> {
     [MmaKernel::Four, MmaKernel::Two].map(|kernel| kernel.unit(dtype, &FALLBACK, false)).into()
 }
 
-/// The same for gated products.
+/// The units of the fallback for gated products.
 pub(crate) fn gated_fallback_units(dtype: DType) -> Vec<Unit> {
     [MmaKernel::Four, MmaKernel::Two].map(|kernel| kernel.unit(dtype, &FALLBACK, true)).into()
 }
 
 impl Product<'_> {
-    /// Puts a kernel of that tile into the queue: the fastest that reads its operands.
+    /// Enqueues the tile's fastest kernel that reads the product's operands.
     ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// The conditions of [`Plan::launch`] hold.
     pub(crate) unsafe fn launch_mma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &MmaTile) -> Result<()> {
         let entry = MmaKernel::of(self).entry(self.gate.is_some());
         // SAFETY: the caller's promise.
         unsafe { plan.launch(queue, entry.name(), &self.mma_launch(tile), &self.params()) }
     }
 
-    /// Puts one of [`fallback_units`], or of [`gated_fallback_units`], into the queue.
+    /// Enqueues one of [`fallback_units`], or of [`gated_fallback_units`].
     ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// The conditions of [`Plan::launch`] hold.
     pub(crate) unsafe fn launch_fallback<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>) -> Result<()> {
         let entry = MmaKernel::fallback(self).entry(self.gate.is_some());
         // SAFETY: the caller's promise.

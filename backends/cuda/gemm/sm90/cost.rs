@@ -1,107 +1,110 @@
-//! Which tile of `kernels/gemm/sm90/mainloop.cuh`, `gemm/sm90/mixed_width.cuh`, `gemm/sm90/pingpong.cuh`, `gemm/sm90/split_k_multicast.cuh` or `gemm/sm90/split_k_cluster.cuh` a product of `linear` takes: what the model below
-//! says takes the least time. One model for every shape: tiles, waves, steps of K, bytes, and the exchange of sums.
-//! And which those of `fused_mlp`, and those with a basis, take.
+//! The choice of a tile for the products of `linear`, of `fused_mlp`, and of products with a LoRA basis. The tile with the least modelled
+//! time wins.
+//! The kernels are those of `kernels/gemm/sm90/`: `mainloop.cuh`, `mixed_width.cuh`, `pingpong.cuh`, `split_k_multicast.cuh` and
+//! `split_k_cluster.cuh`. One model serves every shape: tiles, waves, k-blocks, bytes, and the exchange of partial sums.
 
 use crate::backends::cuda::gemm::sm90::tile::{Shares, WgmmaTile};
 use crate::backends::cuda::variant::Target;
 use crate::dtype::DType;
 
-/// A product of `linear`: rows of X, outputs, K, and whether outputs take the exponential of an activation.
+/// A product of `linear`: rows of X, outputs, K, and whether the outputs' activation takes an exponential.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shape {
     pub rows: u64,
     pub outputs: u64,
     pub depth: u64,
     pub activated: bool,
-    /// Rows of X or of W do not all start on lines of L2: what a step reads of one lies in two.
+    /// Whether some rows of X or of W start inside a line of L2. What a k-block reads of such a row lies in two lines.
     pub straddles: bool,
 }
 
-/// What an H200 takes, in microseconds, as measured at Llama-2's projections.
+/// What an H200 takes, in microseconds, measured at Llama-2's projections.
 mod h200 {
-    /// From a launch to its first products, and from the last outputs to the next launch.
+    /// Time from a launch to its first products, and from its last outputs to the next launch.
     pub(crate) const LAUNCH: f64 = 4.2;
-    /// The same in `fused_mlp`, where the launch before is its own; and what chunks of fewer tokens lose.
+    /// [`LAUNCH`] within `fused_mlp`, where the launch before is its own. The figure includes what chunks of fewer tokens lose.
     pub(crate) const NEXT: f64 = 2.7;
-    /// And of clusters, whose blocks start together and wait for each other.
+    /// What clusters add to a launch: their blocks start together and wait for each other.
     pub(crate) const CLUSTER: f64 = 1.3;
-    /// A step of 64 elements of K, and more for every column of a tile; a tile's outputs; and what narrower ones lose behind wide ones.
+    /// A k-block of 64 elements takes `STEP`, and `COLUMN` more for every column of a tile. `OUTPUTS` is a tile's epilogue. Products in the
+    /// narrower tiles behind wide ones take `NARROWER` times as long.
     pub(crate) const STEP: f64 = 0.03;
     pub(crate) const COLUMN: f64 = 0.0025;
     pub(crate) const OUTPUTS: f64 = 1.2;
     pub(crate) const NARROWER: f64 = 1.03;
-    /// What an activation adds to a tile's outputs.
+    /// What an activation adds to a tile's epilogue.
     pub(crate) const ACTIVATION: f64 = 1.1;
-    /// Of the time of a tile's products, that of the two that warpgroups have in turn in its place: they read W twice.
+    /// The time of the two ping-pong tiles that take a tile's place, by that of the tile: they read W twice.
     pub(crate) const TURN: f64 = 1.1;
-    /// Bytes a microsecond from memory; of that, the part that is lost with no SM at work.
+    /// `MEMORY` is bytes a microsecond from memory. `IDLE` is the part of that rate which is lost with no SM at work.
     pub(crate) const MEMORY: f64 = 3.7e6;
     pub(crate) const IDLE: f64 = 0.3;
-    /// Bytes a microsecond from L2 to the SMs: to clusters that share rows of W, to those that share a tile, and to
-    /// blocks by themselves.
+    /// Bytes a microsecond from L2 to the SMs: to clusters that share rows of W (`CACHE`), to those that share a tile (`CACHE_PARTS`), and
+    /// to blocks outside clusters (`CACHE_ALONE`).
     pub(crate) const CACHE: f64 = 12e6;
     pub(crate) const CACHE_PARTS: f64 = 10.5e6;
     pub(crate) const CACHE_ALONE: f64 = 14e6;
-    /// Blocks that share a tile of outputs wait for each other and exchange sums, for every doubling of them: in a cluster, and among several.
+    /// Split-K blocks of a tile wait for each other and exchange sums. Every doubling of them takes `MEET` in one cluster, `MEET_OUTSIDE`
+    /// among several.
     pub(crate) const MEET: f64 = 2.0;
     pub(crate) const MEET_OUTSIDE: f64 = 3.0;
-    /// What takes longer starts when the launch before has ended: blocks of neighbouring numbers, which read the same rows of W, then lie in one
-    /// group of SMs. One that starts earlier takes each SM as it becomes free.
+    /// Kernels that take longer than this start after the launch before has ended. Blocks of neighbouring numbers, which read the same rows
+    /// of W, then lie in one GPC. A kernel that starts earlier takes each SM as it becomes free.
     pub(crate) const PLACED: f64 = 60.0;
 }
 
-/// Rounds of the last tiles, at most, that take the place of wide ones.
+/// The most waves of wide tiles that narrower last tiles replace.
 const NARROW_ROUNDS: u64 = 3;
 
-/// The rows from which on warpgroups take turns: with fewer they were not timed.
+/// The fewest rows for ping-pong tiles. Fewer rows were not timed.
 const PINGPONG_ROWS: u64 = 1024;
 
-/// Up to as many rows W is streamed: tiles of 128 rows would mostly be empty.
+/// Up to this many rows W is streamed: tiles of 128 rows would mostly be empty.
 const TILE_ROWS: u64 = 64;
 
-/// The rows that are worth a tile's width: with fewer the time goes into reading W, which needs no wgmma.
+/// The fewest rows that are worth a tile of 128. With fewer, reading W takes the time, and that needs no wgmma.
 const LEAST_ROWS: u64 = 65;
 
-/// Whether so many rows are worth a tile of 128, or why not.
+/// Whether this many rows are worth a tile of 128, or why not.
 pub(crate) fn enough_rows(rows: u64) -> std::result::Result<(), String> {
     if rows < LEAST_ROWS { Err(format!("{rows} rows: smaller tiles read the weights as fast")) } else { Ok(()) }
 }
 
-/// Whether rows of those strides, in elements, do not all start on lines of L2.
+/// Whether some rows of these strides, in elements, start inside a line of L2.
 pub(crate) fn straddles(dtype: DType, strides: [u64; 2]) -> bool {
     const LINE: u64 = 128;
     strides.into_iter().any(|stride| !(stride * dtype.size()).is_multiple_of(LINE))
 }
 
 impl Shape {
-    /// Of the operands and Y.
+    /// Bytes of the operands and of Y.
     pub(crate) fn bytes(&self) -> f64 {
         2.0 * (self.rows as f64 * (self.depth + self.outputs) as f64 + self.outputs as f64 * self.depth as f64)
     }
 
-    /// Whether outputs are not whole in eights, which are stored one by one.
+    /// Whether the outputs are no multiple of 8, so that they are stored one by one.
     pub(crate) fn has_unaligned_outputs(&self) -> bool {
         !self.outputs.is_multiple_of(8)
     }
 
-    /// Whether K may be split: see [`WgmmaTile::CUT_DEPTH`]. An encoder's K is no longer than that.
+    /// Whether K may be split: see [`WgmmaTile::CUT_DEPTH`]. An encoder's K is never long enough.
     pub(crate) fn splits(&self) -> bool {
         self.depth >= WgmmaTile::CUT_DEPTH && (self.outputs >= WgmmaTile::CUT_OUTPUTS || self.depth > WgmmaTile::CUT_DEPTH)
     }
 
-    /// Of rounds of tiles of that width.
+    /// Microseconds of `rounds` waves of tiles of `columns` columns.
     fn rounds(&self, tile: &WgmmaTile, columns: u64, rounds: u64) -> f64 {
         let steps = self.depth.div_ceil(WgmmaTile::DEPTH).div_ceil(tile.parts()) as f64;
         let products = steps * (h200::STEP + h200::COLUMN * columns as f64);
         if tile.is_pingpong() {
-            // Of half as many rows; outputs, but for the last, are written beside the products of the other warpgroup.
+            // Ping-pong tiles have half as many rows. All epilogues but the last run beside the other warpgroup's products.
             return rounds as f64 * products * 0.5 * h200::TURN + h200::OUTPUTS;
         }
         rounds as f64 * (products + h200::OUTPUTS)
     }
 
-    /// Of a tile of two widths, how many columns of tiles are wide, whole waves of them or nearly; how many rounds there are in all, and their
-    /// time. None where outputs are not whole in eights, which kernels of one width are for.
+    /// The columns of wide tiles of a tile of two widths, in nearly whole waves; the waves in all; and their time. None unless the outputs
+    /// are a multiple of 8, since the other kernels have one width.
     fn widths(&self, tile: &WgmmaTile, target: &Target) -> Option<(u64, u64, f64)> {
         let (clusters, down) = (tile.room(target) / tile.cluster(), tile.down(self.rows).max(1));
         let whole = (self.outputs / tile.columns).saturating_mul(down) / clusters;
@@ -116,22 +119,22 @@ impl Shape {
         rounds.filter(|_| self.outputs.is_multiple_of(8)).filter_map(split).min_by(|a, b| a.2.total_cmp(&b.2))
     }
 
-    /// Of a tile of two widths, the columns of tiles that are wide.
+    /// The columns of tiles that are wide, where `tile` has two widths.
     pub(crate) fn wide(&self, tile: &WgmmaTile, target: &Target) -> u64 {
         if tile.has_mixed_width() { self.widths(tile, target).map_or(0, |(wide, ..)| wide) } else { 0 }
     }
 
-    /// Whether a tile is one of two widths and of no use: none would be wide.
+    /// Whether `tile` has two widths and none of its tiles would be wide.
     fn narrow_alone(&self, tile: &WgmmaTile, target: &Target) -> bool {
         tile.has_mixed_width() && self.wide(tile, target) == 0
     }
 
-    /// Of a tile that warpgroups have in turn, whether both of them get one, and outputs are whole in eights, which its kernel is for.
+    /// Whether a ping-pong tile is of use: both warpgroups get a tile, and the outputs are a multiple of 8 as its kernel needs.
     fn turns(&self, tile: &WgmmaTile, target: &Target) -> bool {
         self.rows >= PINGPONG_ROWS && self.outputs.is_multiple_of(8) && tile.blocks(self.rows, self.outputs, false) > tile.room(target)
     }
 
-    /// Whether a tile's kernel can compute it, or why not. Blocks of several clusters that add up one tile must all be resident.
+    /// Whether a tile's kernel is of use for the product, or why not. Split-K blocks of several clusters must all be resident.
     pub(crate) fn can_take(&self, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
         if matches!(tile.shares, Shares::W | Shares::SplitKMulticast(_)) && self.rows <= WgmmaTile::ROWS {
             return Err(format!("{} rows: of tiles that share W there is but one", self.rows));
@@ -139,7 +142,7 @@ impl Shape {
         self.can_compute(tile, target)
     }
 
-    /// The same where one of two blocks that share W may have no rows.
+    /// Whether a tile's kernel can compute the product, or why not. One of two blocks that share W may have no rows.
     pub(crate) fn can_compute(&self, tile: &WgmmaTile, target: &Target) -> std::result::Result<(), String> {
         let (blocks, room) = (tile.blocks(self.rows, self.outputs, false), tile.room(target));
         if self.has_unaligned_outputs() && (tile.is_pingpong() || *tile != tile.of_odd_outputs()) {
@@ -157,13 +160,13 @@ impl Shape {
         Ok(())
     }
 
-    /// Whether a tile of those whose blocks stay is of use.
+    /// Whether a tile of persistent blocks is of use.
     fn takes(&self, tile: &WgmmaTile, target: &Target) -> bool {
         let there = !self.has_unaligned_outputs() || *tile == tile.of_odd_outputs();
         there && !self.narrow_alone(tile, target) && (!tile.is_pingpong() || self.turns(tile, target))
     }
 
-    /// Microseconds that a tile takes, from one launch to the next.
+    /// Microseconds from one launch to the next with this tile.
     pub(crate) fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
         let parts = tile.parts();
         let blocks = tile.blocks(self.rows, self.outputs, false);
@@ -177,7 +180,7 @@ impl Shape {
             let rounds = blocks.div_ceil(room);
             (rounds, self.rounds(tile, tile.columns, rounds))
         };
-        // Of what the blocks of a cluster share each brings its part.
+        // With multicast, each block of a cluster reads its part of W's tile.
         let (x, w) = match tile.shares {
             Shares::W | Shares::SplitKMulticast(_) => (rows, 0.5 * tile.columns as f64),
             Shares::Nothing | Shares::SplitKCluster(_) => (rows, tile.columns as f64),
@@ -195,21 +198,21 @@ impl Shape {
         launch + (products + activation).max(memory).max(read / cache) + exchange
     }
 
-    /// Whether its launch may start while the one before still runs: what that gains is a microsecond, and blocks that lie anywhere take up to a
-    /// tenth longer.
+    /// Whether the launch may start while the launch before still runs (PDL). An early start gains a microsecond. It places blocks
+    /// anywhere, which takes up to a tenth longer.
     pub(crate) fn starts_early(&self, tile: &WgmmaTile, target: &Target) -> bool {
         Self::starts_early_after(self.time(tile, target))
     }
 
-    /// The same of a product that takes so long.
+    /// Whether a product of this time may start while the launch before still runs.
     pub(crate) fn starts_early_after(time: f64) -> bool {
         time <= h200::PLACED
     }
 
-    /// The tile.
+    /// The tile with the least modelled time.
     pub(crate) fn choose(&self, target: &Target) -> WgmmaTile {
         let takes = |tile: &WgmmaTile| match tile.shares {
-            // Of a single tile of rows there is none below.
+            // With a single tile of rows there is none below it to share W with.
             Shares::W | Shares::SplitKMulticast(_) if self.rows <= WgmmaTile::ROWS => false,
             Shares::W | Shares::Nothing => self.takes(tile, target),
             Shares::SplitKCluster(_) | Shares::SplitKMulticast(_) => self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target),
@@ -218,7 +221,7 @@ impl Shape {
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(WgmmaTile::WIDE, |(tile, _)| tile)
     }
 
-    /// Whether that is faster than streaming W, for few rows: wherever K is long and a round of tiles is enough.
+    /// Whether a tile is faster than streaming W, for few rows: wherever K is long and one wave of tiles is enough.
     pub(crate) fn tiles_beat_skinny(&self, target: &Target) -> bool {
         let tile = self.choose(target);
         self.rows > TILE_ROWS && self.splits() && tile.blocks(self.rows, self.outputs, false) <= tile.room(target)
@@ -226,7 +229,7 @@ impl Shape {
 }
 
 impl WgmmaTile {
-    /// That of `tiles` with which `products`, each so many times, take the least time, and that time.
+    /// The one of `tiles` with which `products` take the least time, and that time. Each product comes with a count.
     pub(crate) fn least(tiles: impl Iterator<Item = Self>, products: &[(Shape, u64)], target: &Target) -> (Self, f64) {
         let takes = |tile: &Self| products.first().is_none_or(|(shape, _)| shape.takes(tile, target));
         let there = || products.iter().filter(|(shape, times)| shape.rows * times > 0);
@@ -235,8 +238,8 @@ impl WgmmaTile {
         timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((Self::WIDE, f64::INFINITY))
     }
 
-    /// The tile of a product that multiplies by adapters' basis too. By no more than the outputs and K it is decided that there is one: what a
-    /// row gets is the same from both.
+    /// The tile of a product that multiplies by adapters' basis too. Outputs and K alone decide whether there is one; a row's result is the
+    /// same from each of them.
     pub(crate) fn choose_with_lora(shape: Shape, target: &Target) -> Option<Self> {
         let Shape { outputs, depth, .. } = shape;
         let short = depth < Self::CUT_DEPTH && outputs < Self::CUT_OUTPUTS && outputs.is_multiple_of(Self::RUN);

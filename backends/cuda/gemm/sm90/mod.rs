@@ -1,4 +1,4 @@
-//! Products on Hopper: TMA and wgmma.
+//! Matrix products with TMA and wgmma, for sm90.
 
 pub(crate) mod cost;
 pub(crate) mod rows;

@@ -1,4 +1,4 @@
-//! How TMA reads the rows of a product's operands, for the tiles of `wgmma.rs`.
+//! Tensor maps over the rows of a product's operands, for the tiles of `tile.rs`.
 
 use crate::backends::cuda::device::Cuda;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
@@ -12,17 +12,17 @@ impl WgmmaTile {
         Layout { dtype, dims, strides, box_dims, swizzle: Swizzle::B128, promotion: Self::promotion(dtype, strides[0]) }
     }
 
-    /// The map of a matrix of [rows, depth] elements, in boxes of `count` rows of a stage.
+    /// The tensor map of a matrix of [rows, depth] elements, in boxes of `count` rows of a stage.
     pub(crate) fn rows_map(dtype: DType, slice: &Slice<Cuda>, [rows, depth]: [u64; 2], stride: u64, count: u64) -> Result<TensorMap> {
         Self::layout(dtype, &[depth, rows], &[stride], &[Self::DEPTH as u32, count as u32]).encode(slice)
     }
 
-    /// How much of a row L2 fetches at once: two steps' lines, where a step's are whole ones.
+    /// How much of a row L2 fetches at once: the lines of two k-blocks, where a k-block has whole lines.
     pub(crate) const fn promotion(dtype: DType, stride: u64) -> Promotion {
         if (stride * dtype.size()).is_multiple_of(256) { Promotion::B256 } else { Promotion::B128 }
     }
 
-    /// Whether TMA can read [rows, depth] elements with that stride, wherever they start, or why not.
+    /// Whether TMA can read [rows, depth] elements with this stride, wherever they start, or why not.
     pub(crate) fn reads(dtype: DType, rows: u64, depth: u64, stride: u64) -> std::result::Result<(), String> {
         if rows > i32::MAX as u64 - 512 || depth > i32::MAX as u64 - 512 {
             return Err(format!("places in [{rows}, {depth}] do not fit into 32 bits"));

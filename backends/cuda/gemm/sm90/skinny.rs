@@ -1,4 +1,5 @@
-//! Products of a few rows by a matrix that is read once, on Hopper: tiles, cuts and parameters of `kernels/gemm/sm90/skinny.cuh` and its ring.
+//! Products of a few rows by a matrix that is read once: tiles, cuts and parameters of `kernels/gemm/sm90/skinny.cuh` and its ring of
+//! stages.
 
 use crate::backends::cuda::gemm::problem::{GemmParams, Product};
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
@@ -9,13 +10,13 @@ use crate::dtype::DType;
 use crate::error::Result;
 
 params! {
-    /// Of a product by itself.
+    /// Parameters of a product in a launch of its own.
     SkinnyParams {
         gemm: GemmParams,
         tile_rows: u32,
-        /// Whether L2 keeps W.
+        /// Whether W stays in L2.
         keeps: u32,
-        /// Whether W and bias are read before the wait for the launch before.
+        /// Whether W and bias are read before the PDL wait.
         ahead: u32,
     }
 }
@@ -27,26 +28,26 @@ pub(crate) struct SkinnyShape {
     pub(super) weight_rows: u64,
     stages: u64,
     cluster: u64,
-    /// Bytes of a stage for what comes beside X.
+    /// Bytes of a stage for what lies beside X and W.
     beside: u64,
 }
 
 impl SkinnyShape {
-    /// All of them: as many stages as fit into 227 KiB.
+    /// The shapes with the most stages that fit into 227 KiB.
     pub(crate) const ALL: [Self; 4] = [Self::new(16, 6), Self::new(32, 5), Self::new(64, 4), Self::new(128, 3)];
     /// The most rows of X.
     pub(crate) const MOST_ROWS: u64 = 128;
     const THREADS: u32 = 384;
-    /// Blocks of a cluster: two share a texture processing cluster, so that clusters of two leave no SM out.
+    /// Blocks of a cluster. Two SMs share a texture processing cluster, so clusters of two leave no SM out.
     pub(super) const CLUSTER: u64 = 2;
-    /// The most rows of a tile of W, and elements of K of a stage.
+    /// The most rows of a tile of W.
     const WEIGHT_ROWS: u64 = 128;
-    /// The same where K is split.
+    /// The most rows of a tile of W with split-K.
     pub(super) const SPLIT_ROWS: u64 = 64;
     const DEPTH: u64 = 128;
-    /// Tokens from which on stages are no larger than a tile wants.
+    /// The fewest tokens for which a stage has no more room than a tile takes.
     const FITTED_ROWS: u64 = 128;
-    /// Stages where other things share the memory.
+    /// The fewest stages of a block that shares its memory with other data.
     const LEAST_STAGES: u64 = 3;
     const MOST_STAGES: u64 = 8;
 
@@ -54,8 +55,8 @@ impl SkinnyShape {
         Self { tokens, weight_rows: Self::WEIGHT_ROWS, stages, cluster: Self::CLUSTER, beside: 0 }
     }
 
-    /// Rows of W that there has to be room for, by `tile_rows`, where a product is split along K or not. Two warpgroups that take different
-    /// rows read past those of a smaller stage, and leave what they find there unused.
+    /// Rows of W that a stage has room for, by `tile_rows` and whether K is split. Two warpgroups that take different rows read past those
+    /// of a smaller stage, and leave unused what they find there.
     pub(crate) const fn weight_rows_for(tile_rows: u32, split: bool) -> u64 {
         match tile_rows {
             _ if split => Self::SPLIT_ROWS,
@@ -64,23 +65,23 @@ impl SkinnyShape {
         }
     }
 
-    /// All that `weight_rows_for` gives, and whether K is split.
+    /// Every room that `weight_rows_for` gives, and whether K is split.
     pub(crate) const WEIGHT_ROWS_FOR: [(u64, bool); 3] = [(Self::SPLIT_ROWS, true), (96, false), (Self::WEIGHT_ROWS, false)];
 
-    /// With room for `weight_rows` of W and for `beside` bytes of something else, and as many stages as `room` bytes hold, as long as enough of W
-    /// is under way.
+    /// A shape with room for `weight_rows` of W and `beside` bytes of other data. It has as many stages as `room` bytes hold, up to a count
+    /// at which enough of W is in flight.
     pub(crate) fn within(room: u64, tokens: u64, weight_rows: u64, beside: u64) -> Option<Self> {
         let tile = Self { tokens, weight_rows, stages: 0, cluster: Self::CLUSTER, beside };
         let stages = (room.checked_sub(tile.shared_bytes().into())? / tile.stage_bytes()).min(Self::MOST_STAGES);
         (stages >= Self::LEAST_STAGES).then_some(Self { stages, ..tile })
     }
 
-    /// Clusters of four, where they split K: half of the stages for each block.
+    /// This shape for clusters of four with split-K. A block takes half of the stages of a cluster of two.
     pub(crate) const fn quartered(self) -> Self {
         Self { cluster: 4, ..self }
     }
 
-    /// Whether so few columns, and so long a K, are worth clusters of four, of which not every SM finds a place in one.
+    /// Whether columns so few and a K so long are worth clusters of four. Some SMs find no place in such clusters.
     pub(crate) const fn quarters(columns: u64, depth: u64, units: u32) -> bool {
         depth > 4096 && columns <= Self::quarter_clusters(units) * Self::SPLIT_ROWS
     }
@@ -95,24 +96,25 @@ impl SkinnyShape {
         self.cluster
     }
 
-    /// The smallest for that many rows of X.
+    /// The smallest shape for this many rows of X.
     pub(crate) fn choose(rows: u64) -> Self {
         Self::ALL.into_iter().find(|tile| rows <= tile.tokens).unwrap_or(Self::ALL[3])
     }
 
-    /// The same with no more room for W than tiles of so many rows want, and more stages in its place: where tokens take half of a stage,
-    /// little of W is under way.
+    /// This shape with only the room that tiles of `tile_rows` rows of W take, and more stages in its place. It changes where tokens take
+    /// half of a stage, which leaves little of W in flight.
     pub(crate) fn fitted(self, tile_rows: u32, split: bool) -> Self {
         if self.tokens < Self::FITTED_ROWS { self } else { self.filled(tile_rows, split) }
     }
 
-    /// The same for any number of tokens: where launches follow each other, more stages are asked for before the one before has ended.
+    /// [`Self::fitted`] for any number of tokens. Where launches follow each other, more stages are requested before the launch before has
+    /// ended.
     pub(crate) fn filled(self, tile_rows: u32, split: bool) -> Self {
         Self::within(227 << 10, self.tokens, Self::weight_rows_for(tile_rows, split), 0).unwrap_or(self)
     }
 
-    /// For tiles of at most 64 rows that both warpgroups of a block take: room for no more, and stages in its place. Sixteen tokens leave most
-    /// of a stage to W as it is, and 128 have no more stages so.
+    /// This shape for tiles of at most 64 rows that both warpgroups of a block take: room for 64 rows, and more stages. It stays as it is
+    /// at 16 tokens, where W has most of a stage, and at 128, which would gain no stage.
     pub(crate) fn grouped(self) -> Self {
         match self.tokens {
             32 | 64 => Self::within(227 << 10, self.tokens, Self::SPLIT_ROWS, 0).unwrap_or(self),
@@ -120,12 +122,12 @@ impl SkinnyShape {
         }
     }
 
-    /// Every one of tiles that both warpgroups of a block take.
+    /// Every shape of tiles that both warpgroups of a block take.
     pub(crate) fn all_grouped() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|tile| tile.fitted(Self::SPLIT_ROWS as u32, false).grouped())
     }
 
-    /// Every one that `fit`, one of the two above, makes for tiles of a product that is split along K, or not.
+    /// Every shape that `fit`, which is `fitted` or `filled`, makes for split-K tiles or for others.
     pub(crate) fn every(split: bool, fit: fn(Self, u32, bool) -> Self) -> Vec<Self> {
         let rows = Self::WEIGHT_ROWS_FOR.into_iter().filter(|(_, of)| *of == split).map(|(rows, _)| rows as u32);
         let mut all: Vec<_> = rows.flat_map(|rows| Self::ALL.map(|tile| fit(tile, rows, split))).collect();
@@ -134,8 +136,7 @@ impl SkinnyShape {
         all
     }
 
-    /// Why it is not for that product, if so.
-    /// `strides`: elements from row to row of X and of W.
+    /// Whether the kernels can compute this product, or why not. `strides` are elements from row to row of X and of W.
     pub(crate) fn supports(dtype: DType, [rows, columns, depth]: [u64; 3], strides: [u64; 2]) -> std::result::Result<(), String> {
         if rows > Self::MOST_ROWS {
             return Err(format!("{rows} rows > {}: it is no longer the weights' bytes that take the time", Self::MOST_ROWS));
@@ -149,7 +150,7 @@ impl SkinnyShape {
     }
 
     pub(crate) fn shared_bytes(&self) -> u32 {
-        // And what it takes to start on a multiple of 1,024.
+        // The first stage may skip up to 1,024 bytes to start at a multiple of 1,024.
         (self.stages * self.stage_bytes() + 1024) as u32
     }
 
@@ -164,39 +165,40 @@ impl SkinnyShape {
         values.map(|(name, value)| (name, value.to_string())).into_iter().chain([("SKINNY_SPLIT", split.to_string())]).collect()
     }
 
-    /// For the names of units.
+    /// The shape as names of units write it.
     pub(crate) fn name(&self) -> String {
         let Self { tokens, weight_rows, .. } = self;
         if *weight_rows == Self::WEIGHT_ROWS { format!("{tokens} rows") } else { format!("{tokens} rows, {weight_rows} of W") }
     }
 
-    /// As above.
+    /// Rows of W that a stage has room for.
     pub(crate) const fn weight_rows(&self) -> u64 {
         self.weight_rows
     }
 
-    /// Clusters that fill that many SMs.
+    /// Clusters that fill this many SMs.
     pub(crate) const fn clusters(units: u32) -> u64 {
         let clusters = units as u64 / Self::CLUSTER;
         if clusters == 0 { 1 } else { clusters }
     }
 
-    /// Whether a last product of that many columns is split along K: narrow tiles would each read the same X for few rows of W.
+    /// Whether the last product of an MLP with this many columns is split along K. Narrow tiles would each read all of X for few rows of W.
     pub(crate) const fn splits(columns: u64, clusters: u64) -> bool {
         columns <= clusters * Self::SPLIT_ROWS
     }
 
-    /// Whether blocks have one tile of so few rows that a warpgroup alone would multiply it: then both take them, half of a stage each.
+    /// Whether each block has one tile, of so few rows that one warpgroup would multiply it alone. Then both warpgroups take the tile, half
+    /// of a stage each.
     pub(crate) const fn by_groups(columns: u64, clusters: u64) -> bool {
         columns <= clusters * Self::CLUSTER * Self::SPLIT_ROWS
     }
 
-    /// Rows of a tile of W, where `columns` of them are dealt out to `clusters`, and a stage has room for any.
+    /// Rows of a tile of W, where `columns` rows are dealt to `clusters` and a stage has room for any of them.
     pub(crate) fn tile_rows(columns: u64, clusters: u64, split: bool) -> u32 {
         if split { Self::rows_of(columns, clusters, columns) } else { Self::rows_of(columns, clusters * Self::CLUSTER, Self::WEIGHT_ROWS) }
     }
 
-    /// The same of `lots`, of which each has as many tiles of at most `most` rows as it takes.
+    /// Rows of a tile of W for `lots` takers. Each takes as few tiles of at most `most` rows as cover its share.
     pub(super) fn rows_of(columns: u64, lots: u64, most: u64) -> u32 {
         columns.div_ceil(lots * columns.div_ceil(lots * most)).next_multiple_of(4).max(8) as u32
     }
@@ -207,7 +209,7 @@ impl SkinnyShape {
         if split { tiles } else { tiles.div_ceil(Self::CLUSTER) }
     }
 
-    /// The parameters of a product with its tensor maps.
+    /// The parameters of a product, with its tensor maps.
     pub(crate) fn params(&self, product: &Product<'_>, tile_rows: u32) -> Result<GemmParams> {
         let map = |slice, rows: u64, stride: u64, box_rows: u64| {
             let box_dims = [64, box_rows as u32];
@@ -231,7 +233,7 @@ impl SkinnyShape {
         Ok(params)
     }
 
-    /// How the kernels are started on that many clusters.
+    /// The launch on this many clusters.
     pub(crate) fn launch(&self, clusters: u64) -> Launch {
         let grid = (clusters * self.cluster) as u32;
         Launch { shared_bytes: self.shared_bytes(), cluster: [self.cluster as u32, 1, 1], ..Launch::new(grid, Self::THREADS) }
@@ -252,7 +254,7 @@ mod tests {
             assert_eq!(fitted.len(), count, "{fitted:?}");
             assert!(fitted.iter().all(|tile| tile.shared_bytes() <= 227 << 10 && tile.stages >= SkinnyShape::LEAST_STAGES), "{fitted:?}");
         }
-        // 4096 and 11,008 outputs of 132 SMs, and more.
+        // Tiles of 4,096 and 11,008 outputs on 132 SMs, and a larger one.
         for (rows, split, stages) in [(64, true, 4), (84, false, 4), (108, false, 3)] {
             let tile = SkinnyShape::choose(128).fitted(rows, split);
             assert_eq!(tile.stages, stages, "{rows}");

@@ -1,4 +1,4 @@
-//! How a product streams W: a kernel of `kernels/gemm/sm90/skinny.cu`, a tile, a cut of K, and how they are started.
+//! Configurations of a product that streams W: a kernel of `kernels/gemm/sm90/skinny.cu`, a tile, a cut of K, and its launch.
 
 use super::skinny::{SkinnyParams, SkinnyShape};
 use super::units::{Form, SkinnyKernel};
@@ -10,51 +10,51 @@ use crate::backends::cuda::variant::{Launch, Plan, Target, range};
 use crate::error::Result;
 use crate::ops::Op;
 
-/// A configuration.
+/// A configuration of the kernels that stream W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub kernel: SkinnyKernel,
     pub tile: SkinnyShape,
-    /// Whether the blocks of a cluster have a part of K each.
+    /// Whether the blocks of a cluster each have a part of K.
     pub split: bool,
 }
 
-/// How a product is started.
+/// How a streamed product is launched.
 pub(crate) struct SkinnyUse {
-    /// The unit of the plan from which on its kernel is looked for: see [`Plan::launch_of`].
+    /// The first unit of the plan in which the kernel is looked for: see [`Plan::launch_of`].
     pub unit: usize,
     /// Clusters that the device has room for at once.
     pub room: u64,
-    /// See [`SkinnyParams`].
+    /// Whether W stays in L2: see [`SkinnyParams`].
     pub keeps: bool,
-    /// See [`Launch::overlap`]; of a product whose reads were compared with what may still be written.
+    /// Whether the launch may overlap the one before: see [`Launch::overlap`]. The product's reads were compared with writes in flight.
     pub overlap: bool,
 }
 
 impl Stream {
-    /// That of a warpgroup, or a cluster, a tile.
+    /// The configuration in which a warpgroup, or with split-K a cluster, takes a tile.
     pub(crate) const fn tiles(tile: SkinnyShape, split: bool) -> Self {
         Self { kernel: SkinnyKernel::Tiles, tile, split }
     }
 
-    /// That of both warpgroups a tile.
+    /// The configuration in which both warpgroups of a block take one tile.
     pub(crate) const fn groups(tile: SkinnyShape) -> Self {
         Self { kernel: SkinnyKernel::Groups, tile, split: false }
     }
 
-    /// Those of a product by itself.
+    /// Every configuration of a product in a launch of its own.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let fitted = |split| SkinnyShape::every(split, SkinnyShape::fitted).into_iter().map(move |tile| Self::tiles(tile, split));
         let quartered = fitted(true).map(|stream| Self::tiles(stream.tile.quartered(), true));
         fitted(false).chain(fitted(true)).chain(quartered).chain(SkinnyShape::all_grouped().map(Self::groups))
     }
 
-    /// Those of the second product of an MLP, of which both have one tile.
+    /// Every configuration of the second product of an MLP. Both products have one tile shape.
     pub(crate) fn of_mlp() -> impl Iterator<Item = Self> {
         SkinnyShape::every(false, SkinnyShape::filled).into_iter().flat_map(|tile| [false, true].map(|split| Self::tiles(tile, split)))
     }
 
-    /// Rows of X by those of W that a stage has room for, and how K is cut.
+    /// The configuration's name: rows of X by the rows of W that a stage has room for, and how K is cut.
     pub(crate) fn config(&self) -> String {
         let cut = match (self.kernel, self.split) {
             (SkinnyKernel::Groups, _) => "-groups".into(),
@@ -64,7 +64,7 @@ impl Stream {
         format!("{}x{}{cut}", self.tile.tokens, self.tile.weight_rows)
     }
 
-    /// Whether it has room for so many rows of X, and a block of the target for it; or why not.
+    /// Whether a stage has room for this many rows of X, and a thread block of the target for the stages; or why not.
     pub(crate) fn holds(&self, rows: u64, target: &Target) -> std::result::Result<(), String> {
         if rows > self.tile.tokens {
             return Err(format!("{rows} rows: a stage has room for {}", self.tile.tokens));
@@ -76,8 +76,8 @@ impl Stream {
         self.kernel.unit(&self.tile, self.split, form)
     }
 
-    /// Rows of a tile of W, and the clusters that have any, where the device has room for so many at once. Where sums meet at a kernel's end a block
-    /// has no second tile, and there are as many clusters as that takes.
+    /// Rows of a tile of W, and the clusters that have any. The device has room for `room` clusters at once. Where partial sums meet at the
+    /// kernel's end, a block has no second tile, and there are as many clusters as that takes.
     pub(crate) fn cut(&self, columns: u64, room: u64) -> (u32, u64) {
         let (once, tiles) = (self.split || self.kernel == SkinnyKernel::Groups, if self.split { 1 } else { SkinnyShape::CLUSTER });
         let (most, least) = if once { (SkinnyShape::SPLIT_ROWS, columns.div_ceil(tiles * SkinnyShape::SPLIT_ROWS)) } else { (self.tile.weight_rows, 0) };
@@ -86,18 +86,18 @@ impl Stream {
         (rows, SkinnyShape::clusters_of(columns, rows, self.split).min(clusters))
     }
 
-    /// Puts the kernel of a product by itself into the queue. Weights and bias that no launch which may still run writes, it reads before that has
-    /// ended.
+    /// Enqueues the kernel of a product in a launch of its own. It reads weights and bias before the PDL wait where no write in flight
+    /// touches them.
     ///
     /// # Safety
-    /// As [`Plan::launch`]; aligned rows start where TMA can read them.
+    /// The conditions of [`Plan::launch`] hold, and aligned rows start where TMA can read them.
     pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, product: &Product<'_>, how: SkinnyUse) -> Result<()> {
         let SkinnyUse { unit, room, keeps, overlap } = how;
         if product.rows == 0 || product.columns == 0 {
             return Ok(());
         }
         let (tile_rows, clusters) = self.cut(product.columns, room);
-        // What adapters add has a wait of its own.
+        // A product that adds to Y has a PDL wait of its own.
         let (ahead, open) =
             if product.adds { (false, InFlightWrites::default()) } else { queue.prefetch_allowed(&product.constants(), vec![range(&product.y)]) };
         let params = SkinnyParams { gemm: self.tile.params(product, tile_rows)?, tile_rows, keeps: u32::from(keeps), ahead: u32::from(ahead) };

@@ -1,4 +1,4 @@
-//! Products of up to 128 rows in tiles of a block each, which ask for weights before the launch before has ended: tiles and launches of
+//! Products of up to 128 rows in one tile a block, which prefetch weights before the PDL wait: tiles and launches of
 //! `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use crate::backends::cuda::gemm::problem::{GemmParams, Product};
@@ -9,33 +9,34 @@ use crate::backends::cuda::variant::{Launch, Plan, Target, range};
 use crate::error::Result;
 use crate::ops::Op;
 
-/// Bytes a microsecond from memory, and into an SM; microseconds for a tile's outputs, and for every doubling of the parts of K.
+/// Rates in bytes a microsecond, from memory and into an SM; then microseconds of a tile's epilogue, and of every doubling of split-K
+/// parts.
 const MEMORY: f64 = 4.2e6;
 const INTO_A_UNIT: f64 = 90e3;
 const OUTPUTS: f64 = 1.2;
 const MEET: f64 = 1.5;
 
-/// What a block computes at once: a tile of outputs of all tokens, or a part of its K.
+/// What a thread block computes at once: a tile of outputs for all tokens, or a part of its K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SkinnyTile {
     pub columns: u64,
-    /// Of K: the blocks of a cluster.
+    /// Parts of K, one for each block of a cluster.
     pub parts: u64,
-    /// Whether there are two weights.
+    /// Whether there are two weights, one of them the gate's.
     pub gated: bool,
-    /// Whether a block takes one tile after another, where not all have room at once.
+    /// Whether a block takes one tile after another, where not all tiles are resident at once.
     pub several: bool,
 }
 
 impl SkinnyTile {
-    /// The kernel.
+    /// The kernel's name.
     pub(crate) const ENTRY: &str = "gemm_skinny_tile";
     /// The most rows of X.
     pub(crate) const ROWS: u64 = 128;
     const DEPTH: u64 = 64;
     const THREADS: u32 = 384;
     const SHARED_BYTES: u64 = 227 << 10;
-    /// What it may take to start on a multiple of 1,024.
+    /// Bytes that the first stage may skip to start at a multiple of 1,024.
     const START: u64 = 1024;
 
     pub(crate) const fn new(columns: u64, parts: u64) -> Self {
@@ -46,23 +47,23 @@ impl SkinnyTile {
         Self { columns, parts: 1, gated: true, several: true }
     }
 
-    /// The same of blocks that have one tile each.
+    /// This tile for blocks that have one tile each.
     pub(crate) const fn once(self) -> Self {
         Self { several: false, ..self }
     }
 
-    /// As a configuration: rows of X by those of a weight, and the parts of K.
+    /// The configuration's name: rows of X by columns of a weight, and the parts of K.
     pub(crate) fn config(&self) -> String {
         let parts = if self.parts > 1 { format!("-splitk{}", self.parts) } else { String::new() };
         format!("{}x{}{parts}", Self::ROWS, self.columns)
     }
 
-    /// Of a stage of so many rows, with its two barriers.
+    /// Bytes of a stage of this many rows, with its two barriers.
     const fn stage_bytes(rows: u64) -> u64 {
         rows * Self::DEPTH * 2 + 16
     }
 
-    /// Stages of X. What is left of shared memory is W's, whose wide stages take so long that fewer of X are enough.
+    /// Stages of X. The rest of shared memory is for W. A wide stage of W takes so long that fewer stages of X are enough.
     pub(crate) const fn x_stages(&self) -> u64 {
         if self.weight_rows() > 128 { 4 } else { 7 }
     }
@@ -76,7 +77,7 @@ impl SkinnyTile {
         if self.gated { 2 * self.columns } else { self.columns }
     }
 
-    /// Of W.
+    /// Stages of W.
     pub(crate) const fn stages(&self) -> u64 {
         (Self::SHARED_BYTES - Self::START - self.x_bytes()) / Self::stage_bytes(self.weight_rows())
     }
@@ -85,22 +86,23 @@ impl SkinnyTile {
         (self.stages() * Self::stage_bytes(self.weight_rows()) + self.x_bytes() + Self::START) as u32
     }
 
-    /// Blocks, or tiles where not all of them have room at once.
+    /// Parts of tiles: the thread blocks, where all of them are resident at once.
     const fn blocks(&self, outputs: u64) -> u64 {
         outputs.div_ceil(self.columns).saturating_mul(self.parts)
     }
 
-    /// Of the device. Blocks that share a tile have room at once, or none.
+    /// Thread blocks that are resident at once. Blocks that share a tile are all resident, or none is.
     fn room(&self, target: &Target) -> u64 {
         (u64::from(target.units) / self.parts * self.parts).max(1)
     }
 
-    /// Tiles of a block.
+    /// Waves: the most tiles that one block takes.
     pub(crate) fn rounds(&self, outputs: u64, target: &Target) -> u64 {
         self.blocks(outputs).div_ceil(self.room(target))
     }
 
-    /// That of `tiles` of which a block has the fewest columns, in at most so many tiles, where few SMs are left idle then.
+    /// The one of `tiles` with the fewest columns a block over at most `most` waves. None where it would leave more than a quarter of the
+    /// SMs idle.
     pub(crate) fn choose(tiles: &[Self], outputs: u64, most: u64, target: &Target) -> Option<Self> {
         let units = u64::from(target.units);
         let there = tiles.iter().copied().map(|tile| (tile, tile.rounds(outputs, target))).filter(|&(_, rounds)| rounds <= most);
@@ -108,8 +110,8 @@ impl SkinnyTile {
         (tile.blocks(outputs) * 4 >= units * rounds * 3).then_some(tile)
     }
 
-    /// Microseconds from a product's first step to its last output, reckoned for an H200 and not fitted to one yet: its steps of K, each as long as
-    /// its bytes take into an SM, and at least what memory takes; and the exchange of parts.
+    /// Microseconds from a product's first k-block to its last output, reckoned for an H200 and not yet fitted to one. A k-block takes as
+    /// long as its bytes take into an SM, and all take at least what memory takes. The exchange of parts comes on top.
     fn time(&self, [outputs, depth]: [u64; 2], target: &Target) -> f64 {
         let rounds = self.rounds(outputs, target) as f64;
         let steps = depth.div_ceil(Self::DEPTH).div_ceil(self.parts) as f64;
@@ -118,7 +120,7 @@ impl SkinnyTile {
         (rounds * steps * bytes / INTO_A_UNIT).max(memory) + rounds * OUTPUTS + MEET * (self.parts as f64).log2()
     }
 
-    /// That of `tiles` that takes the least time for a product of so many outputs and that K; parts of K have one tile.
+    /// The one of `tiles` that takes the least time for a product of these outputs and K. Tiles with parts of K have one wave.
     pub(crate) fn least(tiles: &[Self], sizes: [u64; 2], target: &Target) -> Option<Self> {
         let there = tiles.iter().copied().filter(|tile| tile.parts == 1 || tile.rounds(sizes[0], target) == 1);
         there.min_by(|a, b| a.time(sizes, target).total_cmp(&b.time(sizes, target)))
@@ -139,10 +141,11 @@ impl SkinnyTile {
         Ok(params)
     }
 
-    /// Puts the kernel of a product into the queue: the plan's first from unit `unit` on. Weights and bias that no launch which may still run writes, it reads before that has ended.
+    /// Enqueues the kernel of a product: the plan's first from unit `unit` on. It reads weights and bias before the PDL wait where no write
+    /// in flight touches them.
     ///
     /// # Safety
-    /// As [`Plan::launch`]; aligned rows start where TMA can read them.
+    /// The conditions of [`Plan::launch`] hold, and aligned rows start where TMA can read them.
     pub(crate) unsafe fn run<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, unit: usize, product: &Product<'_>) -> Result<()> {
         let (ahead, open) = queue.prefetch_allowed(&product.constants(), vec![range(&product.y)]);
         let params = GemmParams { weights_early: ahead.into(), ..self.params(product)? };

@@ -1,4 +1,4 @@
-//! How a product on Hopper is started: tensor maps, parameters, grid.
+//! How an sm90 product is launched: tensor maps, parameters, grid.
 
 use super::cost::Shape;
 use super::tile::WgmmaTile;
@@ -12,28 +12,29 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::Op;
 
-/// How a product's kernel is started.
+/// How a product's kernel is launched.
 pub(crate) struct WgmmaLaunch {
     pub tile: WgmmaTile,
-    /// The unit of the plan from which on its kernel is looked for: see [`Plan::launch_of`].
+    /// The first unit of the plan in which the kernel is looked for: see [`Plan::launch_of`].
     pub unit: usize,
-    /// It may start while the kernel before still runs, if it is short (see [`Shape::starts_early`]) or comes on top of what that one writes.
+    /// Whether the kernel may start while the one before still runs (PDL). It does so where it is short (see [`Shape::starts_early`]) or
+    /// adds to what that kernel writes.
     pub overlap: bool,
-    /// And, if it does, read the weights meanwhile: nothing that may still run writes them.
+    /// Whether the kernel then reads the weights before the PDL wait: no launch that may still run writes them.
     pub weights_early: bool,
 }
 
-/// The kernel for a product's outputs.
+/// The kernel for a product's outputs, by whether they can be moved 16 bytes at a time.
 pub(crate) const fn kernel_of(params: &GemmParams) -> WgmmaKernel {
     if params.vector == 0 { WgmmaKernel::Unaligned } else { WgmmaKernel::Whole }
 }
 
 impl Product<'_> {
-    /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, with what it reads X and the weights by.
+    /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, with tensor maps of X and the weights.
     fn wgmma_params(&self, tile: &WgmmaTile) -> Result<GemmParams> {
         let mut params = self.params();
         let rows = |slice: &Slice<Cuda>, rows: u64, stride: u64, count: u64| WgmmaTile::rows_map(self.dtype, slice, [rows, self.depth], stride, count);
-        // Rows 8q + 2i + e, e first, then q, then i: see `Places` in the kernel. Whole eights are the outputs of those that use it.
+        // Rows 8q + 2i + e, e first, then q, then i: see `Places` in the kernel. Kernels that read so have outputs in multiples of 8.
         let (stride, eights) = (self.w_stride, self.columns / 8);
         let runs = |slice: &Slice<Cuda>, count: u32| {
             let (dims, box_dims) = ([self.depth, 2, eights, 4], [WgmmaTile::DEPTH as u32, 2, count, 4]);
@@ -50,7 +51,7 @@ impl Product<'_> {
         params.x_map = rows(&self.x, self.rows, self.x_stride, tile.rows)?;
         params.x_last_map = rows(&self.x, self.rows, self.x_stride, tile.last_rows(self.rows))?;
         if params.vector == 0 || tile.is_split_k_cluster() {
-            // Blocks that share W's tile bring half of it each, where that is whole in eights.
+            // Blocks that share W's tile load half of it each, where a half is a multiple of 8 columns.
             let halves = !tile.is_split_k_cluster() && tile.cluster() == 2 && (tile.columns / 2).is_multiple_of(8);
             params.w_map = rows(&self.w, self.columns, stride, if halves { tile.columns / 2 } else { tile.columns })?;
             return Ok(params);
@@ -63,8 +64,8 @@ impl Product<'_> {
         Ok(params)
     }
 
-    /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, and how it is started. Every row of X and of the weights starts on a multiple of 16
-    /// bytes; a gated product's outputs can be moved 16 bytes at a time.
+    /// The parameters of a kernel of `gemm/sm90/mainloop.cuh`, and its launch. Every row of X and of the weights starts at a multiple of 16
+    /// bytes. A gated product's outputs can be moved 16 bytes at a time.
     pub(crate) fn wgmma_start(&self, how: &WgmmaLaunch, target: &Target) -> Result<(GemmParams, Launch)> {
         let tile = &kernel_of(&self.params()).tile(&how.tile);
         let mut params = self.wgmma_params(tile)?;
@@ -77,10 +78,10 @@ impl Product<'_> {
         Ok((params, Launch { shared_bytes, overlap, ..tile.launch(self.rows, self.columns, self.gate.is_some(), target) }))
     }
 
-    /// Puts it into the queue.
+    /// Enqueues the product.
     ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// The conditions of [`Plan::launch`] hold.
     pub(crate) unsafe fn launch_wgmma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, how: &WgmmaLaunch) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
@@ -90,10 +91,10 @@ impl Product<'_> {
         unsafe { plan.launch_of(queue, how.unit, kernel_of(&params).name(), &launch, &params) }
     }
 
-    /// The same with what adapters add, their basis as further rows of W. Nothing of theirs is in Y.
+    /// Enqueues the product with the part of adapters, whose basis comes as further rows of W. Nothing of that part is in Y yet.
     ///
     /// # Safety
-    /// As [`Plan::launch`].
+    /// The conditions of [`Plan::launch`] hold.
     pub(crate) unsafe fn launch_with_lora<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &WgmmaTile, sums: AdapterSums) -> Result<()> {
         let (k, run, stride) = (self.depth, WgmmaTile::RUN, self.w_stride);
         let x_box = [WgmmaTile::DEPTH as u32, WgmmaTile::ROWS as u32];
@@ -113,7 +114,7 @@ impl Product<'_> {
         };
         let launch = Launch {
             shared_bytes: tile.lora_shared_bytes(),
-            // The kernel waits before it reads anything.
+            // The kernel's PDL wait stands before its first read.
             overlap: true,
             ..tile.launch(self.rows, self.columns, false, &plan.target)
         };

@@ -1,9 +1,10 @@
-//! The tiles that there are kernels of.
+//! Lists of the tiles for which kernels exist.
 
 use super::tile::WgmmaTile;
 
 impl WgmmaTile {
-    /// Those of `linear`, with room for a way to Y through shared memory: of as many widths as there are counts of tiles that fill whole waves.
+    /// The tiles of `linear`, with room for the epilogue's staging in shared memory. There is a width for every count of tiles that fills
+    /// whole waves.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Self::WHOLE.into_iter().flat_map(|tile| [tile.in_clusters(), tile.alone()]).flatten().chain(Self::PARTS)
     }
@@ -38,9 +39,10 @@ impl WgmmaTile {
         Self::split_k_multicast(2),
         Self::split_k_multicast(4),
     ];
-    /// Those with a kernel that multiplies by a basis too.
+    /// The tiles with a kernel that multiplies by a LoRA basis too.
     pub(crate) const WITH_LORA: [Self; 2] = [Self::MIDDLE, Self::NARROW];
-    /// Those of `fused_mlp`: of its first product, which needs no way through shared memory, and of the second. Both are in clusters, or neither is.
+    /// The tiles of `fused_mlp`, for its first product, which needs no staging in shared memory, and for its second. Both products use
+    /// clusters, or neither does.
     pub(crate) const OF_UP: [Self; 7] = [Self::WIDE, Self::PINGPONG, Self::ending(168), Self::ending(160), Self::MIDDLE, Self::FITTED, Self::NARROW];
     pub(crate) const OF_DOWN: [Self; 7] = [Self::WIDE, Self::ending(128), Self::MIDDLE, Self::new(160), Self::NARROW, Self::new(96), Self::SLIM];
 }

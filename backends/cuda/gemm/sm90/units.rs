@@ -1,4 +1,4 @@
-//! The kernels of Hopper that `linear` and both products of `fused_mlp` take: the unit of each.
+//! The compile units of the sm90 kernels that `linear` and both products of `fused_mlp` launch.
 
 use super::skinny::{SkinnyParams, SkinnyShape};
 use super::skinny_tile::SkinnyTile;
@@ -12,12 +12,12 @@ use crate::backends::cuda::variant::params::params;
 use crate::dtype::DType;
 
 params! {
-    /// A product whose K is in parts.
+    /// Parameters of a product whose K is split.
     SplitKParams {
         gemm: GemmParams,
-        /// Of every tile, those that another block finishes.
+        /// Partial sums of every tile that another block finishes.
         sums: [f32],
-        /// Of every slice of a tile and warpgroup, the parts that have sent theirs. All zero between launches.
+        /// For every slice of a tile and warpgroup, how many parts have sent their sums. All are zero between launches.
         arrived: [u32],
     }
 }
@@ -26,7 +26,7 @@ params! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub dtype: DType,
-    /// Whether there are two weights.
+    /// Whether there are two weights, one of them the gate's.
     pub gated: bool,
     pub activation: ActivationForm,
 }
@@ -36,7 +36,7 @@ impl Form {
         Self { dtype, gated: false, activation }
     }
 
-    /// Every one of those weights.
+    /// Every form of these dtypes, gated or not.
     pub(crate) fn all(dtypes: &'static [DType], gated: bool) -> impl Iterator<Item = Self> + Clone {
         dtypes.iter().flat_map(move |&dtype| ActivationForm::ALL.map(|activation| Self { dtype, gated, activation }))
     }
@@ -45,7 +45,7 @@ impl Form {
         [("ELEMENT", self.dtype.name().into()), ("ACTIVATION_FORM", self.activation.name().into()), (gated, self.gated.to_string())]
     }
 
-    /// In the names of units.
+    /// The form as names of units write it.
     fn name(self) -> String {
         format!("{}{}", if self.gated { "gated, " } else { "" }, self.activation.name())
     }
@@ -54,11 +54,11 @@ impl Form {
 /// A kernel of `kernels/gemm/sm90/tile.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WgmmaKernel {
-    /// For outputs that can be moved 16 bytes at a time.
+    /// The kernel for outputs that can be moved 16 bytes at a time.
     Whole,
-    /// For all others.
+    /// The kernel for all other outputs.
     Unaligned,
-    /// With what adapters add, their basis as further rows of W.
+    /// The kernel with the part of LoRA adapters, whose basis comes as further rows of W.
     Lora,
 }
 
@@ -73,12 +73,12 @@ impl WgmmaKernel {
         }
     }
 
-    /// What a plan launches it by.
+    /// The name by which a plan launches the kernel.
     pub(crate) const fn name(self) -> &'static str {
         self.entry().name()
     }
 
-    /// Whether there is one of that tile.
+    /// Whether the kernel exists for this tile.
     fn has(self, tile: &WgmmaTile) -> bool {
         match self {
             Self::Whole => true,
@@ -87,13 +87,13 @@ impl WgmmaKernel {
         }
     }
 
-    /// Those for a product of so many outputs: the tile has all of them. Where outputs start, only the launch knows.
+    /// The kernels for a product of this many outputs; the tile has all of them. Only the launch knows where outputs start.
     pub(crate) fn within(tile: &WgmmaTile, outputs: u64) -> impl Iterator<Item = Self> {
         let kinds = [(Self::Whole, outputs.is_multiple_of(8)), (Self::Unaligned, Self::Unaligned.has(tile))];
         kinds.into_iter().filter(|(_, there)| *there).map(|(kernel, _)| kernel)
     }
 
-    /// Every one of that tile for a product by one weight.
+    /// Every kernel of this tile for a product with one weight.
     pub(crate) fn all(tile: WgmmaTile) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |kernel| kernel.has(&tile))
     }
@@ -123,9 +123,9 @@ impl WgmmaKernel {
 /// A kernel of `kernels/gemm/sm90/skinny.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SkinnyKernel {
-    /// A warpgroup, or a cluster's blocks, a tile.
+    /// A warpgroup, or with split-K a cluster's blocks, takes a tile.
     Tiles,
-    /// Both warpgroups of a block a tile, of at most 64 rows of W.
+    /// Both warpgroups of a block take a tile of at most 64 rows of W.
     Groups,
 }
 
@@ -137,7 +137,7 @@ impl SkinnyKernel {
         }
     }
 
-    /// What a plan launches it by.
+    /// The name by which a plan launches the kernel.
     pub(crate) const fn name(self) -> &'static str {
         self.entry().name()
     }

@@ -1,4 +1,4 @@
-//! Asked bytes: kept to the byte, well spent, and refused truthfully.
+//! Encodings within asked bytes: kept to the byte, well spent, and refused truthfully.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn before(all: &[Made]) -> u64 {
     all.iter().flat_map(|made| made.modules.values()).map(Lora::bytes).sum()
 }
 
-/// The bytes that a refusal says were reached, the message, and whether it was refused at all.
+/// The bytes that a refusal says were reached, and its message. `None` if the encoding was not refused.
 fn refusal(all: &[Made], options: &EncodeOptions) -> Option<(u64, String)> {
     match encode(&sources(all), options, &|_, _| ()) {
         Ok(population) => {
@@ -25,7 +25,7 @@ fn refusal(all: &[Made], options: &EncodeOptions) -> Option<(u64, String)> {
     }
 }
 
-/// Adapters large enough that their codes outweigh headers: `drift` from one start, or from starts of their own.
+/// Adapters large enough that their codes outweigh headers. With `drift` they come from one start, else from starts of their own.
 fn many(count: u64, drift: Option<f32>) -> Vec<Made> {
     const D: [usize; 2] = [320, 448];
     let one = |k: u64, i: u64| {
@@ -123,7 +123,7 @@ proptest! {
     fn no_file_is_larger_than_asked(shared in 0u64..5, own in 1u64..4, drift in 0.0f32..0.5, ratio in 0.01f64..1.2) {
         let mut all = shared_start(shared, drift);
         all.extend(independent(own));
-        // Refused or kept, `refusal` checks which of the two is true.
+        // `refusal` checks whichever it is, refused or kept.
         if let Some((least, _)) = refusal(&all, &EncodeOptions { max_ratio: Some(ratio), ..Default::default() }) {
             prop_assert!(least as f64 > ratio * before(&all) as f64);
         }
