@@ -1,5 +1,6 @@
 //! The safe front end: allocate, plan, run, capture, replay. It is generic over the backend, and written once.
 
+mod debug;
 mod plan;
 mod room;
 
@@ -383,27 +384,3 @@ const _: () = {
         sync::<Index<Codes, D>>();
     }
 };
-
-impl<D: Device> std::fmt::Debug for Session<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "session {} on {} ({})", self.id, D::NAME, self.caps().name)
-    }
-}
-
-impl<O: Op, D: Kernel<O>> std::fmt::Debug for Plan<O, D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "plan of session {}: {} on {}, {:?}", self.session, self.variant(), D::NAME, self.op)
-    }
-}
-
-impl<D: Device> std::fmt::Debug for Graph<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "graph of session {}", self.session)
-    }
-}
-
-impl<D: Device> std::fmt::Debug for Event<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "event of session {}", self.session)
-    }
-}

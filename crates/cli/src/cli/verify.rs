@@ -11,12 +11,13 @@ use trifuse::backends::{Choice, NAMES};
 use trifuse::{Error, Result};
 use trifuse_cli::verify::{NAMES as TESTS, Relaunch, Samples};
 use trifuse_testkit::casefile;
+use trifuse_testkit::cases::Problem;
 use trifuse_testkit::conformance::{Subject, ahead};
 
 use super::output::Output;
 use super::progress::Progress;
 use super::{Outcome, samples};
-use ground::{Ground, Launch, Open};
+use ground::{Ground, Launch, Open, Planner};
 use report::{Absent, Backend, CaseRow, LeftOut, Verification};
 
 /// Arguments of `verify`.
@@ -57,7 +58,9 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let mut cases: Vec<CaseRow> = subjects.iter().map(|subject| CaseRow::new(subject.name(), subject.kind().name())).collect();
     let began = Instant::now();
     let in_time = |_: &Subject| !args.quick || began.elapsed() < sample::LIMIT;
-    ahead(subjects.into_iter().take_while(in_time), |number, subject, problem| {
+    let planners: Vec<Planner> = grounds.iter().filter_map(|(ground, _)| ground.planner()).collect();
+    let plan = |problem: &Problem| planners.iter().for_each(|planner| planner(problem));
+    ahead(subjects.into_iter().take_while(in_time), plan, |number, subject, problem| {
         progress.now(subject.name());
         // A case without an answer fails wherever it is run, and tells why.
         cases[number].results = grounds.iter_mut().map(|(ground, _)| ground.case(subject, problem.as_ref())).collect();

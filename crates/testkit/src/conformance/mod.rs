@@ -147,6 +147,19 @@ pub fn configs<D: Backend>(session: &Session<D>, subject: &Subject, variant: &st
     Ok(all.into_iter().filter(|name| name.split_once(':').is_some_and(|(of, _)| of == variant)).collect())
 }
 
+/// Plans the operation of a case on a device and drops the plan, so that what it compiles is there when the case is run. Whether it can be planned
+/// [`run_drawn`] tells.
+pub fn plan_ahead<D: Backend>(device: &D, problem: &Problem) {
+    match problem {
+        Problem::CodebookGemm(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::Attention(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::PrefixAttention(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::FusedMlp(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::Linear(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::Pointwise(posed) => drop(Kernel::plan(device, &posed.op, None)),
+    }
+}
+
 /// Runs a case with the named variant as [`run_case`] does, and then with each of its configurations that can compute it. What fails is named.
 ///
 /// # Errors

@@ -7,9 +7,12 @@ use trifuse::session::Session;
 use trifuse::{Error, Result, backend};
 use trifuse_cli::verify::{Check, NAMES, Relaunch, Samples, Verdict, launch, run};
 use trifuse_testkit::cases::Problem;
-use trifuse_testkit::conformance::{Mode, Outcome, Subject, run_drawn};
+use trifuse_testkit::conformance::{Mode, Outcome, Subject, plan_ahead, run_drawn};
 
 use super::report::Cell;
+
+/// Plans a case, so that its kernels are there when it is run.
+pub type Planner = Box<dyn Fn(&Problem) + Send + Sync>;
 
 /// A device with its session.
 pub trait Ground {
@@ -17,6 +20,8 @@ pub trait Ground {
     fn backend(&self) -> &'static str;
     /// The device's name.
     fn device(&self) -> String;
+    /// What compiles the kernels of a case, on whatever thread; nothing where no compiler takes long.
+    fn planner(&self) -> Option<Planner>;
     /// Runs a case whose operands are drawn; a case that could not be drawn fails.
     fn case(&mut self, subject: &Subject, problem: Result<&Problem, &Error>) -> Cell;
     /// Runs one of the six tests.
@@ -30,6 +35,12 @@ impl<B: backend::Backend> Ground for Session<B> {
 
     fn device(&self) -> String {
         self.caps().name.clone()
+    }
+
+    fn planner(&self) -> Option<Planner> {
+        let device = Arc::clone(Session::device(self));
+        // NVRTC takes seconds for a kernel, and keeps what it made.
+        self.caps().cuda_arch.is_some().then(|| -> Planner { Box::new(move |problem| plan_ahead(&*device, problem)) })
     }
 
     fn case(&mut self, subject: &Subject, problem: Result<&Problem, &Error>) -> Cell {
