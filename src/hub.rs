@@ -23,7 +23,8 @@ pub fn folder(cache: &Path, name: &Path) -> Option<PathBuf> {
 /// Several snapshots, and nothing that says which.
 pub fn snapshot(folder: &Path) -> Result<Option<PathBuf>> {
     let snapshots = folder.join("snapshots");
-    if let Ok(commit) = std::fs::read_to_string(folder.join("refs/main")) {
+    let main = folder.join("refs/main");
+    if let Some(commit) = main.is_file().then(|| std::fs::read_to_string(&main).ok()).flatten() {
         let snapshot = snapshots.join(commit.trim());
         if plain(commit.trim()) && snapshot.is_dir() {
             return Ok(Some(snapshot));

@@ -40,6 +40,7 @@
 //! | [`layer`] | a transformer layer of these operations |
 //! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
+//! | `read` | files from outside, read with a bound |
 //! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
 //! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
@@ -61,6 +62,8 @@ pub mod layer;
 #[cfg(feature = "model")]
 pub mod model;
 pub mod ops;
+#[cfg(feature = "safetensors")]
+pub mod read;
 #[cfg(feature = "safetensors")]
 pub mod safetensors_file;
 pub mod session;

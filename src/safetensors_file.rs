@@ -16,9 +16,10 @@ use safetensors::tensor::Metadata;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::read::open_file;
 
-/// The longest header, in bytes: the limit of the reference implementation.
-pub const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// Longest header, in bytes: of some 200,000 tensors. In memory it takes twenty times that.
+pub const MAX_HEADER_BYTES: u64 = 24 << 20;
 
 const LENGTH_BYTES: usize = 8;
 
@@ -70,8 +71,12 @@ impl Bytes {
         }
         match self {
             Self::File(file, _) => {
-                let mut bytes = vec![0; usize::try_from(range.end - range.start).map_err(|_| outside())?];
-                // The lock guards only a place to read from, and every reader sets its own first.
+                let len = usize::try_from(range.end - range.start).map_err(|_| outside())?;
+                let mut bytes = Vec::new();
+                // A sparse file may be of any length.
+                bytes.try_reserve_exact(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
+                bytes.resize(len, 0);
+                // A place to read from is all that the lock guards, and every reader sets its own first.
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 file.seek(SeekFrom::Start(range.start))?;
                 file.read_exact(&mut bytes)?;
@@ -89,13 +94,7 @@ impl TensorFile {
     /// [`Error::Io`] where the system refuses; [`Error::Input`] for what is not a whole safetensors file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        // The file's kind is checked before it is opened: opening a pipe would wait for its writer.
-        let found = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
-        if !found.is_file() {
-            let found = if found.is_dir() { "a folder" } else { "a device or a pipe" };
-            return Err(Error::input(path, format!("expected a safetensors file, found {found}")));
-        }
-        let file = File::open(path).map_err(Error::io(path, "open"))?;
+        let file = open_file(path)?;
         let len = file.metadata().map_err(Error::io(path, "read"))?.len();
         Self::parse(path.into(), Bytes::File(Mutex::new(file), len))
     }
@@ -129,6 +128,9 @@ impl TensorFile {
         let header = read(0..start + length)?;
         // Not by the crate's own entry for whole files, whose sum of sizes can overflow.
         let metadata: Metadata = serde_json::from_slice(&header[LENGTH_BYTES..]).map_err(|error| fault(format!("the header is not sound: {error}")))?;
+        if let Some(name) = twice(&header[LENGTH_BYTES..]) {
+            return Err(Error::input_item(&path, name, "expected every name once in the header, found this one twice"));
+        }
         let expected = (header.len() as u64).checked_add(metadata.data_len() as u64);
         if expected != Some(size) {
             let expected = expected.map_or_else(|| "more bytes than can be".to_owned(), |sum| format!("{sum} bytes"));
@@ -205,7 +207,36 @@ impl TensorFile {
     }
 }
 
-/// The crate's own name of an element type, where it computes in it.
+/// A key that a JSON object has twice: readers differ in which they take.
+fn twice(object: &[u8]) -> Option<String> {
+    struct Keys(Option<String>);
+    impl<'de> serde::de::Visitor<'de> for Keys {
+        type Value = Self;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+            let (mut seen, mut again) = (std::collections::HashSet::new(), None);
+            while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+                map.next_value::<serde::de::IgnoredAny>()?;
+                if let Some(key) = seen.replace(key) {
+                    again.get_or_insert(key.into_owned());
+                }
+            }
+            Ok(Self(again))
+        }
+    }
+    impl<'de> serde::Deserialize<'de> for Keys {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(Self(None))
+        }
+    }
+    serde_json::from_slice::<Keys>(object).ok()?.0
+}
+
+/// The crate's own name of an element type, where it computes with it.
 pub fn float_type(dtype: Dtype) -> Option<DType> {
     match dtype {
         Dtype::F32 => Some(DType::F32),
@@ -263,7 +294,9 @@ mod tests {
         }
         let overlap = r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}"#;
         assert!(file(overlap, &[0; 6]).is_err());
-        // Eight tensors of 2^61 bytes. The sum of their sizes with the header passes 64 bits.
+        let twice = r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"x":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}"#;
+        assert!(file(twice, &[0; 4]).unwrap_err().to_string().contains("x: expected every name once"));
+        // Eight tensors of 2^61 bytes: the sum of sizes is beyond 64 bits with the header added.
         let part = 1u64 << 61;
         let vast: Vec<String> = (0..8u64)
             .map(|i| (i, i * part, (i + 1).saturating_mul(part)))

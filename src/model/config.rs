@@ -1,12 +1,16 @@
 //! The configuration in a model's folder: `config.json`, and the layout of sentence-transformers around it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result, ensure};
 use crate::ops::Activation;
+use crate::read::{is_there, read_file};
+
+/// Longest of these files, in bytes. Real ones have a few kilobytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// How token states become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,13 +229,20 @@ fn mean_only(path: &Path) -> Result<()> {
     }
 }
 
-/// The file's JSON, or `None` where there is no such file.
+/// The configurations of the modules that `modules.json` names; none where it cannot be read.
+pub(super) fn module_files(folder: &Path) -> Vec<PathBuf> {
+    let modules = json::<Vec<Module>>(&folder.join("modules.json")).ok().flatten().unwrap_or_default();
+    modules.into_iter().map(|module| folder.join(module.path).join("config.json")).collect()
+}
+
+/// The file's JSON, or nothing where there is no such file.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::input(path, error.to_string())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(path, "read")(error)),
+    // A link that leads nowhere is no absent file: its defaults would be those of another model.
+    if !is_there(path)? {
+        return Ok(None);
     }
+    let bytes = read_file(path, MAX_FILE_BYTES)?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| Error::input(path, error.to_string()))
 }
 
 #[cfg(test)]
@@ -275,6 +286,20 @@ mod tests {
         write("modules.json", &modules(""));
         write("1_Pooling/config.json", r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#);
         assert!(open().unwrap_err().to_string().contains("pooling_mode_cls_token"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_leads_nowhere_is_not_an_absent_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), MINILM).unwrap();
+        for name in ["sentence_bert_config.json", "config_sentence_transformers.json", "modules.json"] {
+            let link = folder.path().join(name);
+            std::os::unix::fs::symlink("nowhere", &link).unwrap();
+            assert!(Config::open(folder.path()).unwrap_err().to_string().contains(name));
+            std::fs::remove_file(link).unwrap();
+        }
+        assert!(Config::open(folder.path()).is_ok());
     }
 
     #[test]

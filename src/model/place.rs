@@ -33,5 +33,7 @@ pub fn find(name: &Path) -> Result<PathBuf> {
 /// The files from which the model `name` is read, where they are there.
 pub fn files(name: &Path) -> Vec<PathBuf> {
     let own = ["config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json", "model.safetensors"];
-    find(name).map_or_else(|_| Vec::new(), |folder| own.map(|file| folder.join(file)).into())
+    let Ok(folder) = find(name) else { return Vec::new() };
+    let modules = super::config::module_files(&folder);
+    own.into_iter().map(|file| folder.join(file)).chain(modules).collect()
 }

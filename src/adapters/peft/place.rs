@@ -7,6 +7,7 @@ use super::folder::{CONFIG_FILE, PICKLE_FILE, TENSOR_FILE, checked, inspect_as, 
 use super::{Inspection, LoraAdapter};
 use crate::error::{Error, Result};
 use crate::hub;
+use crate::read::is_there;
 
 /// An adapter's folder, and the adapter's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +53,10 @@ pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<LoraAdapter>> {
     folders.values().map(AdapterFolder::open).collect()
 }
 
+/// Whether any file of an adapter is in `folder`, if only by a link that leads nowhere. A folder that nobody may look into counts as one:
+/// such an adapter is refused by its name, and not passed over.
 fn is_adapter(folder: &Path) -> bool {
-    [CONFIG_FILE, TENSOR_FILE, PICKLE_FILE].iter().any(|file| folder.join(file).exists())
+    [CONFIG_FILE, TENSOR_FILE, PICKLE_FILE].iter().any(|file| is_there(&folder.join(file)).unwrap_or(true))
 }
 
 /// The adapters' folders at `path`, sorted: itself, or those in it. A path may be written `NAME=DIR`, which names the adapter in `DIR`. It

@@ -13,10 +13,14 @@ pub use super::sample::{Checked, Memory, Registered};
 pub use trifuse::device::Clocks;
 use trifuse::error::{Error, Result};
 pub use trifuse::ops::Cost;
+use trifuse::read::read_file;
 
 /// The schema that this reads. The command line writes it into every object, and raises it when a field changes its meaning or goes; new
 /// fields do not raise it.
 pub const SCHEMA_VERSION: u32 = 1;
+
+/// Longest report that is read, in bytes. Those of whole suites have some millions.
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// A suite on one device, as far as it is needed again. Fields as in [`SuiteReport`].
 #[derive(Clone, Debug, Deserialize)]
@@ -147,7 +151,7 @@ impl Stored {
     /// # Errors
     /// No file, no JSON, another schema, another command's object, fields that are missing, numbers that no run gives.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        let bytes = read_file(path, MAX_FILE_BYTES)?;
         let value: Value =
             serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of `trifuse bench SUITE --json`: {error}")))?;
         if value["command"] != "bench" || value["results"].is_null() {
@@ -241,7 +245,7 @@ impl Peers {
     /// # Errors
     /// No file, or something else; times that no run takes.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        let bytes = read_file(path, MAX_FILE_BYTES)?;
         let peers: Self = serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))?;
         for (shape, peer) in peers.results.iter().flat_map(|shape| shape.peers.iter().map(move |peer| (shape, peer))) {
             let median = peer.cold.as_ref().map(|times| times.median);

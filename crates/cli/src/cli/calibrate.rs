@@ -8,6 +8,7 @@ use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::model::calibrate::calibrate;
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
+use trifuse::read::read_file;
 use trifuse::{Error, Result};
 
 use super::output::Output;
@@ -44,9 +45,12 @@ impl Visit for Job<'_> {
     }
 }
 
+/// Longest file of text, in bytes: all of it is in memory, and a sample of it is kept.
+const MAX_TEXT_BYTES: u64 = 1 << 30;
+
 /// The texts of a file: JSON objects with `text`, one a line, or else the lines as they are. Empty lines are passed over.
 fn texts(path: &Path) -> Result<Vec<String>> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let bytes = read_file(path, MAX_TEXT_BYTES)?;
     let all = String::from_utf8(bytes)
         .map_err(|error| Error::input(path, format!("expected UTF-8, found another byte at place {}", error.utf8_error().valid_up_to())))?;
     // Some editors begin a file with a mark of its byte order.
