@@ -115,6 +115,39 @@ fn bad_tensors_are_refused_by_name_and_all_listed() {
 }
 
 #[test]
+fn a_product_that_f32_cannot_hold_is_refused() {
+    let of = |a: f32, b: f32, alpha: f64| {
+        let flat = |value: f32, count: usize| f32s((0..count).map(|_| value));
+        let tensors = safetensors(&[("l.q.lora_A.weight", "F32", &[2, 4], flat(a, 8)), ("l.q.lora_B.weight", "F32", &[3, 2], flat(b, 6))]);
+        open(&json!({ "lora_alpha": alpha }), tensors)
+    };
+    for (a, b, alpha) in [(1.0, 3e38, 4.0), (3e38, 3e38, 4.0), (1.0, 1e30, 1e9), (1e-40, 1e-40, 4.0), (0.03, 3e38, 4.0)] {
+        let error = of(a, b, alpha).unwrap_err();
+        assert!(matches!(error, Error::Input { .. }) && error.to_string().contains("a product from"), "{a:e} {b:e}: {error}");
+    }
+    for (a, b, alpha) in [(0.0, 0.0, 4.0), (1.0, 0.0, 4.0), (1e6, 1e6, 4.0), (1.0, 1.0, 0.0), (1.0, 1.0, -5.0)] {
+        assert!(of(a, b, alpha).is_ok(), "{a:e} {b:e} {alpha}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_adapter_behind_links_that_lead_nowhere_is_refused_and_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["one", "two"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    std::fs::write(folder.path().join("one").join(CONFIG_FILE), config(&json!({}))).unwrap();
+    std::fs::write(folder.path().join("one").join(TENSOR_FILE), adapter_tensors()).unwrap();
+    assert_eq!(open_all(&[folder.path()]).unwrap().len(), 1, "a folder of something else");
+    for file in [CONFIG_FILE, TENSOR_FILE] {
+        std::os::unix::fs::symlink("/nowhere", folder.path().join("two").join(file)).unwrap();
+    }
+    let text = open_all(&[folder.path()]).unwrap_err().to_string();
+    assert!(text.contains("two"), "{text}");
+}
+
+#[test]
 fn factors_that_disagree_are_refused() {
     let tensors = safetensors(&[("l.q.lora_A.weight", "F32", &[2, 4], ramp(1.0, 8)), ("l.q.lora_B.weight", "F32", &[3, 3], ramp(2.0, 9))]);
     let text = open(&json!({}), tensors).unwrap_err().to_string();

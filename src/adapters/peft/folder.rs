@@ -11,6 +11,7 @@ use crate::adapters::whole::check_name;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::hub;
+use crate::read::read_file;
 use crate::safetensors_file::{TensorFile, TensorInfo};
 
 /// The name of the configuration's file.
@@ -66,11 +67,7 @@ pub(super) fn checked(name: String, folder: &Path) -> Result<String> {
 }
 
 fn read_config(path: &Path) -> Result<Vec<u8>> {
-    let found = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
-    if !found.is_file() || found.len() > MAX_CONFIG_BYTES {
-        return Err(Error::input(path, format!("expected a file of at most {MAX_CONFIG_BYTES} bytes, found {} bytes", found.len())));
-    }
-    std::fs::read(path).map_err(Error::io(path, "read"))
+    read_file(path, MAX_CONFIG_BYTES)
 }
 
 fn open_tensors(folder: &Path) -> Result<TensorFile> {
@@ -85,7 +82,15 @@ fn open_tensors(folder: &Path) -> Result<TensorFile> {
     TensorFile::open(path)
 }
 
-/// One factor, as the file has it.
+/// Tensors of an adapter, at most: two for each of the experts of the largest models, and as much again.
+const MAX_TENSORS: usize = 1 << 18;
+/// Longest name of a tensor, in bytes: module paths have a tenth of that.
+const MAX_NAME_BYTES: usize = 1024;
+/// Bounds of a product's size: within them its arithmetic neither overflows f32 nor vanishes.
+const MAX_PRODUCT: f64 = 1e30;
+const MIN_PRODUCT: f64 = 1e-30;
+
+/// One factor as it was found.
 struct Found {
     tensor: String,
     dtype: DType,
@@ -106,8 +111,17 @@ fn examine(name: String, folder: &Path, config: Option<&[u8]>, file: Option<&Ten
     let mut modules = BTreeMap::new();
     if let Some(file) = file {
         let mut look = Examination { config: config.as_ref(), file, factors: BTreeMap::new(), findings: Vec::new(), faults: Vec::new() };
-        for tensor in file.names() {
-            look.tensor(&tensor);
+        let long = |name: &String| name.len() > MAX_NAME_BYTES;
+        match file.names() {
+            names if names.len() > MAX_TENSORS => {
+                look.faults.push(Error::input(file.path(), format!("expected at most {MAX_TENSORS} tensors, found {}", names.len())))
+            }
+            names => match names.iter().find(|name| long(name)) {
+                Some(name) => {
+                    look.faults.push(Error::input(file.path(), format!("expected names of at most {MAX_NAME_BYTES} bytes, found one of {}", name.len())))
+                }
+                None => names.iter().for_each(|tensor| look.tensor(tensor)),
+            },
         }
         modules = look.modules();
         if modules.is_empty() && look.faults.is_empty() {
@@ -213,6 +227,17 @@ impl Examination<'_> {
             return Err(format!("expected rank {expected}, as {CONFIG_FILE} says, found {rank}"));
         }
         let scaling = config.scaling(module) as f32;
+        let largest = |found: &Found| found.matrix.data.iter().fold(0f32, |most, value| most.max(value.abs()));
+        let [of_a, of_b] = [largest(a), largest(b)].map(f64::from);
+        // The scale of the one may move into the other: each alone must leave room for that.
+        let most = of_a.max(1.0) * of_b.max(1.0) * f64::from(scaling.abs());
+        let product = of_a * of_b * f64::from(scaling.abs());
+        if most > MAX_PRODUCT || (product > 0.0 && product < MIN_PRODUCT) {
+            return Err(format!(
+                "expected lora_A, lora_B and the scale to have a product from {MIN_PRODUCT:e} to {MAX_PRODUCT:e}, or of zeros, found values up to {of_a:e} and \
+                 {of_b:e} under a scale of {scaling:e}: the training diverged, or the file is damaged"
+            ));
+        }
         Ok((scaling, format!("rank {rank}, scaling {scaling}")))
     }
 }

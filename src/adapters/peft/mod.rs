@@ -12,7 +12,7 @@ mod place;
 mod tensor_name;
 mod value;
 
-pub use config::Config;
+pub use config::{Config, MAX_CONFIG_BYTES};
 pub use folder::{CONFIG_FILE, TENSOR_FILE, inspect, inspect_bytes};
 pub use place::{AdapterFolder, adapter_files, adapter_folders, open_all};
 

@@ -1,5 +1,7 @@
 //! How PEFT matches the keys of `rank_pattern` and `alpha_pattern`, and `target_modules`, to module paths.
 
+use std::collections::HashSet;
+
 use regex::{Regex, RegexBuilder};
 
 /// The most bytes of one compiled pattern.
@@ -20,9 +22,9 @@ pub(super) enum Suffix {
 pub(super) enum Targets {
     /// All modules: nothing is said, or `all-linear`.
     Any,
-    /// Modules whose path is one of these, or ends in one after a dot.
-    Names(Vec<String>),
-    /// Modules whose whole path the expression matches.
+    /// A module path that is one of these, or ends in one after a dot.
+    Names(HashSet<String>),
+    /// A module path that the expression matches whole.
     Regex(Regex),
 }
 
@@ -65,7 +67,8 @@ impl Targets {
         match self {
             Self::Any => true,
             Self::Regex(regex) => regex.is_match(module),
-            Self::Names(names) => names.iter().any(|name| module.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))),
+            // By its ends and not by the names: there may be as many names as modules.
+            Self::Names(names) => std::iter::once(module).chain(module.match_indices('.').map(|(dot, _)| &module[dot + 1..])).any(|end| names.contains(end)),
         }
     }
 }
@@ -106,7 +109,7 @@ mod tests {
 
     #[test]
     fn targets_match_as_in_peft() {
-        let names = Targets::Names(vec!["query".into(), "output.dense".into()]);
+        let names = Targets::Names(["query".into(), "output.dense".into()].into());
         assert!(names.matches("layer.0.query") && names.matches("attention.output.dense") && names.matches("query"));
         assert!(!names.matches("subquery") && !names.matches("intermediate.dense") && !names.matches(""));
         let regex = Targets::regex(r".*\.(q|v)_proj").unwrap();

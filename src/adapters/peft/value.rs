@@ -7,6 +7,8 @@ use super::pattern::{Suffix, Targets};
 
 /// The most keys of the pattern tables that are real regular expressions, each of which takes memory.
 const MAX_EXPRESSIONS: usize = 512;
+/// Keys of a pattern table: each module is compared with them one after another, as PEFT takes the first that matches.
+const MAX_PATTERNS: usize = 4096;
 
 /// Whether a value says anything. Null, false, 0 and empty values do not.
 pub(super) fn is_set(value: &Value) -> bool {
@@ -53,6 +55,9 @@ pub(super) fn table<T>(value: &Value, read: impl Fn(&Value) -> Result<T, String>
         Value::Object(map) => map,
         other => return Err(format!("expected an object of modules, found {}", brief(other))),
     };
+    if map.len() > MAX_PATTERNS {
+        return Err(format!("expected at most {MAX_PATTERNS} modules, found {}; an expression stands for many", map.len()));
+    }
     let expressions = map.keys().filter(|key| !Suffix::is_literal(key)).count();
     if expressions > MAX_EXPRESSIONS {
         return Err(format!("expected at most {MAX_EXPRESSIONS} regular expressions, found {expressions}"));
