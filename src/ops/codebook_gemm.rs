@@ -25,7 +25,10 @@ use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::ops::codes::CODEBOOK_LEN;
 
-/// The descriptor of a codebook GEMM. Sizes are in elements.
+/// The highest rank of a slice.
+pub const MAX_RANK: u64 = 1024;
+
+/// The descriptor. Sizes in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CodebookGemm {
@@ -318,7 +321,7 @@ impl Op for CodebookGemm {
         expect_size("codebook_gemm: x", &[self.tokens, self.x_stride, size])?;
         for slice in &self.slices {
             ensure(slice.d_out > 0 && slice.rank > 0, "codebook_gemm: d_out and rank", "at least 1", format_args!("{} and {}", slice.d_out, slice.rank))?;
-            ensure(slice.rank <= 1024, "codebook_gemm: rank", "at most 1024", slice.rank)?;
+            ensure(slice.rank <= MAX_RANK, "codebook_gemm: rank", format_args!("at most {MAX_RANK}"), slice.rank)?;
             ensure(slice.y_stride >= slice.d_out, "codebook_gemm: y_stride", format_args!("at least d_out, {}", slice.d_out), slice.y_stride)?;
             expect_size("codebook_gemm: y", &[self.tokens, slice.y_stride, size])?;
             expect_size("codebook_gemm: core", &[u64::from(self.adapters), slice.rank, slice.rank, 4])?;

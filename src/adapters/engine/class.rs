@@ -10,7 +10,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs, MAX_RANK};
 use crate::ops::codes::CODEBOOK_LEN;
 use crate::ops::index::{AdapterCodes, BasisOf, Codes, CodesShape, Index};
 use crate::session::Session;
@@ -107,6 +107,8 @@ impl Form {
 /// Checks the sizes of an adapter against what the population shares. Codes are checked when they go to the device.
 pub fn check(adapter: &str, path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Result<()> {
     let rank = rank_of(projection, shared);
+    let most = format_args!("at most {MAX_RANK}, the most that is served; encode it anew with a rank in that");
+    ensure(rank as u64 <= MAX_RANK, format_args!("adapter {adapter}: {path}: rank"), most, rank)?;
     let sides = [("input", &projection.input, shared.d_in, &shared.input_bases), ("output", &projection.output, shared.d_out, &shared.output_bases)];
     for (side, factor, d, bases) in sides {
         let subject = format!("adapter {adapter}: {path}: {side} factor");

@@ -26,7 +26,7 @@ impl AdapterSource for Population {
     }
 
     fn adapter(&self, name: &str) -> Result<EncodedAdapter> {
-        self.adapters.get(name).cloned().ok_or_else(|| unknown(name, &self.names()))
+        self.adapters.get(name).cloned().ok_or_else(|| unknown(name, self.adapters.keys()))
     }
 }
 
@@ -44,7 +44,12 @@ impl AdapterSource for Bundle {
     }
 }
 
+/// Names that a message holds at most: a stranger's line must not cost the names of all.
+const NAMED: usize = 5;
+
 /// The error for an adapter that the engine does not know.
-pub(super) fn unknown(name: &str, known: &[String]) -> Error {
-    Error::invalid("adapter", format!("one of {}", known.join(", ")), format!("{name:?}"))
+pub(super) fn unknown<'a>(name: &str, known: impl ExactSizeIterator<Item = &'a String>) -> Error {
+    let more = if known.len() > NAMED { format!(" and {} more", known.len() - NAMED) } else { String::new() };
+    let some: Vec<&str> = known.take(NAMED).map(String::as_str).collect();
+    Error::invalid("adapter", format!("one of {}{more}", some.join(", ")), format!("{name:?}"))
 }

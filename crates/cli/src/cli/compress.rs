@@ -1,6 +1,6 @@
 //! `compress`: PEFT folders in, one bundle out, with a certificate for every adapter and projection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -189,9 +189,26 @@ pub fn sources(adapters: &[LoraAdapter]) -> Vec<Source<'_>> {
 /// # Errors
 /// The errors of [`encode`].
 pub fn encoded(adapters: &[LoraAdapter], options: &EncodeOptions, output: &Output) -> Result<Vec<u8>> {
+    check_shapes(adapters)?;
     let paths: BTreeSet<&String> = adapters.iter().flat_map(|adapter| adapter.modules.keys()).collect();
     let progress = Progress::new(output, "encoding", paths.len() as u64);
     to_bytes(&encode(&sources(adapters), options, &|_, _| progress.step())?)
+}
+
+/// Refuses adapters that give one module different shapes: they are for different models, and the folder of the second is at fault.
+fn check_shapes(adapters: &[LoraAdapter]) -> Result<()> {
+    let mut known: BTreeMap<&String, (&LoraAdapter, [usize; 2])> = BTreeMap::new();
+    for adapter in adapters {
+        for (path, lora) in &adapter.modules {
+            let found = [lora.b.rows, lora.a.cols];
+            let (first, expected) = *known.entry(path).or_insert((adapter, found));
+            if expected != found {
+                let problem = format!("expected [d_out, d_in] = {expected:?}, as adapter {:?} has it, found {found:?}: is it for another model?", first.name);
+                return Err(Error::input_item(&adapter.folder, path, problem));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Report for Compressed<'_> {

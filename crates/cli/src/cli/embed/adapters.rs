@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::encode::{EncodeOptions, encode};
-use trifuse::adapters::encoded::Rung;
+use trifuse::adapters::encoded::{Population, Rung};
 use trifuse::adapters::engine::AdapterId;
 use trifuse::adapters::peft::{LoraAdapter, adapter_folders};
 use trifuse::backend::Backend;
@@ -67,12 +67,13 @@ impl Adapters {
         if usable.is_empty() {
             return Ok(Self { refused, ..Self::default() });
         }
-        let plain = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() };
-        encoder.attach(Box::new(encode(&sources(&usable), &plain, &|_, _| {})?))?;
+        let (usable, population) = encodable(usable, &mut refused)?;
+        encoder.attach(Box::new(population))?;
         Ok(Self { notes: notes(&usable, model), ..Self::named(encoder, refused)? })
     }
 
-    fn named<B: Backend>(encoder: &Encoder<B>, refused: BTreeMap<String, String>) -> Result<Self> {
+    fn named<B: Backend>(encoder: &Encoder<B>, mut refused: BTreeMap<String, String>) -> Result<Self> {
+        refused.extend(encoder.engine().into_iter().flat_map(|engine| engine.refused()).map(|(name, why)| (name.to_owned(), why.to_string())));
         let attached = encoder.engine().map(|engine| engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect());
         Ok(Self { attached: attached.unwrap_or_default(), refused, notes: Vec::new() })
     }
@@ -85,7 +86,12 @@ impl Adapters {
             (None, None) if self.attached.is_empty() && self.refused.is_empty() => {
                 Err(format!("adapter: expected none, as no --adapters are given, found {name:?}"))
             }
-            (None, None) => Err(format!("adapter: expected one of {}, found {name:?}", self.attached.keys().cloned().collect::<Vec<_>>().join(", "))),
+            (None, None) => {
+                let more = self.attached.len().saturating_sub(NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let some: Vec<&str> = self.attached.keys().take(NAMED).map(String::as_str).collect();
+                Err(format!("adapter: expected one of {}{more}, found {}", some.join(", "), brief(name)))
+            }
         }
     }
 
@@ -97,6 +103,43 @@ impl Adapters {
     /// Adapters that are left out, and why.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
         self.refused.iter().map(|(name, reason)| (name.as_str(), reason.as_str()))
+    }
+}
+
+/// Names of adapters that the refusal of a line holds at most: a line must not cost the names of all, nor tell them.
+const NAMED: usize = 5;
+
+/// The name a line gave, cut where it is long: it is told once for each line.
+fn brief(name: &str) -> String {
+    match name.char_indices().nth(200) {
+        Some((end, _)) => format!("{:?}…", &name[..end]),
+        None => format!("{name:?}"),
+    }
+}
+
+/// The adapters that can be encoded, and what they are encoded as. One that cannot is `refused`, with the reason.
+fn encodable(usable: Vec<LoraAdapter>, refused: &mut BTreeMap<String, String>) -> Result<(Vec<LoraAdapter>, Population)> {
+    let plain = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() };
+    let encoded = |adapters: &[LoraAdapter]| encode(&sources(adapters), &plain, &|_, _| {});
+    let fault = match encoded(&usable) {
+        Ok(population) => return Ok((usable, population)),
+        Err(fault) => fault,
+    };
+    // Whose fault it is shows where each is encoded alone.
+    let (mut sound, mut found) = (Vec::new(), false);
+    for adapter in usable {
+        match encoded(std::slice::from_ref(&adapter)) {
+            Ok(_) => sound.push(adapter),
+            Err(error) => {
+                found = true;
+                refused.insert(adapter.name, error.to_string());
+            }
+        }
+    }
+    match (found, sound.is_empty()) {
+        (false, _) => Err(fault),
+        (true, true) => Ok((sound, Population { projections: BTreeMap::new(), adapters: BTreeMap::new() })),
+        (true, false) => encoded(&sound).map(|population| (sound, population)),
     }
 }
 
