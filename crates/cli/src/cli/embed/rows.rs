@@ -39,20 +39,29 @@ struct Ready {
 }
 
 impl<B: Backend> Worker<'_, B> {
+    /// The adapter that a line is for, by its own word or by default.
+    fn named(&self, request: &Request) -> Option<String> {
+        request.adapter.clone().or_else(|| self.default.map(str::to_owned))
+    }
+
     /// The embeddings of `lines`, in their order; `done` is called with how many there are so far.
     ///
     /// # Errors
-    /// What is not one line's fault: the device's, or the tokenizer's; what `done` gives.
+    /// What is not one line's fault: the device's; what `done` gives.
     pub fn rows(&mut self, lines: &[Result<Request, String>], done: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Embedding>> {
         let texts: Vec<&str> = lines.iter().flatten().map(|request| request.text.as_str()).collect();
-        let mut tokens = self.text.tokens(&texts)?.into_iter();
+        let mut tokens = self.text.tokens_each(&texts).into_iter();
         let mut rows = Vec::with_capacity(lines.len());
         let mut ready = Vec::new();
         for (line, request) in lines.iter().enumerate() {
             let mut row = Embedding { adapter: None, tokens: 0, cut: false, result: Ok(Vec::new()) };
             match (request, request.is_ok().then(|| tokens.next()).flatten()) {
-                (Ok(request), Some(tokens)) => {
-                    row.adapter = request.adapter.clone().or_else(|| self.default.map(str::to_owned));
+                (Ok(request), Some(Err(error))) => {
+                    row.adapter = self.named(request);
+                    row.result = Err(format!("text: {error}"));
+                }
+                (Ok(request), Some(Ok(tokens))) => {
+                    row.adapter = self.named(request);
                     row.cut = tokens.cut;
                     let adapter = row.adapter.as_deref().map(|name| self.adapters.get(name)).transpose();
                     match adapter {
