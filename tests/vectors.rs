@@ -200,6 +200,26 @@ fn indices_and_codes_out_of_range_are_refused() {
 }
 
 #[test]
+fn a_few_bytes_that_ask_for_hours_are_refused() {
+    // One stored page, named again and again.
+    let mut parts = Parts::of("attention_paged");
+    let page = parts.tensor("k").2[1];
+    let (batch, pages) = (parts.tensor("page_table").2[0], 1 << 20);
+    let table = parts.tensor("page_table");
+    (table.2, table.3) = (vec![batch, pages], vec![0; batch * pages * 4]);
+    parts.set_integers("kv_len", |lengths| lengths.fill((pages * page) as i32));
+    parts.refused("kv_len", "at most");
+    // Queries and keys of one element each.
+    let mut parts = Parts::of("attention_dense_f32");
+    let length = 30_000;
+    for name in ["q", "k", "v"] {
+        let tensor = parts.tensor(name);
+        (tensor.2, tensor.3) = (vec![1, length, 1, 1], vec![0; length * 4]);
+    }
+    parts.refused("q", "cut the case");
+}
+
+#[test]
 fn answers_that_cannot_be_right_are_refused() {
     let nan = changed("linear_bias", |file| file.tensor("y").3[..8].copy_from_slice(&f64::NAN.to_le_bytes()));
     nan.refused("y", "NaN at element 0");

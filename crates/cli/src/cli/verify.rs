@@ -4,7 +4,9 @@ mod ground;
 mod report;
 mod sample;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trifuse::backends::{Choice, NAMES};
@@ -17,8 +19,8 @@ use trifuse_testkit::conformance::{Subject, ahead};
 use super::output::Output;
 use super::progress::Progress;
 use super::{Outcome, samples};
-use ground::{Ground, Launch, Open, Planner};
-use report::{Absent, Backend, CaseRow, LeftOut, Verification};
+use ground::{Ground, Launch, Open};
+use report::{Absent, Backend, CaseRow, Cell, LeftOut, Verification};
 
 /// Arguments of `verify`.
 #[derive(Debug, clap::Args)]
@@ -50,23 +52,27 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         return Ok(Outcome::Right);
     }
     let mut left_out = Vec::new();
-    let subjects = subjects(args, &mut left_out)?;
+    let (subjects, total, refused) = subjects(args, &mut left_out)?;
     let numbers = numbers(args, &mut left_out);
     let (mut grounds, absent) = grounds(choice, args)?;
-    let progress = Progress::new(output, "verify", (subjects.len() + numbers.len() * grounds.len()) as u64);
+    let progress = Progress::new(output, "verify", (total + numbers.len() * grounds.len()) as u64);
 
-    let mut cases: Vec<CaseRow> = subjects.iter().map(|subject| CaseRow::new(subject.name(), subject.kind().name())).collect();
+    let mut cases = BTreeMap::new();
     let began = Instant::now();
     let in_time = |_: &Subject| !args.quick || began.elapsed() < sample::LIMIT;
-    let planners: Vec<Planner> = grounds.iter().filter_map(|(ground, _)| ground.planner()).collect();
-    let plan = |problem: &Problem| planners.iter().for_each(|planner| planner(problem));
-    ahead(subjects.into_iter().take_while(in_time), plan, |number, subject, problem| {
+    ahead(subjects.take_while(in_time), |number, subject, problem| {
         progress.now(subject.name());
         // A case without an answer fails wherever it is run, and tells why.
-        cases[number].results = grounds.iter_mut().map(|(ground, _)| ground.case(subject, problem.as_ref())).collect();
+        let results = grounds.iter_mut().map(|(ground, _)| ground.case(subject, problem.as_ref())).collect();
+        cases.insert(number, CaseRow::new(subject.name(), subject.kind().name(), results));
         progress.step();
     });
-    let count = cases.extract_if(.., |case| case.results.is_empty()).count();
+    let mut cases: Vec<CaseRow> = cases.into_values().collect();
+    for (name, error) in refused.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let cell = Cell::Refused { why: error.to_string() };
+        cases.push(CaseRow::new(&name, "no case", vec![cell; grounds.len()]));
+    }
+    let count = total.saturating_sub(cases.len());
     if count > 0 {
         left_out.push(LeftOut { what: format!("{count} more cases"), count, reason: format!("their time, {} s, was over", sample::LIMIT.as_secs()) });
     }
@@ -86,26 +92,48 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
 
     let report = Verification::new(backends, absent, cases, left_out, args.verbose);
     output.report(&report)?;
-    Ok(if report.is_right() { Outcome::Right } else { Outcome::Wrong })
+    Ok(report.outcome())
 }
 
-/// The cases, from this crate or from files.
-fn subjects(args: &Args, left_out: &mut Vec<LeftOut>) -> Result<Vec<Subject>> {
+/// Files that are no cases, by name, and why.
+type Refused = Arc<Mutex<Vec<(String, Error)>>>;
+
+/// The cases, from this crate or from files, and how many there are. A file is read when its turn comes; one that is no case is told of and
+/// does not keep the others from being run.
+fn subjects(args: &Args, left_out: &mut Vec<LeftOut>) -> Result<(Box<dyn Iterator<Item = Subject> + Send>, usize, Refused)> {
+    let refused = Refused::default();
+    let Some(folder) = &args.vectors else {
+        let subjects = own_cases(args, left_out)?;
+        let total = subjects.len();
+        return Ok((Box::new(subjects.into_iter()), total, refused));
+    };
+    let paths = casefile::list(folder)?;
+    let (total, told) = (paths.len(), Arc::clone(&refused));
+    let read = paths.into_iter().filter_map(move |path| match casefile::read(&path) {
+        Ok(case) => Some(Subject::from(case)),
+        Err(error) => {
+            let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+            told.lock().unwrap_or_else(PoisonError::into_inner).push((name, error));
+            None
+        }
+    });
+    Ok((Box::new(read), total, refused))
+}
+
+/// The cases of this crate that are asked for.
+fn own_cases(args: &Args, left_out: &mut Vec<LeftOut>) -> Result<Vec<Subject>> {
     if !args.only.is_empty() {
         return Ok(Vec::new());
     }
     if args.quick {
         return Ok(sample::cases(left_out));
     }
-    let Some(folder) = &args.vectors else {
-        let wanted = |name: &str| args.case.as_ref().is_none_or(|text| name.contains(text));
-        let subjects: Vec<Subject> = trifuse_testkit::cases::all().into_iter().filter(|case| wanted(case.name())).map(Subject::from).collect();
-        return match (&args.case, subjects.is_empty()) {
-            (Some(text), true) => Err(Error::invalid("--case", "a part of a case's name", format!("{text:?}"))),
-            _ => Ok(subjects),
-        };
-    };
-    casefile::list(folder)?.iter().map(|path| casefile::read(path).map(Subject::from)).collect()
+    let wanted = |name: &str| args.case.as_ref().is_none_or(|text| name.contains(text));
+    let subjects: Vec<Subject> = trifuse_testkit::cases::all().into_iter().filter(|case| wanted(case.name())).map(Subject::from).collect();
+    match (&args.case, subjects.is_empty()) {
+        (Some(text), true) => Err(Error::invalid("--case", "a part of a case's name", format!("{text:?}"))),
+        _ => Ok(subjects),
+    }
 }
 
 /// Which of the six tests are run.

@@ -36,10 +36,14 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
     tensors.ensure(blocks == (params.block != 0), "row_ptr", "row_ptr and col_idx where, and only where, block is not 0", format!("block {}", params.block))?;
     tensors.ensure(u8::from(varlen) + u8::from(paged) + u8::from(blocks) <= 1, "params", "blocks, cu_seqlens or a page table", "more than one")?;
 
+    if !varlen {
+        let scores = [batch, heads, q_len, kv_len].iter().fold(1u64, |product, &size| product.saturating_mul(size));
+        within_work(tensors, scores, head_dim)?;
+    }
     let (form, index) = if varlen {
-        read_varlen(tensors)?
+        read_varlen(tensors, [heads, head_dim])?
     } else if paged {
-        read_pages(tensors, batch, &k_shape)?
+        read_pages(tensors, &q_shape, &k_shape)?
     } else if blocks {
         read_blocks(tensors, params.block, [q_len, kv_len])?
     } else {
@@ -71,17 +75,39 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
     Ok((Posed { op, host }.into(), expected.into_iter().map(|values| values.into_iter().map(Some).collect()).collect()))
 }
 
-fn read_varlen(tensors: &mut Tensors) -> Result<(Form, HostForm)> {
+fn read_varlen(tensors: &mut Tensors, [heads, head_dim]: [u64; 2]) -> Result<(Form, HostForm)> {
     let [totals] = tensors.shape::<1>("cu_seqlens_q")?;
     let (cu_q, cu_kv) = (tensors.integers("cu_seqlens_q", &[totals])?, tensors.integers("cu_seqlens_k", &[totals])?);
     let longest = |cu: &[i32]| cu.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0])).max().unwrap_or(0).max(0) as u64;
+    let lengths = |cu: &[i32]| cu.windows(2).map(|pair| (i64::from(pair[1]) - i64::from(pair[0])).max(0) as u64).collect::<Vec<_>>();
+    let scores = lengths(&cu_q).into_iter().zip(lengths(&cu_kv)).fold(0u64, |sum, (q, kv)| sum.saturating_add(q.saturating_mul(kv)));
+    within_work(tensors, scores.saturating_mul(heads), head_dim)?;
     let index = tensors.at("cu_seqlens_q", Varlen::new(&cu_q, &cu_kv, longest(&cu_q), longest(&cu_kv)))?;
     Ok((Form::Varlen(index.shape()), HostForm::Varlen(index)))
 }
 
-fn read_pages(tensors: &mut Tensors, batch: u64, &[pool_pages, page, ..]: &[u64; 4]) -> Result<(Form, HostForm)> {
+/// Work of a case, at most: scores, each of `head_dim` and [`SOFTMAX`] steps. The reference takes some seconds of a processor for that.
+const MAX_WORK: u64 = 1 << 33;
+/// What a score takes besides its products, in steps.
+const SOFTMAX: u64 = 32;
+/// Elements of the keys of all sequences, at most: a page table can name one stored page again and again.
+const MAX_PAGED: u64 = 1 << 24;
+
+/// Refuses a case of a few bytes that takes hours.
+fn within_work(tensors: &Tensors, scores: u64, head_dim: u64) -> Result<()> {
+    let work = scores.saturating_mul(head_dim.saturating_add(SOFTMAX));
+    let expected = format!("scores · (head_dim + {SOFTMAX}) of at most {MAX_WORK}: cut the case into smaller ones");
+    tensors.ensure(work <= MAX_WORK, "q", &expected, work)
+}
+
+fn read_pages(tensors: &mut Tensors, &[batch, q_len, heads, head_dim]: &[u64; 4], &[pool_pages, page, kv_heads, _]: &[u64; 4]) -> Result<(Form, HostForm)> {
     let [_, pages] = tensors.shape::<2>("page_table")?;
     let (table, kv_len) = (tensors.integers("page_table", &[batch, pages])?, tensors.integers("kv_len", &[batch])?);
+    let longest = kv_len.iter().copied().max().unwrap_or(0).max(0) as u64;
+    let rows = batch.saturating_mul(longest);
+    let keys = rows.saturating_mul(kv_heads).saturating_mul(head_dim);
+    tensors.ensure(keys <= MAX_PAGED, "kv_len", &format!("keys of at most {MAX_PAGED} elements in all sequences"), keys)?;
+    within_work(tensors, rows.saturating_mul(q_len).saturating_mul(heads), head_dim)?;
     let shape = PageShape { batch, pages, page, pool_pages };
     let index = tensors.at("page_table", PageTable::new(&table, &kv_len, shape))?;
     Ok((Form::Paged(shape), HostForm::Paged(index)))

@@ -7,6 +7,7 @@ use serde::Serialize;
 use trifuse_cli::verify::{Check, Figure, Verdict};
 use trifuse_testkit::tolerance::Metrics;
 
+use crate::cli::Outcome;
 use crate::cli::output::{Page, Report, Tone};
 
 /// The result.
@@ -68,6 +69,10 @@ pub enum Cell {
     Unsupported {
         reason: String,
     },
+    /// The file is no case.
+    Refused {
+        why: String,
+    },
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -75,13 +80,14 @@ struct Totals {
     passed: usize,
     failed: usize,
     skipped: usize,
+    refused: usize,
     left_out: usize,
 }
 
 impl CaseRow {
-    /// A case without results.
-    pub fn new(case: &str, operation: &'static str) -> Self {
-        Self { case: case.into(), operation, results: Vec::new() }
+    /// A case with its results, one a backend.
+    pub fn new(case: &str, operation: &'static str, results: Vec<Cell>) -> Self {
+        Self { case: case.into(), operation, results }
     }
 
     /// The case's name without its operation's.
@@ -104,6 +110,7 @@ impl Cell {
             Self::Passed { error_of_allowed, .. } => page.tone(Tone::Good, format!("ok {error_of_allowed:.2}")),
             Self::Failed { .. } => page.tone(Tone::Bad, "FAILED"),
             Self::Unsupported { .. } => page.tone(Tone::Warning, "skipped"),
+            Self::Refused { .. } => page.tone(Tone::Bad, "refused"),
         }
     }
 }
@@ -114,6 +121,7 @@ struct Summary<'a> {
     passed: usize,
     failed: usize,
     skipped: usize,
+    refused: usize,
     /// The greatest share of what is allowed, and its case.
     worst: Option<(f64, &'a str)>,
 }
@@ -129,12 +137,14 @@ impl<'a> Summary<'a> {
             }
             Cell::Failed { .. } => self.failed += 1,
             Cell::Unsupported { .. } => self.skipped += 1,
+            Cell::Refused { .. } => self.refused += 1,
         }
     }
 
     fn words(&self, page: &Page) -> String {
         let skipped = if self.skipped > 0 { format!(", {} skipped", self.skipped) } else { String::new() };
         match (self.failed, self.worst) {
+            _ if self.refused > 0 => page.tone(Tone::Bad, format!("{} refused", self.refused)),
             (0, Some((most, case))) => page.tone(Tone::Good, format!("{} ok, worst {most:.2} ({case}){skipped}", self.passed)),
             (0, None) => page.tone(Tone::Warning, format!("{} skipped", self.skipped)),
             (failed, _) => page.tone(Tone::Bad, format!("{failed} FAILED, {} ok{skipped}", self.passed)),
@@ -157,14 +167,19 @@ impl Verification {
                 Cell::Passed { .. } => totals.passed += 1,
                 Cell::Failed { .. } => totals.failed += 1,
                 Cell::Unsupported { .. } => totals.skipped += 1,
+                Cell::Refused { .. } => totals.refused += 1,
             }
         }
         Self { backends, absent, cases, left_out, totals, verbose }
     }
 
-    /// Whether nothing failed.
-    pub fn is_right(&self) -> bool {
-        self.totals.failed == 0
+    /// How the command ends: a failure outweighs a file that is no case.
+    pub fn outcome(&self) -> Outcome {
+        match self.totals {
+            Totals { failed: 1.., .. } => Outcome::Wrong,
+            Totals { refused: 1.., .. } => Outcome::BadInput,
+            _ => Outcome::Right,
+        }
     }
 
     /// The results with the case and the backend of each.
@@ -209,6 +224,7 @@ impl Verification {
         for (row, backend, cell) in self.cells() {
             match cell {
                 Cell::Failed { why } => page.line(format!("{} {} on {backend}: {why}", page.tone(Tone::Bad, "FAILED"), row.case))?,
+                Cell::Refused { why } => page.line(format!("{} {why}", page.tone(Tone::Bad, "refused:")))?,
                 Cell::Unsupported { reason } => skipped.entry((backend, reason)).or_default().push(&row.case),
                 Cell::Passed { .. } => {}
             }
@@ -274,8 +290,11 @@ impl Report for Verification {
         for LeftOut { what, reason, .. } in &self.left_out {
             page.line(format!("left out {what}: {reason}"))?;
         }
-        let Totals { passed, failed, skipped, left_out } = self.totals;
-        let rest = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+        let Totals { passed, failed, skipped, refused, left_out } = self.totals;
+        let mut rest = if refused > 0 { format!(", {refused} refused") } else { String::new() };
+        if left_out > 0 {
+            rest += &format!(", {left_out} left out");
+        }
         page.line(format!("{passed} passed, {failed} failed, {skipped} skipped{rest}"))
     }
 }
