@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::bundle::Bundle;
 use super::encoded::{EncodedAdapter, Matrix, SharedProjection};
-use super::peft::{CONFIG_FILE, Config, TENSOR_FILE};
+use super::peft::{CONFIG_FILE, Config, TENSOR_FILE, inspect_bytes};
 use super::whole::write_folder;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -23,6 +23,26 @@ use crate::error::{Error, Result};
 /// # Errors
 /// A folder that already holds something; an adapter that the bundle does not have; damage; a value too large for `dtype`.
 pub fn decompress(bundle: &Bundle, names: Option<&[String]>, folder: impl AsRef<Path>, dtype: DType) -> Result<()> {
+    decompress_within(bundle, names, folder, dtype, most_bytes(bundle), &|| Ok(()))
+}
+
+/// What [`decompress`] writes at most: 256 times the bundle and 64 MiB. Factors that many adapters share are written out for each.
+pub fn most_bytes(bundle: &Bundle) -> u64 {
+    bundle.file_bytes().saturating_mul(256).saturating_add(64 << 20)
+}
+
+/// [`decompress`] of at most `most` bytes of tensors in all. `go_on` is asked before each adapter, and ends the work by an error: nothing is left then.
+///
+/// # Errors
+/// Those of [`decompress`]; more bytes than `most`; what `go_on` gives.
+pub fn decompress_within(
+    bundle: &Bundle,
+    names: Option<&[String]>,
+    folder: impl AsRef<Path>,
+    dtype: DType,
+    most: u64,
+    go_on: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     let every = || bundle.adapters().map(str::to_owned).collect::<Vec<_>>();
     let names = names.map_or_else(every, <[String]>::to_vec);
     let mut shared = BTreeMap::new();
@@ -31,9 +51,22 @@ pub fn decompress(bundle: &Bundle, names: Option<&[String]>, folder: impl AsRef<
     }
     let place = folder.as_ref();
     write_folder(place, |temporary| {
+        let mut bytes = 0u64;
         for name in &names {
-            let files = peft_files(name, &bundle.adapter(name)?, &shared, dtype)?;
-            // Errors name what was asked for, not the temporary name.
+            go_on()?;
+            let adapter = bundle.adapter(name)?;
+            bytes = bytes.saturating_add(tensor_bytes(name, &adapter, &shared, dtype)?);
+            if bytes > most {
+                let problem =
+                    format!("expected at most {most} bytes of tensors in all, found {bytes} up to this adapter: raise the limit if you trust the file");
+                return Err(Error::input_item(bundle.path(), name, problem));
+            }
+            let files = peft_files(name, &adapter, &shared, dtype)?;
+            // What is written is read again by those who are given it: what they would refuse is told here.
+            if let Some(fault) = inspect_bytes(name, &files.config, files.tensors.clone()).faults.first() {
+                return Err(Error::input_item(bundle.path(), name, format!("expected what can be given back as a PEFT adapter, found {fault}")));
+            }
+            // Errors name what was asked for, and not the name it has until it is whole.
             let (folder, asked) = (temporary.join(name), place.join(name));
             std::fs::create_dir(&folder).map_err(Error::io(&asked, "create"))?;
             for (file, bytes) in [(CONFIG_FILE, files.config), (TENSOR_FILE, files.tensors)] {
@@ -43,6 +76,30 @@ pub fn decompress(bundle: &Bundle, names: Option<&[String]>, folder: impl AsRef<
         }
         Ok(())
     })
+}
+
+/// Bytes of an adapter's tensors as [`peft_files`] writes them, without decoding any.
+fn tensor_bytes(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>, dtype: DType) -> Result<u64> {
+    let (rank, mut rows) = (one_rank(name, adapter, shared)? as u64, 0u64);
+    for module in adapter.projections.keys() {
+        let of = of(name, module, shared)?;
+        rows = rows.saturating_add((of.d_in + of.d_out) as u64);
+    }
+    Ok(rows.saturating_mul(rank).saturating_mul(dtype.size()))
+}
+
+/// What the population shares of one module.
+fn of<'a>(name: &str, module: &str, shared: &'a BTreeMap<String, SharedProjection>) -> Result<&'a SharedProjection> {
+    shared.get(module).ok_or_else(|| Error::invalid(format!("{name}: {module}"), "a projection of the population", "one that it lacks"))
+}
+
+/// The rank that every module is padded to.
+fn one_rank(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>) -> Result<usize> {
+    let mut rank = 1;
+    for (module, projection) in &adapter.projections {
+        rank = rank.max(projection.plain_rank(of(name, module, shared)?)?);
+    }
+    Ok(rank)
 }
 
 /// The two files of a PEFT folder.
@@ -59,17 +116,12 @@ pub struct PeftFiles {
 /// # Errors
 /// A projection that does not fit `shared`; a value too large for `dtype`.
 pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>, dtype: DType) -> Result<PeftFiles> {
-    let of =
-        |module: &String| shared.get(module).ok_or_else(|| Error::invalid(format!("{name}: {module}"), "a projection of the population", "one that it lacks"));
-    let mut rank = 1;
-    for (module, projection) in &adapter.projections {
-        rank = rank.max(projection.plain_rank(of(module)?)?);
-    }
+    let rank = one_rank(name, adapter, shared)?;
     let scaling = one_scaling(adapter, rank);
     let mut tensors = BTreeMap::new();
     for (module, projection) in &adapter.projections {
         let subject = format!("{name}: {module}");
-        let (a, b) = projection.factors(of(module)?)?;
+        let (a, b) = projection.factors(of(name, module, shared)?)?;
         let own = if scaling.is_some() { 1.0 } else { f64::from(projection.scaling) };
         let (mut a, mut b) = padded(a, b.map(|value| own * value), rank);
         if dtype == DType::F16 {
@@ -129,6 +181,7 @@ fn padded(mut a: Matrix<f64>, b: Matrix<f64>, rank: usize) -> (Matrix<f64>, Matr
 fn configuration(adapter: &EncodedAdapter, rank: usize, scaling: Option<f32>) -> Value {
     let parsed = Config::parse(Path::new(CONFIG_FILE), adapter.config.to_string().as_bytes()).ok();
     let scaling = scaling.unwrap_or(1.0);
+    let readable = parsed.is_some();
     let targeted = parsed.as_ref().is_some_and(|config| adapter.projections.keys().all(|module| config.targets(module)));
     let plain = parsed.and_then(|config| config.plain());
     if targeted && plain.is_some_and(|(r, scale)| r == rank as u64 && scale as f32 == scaling) {
@@ -137,7 +190,8 @@ fn configuration(adapter: &EncodedAdapter, rank: usize, scaling: Option<f32>) ->
     // Readers divide by the rank again. With alpha = scaling · r, a product of 24 and 12 bits, that is exact in float64.
     let alpha = f64::from(scaling) * rank as f64;
     let mut config = match &adapter.config {
-        Value::Object(map) => map.clone(),
+        Value::Object(map) if readable => map.clone(),
+        // A configuration that this crate itself refuses says what the product does not hold, such as a bias.
         _ => Map::new(),
     };
     let changes = [

@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use trifuse::Error;
 use trifuse::adapters::bundle::{Bundle, to_bytes, write};
-use trifuse::adapters::encoded::{EncodedFactor, Matrix, Population, Rung};
+use trifuse::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Population, Rung, SharedProjection};
+use trifuse::ops::codes::{CODEBOOK_LEN, CodeWidth};
 use trifuse::safetensors_file::TensorFile;
 
 use crate::support::{forge, population};
@@ -189,4 +192,43 @@ fn the_header_sums_up_every_adapter() {
         let plain = adapter.projections.values().filter(|projection| projection.certificate.rung == Rung::Plain).count();
         assert_eq!((entry.least_cos_delta, entry.rungs.get(&Rung::Plain).copied().unwrap_or(0)), (least, plain));
     }
+}
+
+/// A bundle's projections of no bases, and of one row and column.
+fn bare(count: usize) -> BTreeMap<String, SharedProjection> {
+    let one = SharedProjection { d_in: 1, d_out: 1, input_bases: vec![], output_bases: vec![] };
+    (0..count).map(|number| (format!("layer.{number}"), one.clone())).collect()
+}
+
+#[test]
+fn many_projections_cost_what_they_are_many() {
+    let bundle = reread(&Population { projections: bare(40_000), adapters: BTreeMap::new() });
+    let began = std::time::Instant::now();
+    bundle.verify().unwrap();
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    let error = Bundle::from_bytes("test.s2lc", to_bytes(&Population { projections: bare(70_000), adapters: BTreeMap::new() }).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("at most 65536 projections"), "{error}");
+}
+
+#[test]
+fn columns_of_no_bits_are_bounded() {
+    let (mut population, _) = small();
+    let adapter = population.adapters.values().next().unwrap().clone();
+    let certificate = adapter.projections.values().next().unwrap().certificate.clone();
+    let nothing = || EncodedFactor::Coded(CodedColumns { d: 1, columns: vec![(CodeWidth::Zero, vec![]); 4096], codebook: [0.0; CODEBOOK_LEN] });
+    let empty = EncodedProjection { input: nothing(), core: None, output: nothing(), scaling: 1.0, certificate };
+    population.projections = bare(40);
+    let projections = population.projections.keys().map(|path| (path.clone(), empty.clone())).collect();
+    population.adapters = [("rust".to_owned(), EncodedAdapter { projections, ..adapter })].into();
+    let error = reread(&population).adapter("rust").unwrap_err().to_string();
+    assert!(error.contains("less that is empty"), "{error}");
+}
+
+#[test]
+fn a_long_configuration_is_refused() {
+    let (mut population, _) = small();
+    let name = population.adapters.keys().next().unwrap().clone();
+    population.adapters.get_mut(&name).unwrap().config = serde_json::json!({ "r": vec![0; 1 << 20] });
+    let error = reread(&population).adapter(&name).unwrap_err().to_string();
+    assert!(error.contains("a configuration of at most"), "{error}");
 }

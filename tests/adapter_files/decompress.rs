@@ -1,6 +1,6 @@
 use serde_json::json;
 use trifuse::adapters::bundle::{Bundle, to_bytes};
-use trifuse::adapters::decompress::decompress;
+use trifuse::adapters::decompress::{decompress, decompress_within};
 use trifuse::adapters::encoded::*;
 use trifuse::adapters::peft::{LoraAdapter, inspect_bytes, open_all};
 use trifuse::{DType, Error};
@@ -206,4 +206,32 @@ fn nothing_is_half_written_or_overwritten() {
     std::fs::write(out.join("mine"), "kept").unwrap();
     assert!(matches!(decompress(&bundle, None, &out, DType::F32), Err(Error::Invalid { .. })));
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1);
+}
+
+#[test]
+fn more_bytes_than_allowed_are_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let population = (0..).map(population).find(|population| population.adapters.values().any(|adapter| !adapter.projections.is_empty())).unwrap();
+    let error = decompress_within(&bundle(&population), None, folder.path().join("out"), DType::F32, 8, &|| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("at most 8 bytes"), "{error}");
+    let ended = decompress_within(&bundle(&population), None, folder.path().join("out"), DType::F32, 1 << 30, &|| Err(Error::input("x", "ended")));
+    assert!(ended.unwrap_err().to_string().contains("ended"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_written_is_what_is_read_whatever_the_configuration_says() {
+    for config in [
+        serde_json::json!({ "peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "all" }),
+        serde_json::json!({ "peft_type": "IA3", "r": 8, "lora_alpha": 1e12 }),
+        serde_json::json!({ "peft_type": "LORA", "r": 8, "lora_alpha": 16, "modules_to_save": ["score"] }),
+        serde_json::json!([1, 2]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut population = (0..).map(population).find(|population| population.adapters.values().all(|adapter| !adapter.projections.is_empty())).unwrap();
+        population.adapters.values_mut().for_each(|adapter| adapter.config = config.clone());
+        let out = folder.path().join("out");
+        decompress(&bundle(&population), None, &out, DType::F32).unwrap();
+        assert_eq!(open_all(&[&out]).unwrap().len(), population.adapters.len(), "{config}");
+    }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::stored::{Precision, Streams, used_entries};
 use crate::adapters::certificate::Certificate;
 use crate::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Rung, SharedShape};
+use crate::adapters::peft::MAX_CONFIG_BYTES;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
 /// The most columns of a factor in a file: what [`crate::ops::codebook_gemm`] takes, and for plain LoRA what PEFT files may have.
@@ -106,7 +107,7 @@ impl FactorRecord {
                 if count > MAX_COLUMNS {
                     return Err(format!("expected at most {MAX_COLUMNS} columns, found {count}"));
                 }
-                streams.spend(count)?;
+                streams.spend(count.saturating_mul(COLUMN_ELEMENTS))?;
                 let mut columns = Vec::new();
                 for (bits, count) in runs {
                     let width = CodeWidth::from_bits(bits).ok_or_else(|| format!("expected a width of 0, 2, 3, 4, 7 or 16 bits, found {bits}"))?;
@@ -148,7 +149,11 @@ pub(super) fn encode(adapter: &EncodedAdapter, numbers: &BTreeMap<&str, usize>) 
 /// What is wrong, in words that name the projection.
 pub(super) fn decode(index: &[u8], streams: &Streams, shapes: &[(&str, SharedShape)]) -> Result<EncodedAdapter, String> {
     let index: AdapterIndex = serde_json::from_slice(index).map_err(|error| format!("the index is not sound: {error}"))?;
-    let allowance = (streams.bytes() as usize).saturating_mul(ALLOWANCE[1]).saturating_add(ALLOWANCE[0]);
+    let config = serde_json::to_vec(&index.config).map_or(usize::MAX, |text| text.len()) as u64;
+    if config > MAX_CONFIG_BYTES {
+        return Err(format!("expected a configuration of at most {MAX_CONFIG_BYTES} bytes, found {config}"));
+    }
+    let allowance = (streams.bytes() as usize).saturating_mul(ALLOWANCE[1]).saturating_add(ALLOWANCE[0]).min(MAX_ALLOWANCE);
     let mut reader = Reader { singles: &streams.singles, codes: &streams.codes, halves: &streams.halves, allowance };
     let mut projections = BTreeMap::new();
     for record in index.projections {
@@ -178,6 +183,10 @@ struct Reader<'a> {
 
 /// Elements without bytes that any adapter may have, and that each byte of it adds.
 const ALLOWANCE: [usize; 2] = [1 << 20, 512];
+/// And the most of all, in elements of 4 bytes: 128 MB.
+const MAX_ALLOWANCE: usize = 1 << 25;
+/// What a column of no bits takes in memory, in elements.
+const COLUMN_ELEMENTS: usize = 8;
 
 fn take<'a, T>(stream: &mut &'a [T], count: usize, what: &str) -> Result<&'a [T], String> {
     let Some((taken, rest)) = stream.split_at_checked(count) else {
@@ -217,7 +226,7 @@ impl<'a> Reader<'a> {
             Some((precision, rows, cols)) => {
                 let rank = input.rank(shape.input).filter(|&rank| rank <= MAX_COLUMNS && rows <= rank && cols <= rank);
                 let rank = rank.ok_or_else(|| format!("expected a core within the rank, found [{rows}, {cols}]"))?;
-                self.spend(rank * rank)?;
+                self.spend(rank * rank - rows * cols)?;
                 let block = self.numbers(precision, rows * cols)?;
                 let mut data = vec![0.0; rank * rank];
                 for (row, line) in block.chunks_exact(cols.max(1)).enumerate() {

@@ -32,7 +32,7 @@ mod write;
 pub use header::{AdapterEntry, Header, ProjectionEntry};
 pub use write::{file_bytes, to_bytes, write};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use half::f16;
@@ -49,7 +49,8 @@ use stored::Streams;
 pub struct Bundle {
     file: TensorFile,
     header: Header,
-    shapes: Vec<SharedShape>,
+    /// The projections' shapes, by module path.
+    shapes: BTreeMap<String, SharedShape>,
 }
 
 /// The parts of an adapter's group, in the order of its checksum.
@@ -85,7 +86,8 @@ impl Bundle {
         let text = file.metadata(header::HEADER_KEY).unwrap_or_default();
         let header: Header = serde_json::from_str(text).map_err(|error| fault(format!("the header is not sound: {error}")))?;
         let mut known = BTreeSet::new();
-        let mut shapes = Vec::new();
+        let mut shapes = BTreeMap::new();
+        within(&header).map_err(fault)?;
         for (name, entry) in &header.projections {
             known.extend(SIDES.map(|side| format!("shared.{name}.{side}")));
             let input = basis_shape(&file, name, "input", entry.d_in)?;
@@ -93,7 +95,7 @@ impl Bundle {
             if entry.sha256.is_none() && input[0] + output[0] > 0 {
                 return Err(fault(format!("{name}: expected a checksum of its bases, found none")));
             }
-            shapes.push(SharedShape { d_in: entry.d_in, d_out: entry.d_out, input, output });
+            shapes.insert(name.clone(), SharedShape { d_in: entry.d_in, d_out: entry.d_out, input, output });
         }
         for name in header.adapters.keys() {
             check_name(name).map_err(fault)?;
@@ -127,7 +129,7 @@ impl Bundle {
 
     /// The projections' module paths, sorted, and their sizes.
     pub fn projections(&self) -> impl ExactSizeIterator<Item = (&str, SharedShape)> {
-        self.header.projections.keys().map(String::as_str).zip(self.shapes.iter().copied())
+        self.shapes.iter().map(|(path, shape)| (path.as_str(), *shape))
     }
 
     /// Bytes of the bases that the population shares.
@@ -150,10 +152,9 @@ impl Bundle {
     /// # Errors
     /// A projection that the bundle does not have; damage.
     pub fn shared(&self, projection: &str) -> Result<SharedProjection> {
-        let Some((number, entry)) = self.header.projections.keys().position(|name| name == projection).zip(self.header.projections.get(projection)) else {
+        let Some((shape, entry)) = self.shapes.get(projection).copied().zip(self.header.projections.get(projection)) else {
             return Err(self.missing(projection, "projection", self.header.projections.keys()));
         };
-        let shape = self.shapes[number];
         let mut digest = Sha256::new();
         let mut side = |name: &str, d: usize, [bases, rank]: [usize; 2]| -> Result<Vec<Matrix<f16>>> {
             if bases == 0 {
@@ -192,6 +193,9 @@ impl Bundle {
                 continue;
             }
             let (info, bytes) = self.file.bytes(&tensor)?;
+            if suffix == "index" && bytes.len() > MAX_INDEX_BYTES {
+                return Err(Error::input_item(self.path(), tensor, format!("expected at most {MAX_INDEX_BYTES} bytes, found {}", bytes.len())));
+            }
             if info.dtype != dtype {
                 return Err(Error::input_item(self.path(), tensor, format!("expected {dtype:?}, found {:?}", info.dtype)));
             }
@@ -237,6 +241,24 @@ impl Bundle {
     fn missing<'a>(&self, name: &str, what: &str, known: impl Iterator<Item = &'a String>) -> Error {
         let known: Vec<&str> = known.take(20).map(String::as_str).collect();
         Error::invalid(self.path().display().to_string(), format!("one of its {what}s, such as {}", known.join(", ")), format!("{name:?}"))
+    }
+}
+
+/// Projections of a bundle, at most: those of the experts of the largest models.
+const MAX_PROJECTIONS: usize = 1 << 16;
+/// Longest module path, in bytes.
+const MAX_PATH_BYTES: usize = 1024;
+/// Longest index of an adapter, in bytes: its configuration, and some 100 bytes for each projection.
+const MAX_INDEX_BYTES: usize = 16 << 20;
+
+/// Refuses a header that costs out of proportion to look at.
+fn within(header: &Header) -> Result<(), String> {
+    if header.projections.len() > MAX_PROJECTIONS {
+        return Err(format!("expected at most {MAX_PROJECTIONS} projections, found {}", header.projections.len()));
+    }
+    match header.projections.keys().find(|path| path.len() > MAX_PATH_BYTES) {
+        Some(path) => Err(format!("expected module paths of at most {MAX_PATH_BYTES} bytes, found one of {}", path.len())),
+        None => Ok(()),
     }
 }
 

@@ -148,12 +148,25 @@ impl Inputs {
         match &self.design {
             Design::Moment(moment) => Ok(Cow::Borrowed(moment)),
             Design::Rows(rows) => {
+                room(rows.cols)?;
                 let mut moment = SecondMoment::new(rows.cols);
                 moment.add(rows)?;
                 Ok(Cow::Owned(moment))
             }
         }
     }
+}
+
+/// Matrices of `[d_in, d_in]` in f64 that stand side by side while a projection is calibrated: the moment, a copy that is shrunk, its factor.
+const MATRICES: usize = 3;
+
+/// Refuses a width for which there is no room before any work is done.
+fn room(d_in: usize) -> Result<()> {
+    let elements = d_in.saturating_mul(d_in).saturating_mul(MATRICES);
+    Vec::<f64>::new().try_reserve_exact(elements).map_err(|_| Error::OutOfMemory {
+        requested: (elements as u64).saturating_mul(8),
+        purpose: format!("calibrating a projection of {d_in} inputs; without its tensor in the calibration file it is encoded as if there were none"),
+    })
 }
 
 fn named(name: &str) -> impl FnOnce(Error) -> Error {

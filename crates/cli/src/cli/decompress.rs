@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use trifuse::adapters::bundle::Bundle;
-use trifuse::adapters::decompress::decompress;
+use trifuse::adapters::decompress::{decompress_within, most_bytes};
 use trifuse::adapters::peft::TENSOR_FILE;
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
+use super::interrupt::{Interrupt, STATUS};
 use super::output::{Output, Page, Report, bytes};
 use super::progress::Progress;
 
@@ -27,6 +28,9 @@ pub struct Args {
     /// What the weights are written as; f16 rounds once more
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     dtype: Precision,
+    /// Bytes of tensors to write at most; by default 256 times the bundle and 64 MiB
+    #[arg(long, value_name = "N")]
+    max_bytes: Option<u64>,
 }
 
 /// Element types that PEFT loads.
@@ -73,8 +77,16 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
         Precision::F32 => DType::F32,
     };
     let progress = Progress::new(output, "decoding", 0);
-    decompress(&bundle, Some(&names), &args.output, dtype)?;
+    let interrupt = Interrupt::listen()?;
+    let go_on = || if interrupt.asked() { Err(Error::io(&args.output, "write")(std::io::ErrorKind::Interrupted.into())) } else { Ok(()) };
+    let most = args.max_bytes.unwrap_or_else(|| most_bytes(&bundle));
+    let done = decompress_within(&bundle, Some(&names), &args.output, dtype, most, &go_on);
     drop(progress);
+    if done.is_err() && interrupt.asked() {
+        output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
+        return Ok(Outcome::Interrupted);
+    }
+    done?;
     let written = names.into_iter().map(|name| {
         let folder = args.output.join(&name);
         let file = folder.join(TENSOR_FILE);

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use trifuse::adapters::bundle::Bundle;
+use trifuse::adapters::certificate::Certificate;
 use trifuse::adapters::encoded::Rung;
 use trifuse::{Error, Result};
 
@@ -70,7 +71,13 @@ impl Report for Bundled<'_> {
             return certificates(page, adapter);
         }
         let head = ["projection", "[d_out, d_in]", "shared bases", "cos(ΔW) mean", "least", "rungs"];
-        let rows: Vec<Vec<String>> = self.projections.iter().map(|shared| self.row(page, shared)).collect();
+        // Looked up for each projection, of which there may be thousands.
+        let mut certificates: BTreeMap<&str, Vec<&Certificate>> = BTreeMap::new();
+        for projection in self.kept.adapters.iter().flat_map(|adapter| &adapter.projections) {
+            certificates.entry(&projection.path).or_default().push(&projection.certificate);
+        }
+        let of = |shared: &Shared| certificates.get(shared.path.as_str()).map_or(&[][..], Vec::as_slice);
+        let rows: Vec<Vec<String>> = self.projections.iter().map(|shared| shared.row(page, of(shared))).collect();
         page.table(&head, &[3, 4], rows)?;
         self.kept.table(page, None)?;
         let total = self.kept.total(page);
@@ -79,13 +86,12 @@ impl Report for Bundled<'_> {
     }
 }
 
-impl Bundled<'_> {
-    /// A projection over all adapters.
-    fn row(&self, page: &Page, shared: &Shared) -> Vec<String> {
-        let of_path = |adapter: &'_ Adapter| adapter.projections.iter().find(|projection| projection.path == shared.path).map(|p| p.certificate.clone());
-        let certificates: Vec<_> = self.kept.adapters.iter().filter_map(of_path).collect();
+impl Shared {
+    /// The projection over all adapters, whose certificates these are.
+    fn row(&self, page: &Page, certificates: &[&Certificate]) -> Vec<String> {
+        let shared = self;
         let mut counts = BTreeMap::<Rung, usize>::new();
-        for certificate in &certificates {
+        for certificate in certificates {
             *counts.entry(certificate.rung).or_default() += 1;
         }
         let side = |name: &str, bases: usize, rank: usize, d: usize| (bases > 0).then(|| format!("{bases} {name} [{d}, {rank}]"));
