@@ -14,6 +14,8 @@ mod compress;
 mod demo;
 #[path = "cli/documented.rs"]
 mod documented;
+#[path = "cli/hostile.rs"]
+mod hostile;
 #[path = "cli/inspect.rs"]
 mod inspect;
 #[path = "cli/kernels.rs"]

@@ -11,6 +11,7 @@ mod decompress;
 mod demo;
 mod devices;
 mod embed;
+mod escape;
 mod examples;
 mod inspect;
 mod interrupt;
@@ -27,8 +28,8 @@ mod warnings;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use trifuse::Result;
 use trifuse::backends::Choice;
+use trifuse::{Error, Result};
 
 use outcome::Outcome;
 use output::{Color, Output};
@@ -125,13 +126,19 @@ pub fn main() -> ExitCode {
         Err(error) => return told(&error),
     };
     let output = Output::new(command.name(), global.json, global.quiet, global.color);
-    match run(command, &global, &output) {
+    match check_names(global.json).and_then(|()| run(command, &global, &output)) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             output.error(&error);
             ExitCode::from(error.exit_status())
         }
     }
+}
+
+/// Refuses names that JSON cannot hold before anything is done: afterwards what was done could not be told.
+fn check_names(json: bool) -> Result<()> {
+    let odd = std::env::args_os().find(|argument| json && argument.to_str().is_none());
+    odd.map_or(Ok(()), |odd| Err(Error::invalid("--json", "arguments in UTF-8, as JSON holds no other", format!("{odd:?}"))))
 }
 
 /// Prints help, or what is wrong with the command line; the status says which, and whether it could be printed.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Write as _};
 use std::io::{ErrorKind, IsTerminal, Write};
 
+use super::escape::{escaped, escaped_line};
 use comfy_table::{Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets};
 use serde::Serialize;
 use trifuse::{Error, Result};
@@ -166,7 +167,7 @@ impl Output {
     pub fn note(&self, text: impl Display) {
         if !self.quiet {
             // A closed standard error is no reason to stop.
-            let _ = writeln!(std::io::stderr(), "{text}");
+            let _ = writeln!(std::io::stderr(), "{}", escaped(&text.to_string(), false));
         }
     }
 
@@ -178,7 +179,7 @@ impl Output {
     /// Says why there is no result, and the exit status that it ends with.
     pub fn failure(&self, exit_status: u8, message: String) {
         let (on, off) = if self.color_errors { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        let _ = writeln!(std::io::stderr(), "{on}error:{off} {message}");
+        let _ = writeln!(std::io::stderr(), "{on}error:{off} {}", escaped(&message, false));
         if self.json {
             // Nothing is left to tell a failure to.
             let _ = self.object(Failure { error: Reason { exit_status, message } });
@@ -201,7 +202,7 @@ impl Page {
 
     /// Adds a line.
     pub fn line(&mut self, text: impl Display) -> fmt::Result {
-        writeln!(self.text, "{text}")
+        writeln!(self.text, "{}", escaped(&text.to_string(), self.color))
     }
 
     /// `text` in the colour of its meaning.
@@ -222,7 +223,7 @@ impl Page {
             table.set_style(line, '─');
         }
         table.set_header(head.iter().map(|name| cell(&self.tone(Tone::Strong, name))));
-        table.add_rows(rows.into_iter().map(|row| row.iter().map(|text| cell(text)).collect::<Vec<_>>()));
+        table.add_rows(rows.into_iter().map(|row| row.iter().map(|text| cell(&escaped_line(text, self.color))).collect::<Vec<_>>()));
         let widths = table.column_max_content_widths();
         for (number, (column, width)) in table.column_iter_mut().zip(widths).enumerate() {
             if numbers.contains(&number) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use super::escape::escaped_line;
 use super::output::Output;
 
 /// What ends sooner shows no bar.
@@ -51,7 +52,7 @@ impl Progress {
 
     /// Names what is being worked on.
     pub fn now(&self, what: impl Into<String>) {
-        self.bar.set_message(what.into());
+        self.bar.set_message(escaped_line(&what.into(), false).into_owned());
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) fn sheet(size: (u32, u32), title: &str, below: &str, draw: impl FnOnc
         root.present()
     };
     drawn_or_told(drawn)?;
+    // A report's names may hold what XML cannot.
+    text.retain(|c| !c.is_control() || c == '\n' || c == '\t');
     Ok(text)
 }
 
