@@ -3,6 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
@@ -17,7 +18,7 @@ fn parent(path: &Path) -> PathBuf {
 /// umask).
 fn temporary<T>(path: &Path, folder: &Path, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>, &Path) -> std::io::Result<T>) -> Result<T> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".trifuse-");
+    builder.prefix(TEMPORARY);
     #[cfg(unix)]
     builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode));
     #[cfg(not(unix))]
@@ -135,7 +136,7 @@ pub fn make_folder(path: &Path) -> Result<()> {
 /// A `path` that exists and is not an empty folder; what `fill` returns; what the system refused. Nothing is left behind.
 pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let taken = match std::fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_some().then_some("one that holds something"),
+        Ok(entries) => holds_something(entries).then_some("one that holds something"),
         Err(_) => path.symlink_metadata().is_ok().then_some("something else of that name"),
     };
     if let Some(found) = taken {
@@ -147,6 +148,10 @@ pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Resu
     fill(temporary.path())?;
     sync_folder(temporary.path())?;
     if there {
+        // Another program may have filled it meanwhile.
+        if holds_something(std::fs::read_dir(path).map_err(Error::io(path, "read"))?) {
+            return Err(Error::invalid(path.display().to_string(), "a folder that stays empty until it is filled", "one that another program filled"));
+        }
         move_all(temporary.path(), path).map_err(Error::io(path, "write"))?;
         return sync_folder(path);
     }
@@ -154,6 +159,29 @@ pub fn write_folder(path: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Resu
     // It has its final name now, so there is nothing left to remove.
     let _ = temporary.keep();
     sync_folder(&parent(path))
+}
+
+/// The beginning of temporary names.
+const TEMPORARY: &str = ".trifuse-";
+/// The age from which a temporary name is that of a program that was killed.
+const LEFT_BEHIND: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whether a folder holds anything but what this program left behind when it was killed; what is old of that goes.
+fn holds_something(entries: std::fs::ReadDir) -> bool {
+    let mut others = false;
+    for entry in entries {
+        let Ok(entry) = entry else { return true };
+        if !entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()) {
+            others = true;
+            continue;
+        }
+        let old = entry.metadata().and_then(|found| found.modified()).is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_BEHIND));
+        if old {
+            // One that cannot be removed is in nobody's way.
+            drop(std::fs::remove_dir_all(entry.path()));
+        }
+    }
+    others
 }
 
 /// Moves everything in `from` to `to`, or nothing.
@@ -171,8 +199,14 @@ fn move_all(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Checks that `name` can be one folder below another on any system. Bundles come from outside, and an adapter called `../x` must not be
-/// written there.
+/// Names that Windows keeps for devices, whatever follows a dot.
+const DEVICES: [&str; 22] = [
+    "con", "prn", "aux", "nul", "com1", "com2", "com3", "com4", "com5", "com6", "com7", "com8", "com9", "lpt1", "lpt2", "lpt3", "lpt4", "lpt5", "lpt6", "lpt7",
+    "lpt8", "lpt9",
+];
+
+/// Checks that `name` can be one folder below another on any system: bundles come from outside, and an adapter
+/// called `../x` must not be written there.
 ///
 /// # Errors
 /// What is wrong with it, in words.
@@ -183,6 +217,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
     match odd {
         _ if name.is_empty() || name.len() > 200 => Err(format!("expected a name of 1 to 200 bytes, found {}", name.len())),
         Some(c) => Err(format!("expected a name that can be a folder's, found {name:?} with {c:?}")),
+        None if name.ends_with(['.', ' ']) => Err(format!("expected a name that can be a folder's, found {name:?} with its last character")),
+        None if DEVICES.contains(&name.split('.').next().unwrap_or_default().to_ascii_lowercase().as_str()) => {
+            Err(format!("expected a name that can be a folder's, found {name:?}, which Windows takes for a device"))
+        }
         None if !single || name.starts_with('.') => Err(format!("expected a name that can be a folder's, found {name:?}")),
         None => Ok(()),
     }
@@ -292,6 +330,20 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    #[test]
+    fn what_a_killed_run_left_behind_is_not_in_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        std::fs::create_dir_all(path.join(".trifuse-abcdef/one")).unwrap();
+        let fill = |at: &Path| std::fs::write(at.join("x"), b"1").map_err(Error::io(at, "write"));
+        write_folder(&path, fill).unwrap();
+        assert!(path.join("x").is_file() && matches!(write_folder(&path, fill), Err(Error::Invalid { .. })));
+        let file = File::open(path.join(".trifuse-abcdef")).unwrap();
+        file.set_modified(std::time::SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
+        assert!(holds_something(std::fs::read_dir(&path).unwrap()));
+        assert!(!path.join(".trifuse-abcdef").exists(), "what is a day old goes");
+    }
+
     #[cfg(unix)]
     #[test]
     fn an_empty_folder_is_filled_and_not_replaced() {
@@ -339,7 +391,9 @@ mod tests {
         for name in ["rust", "bible_kjv", "a b", "v1.2", "é"] {
             assert_eq!(check_name(name), Ok(()));
         }
-        for name in ["", ".", "..", "../x", "a/b", "/a", "a\\b", "a/", "./a", "c:x", "a\0", "a\nb", ".hidden", &"x".repeat(201)] {
+        for name in
+            ["", ".", "..", "../x", "a/b", "/a", "a\\b", "a/", "./a", "c:x", "a\0", "a\nb", ".hidden", "con", "NUL", "com1.txt", "a.", "a ", &"x".repeat(201)]
+        {
             assert!(check_name(name).is_err(), "{name:?}");
         }
     }
