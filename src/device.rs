@@ -90,12 +90,24 @@ pub struct Slice<D: Device> {
     pub(crate) len: u64,
     /// What its elements are, where that is known.
     dtype: Option<DType>,
+    /// The session that it belongs to, where that alone may use it.
+    session: Option<u64>,
 }
 
 impl<D: Device> Slice<D> {
     /// A slice of no known type. The caller knows that the bytes lie in the buffer.
     pub(crate) const fn new(buffer: D::Buffer, offset: u64, len: u64) -> Self {
-        Self { buffer, offset, len, dtype: None }
+        Self { buffer, offset, len, dtype: None, session: None }
+    }
+
+    /// The same bytes, for one session alone.
+    pub(crate) fn bound(self, session: u64) -> Self {
+        Self { session: Some(session), ..self }
+    }
+
+    /// Whether that session may use it.
+    pub(crate) fn is_for(&self, session: u64) -> bool {
+        self.session.is_none_or(|own| own == session)
     }
 
     /// This slice as elements of another type, or of no known type, for memory that is used for something else from here on.
@@ -133,7 +145,7 @@ impl<D: Device> Slice<D> {
     /// The `len` bytes of this slice from `offset`, of its type, or `None` where they reach past its end.
     pub fn sub_slice(&self, offset: u64, len: u64) -> Option<Self> {
         let end = offset.checked_add(len)?;
-        (end <= self.len).then(|| Self { buffer: self.buffer.clone(), offset: self.offset + offset, len, dtype: self.dtype })
+        (end <= self.len).then(|| Self { offset: self.offset + offset, len, ..self.clone() })
     }
 }
 

@@ -1,8 +1,9 @@
 //! The safe front end: allocate, plan, run, capture, replay. It is generic over the backend, and written once.
 
-mod debug;
+mod capture;
 mod plan;
 mod room;
+mod traits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use crate::device::{Caps, Clock, Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
-use crate::ops::{Linear, Op, check, strange};
+use crate::ops::{Op, check, strange};
+use capture::Capture;
 pub use plan::Plan;
 use room::zeroed;
 
@@ -20,6 +22,9 @@ use room::zeroed;
 ///
 /// A session, its plans, graphs and events are [`Send`]: they may move to another thread together. Its methods take it as `&mut`, so one
 /// thread at a time uses it. Slices and indices are [`Sync`] too, and clones of them name the same memory.
+///
+/// Plans, graphs, events and indices belong to the session that made them: another refuses them. Memory may be shared, and nothing but the host orders
+/// the queues of two sessions: [`synchronize`](Self::synchronize) the one that writes before the other reads, else it reads bytes of before or of between.
 ///
 /// # Errors
 /// Every method may return these. [`Invalid`](Error::Invalid) is for what breaks a rule, such as a call inside a [capture](Self::capture)
@@ -189,7 +194,7 @@ impl<D: Device> Session<D> {
     /// Copies checked index data to the device.
     pub fn index<H: HostIndex>(&mut self, host: &H) -> Result<Index<H, D>> {
         self.outside_capture("index")?;
-        Index::new(&self.device, &mut self.queue, host)
+        Ok(Index::new(&*self.device, &mut self.queue, host)?.bound(self.id))
     }
 
     /// Replaces index data. Captured graphs see it at their next replay.
@@ -207,7 +212,7 @@ impl<D: Device> Session<D> {
     /// Copies several indices to one allocation, so that [`update_indices`](Self::update_indices) replaces them together.
     pub fn indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Vec<Index<H, D>>> {
         self.outside_capture("indices")?;
-        Index::packed(&self.device, &mut self.queue, hosts)
+        Ok(Index::packed(&*self.device, &mut self.queue, hosts)?.into_iter().map(|index| index.bound(self.id)).collect())
     }
 
     /// Replaces, in one copy, the indices that [`indices`](Self::indices) made.
@@ -220,7 +225,7 @@ impl<D: Device> Session<D> {
     /// Copies index data for [`update_indices_pinned`](Self::update_indices_pinned) to host memory (see [`alloc_host`](Self::alloc_host)).
     pub fn pin_indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Pinned<H, D>> {
         self.outside_capture("pin_indices")?;
-        Pinned::new(&self.device, &mut self.queue, hosts)
+        Ok(Pinned::new(&*self.device, &mut self.queue, hosts)?.bound(self.id))
     }
 
     /// Replaces the indices that [`indices`](Self::indices) made, as [`update_indices`](Self::update_indices) does, from memory that the
@@ -231,14 +236,14 @@ impl<D: Device> Session<D> {
         Index::update_pinned(&*self.device, &mut self.queue, indices, pinned)
     }
 
-    /// Codes of `adapters` adapters that repeat those of `codes`, from adapter `first` on: see [`Index::repeated`].
+    /// Codes of `adapters` adapters, those of `codes` again and again, from adapter `first` on.
     ///
     /// # Errors
     /// No device memory; no adapter to repeat.
     pub fn repeat_codes(&mut self, codes: &Index<Codes, D>, adapters: u32, first: u32) -> Result<Index<Codes, D>> {
         self.outside_capture("repeat_codes")?;
         self.own(Codes::NAME, codes.slice())?;
-        codes.repeated(&self.device, &mut self.queue, adapters, first)
+        Ok(codes.repeated(&*self.device, &mut self.queue, adapters, first)?.bound(self.id))
     }
 
     /// Replaces the codes of the adapter in `slot`.
@@ -294,7 +299,7 @@ impl<D: Device> Session<D> {
         D: Kernel<O>,
     {
         ensure(plan.session == self.id, "plan", "one made by this session", "another session's")?;
-        check(&*self.device, &plan.op, args)?;
+        self.accept(&plan.op, args)?;
         if let Some(buffers) = &mut self.recording {
             buffers.push(plan.workspace.buffer.clone());
             plan.op.operands(args, &mut |operand| buffers.push(operand.slice.buffer.clone()))?;
@@ -304,15 +309,17 @@ impl<D: Device> Session<D> {
         unsafe { self.device.launch(&mut self.queue, &plan.inner, &plan.workspace, args) }
     }
 
-    /// Records the launches of `body` instead of running them. The session is usable afterwards, also on an error.
+    /// Records the launches of `body` instead of running them. The session is usable afterwards, also on an error or a panic in `body`.
     pub fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Graph<D>> {
         self.outside_capture("capture")?;
         self.device.begin_capture(&mut self.queue)?;
         self.recording = Some(Vec::new());
-        let done = body(self);
-        let retained = self.recording.take().unwrap_or_default();
-        let raw = self.device.end_capture(&mut self.queue);
+        let mut capture = Capture(self);
+        let done = body(capture.0);
+        let ended = capture.end();
+        drop(capture);
         done?;
+        let Some((retained, raw)) = ended else { return Err(Error::invalid("capture", "the session that it began on", "another")) };
         Ok(Graph { raw: raw?, session: self.id, _retained: retained })
     }
 
@@ -348,7 +355,7 @@ impl<D: Device> Session<D> {
         D: Kernel<O>,
     {
         ensure(plan.session == self.id, "plan", "one made by this session", "another session's")?;
-        check(&*self.device, &plan.op, args)?;
+        self.accept(&plan.op, args)?;
         let bytes = D::prepared_bytes(&plan.inner);
         self.own("prepared", prepared)?;
         ensure(prepared.len == bytes, "prepared", format_args!("{bytes} bytes"), prepared.len)?;
@@ -360,27 +367,33 @@ impl<D: Device> Session<D> {
         unsafe { self.device.prepare(&mut self.queue, &plan.inner, prepared, args) }
     }
 
-    /// Refuses memory of another device. Work on it would go to whatever this device has at that address.
+    /// Refuses memory of another device: its work would end up in whatever this one has there. And another session's index, whose words that one's
+    /// queue may be writing.
     fn own(&self, what: &str, slice: &Slice<D>) -> Result<()> {
-        if self.device.owns(&slice.buffer) { Ok(()) } else { Err(strange(what)) }
+        if !self.device.owns(&slice.buffer) {
+            return Err(strange(what));
+        }
+        ensure(slice.is_for(self.id), what, "an index that this session made", "another session's: make one here of the same host data")
+    }
+
+    /// Checks operands, and that the indices among them are this session's.
+    fn accept<O: Op>(&self, op: &O, args: &O::Args<D>) -> Result<()> {
+        check(&*self.device, op, args)?;
+        let mut bound = Ok(());
+        op.operands(args, &mut |operand| {
+            if bound.is_ok() && !operand.slice.is_for(self.id) {
+                bound = self.own(operand.name(), operand.slice);
+            }
+        })?;
+        bound
+    }
+
+    /// The number by which what belongs to this session knows it.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     fn outside_capture(&self, what: &str) -> Result<()> {
         ensure(self.recording.is_none(), what, "a call outside capture (inside, only run)", "a call inside")
     }
 }
-
-/// What the documentation of [`Session`] says of threads, for the compiler to check.
-const _: () = {
-    const fn send<T: Send>() {}
-    const fn sync<T: Send + Sync>() {}
-    #[expect(dead_code, reason = "compiled is proven")]
-    const fn all<D: Kernel<Linear>>() {
-        send::<Session<D>>();
-        send::<Plan<Linear, D>>();
-        send::<Graph<D>>();
-        send::<Event<D>>();
-        sync::<Slice<D>>();
-        sync::<Index<Codes, D>>();
-    }
-};

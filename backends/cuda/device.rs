@@ -13,7 +13,8 @@ use super::runtime::queue::{Graph, Queue};
 use super::runtime::{clocks, library};
 use crate::device::{Caps, Clock, Clocks, Device, Hints, Open, Slice};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ensure};
+use crate::ops::strange;
 
 /// One NVIDIA GPU.
 #[derive(Debug)]
@@ -113,6 +114,16 @@ impl Cuda {
     }
 }
 
+impl Cuda {
+    /// Refuses bytes that do not all lie in `slice`, and a slice of another device: the driver takes addresses, and checks none.
+    fn inside(&self, what: &str, slice: &Slice<Self>, bytes: u64) -> Result<()> {
+        if !self.owns(&slice.buffer) {
+            return Err(strange(what));
+        }
+        ensure(bytes <= slice.len, what, format_args!("at most {} bytes", slice.len), bytes)
+    }
+}
+
 impl Open for Cuda {
     fn list() -> Result<Vec<Caps>> {
         Ok(find(kernels())?.1.into_iter().map(|found| found.caps).collect())
@@ -145,7 +156,8 @@ impl Device for Cuda {
     }
 
     fn alloc(&self, bytes: u64) -> Result<Buffer> {
-        self.memory.alloc(bytes)
+        // What another session, and so another tenant, left there is not shown.
+        self.memory.alloc_zeroed(bytes)
     }
 
     fn alloc_host(&self, bytes: u64) -> Result<Buffer> {
@@ -161,14 +173,20 @@ impl Device for Cuda {
     }
 
     fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
+        self.inside("write", dst, src.len() as u64)?;
         queue.write(address(dst), src)
     }
 
     fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        self.inside("read", src, dst.len() as u64)?;
         queue.read(address(src), dst)
     }
 
     fn copy(&self, queue: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
+        self.inside("copy", src, src.len)?;
+        self.inside("copy", dst, src.len)?;
+        let apart = src.buffer.id() != dst.buffer.id() || src.offset + src.len <= dst.offset || dst.offset + src.len <= src.offset;
+        ensure(apart, "copy", "ranges apart", "overlapping ones")?;
         queue.copy(address(src), address(dst), src.len)
     }
 

@@ -36,8 +36,8 @@ pub struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// A new queue on `memory`'s device.
-    pub fn new(memory: Arc<Memory>) -> Result<Self> {
+    /// A new one on `memory`'s device.
+    pub(crate) fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
         Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: InFlightWrites::default() })
     }
@@ -51,28 +51,28 @@ impl Queue {
         if self.capturing { Ok(()) } else { self.memory.join(&self.stream, &mut self.seen) }
     }
 
-    /// The driver's stream, ready for a launch called `name`.
-    pub fn launching(&mut self, name: &'static str) -> Result<sys::CUstream> {
+    /// The driver's stream, ready for a launch of that name.
+    pub(crate) fn launching(&mut self, name: &'static str) -> Result<sys::CUstream> {
         self.enter()?;
         self.journal.add(name);
         Ok(self.stream.raw)
     }
 
-    /// Takes the writes in flight that a launch may meet if it starts early (see `Launch::overlap`). They are those of the last launches,
-    /// of which each let the next one start; the first of these started after everything before it. Empty where the last work is of another
-    /// kind. The taker puts them back with its own, unless its launch did not start early.
-    pub fn take_open(&mut self) -> InFlightWrites {
+    /// What launches write that may not have ended where the next one starts early (see `Launch::overlap`): those
+    /// at the end of the queue that each let the next one start, the first of which started after all before it. Empty where the
+    /// last work is of another kind. The taker puts them back with its own, unless its launch did not start early.
+    pub(crate) fn take_open(&mut self) -> InFlightWrites {
         std::mem::take(&mut self.open)
     }
 
-    /// Sets the writes in flight behind a launch that lets the next one start before it has ended: its own, and those before it.
-    pub fn leave_open(&mut self, writes: InFlightWrites) {
+    /// Follows a launch that lets the next one start before it has ended: what it and those before it write.
+    pub(crate) fn leave_open(&mut self, writes: InFlightWrites) {
         self.open = writes;
     }
 
-    /// Whether a launch may start before those at the end of the queue have ended, and the writes to leave open behind it. The launch reads
-    /// `early` before its PDL wait, writes `writes`, and lets the next one start.
-    pub fn prefetch_allowed(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, InFlightWrites) {
+    /// Whether a launch that reads `early` before it waits, and lets the next one start, may start before those at the end of the queue have ended;
+    /// and what to leave open behind it, where it writes `writes`.
+    pub(crate) fn prefetch_allowed(&mut self, early: &[Range<u64>], writes: Vec<Range<u64>>) -> (bool, InFlightWrites) {
         let (open, writes) = (self.take_open(), InFlightWrites::from_iter(writes));
         match starts_early(&open, early) {
             true => (true, open.and(writes)),
@@ -80,9 +80,9 @@ impl Queue {
         }
     }
 
-    /// The writes to leave open behind a launch that may start early, waits before it reads anything, and writes `writes`. None where it is
-    /// not known what may be in flight.
-    pub fn behind(&mut self, writes: InFlightWrites) -> InFlightWrites {
+    /// What to leave open behind a launch that may start early, waits before it reads anything and writes `writes`: nothing where it is not known
+    /// what may still be under way.
+    pub(crate) fn behind(&mut self, writes: InFlightWrites) -> InFlightWrites {
         let open = self.take_open();
         if self.first || open.is_known() { open.and(writes) } else { InFlightWrites::default() }
     }
@@ -92,8 +92,8 @@ impl Queue {
         self.stream.raw
     }
 
-    /// Copies `bytes` to the device. The caller may reuse them when this returns.
-    pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+    /// Copies `bytes` to the device. They are taken before this returns.
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
         self.enter()?;
         self.journal.add("write");
         let stream = self.stream.raw;
@@ -112,7 +112,7 @@ impl Queue {
     }
 
     /// Copies from the device, after all earlier work. Blocks.
-    pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
         self.enter()?;
         self.journal.add("read");
         let stream = self.stream.raw;
@@ -142,20 +142,20 @@ impl Queue {
         self.wait()
     }
 
-    /// Copies `bytes` from one address to another. Either may be page-locked host memory; the ranges lie apart.
-    pub fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
+    /// Copies `bytes` from one address to another, either of which may be page-locked memory of the host; the ranges lie apart.
+    pub(crate) fn copy(&mut self, from: u64, to: u64, bytes: u64) -> Result<()> {
         let stream = self.launching("copy")?;
         // SAFETY: the caller's ranges lie apart from each other, on the device or in page-locked memory: addresses tell which.
         ok(unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream) }, "a copy")
     }
 
-    /// The device's memory, to whose context the handles of this queue belong.
-    pub fn memory(&self) -> &Arc<Memory> {
+    /// The device's memory, whose context the handles of this queue belong to.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Blocks until everything is done, and reports what failed.
-    pub fn wait(&mut self) -> Result<()> {
+    /// Blocks until all is done, and reports what failed.
+    pub(crate) fn wait(&mut self) -> Result<()> {
         self.memory.context.bind()?;
         // SAFETY: the stream is alive.
         let done = check(unsafe { sys::cuStreamSynchronize(self.stream.raw) });
@@ -164,8 +164,8 @@ impl Queue {
         result
     }
 
-    /// Begins a capture: launches are recorded from here on.
-    pub fn begin_capture(&mut self) -> Result<()> {
+    /// From here launches are recorded.
+    pub(crate) fn begin_capture(&mut self) -> Result<()> {
         self.enter()?;
         let stream = self.stream.raw;
         // Relaxed: other calls of this thread, such as an allocation in the device's own stream, are not the capture's
@@ -177,9 +177,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Ends a capture and returns what it recorded. The queue runs launches again, whatever this returns.
-    pub fn end_capture(&mut self) -> Result<Graph> {
-        // What was recorded has not run. The next launch follows what ran before.
+    /// What was recorded since; the queue runs things again, whatever this returns.
+    pub(crate) fn end_capture(&mut self) -> Result<Graph> {
+        // What was recorded has not run: the next launch follows what ran before.
         self.open.clear();
         self.first = false;
         self.memory.context.bind()?;

@@ -92,6 +92,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
 
     /// Makes every adapter of `ids` resident.
     pub(super) fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Placed> {
+        self.own(session)?;
         let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
         wanted.sort_unstable();
         wanted.dedup();

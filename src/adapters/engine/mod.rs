@@ -47,12 +47,16 @@ pub struct EngineOptions {
 /// Compressed adapters, ready to be applied on a device.
 pub struct Engine<D: Kernel<CodebookGemm>> {
     id: u64,
+    /// The session that it was opened with, whose queue its arrays are written in.
+    session: u64,
     dtype: DType,
     source: Box<dyn AdapterSource>,
     shared: BTreeMap<String, SharedProjection>,
     /// Adapters that were added while running, and are not in the source.
     added: HashMap<AdapterId, Arc<EncodedAdapter>>,
     names: BTreeMap<String, AdapterId>,
+    /// Adapters of the source that cannot be served, and why.
+    refused: BTreeMap<String, Error>,
     classes: Vec<Class<D>>,
     pool: Pool,
     plans: HashMap<CodebookGemm, Plan<CodebookGemm, D>>,
@@ -74,20 +78,29 @@ pub struct Target<'a, D: Device> {
 }
 
 impl<D: Kernel<CodebookGemm>> Engine<D> {
-    /// Opens an engine for the adapters of `source`. Bases go to the device now, adapters when they are first used.
+    /// An engine for the adapters of `source`. Bases go to the device now, adapters when they are first used.
+    /// An adapter that cannot be read or served is left out, and [`refused`](Self::refused) says why: the others are served.
     ///
     /// # Errors
-    /// A pool too small for a single adapter; a source that cannot be read; no device memory.
+    /// A pool too small for a single adapter; what all adapters share cannot be read; no device memory.
     pub fn open(session: &mut Session<D>, source: Box<dyn AdapterSource>, options: EngineOptions) -> Result<Self> {
         let shared = source.projections()?;
         for projection in shared.values() {
             projection.shape()?;
         }
-        let names = source.names();
+        let (mut names, mut refused) = (Vec::new(), BTreeMap::new());
         let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
-        for (index, name) in names.iter().enumerate() {
-            for (path, projection) in &source.adapter(name)?.projections {
-                let form = form_of(&shared, name, path, projection)?;
+        for name in source.names() {
+            let own = match source.adapter(&name).and_then(|adapter| forms_of(&shared, &name, &adapter)) {
+                Ok(own) => own,
+                Err(error) => {
+                    refused.insert(name, error);
+                    continue;
+                }
+            };
+            let index = names.len();
+            names.push(name);
+            for form in own {
                 match forms.keys().find(|known| known.same_class(&form)).cloned() {
                     Some(known) => {
                         let mut members = forms.remove(&known).unwrap_or_default();
@@ -115,7 +128,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let names: BTreeMap<String, AdapterId> = names.into_iter().zip(id + 1..).map(|(name, id)| (name, AdapterId(id))).collect();
         let (added, plans, prepared) = (HashMap::new(), HashMap::new(), HashMap::new());
         let dtype = options.dtype;
-        Ok(Self { id, dtype, source, shared, added, names, classes, pool, plans, generation: 0, version: 0, prepared })
+        Ok(Self { id, session: session.id(), dtype, source, shared, added, names, refused, classes, pool, plans, generation: 0, version: 0, prepared })
     }
 
     /// The adapters that are known, sorted by name.
@@ -123,9 +136,14 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.names.iter().map(|(name, id)| (name.as_str(), *id))
     }
 
-    /// The adapter named `name`.
+    /// The adapters of the source that are left out, sorted by name, and why.
+    pub fn refused(&self) -> impl Iterator<Item = (&str, &Error)> {
+        self.refused.iter().map(|(name, why)| (name.as_str(), why))
+    }
+
+    /// The adapter of that name.
     pub fn adapter(&self, name: &str) -> Result<AdapterId> {
-        self.names.get(name).copied().ok_or_else(|| unknown(name, &self.names.keys().cloned().collect::<Vec<_>>()))
+        self.names.get(name).copied().ok_or_else(|| unknown(name, self.names.keys()))
     }
 
     /// The projections that any adapter touches.
@@ -159,8 +177,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// A name that is taken; a projection or basis that the population does not have; a pool with no room for it.
     pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        self.own(session)?;
         ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format_args!("{name:?}"))?;
-        let forms = adapter.projections.iter().map(|(path, projection)| form_of(&self.shared, name, path, projection)).collect::<Result<Vec<_>>>()?;
+        let forms = forms_of(&self.shared, name, &adapter)?;
         let known: Vec<Option<usize>> = forms.iter().map(|form| self.classes.iter().position(|class| class.form().same_class(form))).collect();
         let joined: BTreeSet<usize> = known.iter().flatten().map(|&at| self.classes[at].map()).collect();
         // What can fail comes first. Where there is no room for one more, the present adapters stay as they are.
@@ -232,6 +251,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         x_stride: u64,
         targets: &[Target<'_, D>],
     ) -> Result<()> {
+        self.own(session)?;
         self.check(batch)?;
         let mut launches: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         for (number, target) in targets.iter().enumerate() {
@@ -296,7 +316,12 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         session.run(&self.plans[&op], &args)
     }
 
-    /// The maps in which an adapter has a slot, where it is on the device.
+    /// Refuses another session: its queue would not wait for what was put into this one's.
+    fn own(&self, session: &Session<D>) -> Result<()> {
+        ensure(session.id() == self.session, "engine", "the session that it was opened with", "another")
+    }
+
+    /// The maps that an adapter has a slot in, where it is on the device.
     fn maps_of(&self, adapter: &EncodedAdapter) -> Vec<usize> {
         let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.shared).is_some()).map(Class::map).collect();
         maps.into_iter().collect()
@@ -316,6 +341,11 @@ impl<D: Kernel<CodebookGemm>> std::fmt::Debug for Engine<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "engine of {} adapters in {} projections, {} on {}", self.names.len(), self.shared.len(), self.dtype, D::NAME)
     }
+}
+
+/// The forms of an adapter's projections, in their order.
+fn forms_of(shared: &BTreeMap<String, SharedProjection>, name: &str, adapter: &EncodedAdapter) -> Result<Vec<Form>> {
+    adapter.projections.iter().map(|(path, projection)| form_of(shared, name, path, projection)).collect()
 }
 
 /// The form of an adapter's projection, checked against what the population shares.

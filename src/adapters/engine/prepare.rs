@@ -22,6 +22,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// No device memory.
     pub fn prepare(&mut self, session: &mut Session<D>, projections: &[&str]) -> Result<()> {
+        self.own(session)?;
         let key: Vec<String> = projections.iter().map(|&path| path.into()).collect();
         if self.prepared.contains_key(&key) || !self.alike(projections) {
             return Ok(());
@@ -49,6 +50,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// # Errors
     /// A device that fails.
     pub fn refresh(&mut self, session: &mut Session<D>) -> Result<()> {
+        self.own(session)?;
         for prepared in self.prepared.values_mut().flatten().filter(|prepared| prepared.version != self.version) {
             session.prepare(&prepared.plan, &prepared.at, &prepared.args)?;
             prepared.version = self.version;

@@ -173,7 +173,7 @@ impl<D: Device> Index<Codes, D> {
     ///
     /// # Errors
     /// No adapter to repeat.
-    pub fn repeated(&self, device: &D, queue: &mut D::Queue, adapters: u32, first: u32) -> Result<Self> {
+    pub(crate) fn repeated(&self, device: &D, queue: &mut D::Queue, adapters: u32, first: u32) -> Result<Self> {
         let (all, one) = (self.shape.adapters, u64::from(self.shape.words_per_adapter) * 4);
         ensure(all > 0, "codes", "an adapter to repeat", 0)?;
         let shape = CodesShape { adapters, ..self.shape };
@@ -194,8 +194,8 @@ impl<D: Device> Index<Codes, D> {
     /// Replaces the codes of the adapter in `slot`.
     ///
     /// # Errors
-    /// The slot does not exist, or the codes do not fit it.
-    pub fn update_adapter(&self, device: &D, queue: &mut D::Queue, slot: u32, adapter: &AdapterCodes) -> Result<()> {
+    /// A slot that there is not, or codes that do not fit it.
+    pub(crate) fn update_adapter(&self, device: &D, queue: &mut D::Queue, slot: u32, adapter: &AdapterCodes) -> Result<()> {
         let shape = *self.shape();
         ensure(slot < shape.adapters, "codes: slot", format_args!("below {}", shape.adapters), slot)?;
         shape.accept(adapter)?;

@@ -45,7 +45,8 @@ pub trait HostIndex {
 /// The alignment of an index in a shared allocation, in bytes, which every device's binding rules allow.
 const PACKED_ALIGN: u64 = 256;
 
-/// Checked index data on a device.
+/// Checked index data on a device. It belongs to the session that made it, and others refuse it: kernels trust its words, which that session's
+/// queue alone orders against the work that reads them.
 #[derive_where(Clone)]
 pub struct Index<H: HostIndex, D: Device> {
     shape: H::Shape,
@@ -54,14 +55,19 @@ pub struct Index<H: HostIndex, D: Device> {
 
 impl<H: HostIndex, D: Device> Index<H, D> {
     /// Allocates room for `host` and copies it there.
-    pub fn new(device: &D, queue: &mut D::Queue, host: &H) -> Result<Self> {
+    pub(crate) fn new(device: &D, queue: &mut D::Queue, host: &H) -> Result<Self> {
         let bytes = H::capacity(&host.shape()) * 4;
         let index = Self { shape: host.shape(), slice: Slice::new(device.alloc(bytes)?, 0, bytes) };
         index.update(device, queue, host)?;
         Ok(index)
     }
 
-    /// An index over words that lie in `slice` already, laid out as by [`HostIndex::words`].
+    /// The same index, for one session alone.
+    pub(crate) fn bound(self, session: u64) -> Self {
+        Self { slice: self.slice.bound(session), ..self }
+    }
+
+    /// Words that lie in `slice` already, as [`HostIndex::words`] lays them out.
     pub(crate) const fn over(shape: H::Shape, slice: Slice<D>) -> Self {
         Self { shape, slice }
     }
@@ -70,15 +76,15 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     ///
     /// # Errors
     /// `host` has another shape.
-    pub fn update(&self, device: &D, queue: &mut D::Queue, host: &H) -> Result<()> {
+    pub(crate) fn update(&self, device: &D, queue: &mut D::Queue, host: &H) -> Result<()> {
         if host.shape() != self.shape {
             return Err(Error::invalid(H::NAME, format!("the shape it was made with, {:?}", self.shape), format!("{:?}", host.shape())));
         }
         self.put(device, queue, 0, &host.words())
     }
 
-    /// Copies several indices to one allocation, so that [`update_packed`](Self::update_packed) is one copy.
-    pub fn packed(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Vec<Self>> {
+    /// Several indices in one allocation, so that [`update_packed`](Self::update_packed) is one copy.
+    pub(crate) fn packed(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Vec<Self>> {
         let (places, bytes) = places(hosts);
         let buffer = device.alloc(bytes)?;
         let slice = |(offset, len)| Slice::new(buffer.clone(), offset, len);
@@ -90,8 +96,8 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     /// Replaces, in one copy, the contents of all indices that [`packed`](Self::packed) made together.
     ///
     /// # Errors
-    /// Another number of indices than was packed, or an index of another shape.
-    pub fn update_packed(device: &D, queue: &mut D::Queue, indices: &[Self], hosts: &[H]) -> Result<()> {
+    /// Another number of indices, or one of another shape, than was packed.
+    pub(crate) fn update_packed(device: &D, queue: &mut D::Queue, indices: &[Self], hosts: &[H]) -> Result<()> {
         let shapes: Vec<H::Shape> = hosts.iter().map(HostIndex::shape).collect();
         match Self::together(indices, &shapes)? {
             Some(all) => device.write(queue, &all, &packed_bytes(hosts)),
@@ -103,7 +109,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
     ///
     /// # Errors
     /// The errors of [`update_packed`](Self::update_packed).
-    pub fn update_pinned(device: &D, queue: &mut D::Queue, indices: &[Self], pinned: &Pinned<H, D>) -> Result<()> {
+    pub(crate) fn update_pinned(device: &D, queue: &mut D::Queue, indices: &[Self], pinned: &Pinned<H, D>) -> Result<()> {
         match Self::together(indices, &pinned.shapes)? {
             Some(all) => device.copy(queue, &pinned.slice, &all),
             None => Ok(()),
@@ -190,12 +196,17 @@ pub struct Pinned<H: HostIndex, D: Device> {
 }
 
 impl<H: HostIndex, D: Device> Pinned<H, D> {
-    /// Copies the data of indices that are packed together to host memory.
-    pub fn new(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Self> {
+    /// Pinned data of indices that are packed together.
+    pub(crate) fn new(device: &D, queue: &mut D::Queue, hosts: &[H]) -> Result<Self> {
         let bytes = packed_bytes(hosts);
         let slice = Slice::new(device.alloc_host(bytes.len() as u64)?, 0, bytes.len() as u64);
         device.write(queue, &slice, &bytes)?;
         Ok(Self { shapes: hosts.iter().map(HostIndex::shape).collect(), slice })
+    }
+
+    /// The same data, for one session alone.
+    pub(crate) fn bound(self, session: u64) -> Self {
+        Self { slice: self.slice.bound(session), ..self }
     }
 
     pub(crate) fn slice(&self) -> &Slice<D> {

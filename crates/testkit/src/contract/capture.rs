@@ -23,8 +23,28 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("work after a capture follows the work before it", follows),
         ("an empty capture", empty),
         ("a failed capture leaves the session usable", failed_capture),
+        ("a panic in a capture ends it", panicking),
         ("copies and waits inside a capture are refused", nothing_else_inside),
     ]
+}
+
+fn panicking<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 10.0)?;
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        session.capture(|session| {
+            sum.run(session)?;
+            // Without the message that a panic prints.
+            std::panic::resume_unwind(Box::new("a fault in the work that is recorded"))
+        })
+    }));
+    assert!(caught.is_err(), "the panic goes on to who catches it");
+    sum.run(&mut session)?;
+    sum.expect(&mut session, 11.0)?;
+    let graph = session.capture(|session| sum.run(session))?;
+    sum.set_x(&mut session, 2.0)?;
+    session.replay(&graph)?;
+    sum.expect(&mut session, 12.0)
 }
 
 fn replays<B: Backend>(device: &Arc<B>) -> Result<()> {

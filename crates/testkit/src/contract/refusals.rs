@@ -10,11 +10,12 @@ use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
 
 use super::Test;
-use super::work::{LEN, Sum};
+use super::work::{ADAPTERS, Adapted, LEN, Sum, adapter};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![
         ("a plan or graph of another session is refused", strangers),
+        ("an index of another session is refused", strange_index),
         ("operands that overlap are refused", overlap),
         ("operands too small, misplaced or missing are refused", unfit),
         ("copies longer than their slice are refused", long_copies),
@@ -43,6 +44,31 @@ fn strangers<B: Backend>(device: &Arc<B>) -> Result<()> {
     other.synchronize()?;
     sum.run(&mut session)?;
     sum.expect(&mut session, 3.0)
+}
+
+fn strange_index<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let [mut session, mut other] = [Session::new(device.clone())?, Session::new(device.clone())?];
+    let rows = [0, 3, 3, -1, 5, 1, 0, 0, 2, 4, -1, 5];
+    let seeds = [1, 2, 3, 4, 5, 6];
+    let (own, theirs) = (Adapted::new(&mut session, &rows, seeds)?, Adapted::new(&mut other, &rows, seeds)?);
+    // The operands are the session's own, but for one index, which the other's queue may be writing.
+    let mut mixed = own.args.clone();
+    mixed.token_adapter = theirs.tokens.clone();
+    refused("another's index", session.run(&own.plan, &mixed));
+    let host = TokenAdapters::new(&rows, ADAPTERS)?;
+    refused("an update of another's index", session.update_index(&theirs.tokens, &host));
+    refused("an update of another's codes", session.update_adapter(&theirs.codes, 0, &adapter(1)?));
+    refused("a reading of another's index", session.read_index(&theirs.tokens));
+    refused("a copy of another's codes", session.repeat_codes(&theirs.codes, 2, 0));
+    let packed = other.indices(&[host.clone()])?;
+    refused("an update of another's indices", session.update_indices(&packed, &[host.clone()]));
+    let pinned = other.pin_indices(&[host.clone()])?;
+    let packed = session.indices(&[host])?;
+    refused("another's pinned indices", session.update_indices_pinned(&packed, &pinned));
+    own.run(&mut session)?;
+    theirs.run(&mut other)?;
+    assert_eq!(session.read(own.y())?, other.read(theirs.y())?);
+    Ok(())
 }
 
 fn overlap<B: Backend>(device: &Arc<B>) -> Result<()> {

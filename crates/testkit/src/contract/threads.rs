@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use trifuse::backend::Backend;
 use trifuse::device::Slice;
-use trifuse::ops::{Attention, AttentionArgs, Linear, LinearArgs};
+use trifuse::ops::{Attention, AttentionArgs, Linear, LinearArgs, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
 use super::Test;
-use super::work::{Adapted, noise, plan_any};
+use super::work::{Adapted, LEN, Sum, noise, plan_any};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
-    vec![("two sessions at once give the serial result bit for bit", at_once), ("a session moves to another thread", moved)]
+    vec![
+        ("two sessions at once give the serial result bit for bit", at_once),
+        ("a session moves to another thread", moved),
+        ("sessions share memory that was waited for", shared),
+    ]
 }
 
 /// What one session computes, each operation several times over.
@@ -62,6 +66,31 @@ fn at_once<B: Backend>(device: &Arc<B>) -> Result<()> {
         for (at_once, serial) in both.into_iter().zip(&serial) {
             assert!(at_once? == *serial, "a session's result depends on another's work");
         }
+    }
+    Ok(())
+}
+
+/// Operands that one session wrote and waited for, read by several at once, each of which writes its own.
+fn shared<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut first = Session::new(device.clone())?;
+    let sum = Sum::new(&mut first, 1.0, 2.0)?;
+    first.synchronize()?;
+    let (x, residual) = (&sum.args.x, &sum.args.residual);
+    let run = || -> Result<Vec<f32>> {
+        let mut session = Session::new(device.clone())?;
+        let (plan, y) = (session.plan(Sum::<B>::op())?, session.upload(&[f32::NAN; LEN])?);
+        let args = PointwiseArgs::new(x.clone(), y.clone()).with_residual(residual.clone());
+        for _ in 0..50 {
+            session.run(&plan, &args)?;
+        }
+        session.download(&y)
+    };
+    let found = std::thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(run));
+        threads.map(|thread| thread.join().expect("a thread does not panic"))
+    });
+    for y in found {
+        assert_eq!(y?, [3.0; LEN]);
     }
     Ok(())
 }
