@@ -3,11 +3,10 @@
 //! The error that matters is that of the output, `E‖(ΔW − ΔŴ)x‖² = ‖(ΔW − ΔŴ)·C^½‖²` with the second moment `C = E[x·xᵀ]`. The encoder
 //! works in coordinates where C is the identity. Some rows never enter C, and only measure the result.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::linalg::{Mat, mul, widen};
+use super::linalg::{Mat, add_product, widen};
 use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
 use crate::safetensors_file::TensorFile;
@@ -72,7 +71,7 @@ impl SecondMoment {
         ensure(rows.cols == self.d_in(), "calibration inputs", format_args!("[rows, {}]", self.d_in()), format_args!("[{}, {}]", rows.rows, rows.cols))?;
         ensure(rows.data.iter().all(|value| value.is_finite()), "calibration inputs", "finite values", "NaN or an infinity")?;
         let x = widen(rows);
-        self.sum += mul(x.transpose(), x.as_ref());
+        add_product(&mut self.sum, x.transpose(), x.as_ref());
         self.rows += rows.rows as u64;
         Ok(())
     }
@@ -87,9 +86,9 @@ impl SecondMoment {
         self.rows
     }
 
-    /// The sum `Σ x·xᵀ`.
-    pub(crate) fn sum(&self) -> &Mat {
-        &self.sum
+    /// `Σ x·xᵀ`.
+    pub(crate) fn into_sum(self) -> Mat {
+        self.sum
     }
 }
 
@@ -143,26 +142,23 @@ impl Inputs {
         &self.held_out
     }
 
-    /// The second moment that the encoding sees.
-    pub(crate) fn moment(&self) -> Result<Cow<'_, SecondMoment>> {
+    /// What the encoding sees, for the caller to work on.
+    pub(crate) fn moment(&self) -> Result<SecondMoment> {
+        room(self.d_in())?;
         match &self.design {
-            Design::Moment(moment) => Ok(Cow::Borrowed(moment)),
+            Design::Moment(moment) => Ok(moment.clone()),
             Design::Rows(rows) => {
-                room(rows.cols)?;
                 let mut moment = SecondMoment::new(rows.cols);
                 moment.add(rows)?;
-                Ok(Cow::Owned(moment))
+                Ok(moment)
             }
         }
     }
 }
 
-/// Matrices of `[d_in, d_in]` in f64 that stand side by side while a projection is calibrated: the moment, a copy that is shrunk, its factor.
-const MATRICES: usize = 3;
-
-/// Refuses a width for which there is no room before any work is done.
+/// Refuses a width for which there is no room before any work is done: a matrix of `[d_in, d_in]` in f64.
 fn room(d_in: usize) -> Result<()> {
-    let elements = d_in.saturating_mul(d_in).saturating_mul(MATRICES);
+    let elements = d_in.saturating_mul(d_in);
     Vec::<f64>::new().try_reserve_exact(elements).map_err(|_| Error::OutOfMemory {
         requested: (elements as u64).saturating_mul(8),
         purpose: format!("calibrating a projection of {d_in} inputs; without its tensor in the calibration file it is encoded as if there were none"),
@@ -292,6 +288,8 @@ mod tests {
     fn the_last_quarter_is_held_out() {
         let calibration = Calibration::from_rows([("q".to_string(), rows(40, 6))].into()).unwrap();
         let inputs = calibration.of("q", 6).unwrap().unwrap();
+        // Nothing has room for 2^61 bytes.
+        assert!(matches!(room(1 << 29), Err(Error::OutOfMemory { .. })));
         assert_eq!((inputs.moment().unwrap().rows(), inputs.held_out.rows), (30, 10));
         assert_eq!(inputs.held_out.data, rows(40, 6).data[180..]);
         assert!(calibration.of("q", 5).is_err() && calibration.of("k", 6).unwrap().is_none());
@@ -311,7 +309,7 @@ mod tests {
         let sum = Matrix::new(4, 4, (0..16).map(|k| exact(k / 4, k % 4)).collect()).unwrap();
         for moment in [&moments[0], &moments[1], &SecondMoment::from_sum(&sum, 30).unwrap()] {
             assert_eq!((moment.rows(), moment.d_in()), (30, 4));
-            assert!((0..16).all(|k| (moment.sum()[(k / 4, k % 4)] - exact(k / 4, k % 4)).abs() < 1e-12));
+            assert!((0..16).all(|k| (moment.sum[(k / 4, k % 4)] - exact(k / 4, k % 4)).abs() < 1e-12));
         }
         assert!(moments[0].add(&rows(3, 5)).is_err() && moments[0].add(&Matrix::new(1, 4, vec![f32::NAN; 4]).unwrap()).is_err());
         assert_eq!(moments[0].rows(), 30);

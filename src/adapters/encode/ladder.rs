@@ -170,5 +170,5 @@ fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowe
 /// The metric of an encoding: see [`EncodeOptions::calibration`].
 pub(crate) fn metric(options: &EncodeOptions, inputs: Option<&super::calibration::Inputs>) -> Result<Metric> {
     let weighs = options.min_cosine.is_none() && !options.calibration.as_ref().is_some_and(|calibration| calibration.only_measures());
-    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(inputs.moment()?.as_ref()))
+    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(inputs.moment()?))
 }

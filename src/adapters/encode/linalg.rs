@@ -22,7 +22,12 @@ pub(crate) fn mul(left: MatRef<'_, f64>, right: MatRef<'_, f64>) -> Mat {
     out
 }
 
-/// The inner product `Σ left[i, j] · right[i, j]`.
+/// Adds `left · right` to `sum`, with no matrix beside it.
+pub(crate) fn add_product(sum: &mut Mat, left: MatRef<'_, f64>, right: MatRef<'_, f64>) {
+    matmul(sum, Accum::Add, left, right, 1.0, Par::Seq);
+}
+
+/// `Σ left[i, j] · right[i, j]`.
 pub(crate) fn dot(left: MatRef<'_, f64>, right: MatRef<'_, f64>) -> f64 {
     (0..left.ncols()).map(|j| (0..left.nrows()).map(|i| left[(i, j)] * right[(i, j)]).sum::<f64>()).sum()
 }
@@ -80,10 +85,9 @@ fn unsettled(_: faer::linalg::svd::SvdError) -> Error {
     Error::invalid("adapter weights", "finite values of ordinary size", "a matrix whose singular values do not settle")
 }
 
-/// The lower Cholesky factor `L` of a symmetric positive definite matrix, `L · Lᵀ`; `None` where it is not definite.
-pub(crate) fn cholesky(matrix: &Mat) -> Option<Mat> {
-    let n = matrix.nrows();
-    let mut factor = matrix.clone();
+/// The lower Cholesky factor `L` of a symmetric positive definite matrix, `L · Lᵀ`, in its place; `None` where it is not definite.
+pub(crate) fn cholesky(mut factor: Mat) -> Option<Mat> {
+    let n = factor.nrows();
     let mut memory = MemBuffer::new(cholesky_in_place_scratch::<f64>(n, Par::Seq, Default::default()));
     cholesky_in_place(factor.as_mut(), Default::default(), Par::Seq, MemStack::new(&mut memory), Default::default()).ok()?;
     for j in 1..n {
@@ -104,7 +108,7 @@ pub(crate) fn solve_transposed(lower: &Mat, right: &Mat) -> Mat {
 /// The solution `gram⁻¹ · right` for a symmetric positive matrix, in the least-squares sense where it is singular.
 pub(crate) fn solve_gram(gram: &Mat, right: &Mat) -> Result<Mat> {
     let largest = (0..gram.nrows()).map(|i| gram[(i, i)]).fold(0.0, f64::max);
-    if let Some(lower) = cholesky(gram) {
+    if let Some(lower) = cholesky(gram.clone()) {
         // A pivot that small is rounding, not a direction.
         if (0..gram.nrows()).all(|i| lower[(i, i)].powi(2) > 1e-11 * largest) {
             let mut out = right.clone();
@@ -169,8 +173,8 @@ mod tests {
     fn cholesky_is_the_lower_factor_and_refuses_an_indefinite_matrix() {
         let tall = sample(30, 5);
         let gram = mul(tall.transpose(), tall.as_ref());
-        let lower = cholesky(&gram).unwrap();
+        let lower = cholesky(gram.clone()).unwrap();
         assert!(energy((&mul(lower.as_ref(), lower.transpose()) - &gram).as_ref()) < 1e-20);
-        assert!(cholesky(&Mat::from_fn(2, 2, |i, j| if i == j { -1.0 } else { 0.0 })).is_none());
+        assert!(cholesky(Mat::from_fn(2, 2, |i, j| if i == j { -1.0 } else { 0.0 })).is_none());
     }
 }

@@ -16,12 +16,12 @@ impl Metric {
         Self { lower: None }
     }
 
-    /// The metric of the second moment of some inputs. It is shrunk towards a multiple of the identity, so that directions that few inputs
-    /// happen to miss are not thrown away. The share is the oracle approximating shrinkage of Chen, Wiesel, Eldar and Hero (2010), and at
-    /// least a thousandth. It is scaled to a mean diagonal of 1.
-    pub(crate) fn of(moment: &SecondMoment) -> Result<Self> {
+    /// The second moment of some inputs, shrunk towards a multiple of the identity, so that directions that few inputs
+    /// happen to miss are not thrown away: the share is the oracle approximating shrinkage of Chen, Wiesel, Eldar and
+    /// Hero (2010), and at least a thousandth. Scaled to a mean diagonal of 1.
+    pub(crate) fn of(moment: SecondMoment) -> Result<Self> {
         let (n, d) = (moment.rows() as f64, moment.d_in() as f64);
-        let mut moment = moment.sum().clone();
+        let mut moment = moment.into_sum();
         let trace: f64 = (0..moment.nrows()).map(|i| moment[(i, i)]).sum();
         ensure(trace > 0.0, "calibration", "inputs that are not all zero", "zeros")?;
         let (square, squared) = (dot(moment.as_ref(), moment.as_ref()), trace * trace);
@@ -34,7 +34,7 @@ impl Metric {
             }
             moment[(j, j)] += share;
         }
-        let lower = cholesky(&moment).ok_or_else(|| Error::invalid("calibration", "inputs of ordinary size", "a second moment that is not definite"))?;
+        let lower = cholesky(moment).ok_or_else(|| Error::invalid("calibration", "inputs of ordinary size", "a second moment that is not definite"))?;
         Ok(Self { lower: Some(lower) })
     }
 
@@ -66,7 +66,7 @@ mod tests {
         let inputs = Matrix::new(500, 6, (0..3000).map(|i| ((i * i % 101) as f32 * 0.61).sin() + 0.2).collect()).unwrap();
         let mut moment = SecondMoment::new(6);
         moment.add(&inputs).unwrap();
-        let metric = Metric::of(&moment).unwrap();
+        let metric = Metric::of(moment).unwrap();
         let g = Mat::from_fn(6, 2, |i, j| (i + 3 * j) as f64 - 2.0);
         let white = metric.whiten(&g);
         let seen = mul(widen(&inputs).as_ref(), g.as_ref());
