@@ -199,7 +199,8 @@ impl TensorFile {
         if info.shape.contains(&0) {
             return Err(fault(format!("expected sizes of at least 1, found {:?}", info.shape)));
         }
-        let values = widen(dtype, &bytes);
+        let room = || Error::OutOfMemory { requested: 4 * bytes.len() as u64 / dtype.size(), purpose: format!("{name} of {}", self.path.display()) };
+        let values = widen(dtype, &bytes).ok_or_else(room)?;
         if let Some((element, value)) = values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
             return Err(fault(format!("expected finite numbers, found {value} at element {element} of {:?}", info.shape)));
         }
@@ -246,12 +247,16 @@ pub fn float_type(dtype: Dtype) -> Option<DType> {
     }
 }
 
-fn widen(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+/// The values of some bytes in f32; nothing where the system has no memory for them.
+fn widen(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(bytes.len() / dtype.size() as usize).ok()?;
     match dtype {
-        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        DType::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        DType::F32 => values.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+        DType::F16 => values.extend(bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())),
+        DType::BF16 => values.extend(bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())),
     }
+    Some(values)
 }
 
 #[cfg(test)]
