@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use trifuse::Result;
 use trifuse::adapters::whole::{check_apart, check_file, make_folder, write_file};
-use trifuse::{Error, Result};
 use trifuse_cli::bench::markdown;
 use trifuse_cli::bench::stored::{Peers, Stored};
 
@@ -62,22 +62,25 @@ pub fn prepare(markdown: Option<&Path>, folder: Option<&Path>) -> Result<()> {
     folder.map_or(Ok(()), make_folder)
 }
 
-/// Writes tables and pictures where a place is given, and tells the files.
+/// Writes tables and pictures where a place is given, and tells the files. Where one cannot be written, those go that were not there before.
 pub fn write_all(reports: &[Stored], peers: &[Peers], markdown: Option<&Path>, folder: Option<&Path>) -> Result<Vec<PathBuf>> {
-    let mut written = Vec::new();
-    let mut put = |path: PathBuf, text: String| {
-        write_file(&path, |out| out.write_all(text.as_bytes()))?;
-        written.push(path);
-        Ok::<(), Error>(())
-    };
-    if let Some(path) = markdown {
-        put(path.into(), pages(reports, peers))?;
-    }
+    let mut texts: Vec<(PathBuf, String)> = markdown.map(|path| (path.into(), pages(reports, peers))).into_iter().collect();
     if let Some(folder) = folder {
         make_folder(folder)?;
-        for (name, picture) in pictures::all(reports, peers)? {
-            put(folder.join(name), picture)?;
+        texts.extend(pictures::all(reports, peers)?.into_iter().map(|(name, picture)| (folder.join(name), picture)));
+    }
+    let (mut written, mut new) = (Vec::new(), Vec::new());
+    for (path, text) in texts {
+        let is_new = path.symlink_metadata().is_err();
+        if let Err(error) = write_file(&path, |out| out.write_all(text.as_bytes())) {
+            // The first fault is the one to tell.
+            new.iter().for_each(|path: &PathBuf| drop(std::fs::remove_file(path)));
+            return Err(error);
         }
+        if is_new {
+            new.push(path.clone());
+        }
+        written.push(path);
     }
     Ok(written)
 }
