@@ -20,7 +20,7 @@ pub fn open_file(path: &Path) -> Result<File> {
     let file = match options.open(path) {
         Ok(file) => file,
         // A socket cannot be opened at all.
-        Err(error) => return Err(odd(path).unwrap_or_else(|| Error::io(path, "open")(error))),
+        Err(error) => return Err(odd(path).unwrap_or_else(|| Error::io(path, "read")(error))),
     };
     let found = file.metadata().map_err(Error::io(path, "read"))?;
     if found.is_file() { Ok(file) } else { Err(odd(path).unwrap_or_else(|| Error::input(path, "expected a file, found something else"))) }

@@ -1,10 +1,10 @@
 //! The safe front end: allocate, plan, run, capture, replay. It is generic over the backend, and written once.
 
-mod capture;
 mod plan;
 mod room;
 mod traits;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
-use capture::Capture;
 pub use plan::Plan;
 use room::zeroed;
 
@@ -314,12 +313,11 @@ impl<D: Device> Session<D> {
         self.outside_capture("capture")?;
         self.device.begin_capture(&mut self.queue)?;
         self.recording = Some(Vec::new());
-        let mut capture = Capture(self);
-        let done = body(capture.0);
-        let ended = capture.end();
-        drop(capture);
-        done?;
-        let Some((retained, raw)) = ended else { return Err(Error::invalid("capture", "the session that it began on", "another")) };
+        // Else a session whose capture panicked would record for ever, and run nothing.
+        let done = catch_unwind(AssertUnwindSafe(|| body(self)));
+        let retained = self.recording.take().unwrap_or_default();
+        let raw = self.device.end_capture(&mut self.queue);
+        done.unwrap_or_else(|panic| resume_unwind(panic))?;
         Ok(Graph { raw: raw?, session: self.id, _retained: retained })
     }
 

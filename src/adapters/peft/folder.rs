@@ -87,7 +87,7 @@ const MAX_TENSORS: usize = 1 << 18;
 /// Longest name of a tensor, in bytes: module paths have a tenth of that.
 const MAX_NAME_BYTES: usize = 1024;
 /// Bounds of a product's size: within them its arithmetic neither overflows f32 nor vanishes.
-const MAX_PRODUCT: f64 = 1e30;
+const MAX_PRODUCT: f64 = 1e36;
 const MIN_PRODUCT: f64 = 1e-30;
 
 /// One factor as it was found.
