@@ -100,12 +100,12 @@ impl<D: Device> Slice<D> {
         Self { buffer, offset, len, dtype: None, session: None }
     }
 
-    /// The same bytes, for one session alone.
+    /// This slice, for one session alone.
     pub(crate) fn bound(self, session: u64) -> Self {
         Self { session: Some(session), ..self }
     }
 
-    /// Whether that session may use it.
+    /// Whether a session may use these bytes.
     pub(crate) fn is_for(&self, session: u64) -> bool {
         self.session.is_none_or(|own| own == session)
     }

@@ -183,7 +183,7 @@ struct Reader<'a> {
 
 /// Elements without bytes that any adapter may have, and that each byte of it adds.
 const ALLOWANCE: [usize; 2] = [1 << 20, 512];
-/// And the most of all, in elements of 4 bytes: 128 MB.
+/// The most that all columns may take, in elements of 4 bytes: 128 MB.
 const MAX_ALLOWANCE: usize = 1 << 25;
 /// What a column of no bits takes in memory, in elements.
 const COLUMN_ELEMENTS: usize = 8;

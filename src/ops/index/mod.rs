@@ -62,7 +62,7 @@ impl<H: HostIndex, D: Device> Index<H, D> {
         Ok(index)
     }
 
-    /// The same index, for one session alone.
+    /// This index, for one session alone.
     pub(crate) fn bound(self, session: u64) -> Self {
         Self { slice: self.slice.bound(session), ..self }
     }
@@ -204,7 +204,7 @@ impl<H: HostIndex, D: Device> Pinned<H, D> {
         Ok(Self { shapes: hosts.iter().map(HostIndex::shape).collect(), slice })
     }
 
-    /// The same data, for one session alone.
+    /// This data, for one session alone.
     pub(crate) fn bound(self, session: u64) -> Self {
         Self { slice: self.slice.bound(session), ..self }
     }

@@ -19,7 +19,7 @@ use trifuse_testkit::conformance::{Subject, ahead};
 use super::output::Output;
 use super::progress::Progress;
 use super::{Outcome, samples};
-use ground::{Ground, Launch, Open};
+use ground::{Ground, Launch, Open, Planner};
 use report::{Absent, Backend, CaseRow, Cell, LeftOut, Verification};
 
 /// Arguments of `verify`.
@@ -60,7 +60,9 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let mut cases = BTreeMap::new();
     let began = Instant::now();
     let in_time = |_: &Subject| !args.quick || began.elapsed() < sample::LIMIT;
-    ahead(subjects.take_while(in_time), |number, subject, problem| {
+    let planners: Vec<Planner> = grounds.iter().filter_map(|(ground, _)| ground.planner()).collect();
+    let plan = |problem: &Problem| planners.iter().for_each(|planner| planner(problem));
+    ahead(subjects.take_while(in_time), plan, |number, subject, problem| {
         progress.now(subject.name());
         // A case without an answer fails wherever it is run, and tells why.
         let results = grounds.iter_mut().map(|(ground, _)| ground.case(subject, problem.as_ref())).collect();
