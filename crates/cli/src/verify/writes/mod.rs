@@ -1,4 +1,4 @@
-//! Test 3: nothing between x and y is written to device memory.
+//! Test 3: nothing between x and y is written to device memory, by every variant that needs no workspace.
 //!
 //! The reference counts bytes written to DRAM; on a GPU with a large L2 even the output never gets there. What has to be
 //! asserted is that the sectors written to the L2 are those of the output, that nothing is added up there by atomics, and
@@ -100,6 +100,8 @@ pub fn check<B: Backend>(session: &mut Session<B>, name: &'static str, relaunch:
         for shape in &SHAPES {
             let what = format!("{variant}/{}", shape.name);
             match session.plan_variant(shape.op(), Some(variant)) {
+                // A variant of two kernels keeps h between them, in memory that its plan asks for: the claim is not about those.
+                Ok(plan) if plan.workspace_bytes() > 0 => continue,
                 Ok(_) => {}
                 // A variant for other devices is none of this one's.
                 Err(Error::Unsupported { .. }) => continue,
