@@ -1,6 +1,8 @@
 //! The trait that backends implement for their devices: memory, an in-order queue, capture. It has no validation and no policy;
 //! [`crate::session`] is the safe front end.
 
+use std::num::NonZeroU64;
+
 use derive_where::derive_where;
 
 use crate::dtype::DType;
@@ -91,7 +93,7 @@ pub struct Slice<D: Device> {
     /// What its elements are, where that is known.
     dtype: Option<DType>,
     /// The session that it belongs to, where that alone may use it.
-    session: Option<u64>,
+    session: Option<NonZeroU64>,
 }
 
 impl<D: Device> Slice<D> {
@@ -100,14 +102,14 @@ impl<D: Device> Slice<D> {
         Self { buffer, offset, len, dtype: None, session: None }
     }
 
-    /// This slice, for one session alone.
+    /// This slice, for one session alone. Sessions count from 1.
     pub(crate) fn bound(self, session: u64) -> Self {
-        Self { session: Some(session), ..self }
+        Self { session: NonZeroU64::new(session), ..self }
     }
 
     /// Whether a session may use these bytes.
     pub(crate) fn is_for(&self, session: u64) -> bool {
-        self.session.is_none_or(|own| own == session)
+        self.session.is_none_or(|own| own.get() == session)
     }
 
     /// This slice as elements of another type, or of no known type, for memory that is used for something else from here on.

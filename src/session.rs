@@ -53,7 +53,7 @@ pub struct Event<D: Device> {
 impl<D: Device> Session<D> {
     /// A new queue on `device`.
     pub fn new(device: Arc<D>) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let queue = device.queue()?;
         Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None })
     }

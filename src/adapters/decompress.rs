@@ -57,8 +57,9 @@ pub fn decompress_within(
             let adapter = bundle.adapter(name)?;
             bytes = bytes.saturating_add(tensor_bytes(name, &adapter, &shared, dtype)?);
             if bytes > most {
-                let problem =
-                    format!("expected at most {most} bytes of tensors in all, found {bytes} up to this adapter: raise the limit if you trust the file");
+                let problem = format!(
+                    "expected at most {most} bytes of tensors in all, found {bytes} up to this adapter: raise the limit (--max-bytes) if you trust the file"
+                );
                 return Err(Error::input_item(bundle.path(), name, problem));
             }
             let files = peft_files(name, &adapter, &shared, dtype)?;

@@ -1,5 +1,6 @@
 //! What is refused before it reaches the device, with the device usable afterwards.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use half::f16;
@@ -60,9 +61,9 @@ fn strange_index<B: Backend>(device: &Arc<B>) -> Result<()> {
     refused("an update of another's codes", session.update_adapter(&theirs.codes, 0, &adapter(1)?));
     refused("a reading of another's index", session.read_index(&theirs.tokens));
     refused("a copy of another's codes", session.repeat_codes(&theirs.codes, 2, 0));
-    let packed = other.indices(&[host.clone()])?;
-    refused("an update of another's indices", session.update_indices(&packed, &[host.clone()]));
-    let pinned = other.pin_indices(&[host.clone()])?;
+    let packed = other.indices(from_ref(&host))?;
+    refused("an update of another's indices", session.update_indices(&packed, from_ref(&host)));
+    let pinned = other.pin_indices(from_ref(&host))?;
     let packed = session.indices(&[host])?;
     refused("another's pinned indices", session.update_indices_pinned(&packed, &pinned));
     own.run(&mut session)?;
