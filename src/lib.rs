@@ -57,6 +57,7 @@ pub mod backend;
 pub mod device;
 pub mod dtype;
 pub mod error;
+#[cfg(feature = "adapters")]
 mod hub;
 pub mod layer;
 #[cfg(feature = "model")]

@@ -387,6 +387,7 @@ impl<D: Device> Session<D> {
     }
 
     /// The number by which what belongs to this session knows it.
+    #[cfg(feature = "adapters")]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
