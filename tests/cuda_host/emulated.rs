@@ -21,8 +21,8 @@ struct Kernels {
 
 const SIMT: Kernels = Kernels { arch: "80", words: "(simt", most_flops: MOST_FLOPS[0] };
 /// Those that run on Ampere too.
-const AMPERE: Kernels = Kernels { arch: "80", words: "(sm80 | (gemm, | (sgmv, | (sgmv_long | (sgmv_simt", most_flops: MOST_FLOPS[0] };
-const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90 | (gemm, | (sgmv,", most_flops: MOST_FLOPS[1] };
+const AMPERE: Kernels = Kernels { arch: "80", words: "(sm80 | (gemm, | (sgmv, | (sgmv_long | (sgmv_dense, | (sgmv_simt", most_flops: MOST_FLOPS[0] };
+const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90 | (gemm, | (sgmv, | (sgmv_dense_fused,", most_flops: MOST_FLOPS[1] };
 /// Blocks that wait for each other, one a multiprocessor: at least as many as there are adapters.
 const JOINT: Kernels = Kernels { arch: "90", words: "(sgmv_fused,", most_flops: MOST_FLOPS[1] };
 const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
@@ -33,7 +33,7 @@ const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
     words: "attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | vectors/attention_varlen_causal (sm80_varlen_short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (sgmv_long, \
-            | codebook_gemm/segments150_odd_three_f16 (sgmv, \
+            | codebook_gemm/segments150_odd_three_f16 (sgmv, | codebook_gemm/lora_runs200_f16 (sgmv_dense, \
             | fused_mlp/gated_bias1_f16 (gemm | fused_mlp/tokens255_f16 (gemm, \
             | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_gemv_unaligned",
     most_flops: "1e7",
@@ -46,7 +46,7 @@ const FEW_HOPPER: Kernels = Kernels {
             | attention/quartet_causal_f16 (sm90_small_head, | attention/blocks128_f16 (sm90_intra_split_kv, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
-            | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, \
+            | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense_fused, \
             | fused_mlp/tokens255_f16 (gemm, | fused_mlp/few_tokens17_f16 (gemm, | fused_mlp/gated_few_tokens_deep_f16 (gemm, \
             | fused_mlp/padded_w_tokens70_f16 (gemm, | fused_mlp/ahead_tiles_f16 (gemm, \
             | fused_mlp/gated_ahead_tiles_f16 (gemm, | linear/few_rows_parts_f16 (sm90_skinny_tile, \

@@ -2,6 +2,7 @@
 
 pub(crate) mod choose;
 pub(crate) mod clusters;
+pub(crate) mod dense;
 pub(crate) mod entry;
 pub(crate) mod factor;
 pub(crate) mod launch;
@@ -9,6 +10,8 @@ pub(crate) mod long_tile;
 pub(crate) mod prepare;
 pub(crate) mod segments;
 pub(crate) mod sgmv;
+pub(crate) mod sgmv_dense;
+pub(crate) mod sgmv_dense_fused;
 pub(crate) mod sgmv_fused;
 pub(crate) mod sgmv_long;
 pub(crate) mod sgmv_simt;
@@ -37,5 +40,14 @@ impl Table for CodebookGemm {
     }
 }
 
-const VARIANTS: [Variant<CodebookGemm>; 7] =
-    [sgmv_fused::SGMV_FUSED, sgmv_long::SGMV_LONG, sgmv_simt::SGMV_SIMT, sgmv::SGMV, sm90::SM90, sm80::SM80, simt::SIMT];
+const VARIANTS: [Variant<CodebookGemm>; 9] = [
+    sgmv_dense_fused::SGMV_DENSE_FUSED,
+    sgmv_dense::SGMV_DENSE,
+    sgmv_fused::SGMV_FUSED,
+    sgmv_long::SGMV_LONG,
+    sgmv_simt::SGMV_SIMT,
+    sgmv::SGMV,
+    sm90::SM90,
+    sm80::SM80,
+    simt::SIMT,
+];

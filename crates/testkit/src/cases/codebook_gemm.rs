@@ -129,7 +129,8 @@ pub(super) fn coded(width: Option<CodeWidth>, adapters: u32, d: u64, rank: u64) 
     Factor::Coded { width, words_per_adapter: (header + (0..adapters).map(columns).max().unwrap_or(0)) as u32 }
 }
 
-fn case(name: impl std::fmt::Display, op: CodebookGemm, assignment: Assignment) -> Case {
+/// A case of that name and dtype.
+pub(super) fn case(name: impl std::fmt::Display, op: CodebookGemm, assignment: Assignment) -> Case {
     let population = Population { op, assignment };
     Case::new(OpKind::CodebookGemm, format!("{name}_{}", population.op.dtype), move |draw| population.pose(draw).map(Into::into))
 }

@@ -14,6 +14,7 @@ mod codebook_gemm;
 mod draw;
 mod fused_mlp;
 mod linear;
+mod lora;
 mod pointwise;
 mod prefix_attention;
 
@@ -24,6 +25,7 @@ pub use draw::Draw;
 /// Every case.
 pub fn all() -> Vec<Case> {
     let mut cases = codebook_gemm::cases();
+    cases.extend(lora::cases());
     cases.extend(attention::cases());
     cases.extend(attention_forms::cases());
     cases.extend(attention_long::cases());
