@@ -19,7 +19,7 @@ pub fn run(choice: &Choice) -> Result<()> {
     let sources: Vec<Source<'_>> = adapters.iter().map(Source::from).collect();
     let population = encode(&sources, &EncodeOptions { min_cosine: Some(0.99), ..Default::default() }, &|_, _| {})?;
     let mut session = Session::new(Arc::new(choice.open_any()?))?;
-    let mut engine = Engine::open(&mut session, Box::new(population), EngineOptions { dtype: DType::F32, pool_bytes: None })?;
+    let mut engine = Engine::open(&mut session, Box::new(population), EngineOptions::new(DType::F32))?;
     let ids = [Some(engine.adapter("rust")?), None, Some(engine.adapter("sqlite")?)];
     let (batch, tokens) = (engine.batch(&mut session, &ids)?, ids.len() as u64);
 

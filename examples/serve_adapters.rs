@@ -19,7 +19,7 @@ pub fn run(choice: &Choice) -> Result<()> {
     let population = encode(&sources, &EncodeOptions { min_cosine: Some(0.99), ..Default::default() }, &|_, _| {})?;
 
     let mut session = Session::new(Arc::new(choice.open_any()?))?;
-    let mut engine = Engine::open(&mut session, Box::new(population), EngineOptions { dtype: DType::F32, pool_bytes: None })?;
+    let mut engine = Engine::open(&mut session, Box::new(population), EngineOptions::new(DType::F32))?;
     // The third token has the base model alone.
     let ids = [Some(engine.adapter("rust")?), Some(engine.adapter("sqlite")?), None];
     let batch = engine.batch(&mut session, &ids)?;

@@ -46,7 +46,7 @@ fn on(rung: Rung) -> EncodeOptions {
 }
 
 fn open(session: &mut Session<Cpu>, population: &Population, pool_bytes: Option<u64>) -> Engine<Cpu> {
-    Engine::open(session, Box::new(population.clone()), EngineOptions { dtype: DTYPE, pool_bytes }).unwrap()
+    Engine::open(session, Box::new(population.clone()), EngineOptions::new(DTYPE).with_pool_bytes(pool_bytes)).unwrap()
 }
 
 /// `y = ΔW x` of query and key, in one call, from zeros.
@@ -353,7 +353,7 @@ fn wrong_calls_are_errors() {
     assert!(engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target("encoder.layer.7.no.such", &y)]).is_err());
     assert!(engine.apply(&mut session, &batch, &x, WIDTH as u64, &[target(QUERY, &y), target(KEY, &y)]).is_err(), "one y for two projections");
     assert!(engine.update(&mut session, &mut batch, &[None, None]).is_err());
-    let options = EngineOptions { dtype: DTYPE, pool_bytes: Some(10) };
+    let options = EngineOptions::new(DTYPE).with_pool_bytes(Some(10));
     assert!(Engine::open(&mut session, Box::new(population), options).is_err());
 }
 

@@ -103,7 +103,7 @@ impl<D: Backend> Encoder<D> {
         for (path, shared) in source.projections()? {
             self.config.fits(&path, [shared.d_out as u64, shared.d_in as u64])?;
         }
-        let options = EngineOptions { dtype: self.options.dtype, pool_bytes: self.options.pool_bytes };
+        let options = EngineOptions::new(self.options.dtype).with_pool_bytes(self.options.pool_bytes);
         self.classes.clear();
         self.engine = None;
         self.engine = Some(Engine::open(&mut self.session, source, options)?);

@@ -11,7 +11,7 @@ pub mod layer;
 pub mod linear;
 pub mod pointwise;
 pub mod prefix_attention;
-mod setters;
+pub(crate) mod setters;
 #[cfg(test)]
 mod tests;
 mod translate;

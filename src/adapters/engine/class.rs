@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use half::f16;
 
 use super::super::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, SharedProjection};
+use super::served::Served;
+use super::unpacked;
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -34,6 +36,8 @@ pub struct Form {
     input: Side,
     output: Side,
     d: [usize; 2],
+    /// Whether adapters are unpacked to dense factors, whatever they are encoded as.
+    unpacked: bool,
 }
 
 impl Side {
@@ -79,7 +83,19 @@ impl Form {
         let coded = |side| matches!(side, Side::Coded(_));
         let core = projection.core.is_some() || !(coded(input) || coded(output));
         let d = [rows_of(&projection.input), rows_of(&projection.output)];
-        Self { path: path.into(), rank: rank_of(projection, shared), core, input, output, d }
+        Self { path: path.into(), rank: rank_of(projection, shared), core, input, output, d, unpacked: false }
+    }
+
+    /// The form of one adapter's projection unpacked; `None` where it has more columns than unpacked adapters may have.
+    pub fn unpacked(path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Option<Self> {
+        let rank = projection.plain_rank(shared).ok().filter(|&rank| unpacked::bucket(rank).is_some())?;
+        let d = [shared.d_in, shared.d_out];
+        Some(Self { path: path.into(), rank: unpacked::padded(rank), core: false, input: Side::Plain, output: Side::Plain, d, unpacked: true })
+    }
+
+    /// Whether it is the form that S2LC published: codes over shared input bases.
+    pub fn is_published(&self) -> bool {
+        !self.unpacked && self.input == Side::Shared && matches!(self.output, Side::Coded(_))
     }
 
     /// The module path.
@@ -89,12 +105,14 @@ impl Form {
 
     /// Whether two forms may share a class: they are alike except for the room their codes take.
     pub fn same_class(&self, other: &Self) -> bool {
-        (&self.path, self.rank, self.core) == (&other.path, other.rank, other.core) && self.input.same(other.input) && self.output.same(other.output)
+        let rank = |form: &Self| if form.unpacked { unpacked::bucket(form.rank) } else { Some(form.rank) };
+        let alike = |form: &Self| (rank(form), form.core, form.unpacked);
+        self.path == other.path && alike(self) == alike(other) && self.input.same(other.input) && self.output.same(other.output)
     }
 
-    /// This form with room for the codes of both.
+    /// This form with room for the codes of both, and for the columns of both where they are unpacked.
     pub fn widened(&self, other: &Self) -> Self {
-        Self { input: self.input.max(other.input), output: self.output.max(other.output), ..self.clone() }
+        Self { rank: self.rank.max(other.rank), input: self.input.max(other.input), output: self.output.max(other.output), ..self.clone() }
     }
 
     /// Bytes of device memory for one adapter.
@@ -197,11 +215,16 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         self.capacity
     }
 
-    /// An adapter's encoding in this projection, where it has this form there.
-    pub fn holds<'a>(&self, adapter: &'a EncodedAdapter, shared: &BTreeMap<String, SharedProjection>) -> Option<&'a EncodedProjection> {
+    /// An adapter's encoding in this projection, where it has this form there, and what the population shares of it.
+    pub fn holds<'a>(
+        &self,
+        adapter: &'a EncodedAdapter,
+        served: &Served,
+        shared: &'a BTreeMap<String, SharedProjection>,
+    ) -> Option<(&'a EncodedProjection, &'a SharedProjection)> {
         let path = self.form.path();
         let (projection, shared) = (adapter.projections.get(path)?, shared.get(path)?);
-        self.form.same_class(&Form::of(path, projection, shared)).then_some(projection)
+        self.form.same_class(&served.form(path, projection, shared)).then_some((projection, shared))
     }
 
     /// Columns of x.
@@ -251,7 +274,17 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
     }
 
     /// Copies an adapter into a slot. An adapter that does not touch this projection in this form gets zeros.
-    pub fn put(&mut self, session: &mut Session<D>, slot: u32, projection: Option<&EncodedProjection>) -> Result<()> {
+    pub fn put(&mut self, session: &mut Session<D>, slot: u32, held: Option<(&EncodedProjection, &SharedProjection)>) -> Result<()> {
+        if let (true, Some((projection, shared))) = (self.form.unpacked, held) {
+            let [input, output] = unpacked::factors(projection, shared, self.form.rank, self.dtype)?;
+            for (store, factor) in [(&self.input, input), (&self.output, output)] {
+                if let Store::Plain { values, .. } = store {
+                    put_row(session, values, slot, &factor)?;
+                }
+            }
+            return Ok(());
+        }
+        let projection = held.map(|(projection, _)| projection);
         let scale = projection.map_or(0.0, |p| p.scaling);
         // The scale goes where it costs no rounding: into the core, else into a codebook.
         let (core_scale, output_scale, input_scale) = match (&self.core, &self.output) {

@@ -11,7 +11,9 @@ mod mixture;
 mod pool;
 mod prepare;
 mod prepared;
+mod served;
 mod source;
+mod unpacked;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,25 +25,44 @@ use id::numbers;
 pub use mixture::{Mixture, Routing};
 use pool::Pool;
 use prepared::Prepared;
+pub use served::Unpack;
+use served::{Forms, Served};
 pub use source::AdapterSource;
 use source::unknown;
 
-use super::encoded::{EncodedAdapter, EncodedProjection, SharedProjection};
+use super::encoded::{EncodedAdapter, SharedProjection};
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
+use crate::ops::setters::setters;
 use crate::ops::{CodebookGemmArgs, ScaledBy, codebook_gemm::CodebookSlice};
 use crate::session::{Plan, Session};
 
 /// How an engine is set up.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct EngineOptions {
     /// The type of x, y and the bases on the device.
     pub dtype: DType,
     /// The most bytes of device memory for adapters, without bases; `None` holds them all.
     pub pool_bytes: Option<u64>,
+    /// Whether adapters are unpacked on the device, where launches are the faster for it.
+    pub unpack: Unpack,
+}
+
+impl EngineOptions {
+    /// An engine that computes in `dtype`, holds all adapters, and unpacks them where that is faster.
+    pub const fn new(dtype: DType) -> Self {
+        Self { dtype, pool_bytes: None, unpack: Unpack::WhereFaster }
+    }
+
+    setters! {
+        with_dtype: dtype = DType;
+        with_pool_bytes: pool_bytes <- Option<u64>;
+        with_unpack: unpack = Unpack;
+    }
 }
 
 /// Compressed adapters, ready to be applied on a device.
@@ -52,6 +73,7 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     dtype: DType,
     source: Box<dyn AdapterSource>,
     shared: BTreeMap<String, SharedProjection>,
+    served: Served,
     /// Adapters that were added while running, and are not in the source.
     added: HashMap<AdapterId, Arc<EncodedAdapter>>,
     names: BTreeMap<String, AdapterId>,
@@ -88,19 +110,20 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         for projection in shared.values() {
             projection.shape()?;
         }
-        let (mut names, mut refused) = (Vec::new(), BTreeMap::new());
-        let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
+        let (mut read, mut refused) = (Vec::new(), BTreeMap::new());
         for name in source.names() {
-            let own = match source.adapter(&name).and_then(|adapter| forms_of(&shared, &name, &adapter)) {
-                Ok(own) => own,
-                Err(error) => {
-                    refused.insert(name, error);
-                    continue;
-                }
-            };
+            match source.adapter(&name).and_then(|adapter| Forms::all(options.unpack, &shared, &name, &adapter)) {
+                Ok(own) => read.push((name, own)),
+                Err(error) => drop(refused.insert(name, error)),
+            }
+        }
+        let served = Served::new(options.unpack, read.iter().flat_map(|(_, own)| own));
+        let mut names = Vec::new();
+        let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
+        for (name, own) in read {
             let index = names.len();
             names.push(name);
-            for form in own {
+            for form in own.into_iter().map(|own| served.choose(own)) {
                 match forms.keys().find(|known| known.same_class(&form)).cloned() {
                     Some(known) => {
                         let mut members = forms.remove(&known).unwrap_or_default();
@@ -128,7 +151,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let names: BTreeMap<String, AdapterId> = names.into_iter().zip(id + 1..).map(|(name, id)| (name, AdapterId(id))).collect();
         let (added, plans, prepared) = (HashMap::new(), HashMap::new(), HashMap::new());
         let dtype = options.dtype;
-        Ok(Self { id, session: session.id(), dtype, source, shared, added, names, refused, classes, pool, plans, generation: 0, version: 0, prepared })
+        Ok(Self { id, session: session.id(), dtype, source, shared, served, added, names, refused, classes, pool, plans, generation: 0, version: 0, prepared })
     }
 
     /// The adapters that are known, sorted by name.
@@ -179,7 +202,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
         self.own(session)?;
         ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format_args!("{name:?}"))?;
-        let forms = forms_of(&self.shared, name, &adapter)?;
+        let read = Forms::all(self.served.unpack, &self.shared, name, &adapter)?;
+        let forms: Vec<Form> = read.into_iter().map(|own| self.served.choose(own)).collect();
         let known: Vec<Option<usize>> = forms.iter().map(|form| self.classes.iter().position(|class| class.form().same_class(form))).collect();
         let joined: BTreeSet<usize> = known.iter().flatten().map(|&at| self.classes[at].map()).collect();
         // What can fail comes first. Where there is no room for one more, the present adapters stay as they are.
@@ -323,7 +347,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
 
     /// The maps that an adapter has a slot in, where it is on the device.
     fn maps_of(&self, adapter: &EncodedAdapter) -> Vec<usize> {
-        let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.shared).is_some()).map(Class::map).collect();
+        let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.served, &self.shared).is_some()).map(Class::map).collect();
         maps.into_iter().collect()
     }
 
@@ -341,16 +365,4 @@ impl<D: Kernel<CodebookGemm>> std::fmt::Debug for Engine<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "engine of {} adapters in {} projections, {} on {}", self.names.len(), self.shared.len(), self.dtype, D::NAME)
     }
-}
-
-/// The forms of an adapter's projections, in their order.
-fn forms_of(shared: &BTreeMap<String, SharedProjection>, name: &str, adapter: &EncodedAdapter) -> Result<Vec<Form>> {
-    adapter.projections.iter().map(|(path, projection)| form_of(shared, name, path, projection)).collect()
-}
-
-/// The form of an adapter's projection, checked against what the population shares.
-fn form_of(shared: &BTreeMap<String, SharedProjection>, adapter: &str, path: &str, projection: &EncodedProjection) -> Result<Form> {
-    let shared = shared.get(path).ok_or_else(|| Error::invalid(format!("adapter {adapter}"), "projections of the population", path))?;
-    class::check(adapter, path, projection, shared)?;
-    Ok(Form::of(path, projection, shared))
 }

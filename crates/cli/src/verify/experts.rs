@@ -33,7 +33,7 @@ pub fn findings<D: Backend>(session: &mut Session<D>, samples: &Samples) -> Resu
 
     let (mut answers, mut placed) = (Vec::new(), Vec::new());
     for order in permutations(names.len()) {
-        let options = EngineOptions { dtype: DTYPE, pool_bytes: None };
+        let options = EngineOptions::new(DTYPE);
         let mut engine = Engine::open(session, Box::new(population.clone()), options)?;
         let experts = names.iter().map(|name| engine.adapter(name)).collect::<Result<Vec<_>>>()?;
         // The first to be used takes the first place.

@@ -39,7 +39,7 @@ pub fn findings<D: Backend>(session: &mut Session<D>, samples: &Samples) -> Resu
 
 /// The worst error of any projection, as a share of what is allowed, and the worst relative L2 error.
 fn serve<D: Backend>(session: &mut Session<D>, population: &Population, seed: &str) -> Result<(f64, f64)> {
-    let mut engine = Engine::open(session, Box::new(population.clone()), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
+    let mut engine = Engine::open(session, Box::new(population.clone()), EngineOptions::new(DTYPE))?;
     let names: Vec<(String, AdapterId)> = engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect();
     let mut draw = Draw::seeded(seed);
     // One more than there are adapters: the last is the base model alone.

@@ -58,7 +58,7 @@ pub fn findings<D: Backend>(session: &mut Session<D>, prefix: &Prefix) -> Result
     let (device_bytes, inside) = (device.bytes(), attend_inside(session, prefix, &device)?);
 
     // Whole, by an engine: x is the identity, so that row t of y is row t of the cache.
-    let mut engine = Engine::open(session, Box::new(population), EngineOptions { dtype: DTYPE, pool_bytes: None })?;
+    let mut engine = Engine::open(session, Box::new(population), EngineOptions::new(DTYPE))?;
     let id = engine.adapter(PREFIX)?;
     let batch = engine.batch(session, &vec![Some(id); prefix.tokens])?;
     let one: Vec<f64> = (0..prefix.tokens * prefix.tokens).map(|at| if at % (prefix.tokens + 1) == 0 { 1.0 } else { 0.0 }).collect();

@@ -89,7 +89,7 @@ fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> 
     let bundle = Bundle::open(&job.bundle)?;
     let groups = groups(&bundle, job.activations, TOKENS, dtype);
     let mut check = Check::new(&bundle, job.originals, dtype)?;
-    let mut engine = Engine::open(session, Box::new(bundle), EngineOptions { dtype, pool_bytes: None })?;
+    let mut engine = Engine::open(session, Box::new(bundle), EngineOptions::new(dtype))?;
     let adapters: Vec<(String, AdapterId)> = engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect();
 
     let buffers = upload(session, &groups, dtype)?;
