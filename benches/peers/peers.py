@@ -288,6 +288,13 @@ def codebook_gemm(shape: dict):
         yield "vLLM's LoRA kernels", triton_kernels, check
 
 
+def lora(shape: dict):
+    """The same peers for adapters that are not compressed here either."""
+    if shape["added"]:
+        raise NotImplementedError("the peers write y over, as the rows beside these do")
+    yield from codebook_gemm({**shape, "held": "device", "grouped": False, "share": 1})
+
+
 def registered(_shape: dict):
     raise NotImplementedError("no GPU holds as many uncompressed adapters")
 
@@ -347,6 +354,7 @@ OPS = {
     "decode": decode,
     "ragged": ragged,
     "codebook_gemm": codebook_gemm,
+    "lora": lora,
     "registered": registered,
     "mixture": mixture,
     "layer": layer,

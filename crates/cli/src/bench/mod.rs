@@ -18,6 +18,7 @@ mod judge;
 pub mod layer;
 pub mod layout;
 mod listed;
+mod lora;
 pub mod markdown;
 mod micro;
 mod mixture;

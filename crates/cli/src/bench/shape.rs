@@ -218,6 +218,22 @@ pub enum Shape {
         /// Columns of both factors.
         rank: u64,
     },
+    /// `d → d` projections with LoRA adapters as they are trained, each projection on what the one before wrote: both factors dense, and each
+    /// adapter's own.
+    Lora {
+        /// Rows of x.
+        tokens: u64,
+        /// Adapters, token `t` on adapter `t mod adapters`.
+        adapters: u32,
+        /// How many projections.
+        projections: u64,
+        /// Columns of x and y.
+        d: u64,
+        /// Columns of both factors.
+        rank: u64,
+        /// Whether y is added to, as an engine does, rather than written over.
+        added: bool,
+    },
     /// A mixture of experts that are adapters, in S2LC's form, of `d → d` projections that all read one x and are added to: each
     /// token goes to `top` experts, with a weight for each, a launch a choice.
     Mixture {
@@ -334,6 +350,10 @@ impl Shape {
             }
             Self::Registered { tokens, adapters, bits, projections, d, rank } => {
                 format!("registered {adapters} of {bits} bits, {projections} x {d} r{rank} tokens{tokens}")
+            }
+            Self::Lora { tokens, adapters, projections, d, rank, added } => {
+                let form = if *added { "LoRA added" } else { "LoRA chained" };
+                format!("{form} {projections} x {d} r{rank} tokens{tokens} adapters{adapters}")
             }
             Self::Mixture { tokens, experts, top, projections, d, rank } => {
                 format!("mixture of {experts} experts top{top}, {projections} x {d} r{rank} tokens{tokens}")

@@ -92,6 +92,7 @@ fn captured(shape: &Shape) -> bool {
         | Shape::CodebookGemm { .. }
         | Shape::Registered { .. }
         | Shape::Mixture { .. }
+        | Shape::Lora { .. }
         | Shape::Projection(_)
         | Shape::Launches { .. }
         | Shape::Layer { .. } => true,
@@ -258,6 +259,9 @@ fn adapters() -> Vec<Entry> {
     );
     all.extend([(16, 16), (256, 32), (1024, 100)].into_iter().flat_map(|(tokens, adapters)| added(tokens, 4096, adapters)));
     all.extend([16, 256].map(|tokens| (mixture(tokens, 64, 128, 4096), false)));
+    let trained = |(tokens, adapters), rank, added| (Shape::Lora { tokens, adapters, projections: 128, d: 4096, rank, added }, false);
+    all.extend([false, true].into_iter().flat_map(|added| sizes.map(|size| trained(size, 16, added))));
+    all.extend([8, 64].into_iter().flat_map(|rank| [(16, 1), (16, 16), (256, 100)].map(|size| trained(size, rank, false))));
     all
 }
 
@@ -288,6 +292,8 @@ fn small_adapters() -> Vec<Entry> {
     all.extend([4, 8].map(|share| (sharing(16, 4, 8, 512, share), false)));
     all.extend(added(16, 512, 16));
     all.push((mixture(16, 8, 4, 512), false));
+    let trained = |added| Shape::Lora { tokens: 16, adapters: 4, projections: 8, d: 512, rank: 8, added };
+    all.extend([false, true].map(|added| (trained(added), false)));
     all
 }
 

@@ -2,6 +2,7 @@
 
 use super::adapters::Chain;
 use super::decode::Step;
+use super::lora::Trained;
 use super::micro;
 use super::mixture::Mixture;
 use super::pattern::sparse;
@@ -233,6 +234,10 @@ pub fn pose<D: Backend, P: Pose<D>>(session: &mut Session<D>, pool: &mut Pool<D>
             let width = width.ok_or_else(|| Error::invalid("bits", "a width of codes: 2, 3, 4, 7 or 16", bits))?;
             let crowd = Crowd { dtype, tokens, adapters, projections, d, rank, width };
             visitor.on(session, crowd.op(), None, |session| crowd.operands(session, &mut source.draw))
+        }
+        Shape::Lora { tokens, adapters, projections, d, rank, added } => {
+            let chain = Trained { dtype, tokens, adapters, projections, d, rank, added };
+            visitor.on(session, chain.op(), None, |session| chain.operands(session, &mut source.draw))
         }
         Shape::Mixture { tokens, experts, top, projections, d, rank } => {
             let mixture = Mixture { dtype, tokens, experts, top, projections, d, rank };
