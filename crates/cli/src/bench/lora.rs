@@ -43,12 +43,16 @@ impl Drawn {
             let sets = (0..SETS).map(|_| Values::normal(draw, of.dtype, of.d * of.rank, deviation));
             sets.map(|values| (values.clone(), of.dtype.encode(&values.all()))).collect()
         };
-        Self { sides: [side((of.d as f64).sqrt().recip()), side((of.rank as f64).sqrt().recip())] }
+        // A product of random matrices of that rank shrinks what it is applied to by this factor a step, on average.
+        let kept = 1.0 + 0.5 / of.rank as f64;
+        Self { sides: [side((of.d as f64).sqrt().recip()), side(kept * (of.rank as f64).sqrt().recip())] }
     }
 
-    /// The number of the set that an adapter has in a projection, on one side.
+    /// The number of the set that an adapter has in a projection, on one side. Which sets follow one another repeats after so many projections that no
+    /// direction grows with every turn.
     fn set(projection: u64, adapter: u32, side: usize) -> usize {
-        (projection as usize * 5 + adapter as usize * (side + 1)) % SETS
+        let (projection, adapter) = (projection as usize, adapter as usize);
+        (projection * 5 + adapter + side * (projection / SETS + adapter)) % SETS
     }
 
     /// One side of all adapters of a projection.
