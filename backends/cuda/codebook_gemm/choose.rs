@@ -254,8 +254,15 @@ pub(crate) mod tests {
         let full = |op: CodebookGemm| CodebookGemm { dtype: DType::F32, ..op };
         let gated = |op: CodebookGemm| CodebookGemm { scaled_by: ScaledBy::Token, ..op };
         let slices = |count: usize, op: CodebookGemm| CodebookGemm { slices: vec![op.slices[0].clone(); count], ..op };
+        let lora = |op: CodebookGemm| {
+            let own = Factor::Dense { bases: op.adapters };
+            let slices = op.slices.iter().map(|slice| slice.clone().with_input(own).with_output(own)).collect();
+            op.with_slices(slices)
+        };
         let tiles = ["sm90", "sm90", "sm90", "sm90", "sm80", "sm80"];
         let (long, short, segments, simt) = (["sgmv_long"; 6], ["sgmv_simt"; 6], ["sgmv"; 6], ["simt"; 6]);
+        let trained = ["sgmv_dense"; 6];
+        let few = ["sgmv_dense_fused", "sgmv_dense_fused", "sgmv_dense_fused", "sgmv_dense_fused", "sgmv_dense", "sgmv_dense"];
         let anew = ["sm80", "sm80", "sm80", "sm80", "sgmv_long", "sgmv_long"];
         let joint = ["sgmv", "sgmv", "sgmv_fused", "sgmv_fused", "sgmv", "sgmv"];
         let table = [
@@ -277,6 +284,15 @@ pub(crate) mod tests {
             (full(op(1000, 8, square)), short),
             (gated(op(1000, 8, square)), short),
             (full(op(10, 8, square)), simt),
+            (lora(op(16, 16, square)), few),
+            (lora(op(256, 32, square)), few),
+            (lora(op(256, 100, square)), trained),
+            (lora(op(16, 16, [4096, 4096, 64])), trained),
+            (lora(op(16, 16, [4096, 11_008, 16])), trained),
+            (lora(op(16, 16, [4090, 4096, 16])), trained),
+            (lora(op(16, 24, [1536, 384, 16])), few),
+            (lora(op(1024, 24, [1536, 384, 16])), long),
+            (lora(op(16, 16, [4096, 4096, 300])), simt),
             (op(1000, 8, [4096, 4096, 128]), simt),
         ];
         let mut wrong = Vec::new();
@@ -355,6 +371,10 @@ pub(crate) mod tests {
         op.accumulate = one(&[0, 1]) == 0;
         if one(&[0, 0, 0, 1]) == 1 {
             op.slices[0].input = Factor::Dense { bases: 3 };
+        }
+        if one(&[0, 0, 0, 1]) == 1 {
+            let own = Factor::Dense { bases: op.adapters };
+            op.slices.iter_mut().for_each(|slice| (slice.input, slice.output) = (own, own));
         }
         if one(&[0, 0, 0, 1]) == 1 {
             op.scaled_by = ScaledBy::Token;
