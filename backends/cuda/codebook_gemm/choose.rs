@@ -4,7 +4,6 @@
 use std::ops::RangeInclusive;
 
 use super::clusters::{AHEAD, ANY, GROUPED, ICACHE_WARM, Known, LINE, MANY, Shape, USUAL, WIDE, in_one_share};
-use super::dense::{self, most_units};
 use super::launch::{Group, sharing};
 use super::long_tile::LongWay;
 use super::segments::Way;
@@ -17,17 +16,17 @@ use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
 /// The fewest tokens, and the most adapters, of `sgmv_long`. With more adapters a run is short, and each run decodes its columns anew.
 /// Beyond the fewest, the rule does not look at the number of tokens: what a row gets from this variant must not depend on the rest of the
 /// batch.
-const LEAST_TOKENS: u64 = 129;
-const MOST_ADAPTERS: u32 = 31;
+pub(super) const LEAST_TOKENS: u64 = 129;
+pub(super) const MOST_ADAPTERS: u32 = 31;
 /// The largest rank for which `sgmv_long` is faster than `sm80`.
-const LONGEST_RANK: u64 = 16;
+pub(super) const LONGEST_RANK: u64 = 16;
 /// Adapters for `sgmv`. Fewer have many tokens each.
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
 /// The fewest adapters for which `sgmv` is faster with any number of tokens. With fewer, clusters of 16 tokens decode about as often, in
 /// one kernel, while there is an SM for each of their blocks.
 const MANY_ADAPTERS: u32 = 96;
 /// Elements of an encoder's largest factor product, BERT's 1,024 × 1,024.
-const ENCODERS: u64 = 1 << 20;
+pub(super) const ENCODERS: u64 = 1 << 20;
 /// The most elements of a slice's decoded factor, outputs by rank, for which `sm80` is faster on many tokens than two launches: with few
 /// adapters, and with many. Blocks of `sm80` decode the factor for every 16 tokens.
 const DECODED: [u64; 2] = [1 << 16, 3 << 13];
@@ -42,30 +41,6 @@ pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::R
     }
     if op.slices.iter().any(|slice| slice.rank > LONGEST_RANK) {
         decoded_often(op, target)?;
-    }
-    Ok(())
-}
-
-/// Units of `sgmv_dense_fused` up to which its clusters are all on the device at once, and are sooner done than two launches.
-const FEW_UNITS: u64 = 64;
-
-/// Whether the kernels for dense factors are worth taking, or why `sgmv_long` is faster: an encoder's tokens of one adapter are neighbours, and
-/// they are many.
-pub(crate) fn trained(op: &CodebookGemm, _target: &Target) -> std::result::Result<(), String> {
-    let of_encoder = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) <= ENCODERS && slice.rank <= LONGEST_RANK;
-    let long = op.tokens >= LEAST_TOKENS && op.adapters <= MOST_ADAPTERS && op.scaled_by == ScaledBy::Adapter;
-    if long && op.slices.iter().all(of_encoder) {
-        return Err("many tokens of few adapters, in products of an encoder's size".into());
-    }
-    Ok(())
-}
-
-/// Whether one launch for dense factors is worth taking, or why two are faster. Their bits are the same, so the rule may look at the tokens.
-pub(crate) fn trained_by_few(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    trained(op, target)?;
-    let (units, rank) = (most_units(op), dense::rank_of(op));
-    if units * op.slices.len() as u64 * rank > FEW_UNITS * 16 {
-        return Err(format!("{units} units of rank {rank}, more than there are at once"));
     }
     Ok(())
 }

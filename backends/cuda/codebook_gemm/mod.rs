@@ -1,8 +1,10 @@
 //! `codebook_gemm` on CUDA: its variants, best first.
 
 pub(crate) mod choose;
+pub(crate) mod choose_dense;
 pub(crate) mod clusters;
 pub(crate) mod dense;
+pub(crate) mod dense_pair;
 pub(crate) mod entry;
 pub(crate) mod factor;
 pub(crate) mod launch;

@@ -1,16 +1,10 @@
 //! SGMV for dense factors on both sides: the variant of `codebook_gemm` for LoRA as it is trained, in a shrink and an expand kernel.
 
-use super::choose::trained;
-use super::dense::{self, Form, TOGETHER, may_be_whole, most_units, params, pieces, read_early, shares, whole};
-use super::entry::{Entry, entry, together};
-use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::runtime::pdl::starts_early;
-use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
-use crate::device::Slice;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::ops::{CodebookGemm, CodebookGemmArgs};
+use super::choose_dense::trained;
+use super::dense::{self, Form, may_be_whole};
+use super::dense_pair::{BY_ELEMENT, CONFIGS, expand_bytes, launch, plan_unit, units, workspace_bytes};
+use crate::backends::cuda::variant::{Configs, RunsOn, Target, TensorCores, Variant};
+use crate::ops::CodebookGemm;
 
 pub(crate) const SGMV_DENSE: Variant<CodebookGemm> = Variant {
     name: "sgmv_dense",
@@ -21,98 +15,15 @@ pub(crate) const SGMV_DENSE: Variant<CodebookGemm> = Variant {
     suits: trained,
     configs: Some(Configs { names: |_| CONFIGS.map(String::from).into(), choose: |_, _| 0 }),
     unit: plan_unit,
-    units: |_| {
-        let forms = [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.map(|form| (dtype, form)));
-        forms.flat_map(|(dtype, form)| [SHRINK, EXPAND, SHRINK_ANY, EXPAND_ANY].map(|entry| unit(entry, form, dtype))).collect()
-    },
+    units: |_| units(),
     workspace: |op, _| workspace_bytes(op),
     launch,
 };
 
-/// Rows by 16 bytes where operands allow it, or one element at a time.
-const CONFIGS: [&str; 2] = ["whole", "any"];
-
-const SHRINK: Entry = entry!("codebook_gemm_sgmv_dense_shrink");
-const EXPAND: Entry = entry!("codebook_gemm_sgmv_dense_expand");
-const SHRINK_ANY: Entry = entry!("codebook_gemm_sgmv_dense_shrink_any");
-const EXPAND_ANY: Entry = entry!("codebook_gemm_sgmv_dense_expand_any");
-/// Warps of a block.
-const WARPS: u64 = 4;
-
-/// Bytes of h for all slices of a launch.
-pub(crate) fn workspace_bytes(op: &CodebookGemm) -> u64 {
-    op.slices.len().min(TOGETHER) as u64 * shares(op) * op.tokens * Form::of(op).rank * 4
-}
-
-const fn expand_bytes(form: Form) -> u64 {
-    form.share_bytes() + form.coefficient_bytes()
-}
-
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     dense::supports(op, target, expand_bytes(Form::of(op)))?;
-    if target.config == Some(1) && !may_be_whole(op) {
+    if target.config == BY_ELEMENT && !may_be_whole(op) {
         return Err("rows that are read one element at a time anyhow".into());
-    }
-    Ok(())
-}
-
-fn unit(entry: Entry, form: Form, dtype: DType) -> Unit {
-    let shared = if entry == SHRINK || entry == SHRINK_ANY { form.share_bytes() } else { expand_bytes(form) };
-    form.unit(entry, "sgmv_dense", source!("codebook_gemm/sgmv_dense.cu"), dtype, WARPS, shared)
-}
-
-/// Both kernels of a launch whose rows are `whole` or not.
-const fn kernels(whole: bool) -> [Entry; 2] {
-    if whole { [SHRINK, EXPAND] } else { [SHRINK_ANY, EXPAND_ANY] }
-}
-
-/// The units of a plan for `op`.
-pub(crate) fn plan_unit(op: &CodebookGemm, target: &Target) -> Unit {
-    let fast = may_be_whole(op) && target.config != Some(1);
-    let others = [EXPAND_ANY].into_iter().chain(kernels(true).into_iter().filter(move |_| fast));
-    together(SHRINK_ANY, others, |entry| unit(entry, Form::of(op), op.dtype))
-}
-
-/// Enqueues both kernels for each group of slices.
-///
-/// # Safety
-/// As [`Plan::launch`].
-pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
-    let (op, form) = (&plan.op, Form::of(&plan.op));
-    if op.tokens == 0 {
-        return Ok(());
-    }
-    let overlaps = plan.target.arch >= Arch(90);
-    let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
-    for slices in slices.chunks(TOGETHER) {
-        let mut open = queue.take_open();
-        let early = overlaps && starts_early(&open, &read_early(args, slices));
-        let params = params(op, args, slices, address(workspace));
-        let [shrinking, expanding] = kernels(whole(op, args, slices) && plan.target.config != Some(1));
-        let launch = |blocks: u64, shared: u64, overlap| Launch {
-            grid: [(most_units(op) * blocks) as u32, slices.len() as u32, 1],
-            shared_bytes: shared as u32,
-            overlap,
-            ..Launch::new(1, WARPS as u32 * 32)
-        };
-        plan.most_shared(shrinking.name())?;
-        plan.most_shared(expanding.name())?;
-        // SAFETY: the caller's promise; the workspace has room for the sums; launches in flight write nothing that these read before their PDL
-        // waits, and both wait before they write.
-        unsafe {
-            plan.launch(queue, shrinking.name(), &launch(shares(op), form.share_bytes(), early), &params)?;
-            plan.launch(queue, expanding.name(), &launch(pieces(op), expand_bytes(form), overlaps), &params)?;
-        }
-        if overlaps {
-            if !early {
-                open.clear();
-            }
-            open.extend(slices.iter().map(|(_, of)| range(&of.y)));
-            if !open.names(&range(workspace)) {
-                open.extend([range(workspace)]);
-            }
-            queue.leave_open(open);
-        }
     }
     Ok(())
 }

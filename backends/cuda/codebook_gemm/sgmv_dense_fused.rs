@@ -1,9 +1,9 @@
 //! Fused SGMV for dense factors on both sides, on Hopper: one launch of clusters in place of the two of `sgmv_dense`, with the same bits.
 
-use super::choose::trained_by_few;
+use super::choose_dense::trained_by_few;
 use super::dense::{self, Form, TOGETHER, may_be_whole, most_units, params, pieces, read_early, shares, whole};
+use super::dense_pair;
 use super::entry::{Entry, entry};
-use super::sgmv_dense;
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -22,11 +22,11 @@ pub(crate) const SGMV_DENSE_FUSED: Variant<CodebookGemm> = Variant {
     supports,
     suits: trained_by_few,
     configs: None,
-    unit: |op, target| Unit { also: sgmv_dense::plan_unit(op, target).all().into_iter().cloned().collect(), ..unit(Form::of(op), op.dtype) },
+    unit: |op, target| Unit { also: dense_pair::plan_unit(op, target).all().into_iter().cloned().collect(), ..unit(Form::of(op), op.dtype) },
     units: |_| {
         [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.into_iter().filter(|&form| fits(form)).map(move |form| unit(form, dtype))).collect()
     },
-    workspace: |op, _| sgmv_dense::workspace_bytes(op),
+    workspace: |op, _| dense_pair::workspace_bytes(op),
     launch,
 };
 
@@ -77,7 +77,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     if !whole(op, args, &slices) {
         // SAFETY: the caller's promise; the plan has its kernels, and the workspace is of its size.
-        return unsafe { sgmv_dense::launch(queue, plan, workspace, args) };
+        return unsafe { dense_pair::launch(queue, plan, workspace, args) };
     }
     if op.tokens == 0 {
         return Ok(());

@@ -105,7 +105,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             self.version += 1;
             for class in &mut self.classes {
                 if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
-                    let projection = class.holds(&adapter, &self.served, &self.shared);
+                    let projection = self.served.held(class.form(), &adapter, &self.shared);
                     // A partial copy must not be taken for the adapter by the next batch.
                     class.put(session, slot, projection).inspect_err(|_| self.pool.evict(id))?;
                 }

@@ -1,11 +1,8 @@
 //! The device memory of all adapters that have one form in one projection: an array with a slot for each.
 
-use std::collections::BTreeMap;
-
 use half::f16;
 
-use super::super::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, SharedProjection};
-use super::served::Served;
+use super::super::encoded::{CodedColumns, EncodedFactor, EncodedProjection, Matrix, SharedProjection};
 use super::unpacked;
 use crate::backend::Kernel;
 use crate::device::{Device, Slice};
@@ -213,18 +210,6 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
     /// Slots of the class.
     pub fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// An adapter's encoding in this projection, where it has this form there, and what the population shares of it.
-    pub fn holds<'a>(
-        &self,
-        adapter: &'a EncodedAdapter,
-        served: &Served,
-        shared: &'a BTreeMap<String, SharedProjection>,
-    ) -> Option<(&'a EncodedProjection, &'a SharedProjection)> {
-        let path = self.form.path();
-        let (projection, shared) = (adapter.projections.get(path)?, shared.get(path)?);
-        self.form.same_class(&served.form(path, projection, shared)).then_some((projection, shared))
     }
 
     /// Columns of x.

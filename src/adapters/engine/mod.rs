@@ -347,7 +347,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
 
     /// The maps that an adapter has a slot in, where it is on the device.
     fn maps_of(&self, adapter: &EncodedAdapter) -> Vec<usize> {
-        let maps: BTreeSet<usize> = self.classes.iter().filter(|class| class.holds(adapter, &self.served, &self.shared).is_some()).map(Class::map).collect();
+        let maps: BTreeSet<usize> =
+            self.classes.iter().filter(|class| self.served.held(class.form(), adapter, &self.shared).is_some()).map(Class::map).collect();
         maps.into_iter().collect()
     }
 

@@ -83,4 +83,16 @@ impl Served {
     pub fn form(&self, path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Form {
         self.choose(Forms::of(self.unpack, path, projection, shared))
     }
+
+    /// An adapter's encoding in the projection of `form`, where it is held in that form, and what the population shares of it.
+    pub fn held<'a>(
+        &self,
+        form: &Form,
+        adapter: &'a EncodedAdapter,
+        shared: &'a BTreeMap<String, SharedProjection>,
+    ) -> Option<(&'a EncodedProjection, &'a SharedProjection)> {
+        let path = form.path();
+        let (projection, shared) = (adapter.projections.get(path)?, shared.get(path)?);
+        form.same_class(&self.form(path, projection, shared)).then_some((projection, shared))
+    }
 }
