@@ -151,9 +151,16 @@ impl Stored {
     /// # Errors
     /// No file, no JSON, another schema, another command's object, fields that are missing, numbers that no run gives.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = read_file(path, MAX_FILE_BYTES)?;
+        Self::from_bytes(path, &read_file(path, MAX_FILE_BYTES)?)
+    }
+
+    /// Reads a report that is already in memory. Errors name `path`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read), but those of the system.
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
         let value: Value =
-            serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of `trifuse bench SUITE --json`: {error}")))?;
+            serde_json::from_slice(bytes).map_err(|error| Error::input(path, format!("expected a report of `trifuse bench SUITE --json`: {error}")))?;
         if value["command"] != "bench" || value["results"].is_null() {
             return Err(Error::input(path, "expected a report of `trifuse bench SUITE --json`, found something else"));
         }
@@ -245,8 +252,15 @@ impl Peers {
     /// # Errors
     /// No file, or something else; times that no run takes.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = read_file(path, MAX_FILE_BYTES)?;
-        let peers: Self = serde_json::from_slice(&bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))?;
+        Self::from_bytes(path, &read_file(path, MAX_FILE_BYTES)?)
+    }
+
+    /// Reads peers that are already in memory. Errors name `path`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read), but those of the system.
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let peers: Self = serde_json::from_slice(bytes).map_err(|error| Error::input(path, format!("expected a report of benches/peers/run.py: {error}")))?;
         for (shape, peer) in peers.results.iter().flat_map(|shape| shape.peers.iter().map(move |peer| (shape, peer))) {
             let median = peer.cold.as_ref().map(|times| times.median);
             inside(&shape.name, &peer.peer, median, MEDIANS).map_err(|(item, problem)| Error::input_item(path, item, problem))?;
