@@ -1,12 +1,15 @@
 //! Fuzzing with the stable compiler: every subject of `fuzz/subjects` for some seconds. It knows no branches of the program, as libFuzzer
 //! does; it keeps the inputs that got an answer of a new sort, and changes those too.
 //!
-//! As a test it shows that planted faults are found. `cargo test --all-features --test fuzz -- run --seconds 5` fuzzes;
+//! As a test it shows that planted faults are found, and that inputs which were findings once are none today. `cargo test --all-features --test fuzz -- run --seconds 5` fuzzes;
 //! `-- run --help` tells the options.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(unix)]
+mod command;
 mod finding;
+mod known;
 mod memory;
 #[path = "../mutate/mod.rs"]
 mod mutate;
@@ -38,7 +41,11 @@ fn main() -> ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
     // What the process holds, and its time, are counted for all threads together.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, planted::trials()).exit_code()
+    let mut trials = planted::trials();
+    trials.extend(known::trials());
+    #[cfg(unix)]
+    trials.extend(command::trials());
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn fuzz(options: &Options) -> ExitCode {

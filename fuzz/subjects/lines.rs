@@ -5,6 +5,7 @@ use std::io::Cursor;
 
 use rand::Rng as _;
 use serde_json::json;
+use trifuse::model::Text;
 
 use super::super::mutate::{Rng, bytes, json, one};
 use super::model::Model;
@@ -39,7 +40,7 @@ fn change(rng: &mut Rng, input: &[u8]) -> Vec<u8> {
 }
 
 fn parse(bytes: &[u8]) -> Answer {
-    thread_local!(static MODEL: OnceCell<Model> = const { OnceCell::new() });
+    thread_local!(static TEXT: OnceCell<Text> = const { OnceCell::new() });
     let mut lines = input::Lines::new(Box::new(Cursor::new(bytes.to_vec())), "fuzz.jsonl".as_ref());
     let (mut count, mut answer) = (0, Ok(()));
     loop {
@@ -50,7 +51,7 @@ fn parse(bytes: &[u8]) -> Answer {
         count += taken.len();
         let texts: Vec<&str> = taken.iter().flatten().map(|request| request.text.as_str()).collect();
         assert!(texts.iter().all(|text| !text.trim().is_empty()), "a line of no words");
-        let tokens = MODEL.with(|model| model.get_or_init(Model::new).text().tokens_each(&texts));
+        let tokens = TEXT.with(|text| text.get_or_init(|| Model::new().text()).tokens_each(&texts));
         assert_eq!(tokens.len(), texts.len(), "an answer for each text");
         answer = taken.into_iter().find_map(Result::err).map_or(answer, Err);
     }

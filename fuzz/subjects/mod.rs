@@ -15,6 +15,9 @@ use super::mutate::{Rng, splice};
 use rand::{Rng as _, SeedableRng};
 use trifuse::Error;
 
+pub use bundle::support;
+pub use model::Model;
+
 /// Nothing where the input was taken, or why not.
 pub type Answer = Result<(), String>;
 

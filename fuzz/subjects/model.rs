@@ -40,7 +40,8 @@ impl Model {
         Self { scratch, device: Arc::new(Cpu::open(0).expect("the processor")) }
     }
 
-    fn folder(&self) -> &Path {
+    /// The folder of its files.
+    pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 

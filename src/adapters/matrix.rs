@@ -63,14 +63,19 @@ impl Matrix<f16> {
 }
 
 impl Matrix<f64> {
-    /// The product with `right`. The caller makes sure that the inner sizes match.
+    /// The product with `right`. The caller makes sure that the inner sizes match. Some rows of `right` at a time stay in a processor's cache
+    /// while all of this matrix goes by; each sum is in the order of those rows all the same.
     pub(super) fn times(&self, right: &Self) -> Self {
+        const CACHED: usize = 1 << 15;
         let mut data = vec![0.0; self.rows * right.cols];
-        for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
-            for (k, line) in right.data.chunks_exact(right.cols).enumerate() {
-                let factor = self.at(row, k);
-                for (sum, value) in out.iter_mut().zip(line) {
-                    *sum += factor * value;
+        let rows = (CACHED / right.cols.max(1)).max(1);
+        for (block, lines) in right.data.chunks(rows * right.cols).enumerate() {
+            for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
+                for (k, line) in lines.chunks_exact(right.cols).enumerate() {
+                    let factor = self.at(row, block * rows + k);
+                    for (sum, value) in out.iter_mut().zip(line) {
+                        *sum += factor * value;
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@
 
 #[cfg(feature = "compress")]
 pub mod calibrate;
+mod charsmap;
 mod config;
 mod forward;
 mod laid_out;
