@@ -145,6 +145,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri ends where memory does")]
     fn an_allocation_that_the_system_refuses_is_given_back() {
         let budget = Arc::new(Budget::new(u64::MAX));
         assert!(matches!(Buffer::new(1 << 62, &budget), Err(Error::OutOfMemory { .. })));
@@ -164,7 +165,7 @@ mod tests {
         hold([(&buffer, true, "f")]).unwrap();
     }
 
-    /// Run under Miri too (docs/security.md), which sees every race and not only those that change a byte.
+    /// Miri runs it too (fuzz/hold), which sees every race and not only those that change a byte.
     #[test]
     fn what_is_held_is_not_written_by_another_thread() {
         let (buffer, rounds) = (Buffer::new(64, &Arc::new(Budget::new(64))).unwrap(), if cfg!(miri) { 40u32 } else { 20_000 });

@@ -32,6 +32,7 @@ fn all() -> Vec<Known> {
         ("a_mark_that_is_not_among_the_special_tokens", of("tokenizer"), || tokenizer("/post_processor/special_tokens", json!({})), Some("tokenizer")),
         ("a_token_past_the_models_table", of("tokenizer"), || tokenizer("/model/vocab/hello", json!(50)), Some("is it another model's")),
         ("a_map_that_says_more_than_it_has", of("tokenizer"), a_false_map, Some("precompiled_charsmap")),
+        ("a_replacement_by_a_page", of("tokenizer"), a_page_for_a_space, Some("content: expected at most")),
         ("a_few_wide_rows_calibrate_without_a_wide_square", calibrated, wide_rows, None),
         ("one_stored_page_named_again_and_again", of("case_file"), || attention(1, Some(20_000)), Some("kv_len")),
         ("attention_of_a_day", of("case_file"), || attention(30_000, None), Some("cut the case")),
@@ -102,6 +103,10 @@ fn tokenizer(place: &str, value: Value) -> Vec<u8> {
 
 fn a_false_map() -> Vec<u8> {
     tokenizer("/normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": "x".repeat(5000) }))
+}
+
+fn a_page_for_a_space() -> Vec<u8> {
+    tokenizer("/normalizer", json!({ "type": "Replace", "pattern": { "String": " " }, "content": "x".repeat(5000) }))
 }
 
 /// Inputs of 20,000 elements: a square of that is 3.2 GB.

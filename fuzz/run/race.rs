@@ -102,21 +102,17 @@ fn processor_time() -> Option<Duration> {
 
 /// Fuzzes a subject. The inputs are the same for the same seed.
 pub fn run(subject: &Subject, options: &Options, limits: &Limits) -> Tally {
-    let (running, began) = (Mutex::new((0u64, Instant::now())), Instant::now());
+    let (running, began) = (Mutex::new((Instant::now(), Vec::new())), Instant::now());
     let (done, stop) = channel::<()>();
     std::thread::scope(|scope| {
         let running = &running;
         scope.spawn(move || {
             while stop.recv_timeout(STUCK / 8) == Err(RecvTimeoutError::Timeout) {
-                let (number, since) = *running.lock().unwrap();
+                let (since, input) = &*running.lock().unwrap();
                 if since.elapsed() > STUCK {
-                    println!(
-                        "{}: input {number} does not end: --target {} --seed {} --count {} leads to it",
-                        subject.name,
-                        subject.name,
-                        options.seed,
-                        number + 1
-                    );
+                    let path = options.found.join(format!("{}-{}-stuck", subject.name, options.seed));
+                    std::fs::create_dir_all(&options.found).and_then(|()| std::fs::write(&path, input)).unwrap();
+                    println!("{}: an input does not end: --target {} --input {}", subject.name, subject.name, path.display());
                     std::process::exit(1);
                 }
             }
@@ -125,9 +121,9 @@ pub fn run(subject: &Subject, options: &Options, limits: &Limits) -> Tally {
         let mut pool = Pool::first(subject, options.seed);
         while tally.inputs < options.count && began.elapsed() < options.seconds && tally.findings.len() < ENOUGH {
             let number = tally.inputs;
-            *running.lock().unwrap() = (number, Instant::now());
             let rng = &mut rng(options.seed, number);
             let input = pool.next(subject, rng, number);
+            *running.lock().unwrap() = (Instant::now(), input.clone());
             tally.inputs += 1;
             match check(subject, &input, limits) {
                 Err(finding) => tally.findings.push((number, finding)),

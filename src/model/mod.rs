@@ -12,9 +12,10 @@
 
 #[cfg(feature = "compress")]
 pub mod calibrate;
-mod charsmap;
+
 mod config;
 mod forward;
+mod growth;
 mod laid_out;
 mod layer;
 mod place;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy};
 use tokenizers::{Encoding, PostProcessor, Tokenizer};
 
-use super::charsmap;
 use super::config::Config;
+use super::growth;
 use crate::error::{Error, Result};
 use crate::read::{is_there, read_file};
 
@@ -50,7 +50,7 @@ impl Text {
             return Err(Error::input(&path, "expected the model's tokenizer, found no such file"));
         }
         let bytes = read_file(&path, MAX_FILE_BYTES)?;
-        charsmap::check(&bytes).map_err(|problem| Error::input(&path, problem))?;
+        growth::check(&bytes).map_err(|problem| Error::input(&path, problem))?;
         let mut inner = guarded(|| Tokenizer::from_bytes(&bytes)).map_err(|problem| Error::input(&path, problem))?;
         let own = inner.get_truncation().map_or(usize::MAX, |truncation| truncation.max_length);
         let max_tokens = config.max_tokens.min(own);
