@@ -145,6 +145,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri ends where memory does")]
     fn an_allocation_that_the_system_refuses_is_given_back() {
         let budget = Arc::new(Budget::new(u64::MAX));
         assert!(matches!(Buffer::new(1 << 62, &budget), Err(Error::OutOfMemory { .. })));
@@ -162,5 +163,33 @@ mod tests {
         assert!(hold([(&buffer, false, "e")]).is_err());
         drop(writer);
         hold([(&buffer, true, "f")]).unwrap();
+    }
+
+    /// Miri runs it too (fuzz/hold), which sees every race and not only those that change a byte.
+    #[test]
+    fn what_is_held_is_not_written_by_another_thread() {
+        let (buffer, rounds) = (Buffer::new(64, &Arc::new(Budget::new(64))).unwrap(), if cfg!(miri) { 40u32 } else { 20_000 });
+        let work = |own: u8| {
+            let mut seen = 0;
+            for round in 0..rounds {
+                let exclusive = (round + u32::from(own)).is_multiple_of(3);
+                let Ok(_held) = hold([(&buffer, exclusive, "a")]) else { continue };
+                seen += 1;
+                let start = buffer.0.start;
+                if exclusive {
+                    // SAFETY: 64 bytes that this thread alone holds.
+                    unsafe { start.write_bytes(own, 64) };
+                } else {
+                    // SAFETY: 64 bytes that threads hold to read alone.
+                    let bytes = unsafe { std::slice::from_raw_parts(start, 64) };
+                    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "{bytes:?}");
+                }
+            }
+            seen
+        };
+        let work = &work;
+        let held: i32 = std::thread::scope(|scope| [1, 2, 3].map(|own| scope.spawn(move || work(own))).map(|thread| thread.join().unwrap()).iter().sum());
+        assert!(held > 0);
+        assert_eq!(buffer.0.holds.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,9 +1,6 @@
-//! Calibration files.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use trifuse::adapters::encode::calibration::Calibration;
+#[macro_use]
+mod target;
 
-fuzz_target!(|bytes: &[u8]| {
-    let _ = Calibration::from_bytes("calibration.safetensors".as_ref(), bytes);
-});
+target!("calibration");

@@ -63,17 +63,40 @@ impl Matrix<f16> {
 }
 
 impl Matrix<f64> {
-    /// The product with `right`. The caller makes sure that the inner sizes match.
+    /// The product with `right`. The caller makes sure that the inner sizes match. Some rows of `right` at a time stay in a processor's cache
+    /// while all of this matrix goes by; each sum is in the order of those rows all the same. Rows of zeros, which a file holds in no bytes,
+    /// take no time.
     pub(super) fn times(&self, right: &Self) -> Self {
+        const CACHED: usize = 1 << 15;
         let mut data = vec![0.0; self.rows * right.cols];
-        for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
-            for (k, line) in right.data.chunks_exact(right.cols).enumerate() {
-                let factor = self.at(row, k);
-                for (sum, value) in out.iter_mut().zip(line) {
-                    *sum += factor * value;
+        let rows = (CACHED / right.cols.max(1)).max(1);
+        for (block, lines) in right.data.chunks(rows * right.cols).enumerate() {
+            let lines: Vec<(usize, &[f64])> = lines.chunks_exact(right.cols).enumerate().filter(|(_, line)| line.iter().any(|&value| value != 0.0)).collect();
+            for (row, out) in data.chunks_exact_mut(right.cols).enumerate() {
+                for &(k, line) in &lines {
+                    let factor = self.at(row, block * rows + k);
+                    for (sum, value) in out.iter_mut().zip(line) {
+                        *sum += factor * value;
+                    }
                 }
             }
         }
         Self { rows: self.rows, cols: right.cols, data }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_in_blocks_is_the_plain_one() {
+        let matrix = |rows: usize, cols: usize| Matrix { rows, cols, data: (0..rows * cols).map(|i| ((i * i % 1013) as f64 * 0.37).sin()).collect() };
+        for (rows, inner, cols) in [(3, 5, 2), (2, 3, 1 << 15), (4, 100, 700)] {
+            let (left, mut right) = (matrix(rows, inner), matrix(inner, cols));
+            right.data[cols..2 * cols].fill(0.0);
+            let plain = |i: usize| (0..inner).fold(0.0, |sum, k| sum + left.at(i / cols, k) * right.at(k, i % cols));
+            assert_eq!(left.times(&right).data, (0..rows * cols).map(plain).collect::<Vec<f64>>());
+        }
     }
 }

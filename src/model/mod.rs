@@ -12,8 +12,10 @@
 
 #[cfg(feature = "compress")]
 pub mod calibrate;
+
 mod config;
 mod forward;
+mod growth;
 mod laid_out;
 mod layer;
 mod place;

@@ -8,6 +8,7 @@ use tokenizers::utils::truncation::{TruncationDirection, TruncationParams, Trunc
 use tokenizers::{Encoding, PostProcessor, Tokenizer};
 
 use super::config::Config;
+use super::growth;
 use crate::error::{Error, Result};
 use crate::read::{is_there, read_file};
 
@@ -49,6 +50,7 @@ impl Text {
             return Err(Error::input(&path, "expected the model's tokenizer, found no such file"));
         }
         let bytes = read_file(&path, MAX_FILE_BYTES)?;
+        growth::check(&bytes).map_err(|problem| Error::input(&path, problem))?;
         let mut inner = guarded(|| Tokenizer::from_bytes(&bytes)).map_err(|problem| Error::input(&path, problem))?;
         let own = inner.get_truncation().map_or(usize::MAX, |truncation| truncation.max_length);
         let max_tokens = config.max_tokens.min(own);

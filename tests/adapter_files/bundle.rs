@@ -232,3 +232,14 @@ fn a_long_configuration_is_refused() {
     let error = reread(&population).adapter(&name).unwrap_err().to_string();
     assert!(error.contains("a configuration of at most"), "{error}");
 }
+
+#[test]
+fn figures_past_rounding_are_written_again() {
+    let (mut population, _) = small();
+    for projection in population.adapters.values_mut().flat_map(|adapter| adapter.projections.values_mut()) {
+        projection.certificate.output_error_gaussian = f64::MAX;
+    }
+    let read = reread(&population).population().unwrap();
+    assert!(read.adapters.values().all(|adapter| adapter.projections.values().all(|projection| projection.certificate.output_error_gaussian == f64::MAX)));
+    assert_eq!(reread(&read).population().unwrap(), read);
+}

@@ -185,15 +185,15 @@ pub fn forge(bytes: &[u8]) -> Option<Vec<u8>> {
         names.iter().for_each(|name| digest.update(tensor(name.clone())));
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    for (name, entry) in inner["adapters"].as_object_mut()? {
+    for (name, entry) in inner.get_mut("adapters")?.as_object_mut()? {
         *entry.get_mut("sha256")? = digest(&["values32", "codes", "values", "index"].map(|part| format!("adapters.{name}.{part}"))).into();
     }
-    for (name, entry) in inner["projections"].as_object_mut()? {
+    for (name, entry) in inner.get_mut("projections")?.as_object_mut()? {
         if let Some(sum) = entry.get_mut("sha256") {
             *sum = digest(&["input", "output"].map(|side| format!("shared.{name}.{side}"))).into();
         }
     }
-    let metadata = header["__metadata__"].as_object_mut()?;
+    let metadata = header.get_mut("__metadata__")?.as_object_mut()?;
     metadata.insert("s2lc".into(), inner.to_string().into());
     metadata.insert("header_sha256".into(), "0".repeat(64).into());
     let header = header.to_string();
@@ -201,7 +201,7 @@ pub fn forge(bytes: &[u8]) -> Option<Vec<u8>> {
     let sum: String = Sha256::digest(&sealed).iter().map(|byte| format!("{byte:02x}")).collect();
     let key = r#""header_sha256":""#;
     let slot = 8 + header.find(key)? + key.len();
-    sealed[slot..slot + 64].copy_from_slice(sum.as_bytes());
+    sealed.get_mut(slot..slot + 64)?.copy_from_slice(sum.as_bytes());
     sealed.extend(data);
     Some(sealed)
 }

@@ -80,6 +80,10 @@ impl Certificate {
 /// Rounds to six decimals, `towards` the worse side. A value of six decimals stays, so that rounding twice is rounding once.
 fn round(value: f64, towards: fn(f64) -> f64) -> f64 {
     const STEPS: f64 = 1e6;
+    // Whole anyway; times the steps it may be past what float64 holds.
+    if value.abs() >= 2f64.powi(53) {
+        return value;
+    }
     let near = (value * STEPS).round() / STEPS;
     if near == value { near } else { towards(value * STEPS) / STEPS }
 }

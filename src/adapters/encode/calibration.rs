@@ -14,6 +14,11 @@ use crate::safetensors_file::TensorFile;
 /// The fewest rows. With fewer, a held-out quarter would say nothing.
 pub(crate) const MIN_ROWS: usize = 8;
 
+/// Inputs up to which a second moment is formed in any case: it takes 128 MiB.
+const WIDE: usize = 4096;
+/// The inputs for each row, at least, of rows that are few.
+const FEW: usize = 6;
+
 /// Inputs of the projections of a population, by module path. A projection without inputs is encoded as if there were no calibration, and
 /// its certificate says so.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +145,14 @@ impl Inputs {
     /// The rows that only measure the encoding, `[rows, d_in]`.
     pub fn held_out(&self) -> &Matrix {
         &self.held_out
+    }
+
+    /// The rows that the encoding sees, where they are so few for their width that a second moment is better not formed.
+    pub(crate) fn few_rows(&self) -> Option<&Matrix> {
+        match &self.design {
+            Design::Rows(rows) if rows.cols > WIDE && rows.rows <= rows.cols / FEW => Some(rows),
+            _ => None,
+        }
     }
 
     /// What the encoding sees, for the caller to work on.

@@ -4,6 +4,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::codebook::{Quantiser, Samples, WIDTHS};
 use super::linalg::Mat;
+use super::lower::Lower;
 use crate::adapters::encoded::CodedColumns;
 use crate::error::Result;
 use crate::ops::codes::{CODEBOOK_LEN, CodeWidth, pack};
@@ -13,7 +14,7 @@ pub(crate) struct Coder<'a> {
     /// The columns, `[d, n]`, of unit mean square.
     target: Mat,
     /// The lower Cholesky factor of the metric in which errors count; absent for the plain metric.
-    lower: Option<&'a Mat>,
+    lower: Option<&'a Lower>,
     /// The energy of each column in the metric, against which its error is held.
     scale: Vec<f64>,
     /// The share of a column's energy that each of [`WIDTHS`] loses, by column.
@@ -26,7 +27,7 @@ type Column = (Vec<u8>, Vec<u8>, Vec<f64>, f64);
 
 impl<'a> Coder<'a> {
     /// A coder for `columns [d, n]`, orthonormal in the metric, which the factor is to span.
-    pub(crate) fn new(columns: &Mat, lower: Option<&'a Mat>, rng: ChaCha8Rng) -> Self {
+    pub(crate) fn new(columns: &Mat, lower: Option<&'a Lower>, rng: ChaCha8Rng) -> Self {
         let (d, n) = columns.shape();
         let rms: Vec<f64> = (0..n).map(|j| ((0..d).map(|i| columns[(i, j)].powi(2)).sum::<f64>() / d as f64).sqrt().max(f64::MIN_POSITIVE)).collect();
         let target = Mat::from_fn(d, n, |i, j| columns[(i, j)] / rms[j]);
@@ -52,7 +53,7 @@ impl<'a> Coder<'a> {
 
     /// The weight of an error in a row, once the rows after it have made up for what they can: the pivot of the metric.
     fn weight(&self, row: usize) -> f64 {
-        self.lower.map_or(1.0, |lower| lower[(row, row)].powi(2))
+        self.lower.map_or(1.0, |lower| lower.pivot(row).powi(2))
     }
 
     /// Codes column `j`: every element by its nearest level, and in a metric also with feedback. It returns the better.
@@ -66,21 +67,22 @@ impl<'a> Coder<'a> {
     /// Codes column `j`. With `feedback`, from the last element to the first, each element makes up for the errors until then as far as the
     /// metric lets it. `‖Lᵀe‖²` is a sum of one square an element: this is the nearest-plane method of Babai 1986, which weight quantisers
     /// use with the inputs' second moment as here.
-    fn code_column(&self, j: usize, quantiser: &Quantiser, feedback: Option<&Mat>) -> Column {
+    fn code_column(&self, j: usize, quantiser: &Quantiser, feedback: Option<&Lower>) -> Column {
         let d = self.d();
         let (mut codes1, mut codes2, mut decoded, mut errors) = (vec![0; d], vec![0; d], vec![0.0; d], vec![0.0; d]);
+        let mut below = feedback.map(Lower::below);
         for i in (0..d).rev() {
-            let carried = feedback.map_or(0.0, |lower| {
-                let column = lower.col_as_slice(i);
-                column[i + 1..].iter().zip(&errors[i + 1..]).map(|(l, e)| l * e).sum::<f64>() / column[i]
-            });
+            let carried = feedback.zip(below.as_ref()).map_or(0.0, |(lower, below)| below.at(i, &errors) / lower.pivot(i));
             let (level, i1, i2) = quantiser.nearest(self.target[(i, j)] + carried);
             (codes1[i], codes2[i], decoded[i]) = (i1, i2, level);
             errors[i] = self.target[(i, j)] - level;
+            if let Some(below) = &mut below {
+                below.add(i, errors[i]);
+            }
         }
         let energy = match self.lower {
             None => errors.iter().map(|e| e * e).sum(),
-            Some(lower) => (0..d).map(|i| lower.col_as_slice(i)[i..].iter().zip(&errors[i..]).map(|(l, e)| l * e).sum::<f64>().powi(2)).sum(),
+            Some(lower) => lower.energy(&errors),
         };
         (codes1, codes2, decoded, energy)
     }

@@ -170,5 +170,8 @@ fn without_requirement(members: &[Member<'_>], setting: &mut Setting<'_>, allowe
 /// The metric of an encoding: see [`EncodeOptions::calibration`].
 pub(crate) fn metric(options: &EncodeOptions, inputs: Option<&super::calibration::Inputs>) -> Result<Metric> {
     let weighs = options.min_cosine.is_none() && !options.calibration.as_ref().is_some_and(|calibration| calibration.only_measures());
-    inputs.filter(|_| weighs).map_or_else(|| Ok(Metric::identity()), |inputs| Metric::of(inputs.moment()?))
+    match inputs.filter(|_| weighs) {
+        None => Ok(Metric::identity()),
+        Some(inputs) => inputs.few_rows().map_or_else(|| Metric::of(inputs.moment()?), Metric::of_rows),
+    }
 }

@@ -24,7 +24,12 @@ pub(crate) fn mul(left: MatRef<'_, f64>, right: MatRef<'_, f64>) -> Mat {
 
 /// Adds `left · right` to `sum`, with no matrix beside it.
 pub(crate) fn add_product(sum: &mut Mat, left: MatRef<'_, f64>, right: MatRef<'_, f64>) {
-    matmul(sum, Accum::Add, left, right, 1.0, Par::Seq);
+    add_scaled_product(sum, left, right, 1.0);
+}
+
+/// Adds `scale · left · right` to `sum`.
+pub(crate) fn add_scaled_product(sum: &mut Mat, left: MatRef<'_, f64>, right: MatRef<'_, f64>, scale: f64) {
+    matmul(sum, Accum::Add, left, right, scale, Par::Seq);
 }
 
 /// `Σ left[i, j] · right[i, j]`.
@@ -98,6 +103,12 @@ pub(crate) fn cholesky(mut factor: Mat) -> Option<Mat> {
     Some(factor)
 }
 
+/// The solution `L⁻¹ · right`, `L` lower triangular, in the place of `right`.
+pub(crate) fn solve_lower(lower: &Mat, mut right: Mat) -> Mat {
+    solve_lower_triangular_in_place(lower.as_ref(), right.as_mut(), Par::Seq);
+    right
+}
+
 /// The solution `L⁻ᵀ · right`, `L` lower triangular.
 pub(crate) fn solve_transposed(lower: &Mat, right: &Mat) -> Mat {
     let mut out = right.clone();
@@ -111,9 +122,7 @@ pub(crate) fn solve_gram(gram: &Mat, right: &Mat) -> Result<Mat> {
     if let Some(lower) = cholesky(gram.clone()) {
         // A pivot that small is rounding, not a direction.
         if (0..gram.nrows()).all(|i| lower[(i, i)].powi(2) > 1e-11 * largest) {
-            let mut out = right.clone();
-            solve_lower_triangular_in_place(lower.as_ref(), out.as_mut(), Par::Seq);
-            return Ok(solve_transposed(&lower, &out));
+            return Ok(solve_transposed(&lower, &solve_lower(&lower, right.clone())));
         }
     }
     let Svd { left, values, right: vectors } = thin_svd(gram.as_ref())?;

@@ -12,6 +12,7 @@ mod factor;
 mod forecast;
 mod ladder;
 pub(crate) mod linalg;
+mod lower;
 mod measure;
 mod metric;
 mod options;

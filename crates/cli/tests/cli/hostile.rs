@@ -93,3 +93,13 @@ fn adapters_of_two_shapes_are_the_files_fault() {
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
     assert!(err(&output).contains("two") && err(&output).contains("another model"), "{}", err(&output));
 }
+
+#[test]
+fn pictures_are_there_all_or_none() {
+    let folder = scratch();
+    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/reports/attention.json");
+    // The second has no place.
+    std::fs::create_dir(folder.path().join("attention-length.svg")).unwrap();
+    let output = run(&["bench", "report", report, "--pictures", text(folder.path())]);
+    assert_eq!((output.status.success(), files(folder.path())), (false, vec!["attention-length.svg".to_owned()]), "{}", err(&output));
+}

@@ -87,7 +87,7 @@ fn read_varlen(tensors: &mut Tensors, [heads, head_dim]: [u64; 2]) -> Result<(Fo
 }
 
 /// Work of a case, at most: scores, each of `head_dim` and [`SOFTMAX`] steps. The reference takes some seconds of a processor for that.
-const MAX_WORK: u64 = 1 << 33;
+const MAX_WORK: u64 = 1 << 32;
 /// What a score takes besides its products, in steps.
 const SOFTMAX: u64 = 32;
 /// Elements of the keys of all sequences, at most: a page table can name one stored page again and again.
