@@ -6,5 +6,7 @@
 mod cache;
 #[path = "serving/load.rs"]
 mod load;
+#[path = "serving/sample.rs"]
+mod sample;
 #[path = "serving/schedule.rs"]
 mod schedule;
