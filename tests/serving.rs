@@ -10,3 +10,5 @@ mod load;
 mod sample;
 #[path = "serving/schedule.rs"]
 mod schedule;
+#[path = "serving/tokens.rs"]
+mod tokens;
