@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use trifuse::Error;
-use trifuse::llm::sample::{Choice, History, SamplingParams, noise, philox4x32, sample};
+use trifuse::llm::sample::{Choice, History, SamplingParams, noise, sample};
+use trifuse::ops::sample::{RowParams, philox4x32};
+use trifuse_testkit::oracle::sample::choose;
 
 /// Histories of any length are slices of this one.
 static ZEROS: [u32; 1_000_000] = [0; 1_000_000];
@@ -14,7 +16,7 @@ fn at(position: usize) -> History<'static> {
     History { prompt: &ZEROS[..position], answer: &[] }
 }
 
-fn choose(logits: &[f32], params: &SamplingParams) -> u32 {
+fn token(logits: &[f32], params: &SamplingParams) -> u32 {
     sample(logits, params, History::default(), None).unwrap().token
 }
 
@@ -137,12 +139,12 @@ fn drawn(logits: &[f32], params: SamplingParams) -> Vec<u32> {
 #[test]
 fn at_temperature_0_the_lowest_of_equal_ids_wins() {
     let greedy = SamplingParams::greedy();
-    assert_eq!(choose(&[1.0, 3.0, 3.0, 2.0, 3.0], &greedy), 1);
-    assert_eq!(choose(&[-0.0, 0.0], &greedy), 0);
-    assert_eq!(choose(&[f32::NEG_INFINITY, -1e38, -1e38], &greedy), 1);
-    assert_eq!(choose(&[0.5; 70_000], &greedy), 0);
+    assert_eq!(token(&[1.0, 3.0, 3.0, 2.0, 3.0], &greedy), 1);
+    assert_eq!(token(&[-0.0, 0.0], &greedy), 0);
+    assert_eq!(token(&[f32::NEG_INFINITY, -1e38, -1e38], &greedy), 1);
+    assert_eq!(token(&[0.5; 70_000], &greedy), 0);
     // No seed and no threshold matters.
-    assert_eq!(choose(&[1.0, 3.0, 2.9], &SamplingParams { seed: 99, top_k: 2, top_p: 0.1, min_p: 0.5, ..greedy }), 1);
+    assert_eq!(token(&[1.0, 3.0, 2.9], &SamplingParams { seed: 99, top_k: 2, top_p: 0.1, min_p: 0.5, ..greedy }), 1);
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn top_p_keeps_the_token_that_reaches_it() {
     }
     // More tokens than are sorted at first, all equal: the lowest ids.
     let params = |seed| SamplingParams { top_p: 0.8999, seed, ..Default::default() };
-    let highest = (0..40_000).map(|seed| choose(&[0.0; 1000], &params(seed))).max();
+    let highest = (0..40_000).map(|seed| token(&[0.0; 1000], &params(seed))).max();
     assert_eq!(highest, Some(899));
 }
 
@@ -183,7 +185,7 @@ fn top_p_sorts_as_many_tokens_as_it_needs() {
         for seed in 0..60 {
             let score = |id: u32| f64::from(logits[id as usize]) + noise(seed, 0, id);
             let expected = sorted[..kept].iter().copied().max_by(|a, b| score(*a).total_cmp(&score(*b)));
-            assert_eq!(Some(choose(&logits, &SamplingParams { top_p, seed, ..Default::default() })), expected, "{kept} tokens");
+            assert_eq!(Some(token(&logits, &SamplingParams { top_p, seed, ..Default::default() })), expected, "{kept} tokens");
         }
     }
 }
@@ -299,6 +301,47 @@ fn ruling_out_tokens_that_do_not_win_changes_nothing() {
         let longer = [&logits[..], &[f32::NEG_INFINITY; 27]].concat();
         assert_eq!(sample(&longer, &params, at(position), None).unwrap().token, token);
     }
+}
+
+#[test]
+fn the_host_chooses_as_the_operation_is_defined() {
+    let mut draw = ChaCha8Rng::seed_from_u64(21);
+    let mut compared = 0;
+    for round in 0..1500u64 {
+        let vocabulary = draw.random_range(1..600usize);
+        let step = [0.0f32, 0.5][draw.random_range(0..2)];
+        let logit = |draw: &mut ChaCha8Rng| draw.random_range(-6.0f32..6.0);
+        let logits: Vec<f32> = (0..vocabulary).map(|_| logit(&mut draw)).map(|x| if step > 0.0 { (x / step).round() * step } else { x }).collect();
+        let [temperature, top_p, min_p] =
+            [draw.random_range(0.0..2.0f32).max(1e-3), draw.random_range(0.01..1.1f32).min(1.0), draw.random_range(-0.3..0.6f32).max(0.0)];
+        let params = SamplingParams {
+            temperature: if round % 5 == 0 { 0.0 } else { temperature },
+            top_p,
+            min_p,
+            top_k: draw.random_range(0..80),
+            seed: draw.random(),
+            ..Default::default()
+        };
+        let position = draw.random_range(0..1000);
+        let mask: Option<Vec<u32>> = draw.random_bool(0.5).then(|| (0..vocabulary.div_ceil(32)).map(|_| draw.random()).collect());
+        let row = RowParams {
+            temperature: params.temperature,
+            top_p,
+            min_p,
+            top_k: params.top_k,
+            seed: [params.seed as u32, (params.seed >> 32) as u32],
+            position: position as u32,
+            reserved: 0,
+        };
+        let wide: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
+        let found = sample(&logits, &params, at(position), mask.as_deref()).ok().map(|choice| choice.token as usize);
+        match choose(&wide, &row, mask.as_deref()) {
+            None => assert_eq!(found, None),
+            Some(winner) => assert_eq!(found, Some(winner.id), "round {round}: {params:?}, a lead of {}", winner.lead),
+        }
+        compared += usize::from(found.is_some());
+    }
+    assert!(compared > 1400, "{compared}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Table {
 pub struct Hits {
     /// Full pages from the first token on.
     pub pages: usize,
-    /// Those of the pages that nobody holds: taking them leaves fewer free.
+    /// Hit pages that nobody holds: taking them leaves fewer free.
     pub idle: usize,
 }
 

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
+use super::noise::noise;
 use super::params::SamplingParams;
-use super::philox::noise;
 use crate::error::{Error, Result, ensure};
 
 /// Candidates that are sorted first, when as many are needed as reach a probability.

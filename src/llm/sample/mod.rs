@@ -5,9 +5,9 @@
 //! alone, so neither the batch nor the order of any sum or sort changes the choice.
 
 mod host;
+mod noise;
 mod params;
-mod philox;
 
 pub use host::{Choice, History, sample};
+pub use noise::noise;
 pub use params::SamplingParams;
-pub use philox::{noise, philox4x32};

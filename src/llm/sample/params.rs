@@ -58,7 +58,7 @@ impl SamplingParams {
     pub fn validate(&self, vocabulary: usize) -> Result<()> {
         let within = |name: &str, value: f32, expected: &str, holds: bool| ensure(holds, format_args!("sampling: {name}"), expected, value);
         let Self { temperature, top_p, min_p, repetition, presence, frequency, .. } = *self;
-        // Below the least positive normal number, a logit divided by it may be infinite.
+        // A logit divided by less may leave the range of float32 on a device.
         let warm = temperature == 0.0 || (temperature >= 1e-5 && temperature.is_finite());
         within("temperature", temperature, "0, or 1e-5 and more", warm)?;
         within("top_p", top_p, "more than 0, at most 1", top_p > 0.0 && top_p <= 1.0)?;

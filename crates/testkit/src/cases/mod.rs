@@ -16,6 +16,7 @@ mod fused_mlp;
 mod linear;
 mod pointwise;
 mod prefix_attention;
+mod sample;
 
 pub use case::{Case, OpKind, Posed, Problem, Work};
 pub use codebook_gemm::{Assignment, Population, steady_codebook};
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
     cases.extend(pointwise::cases());
+    cases.extend(sample::cases());
     cases
 }
 
