@@ -99,15 +99,16 @@ fn choose(logits: &[f32], params: &RowParams, mask: Option<&[u32]>) -> Option<u3
     let allowed = |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
     let all = || logits.iter().zip(0u32..).filter(|(logit, id)| **logit > f32::NEG_INFINITY && allowed(*id)).map(|(&logit, id)| Candidate { logit, id });
     let best = all().reduce(|best, other| if other.logit > best.logit { other } else { best })?;
-    // NaN is no temperature either.
-    if !(params.temperature > 0.0) {
+    // NaN is no temperature and no threshold: each is compared the way in which NaN says no.
+    let [draws, has_min_p, has_top_p] = [params.temperature > 0.0, params.min_p > 0.0, params.top_p < 1.0];
+    if !draws {
         return Some(best.id);
     }
     let mut race = Race::new(params, best);
-    if params.top_k == 0 && !(params.min_p > 0.0) && !(params.top_p < 1.0) {
-        all().for_each(|candidate| race.enter(candidate));
-    } else {
+    if params.top_k > 0 || has_min_p || has_top_p {
         kept(all(), params, best.logit).into_iter().for_each(|candidate| race.enter(candidate));
+    } else {
+        all().for_each(|candidate| race.enter(candidate));
     }
     Some(race.winner.id)
 }
@@ -115,7 +116,8 @@ fn choose(logits: &[f32], params: &RowParams, mask: Option<&[u32]>) -> Option<u3
 /// The tokens that the thresholds leave.
 fn kept(all: impl Iterator<Item = Candidate>, params: &RowParams, highest: f32) -> Vec<Candidate> {
     let probability = |candidate: &Candidate| (f64::from(candidate.logit - highest) / f64::from(params.temperature)).exp();
-    let may_stay = |candidate: &Candidate| !(params.min_p > 0.0) || candidate.logit == highest || probability(candidate) >= f64::from(params.min_p);
+    let least = if params.min_p > 0.0 { f64::from(params.min_p) } else { 0.0 };
+    let may_stay = |candidate: &Candidate| least == 0.0 || candidate.logit == highest || probability(candidate) >= least;
     let mut kept: Vec<Candidate> = all.filter(may_stay).collect();
     if params.top_k > 0 && (params.top_k as usize) < kept.len() {
         kept.select_nth_unstable_by(params.top_k as usize - 1, Candidate::order);

@@ -8,8 +8,8 @@
 
 constexpr int THREADS = 512;
 constexpr u32 BINS = 256, NO_ID = 0xffffffffu;
-// The weight of the highest logit: weights are parts of it, to 32 bits.
-constexpr u64 ONE = 1ull << 32;
+// The weight of the highest logit: weights are parts of it, to 31 bits.
+constexpr u32 ONE = 1u << 31;
 // More than the greatest noise, which is -ln(2^-33).
 constexpr f32 MOST_NOISE = 22.9f;
 
@@ -95,45 +95,62 @@ struct Row {
         return key != 0 && cut.keeps(key, id) && (min_p <= 0.0f || key == highest_key || part(key) >= min_p);
     }
 
-    __device__ __forceinline__ u64 weight(u32 key, u32 id) const { return keeps(key, id) ? u64(part(key) * f32(ONE)) : 0; }
+    __device__ __forceinline__ u32 weight(u32 key, u32 id) const { return keeps(key, id) ? u32(part(key) * f32(ONE)) : 0; }
+};
+
+// Sums of 64 bits in two words: shared memory adds words by itself, and longer numbers by trying again and again.
+struct Bins {
+    u32 low[BINS], high[BINS];
+
+    __device__ __forceinline__ void clear() {
+        for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) {
+            low[bin] = high[bin] = 0;
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ void add(u32 bin, u32 weight) {
+        u32 before = atomicAdd(&low[bin], weight);
+        if (before + weight < before) {
+            atomicAdd(&high[bin], 1u);
+        }
+    }
+
+    __device__ __forceinline__ u64 operator[](u32 bin) const { return u64(high[bin]) << 32 | low[bin]; }
 };
 
 // The weight of all that stays.
-__device__ u64 whole_weight(const Row &row, u64 *bins) {
-    if (threadIdx.x == 0) {
-        bins[0] = 0;
-    }
-    __syncthreads();
-    u64 sum = 0;
+__device__ __forceinline__ u64 whole_weight(const Row &row, Bins &bins) {
+    bins.clear();
     for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
-        sum += row.weight(row.key(id), id);
+        u32 weight = row.weight(row.key(id), id);
+        if (weight != 0) {
+            bins.add(threadIdx.x % BINS, weight);
+        }
     }
-    atomicAdd(&bins[0], sum);
     __syncthreads();
-    u64 whole = bins[0];
+    u64 whole = 0;
+    for (u32 bin = 0; bin < BINS; ++bin) {
+        whole += bins[bin];
+    }
     __syncthreads();
     return whole;
 }
 
-__device__ __forceinline__ void clear(u64 *bins) {
-    for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) {
-        bins[bin] = 0;
-    }
-    __syncthreads();
-}
-
 // The first place at which what stays weighs `wanted`, which is above 0; each token counts 1 where `count` says so.
-__device__ Cut find_cut(const Row &row, u64 wanted, bool count, u64 *bins) {
+__device__ __forceinline__ Cut find_cut(const Row &row, u64 wanted, bool count, Bins &bins) {
     u32 key = 0, fixed = 0;
     u64 ties = 0;
+#pragma unroll 1
     for (int shift = 24; shift >= 0; shift -= 8) {
-        clear(bins);
+        bins.clear();
+#pragma unroll 2
         for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
             u32 other = row.key(id);
             if (other != 0 && (other & fixed) == key) {
-                u64 weight = count ? 1 : row.weight(other, id);
+                u32 weight = count ? 1 : row.weight(other, id);
                 if (weight != 0) {
-                    atomicAdd(&bins[other >> shift & 255], weight);
+                    bins.add(other >> shift & 255, weight);
                 }
             }
         }
@@ -147,18 +164,20 @@ __device__ Cut find_cut(const Row &row, u64 wanted, bool count, u64 *bins) {
         key |= digit << shift;
         fixed |= 255u << shift;
     }
-    u64 each = count ? 1 : u64(row.part(key) * f32(ONE));
+    u32 each = count ? 1 : u32(row.part(key) * f32(ONE));
     if (wanted >= ties || each == 0) {
         return {key, NO_ID};
     }
     // Of equal keys the lowest ids stay, as many as are needed.
     u64 needed = (wanted + each - 1) / each;
     u32 last = 0, known = 0;
+#pragma unroll 1
     for (int shift = 24; shift >= 0; shift -= 8) {
-        clear(bins);
+        bins.clear();
+#pragma unroll 1
         for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
             if ((id & known) == last && row.key(id) == key && (count || row.keeps(key, id))) {
-                atomicAdd(&bins[id >> shift & 255], u64(1));
+                bins.add(id >> shift & 255, 1);
             }
         }
         __syncthreads();
@@ -174,7 +193,7 @@ __device__ Cut find_cut(const Row &row, u64 wanted, bool count, u64 *bins) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SampleParams p) {
-    __shared__ u64 bins[BINS];
+    __shared__ Bins bins;
     __shared__ u32 scratch[THREADS];
     __shared__ f32 sums[THREADS];
     grid_launch_next();
@@ -228,8 +247,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
         for (u32 four = threadIdx.x; four <= (row.vocabulary - 1) / 4; four += THREADS) {
             u32 words[4];
             bool drawn = false;
-            for (u32 at = 0; at < 4 && 4 * four + at < row.vocabulary; ++at) {
-                u32 id = 4 * four + at, rank = row.key(id);
+#pragma unroll
+            for (u32 at = 0; at < 4; ++at) {
+                u32 id = 4 * four + at, rank = id < row.vocabulary ? row.key(id) : 0;
                 if (rank == 0) {
                     continue;
                 }

@@ -40,7 +40,7 @@ fn steady(logits: &[f64], params: &RowParams, mask: Option<&[u32]>) -> bool {
     let near = |by: f32| RowParams { top_p: params.top_p * by, min_p: params.min_p * by, ..*params };
     let same = |by| choose(logits, &near(by), mask).map(|other| other.id) == Some(winner.id);
     // Equal logits are equal on a device too.
-    let clear = winner.lead >= LEAD || !(params.temperature > 0.0);
+    let clear = winner.lead >= LEAD || params.temperature == 0.0;
     // What is no probability cuts nothing, and stays so.
     clear && (params.top_p >= 1.0 && params.min_p <= 0.0 || same(1.0 - CLEAR) && same(1.0 + CLEAR))
 }

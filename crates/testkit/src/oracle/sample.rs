@@ -54,7 +54,8 @@ pub fn choose(logits: &[f64], params: &RowParams, mask: Option<&[u32]>) -> Optio
         if params.top_k > 0 {
             kept.truncate(params.top_k as usize);
         }
-        let reach = kept.iter().take_while(|(_, logit)| !(min_p > 0.0) || probability(*logit) >= min_p).count();
+        let least = if min_p > 0.0 { min_p } else { 0.0 };
+        let reach = kept.iter().take_while(|(_, logit)| probability(*logit) >= least).count();
         kept.truncate(reach.max(1));
         if top_p < 1.0 {
             let wanted = top_p * kept.iter().map(|(_, logit)| probability(*logit)).sum::<f64>();
