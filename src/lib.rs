@@ -1,7 +1,8 @@
 //! Three fused GPU operations behind one trait, for serving many compressed LoRA adapters at once: a
 //! [codebook GEMM](ops::CodebookGemm) that applies a mixed batch of adapters without decoding them to memory,
 //! [attention](ops::Attention) with online softmax and a [fused MLP](ops::FusedMlp); and what a transformer layer needs
-//! besides: [linear](ops::Linear), [pointwise](ops::Pointwise) and [attention over a shared prefix](ops::PrefixAttention).
+//! besides: [linear](ops::Linear), [pointwise](ops::Pointwise), [attention over a shared prefix](ops::PrefixAttention) and a
+//! [sampler](ops::Sample).
 //! They run on processors, on any GPU with a driver for Vulkan, Metal or DX12, and on NVIDIA GPUs through CUDA.
 //!
 //! An operation is a descriptor: sizes, types, strides. A [session](session::Session) plans it, which chooses a kernel and
@@ -40,11 +41,12 @@
 //! | [`layer`] | a transformer layer of these operations |
 //! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
+//! | `llm` | language models: pages of K and V, prefixes, the schedule of steps, sampling, text as it comes |
 //! | `read` | files from outside, read with a bound |
 //! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
 //! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
-//! `compress`, besides, encoding, and `model` sentence encoders. None changes a result.
+//! `compress`, besides, encoding, `model` sentence encoders, and `llm` language models. None changes a result.
 //!
 //! The crate `trifuse-testkit` proves a backend against float64; `trifuse-cli` is the `trifuse` command.
 
@@ -60,6 +62,8 @@ pub mod error;
 #[cfg(feature = "adapters")]
 mod hub;
 pub mod layer;
+#[cfg(feature = "llm")]
+pub mod llm;
 #[cfg(feature = "model")]
 pub mod model;
 pub mod ops;

@@ -48,6 +48,11 @@ fn imports_go_one_way() {
     assert_eq!(said(imports::rust, "backends/cpu/linear.rs", "use crate::backends::wgpu::Wgpu;"), 1);
     assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "fn f() { crate::oracle::linear() }"), 1);
     assert_eq!(said(imports::rust, "backends/wgpu/mod.rs", "use super::cuda::jit;"), 1);
+    let pure = |text: &str| said(imports::rust, "src/llm/schedule/plan.rs", text);
+    assert_eq!(pure("use crate::error::Result; use crate::llm::cache::Blocks; use super::super::step::Step; use std::collections::HashMap;"), 0);
+    assert_eq!(pure("use crate::llm::forward::f; use super::super::engine; use std::{fmt, time::Instant}; fn f() { std::thread::yield_now() }"), 4);
+    let sampler = |text: &str| said(imports::rust, "src/llm/sample/noise.rs", text);
+    assert_eq!((sampler("use crate::ops::sample::f;"), sampler("use crate::ops::Op;"), pure("use crate::ops::sample::f;")), (0, 1, 1));
     let oracle = |text: &str| said(imports::rust, "crates/testkit/src/oracle/mod.rs", text);
     assert_eq!(oracle("use trifuse::ops::Linear; use trifuse::Error; use crate::oracle::f;"), 0);
     assert_eq!(oracle("use crate::cases::Case;"), 1);

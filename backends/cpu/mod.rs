@@ -18,6 +18,7 @@ mod prefix_attention;
 mod processor;
 mod product;
 mod queue;
+mod sample;
 mod view;
 
 pub use memory::Buffer;

@@ -12,6 +12,7 @@ mod linear;
 mod pointwise;
 mod prefix_attention;
 mod runtime;
+mod sample;
 mod variant;
 
 pub use catalogue::{Entry, catalogue};

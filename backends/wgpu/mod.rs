@@ -38,6 +38,7 @@ mod pointwise;
 mod prefix_attention;
 mod product;
 mod queue;
+mod sample;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ pub fn sources() -> Vec<Source> {
     all.extend(codebook_gemm::sources());
     all.extend(product::sources());
     all.extend(pointwise::sources());
+    all.extend(sample::sources());
     all.extend(attention_shader::sources());
     all.extend(prefix_attention::sources());
     all

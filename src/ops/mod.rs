@@ -11,6 +11,7 @@ pub mod layer;
 pub mod linear;
 pub mod pointwise;
 pub mod prefix_attention;
+pub mod sample;
 pub(crate) mod setters;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use layer::Layer;
 pub use linear::{Linear, LinearArgs, NormArgs};
 pub use pointwise::{Pointwise, PointwiseArgs};
 pub use prefix_attention::{PrefixAttention, PrefixAttentionArgs};
+pub use sample::{Sample, SampleArgs};
 pub use translate::Translate;
 
 use crate::device::{Device, Slice};

@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("layer", &["error", "dtype", "device", "ops", "backend", "session"]),
     ("adapters", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session"]),
     ("model", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session", "adapters"]),
+    ("llm", &["error", "dtype", "device", "ops"]),
     // Of the testkit.
     ("oracle", &["error", "dtype", "device", "ops"]),
     ("cases", &["error", "dtype", "device", "ops", "oracle"]),
@@ -40,6 +41,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];
+
+/// The parts of `llm` that decide without a device, a clock or a thread, so that a test can try every case. They import `error` and each other, and the
+/// sampler the random numbers of the operation.
+const PURE: &[&str] = &["cache", "sample", "schedule", "step", "tokens"];
+
+/// What a pure part may not have of the standard library.
+const IMPURE: &[&str] = &["env", "fs", "net", "process", "sync", "thread", "time"];
 
 /// Modules that may import anything: the front page and what hangs off the end of the chain.
 const FREE: &[&str] = &["lib", "main", "cli", "bench"];
@@ -63,10 +71,24 @@ pub fn rust(file: &File) -> Vec<String> {
             None => return vec![file.fault(1, format_args!("module {top} has no place in the import order; give it one in tests/tidy/imports.rs"))],
         },
     };
-    for (line, path) in paths(&flatten(&file.text), &module) {
+    let tokens = flatten(&file.text);
+    let is_pure = |module: &[String]| module[0] == "llm" && module.get(1).is_some_and(|part| PURE.contains(&part.as_str()));
+    if is_pure(&module) {
+        faults.extend(
+            standard(&tokens)
+                .into_iter()
+                .filter(|(_, part)| IMPURE.contains(&part.as_str()))
+                .map(|(line, part)| file.fault(line, format_args!("{} may not use std::{part}", module.join("::")))),
+        );
+    }
+    for (line, path) in paths(&tokens, &module) {
         let name = ROOT.iter().find(|(name, _)| *name == path[0]).map_or(path[0].as_str(), |(_, module)| module);
         if !allowed.contains(&name) {
             faults.push(file.fault(line, format_args!("{top} may not import {name}")));
+        }
+        let operation = module.get(1).is_some_and(|part| part == "sample") && path.len() > 1 && path[..2] == ["ops", "sample"];
+        if is_pure(&module) && name != "error" && !is_pure(&path) && !operation {
+            faults.push(file.fault(line, format_args!("{} may not import {}", module.join("::"), path.join("::"))));
         }
         // One backend must not lean on another: each can be left out of a build.
         if top == "backends" && name == "backends" && module.len() > 1 && path.get(1).is_some_and(|other| *other != module[1]) {
@@ -74,6 +96,17 @@ pub fn rust(file: &File) -> Vec<String> {
         }
     }
     faults
+}
+
+/// The modules of the standard library that the tokens name, with their lines.
+fn standard(tokens: &[Flat]) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        if token.ident().as_deref() == Some("std") && tokens.get(at + 1).is_some_and(Flat::is_path_separator) {
+            leaves(&tokens[at + 2..], &["std".into()], token.line, &mut found);
+        }
+    }
+    found.into_iter().filter_map(|(line, path)| Some((line, path.into_iter().nth(1)?))).collect()
 }
 
 /// Names of packages that stand on the file's own.

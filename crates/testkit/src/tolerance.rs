@@ -28,6 +28,8 @@ pub struct Expected {
     pub elements: Vec<Option<f64>>,
     /// How far off it may be.
     pub tolerance: Tolerance,
+    /// Whether its elements are whole numbers of 32 bits with a sign.
+    pub integers: bool,
 }
 
 /// The bounds for one output.
@@ -170,13 +172,17 @@ fn bound(plain: &Output, elements: Vec<Option<f64>>) -> Result<Expected> {
     if plain.elements.len() != elements.len() {
         return Err(Error::invalid(&plain.name, format!("{} elements", plain.elements.len()), elements.len()));
     }
+    if plain.integers {
+        let tolerance = Tolerance { max_abs: 0.0, relative_l2: 0.0 };
+        return Ok(Expected { name: plain.name.clone(), dtype: plain.dtype, elements, tolerance, integers: true });
+    }
     let mut tolerance = Tolerance::new(plain.dtype, &elements, &plain.elements, plain.least);
     // Sums that overflow on the way are no measure: twice their error would allow any answer.
     let bounds = "values that a step by step run comes near to, and does not overflow";
     ensure(tolerance.max_abs.is_finite(), &plain.name, bounds, "values that it is infinitely far from")?;
     // Written in f32, it is no more exact than what was rounded on the way.
     tolerance.relative_l2 = tolerance.relative_l2.max(relative_l2_of(plain.rounded));
-    Ok(Expected { name: plain.name.clone(), dtype: plain.dtype, elements, tolerance })
+    Ok(Expected { name: plain.name.clone(), dtype: plain.dtype, elements, tolerance, integers: false })
 }
 
 struct ExpectWork;

@@ -4,7 +4,7 @@ use super::draw::Draw;
 use crate::oracle::Define;
 use trifuse::dtype::DType;
 use trifuse::error::Result;
-use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention};
+use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// Lengths at which tiles, warps and vector loads end, plus or minus one.
 pub(super) const EDGES: [u64; 10] = [1, 7, 31, 33, 127, 129, 255, 256, 257, 511];
@@ -28,6 +28,7 @@ pub enum Problem {
     FusedMlp(Posed<FusedMlp>),
     Linear(Posed<Linear>),
     Pointwise(Posed<Pointwise>),
+    Sample(Posed<Sample>),
 }
 
 /// Something to do with a problem, whatever its operation.
@@ -48,11 +49,12 @@ pub enum OpKind {
     FusedMlp,
     Linear,
     Pointwise,
+    Sample,
 }
 
 impl OpKind {
     /// Every operation.
-    pub const ALL: [Self; 6] = [Self::CodebookGemm, Self::Attention, Self::PrefixAttention, Self::FusedMlp, Self::Linear, Self::Pointwise];
+    pub const ALL: [Self; 7] = [Self::CodebookGemm, Self::Attention, Self::PrefixAttention, Self::FusedMlp, Self::Linear, Self::Pointwise, Self::Sample];
 
     /// The operation's name.
     pub const fn name(self) -> &'static str {
@@ -63,6 +65,7 @@ impl OpKind {
             Self::FusedMlp => FusedMlp::NAME,
             Self::Linear => Linear::NAME,
             Self::Pointwise => Pointwise::NAME,
+            Self::Sample => Sample::NAME,
         }
     }
 }
@@ -77,6 +80,7 @@ impl Problem {
             Self::FusedMlp(posed) => work.on(posed),
             Self::Linear(posed) => work.on(posed),
             Self::Pointwise(posed) => work.on(posed),
+            Self::Sample(posed) => work.on(posed),
         }
     }
 
@@ -89,6 +93,7 @@ impl Problem {
             Self::FusedMlp(_) => OpKind::FusedMlp,
             Self::Linear(_) => OpKind::Linear,
             Self::Pointwise(_) => OpKind::Pointwise,
+            Self::Sample(_) => OpKind::Sample,
         }
     }
 }
@@ -102,7 +107,7 @@ macro_rules! from_posed {
         }
     )* };
 }
-from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise }
+from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise Sample }
 
 type Build = dyn Fn(&mut Draw) -> Result<Problem> + Send + Sync;
 

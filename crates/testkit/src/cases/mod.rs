@@ -17,6 +17,7 @@ mod linear;
 mod lora;
 mod pointwise;
 mod prefix_attention;
+mod sample;
 
 pub use case::{Case, OpKind, Posed, Problem, Work};
 pub use codebook_gemm::{Assignment, Population, steady_codebook};
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
     cases.extend(pointwise::cases());
+    cases.extend(sample::cases());
     cases
 }
 

@@ -19,7 +19,7 @@ use crate::cases::{Case, OpKind, Posed, Problem};
 use crate::tolerance::{Expected, Metrics, expect};
 use trifuse::backend::{Backend, Kernel};
 use trifuse::error::{Error, Result};
-use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise, PrefixAttention};
+use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise, PrefixAttention, Sample};
 use trifuse::session::Session;
 
 /// Where a case's operands and answers come from.
@@ -128,6 +128,7 @@ pub fn variants<D: Backend>(device: &D, kind: OpKind) -> &'static [&'static str]
         OpKind::FusedMlp => Kernel::<FusedMlp>::variants(device),
         OpKind::Linear => Kernel::<Linear>::variants(device),
         OpKind::Pointwise => Kernel::<Pointwise>::variants(device),
+        OpKind::Sample => Kernel::<Sample>::variants(device),
     }
 }
 
@@ -143,6 +144,7 @@ pub fn configs<D: Backend>(session: &Session<D>, subject: &Subject, variant: &st
         Problem::FusedMlp(posed) => session.configs(&posed.op),
         Problem::Linear(posed) => session.configs(&posed.op),
         Problem::Pointwise(posed) => session.configs(&posed.op),
+        Problem::Sample(posed) => session.configs(&posed.op),
     };
     Ok(all.into_iter().filter(|name| name.split_once(':').is_some_and(|(of, _)| of == variant)).collect())
 }
@@ -157,6 +159,7 @@ pub fn plan_ahead<D: Backend>(device: &D, problem: &Problem) {
         Problem::FusedMlp(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Linear(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Pointwise(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::Sample(posed) => drop(Kernel::plan(device, &posed.op, None)),
     }
 }
 
@@ -200,6 +203,7 @@ pub fn run_drawn<D: Backend>(session: &mut Session<D>, subject: &Subject, proble
         Problem::FusedMlp(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Linear(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Pointwise(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::Sample(posed) => run_posed(session, subject, problem, posed, variant, mode),
     }
 }
 

@@ -137,7 +137,9 @@ impl<D: Device> Stage<D> {
             let size = expected.dtype.size() as usize;
             let range = place.offset..place.offset + expected.elements.len() * size;
             let bytes = found[place.buffer].get(range.clone()).ok_or_else(|| Error::invalid(&expected.name, "an output inside its buffer", range.end))?;
-            let metrics = expected.tolerance.compare(&expected.elements, &expected.dtype.decode(bytes))?;
+            let integers = || bytes.chunks_exact(4).map(|word| f64::from(i32::from_le_bytes([word[0], word[1], word[2], word[3]]))).collect();
+            let values: Vec<f64> = if expected.integers { integers() } else { expected.dtype.decode(bytes) };
+            let metrics = expected.tolerance.compare(&expected.elements, &values)?;
             if !metrics.accepted() && wrong.is_none() {
                 wrong = Some(format!("{}: {metrics}", expected.name));
             }

@@ -1,7 +1,7 @@
 use super::Stage;
 use crate::oracle::attention::{HostForm, query_rows, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
-use crate::oracle::{Define, attention, fused_mlp, linear, pointwise, prefix_attention};
+use crate::oracle::{Define, attention, fused_mlp, linear, pointwise, prefix_attention, sample};
 use trifuse::backend::Backend;
 use trifuse::device::{Device, Slice};
 use trifuse::dtype::DType;
@@ -10,7 +10,7 @@ use trifuse::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use trifuse::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use trifuse::ops::pointwise::Kind;
 use trifuse::ops::prefix_attention::FactorsArgs;
-use trifuse::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs};
+use trifuse::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs, Sample, SampleArgs};
 use trifuse::session::Session;
 
 /// An operation whose operands can be put on a device.
@@ -211,5 +211,16 @@ impl Upload for PrefixAttention {
             }
         };
         Ok(PrefixAttentionArgs::new(q, key, value, o, lse))
+    }
+}
+
+impl Upload for Sample {
+    fn upload<D: Device>(&self, host: &sample::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<SampleArgs<D>> {
+        let logits = stage.input(session, "logits", DType::F32, &host.logits)?;
+        let params = stage.integers(session, "params", bytemuck::cast_slice(&host.params))?;
+        let mask = host.mask.as_deref().map(|mask| stage.integers(session, "mask", bytemuck::cast_slice(mask))).transpose()?;
+        let ids = stage.output(session, "ids", DType::F32, self.rows as usize)?;
+        let log_probability = stage.output(session, "log_probability", DType::F32, self.rows as usize)?;
+        Ok(SampleArgs::new(logits, params, ids, log_probability).with_mask(mask))
     }
 }

@@ -178,7 +178,7 @@ impl Define for Pointwise {
             elements.resize(elements.len().max(to + row.len()), None);
             elements[to..to + row.len()].iter_mut().zip(row).for_each(|(element, value)| *element = Some(rounding.keep(value)));
         }
-        Ok(vec![Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0 }])
+        Ok(vec![Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, integers: false }])
     }
 
     fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {
