@@ -40,11 +40,13 @@
 //! | [`layer`] | a transformer layer of these operations |
 //! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
+//! | `llm` | decoders of Llama's family: weights, tokenizer, chat templates, generation |
 //! | `read` | files from outside, read with a bound |
 //! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
 //! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
-//! `compress`, besides, encoding, and `model` sentence encoders. None changes a result.
+//! `compress`, besides, encoding, `model` sentence encoders, `llm` language models and `gguf` their files in that format. None changes a
+//! result.
 //!
 //! The crate `trifuse-testkit` proves a backend against float64; `trifuse-cli` is the `trifuse` command.
 
@@ -60,6 +62,8 @@ pub mod error;
 #[cfg(feature = "adapters")]
 mod hub;
 pub mod layer;
+#[cfg(feature = "llm")]
+pub mod llm;
 #[cfg(feature = "model")]
 pub mod model;
 pub mod ops;
