@@ -119,7 +119,11 @@ impl<D: Backend> Pass<'_, D> {
         let (state, normed, middle) = (state?, normed?, middle?);
         let layer = &block.layer;
         self.session.run(&self.plans.norm, &norm(&middle, &layer.mlp_norm.weight, &normed))?;
-        let args = FusedMlpArgs { wg: layer.gate.clone(), residual: Some(middle), ..FusedMlpArgs::new(normed, layer.up.weight.clone(), layer.down.weight.clone(), state) };
+        let args = FusedMlpArgs {
+            wg: layer.gate.clone(),
+            residual: Some(middle),
+            ..FusedMlpArgs::new(normed, layer.up.weight.clone(), layer.down.weight.clone(), state)
+        };
         self.session.run(&self.plans.mlp, &args)
     }
 

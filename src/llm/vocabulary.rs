@@ -35,9 +35,7 @@ const USER_DEFINED: i32 = 4;
 
 /// Words of Llama 3 and Qwen2, which differ in how many digits are one.
 fn words(digits: &str) -> Value {
-    let pattern = format!(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    );
+    let pattern = format!(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+");
     json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
@@ -86,7 +84,8 @@ impl Vocabulary<'_> {
             })
             .collect();
         let first = self.first.filter(|_| self.adds_first.unwrap_or(by_habit));
-        let template = first.map(|id| self.text(id).map(|text| (id, text)).ok_or_else(|| fault("tokenizer.ggml.bos_token_id", format!("expected a token, found {id}"))));
+        let template =
+            first.map(|id| self.text(id).map(|text| (id, text)).ok_or_else(|| fault("tokenizer.ggml.bos_token_id", format!("expected a token, found {id}"))));
         let template = template.transpose()?.map(|(id, text)| {
             json!({"type": "TemplateProcessing", "pair": [],
                 "single": [{"SpecialToken": {"id": text, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],

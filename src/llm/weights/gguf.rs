@@ -74,7 +74,9 @@ impl GgufFile {
             let Some(given) = json(value) else { return fault("expected a number, a word or a list of them".into()) };
             if let Some((_, name)) = names::KEYS.iter().find(|(known, _)| *known == key) {
                 map.insert((*name).into(), given);
-            } else if let Some(name) = key.strip_prefix("rope.scaling.").filter(|name| ["type", "factor", "original_context_length", "attn_factor"].contains(name)) {
+            } else if let Some(name) =
+                key.strip_prefix("rope.scaling.").filter(|name| ["type", "factor", "original_context_length", "attn_factor"].contains(name))
+            {
                 scaling.insert(scaling_key(name).into(), given);
             } else if key == "expert_count" {
                 map.insert("num_experts".into(), given);

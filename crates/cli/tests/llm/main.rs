@@ -5,8 +5,10 @@
 //! ignored with that reason; so does a backend that is not there.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod command;
 mod golden;
 mod support;
+mod tiny;
 
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ fn main() {
             Err(error) => trials.push(support::ignored(format!("not available: {error}")).with_kind(*name)),
         }
     }
+    trials.extend(command::trials());
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -37,6 +40,6 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
+        Ok([golden::trials(&device), tiny::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
     }
 }
