@@ -10,6 +10,7 @@ mod files;
 mod forward;
 mod keys;
 mod model;
+pub mod perplexity;
 mod placed;
 mod plans;
 mod rope;

@@ -246,3 +246,96 @@ impl std::fmt::Debug for GgufFile {
         write!(f, "{} tensors of a {} in {}", self.tensors.len(), self.family.name(), self.path.display())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::HashMap;
+
+    use anamnesis::{GgufWriteTensor, write_gguf};
+
+    use super::*;
+    use GgufMetadataValue::{F32, String as Word, U32};
+
+    /// One layer of two heads of four rows, over one head of k and v. Row `r` of a matrix of `c` columns holds `r`, `r + 0.01` and so on.
+    const TENSORS: [(&str, [usize; 2]); 11] = [
+        ("token_embd.weight", [5, 8]),
+        ("output_norm.weight", [8, 0]),
+        ("blk.0.attn_q.weight", [8, 8]),
+        ("blk.0.attn_k.weight", [4, 8]),
+        ("blk.0.attn_v.weight", [4, 8]),
+        ("blk.0.attn_output.weight", [8, 8]),
+        ("blk.0.ffn_gate.weight", [6, 8]),
+        ("blk.0.ffn_up.weight", [6, 8]),
+        ("blk.0.ffn_down.weight", [8, 6]),
+        ("blk.0.attn_norm.weight", [8, 0]),
+        ("blk.0.ffn_norm.weight", [8, 0]),
+    ];
+
+    fn open(change: &[(&str, GgufMetadataValue)], more: &[(&str, [usize; 2])]) -> Result<GgufFile> {
+        let mut keys: HashMap<String, GgufMetadataValue> = HashMap::new();
+        let numbers = [("block_count", 1), ("embedding_length", 8), ("feed_forward_length", 6), ("attention.head_count", 2), ("attention.head_count_kv", 1)];
+        keys.extend(numbers.into_iter().chain([("context_length", 64), ("vocab_size", 5)]).map(|(key, value)| (format!("llama.{key}"), U32(value))));
+        keys.insert("llama.attention.layer_norm_rms_epsilon".into(), F32(1e-5));
+        keys.insert("general.architecture".into(), Word("llama".into()));
+        keys.extend(change.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        let tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = TENSORS
+            .iter()
+            .chain(more)
+            .map(|(name, [rows, columns])| {
+                let shape = if *columns == 0 { vec![*rows] } else { vec![*columns, *rows] };
+                let value = |row: usize, column: usize| (row as f32 + column as f32 / 100.0).to_le_bytes();
+                (*name, shape, (0..*rows).flat_map(|row| (0..(*columns).max(1)).flat_map(move |column| value(row, column))).collect())
+            })
+            .collect();
+        let written: Vec<GgufWriteTensor<'_>> = tensors.iter().map(|(name, shape, data)| GgufWriteTensor { name, shape, dtype: GgufType::F32, data }).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        write_gguf(&path, &written, &keys).unwrap();
+        GgufFile::open(&path)
+    }
+
+    #[test]
+    fn names_shapes_and_rows_are_those_of_the_other_libraries() {
+        let file = open(&[], &[]).unwrap();
+        let config = file.config().unwrap();
+        assert_eq!((config.norm_eps, config.tied, config.head_dim, config.rope_base), (1e-5, true, 4, 1e4));
+        let firsts = |name: &str| -> Vec<f32> { file.read(name).unwrap().1.chunks_exact(8).map(|row| row[0]).collect() };
+        assert_eq!(firsts("model.layers.0.self_attn.q_proj.weight"), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+        assert_eq!(firsts("model.layers.0.self_attn.k_proj.weight"), [0.0, 2.0, 1.0, 3.0]);
+        assert_eq!(firsts("model.layers.0.self_attn.v_proj.weight"), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(file.shape("model.layers.0.mlp.down_proj.weight"), Some(vec![8, 6]));
+        assert!(file.values("model.layers.0.mlp.down_proj.weight", &[6, 8]).is_err() && file.read("lm_head.weight").is_err());
+        let own = open(&[], &[("output.weight", [5, 8]), ("rope_freqs.weight", [2, 0])]).unwrap().config().unwrap();
+        assert!(!own.tied && own.scaling == Scaling::Divided(vec![0.0, 1.0]));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_its_name() {
+        let stretched = [("llama.rope.scaling.type", Word("yarn".into())), ("llama.rope.scaling.factor", F32(4.0))];
+        assert!(matches!(open(&stretched, &[]).unwrap().config().unwrap().scaling, Scaling::Yarn { factor: 4.0, .. }));
+        for (key, value, named) in [
+            ("general.architecture", Word("gemma3".into()), "general.architecture"),
+            ("llama.attention.clamp_kqv", F32(8.0), "llama.attention.clamp_kqv"),
+            ("llama.expert_count", U32(8), "num_experts"),
+            ("llama.rope.dimension_count", U32(2), "llama.rope.dimension_count"),
+            ("llama.block_count", U32(0), "num_hidden_layers"),
+        ] {
+            let error = open(&[(key, value)], &[]).unwrap_err();
+            assert!(matches!(&error, Error::Input { item: Some(item), .. } if item == named), "{key}: {error}");
+        }
+        assert!(open(&[], &[("blk.0.ffn_gate_inp.weight", [5, 8])]).unwrap_err().to_string().contains("blk.0.ffn_gate_inp.weight"));
+        let file = open(&[("tokenizer.ggml.model", Word("llama".into()))], &[]).unwrap();
+        assert!(file.vocabulary().unwrap_err().to_string().contains("tokenizer.ggml.model"));
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        for bytes in [&b""[..], b"GGUF", b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f"] {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(matches!(GgufFile::open(&path), Err(Error::Input { .. })), "{bytes:?}");
+        }
+    }
+}

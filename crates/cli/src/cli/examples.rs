@@ -42,6 +42,10 @@ pub const CHAT: &str = "Examples:
   trifuse chat --model model.gguf
   trifuse chat --model org/model --system \"You answer in one sentence.\" --temperature 0.7";
 
+pub const EVAL: &str = "Examples:
+  trifuse eval --model model.gguf text.txt
+  trifuse eval --model org/model --documents lines --window 1024 --windows 16 c4.txt --json";
+
 pub const VERIFY: &str = "Examples:
   trifuse verify --backend cpu
   trifuse verify --case attention/ --backend wgpu

@@ -13,6 +13,7 @@ mod demo;
 mod devices;
 mod embed;
 mod escape;
+mod eval;
 mod examples;
 mod generate;
 mod inspect;
@@ -94,6 +95,9 @@ enum Command {
     /// Talk with a language model
     #[command(after_help = examples::CHAT)]
     Chat(chat::Args),
+    /// Measure how well a language model foretells texts: perplexity, with its interval
+    #[command(after_help = examples::EVAL)]
+    Eval(eval::Args),
     /// Check every operation on every backend against float64
     #[command(after_help = examples::VERIFY)]
     Verify(verify::Args),
@@ -121,6 +125,7 @@ impl Command {
             Self::Embed(_) => "embed",
             Self::Generate(_) => "generate",
             Self::Chat(_) => "chat",
+            Self::Eval(_) => "eval",
             Self::Verify(_) => "verify",
             Self::Bench(_) => "bench",
             Self::Kernels(_) => "kernels",
@@ -174,6 +179,7 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Embed(args) => embed::run(&args, &global.backend, output),
         Command::Generate(args) => generate::run(&args, &global.backend, output),
         Command::Chat(args) => chat::run(&args, &global.backend, output),
+        Command::Eval(args) => eval::run(&args, &global.backend, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
         Command::Bench(args) => bench::run(&args, &global.backend, output),
         Command::Kernels(args) => kernels::run(&args, output),
