@@ -91,6 +91,29 @@ impl DType {
         }
     }
 
+    /// `values` as little-endian elements of this type, each rounded once.
+    pub fn encode_f32(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            Self::F16 => elements(values, |v| f16::from_f32(v).to_le_bytes()),
+            Self::BF16 => elements(values, |v| bf16::from_f32(v).to_le_bytes()),
+            Self::F32 => elements(values, f32::to_le_bytes),
+        }
+    }
+
+    /// Whether little-endian elements of this type are all finite: no exponent of all ones.
+    pub fn all_finite(self, bytes: &[u8]) -> bool {
+        let exponent = match self {
+            Self::F16 => 0x7c,
+            Self::BF16 | Self::F32 => 0x7f80,
+        };
+        let size = self.size() as usize;
+        let finite = |element: &[u8]| match self {
+            Self::F16 => element[1] & exponent as u8 != exponent as u8,
+            Self::BF16 | Self::F32 => u16::from_le_bytes([element[size - 2], element[size - 1]]) & exponent != exponent,
+        };
+        bytes.chunks_exact(size).all(finite)
+    }
+
     /// Little-endian elements of this type, widened exactly. A trailing part of an element is left out.
     pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
         match self {
@@ -102,7 +125,7 @@ impl DType {
 }
 
 /// The bytes of all values, one after another.
-fn elements<const N: usize>(values: &[f64], bytes_of: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+fn elements<T: Copy, const N: usize>(values: &[T], bytes_of: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     let mut bytes = vec![0; values.len() * N];
     for (element, &value) in bytes.chunks_exact_mut(N).zip(values) {
         element.copy_from_slice(&bytes_of(value));
@@ -145,6 +168,15 @@ mod tests {
             for (index, (a, b)) in bytes.chunks_exact(2).zip(again.chunks_exact(2)).enumerate() {
                 assert!(a == b || values[index].is_nan(), "{dtype} {index:#06x}");
             }
+        }
+    }
+
+    #[test]
+    fn finite_elements_are_told_from_others() {
+        for dtype in DType::ALL {
+            let bits = |value: f64| dtype.encode(&[0.5, value]);
+            assert!(dtype.all_finite(&bits(-3.0)) && dtype.all_finite(&dtype.encode_f32(&[0.25, -3.0])));
+            assert!([f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().all(|value| !dtype.all_finite(&bits(value))), "{dtype}");
         }
     }
 

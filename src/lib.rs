@@ -41,12 +41,13 @@
 //! | [`layer`] | a transformer layer of these operations |
 //! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
-//! | `llm` | language models: pages of K and V, prefixes, the schedule of steps, sampling, text as it comes |
+//! | `llm` | decoders of Llama's family: weights, tokenizer, chat templates, generation; pages, prefixes, schedules, sampling |
 //! | `read` | files from outside, read with a bound |
 //! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
 //! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
-//! `compress`, besides, encoding, `model` sentence encoders, and `llm` language models. None changes a result.
+//! `compress`, besides, encoding, `model` sentence encoders, `llm` language models and `gguf` their files in that format. None changes a
+//! result.
 //!
 //! The crate `trifuse-testkit` proves a backend against float64; `trifuse-cli` is the `trifuse` command.
 

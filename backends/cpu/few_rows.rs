@@ -102,15 +102,8 @@ impl<B> Places<B> {
     }
 }
 
-/// A register full of values.
-#[inline(always)]
-fn load<S: Simd, B: Element>(simd: S, values: &[B]) -> S::f32s {
-    let mut wide = simd.splat_f32s(0.0);
-    for (wide, value) in bytemuck::cast_slice_mut(std::slice::from_mut(&mut wide)).iter_mut().zip(values) {
-        *wide = value.value();
-    }
-    wide
-}
+/// Values of a column that are widened at a time: whole registers of any width, many times over, that stay in L1.
+const WIDENED: usize = 512;
 
 /// Dot products of `M` rows with columns of B.
 struct Dots<B, const M: usize>(Places<B>);
@@ -126,29 +119,45 @@ impl<B: Element, const M: usize> WithSimd for Dots<B, M> {
             #[inline(always)]
             |i| S::as_simd_f32s(places.a(i)),
         );
+        let mut buffer = [0.0; WIDENED];
         for j in 0..places.n {
-            let (column, column_rest) = places.b(j, places.k).split_at(places.k / lanes * lanes);
             let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
-            let whole = column.len() / (WAYS * lanes) * WAYS;
-            for at in (0..whole).step_by(WAYS) {
-                let column = &column[at * lanes..][..WAYS * lanes];
-                for way in 0..WAYS {
-                    let value = load(simd, &column[way * lanes..][..lanes]);
+            let mut rests = [0.0; M];
+            for (number, part) in places.b(j, places.k).chunks(WIDENED).enumerate() {
+                let wide = match B::as_f32(part) {
+                    Some(wide) => wide,
+                    None => {
+                        let wide = &mut buffer[..part.len()];
+                        wide.iter_mut().zip(part).for_each(
+                            #[inline(always)]
+                            |(wide, value)| *wide = value.value(),
+                        );
+                        &*wide
+                    }
+                };
+                let first = number * WIDENED / lanes;
+                let (column, column_rest) = S::as_simd_f32s(wide);
+                let blocks = column.chunks_exact(WAYS);
+                let tail = blocks.remainder();
+                for (block, values) in blocks.enumerate() {
                     for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
-                        sums[way] = simd.mul_add_e_f32s(value, row[at + way], sums[way]);
+                        let row = &row[first + block * WAYS..][..WAYS];
+                        for way in 0..WAYS {
+                            sums[way] = simd.mul_add_e_f32s(values[way], row[way], sums[way]);
+                        }
                     }
                 }
-            }
-            for (values, at) in column[whole * lanes..].chunks_exact(lanes).zip(whole..) {
-                let value = load(simd, values);
-                for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
-                    sums[0] = simd.mul_add_e_f32s(value, row[at], sums[0]);
+                let at = first + column.len() - tail.len();
+                for ((sums, rest), (row, row_rest)) in sums.iter_mut().zip(&mut rests).zip(&rows) {
+                    for (value, row) in tail.iter().zip(&row[at..]) {
+                        sums[0] = simd.mul_add_e_f32s(*value, *row, sums[0]);
+                    }
+                    *rest += column_rest.iter().zip(*row_rest).map(|(b, a)| b * a).sum::<f32>();
                 }
             }
-            for (i, (sums, (_, row_rest))) in sums.into_iter().zip(&rows).enumerate() {
+            for (i, (sums, rest)) in sums.into_iter().zip(rests).enumerate() {
                 let [a, b, c, d] = sums;
                 let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
-                let rest: f32 = column_rest.iter().zip(*row_rest).map(|(b, a)| b.value() * a).sum();
                 let value = &mut places.dst(i)[j];
                 *value = places.factor * (sum + rest) + if places.accumulate { *value } else { 0.0 };
             }

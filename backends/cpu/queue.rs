@@ -19,7 +19,7 @@ pub struct Graph(Vec<Launch>);
 struct Launch {
     /// The buffers that the launch touches, each once: whether it writes, and the name of an operand in it.
     buffers: Vec<(Buffer, bool, &'static str)>,
-    work: Box<dyn Fn() -> Result<()> + Send>,
+    work: Box<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
 impl Launch {
@@ -30,9 +30,10 @@ impl Launch {
 }
 
 impl Graph {
-    /// Runs every launch again.
+    /// Runs every launch again, all on a thread of the pool. A launch from outside hands its work over and sleeps until it is done: some
+    /// hundred small launches then wait longer than they work.
     pub(super) fn run(&self) -> Result<()> {
-        self.0.iter().try_for_each(Launch::run)
+        rayon::scope(|_| self.0.iter().try_for_each(Launch::run))
     }
 }
 
@@ -56,10 +57,10 @@ impl Queue {
         op: &O,
         workspace: Option<&Slice<Cpu>>,
         args: &O::Args<Cpu>,
-        work: impl Fn(&O::Args<Cpu>) -> Result<()> + Send + 'static,
+        work: impl Fn(&O::Args<Cpu>) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()>
     where
-        O::Args<Cpu>: Clone + 'static,
+        O::Args<Cpu>: Clone + Sync + 'static,
     {
         let mut buffers: BTreeMap<usize, (Buffer, bool, &'static str)> = BTreeMap::new();
         let mut add = |slice: &Slice<Cpu>, writes: bool, name: &'static str| {
@@ -79,7 +80,7 @@ impl Queue {
                 launches.push(launch);
                 Ok(())
             }
-            None => launch.run(),
+            None => rayon::scope(|_| launch.run()),
         }
     }
 }

@@ -236,7 +236,7 @@ pub(super) fn module_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The file's JSON, or nothing where there is no such file.
-fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+pub fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     // A link that leads nowhere is no absent file: its defaults would be those of another model.
     if !is_there(path)? {
         return Ok(None);

@@ -22,6 +22,7 @@ mod place;
 mod plans;
 mod shape;
 mod text;
+mod upload;
 mod weights;
 
 pub use config::{Config, Pooling};
@@ -31,3 +32,11 @@ pub use layer::Watch;
 pub use place::{files, find};
 pub use shape::MIN_ROWS;
 pub use text::{Text, Tokens};
+
+// What decoders need too.
+#[cfg(feature = "llm")]
+pub(crate) use config::json;
+#[cfg(feature = "llm")]
+pub(crate) use text::{guarded, tokenizer_bytes};
+#[cfg(feature = "llm")]
+pub(crate) use upload::upload;

@@ -46,11 +46,7 @@ impl Text {
     /// A file that is missing, that the library does not understand, or that leaves a text no room for a token.
     pub fn open(folder: &Path, config: &Config) -> Result<Self> {
         let path = folder.join("tokenizer.json");
-        if !is_there(&path)? {
-            return Err(Error::input(&path, "expected the model's tokenizer, found no such file"));
-        }
-        let bytes = read_file(&path, MAX_FILE_BYTES)?;
-        growth::check(&bytes).map_err(|problem| Error::input(&path, problem))?;
+        let bytes = tokenizer_bytes(&path)?;
         let mut inner = guarded(|| Tokenizer::from_bytes(&bytes)).map_err(|problem| Error::input(&path, problem))?;
         let own = inner.get_truncation().map_or(usize::MAX, |truncation| truncation.max_length);
         let max_tokens = config.max_tokens.min(own);
@@ -137,9 +133,22 @@ impl Text {
     }
 }
 
+/// The bytes of a model's `tokenizer.json`.
+///
+/// # Errors
+/// No such file; one that is longer than those of the largest vocabularies.
+pub fn tokenizer_bytes(path: &Path) -> Result<Vec<u8>> {
+    if !is_there(path)? {
+        return Err(Error::input(path, "expected the model's tokenizer, found no such file"));
+    }
+    let bytes = read_file(path, MAX_FILE_BYTES)?;
+    growth::check(&bytes).map_err(|problem| Error::input(path, problem))?;
+    Ok(bytes)
+}
+
 /// What `work` of the tokenizer's library gives, or its fault in words. The library panics on some damaged files, when it reads them or
 /// when it uses them; nothing of this crate's is changed by `work`, and the tokenizer itself does not change when it is used.
-fn guarded<T, E: std::fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+pub fn guarded<T, E: std::fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(panic) => {

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::config::Config;
+use super::upload::upload;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::error::{Error, Result, ensure};
+use crate::error::{Error, Result};
 use crate::safetensors_file::TensorFile;
 use crate::session::Session;
 
@@ -65,10 +66,7 @@ impl Reader<'_> {
 
     /// Uploads rows of `columns` values, a row every `stride` values.
     fn upload<D: Backend>(&self, session: &mut Session<D>, name: &str, values: &[f64], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
-        let bytes = self.dtype.encode(values);
-        let lost = self.dtype.decode(&bytes).iter().any(|value| !value.is_finite());
-        ensure(!lost, name, format_args!("values that {} can hold", self.dtype), "one that it cannot; take bf16 or f32")?;
-        session.upload_rows(&bytes, columns * self.dtype.size(), stride * self.dtype.size())
+        upload(session, name, self.dtype, &self.dtype.encode(values), [columns, stride])
     }
 
     /// Uploads the tensors with these names, one below the other, a row every `stride` values.

@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("layer", &["error", "dtype", "device", "ops", "backend", "session"]),
     ("adapters", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session"]),
     ("model", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session", "adapters"]),
-    ("llm", &["error", "dtype", "device", "ops"]),
+    ("llm", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session", "adapters", "layer", "model"]),
     // Of the testkit.
     ("oracle", &["error", "dtype", "device", "ops"]),
     ("cases", &["error", "dtype", "device", "ops", "oracle"]),

@@ -33,6 +33,19 @@ pub const EMBED: &str = "Examples:
   trifuse embed lines.jsonl --model model/ --adapters all.s2lc --adapter rust -o vectors.jsonl
   echo '{\"text\": \"one line\", \"adapter\": \"rust\"}' | trifuse embed --model model/ --adapters adapters/";
 
+pub const GENERATE: &str = "Examples:
+  trifuse generate --model model.gguf \"The capital of France is\"
+  trifuse generate --model org/model --temperature 0.8 --top-p 0.95 --seed 7 \"Once upon a time\"
+  trifuse generate --model model/ --max-tokens 1024 --stop '###' - < prompt.txt";
+
+pub const CHAT: &str = "Examples:
+  trifuse chat --model model.gguf
+  trifuse chat --model org/model --system \"You answer in one sentence.\" --temperature 0.7";
+
+pub const EVAL: &str = "Examples:
+  trifuse eval --model model.gguf text.txt
+  trifuse eval --model org/model --documents lines --window 1024 --windows 16 c4.txt --json";
+
 pub const VERIFY: &str = "Examples:
   trifuse verify --backend cpu
   trifuse verify --case attention/ --backend wgpu

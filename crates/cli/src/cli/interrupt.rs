@@ -30,15 +30,21 @@ impl Interrupt {
                 let first = Arc::clone(&asked);
                 // A handler may do no more than set a flag, and the work may be in one call for long: so it takes a thread to tell the time.
                 Builder::new().name("interrupt".into()).spawn(move || {
-                    while !first.load(Ordering::Relaxed) {
-                        sleep(SAME / 5);
+                    loop {
+                        let asked = first.load(Ordering::Relaxed);
+                        sleep(if asked { SAME } else { SAME / 5 });
+                        // A signal that was answered meanwhile is not the first of two.
+                        ends.store(asked && first.load(Ordering::Relaxed), Ordering::Relaxed);
                     }
-                    sleep(SAME);
-                    ends.store(true, Ordering::Relaxed);
                 })
             })
             .map_err(Error::io("signals", "listen for"))?;
         Ok(Self(asked))
+    }
+
+    /// Takes it as answered: what it was to end has ended, and the program goes on.
+    pub fn forget(&self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 
     /// Whether it was.

@@ -5,6 +5,7 @@
 mod bench;
 mod bundle;
 mod calibrate;
+mod chat;
 mod completions;
 mod compress;
 mod decompress;
@@ -12,7 +13,9 @@ mod demo;
 mod devices;
 mod embed;
 mod escape;
+mod eval;
 mod examples;
+mod generate;
 mod inspect;
 mod interrupt;
 mod kept;
@@ -86,6 +89,15 @@ enum Command {
     /// Turn text into embeddings with a sentence encoder, an adapter of its own on every line
     #[command(after_help = examples::EMBED)]
     Embed(embed::Args),
+    /// Go on with a text by a language model
+    #[command(after_help = examples::GENERATE)]
+    Generate(generate::Args),
+    /// Talk with a language model
+    #[command(after_help = examples::CHAT)]
+    Chat(chat::Args),
+    /// Measure how well a language model foretells texts: perplexity, with its interval
+    #[command(after_help = examples::EVAL)]
+    Eval(eval::Args),
     /// Check every operation on every backend against float64
     #[command(after_help = examples::VERIFY)]
     Verify(verify::Args),
@@ -111,6 +123,9 @@ impl Command {
             Self::Bundle(_) => "bundle",
             Self::Inspect(_) => "inspect",
             Self::Embed(_) => "embed",
+            Self::Generate(_) => "generate",
+            Self::Chat(_) => "chat",
+            Self::Eval(_) => "eval",
             Self::Verify(_) => "verify",
             Self::Bench(_) => "bench",
             Self::Kernels(_) => "kernels",
@@ -162,6 +177,9 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Bundle(args) => bundle::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Embed(args) => embed::run(&args, &global.backend, output),
+        Command::Generate(args) => generate::run(&args, &global.backend, output),
+        Command::Chat(args) => chat::run(&args, &global.backend, output),
+        Command::Eval(args) => eval::run(&args, &global.backend, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
         Command::Bench(args) => bench::run(&args, &global.backend, output),
         Command::Kernels(args) => kernels::run(&args, output),

@@ -1,0 +1,160 @@
+//! `generate`: a prompt in, the text that follows out as it comes.
+
+mod sample;
+mod speak;
+
+use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, Visit};
+use trifuse::llm::{Files, Model};
+use trifuse::{DType, Error, Result};
+
+use super::Outcome;
+use super::escape::escaped;
+use super::interrupt::Interrupt;
+use super::output::{Output, Page, Report};
+use super::values;
+use sample::Sampling;
+pub use speak::{Answer, Finish, Speaker};
+
+/// The longest prompt, in bytes.
+const MAX_PROMPT_BYTES: u64 = 16 << 20;
+
+/// Options of a model that writes.
+#[derive(Debug, clap::Args)]
+pub struct Writing {
+    /// The model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL")]
+    pub model: PathBuf,
+    /// What the model computes in; by default f16 on cuda, f32 elsewhere
+    #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
+    dtype: Option<DType>,
+    /// Tokens of an answer, at most
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// How freely tokens are drawn: 0 takes the most probable one, 1 draws as the model says
+    #[arg(long, default_value_t = 0.0, value_name = "T", value_parser = temperature)]
+    temperature: f64,
+    /// Draw from the most probable tokens that have this share of the probability together
+    #[arg(long, default_value_t = 1.0, value_name = "P", value_parser = share)]
+    top_p: f64,
+    /// Draw from this many tokens, at most; 0 for all
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    top_k: u32,
+    /// What the draw begins with: the same seed gives the same text
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    seed: u64,
+    /// A text that ends an answer, and is not shown (may be given again)
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    text.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0).ok_or_else(|| "expected a number of at least 0".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    text.parse::<f64>().ok().filter(|value| *value > 0.0 && *value <= 1.0).ok_or_else(|| "expected a number above 0, at most 1".into())
+}
+
+impl Writing {
+    /// What the model computes in on this device.
+    pub fn dtype<B: Backend>(&self, backend: &B) -> DType {
+        self.dtype.or(backend.hints().dtype).unwrap_or(DType::F32)
+    }
+
+    /// A speaker with room for a text of `room` tokens.
+    ///
+    /// # Errors
+    /// The errors of [`Speaker::new`].
+    pub fn speaker<'a, B: Backend>(&'a self, model: Model<B>, files: &'a Files, room: usize) -> Result<Speaker<'a, B>> {
+        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k as usize, top_p: self.top_p };
+        Speaker::new(model, files, room, sampling, self.seed, &self.stop)
+    }
+}
+
+/// Shows a part of a text as it comes. A terminal acts on nothing in it.
+///
+/// # Errors
+/// A standard output that cannot be written to; a reader that went away shows as [`ErrorKind::BrokenPipe`].
+pub fn show(part: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let shown = if out.is_terminal() { escaped(part, false) } else { part.into() };
+    out.write_all(shown.as_bytes()).and_then(|()| out.flush()).map_err(Error::io("standard output", "write"))
+}
+
+/// Whether a reader of standard output went away (`| head`), which is no fault.
+pub fn went_away(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Arguments of `generate`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The text that is gone on with, as it is; standard input where - is given
+    #[arg(value_name = "PROMPT")]
+    prompt: String,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Reads, and writes what follows.
+pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+    let interrupt = Interrupt::listen()?;
+    let mut prompt = args.prompt.clone();
+    if prompt == "-" {
+        prompt.clear();
+        let read = std::io::stdin().take(MAX_PROMPT_BYTES).read_to_string(&mut prompt).map_err(Error::io("standard input", "read"))?;
+        if read as u64 == MAX_PROMPT_BYTES {
+            return Err(Error::invalid("prompt", format!("fewer than {MAX_PROMPT_BYTES} bytes"), "more"));
+        }
+    }
+    let files = Files::open(&args.writing.model)?;
+    backend.open(Job { args, output, interrupt, files: &files, prompt: &prompt })
+}
+
+struct Job<'a> {
+    args: &'a Args,
+    output: &'a Output,
+    interrupt: Interrupt,
+    files: &'a Files,
+    prompt: &'a str,
+}
+
+impl Visit for Job<'_> {
+    type Out = Outcome;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+        let Self { args, output, interrupt, files, prompt } = self;
+        let ids = files.tokenizer.encode(prompt, true)?;
+        if ids.is_empty() {
+            return Err(Error::invalid("prompt", "a text of at least one token", "none"));
+        }
+        let most = args.writing.max_tokens as usize;
+        let room = (ids.len() + most).min(files.config.context).max(ids.len());
+        let dtype = args.writing.dtype(&backend);
+        let model = Model::open(Arc::new(backend), files, dtype)?;
+        let mut speaker = args.writing.speaker(model, files, room)?;
+        let answer = speaker.answer(&ids, most, &interrupt, &mut |part| if output.is_json() { Ok(()) } else { show(part) });
+        let answer = match answer {
+            Err(error) if went_away(&error) => return Ok(Outcome::Right),
+            other => other?,
+        };
+        if output.is_json() {
+            output.report(&answer)?;
+        } else {
+            output.raw(b"\n")?;
+            output.note(answer.sentence());
+        }
+        Ok(if answer.finish == Finish::Interrupted { Outcome::Interrupted } else { Outcome::Right })
+    }
+}
+
+impl Report for Answer {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        page.line(&self.text)
+    }
+}

@@ -1,0 +1,124 @@
+//! Logits of SmolLM2 against those that NumPy computed in float64 from the equations, and faults that must show.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use trifuse::DType;
+use trifuse::backend::Backend;
+use trifuse::llm::{Config, Files, Model};
+
+use super::support::{Changed, NO_WEIGHTS, Prompt, SLOW, golden, ignored, slow, weights};
+
+/// How far a logit may be off: the least of the planted faults moves them by more, and honest rounding by a fifth of it.
+const MOST: f64 = 5e-4;
+
+pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
+    let mut trials: Vec<(String, bool, Box<dyn FnOnce() + Send>)> = Vec::new();
+    let slow = slow(device.as_ref());
+    for (number, name) in ["chat", "short", "long"].into_iter().enumerate() {
+        let device = device.clone();
+        trials.push((format!("golden {name} f32"), slow && number != 1, Box::new(move || right(&device, DType::F32, number, MOST))));
+    }
+    for (dtype, most) in [(DType::F16, 0.15), (DType::BF16, 1.0)] {
+        let device = device.clone();
+        trials.push((format!("golden short {dtype}"), slow, Box::new(move || right(&device, dtype, 1, most))));
+    }
+    let other = device.clone();
+    trials.push(("golden planted faults".into(), slow, Box::new(move || faults(&other))));
+    if D::NAME == "cpu" {
+        trials.push(("golden tokens and text".into(), false, Box::new(tokens)));
+    }
+    let there = weights().is_file();
+    let trial = |(name, slow, run): (String, bool, Box<dyn FnOnce() + Send>)| match (there, slow) {
+        (false, _) => ignored(format!("{name}: {NO_WEIGHTS}")),
+        (true, true) => ignored(format!("{name} ({SLOW})")),
+        (true, false) => Trial::test(name, move || {
+            run();
+            Ok(())
+        }),
+    };
+    trials.into_iter().map(trial).collect()
+}
+
+/// All at once, and then token by token behind the prompt.
+fn right<D: Backend>(device: &Arc<D>, dtype: DType, number: usize, most: f64) {
+    let files = Files::open(&weights()).unwrap();
+    let mut model = Model::open(device.clone(), &files, dtype).unwrap();
+    let prompt = &golden().prompts[number];
+    let off = whole(&mut model, prompt);
+    assert!(off <= most, "all at once: off by {off:e}, {most:e} allowed");
+    let ids = prompt.teacher();
+    let mut context = model.context(ids.len()).unwrap();
+    let mut logits = model.run(&mut context, &ids[..prompt.ids.len()], 1).unwrap();
+    for id in &ids[prompt.ids.len()..] {
+        logits.extend(model.run(&mut context, &[*id], 1).unwrap());
+    }
+    let off = prompt.off(&logits);
+    assert!(off <= most, "token by token: off by {off:e}, {most:e} allowed");
+    // Back to the middle of the prompt, and on again.
+    context.truncate(prompt.ids.len() / 2);
+    let logits = model.run(&mut context, &ids[prompt.ids.len() / 2..], prompt.count()).unwrap();
+    let off = prompt.off(&logits);
+    assert!(off <= most, "continued: off by {off:e}, {most:e} allowed");
+}
+
+fn whole<D: Backend>(model: &mut Model<D>, prompt: &Prompt) -> f64 {
+    let ids = prompt.teacher();
+    let mut context = model.context(ids.len()).unwrap();
+    prompt.off(&model.run(&mut context, &ids, prompt.count()).unwrap())
+}
+
+/// The faults of a loader or a pass that are easily made. Each has to be seen.
+fn faults<D: Backend>(device: &Arc<D>) {
+    let files = Files::open(&weights()).unwrap();
+    let prompts = golden().prompts;
+    let plain = |_: &mut Config| {};
+    let same = |_: &str, _: &mut Vec<f32>| {};
+    // Rows of a head as the other kind of rotary positions has them.
+    let permute = |name: &str, values: &mut Vec<f32>| {
+        if name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight") {
+            let columns = 576;
+            let rows = |head: usize| (0..32).flat_map(move |j| [j, j + 32]).map(move |row| head * 64 + row);
+            let heads = values.len() / columns / 64;
+            *values = (0..heads).flat_map(rows).flat_map(|row| values[row * columns..(row + 1) * columns].to_vec()).collect();
+        }
+    };
+    let rotate = |name: &str, values: &mut Vec<f32>| {
+        if name == "model.layers.29.self_attn.v_proj.weight" {
+            values.rotate_right(64 * 576);
+        }
+    };
+    let lose = |name: &str, values: &mut Vec<f32>| {
+        if name == "model.layers.15.mlp.up_proj.weight" {
+            values[700 * 576..701 * 576].fill(0.0);
+        }
+    };
+    type Change<'a> = (&'a str, &'a dyn Fn(&mut Config), &'a dyn Fn(&str, &mut Vec<f32>));
+    let all: [Change<'_>; 5] = [
+        ("interleaved rotary positions", &plain, &permute),
+        ("a base of 10,000", &|config| config.rope_base = 1e4, &same),
+        ("heads of v rotated in the last layer", &plain, &rotate),
+        ("a lost row of up_proj", &plain, &lose),
+        ("an eps of 1e-6", &|config| config.norm_eps = 1e-6, &same),
+    ];
+    for (name, change, weights) in all {
+        let mut config = files.config.clone();
+        change(&mut config);
+        let source = Changed { inner: files.weights.as_ref(), change: weights };
+        let mut model = Model::new(device.clone(), config, &source, DType::F32).unwrap();
+        let off = whole(&mut model, &prompts[2]);
+        assert!(off > MOST, "{name} moves the logits by {off:e} only");
+    }
+}
+
+fn tokens() {
+    let files = Files::open(&weights()).unwrap();
+    for prompt in golden().prompts {
+        assert_eq!(files.tokenizer.encode(&prompt.text, false).unwrap(), prompt.ids, "{}", prompt.name);
+        let text = files.tokenizer.decode(&prompt.generated_ids).unwrap();
+        assert_eq!(text, prompt.generated_text.replace("<|im_end|>", ""), "{}", prompt.name);
+    }
+    let chat = [trifuse::llm::Message::new("user", "What is the capital of France?")];
+    assert_eq!(files.template.unwrap().render(&chat, true).unwrap(), golden().prompts[0].text);
+    assert_eq!(files.ends, [2]);
+}

@@ -1,0 +1,45 @@
+//! A language model end to end, on every backend of this build: reference logits and planted faults, and a tiny model of every family
+//! against the definition in float64.
+//!
+//! The reference logits need the weights of SmolLM2 (`scripts/get_smollm2.sh`, which `./check` runs). Where they are not, their tests show as
+//! ignored with that reason; so does a backend that is not there.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod command;
+mod golden;
+mod support;
+mod tiny;
+
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+use trifuse::Result;
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, NAMES, Visit};
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for name in NAMES {
+        match Choice::Named(name, 0).open(Collect) {
+            Ok(found) => trials.extend(found),
+            Err(error) => trials.push(support::ignored(format!("not available: {error}")).with_kind(*name)),
+        }
+    }
+    trials.extend(command::trials());
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Makes the trials of one backend.
+struct Collect;
+
+impl Visit for Collect {
+    type Out = Vec<Trial>;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
+        let device = Arc::new(backend);
+        // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
+        std::mem::forget(device.clone());
+        Ok([golden::trials(&device), tiny::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
+    }
+}

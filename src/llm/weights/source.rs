@@ -1,0 +1,36 @@
+//! What every kind of model file is read as.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// A model's weights: names as in `model.layers.0.self_attn.q_proj.weight`, matrices `[d_out, d_in]`, row-major. Nothing above knows what
+/// file they are from.
+pub trait WeightSource {
+    /// The file or folder, for errors.
+    fn path(&self) -> &Path;
+
+    /// The sizes of a tensor, slowest dimension first; `None` where there is none of that name.
+    fn shape(&self, name: &str) -> Option<Vec<u64>>;
+
+    /// The names of all tensors.
+    fn names(&self) -> Vec<String>;
+
+    /// The sizes and the values of a tensor.
+    ///
+    /// # Errors
+    /// A tensor that is missing or not sound; a value that is not finite.
+    fn read(&self, name: &str) -> Result<(Vec<u64>, Vec<f32>)>;
+
+    /// The values of a tensor of `shape`.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read); a tensor of another shape.
+    fn values(&self, name: &str, shape: &[u64]) -> Result<Vec<f32>> {
+        let (found, values) = self.read(name)?;
+        if found != shape {
+            return Err(Error::input_item(self.path(), name, format!("expected the shape {shape:?}, as the configuration says, found {found:?}")));
+        }
+        Ok(values)
+    }
+}

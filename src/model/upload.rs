@@ -1,0 +1,16 @@
+//! A weight's place on the device.
+
+use crate::backend::Backend;
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::{Result, ensure};
+use crate::session::Session;
+
+/// Uploads a weight, given as rows of `columns` elements of `dtype`, a row every `stride` elements.
+///
+/// # Errors
+/// A value that is not finite, as where `dtype` has no room for it: `name` tells whose; no device memory.
+pub fn upload<D: Backend>(session: &mut Session<D>, name: &str, dtype: DType, bytes: &[u8], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
+    ensure(dtype.all_finite(bytes), name, format_args!("values that {dtype} can hold"), "one that it cannot; take bf16 or f32")?;
+    session.upload_rows(bytes, columns * dtype.size(), stride * dtype.size())
+}
