@@ -63,7 +63,7 @@ impl Vocabulary<'_> {
         self.tokens.get(usize::try_from(id).ok()?).map(String::as_str)
     }
 
-    /// The same as a `tokenizer.json`.
+    /// A `tokenizer.json` that says what these tables do.
     ///
     /// # Errors
     /// A way of cutting text that is not known; lists that do not fit each other.
