@@ -61,7 +61,7 @@ struct ExpandSpace {
 
 template <bool ALIGNED> __device__ __forceinline__ void expand(const DenseParams &p) {
     auto &space = *reinterpret_cast<ExpandSpace *>(dynamic);
-    static_assert(sizeof(ExpandSpace) <= SHARED_BYTES, "the host's size is another");
+    static_assert(sizeof(ExpandSpace) <= EXPAND_BYTES, "the host's size is another");
     __shared__ Unit unit;
     const DenseSlice &slice = p.slices[blockIdx.y];
     grid_launch_next();

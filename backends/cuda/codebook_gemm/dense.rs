@@ -106,6 +106,11 @@ impl Form {
         self.elements * 2
     }
 
+    /// Bytes of an expand block's shared memory.
+    pub(crate) const fn expand_bytes(self) -> u64 {
+        self.share_bytes() + self.coefficient_bytes()
+    }
+
     /// Bytes of what a unit's tokens are multiplied with on the output side.
     pub(crate) const fn coefficient_bytes(self) -> u64 {
         ROWS * (self.rank + 8) * 2
@@ -122,6 +127,7 @@ impl Form {
                 ("SHARE_ELEMENTS", self.elements.to_string()),
                 ("WARPS", format!("{warps}u")),
                 ("SHARED_BYTES", shared_bytes.to_string()),
+                ("EXPAND_BYTES", self.expand_bytes().to_string()),
             ],
             ..Unit::new(name, source)
         };

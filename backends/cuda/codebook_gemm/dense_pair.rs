@@ -28,11 +28,6 @@ pub(crate) fn workspace_bytes(op: &CodebookGemm) -> u64 {
     op.slices.len().min(TOGETHER) as u64 * shares(op) * op.tokens * Form::of(op).rank * 4
 }
 
-/// Shared memory of the expand kernel.
-pub(crate) const fn expand_bytes(form: Form) -> u64 {
-    form.share_bytes() + form.coefficient_bytes()
-}
-
 /// The units of every form.
 pub(crate) fn units() -> Vec<Unit> {
     let forms = [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.map(|form| (dtype, form)));
@@ -40,7 +35,7 @@ pub(crate) fn units() -> Vec<Unit> {
 }
 
 fn unit(entry: Entry, form: Form, dtype: DType) -> Unit {
-    let shared = if entry == SHRINK || entry == SHRINK_ANY { form.share_bytes() } else { expand_bytes(form) };
+    let shared = if entry == SHRINK || entry == SHRINK_ANY { form.share_bytes() } else { form.expand_bytes() };
     form.unit(entry, "sgmv_dense", source!("codebook_gemm/sgmv_dense.cu"), dtype, WARPS, shared)
 }
 
@@ -84,7 +79,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         // waits, and both wait before they write.
         unsafe {
             plan.launch(queue, shrinking.name(), &launch(shares(op), form.share_bytes(), early), &params)?;
-            plan.launch(queue, expanding.name(), &launch(pieces(op), expand_bytes(form), overlaps), &params)?;
+            plan.launch(queue, expanding.name(), &launch(pieces(op), form.expand_bytes(), overlaps), &params)?;
         }
         if overlaps {
             if !early {

@@ -2,7 +2,7 @@
 
 use super::choose_dense::trained;
 use super::dense::{self, Form, may_be_whole};
-use super::dense_pair::{BY_ELEMENT, CONFIGS, expand_bytes, launch, plan_unit, units, workspace_bytes};
+use super::dense_pair::{BY_ELEMENT, CONFIGS, launch, plan_unit, units, workspace_bytes};
 use crate::backends::cuda::variant::{Configs, RunsOn, Target, TensorCores, Variant};
 use crate::ops::CodebookGemm;
 
@@ -21,7 +21,7 @@ pub(crate) const SGMV_DENSE: Variant<CodebookGemm> = Variant {
 };
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    dense::supports(op, target, expand_bytes(Form::of(op)))?;
+    dense::supports(op, target, Form::of(op).expand_bytes())?;
     if target.config == BY_ELEMENT && !may_be_whole(op) {
         return Err("rows that are read one element at a time anyhow".into());
     }
