@@ -52,9 +52,9 @@ fn unit(form: Form, dtype: DType) -> Unit {
     unit
 }
 
-/// Blocks of a cluster: one for each share of d_in, and for each of the columns.
+/// Blocks of a cluster: one for each share of d_in, and for each of the columns. A block by itself is no cluster, to which it could send.
 fn blocks(op: &CodebookGemm) -> u64 {
-    shares(op).max(pieces(op))
+    shares(op).max(pieces(op)).max(2)
 }
 
 fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
