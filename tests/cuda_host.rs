@@ -67,11 +67,11 @@ fn main() {
         }
         return;
     }
-    if std::env::var_os(trifuse::backends::cuda::LIBRARY_DIR).is_none() {
-        if let Some(folder) = compile::python_folders("lib").into_iter().find(|folder| compile::holds(folder, "libnvrtc.so")) {
-            // SAFETY: no other thread runs yet.
-            unsafe { std::env::set_var(trifuse::backends::cuda::LIBRARY_DIR, folder) };
-        }
+    if std::env::var_os(trifuse::backends::cuda::LIBRARY_DIR).is_none()
+        && let Some(folder) = compile::python_folders("lib").into_iter().find(|folder| compile::holds(folder, "libnvrtc.so"))
+    {
+        // SAFETY: no other thread runs yet.
+        unsafe { std::env::set_var(trifuse::backends::cuda::LIBRARY_DIR, folder) };
     }
     let mut trials = driver::trials();
     trials.extend(cache::trials());

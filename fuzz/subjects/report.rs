@@ -14,7 +14,7 @@ use super::{Answer, Subject, refused};
 #[allow(dead_code, unused_imports, reason = "its tests run with the command's")]
 mod pictures;
 
-pub const REPORT: Subject = Subject { name: "report", sound: |rng: &mut Rng| one(rng, &*REPORTS).clone(), change: json, parse: parse_report };
+pub const REPORT: Subject = Subject { name: "report", sound: |rng: &mut Rng| one(rng, &REPORTS).clone(), change: json, parse: parse_report };
 pub const PEERS: Subject = Subject { name: "peers", sound: |_: &mut Rng| FIRST_PEERS.clone(), change: json, parse: parse_peers };
 
 /// Stored reports of three suites, a few shapes of each.

@@ -4,9 +4,8 @@
 
 #include "codebook_gemm/dense.cuh"
 
-extern __shared__ __align__(1024) u8 dynamic[];
-
 template <bool ALIGNED> __device__ __forceinline__ void shrink(const DenseParams &p) {
+    extern __shared__ __align__(1024) u8 dynamic[];
     auto &share = *reinterpret_cast<element(*)[SHARE * RANK]>(dynamic);
     __shared__ Unit unit;
     const DenseSlice &slice = p.slices[blockIdx.y];
@@ -60,6 +59,7 @@ struct ExpandSpace {
 };
 
 template <bool ALIGNED> __device__ __forceinline__ void expand(const DenseParams &p) {
+    extern __shared__ __align__(1024) u8 dynamic[];
     auto &space = *reinterpret_cast<ExpandSpace *>(dynamic);
     static_assert(sizeof(ExpandSpace) <= EXPAND_BYTES, "the host's size is another");
     __shared__ Unit unit;

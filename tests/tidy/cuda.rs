@@ -37,10 +37,10 @@ pub fn imports(files: &[File]) -> Vec<String> {
         faults.push(file.fault(1, "it has no layer; give it one in tests/tidy/cuda.rs"));
     }
     for (from, to, line) in graph.arrows() {
-        if let (Some(low), Some(high)) = (layer(from), layer(to)) {
-            if low < high {
-                faults.push(from.fault(line, format_args!("a lower layer may not import {}", to.path)));
-            }
+        if let (Some(low), Some(high)) = (layer(from), layer(to))
+            && low < high
+        {
+            faults.push(from.fault(line, format_args!("a lower layer may not import {}", to.path)));
         }
         if is_variant(from) && is_variant(to) {
             faults.push(from.fault(line, format_args!("a variant may not import {}, a variant: what both need lies in a file below", to.path)));

@@ -137,10 +137,11 @@ pub fn panics(file: &File) -> Vec<String> {
     let mut faults: Vec<String> =
         macros(&tokens).filter(|(_, name)| banned.contains(&name.as_str())).map(|(line, name)| file.fault(line, format_args!("{name}!"))).collect();
     for three in tokens.windows(3) {
-        if let Some(name) = three[1].ident().filter(|name| ["unwrap", "expect"].contains(&name.as_str())) {
-            if three[0].is_punct('.') && three[2].opens(Delimiter::Parenthesis) {
-                faults.push(file.fault(three[1].line, format_args!(".{name}()")));
-            }
+        if let Some(name) = three[1].ident().filter(|name| ["unwrap", "expect"].contains(&name.as_str()))
+            && three[0].is_punct('.')
+            && three[2].opens(Delimiter::Parenthesis)
+        {
+            faults.push(file.fault(three[1].line, format_args!(".{name}()")));
         }
     }
     let permits = ["unwrap_used", "expect_used", "panic", "todo"];

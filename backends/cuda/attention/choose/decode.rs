@@ -28,10 +28,12 @@ const ALWAYS_SPLIT_ROWS: u64 = 16;
 fn fastest(op: &Attention, units: u32) -> Config {
     let tile = |warps| Tile::new(op.head_dim, key_rows(op), warps);
     let warps = if fills(tile(8), op, units, ALONE_STEPS, ALONE_PARTS) { 8 } else { 4 };
-    if alike(op) && warps == 8 && fills(tile(8), op, units, WHOLE_STEPS, ALONE_PARTS) {
-        if let Some(heads) = WHOLE_HEADS.into_iter().find(|heads| whole(op, *heads, units.into())) {
-            return Config { warps, heads, whole: true };
-        }
+    if alike(op)
+        && warps == 8
+        && fills(tile(8), op, units, WHOLE_STEPS, ALONE_PARTS)
+        && let Some(heads) = WHOLE_HEADS.into_iter().find(|heads| whole(op, *heads, units.into()))
+    {
+        return Config { warps, heads, whole: true };
     }
     Config { warps, heads: tile(warps).heads(op), whole: false }
 }

@@ -12,8 +12,11 @@ use super::support::{Changed, NO_WEIGHTS, Prompt, SLOW, golden, ignored, slow, w
 /// How far a logit may be off: the least of the planted faults moves them by more, and honest rounding by a fifth of it.
 const MOST: f64 = 5e-4;
 
+/// A test: its name, whether it takes minutes on a software driver, and what it does.
+type Test = (String, bool, Box<dyn FnOnce() + Send>);
+
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let mut trials: Vec<(String, bool, Box<dyn FnOnce() + Send>)> = Vec::new();
+    let mut trials: Vec<Test> = Vec::new();
     let slow = slow(device.as_ref());
     for (number, name) in ["chat", "short", "long"].into_iter().enumerate() {
         let device = device.clone();
@@ -29,7 +32,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         trials.push(("golden tokens and text".into(), false, Box::new(tokens)));
     }
     let there = weights().is_file();
-    let trial = |(name, slow, run): (String, bool, Box<dyn FnOnce() + Send>)| match (there, slow) {
+    let trial = |(name, slow, run): Test| match (there, slow) {
         (false, _) => ignored(format!("{name}: {NO_WEIGHTS}")),
         (true, true) => ignored(format!("{name} ({SLOW})")),
         (true, false) => Trial::test(name, move || {

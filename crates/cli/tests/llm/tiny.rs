@@ -212,8 +212,8 @@ fn against<D: Backend>(device: &Arc<D>, kind: &Kind) {
         check(&model.run(&mut context, &ids, ids.len()).unwrap(), 0, "all at once");
         context.truncate(9);
         check(&model.run(&mut context, &ids[9..16], 7).unwrap(), 9, "in parts");
-        for at in 16..21 {
-            check(&model.run(&mut context, &[ids[at]], 1).unwrap(), at, "one by one");
+        for (at, id) in ids.iter().enumerate().take(21).skip(16) {
+            check(&model.run(&mut context, &[*id], 1).unwrap(), at, "one by one");
         }
     }
     let mut model = Model::open(device.clone(), &files, DType::F32).unwrap();

@@ -44,11 +44,11 @@ struct Shared {
 /// Reads every byte of the bundle and shows what it says.
 pub fn run(path: &Path, only: Option<&str>, output: &Output) -> Result<Outcome> {
     let bundle = Bundle::open(path)?;
-    if let Some(name) = only {
-        if !bundle.adapters().any(|known| known == name) {
-            let known: Vec<&str> = bundle.adapters().take(20).collect();
-            return Err(Error::invalid("--adapter", format!("one of the bundle's, such as {}", known.join(", ")), format!("{name:?}")));
-        }
+    if let Some(name) = only
+        && !bundle.adapters().any(|known| known == name)
+    {
+        let known: Vec<&str> = bundle.adapters().take(20).collect();
+        return Err(Error::invalid("--adapter", format!("one of the bundle's, such as {}", known.join(", ")), format!("{name:?}")));
     }
     let progress = Progress::new(output, "reading", 0);
     let projections = bundle.projections().map(|(path, shape)| {

@@ -164,12 +164,12 @@ impl<B: Backend> Work<B> {
     /// Puts every launch into the queue. What the host holds cannot be copied inside a capture.
     pub fn run(&self, session: &mut Session<B>) -> Result<()> {
         for launch in &self.launches {
-            if let (Some(hosted), [slice]) = (&launch.hosted, &launch.args.slices[..]) {
-                if let (FactorArgs::Dense { values, .. }, FactorArgs::Coded { codes, codebooks }) = (&slice.input, &slice.output) {
-                    session.write(values, &hosted.basis)?;
-                    session.update_index(codes, &hosted.codes)?;
-                    session.write(codebooks, bytemuck::cast_slice(&hosted.codebook))?;
-                }
+            if let (Some(hosted), [slice]) = (&launch.hosted, &launch.args.slices[..])
+                && let (FactorArgs::Dense { values, .. }, FactorArgs::Coded { codes, codebooks }) = (&slice.input, &slice.output)
+            {
+                session.write(values, &hosted.basis)?;
+                session.update_index(codes, &hosted.codes)?;
+                session.write(codebooks, bytemuck::cast_slice(&hosted.codebook))?;
             }
             session.run(&self.plans[launch.plan], &launch.args)?;
         }
