@@ -11,7 +11,7 @@
 //! | [`schedule`] | which requests run in a step, and with how many tokens |
 //! | [`sample`] | the choice of a token from logits |
 //! | [`step`] | what a schedule tells a model to compute |
-//! | [`tokens`] | text from tokens as they come: UTF-8 and stop strings across their edges |
+//! | [`tokens`], [`stops`] | text from tokens as they come: UTF-8 and stop strings across their edges |
 
 pub mod cache;
 mod chat;
@@ -28,6 +28,7 @@ mod rope;
 pub mod sample;
 pub mod schedule;
 pub mod step;
+pub mod stops;
 mod tokenizer;
 pub mod tokens;
 mod vocabulary;

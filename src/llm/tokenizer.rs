@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer as Inner;
 
+use super::stops::Stops;
 use crate::error::{Error, Result};
 use crate::model::guarded;
 
@@ -68,30 +69,29 @@ impl std::fmt::Debug for Tokenizer {
 /// The most tokens that wait for the rest of a character. One has at most four bytes.
 const MOST_WAITING: usize = 8;
 
-/// Text from tokens as they come: a character is given when all its bytes are there, and nothing that may be the start of a stop text.
+/// Text from tokens as they come: a character is given when all its bytes are there, and nothing that may be the start of a stop string.
 #[derive(Debug)]
 pub struct TextStream {
-    stops: Vec<String>,
+    stops: Stops,
     ids: Vec<u32>,
     /// Tokens up to `given` are text that was given; those from `context` on are decoded with it, as a word's first letter may depend on
     /// what is before it.
     context: usize,
     given: usize,
-    /// Text that may be the start of a stop text.
-    held: String,
-    stopped: bool,
 }
 
 impl TextStream {
-    /// A stream that ends before the first of `stops`.
-    pub fn new(stops: &[String]) -> Self {
-        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        Self { stops, ids: Vec::new(), context: 0, given: 0, held: String::new(), stopped: false }
+    /// A stream that ends before any of the strings, as [`Stops`] finds them.
+    ///
+    /// # Errors
+    /// An empty stop string.
+    pub fn new(stops: &[String]) -> Result<Self> {
+        Ok(Self { stops: Stops::new(stops.to_vec())?, ids: Vec::new(), context: 0, given: 0 })
     }
 
-    /// Whether a stop text came.
+    /// Whether a stop string came.
     pub fn stopped(&self) -> bool {
-        self.stopped
+        self.stops.ended().is_some()
     }
 
     /// The text that the next token completes; empty where a character or a stop text may go on.
@@ -99,7 +99,7 @@ impl TextStream {
     /// # Errors
     /// Those of [`Tokenizer::decode`].
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String> {
-        if self.stopped {
+        if self.stopped() {
             return Ok(String::new());
         }
         self.ids.push(id);
@@ -108,7 +108,7 @@ impl TextStream {
             return Ok(String::new());
         }
         (self.context, self.given) = (self.given, self.ids.len());
-        Ok(self.pass(&new))
+        Ok(self.stops.push(&new).text)
     }
 
     /// The text that was held back when no more tokens come.
@@ -116,33 +116,18 @@ impl TextStream {
     /// # Errors
     /// Those of [`Tokenizer::decode`].
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String> {
-        if self.stopped {
+        if self.stopped() {
             return Ok(String::new());
         }
         let new = self.new_text(tokenizer)?;
         self.given = self.ids.len();
-        let given = self.pass(&new);
-        Ok(given + &std::mem::take(&mut self.held))
+        Ok(self.stops.finish(&new).text)
     }
 
     fn new_text(&self, tokenizer: &Tokenizer) -> Result<String> {
         let before = tokenizer.decode(&self.ids[self.context..self.given])?;
         let all = tokenizer.decode(&self.ids[self.context..])?;
         Ok(all.strip_prefix(&before).map_or(all.clone(), str::to_owned))
-    }
-
-    /// As much of the held text and `new` as no stop text can begin in.
-    fn pass(&mut self, new: &str) -> String {
-        self.held.push_str(new);
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
-            self.stopped = true;
-            self.held.truncate(at);
-            return std::mem::take(&mut self.held);
-        }
-        let may_begin = |at: &usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[*at..]));
-        let keep = self.held.char_indices().map(|(at, _)| at).find(may_begin).unwrap_or(self.held.len());
-        let rest = self.held.split_off(keep);
-        std::mem::replace(&mut self.held, rest)
     }
 }
 
@@ -172,7 +157,7 @@ mod tests {
 
     fn streamed(ids: &[u32], stops: &[&str]) -> (Vec<String>, bool) {
         let tokenizer = bytes("smollm").unwrap();
-        let mut stream = TextStream::new(&stops.iter().map(|stop| (*stop).to_owned()).collect::<Vec<_>>());
+        let mut stream = TextStream::new(&stops.iter().map(|stop| (*stop).to_owned()).collect::<Vec<_>>()).unwrap();
         let mut parts: Vec<String> = ids.iter().map(|&id| stream.push(&tokenizer, id).unwrap()).collect();
         parts.push(stream.finish(&tokenizer).unwrap());
         (parts, stream.stopped())

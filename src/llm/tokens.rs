@@ -1,6 +1,8 @@
 //! Text from tokens as they come. A character may lie in several tokens, and a stop string may begin in one and end in another.
 
-use crate::error::{Error, Result};
+pub use super::stops::Piece;
+use super::stops::Stops;
+use crate::error::Result;
 
 /// What turns ids into bytes: a tokenizer.
 ///
@@ -24,35 +26,20 @@ impl<F: Fn(&[u32]) -> Vec<u8>> Decode for F {
 /// that are no UTF-8 become U+FFFD, once for each part that could have begun a character.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
-    stops: Vec<String>,
+    stops: Stops,
     /// The last token. Some tokenizers drop a space before the first of the ids that they decode.
     before: Option<u32>,
     /// The beginning of a character.
     bytes: Vec<u8>,
-    /// Text that may be the beginning of a stop string.
-    held: String,
-    stopped: Option<usize>,
-}
-
-/// What a token adds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
-    /// Text to show; may be empty.
-    pub text: String,
-    /// The stop string that ended the text, by its place in the list. The text ends before it.
-    pub stop: Option<usize>,
 }
 
 impl Detokenizer {
-    /// An empty text that ends before any of the strings. The one that is complete first counts, of two that end together the longer one.
+    /// An empty text that ends before any of the strings, as [`Stops`] finds them.
     ///
     /// # Errors
     /// An empty stop string.
     pub fn new(stops: Vec<String>) -> Result<Self> {
-        match stops.iter().position(String::is_empty) {
-            Some(at) => Err(Error::invalid("stop string", "at least 1 character", format!("an empty one at place {at}"))),
-            None => Ok(Self { stops, before: None, bytes: Vec::new(), held: String::new(), stopped: None }),
-        }
+        Ok(Self { stops: Stops::new(stops)?, before: None, bytes: Vec::new() })
     }
 
     /// Begins behind a token, the last of the prompt, rather than at the start of a text.
@@ -63,8 +50,8 @@ impl Detokenizer {
 
     /// Adds a token. After a stop string nothing comes any more.
     pub fn push(&mut self, decode: &impl Decode, token: u32) -> Piece {
-        if self.stopped.is_some() {
-            return Piece { text: String::new(), stop: self.stopped };
+        if self.stops.ended().is_some() {
+            return self.stops.push("");
         }
         let added = match self.before.replace(token) {
             None => decode.decode(&[token]),
@@ -76,18 +63,13 @@ impl Detokenizer {
         };
         self.bytes.extend(added);
         let text = self.complete();
-        self.add(&text)
+        self.stops.push(&text)
     }
 
     /// The end of the text: what was held back. The beginning of a character becomes U+FFFD.
     pub fn finish(&mut self) -> Piece {
         let rest = if std::mem::take(&mut self.bytes).is_empty() { "" } else { "\u{FFFD}" };
-        if self.stopped.is_some() {
-            return Piece { text: String::new(), stop: self.stopped };
-        }
-        let mut piece = self.add(rest);
-        piece.text.push_str(&std::mem::take(&mut self.held));
-        piece
+        self.stops.finish(rest)
     }
 
     /// Takes all bytes but the beginning of a character at the end.
@@ -110,23 +92,5 @@ impl Detokenizer {
         }
         self.bytes.drain(..taken);
         text
-    }
-
-    /// Adds text, and gives what cannot be a part of a stop string.
-    fn add(&mut self, text: &str) -> Piece {
-        for character in text.chars() {
-            self.held.push(character);
-            let ended = self.stops.iter().enumerate().filter(|(_, stop)| self.held.ends_with(stop.as_str()));
-            if let Some((index, stop)) = ended.max_by_key(|(index, stop)| (stop.len(), std::cmp::Reverse(*index))) {
-                self.held.truncate(self.held.len() - stop.len());
-                self.stopped = Some(index);
-                return Piece { text: std::mem::take(&mut self.held), stop: self.stopped };
-            }
-        }
-        // The longest end that begins a stop string stays.
-        let begins = |at: &usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[*at..]));
-        let kept = self.held.char_indices().map(|(at, _)| at).find(begins).unwrap_or(self.held.len());
-        let rest = self.held.split_off(kept);
-        Piece { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 }

@@ -44,7 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// The parts of `llm` that decide without a device, a clock or a thread, so that a test can try every case. They import `error` and each other, and the
 /// sampler the random numbers of the operation.
-const PURE: &[&str] = &["cache", "sample", "schedule", "step", "tokens"];
+const PURE: &[&str] = &["cache", "sample", "schedule", "step", "stops", "tokens"];
 
 /// What a pure part may not have of the standard library.
 const IMPURE: &[&str] = &["env", "fs", "net", "process", "sync", "thread", "time"];

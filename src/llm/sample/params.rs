@@ -36,6 +36,9 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// The least temperature but 0. A logit divided by less may leave the range of float32 on a device.
+    pub const LEAST_TEMPERATURE: f32 = 1e-5;
+
     /// The most probable token, always.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
@@ -58,8 +61,7 @@ impl SamplingParams {
     pub fn validate(&self, vocabulary: usize) -> Result<()> {
         let within = |name: &str, value: f32, expected: &str, holds: bool| ensure(holds, format_args!("sampling: {name}"), expected, value);
         let Self { temperature, top_p, min_p, repetition, presence, frequency, .. } = *self;
-        // A logit divided by less may leave the range of float32 on a device.
-        let warm = temperature == 0.0 || (temperature >= 1e-5 && temperature.is_finite());
+        let warm = temperature == 0.0 || (temperature >= Self::LEAST_TEMPERATURE && temperature.is_finite());
         within("temperature", temperature, "0, or 1e-5 and more", warm)?;
         within("top_p", top_p, "more than 0, at most 1", top_p > 0.0 && top_p <= 1.0)?;
         within("min_p", min_p, "0 to 1", (0.0..=1.0).contains(&min_p))?;

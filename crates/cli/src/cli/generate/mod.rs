@@ -1,6 +1,5 @@
 //! `generate`: a prompt in, the text that follows out as it comes.
 
-mod sample;
 mod speak;
 
 use std::io::{ErrorKind, IsTerminal, Read, Write};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
+use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::{Files, Model};
 use trifuse::{DType, Error, Result};
 
@@ -17,7 +17,6 @@ use super::escape::escaped;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::values;
-use sample::Sampling;
 pub use speak::{Answer, Finish, Speaker};
 
 /// The longest prompt, in bytes.
@@ -37,10 +36,10 @@ pub struct Writing {
     pub max_tokens: u32,
     /// How freely tokens are drawn: 0 takes the most probable one, 1 draws as the model says
     #[arg(long, default_value_t = 0.0, value_name = "T", value_parser = temperature)]
-    temperature: f64,
+    temperature: f32,
     /// Draw from the most probable tokens that have this share of the probability together
     #[arg(long, default_value_t = 1.0, value_name = "P", value_parser = share)]
-    top_p: f64,
+    top_p: f32,
     /// Draw from this many tokens, at most; 0 for all
     #[arg(long, default_value_t = 0, value_name = "K")]
     top_k: u32,
@@ -52,12 +51,13 @@ pub struct Writing {
     stop: Vec<String>,
 }
 
-fn temperature(text: &str) -> Result<f64, String> {
-    text.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0).ok_or_else(|| "expected a number of at least 0".into())
+fn temperature(text: &str) -> Result<f32, String> {
+    let may_be = |value: &f32| *value == 0.0 || (value.is_finite() && *value >= SamplingParams::LEAST_TEMPERATURE);
+    text.parse::<f32>().ok().filter(may_be).ok_or_else(|| format!("expected 0, or a number of at least {}", SamplingParams::LEAST_TEMPERATURE))
 }
 
-fn share(text: &str) -> Result<f64, String> {
-    text.parse::<f64>().ok().filter(|value| *value > 0.0 && *value <= 1.0).ok_or_else(|| "expected a number above 0, at most 1".into())
+fn share(text: &str) -> Result<f32, String> {
+    text.parse::<f32>().ok().filter(|value| *value > 0.0 && *value <= 1.0).ok_or_else(|| "expected a number above 0, at most 1".into())
 }
 
 impl Writing {
@@ -71,8 +71,9 @@ impl Writing {
     /// # Errors
     /// The errors of [`Speaker::new`].
     pub fn speaker<'a, B: Backend>(&'a self, model: Model<B>, files: &'a Files, room: usize) -> Result<Speaker<'a, B>> {
-        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k as usize, top_p: self.top_p };
-        Speaker::new(model, files, room, sampling, self.seed, &self.stop)
+        let Self { temperature, top_k, top_p, seed, .. } = *self;
+        let sampling = SamplingParams { temperature, top_k, top_p, seed, ..SamplingParams::default() };
+        Speaker::new(model, files, room, sampling, &self.stop)
     }
 }
 

@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 use trifuse::backend::Backend;
+use trifuse::llm::sample::{History, SamplingParams, choose};
 use trifuse::llm::{Context, Files, Model, TextStream};
 use trifuse::{DType, Result};
 
-use super::sample::{Sampling, next};
 use crate::cli::interrupt::Interrupt;
 
 /// Why an answer ended.
@@ -61,8 +59,7 @@ pub struct Speaker<'a, D: Backend> {
     pub context: Context<D>,
     /// The tokens of the text, those that the context holds first.
     ids: Vec<u32>,
-    sampling: Sampling,
-    random: ChaCha8Rng,
+    sampling: SamplingParams,
     stops: &'a [String],
 }
 
@@ -71,9 +68,9 @@ impl<'a, D: Backend> Speaker<'a, D> {
     ///
     /// # Errors
     /// More room than the model was made for; no device memory.
-    pub fn new(mut model: Model<D>, files: &'a Files, room: usize, sampling: Sampling, seed: u64, stops: &'a [String]) -> Result<Self> {
+    pub fn new(mut model: Model<D>, files: &'a Files, room: usize, sampling: SamplingParams, stops: &'a [String]) -> Result<Self> {
         let context = model.context(room)?;
-        Ok(Self { model, files, context, ids: Vec::new(), sampling, random: ChaCha8Rng::seed_from_u64(seed), stops })
+        Ok(Self { model, files, context, ids: Vec::new(), sampling, stops })
     }
 
     /// Goes on from `prompt`, the whole text so far, with up to `most` tokens. What the text has in common with the one before is not
@@ -87,7 +84,7 @@ impl<'a, D: Backend> Speaker<'a, D> {
         let started = Instant::now();
         let mut logits = self.model.run(&mut self.context, &prompt[common..], 1)?;
         self.ids = prompt.to_vec();
-        let mut stream = TextStream::new(self.stops);
+        let mut stream = TextStream::new(self.stops)?;
         let (mut text, mut tokens, mut first) = (String::new(), 0, None);
         let mut tell = |part: String, text: &mut String| {
             text.push_str(&part);
@@ -97,7 +94,8 @@ impl<'a, D: Backend> Speaker<'a, D> {
             if tokens >= most {
                 break Finish::Length;
             }
-            let id = next(&logits, &self.sampling, &mut self.random)?;
+            let (prompt, answer) = self.ids.split_at(prompt.len());
+            let id = choose(&logits, &self.sampling, History { prompt, answer }, None)?;
             first.get_or_insert_with(|| started.elapsed());
             tokens += 1;
             if self.files.ends.contains(&id) {
