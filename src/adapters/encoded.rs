@@ -238,10 +238,17 @@ impl EncodedProjection {
         fed && self.output.is_live(j)
     }
 
-    /// The columns that count, and the number of all columns, of a projection that passed [`Self::validate`].
-    fn live(&self, shared: &SharedShape) -> (Vec<usize>, usize) {
-        let rank = self.output.rank(shared.output).unwrap_or(0);
+    /// The columns that count, and the number of all columns, of a projection whose sizes fit its `output_bases` (a number of them, and the
+    /// columns of each).
+    fn live(&self, output_bases: [usize; 2]) -> (Vec<usize>, usize) {
+        let rank = self.output.rank(output_bases).unwrap_or(0);
         ((0..rank).filter(|&j| self.reaches(j, rank)).collect(), rank)
+    }
+
+    /// The rank of [`factors`](Self::factors) of a projection whose sizes fit `shared`. Reads no code and no basis.
+    pub(crate) fn live_rank(&self, shared: &SharedProjection) -> usize {
+        let output_bases = [shared.output_bases.len(), shared.output_bases.first().map_or(0, |basis| basis.cols)];
+        self.live(output_bases).0.len().max(1)
     }
 
     /// The rank of [`factors`](Self::factors), without decoding them.
@@ -251,7 +258,7 @@ impl EncodedProjection {
     pub fn plain_rank(&self, shared: &SharedProjection) -> Result<usize> {
         let shape = shared.shape()?;
         self.validate(&shape)?;
-        Ok(self.live(&shape).0.len().max(1))
+        Ok(self.live(shape.output).0.len().max(1))
     }
 
     /// The encoding as plain LoRA: `A [r, d_in] = (I·Q)ᵀ` and `B [d_out, r] = O`, so that `ΔW = scaling · B · A`. Columns that hold nothing
@@ -262,7 +269,7 @@ impl EncodedProjection {
     pub fn factors(&self, shared: &SharedProjection) -> Result<(Matrix<f64>, Matrix<f64>)> {
         let shape = shared.shape()?;
         self.validate(&shape)?;
-        let (live, rank) = self.live(&shape);
+        let (live, rank) = self.live(shape.output);
         if live.is_empty() {
             let zeros = |rows: usize, cols: usize| Matrix { rows, cols, data: vec![0.0; rows * cols] };
             return Ok((zeros(1, shared.d_in), zeros(shared.d_out, 1)));

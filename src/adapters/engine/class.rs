@@ -83,9 +83,10 @@ impl Form {
         Self { path: path.into(), rank: rank_of(projection, shared), core, input, output, d, unpacked: false }
     }
 
-    /// The form of one adapter's projection unpacked; `None` where it has more columns than unpacked adapters may have.
+    /// The form of one adapter's projection unpacked, which [`check`] let pass; `None` where it has more columns than unpacked adapters may have.
     pub fn unpacked(path: &str, projection: &EncodedProjection, shared: &SharedProjection) -> Option<Self> {
-        let rank = projection.plain_rank(shared).ok().filter(|&rank| unpacked::bucket(rank).is_some())?;
+        let rank = projection.live_rank(shared);
+        unpacked::bucket(rank)?;
         let d = [shared.d_in, shared.d_out];
         Some(Self { path: path.into(), rank: unpacked::padded(rank), core: false, input: Side::Plain, output: Side::Plain, d, unpacked: true })
     }
