@@ -3,12 +3,14 @@
 //! A unit is up to [`ROWS`] tokens of one adapter. A block has a unit and a share of a factor.
 
 use super::entry::Entry;
+use super::factor::scaled_by_token;
+use super::launch::{self, Slices};
 use crate::backends::cuda::jit::{Source, Unit};
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Target, address, address_of, range};
+use crate::backends::cuda::variant::{Cuda, Target, address, address_of};
 use crate::device::Slice;
 use crate::dtype::DType;
-use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs, ScaledBy};
+use crate::ops::codebook_gemm::{CodebookSlice, CodebookSliceArgs, Factor, FactorArgs};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 params! {
@@ -182,9 +184,6 @@ pub(crate) fn supports(op: &CodebookGemm, target: &Target, shared: u64) -> std::
     Ok(())
 }
 
-/// Slices with their operands.
-pub(crate) type Slices<'a> = [(&'a CodebookSlice, &'a CodebookSliceArgs<Cuda>)];
-
 /// Whether rows of x, of both factors and of y are whole multiples of 16 bytes, and start at such multiples.
 pub(crate) fn whole(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slices: &Slices<'_>) -> bool {
     let starts = |slice: &Slice<Cuda>| address(slice).is_multiple_of(16);
@@ -194,8 +193,7 @@ pub(crate) fn whole(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slices: &S
 
 /// Whether [`whole`] may hold, wherever operands lie.
 pub(crate) fn may_be_whole(op: &CodebookGemm) -> bool {
-    let slices = op.slices.iter().flat_map(|slice| [slice.y_stride, slice.d_out, slice.rank]);
-    slices.chain([op.x_stride, op.d_in]).all(|count| count.is_multiple_of(8))
+    op.slices.iter().all(|slice| launch::may_be_whole(op, slice))
 }
 
 /// The parameters of a launch of `slices`, at most [`TOGETHER`].
@@ -224,20 +222,10 @@ pub(crate) fn params(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, slices: &
         shares: shares(op) as u32,
         pieces: pieces(op) as u32,
         accumulate: u32::from(op.accumulate),
-        scaled_by_token: u32::from(op.scaled_by == ScaledBy::Token),
+        scaled_by_token: scaled_by_token(op),
         unused: 0,
         slices: all,
     }
-}
-
-/// The address ranges that kernels read before their PDL wait. Indices are left out, since no launch writes them.
-pub(crate) fn read_early(args: &CodebookGemmArgs<Cuda>, slices: &Slices<'_>) -> Vec<std::ops::Range<u64>> {
-    let dense = |factor: &FactorArgs<Cuda>| match factor {
-        FactorArgs::Dense { values, .. } => Some(range(values)),
-        FactorArgs::Coded { .. } => None,
-    };
-    let factors = slices.iter().flat_map(|(_, of)| [&of.input, &of.output]).filter_map(dense);
-    std::iter::once(range(&args.scaling)).chain(factors).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The shrink and the expand kernel for dense factors, which `sgmv_dense` and `sgmv_dense_fused` launch: sizes, units and launch.
 
-use super::dense::{Form, TOGETHER, may_be_whole, most_units, params, pieces, read_early, shares, whole};
+use super::dense::{Form, TOGETHER, may_be_whole, most_units, params, pieces, shares, whole};
 use super::entry::{Entry, entry, together};
-use crate::backends::cuda::jit::{Arch, Unit, source};
+use super::launch::{overlaps, read_early};
+use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address, range};
@@ -60,11 +61,12 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
     if op.tokens == 0 {
         return Ok(());
     }
-    let overlaps = plan.target.arch >= Arch(90);
+    let overlaps = overlaps(plan);
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     for slices in slices.chunks(TOGETHER) {
         let mut open = queue.take_open();
-        let early = overlaps && starts_early(&open, &read_early(args, slices));
+        let reads: Vec<_> = slices.iter().flat_map(|(_, of)| read_early(args, of)).collect();
+        let early = overlaps && starts_early(&open, &reads);
         let params = params(op, args, slices, address(workspace));
         let [shrinking, expanding] = kernels(whole(op, args, slices) && plan.target.config != BY_ELEMENT);
         let launch = |blocks: u64, shared: u64, overlap| Launch {

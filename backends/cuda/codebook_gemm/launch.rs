@@ -103,7 +103,7 @@ pub(crate) fn each_group(op: &CodebookGemm, args: &CodebookGemmArgs<Cuda>, mut l
 }
 
 /// Whether [`whole`] may hold: all rows are whole multiples of 16 bytes where the operands start at such multiples.
-fn may_be_whole(op: &CodebookGemm, slice: &CodebookSlice) -> bool {
+pub(crate) fn may_be_whole(op: &CodebookGemm, slice: &CodebookSlice) -> bool {
     [op.x_stride, slice.y_stride, slice.rank, op.d_in, slice.d_out].iter().all(|count| count.is_multiple_of(8))
 }
 

@@ -1,9 +1,10 @@
 //! Fused SGMV for dense factors on both sides, on Hopper: one launch of clusters in place of the two of `sgmv_dense`, with the same bits.
 
 use super::choose_dense::trained_by_few;
-use super::dense::{self, Form, TOGETHER, may_be_whole, most_units, params, pieces, read_early, shares, whole};
+use super::dense::{self, Form, TOGETHER, may_be_whole, most_units, params, pieces, shares, whole};
 use super::dense_pair;
 use super::entry::{Entry, entry};
+use super::launch::read_early;
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -85,7 +86,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     plan.most_shared(FUSED.name())?;
     for slices in slices.chunks(TOGETHER) {
         let mut open = queue.take_open();
-        let early = starts_early(&open, &read_early(args, slices));
+        let reads: Vec<_> = slices.iter().flat_map(|(_, of)| read_early(args, of)).collect();
+        let early = starts_early(&open, &reads);
         let launch = Launch {
             grid: [(most_units(op) * blocks(op)) as u32, slices.len() as u32, 1],
             shared_bytes: shared_bytes(Form::of(op)) as u32,
