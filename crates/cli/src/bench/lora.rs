@@ -137,27 +137,14 @@ impl Trained {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::bench::sample::{check, poison_all};
-    use trifuse::device::Open;
+    use crate::bench::chained::checked;
 
     /// Each link is judged by the x that it was given, whether it is written or added to.
     #[test]
     fn a_chain_of_which_a_link_is_zeroed_is_refused() {
         for (added, zeroed) in [(false, None), (true, None), (false, Some(3)), (true, Some(3))] {
             let chain = Trained { dtype: DType::F32, tokens: 5, adapters: 2, projections: 6, d: 64, rank: 4, added };
-            let device = trifuse::backends::cpu::Cpu::open(0).unwrap();
-            let mut session = Session::new(Arc::new(device)).unwrap();
-            let Placed { launches, probes, .. } = chain.operands(&mut session, &mut Draw::seeded("chain")).unwrap();
-            let plan = session.plan(chain.op()).unwrap();
-            poison_all(&mut session, &probes).unwrap();
-            for (number, args) in launches.iter().enumerate() {
-                session.run(&plan, args).unwrap();
-                if zeroed == Some(number) {
-                    let y = &args.slices[0].y;
-                    session.write(y, &vec![0; y.len() as usize]).unwrap();
-                }
-            }
-            let checked = check(&mut session, chain.dtype, &probes).unwrap();
+            let checked = checked(chain.dtype, chain.op(), zeroed, |session, draw| chain.operands(session, draw));
             assert_eq!(checked.is_ok(), zeroed.is_none(), "{added} {checked:?}");
         }
     }

@@ -9,6 +9,8 @@
 mod adapters;
 pub mod align;
 pub mod ceiling;
+#[cfg(all(test, feature = "cpu"))]
+mod chained;
 pub mod compare;
 mod copy;
 mod decode;

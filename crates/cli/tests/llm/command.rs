@@ -6,7 +6,8 @@ use std::process::{Command, Output, Stdio};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use super::support::{NO_WEIGHTS, ignored, weights};
+use super::backends::ignored;
+use super::support::{NO_WEIGHTS, weights};
 
 pub fn trials() -> Vec<Trial> {
     let tests: [(&str, fn()); 4] = [

@@ -7,7 +7,8 @@ use trifuse::DType;
 use trifuse::backend::Backend;
 use trifuse::llm::{Config, Files, Model};
 
-use super::support::{Changed, NO_WEIGHTS, Prompt, SLOW, golden, ignored, slow, weights};
+use super::backends::{SLOW, ignored, slow};
+use super::support::{Changed, NO_WEIGHTS, Prompt, golden, weights};
 
 /// How far a logit may be off: the least of the planted faults moves them by more, and honest rounding by a fifth of it.
 const MOST: f64 = 5e-4;

@@ -5,6 +5,8 @@
 //! ignored with that reason; so does a backend that is not there.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../backends/mod.rs"]
+mod backends;
 mod command;
 mod golden;
 mod support;
@@ -23,7 +25,7 @@ fn main() {
     for name in NAMES {
         match Choice::Named(name, 0).open(Collect) {
             Ok(found) => trials.extend(found),
-            Err(error) => trials.push(support::ignored(format!("not available: {error}")).with_kind(*name)),
+            Err(error) => trials.push(backends::ignored(format!("not available: {error}")).with_kind(*name)),
         }
     }
     trials.extend(command::trials());

@@ -2,11 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use libtest_mimic::Trial;
 use serde::Deserialize;
 use trifuse::Result;
-use trifuse::backend::Backend;
-use trifuse::device::Kind;
 use trifuse::llm::WeightSource;
 
 pub fn root() -> &'static Path {
@@ -22,18 +19,6 @@ pub fn weights() -> PathBuf {
 
 /// Why trials are left out where the weights are not there.
 pub const NO_WEIGHTS: &str = "skipped: no weights in .smollm2; run scripts/get_smollm2.sh";
-/// Why a trial is left to real devices.
-pub const SLOW: &str = "skipped: minutes on a software driver; TRIFUSE_ALL_ROWS=1 runs it";
-
-/// Whether the device is a graphics driver written in software.
-pub fn slow<D: Backend>(device: &D) -> bool {
-    D::NAME == "wgpu" && device.caps().kind == Kind::Cpu && std::env::var_os("TRIFUSE_ALL_ROWS").is_none()
-}
-
-pub fn ignored(name: String) -> Trial {
-    Trial::test(name, || Err("what it needs is not there".into())).with_ignored_flag(true)
-}
-
 /// The reference logits.
 #[derive(Deserialize)]
 pub struct Golden {

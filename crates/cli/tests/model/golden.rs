@@ -7,8 +7,8 @@ use trifuse::DType;
 use trifuse::backend::Backend;
 use trifuse::model::Text;
 
+use super::backends::{SLOW, ignored, slow};
 use super::support::{Golden, adapters, batch, encoder, model, plain, population};
-use super::{SLOW, ignored, slow};
 
 /// Of the base model and the adapters, alone in their engine (one form a projection) and beside one of another rank (two).
 const REFERENCES: [(&str, &[&str]); 5] = [

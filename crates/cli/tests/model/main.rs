@@ -5,6 +5,8 @@
 //! ignored with that reason; so does a backend that is not there.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../backends/mod.rs"]
+mod backends;
 mod command;
 mod golden;
 mod mixed;
@@ -12,11 +14,11 @@ mod support;
 
 use std::sync::Arc;
 
+use backends::ignored;
 use libtest_mimic::{Arguments, Trial};
 use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
-use trifuse::device::Kind;
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -33,18 +35,6 @@ fn main() {
         trials = trials.into_iter().map(|trial| ignored(format!("{}: {why}", trial.name())).with_kind(trial.kind().to_owned())).collect();
     }
     libtest_mimic::run(&arguments, trials).exit();
-}
-
-fn ignored(name: String) -> Trial {
-    Trial::test(name, || Err("what it needs is not there".into())).with_ignored_flag(true)
-}
-
-/// Why a trial is left to real devices.
-const SLOW: &str = "skipped: minutes on a software driver; TRIFUSE_ALL_ROWS=1 runs it";
-
-/// Whether the device is a graphics driver written in software, where a trial takes up to a minute.
-fn slow<D: Backend>(device: &D) -> bool {
-    D::NAME == "wgpu" && device.caps().kind == Kind::Cpu && std::env::var_os("TRIFUSE_ALL_ROWS").is_none()
 }
 
 /// Makes the trials of one backend.

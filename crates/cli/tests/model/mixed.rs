@@ -9,8 +9,8 @@ use trifuse::backend::Backend;
 use trifuse::model::Row;
 use trifuse::model::calibrate::calibrate;
 
+use super::backends::{SLOW, ignored, slow};
 use super::support::{Golden, adapters, batch, bits, encoder, plain, population};
-use super::{SLOW, ignored, slow};
 
 const A: [&str; 4] = ["A/rust", "A/sqlite", "A/bible_kjv", "A/apache_french"];
 
