@@ -201,6 +201,9 @@ pub struct Hints {
     pub norm_in_product: bool,
     /// Whether a product in f16 or bf16 is faster with the adapters' part of several projections ([`Linear::delta`](crate::ops::Linear::delta)).
     pub slices_in_product: bool,
+    /// Whether adapters in f16 or bf16 are faster as two dense factors each than in the other forms of an encoder, but for codes over shared
+    /// input bases (`adapters::engine::Unpack`).
+    pub dense_adapters: bool,
     /// The type in which models are served where nobody asks for another.
     pub dtype: Option<DType>,
     /// Tokens of an encoder's batch above which more of them are no faster.

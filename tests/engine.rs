@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use proptest::prelude::*;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{EncodedFactor, Population, Rung};
-use trifuse::adapters::engine::{AdapterId, Batch, Engine, EngineOptions, Routing, Target};
+use trifuse::adapters::engine::{AdapterId, Batch, Engine, EngineOptions, Routing, Target, Unpack};
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::backends::cpu::Cpu;
 use trifuse::device::{Open, Slice};
@@ -105,8 +105,23 @@ const MIXED: [&str; 7] = ["rust", "", "sqlite", "rust", "bible_kjv", "apache_fre
 fn a_mixed_batch_is_right_on_every_rung() {
     for rung in [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain] {
         let (mut session, population) = (session(), population(&on(rung)));
-        let mut engine = open(&mut session, &population, None);
-        assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&population, &MIXED));
+        for unpack in [Unpack::WhereFaster, Unpack::Always, Unpack::Never] {
+            let options = EngineOptions::new(DTYPE).with_unpack(unpack);
+            let mut engine = Engine::open(&mut session, Box::new(population.clone()), options).unwrap();
+            assert_close(&answer(&mut session, &mut engine, &MIXED), &exact(&population, &MIXED));
+        }
+    }
+}
+
+/// What an unpacked adapter takes does not depend on its rung: two factors of eight columns each.
+#[test]
+fn unpacked_adapters_of_every_rung_take_two_dense_factors() {
+    for rung in [Rung::SharedInput, Rung::ClusteredInput, Rung::SharedOutput, Rung::PrivateCoded, Rung::Plain] {
+        let (mut session, population) = (session(), population(&on(rung)));
+        let engine = Engine::open(&mut session, Box::new(population), EngineOptions::new(DTYPE).with_unpack(Unpack::Always)).unwrap();
+        let (adapters, bases) = engine.device_bytes();
+        assert_eq!((adapters, bases), (4 * 2 * 2 * (WIDTH * 8) as u64 * DTYPE.size(), 0), "{rung:?}");
+        assert_eq!((engine.forms(QUERY), engine.forms(KEY)), (1, 1));
     }
 }
 

@@ -110,14 +110,15 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         for projection in shared.values() {
             projection.shape()?;
         }
+        let unpack = options.unpack.on(session.device().hints(), options.dtype);
         let (mut read, mut refused) = (Vec::new(), BTreeMap::new());
         for name in source.names() {
-            match source.adapter(&name).and_then(|adapter| Forms::all(options.unpack, &shared, &name, &adapter)) {
+            match source.adapter(&name).and_then(|adapter| Forms::all(unpack, &shared, &name, &adapter)) {
                 Ok(own) => read.push((name, own)),
                 Err(error) => drop(refused.insert(name, error)),
             }
         }
-        let served = Served::new(options.unpack, read.iter().flat_map(|(_, own)| own));
+        let served = Served::new(unpack, read.iter().flat_map(|(_, own)| own));
         let mut names = Vec::new();
         let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
         for (name, own) in read {

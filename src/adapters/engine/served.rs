@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::class::{self, Form};
 use crate::adapters::encoded::{EncodedAdapter, EncodedProjection, SharedProjection};
+use crate::device::Hints;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// Whether adapters are unpacked when they get to the device.
@@ -13,12 +15,21 @@ use crate::error::{Error, Result};
 /// factor once more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unpack {
-    /// Where launches are the faster for it: in every projection but those whose adapters all have codes over shared input bases, the form
-    /// that S2LC published.
+    /// Where launches are the faster for it: on a device that says so ([`Hints::dense_adapters`](crate::device::Hints)), in f16 and bf16, and in
+    /// every projection but those whose adapters all have codes over shared input bases, the form that S2LC published.
     #[default]
     WhereFaster,
+    /// Always, but for adapters of more than 256 columns.
+    Always,
     /// Never: adapters take the bytes that they have in the bundle.
     Never,
+}
+
+impl Unpack {
+    /// What it says of a device and a type.
+    pub(super) fn on(self, hints: Hints, dtype: DType) -> Self {
+        if self == Self::WhereFaster && !(hints.dense_adapters && dtype != DType::F32) { Self::Never } else { self }
+    }
 }
 
 /// The forms that a projection of an adapter may be held in.
@@ -68,7 +79,7 @@ impl Served {
                 None => drop(kept.insert(encoded.path().to_owned(), encoded.clone())),
             }
         }
-        kept.retain(|path, form| form.is_published() && !mixed.contains(path));
+        kept.retain(|path, form| unpack != Unpack::Always && form.is_published() && !mixed.contains(path));
         Self { unpack, kept }
     }
 
