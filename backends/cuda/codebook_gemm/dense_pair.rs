@@ -32,7 +32,12 @@ pub(crate) fn workspace_bytes(op: &CodebookGemm) -> u64 {
 /// The units of every form.
 pub(crate) fn units() -> Vec<Unit> {
     let forms = [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.map(|form| (dtype, form)));
-    forms.flat_map(|(dtype, form)| [SHRINK, EXPAND, SHRINK_ANY, EXPAND_ANY].map(|entry| unit(entry, form, dtype))).collect()
+    forms.flat_map(|(dtype, form)| units_of(form, dtype)).collect()
+}
+
+/// The units of one form.
+pub(crate) fn units_of(form: Form, dtype: DType) -> Vec<Unit> {
+    [SHRINK, EXPAND, SHRINK_ANY, EXPAND_ANY].map(|entry| unit(entry, form, dtype)).into()
 }
 
 fn unit(entry: Entry, form: Form, dtype: DType) -> Unit {

@@ -25,7 +25,8 @@ pub(crate) const SGMV_DENSE_FUSED: Variant<CodebookGemm> = Variant {
     configs: None,
     unit: |op, target| Unit { also: dense_pair::plan_unit(op, target).all().into_iter().cloned().collect(), ..unit(Form::of(op), op.dtype) },
     units: |_| {
-        [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.into_iter().filter(|&form| fits(form)).map(move |form| unit(form, dtype))).collect()
+        let forms = [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.into_iter().filter(|&form| fits(form)).map(move |form| (form, dtype)));
+        forms.map(|(form, dtype)| Unit { also: dense_pair::units_of(form, dtype), ..unit(form, dtype) }).collect()
     },
     workspace: |op, _| dense_pair::workspace_bytes(op),
     launch,

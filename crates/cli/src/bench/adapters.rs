@@ -264,7 +264,7 @@ mod tests {
             held: Held::Device,
         };
         for zeroed in [None, Some(3)] {
-            let checked = checked(chain.dtype, chain.op(), zeroed, |session, draw| chain.operands(session, draw));
+            let checked = checked(chain.dtype, chain.op(), zeroed, |session, draw| chain.operands(session, draw)).unwrap();
             assert_eq!(checked.is_ok(), zeroed.is_none(), "{checked:?}");
         }
     }

@@ -144,7 +144,7 @@ mod tests {
     fn a_chain_of_which_a_link_is_zeroed_is_refused() {
         for (added, zeroed) in [(false, None), (true, None), (false, Some(3)), (true, Some(3))] {
             let chain = Trained { dtype: DType::F32, tokens: 5, adapters: 2, projections: 6, d: 64, rank: 4, added };
-            let checked = checked(chain.dtype, chain.op(), zeroed, |session, draw| chain.operands(session, draw));
+            let checked = checked(chain.dtype, chain.op(), zeroed, |session, draw| chain.operands(session, draw)).unwrap();
             assert_eq!(checked.is_ok(), zeroed.is_none(), "{added} {checked:?}");
         }
     }
