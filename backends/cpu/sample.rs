@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use rayon::prelude::*;
 
+use super::element::{Element, by_dtype};
 use super::view::View;
 use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
@@ -45,7 +46,7 @@ impl Kernel<Sample> for Cpu {
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _workspace: &Slice<Self>, args: &SampleArgs<Self>) -> Result<()> {
         let op = plan.op.clone();
         // SAFETY: `check` accepted the operands, and the queue holds their buffers while the work runs.
-        queue.put(&plan.op, None, args, move |args| unsafe { run(&op, args) })
+        queue.put(&plan.op, None, args, move |args| by_dtype!(op.dtype, T => unsafe { run::<T>(&op, args) }))
     }
 }
 
@@ -53,15 +54,22 @@ impl Kernel<Sample> for Cpu {
 ///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they are held.
-unsafe fn run(op: &Sample, args: &SampleArgs<Cpu>) -> Result<()> {
+unsafe fn run<E: Element>(op: &Sample, args: &SampleArgs<Cpu>) -> Result<()> {
     let (rows, words) = (op.rows as usize, op.mask_words() as usize);
-    let (logits, params) = (View::<f32>::new(&args.logits), View::<u32>::new(&args.params));
+    let (logits, params) = (View::<E>::new(&args.logits), View::<u32>::new(&args.params));
     let mask = args.mask.as_ref().map(View::<u32>::new);
     let (ids, logarithms) = (View::<i32>::new(&args.ids), View::<f32>::new(&args.log_probability));
+    let vocabulary = op.vocabulary as usize;
     (0..rows).into_par_iter().for_each(|row| {
+        let mut wide = Vec::new();
         // SAFETY: as this function's contract: the operands have that row, and no other piece of work writes it.
         unsafe {
-            let logits = logits.read(row * op.stride as usize, op.vocabulary as usize);
+            let logits = logits.read(row * op.stride as usize, vocabulary);
+            let logits = E::as_f32(logits).unwrap_or_else(|| {
+                wide.resize(vocabulary, 0.0);
+                E::widen(logits, &mut wide);
+                &wide
+            });
             let params = params.read(row * size_of::<RowParams>() / 4, size_of::<RowParams>() / 4);
             let mask = mask.map(|mask| mask.read(row * words, words));
             let token = choose(logits, &bytemuck::pod_read_unaligned(bytemuck::cast_slice(params)), mask);

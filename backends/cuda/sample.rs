@@ -5,6 +5,7 @@ use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
 use crate::device::Slice;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Sample, SampleArgs};
 
@@ -21,8 +22,8 @@ const VARIANTS: [Variant<Sample>; 1] = [Variant {
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |_, _| unit(),
-    units: |_| vec![unit()],
+    unit: |op, _| unit(op.dtype),
+    units: |_| DType::ALL.map(unit).into(),
     workspace: |_, _| 0,
     launch,
 }];
@@ -30,7 +31,7 @@ const VARIANTS: [Variant<Sample>; 1] = [Variant {
 params! {
     /// Parameters of the sampler.
     SampleParams {
-        logits: [const f32],
+        logits: [const element],
         /// The parameters of each row.
         wishes: [const u32],
         mask: [const u32],
@@ -48,8 +49,13 @@ params! {
 /// Threads of a block in `kernels/sample/simt.cu`.
 const THREADS: u32 = 512;
 
-fn unit() -> Unit {
-    Unit { headers: vec![("sample/params.cuh", SampleParams::cuda())], entries: &["sample_simt"], ..Unit::new("sample/simt", source!("sample/simt.cu")) }
+fn unit(dtype: DType) -> Unit {
+    Unit {
+        headers: vec![("sample/params.cuh", SampleParams::cuda())],
+        defines: vec![("ELEMENT", dtype.name().into())],
+        entries: &["sample_simt"],
+        ..Unit::new(format!("sample/simt {dtype}"), source!("sample/simt.cu"))
+    }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Sample>, _workspace: &Slice<Cuda>, args: &SampleArgs<Cuda>) -> Result<()> {

@@ -30,22 +30,21 @@ pub struct Plan {
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct Params([u32; 3]);
 
-fn source(mask: bool) -> Source {
-    let float = Element::Float(DType::F32);
+fn source(dtype: DType, mask: bool) -> Source {
     let operands = vec![
-        Operand::read("logits", float),
+        Operand::read("logits", Element::Float(dtype)),
         Operand::read("params", Element::U32),
         Operand::read("mask", Element::U32).when(mask),
         Operand::write("ids", Element::I32),
-        Operand::write("log_probability", float),
+        Operand::write("log_probability", Element::Float(DType::F32)),
     ];
-    let kernel = if mask { "sample with a mask" } else { "sample" }.to_owned();
+    let kernel = format!("sample {dtype}{}", if mask { " with a mask" } else { "" });
     Source { kernel, files: &[shader!("sample/draw.wgsl")], operands, constants: vec![("MASK", Constant::Bool(mask))], f16: false }
 }
 
 /// Every specialisation.
 pub(super) fn sources() -> Vec<Source> {
-    [false, true].map(source).into()
+    DType::ALL.into_iter().flat_map(|dtype| [false, true].map(|mask| source(dtype, mask))).collect()
 }
 
 impl Kernel<Sample> for Wgpu {
@@ -59,7 +58,7 @@ impl Kernel<Sample> for Wgpu {
         let refuse = |reason: String| Err(Error::unsupported(format!("sample on {}", Self::NAME), format!("portable: {reason}")));
         let window = self.window_bytes();
         // A row of parameters is the longest but for the logits.
-        let rows = window / (4 * op.stride.max(PARAMS));
+        let rows = window / (op.stride * op.dtype.size()).max(4 * PARAMS);
         if rows == 0 {
             return refuse(format!("a row of {} logits, the device binds {window} bytes at a time", op.stride));
         }
@@ -69,7 +68,7 @@ impl Kernel<Sample> for Wgpu {
         if let Some(reason) = self.narrow() {
             return refuse(reason);
         }
-        Ok(Plan { op: op.clone(), pipeline: self.pipeline(&source(op.mask))?, rows })
+        Ok(Plan { op: op.clone(), pipeline: self.pipeline(&source(op.dtype, op.mask))?, rows })
     }
 
     fn workspace_bytes(_: &Plan) -> u64 {
@@ -82,11 +81,12 @@ impl Kernel<Sample> for Wgpu {
 
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _: &Slice<Self>, args: &SampleArgs<Self>) -> Result<()> {
         let op = &plan.op;
+        let size = op.dtype.size();
         let params = Params([op.vocabulary, op.stride, op.mask_words()].map(|count| count as u32));
         for row in (0..op.rows).step_by(plan.rows as usize) {
             let rows = plan.rows.min(op.rows - row);
             let words = |slice: &Slice<Self>, each: u64| part(slice, 4 * row * each, 4 * rows * each);
-            let logits = part(&args.logits, 4 * row * op.stride, 4 * ((rows - 1) * op.stride + op.vocabulary));
+            let logits = part(&args.logits, size * row * op.stride, size * ((rows - 1) * op.stride + op.vocabulary));
             let mask = args.mask.as_ref().map(|mask| words(mask, op.mask_words()));
             let (row_params, ids, log_probability) = (words(&args.params, PARAMS), words(&args.ids, 1), words(&args.log_probability, 1));
             let operands = [Some(&logits), Some(&row_params), mask.as_ref(), Some(&ids), Some(&log_probability)];

@@ -77,7 +77,7 @@ __device__ __forceinline__ f32 noise(u32 word) {
 
 // A row, and what it keeps so far.
 struct Row {
-    const f32 *logits;
+    const element *logits;
     const u32 *mask;
     u32 vocabulary, highest_key;
     f32 highest, temperature, min_p;
@@ -85,7 +85,7 @@ struct Row {
 
     __device__ __forceinline__ u32 key(u32 id) const {
         bool ruled_out = mask && (mask[id / 32] >> id % 32 & 1) == 0;
-        return ruled_out ? 0 : key_of(logits[id]);
+        return ruled_out ? 0 : key_of(widen(logits[id]));
     }
 
     // The probability of a token as a part of the highest one.
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
 
         u32 greatest = 0, any = 0;
         for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
-            u32 key = key_of(row.logits[id]);
+            u32 key = key_of(widen(row.logits[id]));
             any = key > any ? key : any;
             key = row.key(id);
             greatest = key > greatest ? key : greatest;
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
         row.highest = logit_of(row.highest_key);
         f32 sum = 0.0f;
         for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
-            f32 logit = row.logits[id];
+            f32 logit = widen(row.logits[id]);
             sum += key_of(logit) == 0 ? 0.0f : expf(logit - highest_of_all);
         }
         sum = block_sum<THREADS>(sum, sums);
@@ -279,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
         u32 token = NO_ID - block_max(best == first ? NO_ID - winner : 0, scratch);
         if (threadIdx.x == 0) {
             p.ids[number] = i32(token);
-            p.log_probability[number] = row.logits[token] - highest_of_all - logf(sum);
+            p.log_probability[number] = widen(row.logits[token]) - highest_of_all - logf(sum);
         }
     }
 }

@@ -24,6 +24,8 @@ pub const PARAMS: u64 = 8;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Sample {
+    /// Element type of the logits. They are compared and summed in f32.
+    pub dtype: DType,
     /// Rows of logits.
     pub rows: u64,
     /// Logits of a row: at least 1, at most `i32::MAX`.
@@ -58,7 +60,7 @@ pub struct RowParams {
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct SampleArgs<D: Device> {
-    /// `[rows, vocabulary]` as f32, read.
+    /// `[rows, vocabulary]`, read.
     pub logits: Slice<D>,
     /// `[rows]` of [`RowParams`], read.
     pub params: Slice<D>,
@@ -68,6 +70,13 @@ pub struct SampleArgs<D: Device> {
     pub ids: Slice<D>,
     /// The logarithms of their probabilities, `[rows]` as f32, written: of softmax of the logits as they are, whatever the parameters.
     pub log_probability: Slice<D>,
+}
+
+impl RowParams {
+    /// The highest logit wins.
+    pub const fn greedy() -> Self {
+        Self { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: [0; 2], position: 0, reserved: 0 }
+    }
 }
 
 impl<D: Device> SampleArgs<D> {
@@ -86,9 +95,9 @@ impl<D: Device> SampleArgs<D> {
 }
 
 impl Sample {
-    /// A sampler of packed rows, without a mask.
+    /// A sampler of packed rows of f32, without a mask.
     pub const fn new(rows: u64, vocabulary: u64) -> Self {
-        Self { rows, vocabulary, stride: vocabulary, mask: false }
+        Self { dtype: DType::F32, rows, vocabulary, stride: vocabulary, mask: false }
     }
 
     /// Words of a row of the mask.
@@ -97,6 +106,7 @@ impl Sample {
     }
 
     setters! {
+        with_dtype: dtype = DType;
         with_rows: rows = u64;
         with_vocabulary: vocabulary = u64;
         with_stride: stride = u64;
@@ -111,7 +121,7 @@ impl Op for Sample {
     fn validate(&self) -> Result<()> {
         ensure((1..=i32::MAX as u64).contains(&self.vocabulary), "sample: vocabulary", "1 to 2147483647", self.vocabulary)?;
         expect_stride("sample: stride", self.stride, self.vocabulary)?;
-        expect_size("sample: logits", &[self.rows, self.stride, 4])?;
+        expect_size("sample: logits", &[self.rows, self.stride, self.dtype.size()])?;
         expect_size("sample: params", &[self.rows, PARAMS, 4])
     }
 
@@ -119,7 +129,7 @@ impl Op for Sample {
         let logits = self.rows as f64 * self.vocabulary as f64;
         // Softmax of the logits, and the noise of each: ten rounds and two logarithms, of which four tokens share the rounds.
         let flops = 40.0 * logits;
-        let bytes = 4.0 * logits + if self.mask { logits / 8.0 } else { 0.0 } + (4 * PARAMS + 8) as f64 * self.rows as f64;
+        let bytes = self.dtype.size() as f64 * logits + if self.mask { logits / 8.0 } else { 0.0 } + (4 * PARAMS + 8) as f64 * self.rows as f64;
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }
 
@@ -135,7 +145,7 @@ impl Op for Sample {
 
     fn operands<'a, D: Device>(&self, args: &'a SampleArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         expect_present(Self::NAME, "mask", self.mask, args.mask.is_some())?;
-        see(Operand::pitched("logits", Access::Read, &args.logits, [self.rows, self.vocabulary], self.stride, DType::F32));
+        see(Operand::pitched("logits", Access::Read, &args.logits, [self.rows, self.vocabulary], self.stride, self.dtype));
         see(Operand::packed("params", Access::Read, &args.params, self.rows * PARAMS, 4u64));
         if let Some(mask) = &args.mask {
             see(Operand::packed("mask", Access::Read, mask, self.rows * self.mask_words(), 4u64));

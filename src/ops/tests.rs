@@ -94,7 +94,7 @@ proptest! {
         for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding, sum, append] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
-        sane(&Sample { rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
+        sane(&Sample { dtype: if flag { DType::F16 } else { DType::F32 }, rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
         sane(&Sample::new(tokens, d_in))?;
         let factors = Factors { rank: rank % 1100, coefficients: input, basis: output };
         sane(&PrefixAttention::new(DType::F16, tokens, [u64::from(adapters % 9), 1], [d_in, d_out], x_stride % 300, [factors; 2]))?;

@@ -175,6 +175,11 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         self.shared.iter().map(|(path, shared)| (path.as_str(), shared))
     }
 
+    /// The number of adapters that a batch may name, whichever they are.
+    pub fn room(&self) -> u32 {
+        self.pool.limit()
+    }
+
     /// Whether the adapter is on the device now.
     pub fn is_resident(&self, id: AdapterId) -> bool {
         self.pool.is_resident(id)

@@ -55,6 +55,11 @@ impl Pool {
         Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0, left: 0 })
     }
 
+    /// The most adapters on the device at once.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
     /// The number of maps.
     pub fn maps(&self) -> usize {
         self.maps.len()

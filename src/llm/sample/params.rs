@@ -1,6 +1,7 @@
 //! What a request wants of its sampler.
 
 use crate::error::{Result, ensure};
+use crate::ops::sample::RowParams;
 
 /// How tokens are drawn. The defaults change nothing: the model's own distribution.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +43,13 @@ impl SamplingParams {
     /// The most probable token, always.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// The parameters of a row of the device's sampler, for the token at `position`. It knows no penalties and no bias.
+    pub fn row(&self, position: u32) -> RowParams {
+        let seed = [self.seed as u32, (self.seed >> 32) as u32];
+        let Self { temperature, top_p, min_p, top_k, .. } = *self;
+        RowParams { temperature, top_p, min_p, top_k, seed, position, reserved: 0 }
     }
 
     /// Whether the choice is the highest logit, without a random number.

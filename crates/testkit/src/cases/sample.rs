@@ -47,7 +47,7 @@ fn steady(logits: &[f64], params: &RowParams, mask: Option<&[u32]>) -> bool {
 
 /// Draws the operands. Logits have that deviation, and are multiples of `step` where it is not 0: many are equal then.
 fn pose(op: &Sample, styles: &[Style], deviation: f64, step: f64, draw: &mut Draw) -> Result<Posed<Sample>> {
-    let mut host = Host { logits: draw.pitched(DType::F32, [op.rows, op.vocabulary], op.stride, deviation), params: Vec::new(), mask: None };
+    let mut host = Host { logits: draw.pitched(op.dtype, [op.rows, op.vocabulary], op.stride, deviation), params: Vec::new(), mask: None };
     if step > 0.0 {
         host.logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
     }
@@ -92,6 +92,13 @@ pub(super) fn cases() -> Vec<Case> {
     // Rows that begin on no whole line, with other numbers between them.
     cases.push(case("apart", Sample::new(6, 321).with_stride(327).with_mask(true), MIXED, 2.0, 0.0));
     cases.push(case("many_rows", Sample::new(200, 513), MIXED, 2.0, 0.0));
+    for dtype in [DType::F16, DType::BF16] {
+        // Many logits of so few bits are equal, and rows of an odd length begin within a word.
+        cases.push(case(format!("mixed_{dtype}"), Sample::new(12, 1001).with_dtype(dtype), MIXED, 2.0, 0.0));
+        cases.push(case(format!("mask_{dtype}"), Sample::new(7, 321).with_dtype(dtype).with_stride(323).with_mask(true), MIXED, 2.0, 0.0));
+        cases.push(case(format!("large_{dtype}"), Sample::new(3, 49152).with_dtype(dtype), MIXED, 4.0, 0.0));
+        cases.push(case(format!("greedy_{dtype}"), Sample::new(20, 1000).with_dtype(dtype), GREEDY, 2.0, 0.0));
+    }
     cases.push(case("flat", Sample::new(6, 50257), MIXED, 0.01, 0.0));
     cases.push(case("one_token", Sample::new(5, 1), MIXED, 1.0, 0.0).zero("a vocabulary of one token, which is always drawn"));
     cases.push(case("no_rows", Sample::new(0, 32), MIXED, 1.0, 0.0).zero("zero rows: nothing is written"));

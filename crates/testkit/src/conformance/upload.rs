@@ -216,7 +216,7 @@ impl Upload for PrefixAttention {
 
 impl Upload for Sample {
     fn upload<D: Device>(&self, host: &sample::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<SampleArgs<D>> {
-        let logits = stage.input(session, "logits", DType::F32, &host.logits)?;
+        let logits = stage.input(session, "logits", self.dtype, &host.logits)?;
         let params = stage.integers(session, "params", bytemuck::cast_slice(&host.params))?;
         let mask = host.mask.as_deref().map(|mask| stage.integers(session, "mask", bytemuck::cast_slice(mask))).transpose()?;
         let ids = stage.output(session, "ids", DType::F32, self.rows as usize)?;
