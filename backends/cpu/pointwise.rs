@@ -133,7 +133,16 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
         }
         return Ok(());
     }
-    let piece = (PIECE / columns).max(1);
+    if let Kind::Store { slots, .. } = op.kind {
+        for (row, place) in positions.iter().enumerate().take(rows) {
+            if let Some(to) = u32::try_from(*place).ok().filter(|&to| to < slots) {
+                // SAFETY: x has that row, and the pool that place.
+                unsafe { y.write(to as usize * columns, columns).copy_from_slice(operands.x.read(row * operands.stride, columns)) };
+            }
+        }
+        return Ok(());
+    }
+    let (piece, y_stride) = ((PIECE / columns).max(1), if matches!(op.kind, Kind::Glu(_)) { columns } else { operands.stride });
     (0..rows.div_ceil(piece)).into_par_iter().for_each(|number| {
         with_scratch([columns, columns], |[values, other]| {
             for row in number * piece..((number + 1) * piece).min(rows) {
@@ -184,13 +193,19 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             let norm = if norm < 1e-12 { 1e-12 } else { norm };
                             values.iter_mut().for_each(|value| *value /= norm);
                         }
-                        Kind::Add | Kind::Append { .. } => operands.widen(row, values, other),
+                        Kind::Add | Kind::Append { .. } | Kind::Store { .. } => operands.widen(row, values, other),
+                        Kind::Glu(activation) => {
+                            operands.widen(row, values, other);
+                            math::activate(activation, values);
+                            T::widen(operands.x.read(row * operands.stride + columns, columns), other);
+                            values.iter_mut().zip(&*other).for_each(|(value, up)| *value *= up);
+                        }
                         Kind::Activation(activation) => {
                             operands.widen(row, values, other);
                             math::activate(activation, values);
                         }
                     }
-                    T::narrow(values, y.write(row * operands.stride, columns));
+                    T::narrow(values, y.write(row * y_stride, columns));
                 }
             }
         });

@@ -8,7 +8,7 @@
 
 use derive_where::derive_where;
 
-use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, Varlen, VarlenShape};
+use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, RaggedPages, RaggedShape, Varlen, VarlenShape};
 use super::setters::setters;
 use super::{Access, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
@@ -82,6 +82,9 @@ pub enum Form {
     BlockMap(MapShape),
     /// K and V in pages of a pool, each sequence with its own length.
     Paged(PageShape),
+    /// K and V in pages of a pool, and queries in numbers of their own, end to end: batch strides of q and o are not used. Spare queries give
+    /// `O = 0` and `LSE = −∞`. A query's bits depend on itself and its keys alone.
+    RaggedPaged(RaggedShape),
 }
 
 impl Form {
@@ -163,6 +166,8 @@ pub enum AttentionIndex<D: Device> {
     BlockMap(Index<BlockMap, D>),
     /// Index data for [`Form::Paged`].
     Paged(Index<PageTable, D>),
+    /// Index data for [`Form::RaggedPaged`].
+    RaggedPaged(Index<RaggedPages, D>),
 }
 
 impl Attention {
@@ -202,6 +207,11 @@ impl Attention {
         Self { form: Form::Paged(shape), k: page, v: page, ..dense }
     }
 
+    /// Any numbers of queries against a pool of pages, with `q [total_q, heads, head_dim]`.
+    pub fn ragged_paged(dtype: DType, shape: RaggedShape, heads: [u64; 2], head_dim: u64) -> Self {
+        Self { form: Form::RaggedPaged(shape), ..Self::paged(dtype, shape.table(), heads, shape.max_q, head_dim) }
+    }
+
     /// The factor in front of the scores, as a number.
     pub fn scale_value(&self) -> f32 {
         match self.scale {
@@ -213,7 +223,7 @@ impl Attention {
     /// Rows of q in all sequences: `(sequences as laid out, tokens of each)`.
     pub(crate) fn q_extent(&self) -> (u64, u64) {
         match self.form {
-            Form::Varlen(shape) => (1, shape.total_q),
+            Form::Varlen(VarlenShape { total_q, .. }) | Form::RaggedPaged(RaggedShape { total_q, .. }) => (1, total_q),
             _ => (self.batch, self.q_len),
         }
     }
@@ -222,7 +232,7 @@ impl Attention {
     pub(crate) fn kv_extent(&self) -> (u64, u64) {
         match self.form {
             Form::Varlen(shape) => (1, shape.total_kv),
-            Form::Paged(shape) => (shape.pool_pages, shape.page),
+            Form::Paged(PageShape { pool_pages, page, .. }) | Form::RaggedPaged(RaggedShape { pool_pages, page, .. }) => (pool_pages, page),
             _ => (self.batch, self.kv_len),
         }
     }
@@ -338,6 +348,10 @@ impl Op for Attention {
                 let fits = shape.batch == self.batch && Some(self.kv_len) == shape.pages.checked_mul(shape.page);
                 ensure(fits, "attention: page table", "the batch of the operation, and kv_len = pages · page", format_args!("{shape:?}"))
             }
+            Form::RaggedPaged(shape) => {
+                let fits = shape.batch == self.batch && shape.max_q == self.q_len && Some(self.kv_len) == shape.pages.checked_mul(shape.page);
+                ensure(fits, "attention: ragged pages", "batch and q_len of the index's shape, and kv_len = pages · page", format_args!("{shape:?}"))
+            }
         }
     }
 
@@ -364,6 +378,7 @@ impl Op for Attention {
             AttentionIndex::Blocks(index) => AttentionIndex::Blocks(to.index(index)?),
             AttentionIndex::BlockMap(index) => AttentionIndex::BlockMap(to.index(index)?),
             AttentionIndex::Paged(index) => AttentionIndex::Paged(to.index(index)?),
+            AttentionIndex::RaggedPaged(index) => AttentionIndex::RaggedPaged(to.index(index)?),
         };
         let [q, k, v, o] = [&args.q, &args.k, &args.v, &args.o].map(|slice| to.slice(slice));
         Ok(AttentionArgs { q: q?, k: k?, v: v?, index, o: o?, lse: to.if_any(&args.lse)? })
@@ -385,6 +400,7 @@ impl Op for Attention {
             (AttentionIndex::Blocks(index), Form::Blocks(shape)) if *index.shape() == shape => Some(index.slice()),
             (AttentionIndex::BlockMap(index), Form::BlockMap(shape)) if *index.shape() == shape => Some(index.slice()),
             (AttentionIndex::Paged(index), Form::Paged(shape)) if *index.shape() == shape => Some(index.slice()),
+            (AttentionIndex::RaggedPaged(index), Form::RaggedPaged(shape)) if *index.shape() == shape => Some(index.slice()),
             (other, form) => return Err(Error::invalid("attention: index", format!("the index of {form:?}"), format!("{other:?}"))),
         };
         if let Some(slice) = index {

@@ -82,6 +82,18 @@ pub enum Kind {
     Add,
     /// An activation alone, `y = act(x)`, for sums that must be added to a product before its activation and do not fit into its epilogue.
     Activation(Activation),
+    /// `y[r, j] = act(x[r, j]) · x[r, columns + j]`: the product of a gate and what it lets through, from rows `[gate | up]` of `2 · columns`
+    /// elements (GLU variants, arXiv:2002.05202).
+    Glu(Activation),
+    /// Rows to places of a pool: row `r` of x goes to row `positions[r]` of y, which has `slots` rows. A place outside the pool takes nothing. Of
+    /// several rows for one place, one is there afterwards. What [`Append`](Self::Append) says of rows `[q | k | v]` and of later launches holds here
+    /// too.
+    Store {
+        /// Rows of y.
+        slots: u32,
+        /// Elements from a row of x to the next, `columns` at least.
+        stride: u64,
+    },
     /// Appends the new tokens of each sequence to a cache, where the sequence's last positions lie. x has `rows / cache.batch` rows a
     /// sequence, one after another, and the sequence's length in the page table counts them. Rows for which a sequence is too short are
     /// dropped. Of several rows for one place, one is there afterwards. A cache that holds keys and values together, `columns` of them a
@@ -109,7 +121,7 @@ pub struct PointwiseArgs<D: Device> {
     pub bias: Option<Slice<D>>,
     /// The residual, `[rows, columns]`, read. EmbeddingNorm has the second table here.
     pub residual: Option<Slice<D>>,
-    /// Positions for both forms of Rope: `[rows]` as i32, any value, read.
+    /// Positions for both forms of Rope, and places for Store: `[rows]` as i32, any value, read.
     pub positions: Option<Slice<D>>,
     /// Ids of the rows for Embedding ([`TokenAdapters`] checks ids against a range, here the vocabulary).
     pub ids: Option<Index<TokenAdapters, D>>,
@@ -120,7 +132,7 @@ pub struct PointwiseArgs<D: Device> {
     /// Lengths of the sequences for Append, and the pages of their positions.
     pub pages: Option<Index<PageTable, D>>,
     /// The result, `[rows, columns]`, written. In place it is rows a stride apart, read and written. For Append it is `[pool_pages, page,
-    /// columns]`, of which the places of new tokens are written.
+    /// columns]`, of which the places of new tokens are written; for Store `[slots, columns]`.
     pub y: Slice<D>,
 }
 
@@ -161,17 +173,30 @@ impl Pointwise {
 
     /// Elements from a row of x to the next, and of y where it has such rows.
     pub fn stride(&self) -> u64 {
-        if let Kind::RopeInPlace { stride, .. } | Kind::Append { stride, .. } = self.kind { stride } else { self.columns }
+        match self.kind {
+            Kind::RopeInPlace { stride, .. } | Kind::Append { stride, .. } | Kind::Store { stride, .. } => stride,
+            Kind::Glu(_) => self.columns.saturating_mul(2),
+            _ => self.columns,
+        }
     }
 
     /// Rows of y, `columns` each.
     pub fn y_rows(&self) -> u64 {
-        if let Kind::Append { cache, .. } = self.kind { cache.pool_pages.saturating_mul(cache.page) } else { self.rows }
+        match self.kind {
+            Kind::Append { cache, .. } => cache.pool_pages.saturating_mul(cache.page),
+            Kind::Store { slots, .. } => slots.into(),
+            _ => self.rows,
+        }
     }
 
-    /// Whether the operation takes positions.
+    /// Whether the operation turns rows by their positions.
     pub fn is_rope(&self) -> bool {
         matches!(self.kind, Kind::Rope { .. } | Kind::RopeInPlace { .. })
+    }
+
+    /// Whether the operation takes positions, or places.
+    pub fn has_positions(&self) -> bool {
+        self.is_rope() || matches!(self.kind, Kind::Store { .. })
     }
 
     /// Rows of the residual, if there is one.
@@ -239,7 +264,7 @@ impl Op for Pointwise {
                 let whole = if cache.batch == 0 { self.rows == 0 } else { self.rows.is_multiple_of(cache.batch) };
                 ensure(whole, "pointwise: rows", format_args!("as many for each of {} sequences", cache.batch), self.rows)
             }
-            Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add | Kind::Activation(_) => Ok(()),
+            Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add | Kind::Activation(_) | Kind::Glu(_) | Kind::Store { .. } => Ok(()),
         }
     }
 
@@ -273,8 +298,9 @@ impl Op for Pointwise {
             ensure(own, "pointwise: x", "y's own memory", "other memory")?;
             see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, self.columns], self.stride(), self.dtype));
         } else {
-            let part = matches!(self.kind, Kind::Append { .. });
-            see(Operand::pitched("x", Access::Read, &args.x, [self.x_rows(), self.columns], self.stride(), self.dtype));
+            let part = matches!(self.kind, Kind::Append { .. } | Kind::Store { .. });
+            let read = if matches!(self.kind, Kind::Glu(_)) { self.stride() } else { self.columns };
+            see(Operand::pitched("x", Access::Read, &args.x, [self.x_rows(), read], self.stride(), self.dtype));
             see(Operand::packed("y", if part { Access::ReadWrite } else { Access::Write }, &args.y, self.y_rows() * self.columns, self.dtype));
         }
         let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
@@ -287,7 +313,7 @@ impl Op for Pointwise {
                 see(Operand::packed(name, Access::Read, slice, rows * self.columns, self.dtype));
             }
         }
-        expect_present(Self::NAME, "positions", self.is_rope(), args.positions.is_some())?;
+        expect_present(Self::NAME, "positions", self.has_positions(), args.positions.is_some())?;
         if let Some(positions) = &args.positions {
             see(Operand::packed("positions", Access::Read, positions, self.rows, 4u64));
         }

@@ -8,7 +8,7 @@ use crate::backends::cpu::view::View;
 use crate::error::{Error, Result};
 use crate::ops::Attention;
 use crate::ops::attention::{AttentionIndex, Form, Strides};
-use crate::ops::index::{BlockKind, BlockMap, BlockShape, MapShape};
+use crate::ops::index::{BlockKind, BlockMap, BlockShape, MapShape, PageShape};
 
 /// The descriptor and its checked index data.
 pub struct Layout<'a> {
@@ -21,6 +21,7 @@ enum Words<'a> {
     Varlen { cu_q: &'a [i32], cu_kv: &'a [i32] },
     Blocks { row_ptr: Cow<'a, [i32]>, columns: Cow<'a, [i32]>, kinds: Cow<'a, [i32]>, bits: &'a [i32], shape: BlockShape },
     Paged { kv_len: &'a [i32], table: &'a [i32], page: usize },
+    RaggedPaged { cu_q: &'a [i32], kv_len: &'a [i32], table: &'a [i32], page: usize },
 }
 
 /// One sequence. Places are in elements.
@@ -98,15 +99,15 @@ impl<'a> Layout<'a> {
             }
             (AttentionIndex::BlockMap(index), Form::BlockMap(shape)) => listed(bytemuck::cast_slice(words(index.slice())), &shape)?,
             (AttentionIndex::Paged(index), Form::Paged(shape)) => {
-                let (kv_len, table) = split(words(index.slice()), shape.batch as usize)?;
-                intact(kv_len.iter().all(|&len| len >= 0 && len as u64 <= op.kv_len))?;
-                // Entries past a sequence's length are not read, so they may be anything.
-                intact(kv_len.iter().enumerate().all(|(b, &len)| {
-                    let used = (len as u64).div_ceil(shape.page) as usize;
-                    let pages = table.get(b * shape.pages as usize..).and_then(|pages| pages.get(..used));
-                    pages.is_some_and(|pages| pages.iter().all(|&page| page >= 0 && (page as u64) < shape.pool_pages))
-                }))?;
+                let (kv_len, table) = pages(words(index.slice()), &shape)?;
                 Words::Paged { kv_len, table, page: shape.page as usize }
+            }
+            (AttentionIndex::RaggedPaged(index), Form::RaggedPaged(shape)) => {
+                let (cu_q, rest) = split(words(index.slice()), shape.batch as usize + 1)?;
+                let steps = cu_q.windows(2).all(|pair| pair[0] <= pair[1] && u64::from(pair[1].abs_diff(pair[0])) <= shape.max_q);
+                intact(steps && cu_q.first() == Some(&0) && cu_q.last().is_some_and(|&last| last as u64 <= shape.total_q))?;
+                let (kv_len, table) = pages(rest, &shape.table())?;
+                Words::RaggedPaged { cu_q, kv_len, table, page: shape.page as usize }
             }
             _ => Words::None,
         };
@@ -151,6 +152,29 @@ impl<'a> Layout<'a> {
                 let pages = table.len() / kv_len.len();
                 Sequence { keys: kv_len[b] as usize, k_at: 0, v_at: 0, pages: Some((&table[b * pages..(b + 1) * pages], page)), ..sequence }
             }
+            &Words::RaggedPaged { cu_q, kv_len, table, page } => {
+                let (pages, q) = (table.len() / kv_len.len(), cu_q[b] as usize);
+                Sequence {
+                    queries: cu_q[b + 1] as usize - q,
+                    keys: kv_len[b] as usize,
+                    q_at: q * op.q.token as usize,
+                    o_at: q * op.o.token as usize,
+                    k_at: 0,
+                    v_at: 0,
+                    lse_at: q,
+                    lse_stride: (op.lse_len() / op.heads) as usize,
+                    pages: Some((&table[b * pages..(b + 1) * pages], page)),
+                    ..sequence
+                }
+            }
+        }
+    }
+
+    /// The number of queries that belong to a sequence; those behind them are spare.
+    pub fn queries(&self) -> usize {
+        match &self.index {
+            Words::RaggedPaged { cu_q, .. } => cu_q[cu_q.len() - 1] as usize,
+            _ => usize::MAX,
         }
     }
 
@@ -243,6 +267,18 @@ fn listed<'a>(map: &[u8], shape: &MapShape) -> Result<Words<'a>> {
         }
     }
     Ok(Words::Blocks { row_ptr: row_ptr.into(), columns: columns.into(), kinds: kinds.into(), bits: &[], shape: shape.lists() })
+}
+
+/// The lengths and the page table of sequences, every page of which the pool has. Entries past a sequence's length are not read, so they may be
+/// anything.
+fn pages<'a>(words: &'a [i32], shape: &PageShape) -> Result<(&'a [i32], &'a [i32])> {
+    let (kv_len, table) = split(words, shape.batch as usize)?;
+    intact(kv_len.iter().enumerate().all(|(b, &len)| {
+        let used = u64::try_from(len).unwrap_or(u64::MAX).div_ceil(shape.page) as usize;
+        let pages = table.get(b * shape.pages as usize..).and_then(|pages| pages.get(..used));
+        used as u64 <= shape.pages && pages.is_some_and(|pages| pages.iter().all(|&page| page >= 0 && (page as u64) < shape.pool_pages))
+    }))?;
+    Ok((kv_len, table))
 }
 
 fn split(words: &[i32], at: usize) -> Result<(&[i32], &[i32])> {

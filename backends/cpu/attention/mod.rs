@@ -17,6 +17,7 @@ use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::Result;
+use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 use layout::{Layout, Piece, Sequence};
 pub use softmax::{State, finish};
@@ -30,6 +31,9 @@ const KEYS: usize = 128;
 const PIECES: usize = 64;
 /// The fewest keys of a split.
 const SPLIT_KEYS: usize = 256;
+/// Rows that a tile of the ragged paged form has at least, in which each tile has [`KEYS`] keys too: products of fewer are summed in another order,
+/// and there a query's bits are to depend on nothing but its keys.
+const LEAST_ROWS: usize = 16;
 
 /// A planned attention.
 #[derive(Clone)]
@@ -50,7 +54,7 @@ impl Plan {
         let row_tiles = (op.q_len as usize * fold).div_ceil(ROWS);
         let items = op.batch as usize * (op.heads as usize / fold) * row_tiles;
         let splits = match op.form {
-            form if form.is_sparse() => 1,
+            form if form.is_sparse() || matches!(form, Form::RaggedPaged(_)) => 1,
             _ => PIECES.div_ceil(items.max(1)).min((op.kv_len as usize).div_ceil(SPLIT_KEYS)).max(1),
         };
         Self { op: op.clone(), fold, row_tiles, splits }
@@ -124,6 +128,8 @@ unsafe fn run<T: Element>(plan: &Plan, args: &AttentionArgs<Cpu>, workspace: &Sl
         // SAFETY: as above; all parts are done.
         (0..plan.items()).into_par_iter().for_each(|item| unsafe { work.combine(item) });
     }
+    // SAFETY: as above; no item has these queries.
+    unsafe { work.clear_spare() };
     Ok(())
 }
 
@@ -179,8 +185,9 @@ impl<'a, T: Element> Work<'a, T> {
     unsafe fn part(&self, item: usize, split: usize) {
         let (op, d) = (&self.plan.op, self.plan.op.head_dim as usize);
         let Some(tile) = self.tile(item) else { return };
-        let m = tile.rows.len();
+        let m = if self.is_whole() { tile.rows.len().max(LEAST_ROWS) } else { tile.rows.len() };
         with_scratch([m * d, m * d, m, m, m * KEYS, KEYS * d, KEYS * d], |[q, values, max, sum, scores, k, v]| {
+            q[tile.rows.len() * d..].fill(0.0);
             for (wide, row) in q.chunks_exact_mut(d).zip(tile.rows.clone()) {
                 let at = tile.sequence.q_at + tile.query(row) * op.q.token as usize + tile.head(row) * op.q.head as usize;
                 // SAFETY: the query lies inside q.
@@ -190,8 +197,9 @@ impl<'a, T: Element> Work<'a, T> {
             state.clear();
             for piece in self.layout.pieces(&tile.sequence, tile.head, &tile.queries()) {
                 let keys = share(&piece.keys, split, self.plan.splits);
-                for first in keys.clone().step_by(KEYS) {
-                    let keys = first..(first + KEYS).min(keys.end);
+                let cut = if self.is_whole() { keys.start % KEYS } else { 0 };
+                for first in (keys.start - cut..keys.end).step_by(KEYS) {
+                    let keys = first.max(keys.start)..(first + KEYS).min(keys.end);
                     // SAFETY: as this function's contract; the keys lie inside the sequence.
                     unsafe { self.attend(&tile, &piece, keys, q, &mut state, [&mut *scores, &mut *k, &mut *v]) };
                 }
@@ -212,19 +220,54 @@ impl<'a, T: Element> Work<'a, T> {
         });
     }
 
+    /// Whether all tiles are of one size, so that a query's bits do not depend on which others are in its tile.
+    fn is_whole(&self) -> bool {
+        matches!(self.plan.op.form, Form::RaggedPaged(_))
+    }
+
+    /// Gives spare queries the result of those that see nothing.
+    ///
+    /// # Safety
+    /// The operands are held, and no item is at work.
+    unsafe fn clear_spare(&self) {
+        let op = &self.plan.op;
+        for query in self.layout.queries()..op.q_extent().1 as usize {
+            for head in 0..op.heads as usize {
+                let at = query * op.o.token as usize + head * op.o.head as usize;
+                // SAFETY: as this function's contract; the query lies inside o, and inside the LSE.
+                unsafe {
+                    T::narrow(&[0.0; 256][..op.head_dim as usize], self.o.write(at, op.head_dim as usize));
+                    if let Some(out) = self.lse {
+                        out.write(head * (op.lse_len() / op.heads) as usize + query, 1).fill(f32::NEG_INFINITY);
+                    }
+                }
+            }
+        }
+    }
+
     /// Adds a tile of keys to the state.
     ///
     /// # Safety
     /// The operands are held; the keys lie inside the sequence.
     unsafe fn attend(&self, tile: &Tile<'_>, piece: &Piece<'_>, keys: Range<usize>, q: &[f32], state: &mut State<'_>, [scores, k, v]: [&mut [f32]; 3]) {
         let (op, d, sequence) = (&self.plan.op, self.plan.op.head_dim as usize, &tile.sequence);
-        let (m, n) = (tile.rows.len(), keys.len());
+        // A tile of one size has its first key at a multiple of it. Keys that are not seen are zeros before the products.
+        let first = if self.is_whole() { keys.start / KEYS * KEYS } else { keys.start };
+        let (m, n) = if self.is_whole() { (state.max.len(), KEYS) } else { (tile.rows.len(), keys.len()) };
+        let (skipped, behind) = ((keys.start - first) * d, (keys.end - first) * d);
         let kv_head = tile.head / (op.heads / op.kv_heads) as usize;
         let scores = &mut scores[..m * n];
         // SAFETY: as this function's contract; the scores are packed.
         unsafe {
             let place = |j: usize| sequence.k_place(op.k, j) + kv_head * op.k.head as usize;
-            let (k, stride) = panel(self.k, &keys, d, op.k.token as usize, sequence.is_contiguous(), place, k);
+            let (k, stride) = if self.is_whole() {
+                k[..skipped].fill(0.0);
+                k[behind..].fill(0.0);
+                panel(self.k, &keys, d, op.k.token as usize, false, place, &mut k[skipped..]);
+                (k.as_ptr(), d)
+            } else {
+                panel(self.k, &keys, d, op.k.token as usize, sequence.is_contiguous(), place, k)
+            };
             product::gemm([m, n, d], scores.as_mut_ptr(), [n, 1], false, (q.as_ptr(), [d, 1]), (k, [1, stride]), op.scale_value());
         }
         if let Some(bits) = &piece.bits {
@@ -237,19 +280,29 @@ impl<'a, T: Element> Work<'a, T> {
             }
         }
         state.take(scores, n, d, |i| {
+            if i >= tile.rows.len() {
+                return 0..0;
+            }
             let query = tile.query(tile.rows.start + i);
             let mut seen = self.layout.seen(sequence, query);
             if piece.causal {
                 seen.end = seen.end.min((self.layout.position(sequence, query) + 1).max(0) as usize);
             }
-            let inside = |key: usize| key.clamp(keys.start, keys.end) - keys.start;
+            let inside = |key: usize| key.clamp(keys.start, keys.end) - first;
             let end = inside(seen.end);
             inside(seen.start).min(end)..end
         });
         // SAFETY: as above.
         unsafe {
             let place = |j: usize| sequence.v_place(op.v, j) + kv_head * op.v.head as usize;
-            let (v, stride) = panel(self.v, &keys, d, op.v.token as usize, sequence.is_contiguous(), place, v);
+            let (v, stride) = if self.is_whole() {
+                v[..skipped].fill(0.0);
+                v[behind..].fill(0.0);
+                panel(self.v, &keys, d, op.v.token as usize, false, place, &mut v[skipped..]);
+                (v.as_ptr(), d)
+            } else {
+                panel(self.v, &keys, d, op.v.token as usize, sequence.is_contiguous(), place, v)
+            };
             product::gemm([m, d, n], state.values.as_mut_ptr(), [d, 1], true, (scores.as_ptr(), [n, 1]), (v, [stride, 1]), 1.0);
         }
     }

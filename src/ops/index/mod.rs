@@ -9,6 +9,7 @@ mod block_map;
 mod blocks;
 mod codes;
 mod pages;
+mod ragged;
 mod tokens;
 mod varlen;
 
@@ -17,6 +18,7 @@ pub use block_map::{BlockMap, MapShape};
 pub use blocks::{BlockKind, BlockMask, BlockShape};
 pub use codes::{AdapterCodes, Codes, CodesShape};
 pub use pages::{PageShape, PageTable};
+pub use ragged::{RaggedPages, RaggedShape};
 pub use tokens::{TokenAdapters, TokenShape};
 pub use varlen::{Varlen, VarlenShape};
 
