@@ -39,13 +39,13 @@ params! {
         bias: [const element],
         residual: [const element],
         y: [element],
-        /// Positions, ids, cumulative lengths, or lengths and pages.
+        /// Positions, places, ids, cumulative lengths, or lengths and pages.
         index: [const i32],
         /// Ids of the second table.
         places: [const i32],
         rows: u64,
         columns: u64,
-        /// Elements from a row to the next, for rotary positions and for appended rows.
+        /// Elements from a row to the next, for rotary positions, rows that go to a pool, and gates.
         stride: u64,
         head_dim: u64,
         /// Shape of a cache that is appended to: rows of a sequence, pages of a sequence, tokens of a page.
@@ -57,7 +57,8 @@ params! {
         eps: f32,
         kind: u32,
         activation: u32,
-        unused: u32,
+        /// Rows of a pool that rows are stored in.
+        slots: u32,
     }
 }
 
@@ -177,10 +178,12 @@ fn kernel(op: &Pointwise, alignment: u64, units: u64) -> (Entry, u32) {
             let entry = if whole && half <= ROPE_PAIRS && op.columns <= u32::MAX.into() { ROPE } else { SIMT };
             (entry, blocks(op.rows))
         }
-        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) if on_whole(each) && lines <= u64::from(u32::MAX) => {
+        Kind::Embedding { .. } | Kind::Add | Kind::Activation(_) | Kind::Glu(_) if on_whole(each) && lines <= u64::from(u32::MAX) => {
             (LINES, blocks(lines.div_ceil(LINE_THREADS)))
         }
-        Kind::Append { stride, .. } if on_whole(each) && stride.is_multiple_of(each) && lines < 1 << 31 => (APPEND, blocks(lines.div_ceil(LINE_THREADS))),
+        Kind::Append { stride, .. } | Kind::Store { stride, .. } if on_whole(each) && stride.is_multiple_of(each) && lines < 1 << 31 => {
+            (APPEND, blocks(lines.div_ceil(LINE_THREADS)))
+        }
         Kind::MeanPool(_) if on_whole(each) => (POOL, blocks(op.rows.saturating_mul(across.div_ceil(POOL_LINES)))),
         _ => (SIMT, blocks(op.rows)),
     }
@@ -207,7 +210,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         eps: 0.0,
         kind: 0,
         activation: 0,
-        unused: 0,
+        slots: 0,
     };
     match op.kind {
         Kind::RmsNorm { eps, .. } => (params.kind, params.eps) = (0, f32::from_bits(eps)),
@@ -224,6 +227,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         Kind::L2Normalise => params.kind = 5,
         Kind::Add => params.kind = 6,
         Kind::Activation(activation) => (params.kind, params.activation) = (7, activation_code(Some(activation))),
+        Kind::Glu(activation) => (params.kind, params.activation) = (11, activation_code(Some(activation))),
+        Kind::Store { slots, .. } => (params.kind, params.slots, params.index) = (10, slots, address_of(args.positions.as_ref())),
         Kind::Append { cache, .. } => {
             (params.kind, params.index) = (9, address_of(args.pages.as_ref().map(|pages| pages.slice())));
             (params.each, params.pages, params.page) = (op.rows / cache.batch.max(1), cache.pages, cache.page);
@@ -272,6 +277,9 @@ mod tests {
                 Kind::Add,
                 Kind::Append { cache, stride },
                 Kind::Append { cache, stride: columns + 1 },
+                Kind::Store { slots: 9, stride },
+                Kind::Store { slots: 9, stride: columns + 1 },
+                Kind::Glu(Activation::Silu),
             ];
             [false, true].into_iter().flat_map(norms).chain(rest).chain(Activation::ALL.map(Kind::Activation))
         };

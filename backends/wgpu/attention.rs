@@ -12,7 +12,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex, Form, Strides};
-use crate::ops::index::{BlockMap, BlockMask, HostIndex, PageTable, Varlen};
+use crate::ops::index::{BlockMap, BlockMask, HostIndex, PageTable, RaggedPages, Varlen};
 
 const VARIANTS: &[&str] = &["f16", "portable"];
 /// The largest length, and the furthest reach of a window. Sums of two stay in the shader's 32 bits.
@@ -77,6 +77,7 @@ impl Tensor {
         let (queries, keys, by_sequence) = match op.form {
             Form::Varlen(shape) => ((shape.total_q, 1, false), (shape.total_kv, 1), false),
             Form::Paged(shape) => ((op.q_len, 1, true), (shape.page, shape.pool_pages), false),
+            Form::RaggedPaged(shape) => ((shape.total_q, 1, false), (shape.page, shape.pool_pages), false),
             Form::Dense | Form::Blocks(_) | Form::BlockMap(_) => ((op.q_len, 1, true), (op.kv_len, 1), true),
         };
         let query = |strides| Self { strides, tokens: queries.0, heads: op.heads, by_sequence: queries.2, pages: queries.1 };
@@ -107,6 +108,16 @@ fn packed(op: &Attention) -> u64 {
     if op.form.is_sparse() { 1 } else { op.heads / op.kv_heads }
 }
 
+/// Whether sequences of different numbers of queries lie end to end.
+fn is_ragged(op: &Attention) -> bool {
+    matches!(op.form, Form::Varlen(_) | Form::RaggedPaged(_))
+}
+
+/// The most queries of a sequence, or of what stands for one of spare queries.
+fn most_queries(op: &Attention) -> u64 {
+    if let Form::RaggedPaged(_) = op.form { op.q_len.max(1) } else { op.q_len }
+}
+
 /// How many keys before and after its own position a query sees.
 fn reach(op: &Attention) -> [u64; 2] {
     let window = op.window.map_or(MAX_LEN, |window| window.min(MAX_LEN));
@@ -117,7 +128,7 @@ impl Wgpu {
     /// Why a variant cannot run `op` here.
     fn attention_obstacle(&self, variant: &str, op: &Attention) -> Option<String> {
         let group = op.heads / op.kv_heads;
-        let longest = op.kv_len.max(op.q_len.saturating_mul(group));
+        let longest = op.kv_len.max(op.q_len.saturating_mul(group)).max(op.q_extent().1);
         if longest > MAX_LEN || op.heads > u64::from(u16::MAX) {
             return Some(format!("{} heads and lengths to {longest}, the shader counts to {} and {MAX_LEN}", op.heads, u16::MAX));
         }
@@ -127,6 +138,7 @@ impl Wgpu {
             Form::Blocks(shape) => BlockMask::capacity(&shape),
             Form::BlockMap(shape) => BlockMap::capacity(&shape),
             Form::Paged(shape) => PageTable::capacity(&shape),
+            Form::RaggedPaged(shape) => RaggedPages::capacity(&shape),
         };
         if index.saturating_mul(4) > self.window_bytes() {
             return Some(format!("{index} words of index data, the device binds {} bytes at a time", self.window_bytes()));
@@ -142,13 +154,13 @@ impl Wgpu {
     fn reachable_batches(&self, op: &Attention) -> u64 {
         let window = self.window_bytes();
         let fits = |batches: u64| {
-            let lse = if op.lse { 4 * if matches!(op.form, Form::Varlen(_)) { op.lse_len() } else { batches * op.heads * op.q_len } } else { 0 };
+            let lse = if op.lse { 4 * if is_ragged(op) { op.lse_len() } else { batches * op.heads * op.q_len } } else { 0 };
             lse <= window && Tensor::of(op).iter().all(|tensor| tensor.span(batches, op.head_dim) <= window / op.dtype.size())
         };
         if fits(op.batch) || op.batch == 0 {
             return op.batch;
         }
-        if matches!(op.form, Form::Varlen(_)) {
+        if is_ragged(op) {
             return 0;
         }
         let (mut most, mut above) = (0, op.batch);
@@ -170,7 +182,8 @@ fn split(op: &Attention, layout: Layout, room: u64) -> [u64; 2] {
     let [before, after] = reach(op);
     // Keys that the rows of a tile see together.
     let range = op.kv_len.min(before + after + layout.rows().div_ceil(packed) + 1).max(1);
-    if op.form.is_sparse() {
+    // What a query of many sums is to depend on its keys alone, not on how many others there are.
+    if op.form.is_sparse() || matches!(op.form, Form::RaggedPaged(_)) {
         return [1, range];
     }
     let tiles = (op.q_len * packed).div_ceil(layout.rows()) * (op.heads / packed) * op.batch;
@@ -188,15 +201,15 @@ impl Plan {
 
     /// Rows whose partial results are in the workspace at once.
     fn partial_rows(&self, batches: u64) -> u64 {
-        if matches!(self.op.form, Form::Varlen(_)) { self.op.lse_len() } else { batches * self.op.heads * self.op.q_len }
+        if is_ragged(&self.op) { self.op.lse_len() } else { batches * self.op.heads * self.op.q_len }
     }
 
     /// The parameters of a dispatch, except its first group.
     fn params(&self, first_batch: u64) -> Params {
         let op = &self.op;
         let apart = |strides: Strides, by_sequence| [if by_sequence { strides.batch } else { 0 }, strides.token, strides.head];
-        let varlen = matches!(op.form, Form::Varlen(_));
-        let strides = [op.q, op.k, op.v, op.o].map(|strides| apart(strides, !varlen));
+        let (queries, keys) = (!is_ragged(op), !matches!(op.form, Form::Varlen(_)));
+        let strides = [apart(op.q, queries), apart(op.k, keys), apart(op.v, keys), apart(op.o, queries)];
         let mut flat = [0; 12];
         // A stride that does not fit 32 bits is never multiplied by more than 0, since what is bound is smaller.
         flat.iter_mut().zip(strides.iter().flatten()).for_each(|(word, &stride)| *word = stride as u32);
@@ -205,7 +218,7 @@ impl Plan {
             strides: flat,
             first_group: 0,
             first_batch: first_batch as u32,
-            q_len: op.q_len as u32,
+            q_len: most_queries(op) as u32,
             kv_len: op.kv_len as u32,
             heads: (op.heads | (op.heads / op.kv_heads) << 16) as u32,
             splits: self.splits as u32,
@@ -219,6 +232,7 @@ impl Plan {
                 Form::Blocks(shape) => [shape.block, shape.patterns, shape.capacity],
                 Form::BlockMap(shape) => [shape.block, shape.patterns, 0],
                 Form::Paged(shape) => [shape.batch as u32, shape.pages as u32, shape.page as u32],
+                Form::RaggedPaged(shape) => [shape.batch as u32, shape.total_q as u32, shape.page as u32],
             },
         }
     }
@@ -257,7 +271,7 @@ impl Kernel<Attention> for Wgpu {
                 ));
                 continue;
             }
-            let layout = Layout::for_rows(op.q_len * packed(op));
+            let layout = if let Form::RaggedPaged(_) = op.form { Layout::RAGGED_PAGES } else { Layout::for_rows(op.q_len * packed(op)) };
             let [splits, split_keys] = split(op, layout, MAX_PARTIAL.min(self.window_bytes()));
             let kind = Kind { variant, dtype: op.dtype, form: op.form, head_dim: op.head_dim, layout, lse: op.lse };
             let pipeline = |stage| self.pipeline(&kind.source(stage));
@@ -286,19 +300,21 @@ impl Kernel<Attention> for Wgpu {
             AttentionIndex::Blocks(index) => Some(index.slice()),
             AttentionIndex::BlockMap(index) => Some(index.slice()),
             AttentionIndex::Paged(index) => Some(index.slice()),
+            AttentionIndex::RaggedPaged(index) => Some(index.slice()),
         };
         let tensors = Tensor::of(op);
         let mut batch = 0;
-        while batch < op.batch {
+        // Where there are no sequences, queries may still be spare.
+        while batch < op.batch || (op.batch == 0 && op.spare_sequences() > 0) {
             let batches = plan.batches.min(op.batch - batch);
             let [q, k, v, o] = [(&args.q, 0), (&args.k, 1), (&args.v, 2), (&args.o, 3)].map(|(slice, n)| tensors[n].part(slice, batch, batches, op));
             let row_bytes = 4 * op.heads * op.q_len;
             let lse = match (&args.lse, op.form) {
-                (Some(lse), Form::Varlen(_)) => Some(lse.clone()),
+                (Some(lse), Form::Varlen(_) | Form::RaggedPaged(_)) => Some(lse.clone()),
                 (Some(lse), _) => Some(part(lse, batch * row_bytes, batches * row_bytes)),
                 (None, _) => None,
             };
-            let tiles = (op.q_len * packed(op)).div_ceil(plan.layout.rows()) * (op.heads / packed(op)) * batches;
+            let tiles = (most_queries(op) * packed(op)).div_ceil(plan.layout.rows()) * (op.heads / packed(op)) * (batches + op.spare_sequences());
             let params = plan.params(batch);
             if let Some(combine) = &plan.combine {
                 let partial = part(workspace, 0, 4 * plan.partial_pitch() * plan.partial_rows(batches));
@@ -309,6 +325,9 @@ impl Kernel<Attention> for Wgpu {
             } else {
                 let operands = [Some(&q), Some(&k), Some(&v), index, Some(&o), lse.as_ref(), None];
                 plan.dispatch(self, queue, &plan.forward, &operands, params, tiles)?;
+            }
+            if op.batch == 0 {
+                break;
             }
             batch += batches;
         }

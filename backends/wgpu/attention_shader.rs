@@ -21,6 +21,9 @@ impl Layout {
     /// Layouts for one query, for a few (decoding with grouped heads), and for many.
     const ALL: [Self; 3] = [Self { row_groups: 1, columns: 32 }, Self { row_groups: 2, columns: 32 }, Self { row_groups: 8, columns: 16 }];
 
+    /// The layout of the ragged paged form, whatever the rows: in another one sums are in another order.
+    pub const RAGGED_PAGES: Self = Self::ALL[1];
+
     /// The smallest layout with at least `rows` rows, or else the largest.
     pub fn for_rows(rows: u64) -> Self {
         let [small, middle, large] = Self::ALL;
@@ -67,6 +70,7 @@ impl Stage {
             Form::Blocks(_) => with_form!("attention/blocks.wgsl"),
             Form::BlockMap(_) => with_form!("attention/block_map.wgsl"),
             Form::Paged(_) => with_form!("attention/paged.wgsl"),
+            Form::RaggedPaged(_) => &[PLACE, shader!("attention/ragged_pages.wgsl"), FORWARD, WHOLE],
         }
     }
 }
@@ -118,7 +122,7 @@ impl Kind {
 
 /// Every specialisation, at the head dimensions between which the shader changes in numbers alone.
 pub(super) fn sources() -> Vec<Source> {
-    use crate::ops::index::{BlockShape, MapShape, PageShape, VarlenShape};
+    use crate::ops::index::{BlockShape, MapShape, PageShape, RaggedShape, VarlenShape};
     let forms = [
         Form::Dense,
         Form::Varlen(VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 }),
@@ -137,6 +141,8 @@ pub(super) fn sources() -> Vec<Source> {
                 all.extend([Stage::Whole, Stage::Part, Stage::Combine].map(|stage| kind.source(stage)));
             }
         }
+        let form = Form::RaggedPaged(RaggedShape { batch: 1, total_q: 1, max_q: 1, pages: 1, page: 1, pool_pages: 1 });
+        all.extend([false, true].map(|lse| Kind { variant, dtype, form, head_dim: 107, layout: Layout::RAGGED_PAGES, lse }.source(Stage::Whole)));
     }
     all
 }

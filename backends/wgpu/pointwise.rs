@@ -37,7 +37,7 @@ struct NormParams {
     eps: f32,
 }
 
-/// The `Params` of `rows.wgsl` (columns, first, count).
+/// The `Params` of `rows.wgsl` (columns, first, count) and of `store.wgsl` (columns, stride, slots).
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct Params([u32; 3]);
@@ -80,6 +80,8 @@ fn source(dtype: DType, kind: Kind) -> Source {
         Kind::RopeInPlace { .. } => (8, &[shader!("pointwise/rope.wgsl")], "RoPE in place"),
         Kind::Activation(_) => (7, ROWS, "activation"),
         Kind::Append { .. } => (9, &[shader!("pointwise/append.wgsl")], "append"),
+        Kind::Store { .. } => (10, &[shader!("pointwise/store.wgsl")], "store"),
+        Kind::Glu(_) => (11, ROWS, "gates"),
     };
     let in_place = matches!(kind, Kind::RopeInPlace { .. });
     let mut operands = vec![Operand::read("x", float).when(!in_place), Operand::write("y", float)];
@@ -96,8 +98,9 @@ fn source(dtype: DType, kind: Kind) -> Source {
             constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
         }
         Kind::Append { .. } => operands.push(Operand::read("index", Element::I32)),
-        Kind::Embedding { .. } | Kind::MeanPool(_) | Kind::Add | Kind::Activation(_) => {
-            let activation = if let Kind::Activation(activation) = kind { Some(activation) } else { None };
+        Kind::Store { .. } => operands.push(Operand::read("positions", Element::I32)),
+        Kind::Embedding { .. } | Kind::MeanPool(_) | Kind::Add | Kind::Activation(_) | Kind::Glu(_) => {
+            let activation = if let Kind::Activation(activation) | Kind::Glu(activation) = kind { Some(activation) } else { None };
             constants.push(("ACTIVATION", activation_constant(activation)));
             operands.extend([
                 Operand::read("index", Element::I32).when(matches!(kind, Kind::Embedding { .. } | Kind::MeanPool(_))),
@@ -116,7 +119,8 @@ pub(super) fn sources() -> Vec<Source> {
     let mut kinds = vec![Kind::L2Normalise, Kind::Append { cache, stride: 1 }, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
     let base = 1e4f32.to_bits();
     kinds.extend([Kind::Rope { head_dim: 128, base }, Kind::RopeInPlace { head_dim: 128, base, stride: 384 }]);
-    kinds.extend(Activation::ALL.map(Kind::Activation));
+    kinds.push(Kind::Store { slots: 1, stride: 1 });
+    kinds.extend(Activation::ALL.into_iter().flat_map(|activation| [Kind::Activation(activation), Kind::Glu(activation)]));
     for residual in [false, true] {
         kinds.extend([Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }]);
     }
@@ -144,7 +148,7 @@ impl Kernel<Pointwise> for Wgpu {
         let rows = reach.min(window / 4 - 1);
         match op.kind {
             Kind::EmbeddingNorm { .. } => return refuse("rows of two tables and their norm: an operation of its own is for each".into()),
-            Kind::Append { .. } if op.y_rows() > window / (op.columns * op.dtype.size()) => {
+            Kind::Append { .. } | Kind::Store { .. } if op.y_rows() > window / (op.columns * op.dtype.size()) => {
                 return refuse(format!("a pool of {} tokens, the device binds {window} bytes at a time", op.y_rows()));
             }
             Kind::Append { cache, .. } if PageTable::capacity(&cache) > window / 4 => {
@@ -186,8 +190,13 @@ impl Wgpu {
         let op = &plan.op;
         let (row_bytes, columns_bytes) = (op.stride() * op.dtype.size(), op.columns * op.dtype.size());
         let of = |slice: &Slice<Self>| part(slice, row * row_bytes, (rows - 1) * row_bytes + columns_bytes);
+        let packed = |slice: &Slice<Self>, bytes: u64| part(slice, row * bytes, rows * bytes);
         let words = |slice: &Slice<Self>, at: u64, count: u64| part(slice, at * 4, count * 4);
-        let y = if matches!(op.kind, Kind::Append { .. }) { args.y.clone() } else { of(&args.y) };
+        let y = match op.kind {
+            Kind::Append { .. } | Kind::Store { .. } => args.y.clone(),
+            Kind::Glu(_) => packed(&args.y, columns_bytes),
+            _ => of(&args.y),
+        };
         let residual = args.residual.as_ref().map(of);
         let columns = op.columns as u32;
         let row_groups = rows * op.columns.div_ceil(WIDTH);
@@ -210,6 +219,14 @@ impl Wgpu {
                 let [each, batch, pages, page] = [op.rows / cache.batch, cache.batch, cache.pages, cache.page].map(|count| count as u32);
                 let params = AppendParams([columns, stride as u32, row as u32, each, batch, pages, page]);
                 queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), args.pages.as_ref().map(|pages| pages.slice())], &params, row_groups)
+            }
+            Kind::Store { slots, stride } => {
+                let (x, places) = (of(&args.x), args.positions.as_ref().map(|slice| words(slice, row, rows)));
+                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), places.as_ref()], &Params([columns, stride as u32, slots]), row_groups)
+            }
+            Kind::Glu(_) => {
+                let x = packed(&args.x, row_bytes);
+                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), None, None], &Params([columns, 0, 0]), row_groups)
             }
             Kind::Add | Kind::Activation(_) => {
                 let x = of(&args.x);

@@ -5,7 +5,7 @@
 // so that K and V are read once for all. Eight threads share a row; they keep its maximum and sum each for itself.
 
 #include "tile/attention_mask.cuh"
-#include "attention/sequence.cuh"
+#include "attention/ragged_pages.cuh"
 #include "attention/simt_tile.cuh"
 
 static_assert((ROWS * PITCH + KEYS * PITCH + ROWS * SCORES) * sizeof(f32) == SHARED_BYTES, "what the host sets aside");
@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_keys(const AttentionParams &p, const Sequen
         int row = at / HEAD_DIM_MAX, column = at % HEAD_DIM_MAX;
         i64 key = first + row;
         bool inside = key < end && column < p.head_dim;
-        tile[row * PITCH + column] = inside ? widen(base[token_offset(p, s, key, page_stride, token_stride) + column]) : 0.0f;
+        tile[row * PITCH + column] = inside ? widen(base[any_token_offset(p, s, key, page_stride, token_stride) + column]) : 0.0f;
     }
 }
 
@@ -27,10 +27,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
 
     u32 row = threadIdx.x / SHARE, part = threadIdx.x % SHARE;
     u64 groups = p.heads / p.pack, tiles = (p.q_len * p.pack + ROWS - 1) / ROWS;
-    for (u64 work = blockIdx.x; work < p.batch * groups * tiles; work += gridDim.x) {
+    for (u64 work = blockIdx.x; work < all_sequences(p) * groups * tiles; work += gridDim.x) {
         u64 batch = work / tiles / groups, group = work / tiles % groups;
         i64 first_row = i64(work % tiles * ROWS);
-        Sequence s = sequence_of(p, batch);
+        Sequence s = any_sequence(p, batch);
         i64 rows = s.q_len * p.pack;
         if (first_row >= rows) {
             continue;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
         i64 query = (first_row + row) / p.pack;
         u64 head = group * p.pack + (first_row + row) % p.pack;
         i64 last_row = first_row + ROWS < rows ? first_row + ROWS - 1 : rows - 1;
-        i64 seen_first = mask.first(first_row / p.pack), seen_end = mask.end(last_row / p.pack);
+        i64 seen_first = first_of_steps(p, mask.first(first_row / p.pack), i64(KEYS)), seen_end = mask.end(last_row / p.pack);
 
         OnlineRow online;
 
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
             }
         }
         if (p.lse && part == 0) {
-            // Varlen: [heads, total_q]; else [batch, heads, q_len].
+            // Varlen and ragged: [heads, total_q]; else [batch, heads, q_len].
             p.lse[s.lse + head * p.lse_head + u64(query)] = online.lse();
         }
     }

@@ -1,4 +1,4 @@
-// New tokens of each sequence to their places in a pool of pages, 16 bytes a thread.
+// Rows to their places in a pool, 16 bytes a thread.
 
 #include "pointwise/append.cuh"
 

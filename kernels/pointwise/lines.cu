@@ -1,4 +1,4 @@
-// Embedding, add and activation, 16 bytes a thread at once.
+// Embedding, add, activation and the product of gates, 16 bytes a thread at once.
 
 #include "pointwise/lines.cuh"
 

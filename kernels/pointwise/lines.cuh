@@ -15,7 +15,7 @@ struct alignas(16) Line {
 
 __device__ __forceinline__ const Line &line_of(const element *from, u64 number) { return reinterpret_cast<const Line *>(from)[number]; }
 
-// Embedding, add, activation. The lines of all rows together are fewer than 2^32.
+// Embedding, add, activation, the product of gates. The lines of all rows together are fewer than 2^32.
 __device__ __forceinline__ void each_line(const PointwiseParams &p) {
     u32 across = u32(p.columns / EACH), all = u32(p.rows) * across;
     grid_launch_next();
@@ -30,12 +30,15 @@ __device__ __forceinline__ void each_line(const PointwiseParams &p) {
                 line = line_of(p.x, u64(id) * across + (u32(at) - row * across));
             }
         } else {
-            line = line_of(p.x, at);
-            Line other = p.kind == ADD ? line_of(p.residual, at) : Line{};
+            // Of gates: a row of x has two of y's, and what a gate lets through lies a row of y behind it.
+            u64 from = p.kind == GLU ? at + u32(at) / across * u64(across) : at;
+            line = line_of(p.x, from);
+            Line other = p.kind == ADD ? line_of(p.residual, at) : p.kind == GLU ? line_of(p.x, from + across) : Line{};
 #pragma unroll
             for (u32 e = 0; e < EACH; e++) {
-                f32 value = widen(line.values[e]);
-                line.values[e] = narrow<element>(p.kind == ADD ? value + widen(other.values[e]) : activate(p.activation, value));
+                f32 value = widen(line.values[e]), more = widen(other.values[e]);
+                f32 changed = p.kind == ADD ? value + more : activate(p.activation, value);
+                line.values[e] = narrow<element>(p.kind == GLU ? changed * more : changed);
             }
         }
         reinterpret_cast<Line *>(p.y)[at] = line;

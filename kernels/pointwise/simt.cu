@@ -1,8 +1,8 @@
 // What a transformer layer needs between the large operations; arithmetic in f32, sums in a fixed order. Here a block a row, for every
-// size and place; norms of rows of up to 1,024 elements are in norm.cu, of longer ones in wide.cu, rotary positions in rope.cu, what is
-// appended to caches in append.cu, means of rows in pool.cu, what else moves whole lines of 16 bytes in lines.cu.
+// size and place; norms of rows of up to 1,024 elements are in norm.cu, of longer ones in wide.cu, rotary positions in rope.cu, what goes
+// to places of a pool in append.cu, means of rows in pool.cu, what else moves whole lines of 16 bytes in lines.cu.
 //
-// x, residual and y are [rows, columns], packed, but for rotary positions and what is appended, whose rows lie p.stride elements apart. There
+// x, residual and y are [rows, columns], packed, but for rotary positions, what goes to a pool, and gates, whose rows lie p.stride elements apart. There
 // is no product of matrices here, so nothing for tensor cores.
 
 #include "tile/reduce.cuh"
@@ -88,8 +88,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const Point
             }
             break;
         }
-        case APPEND: {
-            i64 place = appended_place(p, row);
+        case APPEND:
+        case STORE: {
+            i64 place = p.kind == APPEND ? appended_place(p, row) : stored_place(p, row);
             for (u64 c = threadIdx.x; place >= 0 && c < p.columns; c += THREADS) {
                 p.y[u64(place) * p.columns + c] = p.x[row * p.stride + c];
             }
@@ -98,6 +99,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const Point
         case ADD:
             for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
                 p.y[start + c] = narrow<element>(input(p, start + c));
+            }
+            break;
+        case GLU:
+            for (u64 c = threadIdx.x; c < p.columns; c += THREADS) {
+                const element *gate = p.x + row * p.stride + c;
+                p.y[start + c] = narrow<element>(activate(p.activation, widen(gate[0])) * widen(gate[p.columns]));
             }
             break;
         case ACTIVATION:

@@ -3,6 +3,7 @@
 //   KIND 4  mean pool  y[b] = mean of x[starts[b]] .. x[starts[b + 1] − 1]; no rows give zeros
 //   KIND 5  add        y = x + residual
 //   KIND 7  activation y = act(x)
+//   KIND 11 gates      y = act(gate) · up, of rows [gate | up] of x
 
 struct Params {
     columns: u32,
@@ -46,6 +47,9 @@ fn main(
         store_y(at, sum / f32(max(end - start, 1)));
     } else if (KIND == 7u) {
         store_y(at, activate(load_x(at)));
+    } else if (KIND == 11u) {
+        let gate = at + row * columns;
+        store_y(at, activate(load_x(gate)) * load_x(gate + columns));
     } else {
         store_y(at, load_x(at) + load_residual(at));
     }

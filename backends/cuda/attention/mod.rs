@@ -21,7 +21,7 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 10] = [
+const VARIANTS: [Variant<Attention>; 11] = [
     // Rows that do not start at multiples of 16 bytes.
     sm90::unaligned::VARIANT,
     sm90::small_head::VARIANT,
@@ -32,6 +32,8 @@ const VARIANTS: [Variant<Attention>; 10] = [
     sm80::decode::VARIANT,
     // Varlen sequences with many queries.
     sm90::varlen::VARIANT,
+    // Steps of a server.
+    sm80::ragged_pages::VARIANT,
     sm80::VARIANT,
     SIMT,
 ];

@@ -70,6 +70,7 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
         AttentionIndex::Blocks(index) => address(index.slice()),
         AttentionIndex::BlockMap(index) => address(index.slice()),
         AttentionIndex::Paged(index) => address(index.slice()),
+        AttentionIndex::RaggedPaged(index) => address(index.slice()),
     };
     let mut params = AttentionParams {
         q: address(&args.q),
@@ -121,6 +122,11 @@ pub(crate) fn parameters(op: &Attention, args: &AttentionArgs<Cuda>, pack: u64) 
             (params.block, params.q_blocks, params.patterns, params.capacity) = (shape.block, shape.q_blocks, shape.patterns, shape.capacity);
         }
         Form::Paged(shape) => (params.form, params.pages, params.page) = (3, shape.pages, shape.page),
+        Form::RaggedPaged(shape) => {
+            (params.form, params.pages, params.page) = (4, shape.pages, shape.page);
+            // Spare queries are taken as sequences of that many.
+            (params.q_len, params.lse_head) = (op.q_len.max(1), shape.total_q);
+        }
     }
     params
 }

@@ -56,8 +56,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let pack = pack(op);
-    let work = op.batch * (op.heads / pack) * (op.q_len * pack).div_ceil(ROWS);
+    let params = parameters(op, args, pack);
+    let work = (op.batch + op.spare_sequences()) * (op.heads / pack) * (params.q_len * pack).div_ceil(ROWS);
     let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), THREADS) };
     // SAFETY: the caller's promise.
-    unsafe { plan.launch(queue, "attention_simt", &launch, &parameters(op, args, pack)) }
+    unsafe { plan.launch(queue, "attention_simt", &launch, &params) }
 }

@@ -68,6 +68,11 @@ impl RaggedPages {
         &self.cu_q
     }
 
+    /// Queries of all sequences. Those behind them are spare.
+    pub fn queries(&self) -> u64 {
+        self.cu_q[self.cu_q.len() - 1] as u64
+    }
+
     /// The pages and the keys of each sequence.
     pub fn table(&self) -> &PageTable {
         &self.table

@@ -11,6 +11,7 @@ use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -212,8 +213,8 @@ fn tiles(op: &Attention) -> u64 {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
-    if op.form.is_sparse() {
-        return Err("it does not run the block-sparse form".into());
+    if op.form.is_sparse() || matches!(op.form, Form::RaggedPaged(_)) {
+        return Err("it runs neither the block-sparse form nor that of ragged pages".into());
     }
     if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {
         return Err("there is nothing to split".into());

@@ -1,6 +1,7 @@
 //! `attention` with the tensor cores of sm80 and later.
 
 pub(crate) mod decode;
+pub(crate) mod ragged_pages;
 pub(crate) mod tile;
 pub(crate) mod unaligned;
 pub(crate) mod varlen_short;
@@ -139,6 +140,9 @@ fn units(arch: Arch) -> Vec<Unit> {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
+    if let Form::RaggedPaged(_) = op.form {
+        return Err("ragged pages have a variant of their own".into());
+    }
     // With no configuration forced, rows may start anywhere.
     target.configured(Kernel::ALL.into_iter()).map_or(Ok(()), |kernel| kernel.can_take(&lists::listed(op), target))
 }

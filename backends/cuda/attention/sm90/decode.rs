@@ -133,8 +133,8 @@ impl Described {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
-    if op.form.is_sparse() {
-        return Err("it does not run the block-sparse form".into());
+    if op.form.is_sparse() || matches!(op.form, Form::RaggedPaged(_)) {
+        return Err("it runs neither the block-sparse form nor that of ragged pages".into());
     }
     if op.q_len == 0 || op.batch == 0 || op.kv_len == 0 {
         return Err("there is nothing to split".into());

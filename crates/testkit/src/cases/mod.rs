@@ -8,6 +8,7 @@ mod attention;
 mod attention_forms;
 mod attention_long;
 mod attention_ragged;
+mod attention_ragged_pages;
 mod attention_rows;
 mod case;
 mod codebook_gemm;
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(attention_forms::cases());
     cases.extend(attention_long::cases());
     cases.extend(attention_ragged::cases());
+    cases.extend(attention_ragged_pages::cases());
     cases.extend(attention_rows::cases());
     cases.extend(prefix_attention::cases());
     cases.extend(fused_mlp::cases());

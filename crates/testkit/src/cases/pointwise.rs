@@ -1,7 +1,7 @@
 use super::attention_forms::page_index;
 use super::case::{Case, EDGES, OpKind, Posed, dtype_in_turn};
 use super::draw::Draw;
-use crate::oracle::pointwise::Host;
+use crate::oracle::pointwise::{Host, x_columns};
 use trifuse::dtype::DType;
 use trifuse::error::Result;
 use trifuse::ops::Activation;
@@ -19,7 +19,7 @@ fn case(name: impl std::fmt::Display, op: Pointwise) -> Case {
 
 fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
     let dtype = op.dtype;
-    let mut host = Host::new(draw.pitched(dtype, [op.x_rows(), op.columns], op.stride(), 1.0));
+    let mut host = Host::new(draw.pitched(dtype, [op.x_rows(), x_columns(&op)], op.stride(), 1.0));
     let residual = op.residual_rows();
     host.residual = draw.optional(residual.is_some(), dtype, residual.unwrap_or(0) * op.columns, 1.0);
     host.weight = draw.optional(op.is_layer_norm() || matches!(op.kind, Kind::RmsNorm { .. }), dtype, op.columns, 1.0);
@@ -32,6 +32,7 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
             let far = if dtype == DType::F32 { 32 } else { 2000 };
             host.positions = Some((0..op.rows).map(|_| draw.below(far) as i32 - far as i32 / 8).collect());
         }
+        Kind::Store { slots, .. } => host.positions = Some(places(op.rows, slots, draw)),
         Kind::Embedding { vocabulary } => {
             let ids: Vec<i32> = (0..op.rows).map(|r| if r % 5 == 4 { -1 } else { draw.below(vocabulary) as i32 }).collect();
             host.ids = Some(TokenAdapters::new(&ids, vocabulary)?);
@@ -54,6 +55,17 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
         _ => {}
     }
     Ok(Posed { op, host })
+}
+
+/// A place of its own for each row, in no order. Every fourth is none: below the pool, behind it, and as far from it as an i32 may be.
+fn places(rows: u64, slots: u32, draw: &mut Draw) -> Vec<i32> {
+    let mut free: Vec<i32> = (0..slots as i32).collect();
+    let outside = [-1, slots as i32, i32::MAX, i32::MIN];
+    let mut next = |r: u64| match r % 4 {
+        3 => outside[(r / 4 % 4) as usize],
+        _ => free.swap_remove(draw.below(free.len() as u32) as usize),
+    };
+    (0..rows).map(&mut next).collect()
 }
 
 /// `each` new tokens for sequences of those lengths, with them; columns of rows of x.
@@ -103,6 +115,11 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case("l2_normalise", op(7, 385, Kind::L2Normalise)));
         cases.push(case("add", op(13, 129, Kind::Add)));
         cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));
+        cases.extend(Activation::ALL.map(|activation| case(format!("glu_{}", activation.name()), op(9, 131, Kind::Glu(activation)))));
+        cases.push(case("glu_lines", op(7, 1536, Kind::Glu(Activation::Silu))));
+        // Places in whole lines, and rows that begin on none.
+        cases.push(case("store", op(17, 192, Kind::Store { slots: 40, stride: 320 })));
+        cases.push(case("store_odd", op(17, 37, Kind::Store { slots: 13, stride: 41 })));
         cases.push(case("no_rows", op(0, 32, Kind::Add)).zero("zero rows: nothing is written"));
         cases.extend(pool(dtype, 4, 57, 65).map(|op| case("mean_pool", op)));
         cases.extend(pool(dtype, 3, 1, 65).map(|op| case("mean_pool_one_token", op)));

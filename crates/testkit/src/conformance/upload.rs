@@ -115,6 +115,7 @@ impl Upload for Attention {
             HostForm::Blocks(index) => AttentionIndex::Blocks(session.index(index)?),
             HostForm::BlockMap(index) => AttentionIndex::BlockMap(session.index(index)?),
             HostForm::Paged(index) => AttentionIndex::Paged(session.index(index)?),
+            HostForm::RaggedPaged(index) => AttentionIndex::RaggedPaged(session.index(index)?),
         };
         let o_len = span(self.o, query_rows(self), self.head_dim) as usize;
         Ok(AttentionArgs::new(

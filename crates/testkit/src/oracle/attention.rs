@@ -5,7 +5,7 @@ use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::Op;
 use trifuse::ops::attention::{Attention, Form, Scale, Strides};
-use trifuse::ops::index::{BlockKind, BlockMap, BlockMask, HostIndex, PageTable, Varlen};
+use trifuse::ops::index::{BlockKind, BlockMap, BlockMask, HostIndex, PageShape, PageTable, RaggedPages, RaggedShape, Varlen, VarlenShape};
 
 /// The operands on the host, each from its first element to its last, laid out by the descriptor's strides.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub enum HostForm {
     BlockMap(BlockMap),
     /// Index data for [`Form::Paged`].
     Paged(PageTable),
+    /// Index data for [`Form::RaggedPaged`].
+    RaggedPaged(RaggedPages),
 }
 
 /// Elements from the first to the last of a tensor with that many sequences (or pages), tokens and heads.
@@ -43,15 +45,27 @@ pub fn span(strides: Strides, [batch, tokens, heads]: [u64; 3], head_dim: u64) -
     (batch - 1) * strides.batch + (tokens - 1) * strides.token + (heads - 1) * strides.head + head_dim
 }
 
+/// A place in a tensor, in elements, by its strides and the number of a token.
+type Place<'a> = Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>;
+
+/// Where the keys of sequence `b` lie in pages.
+fn in_pages(table: &PageTable, b: usize) -> Place<'_> {
+    let (pages, size) = (table.shape().pages as usize, table.shape().page as usize);
+    Box::new(move |strides, j| {
+        let page = table.table()[b * pages + j / size] as usize;
+        page * strides.batch as usize + j % size * strides.token as usize
+    })
+}
+
 /// One sequence: where its tokens lie, and how many there are.
 struct Sequence<'a> {
     number: usize,
     q_len: usize,
     kv_len: usize,
     /// The element where a query's (and its output's) first head starts, for given strides.
-    query: Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>,
+    query: Place<'a>,
     /// The element where a key's first head starts, for given strides.
-    key: Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>,
+    key: Place<'a>,
     /// The element of the LSE for a head and query.
     lse: Box<dyn Fn(usize, usize) -> usize + Sync + 'a>,
 }
@@ -79,13 +93,17 @@ impl Host {
                     lse: Box::new(move |head, i| head * total + first_q + i),
                 }
             }
-            HostForm::Paged(table) => {
-                let (pages, size) = (table.shape().pages as usize, table.shape().page as usize);
-                let key = move |strides: Strides, j: usize| {
-                    let page = table.table()[b * pages + j / size] as usize;
-                    page * strides.batch as usize + j % size * strides.token as usize
-                };
-                Sequence { number: b, q_len, kv_len: table.kv_len()[b] as usize, query: Box::new(dense), key: Box::new(key), lse }
+            HostForm::Paged(table) => Sequence { number: b, q_len, kv_len: table.kv_len()[b] as usize, query: Box::new(dense), key: in_pages(table, b), lse },
+            HostForm::RaggedPaged(index) => {
+                let (first, total) = (index.cu_q()[b] as usize, index.shape().total_q as usize);
+                Sequence {
+                    number: b,
+                    q_len: index.cu_q()[b + 1] as usize - first,
+                    kv_len: index.table().kv_len()[b] as usize,
+                    query: Box::new(move |strides, i| (first + i) * strides.token as usize),
+                    key: in_pages(index.table(), b),
+                    lse: Box::new(move |head, i| head * total + first + i),
+                }
             }
         }
     }
@@ -152,6 +170,7 @@ impl Define for Attention {
             (HostForm::Blocks(index), Form::Blocks(shape)) => index.shape() == shape,
             (HostForm::BlockMap(index), Form::BlockMap(shape)) => index.shape() == shape,
             (HostForm::Paged(index), Form::Paged(shape)) => index.shape() == shape,
+            (HostForm::RaggedPaged(index), Form::RaggedPaged(shape)) => index.shape() == shape,
             _ => false,
         };
         if !same_form {
@@ -225,6 +244,13 @@ impl Define for Attention {
                 lse[(sequence.lse)(head, i)] = Some(log);
             }
         }
+        if let HostForm::RaggedPaged(index) = &host.index {
+            // Spare queries see nothing.
+            for (i, head) in (index.queries() as usize..q_rows[1] as usize).flat_map(|i| (0..self.heads as usize).map(move |head| (i, head))) {
+                o[at(self.o, i * self.o.token as usize, head)..][..d].fill(Some(0.0));
+                lse[head * q_rows[1] as usize + i] = Some(f64::NEG_INFINITY);
+            }
+        }
         // In fewer bits what a weight is rounded to is more than what its exponential is off by.
         let least = if self.dtype == DType::F32 && averaged.is_finite() { averaged } else { 0.0 };
         let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least, integers: false }];
@@ -242,7 +268,7 @@ impl Define for Attention {
 /// Sequences as laid out, tokens of each, heads: of q and o.
 pub(crate) fn query_rows(op: &Attention) -> [u64; 3] {
     match op.form {
-        Form::Varlen(shape) => [1, shape.total_q, op.heads],
+        Form::Varlen(VarlenShape { total_q, .. }) | Form::RaggedPaged(RaggedShape { total_q, .. }) => [1, total_q, op.heads],
         _ => [op.batch, op.q_len, op.heads],
     }
 }
@@ -251,7 +277,7 @@ pub(crate) fn query_rows(op: &Attention) -> [u64; 3] {
 pub(crate) fn key_rows(op: &Attention) -> [u64; 3] {
     match op.form {
         Form::Varlen(shape) => [1, shape.total_kv, op.kv_heads],
-        Form::Paged(shape) => [shape.pool_pages, shape.page, op.kv_heads],
+        Form::Paged(PageShape { pool_pages, page, .. }) | Form::RaggedPaged(RaggedShape { pool_pages, page, .. }) => [pool_pages, page, op.kv_heads],
         _ => [op.batch, op.kv_len, op.kv_heads],
     }
 }

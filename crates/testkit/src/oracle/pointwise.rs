@@ -19,7 +19,7 @@ pub struct Host {
     pub bias: Option<Vec<f64>>,
     /// `[rows, columns]`.
     pub residual: Option<Vec<f64>>,
-    /// Positions for both forms of Rope.
+    /// Positions for both forms of Rope, places for Store.
     pub positions: Option<Vec<i32>>,
     /// Ids for Embedding and EmbeddingNorm.
     pub ids: Option<TokenAdapters>,
@@ -70,7 +70,11 @@ fn row_of<R: Rounding>(op: &Pointwise, host: &Host, r: usize, rounding: R) -> Re
     };
     Ok(match op.kind {
         Kind::Add => sum(),
-        Kind::Append { .. } => part(&host.x, r),
+        Kind::Append { .. } | Kind::Store { .. } => part(&host.x, r),
+        Kind::Glu(activation) => {
+            let up = &host.x[r * stride + columns..][..columns];
+            part(&host.x, r).into_iter().zip(up).map(|(gate, up)| activate(activation, gate, rounding) * up).collect()
+        }
         Kind::Activation(activation) => part(&host.x, r).into_iter().map(|x| activate(activation, x, rounding)).collect(),
         Kind::RmsNorm { eps, .. } => {
             let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
@@ -133,8 +137,24 @@ fn row_of<R: Rounding>(op: &Pointwise, host: &Host, r: usize, rounding: R) -> Re
     })
 }
 
-/// The place of row `r` of `rows` in the pool; nothing where its sequence is too short.
-fn place(table: &PageTable, rows: usize, r: usize) -> Option<usize> {
+/// Elements of a row of x that are read.
+pub(crate) const fn x_columns(op: &Pointwise) -> u64 {
+    if let Kind::Glu(_) = op.kind { 2 * op.columns } else { op.columns }
+}
+
+/// The element of y where row `r` of the result starts; nothing where it is not written.
+fn place(op: &Pointwise, host: &Host, r: usize) -> Option<usize> {
+    let row = match (op.kind, &host.pages, &host.positions) {
+        (Kind::Append { .. }, Some(pages), _) => appended(pages, op.rows as usize, r)?,
+        (Kind::Store { slots, .. }, _, Some(places)) => u32::try_from(places[r]).ok().filter(|&slot| slot < slots)? as usize,
+        (Kind::RopeInPlace { stride, .. }, ..) => return Some(r * stride as usize),
+        _ => r,
+    };
+    Some(row * op.columns as usize)
+}
+
+/// The row of the pool for row `r` of `rows` new ones; nothing where its sequence is too short.
+fn appended(table: &PageTable, rows: usize, r: usize) -> Option<usize> {
     let shape = table.shape();
     let (each, page) = (rows / shape.batch as usize, shape.page as usize);
     let sequence = r / each;
@@ -152,13 +172,15 @@ impl Define for Pointwise {
     fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
         self.validate()?;
         let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
-        expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), self.columns, self.stride()))?;
+        expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), x_columns(self), self.stride()))?;
         expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
         expect_optional("pointwise: bias", host.bias.as_deref(), self.is_layer_norm(), self.columns)?;
         expect_optional("pointwise: residual", host.residual.as_deref(), self.residual_rows().is_some(), self.residual_rows().unwrap_or(0) * self.columns)?;
         let below = |ids: &Option<TokenAdapters>, table| ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, table));
         let index_fits = match self.kind {
-            Kind::Rope { .. } | Kind::RopeInPlace { .. } => host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows),
+            Kind::Rope { .. } | Kind::RopeInPlace { .. } | Kind::Store { .. } => {
+                host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows)
+            }
             Kind::Embedding { vocabulary } => below(&host.ids, vocabulary),
             Kind::EmbeddingNorm { vocabulary, places, .. } => below(&host.ids, vocabulary) && below(&host.places, places),
             Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
@@ -168,11 +190,7 @@ impl Define for Pointwise {
         trifuse::error::ensure(index_fits, "pointwise: index", format_args!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
         let mut elements = Vec::new();
         for r in 0..self.rows as usize {
-            let to = match &host.pages {
-                Some(pages) => place(pages, self.rows as usize, r).map(|row| row * self.columns as usize),
-                None => Some(r * self.stride() as usize),
-            };
-            let Some(to) = to else { continue };
+            let Some(to) = place(self, host, r) else { continue };
             let row = row_of(self, host, r, rounding)?;
             // Between rows nothing is written.
             elements.resize(elements.len().max(to + row.len()), None);
