@@ -6,6 +6,9 @@ use super::view::View;
 
 /// Elements of K that are widened at a time. A tile of them stays in L2.
 const DEPTH: usize = 512;
+/// Rows of w that are streamed as few rows of x are. The `gemm` crate sums along K in another order where an output has 256 elements or fewer: with
+/// so few rows of w that would depend on how many rows of x there are.
+const NARROW: usize = 256 / (FEW_ROWS + 1);
 
 /// Rows of an operand, `stride` elements from row to row, the first at `start`.
 pub struct Rows<T> {
@@ -60,7 +63,11 @@ impl<T: Element> Rows<T> {
 
 /// How much scratch memory [`tile`] needs for `m` rows of x and `n` rows of w, of `k` elements.
 pub const fn scratch_len(m: usize, n: usize, k: usize) -> usize {
-    if m <= FEW_ROWS { m * k } else { (m + n) * if k < DEPTH { k } else { DEPTH } }
+    if m <= FEW_ROWS {
+        return m * k;
+    }
+    let (panels, few) = ((m + n) * if k < DEPTH { k } else { DEPTH }, FEW_ROWS * k);
+    if panels > few { panels } else { few }
 }
 
 /// Computes `out[i, j] = Σ_k x[i, k] · w[j, k]`, `out` packed `[m, n]`.
@@ -72,12 +79,15 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
     if m == 0 || n == 0 {
         return;
     }
-    if m <= FEW_ROWS {
-        let wide = &mut scratch[..m * k];
-        // SAFETY: as this function's contract; one row inside the view stands for all.
-        unsafe {
-            x.widen(m, k, wide);
-            few_rows::dots([m, n, k], (out.as_mut_ptr(), n), false, (wide.as_ptr(), k), (w.row(0, k).as_ptr(), w.stride), 1.0);
+    if m <= FEW_ROWS || n <= NARROW {
+        for first in (0..m).step_by(FEW_ROWS) {
+            let some = FEW_ROWS.min(m - first);
+            let (wide, out) = (&mut scratch[..some * k], &mut out[first * n..][..some * n]);
+            // SAFETY: as this function's contract; one row inside the view stands for all.
+            unsafe {
+                x.from(first, 0).widen(some, k, wide);
+                few_rows::dots([some, n, k], (out.as_mut_ptr(), n), false, (wide.as_ptr(), k), (w.row(0, k).as_ptr(), w.stride), 1.0);
+            }
         }
         return;
     }

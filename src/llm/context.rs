@@ -3,24 +3,21 @@
 use std::collections::HashMap;
 
 use super::config::Config;
-use super::plans::Plans;
+use super::plans::{Plans, Queries, Shape};
+use super::pools::{PoolShape, Pools};
 use crate::backend::Backend;
-use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::error::{Result, ensure};
-use crate::ops::index::{Index, PageShape, PageTable};
+use crate::error::{Error, Result, ensure};
 use crate::session::{Graph, Session};
 
 /// Tokens of a page.
-const PAGE: u64 = 64;
+const PAGE: u32 = 64;
 /// The most sizes of passes whose plans are kept.
 const MAX_PLANS: usize = 32;
 
 /// The memory of one text: keys and values of its tokens so far, and room for more.
 pub struct Context<D: Backend> {
-    pub(super) shape: PageShape,
-    pub(super) table: Index<PageTable, D>,
-    pub(super) pools: Vec<Pool<D>>,
+    pub(super) pools: Pools<D>,
     /// Tokens whose keys and values are there.
     pub(super) length: usize,
     pub(super) plans: HashMap<usize, Plans<D>>,
@@ -30,14 +27,6 @@ pub struct Context<D: Backend> {
     pub(super) warm: bool,
 }
 
-/// Keys and values of a layer.
-pub struct Pool<D: Device> {
-    /// What appends write: both side by side, a token after the other, or each on its own.
-    pub written: Vec<Slice<D>>,
-    pub k: Slice<D>,
-    pub v: Slice<D>,
-}
-
 impl<D: Backend> Context<D> {
     /// Room for `tokens` tokens.
     ///
@@ -45,22 +34,9 @@ impl<D: Backend> Context<D> {
     /// No room asked for, or more than a page table holds; no device memory.
     pub(super) fn new(session: &mut Session<D>, config: &Config, dtype: DType, tokens: usize) -> Result<Self> {
         ensure(tokens > 0, "context", "room for at least one token", tokens)?;
-        let pages = (tokens as u64).div_ceil(PAGE);
-        let shape = PageShape { batch: 1, pages, page: PAGE, pool_pages: pages };
-        let each = pages * PAGE * config.key() * dtype.size();
-        let pool = |session: &mut Session<D>| {
-            if config.head_norm {
-                let (k, v) = (session.alloc(each)?, session.alloc(each)?);
-                return Ok(Pool { written: vec![k.clone(), v.clone()], k, v });
-            }
-            let both = session.alloc(2 * each)?;
-            let offset = config.key() * dtype.size();
-            let v = super::plans::part(&both, offset, both.len - offset)?;
-            Ok(Pool { written: vec![both.clone()], k: both, v })
-        };
-        let pools = (0..config.layers).map(|_| pool(session)).collect::<Result<Vec<_>>>()?;
-        let table = session.index(&table(shape, 0)?)?;
-        Ok(Self { shape, table, pools, length: 0, plans: HashMap::new(), graph: None, warm: false })
+        let pages = u32::try_from(tokens.div_ceil(PAGE as usize)).map_err(|_| Error::invalid("context", "fewer than 2^31 tokens", tokens))?;
+        let pools = Pools::new(session, config, dtype, PoolShape { page: PAGE, pages })?;
+        Ok(Self { pools, length: 0, plans: HashMap::new(), graph: None, warm: false })
     }
 
     /// Tokens whose keys and values are there.
@@ -75,7 +51,7 @@ impl<D: Backend> Context<D> {
 
     /// Tokens that there is room for, those there among them.
     pub fn capacity(&self) -> usize {
-        (self.shape.pages * self.shape.page) as usize
+        self.pools.shape.page as usize * self.pools.shape.pages as usize
     }
 
     /// Forgets all tokens from `length` on, as where another answer begins.
@@ -90,17 +66,12 @@ impl<D: Backend> Context<D> {
                 // The graph names the memory of the plans of one row.
                 self.plans.retain(|&rows, _| rows == 1);
             }
-            let plans = Plans::new(session, config, dtype, rows, self.shape)?;
+            let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: self.pools.shape.pages as usize };
+            let plans = Plans::new(session, config, dtype, shape, self.pools.shape, false)?;
             self.plans.insert(rows, plans);
         }
         Ok(())
     }
-}
-
-/// The page table of a text of `length` tokens: its pages in their order.
-pub fn table(shape: PageShape, length: usize) -> Result<PageTable> {
-    let pages: Vec<i32> = (0..shape.pages as i32).collect();
-    PageTable::new(&pages, &[i32::try_from(length).unwrap_or(i32::MAX)], shape)
 }
 
 impl<D: Backend> std::fmt::Debug for Context<D> {

@@ -4,25 +4,30 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::config::Config;
-use super::context::{Context, table};
+use super::context::Context;
 use super::files::Files;
 use super::forward::Pass;
+use super::layout::Layout;
 use super::placed::Placed;
-use super::plans::{Arena, CHUNK, HEAD_ROWS, HeadPlans};
+use super::plans::{Arena, HeadPlans, part};
 use super::rope::Scaling;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
-use crate::ops::index::TokenAdapters;
 use crate::session::Session;
+
+/// The most tokens of a pass. A longer text takes several.
+const CHUNK: usize = 512;
+/// The most tokens whose logits are computed together.
+const HEAD_ROWS: usize = 64;
 
 /// A model with its weights on a device.
 pub struct Model<D: Backend> {
-    session: Session<D>,
-    config: Config,
-    dtype: DType,
-    weights: Placed<D>,
+    pub(super) session: Session<D>,
+    pub(super) config: Config,
+    pub(super) dtype: DType,
+    pub(super) weights: Placed<D>,
     arena: Arena<D>,
     heads: HashMap<usize, HeadPlans<D>>,
 }
@@ -46,7 +51,7 @@ impl<D: Backend> Model<D> {
         }
         let mut session = Session::new(device)?;
         let weights = Placed::new(&mut session, source, &config, dtype)?;
-        let arena = Arena::new(&session, &config, dtype)?;
+        let arena = Arena::new(&session, &config, dtype, [CHUNK, HEAD_ROWS], false)?;
         Ok(Self { session, config, dtype, weights, arena, heads: HashMap::new() })
     }
 
@@ -102,23 +107,17 @@ impl<D: Backend> Model<D> {
             self.plan_head(count)?;
         }
         let one = rows == 1 && first == 0;
-        let words: Vec<i32> = ids.iter().map(|&id| i32::try_from(id).unwrap_or(-2)).collect();
-        ensure(words.iter().all(|&id| id >= 0), "tokens", format_args!("ids below {}", self.config.vocabulary), "a greater one")?;
-        let index = TokenAdapters::new(&words, self.config.vocabulary)?;
-        let positions: Vec<i32> = (context.length..length).map(|position| position as i32).collect();
-        let session = &mut self.session;
-        session.write(&self.arena.positions, bytemuck::cast_slice(&positions))?;
-        session.update_index(&context.table, &table(context.shape, length)?)?;
-        let Context { plans, table, pools, graph, warm, .. } = context;
+        let Context { plans, pools, graph, warm, .. } = context;
         let plans = plans.get(&rows).ok_or_else(|| Error::invalid("pass", "plans", "none"))?;
-        session.update_index(&plans.ids, &index)?;
-        let (config, dtype, arena) = (&self.config, self.dtype, &self.arena);
+        let layout = Layout::of_text(ids, context.length, &plans.shape)?;
+        let (config, dtype, arena, session) = (&self.config, self.dtype, &self.arena, &mut self.session);
+        layout.write(session, plans, arena, config.vocabulary, pools.shape)?;
         let (weights, heads) = (&self.weights, &self.heads);
         let run = |session: &mut Session<D>| {
-            let mut pass = Pass { session, config, dtype, arena, plans, table };
+            let mut pass = Pass { session, config, dtype, arena, plans, deltas: None };
             pass.run(weights, pools)?;
             match (one, heads.get(&1)) {
-                (true, Some(head)) => pass.head(weights, head, 0, 1).map(Some),
+                (true, Some(head)) => pass.head(weights, head, &arena.state, 1).map(Some),
                 _ => Ok(None),
             }
         };
@@ -126,7 +125,7 @@ impl<D: Backend> Model<D> {
             (true, Some(graph)) => {
                 session.replay(graph)?;
                 let bytes = u64::from(config.vocabulary) * dtype.size();
-                Some(super::plans::part(&arena.logits, 0, bytes)?)
+                Some(part(&arena.logits, 0, bytes)?)
             }
             (true, None) if *warm => {
                 let mut made = None;
@@ -149,8 +148,10 @@ impl<D: Backend> Model<D> {
                     let plans = context.plans.get(&rows).zip(self.heads.get(&count));
                     let (plans, head) = plans.ok_or_else(|| Error::invalid("head", "plans", "none"))?;
                     let Self { session, config, arena, weights, .. } = self;
-                    let mut pass = Pass { session, config, dtype, arena, plans, table: &context.table };
-                    let made = pass.head(weights, head, at, count)?;
+                    let offset = at as u64 * config.hidden * dtype.size();
+                    let states = part(&arena.state, offset, arena.state.len - offset)?;
+                    let mut pass = Pass { session, config, dtype, arena, plans, deltas: None };
+                    let made = pass.head(weights, head, &states, count)?;
                     logits.extend(read(session, dtype, &made)?);
                 }
             }
@@ -168,7 +169,7 @@ impl<D: Backend> Model<D> {
 }
 
 /// Values on the device as f32.
-fn read<D: Backend>(session: &mut Session<D>, dtype: DType, slice: &crate::device::Slice<D>) -> Result<Vec<f32>> {
+pub(super) fn read<D: Backend>(session: &mut Session<D>, dtype: DType, slice: &crate::device::Slice<D>) -> Result<Vec<f32>> {
     if dtype == DType::F32 {
         return session.download(slice);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::config::Config;
+use super::plans::part;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
@@ -26,6 +27,8 @@ pub struct Placed<D: Device> {
 /// The weights of one layer.
 pub struct Block<D: Device> {
     pub layer: LayerWeights<D>,
+    /// Gate and up, one below the other: the layer's own are its halves.
+    pub gate_up: Slice<D>,
     /// The norms of a head of q and of k, where the family has them.
     pub head_norms: Option<[Slice<D>; 2]>,
 }
@@ -87,6 +90,8 @@ impl<D: Backend> Placed<D> {
             let of = |name: &str| format!("model.layers.{layer}.{name}.weight");
             let mut normed = |name: &str| Ok(Affine { weight: reader.vector(session, of(name), hidden)?, bias: None });
             let (attention_norm, mlp_norm) = (normed("input_layernorm")?, normed("post_attention_layernorm")?);
+            let gate_up = reader.affine(session, &[gate, up], false)?.weight;
+            let half = gate_up.len / 2;
             let mut head_norm = |name: &str| reader.vector(session, of(name), config.head_dim);
             let head_norms = if config.head_norm { Some([head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?]) } else { None };
             let layer = LayerWeights {
@@ -94,11 +99,11 @@ impl<D: Backend> Placed<D> {
                 qkv: reader.affine(session, &[q, k, v], config.qkv_bias)?,
                 output: reader.affine(session, &[output], config.output_bias)?,
                 mlp_norm,
-                gate: Some(reader.affine(session, &[gate], false)?.weight),
-                up: reader.affine(session, &[up], false)?,
+                gate: Some(part(&gate_up, 0, half)?),
+                up: Affine { weight: part(&gate_up, half, half)?, bias: None },
                 down: reader.affine(session, &[down], false)?,
             };
-            Ok(Block { layer, head_norms })
+            Ok(Block { layer, gate_up, head_norms })
         });
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         let known = |name: &str| reader.read.contains(name) || name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight");

@@ -1,22 +1,41 @@
-//! The plans of a pass over some tokens of one text, and the memory between its launches.
+//! The plans of a pass over the rows of some sequences, and the memory between its launches.
 
 use super::config::Config;
+use super::layout::Layout;
+use super::pools::PoolShape;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::attention::{Scale, Strides};
-use crate::ops::index::{Index, PageShape, TokenAdapters};
+use crate::ops::attention::{AttentionIndex, Scale, Strides};
+use crate::ops::index::{Index, TokenAdapters};
 use crate::ops::pointwise::Kind;
 use crate::ops::{Activation, Attention, FusedMlp, Linear, Pointwise};
 use crate::session::{Plan, Session};
 
-/// The most tokens of a pass. A longer text takes several.
-pub const CHUNK: usize = 512;
-/// The most tokens whose logits are computed together.
-pub const HEAD_ROWS: usize = 64;
+/// What a pass is planned for. The same plans serve every pass of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Rows: tokens to compute, and spare ones.
+    pub rows: usize,
+    /// Sequences that the rows belong to, and spare ones.
+    pub sequences: usize,
+    /// How the rows are spread over the sequences.
+    pub queries: Queries,
+    /// The most pages of a sequence.
+    pub pages: usize,
+}
 
-/// Memory that all passes use in turn, for [`CHUNK`] tokens.
+/// How rows are spread over sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Queries {
+    /// As many in each.
+    Even,
+    /// Numbers of their own, `most` at most.
+    Ragged { most: usize },
+}
+
+/// Memory that all passes use in turn.
 pub struct Arena<D: Device> {
     /// Rows of states, before and after a layer, between its halves, and after a norm: `[rows, hidden]`.
     pub state: Slice<D>,
@@ -24,41 +43,55 @@ pub struct Arena<D: Device> {
     pub normed: Slice<D>,
     /// Rows `[q | k | v]`; where heads are normed, all q first, then all k, then all v.
     pub rows: Slice<D>,
-    /// What the norm of heads and then rotary positions make of q and k.
-    pub turned: [Slice<D>; 2],
+    /// What the norm of heads and then rotary positions make of q or k.
+    pub turned: Slice<D>,
     /// The result of attention, `[rows, heads · head_dim]`.
     pub attended: Slice<D>,
-    /// Positions, i32.
+    /// Rows `[gate | up]`, and what their product gives, where adapters may come between; else nothing.
+    pub wide: Slice<D>,
+    pub inner: Slice<D>,
+    /// Positions of the rows in their sequences, i32.
     pub positions: Slice<D>,
-    /// Logits of up to [`HEAD_ROWS`] tokens.
+    /// Where keys and values of the rows go, i32: tokens from the start of the pool, −1 for nowhere.
+    pub slots: Slice<D>,
+    /// Logits of up to `heads` rows.
     pub logits: Slice<D>,
+    /// The most rows whose logits are computed together.
+    pub heads: usize,
 }
 
 impl<D: Backend> Arena<D> {
-    /// Allocates the memory.
+    /// Allocates the memory for passes over up to `rows` tokens and the logits of up to `heads` of them. `split` says that adapters may come
+    /// between the products of the MLP.
     ///
     /// # Errors
     /// No device memory.
-    pub fn new(session: &Session<D>, config: &Config, dtype: DType) -> Result<Self> {
-        let room = |columns: u64| session.alloc(CHUNK as u64 * columns * dtype.size());
-        let turned = || room(if config.head_norm { config.query() } else { 0 });
+    pub fn new(session: &Session<D>, config: &Config, dtype: DType, [rows, heads]: [usize; 2], split: bool) -> Result<Self> {
+        let room = |columns: u64| session.alloc(rows as u64 * columns * dtype.size());
+        let wide = if split { config.intermediate } else { 0 };
         Ok(Self {
             state: room(config.hidden)?,
             middle: room(config.hidden)?,
             normed: room(config.hidden)?,
             rows: room(config.query() + 2 * config.key())?,
-            turned: [turned()?, turned()?],
+            turned: room(if config.head_norm { config.query() } else { 0 })?,
             attended: room(config.query())?,
-            positions: session.alloc(CHUNK as u64 * 4)?,
-            logits: session.alloc(HEAD_ROWS as u64 * u64::from(config.vocabulary) * dtype.size())?,
+            wide: room(2 * wide)?,
+            inner: room(wide)?,
+            positions: session.alloc(rows as u64 * 4)?,
+            slots: session.alloc(rows as u64 * 4)?,
+            logits: session.alloc(heads as u64 * u64::from(config.vocabulary) * dtype.size())?,
+            heads,
         })
     }
 }
 
-/// The plans for passes over `rows` tokens.
+/// The plans for passes of one shape, and their index data.
 pub struct Plans<D: Backend> {
-    pub rows: usize,
+    pub shape: Shape,
     pub ids: Index<TokenAdapters, D>,
+    /// Which rows and pages belong to which sequence.
+    pub tables: AttentionIndex<D>,
     pub embedding: Plan<Pointwise, D>,
     pub norm: Plan<Pointwise, D>,
     /// The product of q, k and v, or one of each where heads are normed.
@@ -67,20 +100,28 @@ pub struct Plans<D: Backend> {
     pub head_norms: Option<[Plan<Pointwise, D>; 2]>,
     /// Rotary positions of both in place, or of q and of k.
     pub rope: Vec<Plan<Pointwise, D>>,
-    /// The append of k and v together, or of either.
-    pub append: Plan<Pointwise, D>,
+    /// The way of k and v into the pool, together, or of either.
+    pub store: Plan<Pointwise, D>,
     pub attention: Plan<Attention, D>,
     pub output: Plan<Linear, D>,
-    pub mlp: Plan<FusedMlp, D>,
+    pub mlp: Mlp<D>,
+}
+
+/// The plans of an MLP.
+pub enum Mlp<D: Backend> {
+    /// One operation.
+    Fused(Plan<FusedMlp, D>),
+    /// Three, between which adapters add their part: `[gate | up]`, their product, and the way down.
+    Split { wide: Plan<Linear, D>, glu: Plan<Pointwise, D>, down: Plan<Linear, D> },
 }
 
 impl<D: Backend> Plans<D> {
-    /// Plans a pass over `rows` tokens at the end of a text that lies in pages of this shape.
+    /// Plans passes of a shape over keys and values that lie in `pools`.
     ///
     /// # Errors
     /// An operation that the backend does not do; no device memory.
-    pub fn new(session: &mut Session<D>, config: &Config, dtype: DType, rows: usize, pages: PageShape) -> Result<Self> {
-        let (n, hidden, d) = (rows as u64, config.hidden, config.head_dim);
+    pub fn new(session: &mut Session<D>, config: &Config, dtype: DType, shape: Shape, pools: PoolShape, split: bool) -> Result<Self> {
+        let (n, hidden, d) = (shape.rows as u64, config.hidden, config.head_dim);
         let (query, key) = (config.query(), config.key());
         let all = query + 2 * key;
         let norm = |rows: u64, columns: u64| Pointwise::new(dtype, rows, columns, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
@@ -88,21 +129,26 @@ impl<D: Backend> Plans<D> {
         let base = config.rope_base.to_bits();
         let turn = |columns: u64| Pointwise::new(dtype, n, columns, Kind::Rope { head_dim: d, base });
         let apart = config.head_norm;
-        let q = if apart { query } else { all };
-        let q = Strides { batch: n * q, token: q, head: d };
-        let token = if apart { key } else { 2 * key };
-        let k = Strides { batch: pages.page * token, token, head: d };
-        let attention = Attention::paged(dtype, pages, [config.heads, config.kv_heads], n, d);
-        let scale = (f64::from(attention.scale_value()) * config.scaling.sharpness()) as f32;
-        // One query stands behind all keys: nothing is hidden from it.
-        let attention = Attention { q, k, v: k, causal: rows > 1, window: config.window.map(|window| window - 1), scale: Scale::from(scale), ..attention };
-        let activation = Activation::Silu;
-        let mlp = FusedMlp { gated: true, residual: true, ..FusedMlp::new(dtype, [n, hidden, config.intermediate, hidden], activation).with_padded_weights() };
+        let layout = Layout::spare(&shape);
         let (columns, stride) = if apart { (key, key) } else { (2 * key, all) };
-        let ids = TokenAdapters::new(&vec![0; rows], config.vocabulary)?;
+        let slots = pools.tokens()?;
+        let wide = config.intermediate;
+        let mlp = if split {
+            let glu = Kind::Glu(Activation::Silu);
+            let wide_product = session.plan(product(hidden, 2 * wide, false))?;
+            Mlp::Split {
+                wide: wide_product,
+                glu: session.plan(Pointwise::new(dtype, n, wide, glu))?,
+                down: session.plan(product(wide, hidden, false).with_residual(true))?,
+            }
+        } else {
+            let mlp = FusedMlp::new(dtype, [n, hidden, wide, hidden], Activation::Silu).with_padded_weights();
+            Mlp::Fused(session.plan(FusedMlp { gated: true, residual: true, ..mlp })?)
+        };
         Ok(Self {
-            rows,
-            ids: session.index(&ids)?,
+            shape,
+            ids: session.index(&layout.ids(config.vocabulary)?)?,
+            tables: layout.place(session, &shape, pools)?,
             embedding: session.plan(Pointwise::new(dtype, n, hidden, Kind::Embedding { vocabulary: config.vocabulary }))?,
             norm: session.plan(norm(n, hidden))?,
             qkv: if apart {
@@ -116,12 +162,31 @@ impl<D: Backend> Plans<D> {
             } else {
                 vec![session.plan(Pointwise::new(dtype, n, query + key, Kind::RopeInPlace { head_dim: d, base, stride: all }))?]
             },
-            append: session.plan(Pointwise::new(dtype, n, columns, Kind::Append { cache: pages, stride }))?,
-            attention: session.plan(attention)?,
-            output: session.plan(Linear { residual: true, ..product(query, hidden, config.output_bias) })?,
-            mlp: session.plan(mlp)?,
+            store: session.plan(Pointwise::new(dtype, n, columns, Kind::Store { slots, stride }))?,
+            attention: session.plan(attention(config, dtype, shape, pools))?,
+            output: session.plan(product(query, hidden, config.output_bias).with_residual(true))?,
+            mlp,
         })
     }
+}
+
+/// Attention of the rows over the pages of their sequences.
+fn attention(config: &Config, dtype: DType, shape: Shape, pools: PoolShape) -> Attention {
+    let (n, d, heads) = (shape.rows as u64, config.head_dim, [config.heads, config.kv_heads]);
+    let (attention, longest) = match shape.queries {
+        Queries::Even => (Attention::paged(dtype, pools.even(&shape), heads, n / shape.sequences as u64, d), shape.rows / shape.sequences),
+        Queries::Ragged { most } => (Attention::ragged_paged(dtype, pools.ragged(&shape, most), heads, d), most),
+    };
+    let (q, k) = match config.head_norm {
+        true => (config.query(), config.key()),
+        false => (config.query() + 2 * config.key(), 2 * config.key()),
+    };
+    let q = Strides { batch: attention.q_len * q, token: q, head: d };
+    let k = Strides { batch: pools.page as u64 * k, token: k, head: d };
+    let scale = (f64::from(attention.scale_value()) * config.scaling.sharpness()) as f32;
+    // One query stands behind all keys: nothing is hidden from it.
+    let causal = longest > 1;
+    Attention { q, k, v: k, causal, window: config.window.map(|window| window - 1), scale: Scale::from(scale), ..attention }
 }
 
 /// The plans of the last norm and the head, for the logits of `rows` tokens.

@@ -1,5 +1,6 @@
 //! Weights by the names and in the layout of the Hugging Face libraries, whatever file they are from.
 
+mod drawn;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(feature = "gguf")]
@@ -7,6 +8,7 @@ mod names;
 mod safetensors;
 mod source;
 
+pub use drawn::Drawn;
 #[cfg(feature = "gguf")]
 pub use gguf::GgufFile;
 pub use safetensors::Folder;

@@ -1,5 +1,5 @@
 //! A language model end to end, on every backend of this build: reference logits and planted faults, and a tiny model of every family
-//! against the definition in float64.
+//! against the definition in float64, and the engine that serves many requests at once.
 //!
 //! The reference logits need the weights of SmolLM2 (`scripts/get_smollm2.sh`, which `./check` runs). Where they are not, their tests show as
 //! ignored with that reason; so does a backend that is not there.
@@ -8,6 +8,7 @@
 #[path = "../backends/mod.rs"]
 mod backends;
 mod command;
+mod engine;
 mod golden;
 mod support;
 mod tiny;
@@ -42,6 +43,6 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device), tiny::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
+        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
     }
 }

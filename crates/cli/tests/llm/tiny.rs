@@ -15,11 +15,11 @@ use trifuse::llm::{Files, Message, Model};
 
 const HIDDEN: usize = 96;
 const WIDE: usize = 200;
-const VOCABULARY: usize = 257;
+pub const VOCABULARY: usize = 257;
 const LAYERS: usize = 2;
 
-/// What differs between the models.
-struct Kind {
+/// A tiny model: what differs between the families.
+pub struct Kind {
     name: &'static str,
     config: Value,
     heads: [usize; 2],
@@ -31,7 +31,7 @@ struct Kind {
     head_norm: bool,
 }
 
-fn kinds() -> Vec<Kind> {
+pub fn kinds() -> Vec<Kind> {
     let plain = |name, config| Kind { name, config, heads: [3, 1], head_dim: 32, window: usize::MAX, tied: false, bias: false, head_norm: false };
     vec![
         Kind { tied: true, ..plain("llama, tied", json!({"model_type": "llama", "tie_word_embeddings": true})) },
@@ -95,7 +95,7 @@ impl Kind {
         all
     }
 
-    fn write(&self, folder: &Path) {
+    pub fn write(&self, folder: &Path) {
         let mut config = json!({"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": 3, "num_key_value_heads": 1,
             "intermediate_size": WIDE, "rms_norm_eps": 1e-5, "max_position_embeddings": 1024, "rope_theta": 500.0, "eos_token_id": 2});
         self.config.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());

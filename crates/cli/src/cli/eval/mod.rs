@@ -1,4 +1,6 @@
-//! `eval`: how well a language model foretells texts.
+//! `eval`: how well a language model foretells texts, and how fast it is.
+
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use serde::Serialize;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::llm::perplexity::{Loss, mean, windows};
-use trifuse::llm::{Files, Model};
+use trifuse::llm::{Drawn, Files, Model};
 use trifuse::read::read_file;
 use trifuse::{DType, Error, Result};
 
@@ -17,6 +19,7 @@ use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
 use super::values;
+use speed::{Load, Speed};
 
 /// The longest text, in bytes.
 const MAX_TEXT_BYTES: u64 = 1 << 30;
@@ -33,15 +36,32 @@ enum Documents {
     Doc,
 }
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Suite {
+    /// The perplexity of texts
+    Ppl,
+    /// How fast prompts are read and answers written
+    Speed,
+    /// Both
+    All,
+}
+
 /// Arguments of `eval`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
-    #[arg(long, value_name = "MODEL")]
-    model: PathBuf,
+    #[arg(long, value_name = "MODEL", required_unless_present = "drawn")]
+    model: Option<PathBuf>,
+    /// A config.json instead of a model: its weights are drawn, for the suite speed
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    drawn: Option<PathBuf>,
     /// Texts, each scored by itself
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(value_name = "FILE")]
     texts: Vec<PathBuf>,
+    /// What is measured
+    #[arg(long, value_enum, default_value_t = Suite::Ppl, value_name = "SUITE")]
+    suite: Suite,
     /// How a file is cut into documents
     #[arg(long, value_enum, default_value_t = Documents::Whole, value_name = "HOW")]
     documents: Documents,
@@ -54,6 +74,8 @@ pub struct Args {
     /// What the model computes in; by default f16 on cuda, f32 elsewhere
     #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
     dtype: Option<DType>,
+    #[command(flatten)]
+    load: Load,
 }
 
 /// What came of it.
@@ -66,6 +88,7 @@ struct Evaluated<'a> {
     /// Tokens of a window.
     window: usize,
     ppl: Vec<Text<'a>>,
+    speed: Vec<Speed>,
 }
 
 /// What a text cost.
@@ -86,15 +109,15 @@ struct Text<'a> {
 /// Reads the texts and scores each.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
-    let files = Files::open(&args.model)?;
-    backend.open(Job { args, output, interrupt, files: &files })
+    let files = args.model.as_deref().map(Files::open).transpose()?;
+    backend.open(Job { args, output, interrupt, files: files.as_ref() })
 }
 
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
     interrupt: Interrupt,
-    files: &'a Files,
+    files: Option<&'a Files>,
 }
 
 impl Visit for Job<'_> {
@@ -104,11 +127,24 @@ impl Visit for Job<'_> {
         let Self { args, output, interrupt, files } = self;
         let dtype = args.dtype.or(backend.hints().dtype).unwrap_or(DType::F32);
         let length = args.window as usize;
-        let mut model = Model::open(Arc::new(backend), files, dtype)?;
-        let mut context = model.context(length)?;
-        let mut report = Evaluated { model: &args.model, backend: B::NAME, dtype, documents: args.documents, window: length, ppl: Vec::new() };
+        let name = args.model.as_deref().or(args.drawn.as_deref()).unwrap_or(Path::new(""));
+        let mut model = match (files, &args.drawn) {
+            (Some(files), _) => Model::open(Arc::new(backend), files, dtype)?,
+            (None, Some(path)) => {
+                let (config, weights) = Drawn::open(path)?;
+                Model::new(Arc::new(backend), config, &weights, dtype)?
+            }
+            (None, None) => return Err(Error::invalid("eval", "--model or --drawn", "neither")),
+        };
+        let mut report = Evaluated { model: name, backend: B::NAME, dtype, documents: args.documents, window: length, ppl: Vec::new(), speed: Vec::new() };
         let mut stopped = false;
-        for path in &args.texts {
+        let texts = if args.suite == Suite::Speed { &[][..] } else { &args.texts };
+        if args.suite != Suite::Speed && texts.is_empty() {
+            return Err(Error::invalid("eval", "at least one text for its perplexity, or --suite speed", "none"));
+        }
+        for path in texts {
+            let files = files.ok_or_else(|| Error::invalid("eval", "a model whose weights are not drawn, for the perplexity of texts", "--drawn"))?;
+            let mut context = model.context(length)?;
             let started = Instant::now();
             let mut cut = windows(&tokens(files, path, args.documents)?, end(files), length);
             cut.truncate(args.windows.map_or(usize::MAX, |most| most as usize));
@@ -138,6 +174,10 @@ impl Visit for Job<'_> {
                     seconds: started.elapsed().as_secs_f64(),
                 });
             }
+        }
+        if args.suite != Suite::Ppl && !stopped {
+            report.speed = speed::measure(model, &args.load, &interrupt)?;
+            stopped |= interrupt.asked();
         }
         output.report(&report)?;
         Ok(if stopped { Outcome::Interrupted } else { Outcome::Right })
@@ -169,7 +209,21 @@ impl Report for Evaluated<'_> {
             let counts = [text.windows.to_string(), text.tokens.to_string(), format!("{:.1}", text.seconds)];
             [text.text.display().to_string()].into_iter().chain(numbers).chain(counts).collect()
         });
-        page.table(&["text", "perplexity", "95 %", "nats", "windows", "tokens", "seconds"], &[1, 2, 3, 4, 5, 6], rows)?;
-        page.line(format_args!("{}, windows of {}, {} on {}", self.model.display(), self.window, self.dtype, self.backend))
+        if !self.ppl.is_empty() {
+            page.table(&["text", "perplexity", "95 %", "nats", "windows", "tokens", "seconds"], &[1, 2, 3, 4, 5, 6], rows)?;
+            page.line(format_args!("{}, windows of {}, {} on {}", self.model.display(), self.window, self.dtype, self.backend))?;
+        }
+        if !self.speed.is_empty() {
+            let rows = self.speed.iter().map(|speed| {
+                let counts = [speed.batch.to_string(), format!("{} + {}", speed.prompt, speed.answer)];
+                let read = [format!("{:.0}", 1e3 * speed.prefill_seconds), format!("{:.0}", speed.prefill_tokens_per_second)];
+                let written = [format!("{:.2}", speed.step_ms_p50), format!("{:.2}", speed.step_ms_p95), format!("{:.0}", speed.decode_tokens_per_second)];
+                counts.into_iter().chain(read).chain(written).collect()
+            });
+            let names = ["at once", "tokens each", "read, ms", "tokens/s", "step, ms", "95 %", "tokens/s"];
+            page.table(&names, &[0, 1, 2, 3, 4, 5, 6], rows)?;
+            page.line(format_args!("{}, {} on {}", self.model.display(), self.dtype, self.backend))?;
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,51 @@
+//! The adapters of a pass: what each row's own adapter adds to each projection.
+
+use super::config::Config;
+use crate::adapters::engine::{Batch, Engine, Target};
+use crate::backend::Backend;
+use crate::device::{Device, Slice};
+use crate::error::Result;
+use crate::session::Session;
+
+/// A projection of a layer, in the order of [`Config::projections`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projection {
+    Query,
+    Key,
+    Value,
+    Output,
+    Gate,
+    Up,
+    Down,
+}
+
+/// The module paths of every layer's projections; `None` where no adapter of the population has one.
+pub type Paths = Vec<[Option<String>; 7]>;
+
+/// The paths of a model's projections that `served` says yes to.
+pub fn paths(config: &Config, served: impl Fn(&str) -> bool) -> Paths {
+    (0..config.layers).map(|layer| config.projections(layer).map(|(path, _)| Some(path).filter(|path| served(path)))).collect()
+}
+
+/// The adapters of the rows of a pass.
+pub struct Deltas<'a, D: Device + crate::backend::Kernel<crate::ops::CodebookGemm>> {
+    pub engine: &'a mut Engine<D>,
+    pub batch: &'a Batch<D>,
+    pub paths: &'a Paths,
+}
+
+impl<D: Backend> Deltas<'_, D> {
+    /// Adds `ΔW x` of each row's adapter to the rows of each target; those that no adapter touches stay as they are.
+    ///
+    /// # Errors
+    /// A batch whose adapters lost their room; a device that fails.
+    pub fn add(&mut self, session: &mut Session<D>, layer: usize, (x, x_stride): (&Slice<D>, u64), targets: &[(Projection, &Slice<D>, u64)]) -> Result<()> {
+        let paths = self.paths.get(layer);
+        let touched = targets.iter().filter_map(|(projection, y, y_stride)| {
+            let path = paths?[*projection as usize].as_deref()?;
+            Some(Target { projection: path, y: (*y).clone(), y_stride: *y_stride })
+        });
+        let targets: Vec<Target<'_, D>> = touched.collect();
+        if targets.is_empty() { Ok(()) } else { self.engine.apply(session, self.batch, x, x_stride, &targets) }
+    }
+}

@@ -1,0 +1,89 @@
+//! How an engine is set up, and what it is asked.
+
+use crate::error::{Result, ensure};
+use crate::llm::sample::SamplingParams;
+use crate::ops::setters::setters;
+
+/// How an engine is set up.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// Tokens of a page of K and V; 16. Prefixes are shared in whole pages.
+    pub page: u32,
+    /// Bytes of device memory for K and V; `None` takes what all seats need with a context each, at most half of the device's memory, or 1 GiB
+    /// where the device does not tell how much it has.
+    pub cache_bytes: Option<u64>,
+    /// The most tokens of a sequence, prompt and answer together; `None` is what the model was made for.
+    pub context: Option<usize>,
+    /// The most requests that run at once; 64.
+    pub seats: u32,
+    /// The most tokens of a step; 512. A longer prompt is computed in parts.
+    pub budget: usize,
+    /// Whether a request has the same bits alone, in any batch, cut into parts, from the prefix cache, and preempted; false. Steps then have 16 rows
+    /// at least and one form of attention, so that no sum takes another order where there are few rows. It holds on `cpu` and `wgpu`; on `cuda`
+    /// some kernels still sum in an order that the rows of a step decide. Where it is false, bits may differ, and the least steps are faster.
+    pub invariant: bool,
+    /// The most adapters that running requests may have at once; 64.
+    pub adapters: u32,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { page: 16, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, adapters: 64 }
+    }
+}
+
+impl EngineOptions {
+    setters! {
+        with_page: page = u32;
+        with_cache_bytes: cache_bytes <- Option<u64>;
+        with_context: context <- Option<usize>;
+        with_seats: seats = u32;
+        with_budget: budget = usize;
+        with_invariant: invariant = bool;
+        with_adapters: adapters = u32;
+    }
+
+    /// Checks what the scheduler does not.
+    pub(super) fn validate(&self) -> Result<()> {
+        ensure(self.page > 0, "engine: page", "at least 1 token", self.page)?;
+        ensure(self.seats > 0, "engine: seats", "at least 1", self.seats)?;
+        ensure(self.adapters > 0, "engine: adapters", "at least 1", self.adapters)
+    }
+}
+
+/// What an engine is asked for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// Ids of the prompt's tokens; at least one.
+    pub prompt: Vec<u32>,
+    /// The most tokens to generate; at least one.
+    pub max_tokens: usize,
+    /// How tokens are drawn.
+    pub sampling: SamplingParams,
+    /// Ids that end the text, such as [`Files::ends`](crate::llm::Files). The id itself counts as generated.
+    pub stop: Vec<u32>,
+    /// The name of an adapter; `None` is the base model.
+    pub adapter: Option<String>,
+    /// A salt that keeps the request's prefixes from requests without it: see [`seed`](crate::llm::cache::seed).
+    pub salt: Option<Vec<u8>>,
+    /// The time from which on the request has ended, in the unit of the time that [`step`](super::Engine::step) gets.
+    pub deadline: Option<u64>,
+}
+
+impl Request {
+    /// A request of the base model that takes the most probable token, always.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
+        let sampling = SamplingParams::greedy();
+        Self { prompt, max_tokens, sampling, stop: Vec::new(), adapter: None, salt: None, deadline: None }
+    }
+
+    setters! {
+        with_sampling: sampling = SamplingParams;
+        with_stop: stop = Vec<u32>;
+        with_adapter: adapter <- Option<String>;
+        with_salt: salt <- Option<Vec<u8>>;
+        with_deadline: deadline <- Option<u64>;
+    }
+}

@@ -1,0 +1,207 @@
+//! An engine on a thread of its own: requests from any thread, and each one's tokens as they come.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Engine, Output, Request};
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::llm::schedule::{Finish, Usage};
+use crate::llm::step::RequestId;
+
+/// How long the thread waits for news where it has requests and none can go on.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What gets the outputs of a request, on the engine's thread: it has to be quick. An error comes at most once, alone, where the request was
+/// refused. Where it returns false, the request is given up.
+pub type Sink = Box<dyn FnMut(Result<Output>) -> bool + Send>;
+
+enum Command {
+    Submit(Box<Request>, Sink),
+    Usage(Sender<Usage>),
+    /// No more requests come. Those that run end by themselves, or are given up.
+    Stop {
+        drain: bool,
+    },
+}
+
+/// A thread that runs an engine. Dropping it gives up what runs.
+#[derive(Debug)]
+pub struct Service {
+    commands: Sender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Starts the thread. Deadlines of requests are milliseconds from now on.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn start<D: Backend>(engine: Engine<D>) -> Result<Self> {
+        let (commands, inbox) = channel();
+        let running = Running { engine, inbox, sinks: HashMap::new(), stopping: false, started: Instant::now() };
+        let thread = std::thread::Builder::new().name("trifuse engine".into()).spawn(move || running.run());
+        let thread = thread.map_err(|error| Error::device("the engine's thread", error))?;
+        Ok(Self { commands, thread: Some(thread) })
+    }
+
+    /// Hands a request to the engine. Does not block.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<()> {
+        self.send(Command::Submit(request.into(), sink))
+    }
+
+    /// Hands a request to the engine, and gives its outputs as they come. Dropping them gives the request up.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn stream(&self, request: Request) -> Result<Outputs> {
+        let (sender, outputs) = channel();
+        self.submit(request, Box::new(move |output| sender.send(output).is_ok()))?;
+        Ok(Outputs { outputs, ended: false })
+    }
+
+    /// What the engine's scheduler holds, after its present step.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn usage(&self) -> Result<Usage> {
+        let (sender, answer) = channel();
+        self.send(Command::Usage(sender))?;
+        answer.recv().map_err(|_| ended())
+    }
+
+    /// Takes no more requests, and waits for those that run.
+    pub fn drain(mut self) {
+        self.end(true);
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).map_err(|_| ended())
+    }
+
+    fn end(&mut self, drain: bool) {
+        // An error says that the thread has ended before.
+        let _ = self.send(Command::Stop { drain });
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}
+
+fn ended() -> Error {
+    Error::invalid("engine", "one that runs", "one that has ended: see its first error")
+}
+
+/// The outputs of a request: tokens, and at last its end.
+#[derive(Debug)]
+pub struct Outputs {
+    outputs: Receiver<Result<Output>>,
+    ended: bool,
+}
+
+impl Iterator for Outputs {
+    type Item = Result<Output>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.outputs.recv().unwrap_or_else(|_| Err(ended()));
+        self.ended = !matches!(next, Ok(Output::Token { .. }));
+        Some(next)
+    }
+}
+
+/// The state of the thread.
+struct Running<D: Backend> {
+    engine: Engine<D>,
+    inbox: Receiver<Command>,
+    sinks: HashMap<RequestId, Sink>,
+    stopping: bool,
+    started: Instant,
+}
+
+impl<D: Backend> Running<D> {
+    fn run(mut self) {
+        let mut outputs = Vec::new();
+        while self.take_commands() {
+            let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            // Who fails is told in the outputs; the others go on.
+            let idle = matches!(self.engine.step(now, &mut outputs), Ok(false));
+            let told = !outputs.is_empty();
+            outputs.drain(..).for_each(|output| self.tell(output));
+            if idle && !told && !self.engine.is_idle() && !self.engine.is_loading() {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Takes what came; waits where there is nothing else to do. False where the thread is to end.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            let idle = self.engine.is_idle();
+            if idle && self.stopping {
+                return false;
+            }
+            let next = match self.inbox.try_recv() {
+                Err(TryRecvError::Empty) if idle => self.inbox.recv().ok(),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => None,
+                Ok(command) => Some(command),
+            };
+            match next {
+                Some(Command::Submit(request, sink)) => self.submit(*request, sink),
+                Some(Command::Usage(sender)) => drop(sender.send(self.engine.usage())),
+                Some(Command::Stop { drain: true }) => self.stopping = true,
+                Some(Command::Stop { drain: false }) | None => {
+                    self.give_up_all();
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, request: Request, mut sink: Sink) {
+        let submitted =
+            if self.stopping { Err(Error::invalid("engine", "one that takes requests", "one that is ending")) } else { self.engine.submit(request) };
+        match submitted {
+            Ok(id) => drop(self.sinks.insert(id, sink)),
+            Err(error) => drop(sink(Err(error))),
+        }
+    }
+
+    fn tell(&mut self, output: Output) {
+        let (request, ended) = match &output {
+            Output::Token { request, .. } => (*request, false),
+            Output::Ended { finished, .. } => (finished.request, true),
+        };
+        let Some(sink) = self.sinks.get_mut(&request) else { return };
+        let listens = sink(Ok(output));
+        if ended || !listens {
+            self.sinks.remove(&request);
+        }
+        if !ended && !listens {
+            // The number is one that the engine gave.
+            let _ = self.engine.finish(request, Finish::Cancelled);
+        }
+    }
+
+    fn give_up_all(&mut self) {
+        for (request, mut sink) in std::mem::take(&mut self.sinks) {
+            if let Ok(Some(finished)) = self.engine.finish(request, Finish::Cancelled) {
+                sink(Ok(Output::Ended { finished, error: None }));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The rows of a pass as the device takes them: ids, positions, slots, and the pages of their sequences.
+
+use super::plans::{Arena, Plans, Queries, Shape};
+use super::pools::PoolShape;
+use super::step::{Step, Token};
+use crate::backend::Backend;
+use crate::error::{Error, Result, ensure};
+use crate::ops::attention::AttentionIndex;
+use crate::ops::index::{PageTable, RaggedPages, TokenAdapters};
+use crate::session::Session;
+
+/// The rows of a pass. Spare rows are token 0 of no sequence: their keys and values go nowhere.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    ids: Vec<i32>,
+    positions: Vec<i32>,
+    slots: Vec<i32>,
+    /// Where the rows of each sequence begin, and where the last ones end.
+    starts: Vec<i32>,
+    /// Keys of each sequence, those of its rows included.
+    keys: Vec<i32>,
+    /// The pages of each sequence, `[sequences, pages]`.
+    table: Vec<i32>,
+}
+
+/// A number as an index on the device has it.
+fn word(number: usize) -> Result<i32> {
+    i32::try_from(number).map_err(|_| Error::invalid("pass", "numbers below 2^31", number))
+}
+
+impl Layout {
+    /// A shape whose rows are all spare.
+    pub fn spare(shape: &Shape) -> Self {
+        let Shape { rows, sequences, pages, .. } = *shape;
+        Self {
+            ids: vec![0; rows],
+            positions: vec![0; rows],
+            slots: vec![-1; rows],
+            starts: vec![0; sequences + 1],
+            keys: vec![0; sequences],
+            table: vec![0; sequences * pages],
+        }
+    }
+
+    /// A step of a schedule. `sampled` has the last id of each seat.
+    ///
+    /// # Errors
+    /// A step that the shape has no room for; a seat that has no id.
+    pub fn of_step(step: &Step, shape: &Shape, sampled: &[u32]) -> Result<Self> {
+        let mut all = Self::spare(shape);
+        let longest = step.sequences.iter().map(|span| span.pages.len()).max().unwrap_or(0);
+        let fits = step.rows.len() <= shape.rows && step.sequences.len() <= shape.sequences && longest <= shape.pages;
+        ensure(
+            fits,
+            "step",
+            format_args!("room for it in {shape:?}"),
+            format_args!("{} rows of {} sequences, {longest} pages", step.rows.len(), step.sequences.len()),
+        )?;
+        for (at, row) in step.rows.iter().enumerate() {
+            let id = match row.token {
+                Token::Known(id) => id,
+                Token::Sampled(seat) => *sampled.get(seat as usize).ok_or_else(|| Error::invalid("step", "seats that a token was drawn for", seat))?,
+            };
+            (all.ids[at], all.positions[at], all.slots[at]) = (word(id as usize)?, word(row.position as usize)?, word(row.slot as usize)?);
+        }
+        for (at, span) in step.sequences.iter().enumerate() {
+            all.starts[at + 1] = word(span.rows.end)?;
+            all.keys[at] = word(span.kv_len as usize)?;
+            for (to, page) in all.table[at * shape.pages..].iter_mut().zip(step.pages_of(span)) {
+                *to = word(*page as usize)?;
+            }
+        }
+        let end = all.starts[step.sequences.len()];
+        all.starts[step.sequences.len()..].fill(end);
+        Ok(all)
+    }
+
+    /// The next tokens of a text that lies in the pages 0, 1, 2 …, and that has `length` tokens before them.
+    ///
+    /// # Errors
+    /// A text of more than 2^31 tokens.
+    pub fn of_text(ids: &[u32], length: usize, shape: &Shape) -> Result<Self> {
+        let mut all = Self::spare(shape);
+        for (at, &id) in ids.iter().enumerate() {
+            let position = word(length + at)?;
+            (all.ids[at], all.positions[at], all.slots[at]) = (word(id as usize)?, position, position);
+        }
+        (all.starts[1], all.keys[0]) = (word(ids.len())?, word(length + ids.len())?);
+        for (page, to) in all.table.iter_mut().enumerate() {
+            *to = word(page)?;
+        }
+        Ok(all)
+    }
+
+    /// The ids, checked.
+    ///
+    /// # Errors
+    /// An id that is not in the vocabulary.
+    pub fn ids(&self, vocabulary: u32) -> Result<TokenAdapters> {
+        let found = self.ids.iter().find(|&&id| id < 0 || id as u32 >= vocabulary);
+        found.map_or(Ok(()), |id| Err(Error::invalid("tokens", format!("ids below {vocabulary}"), id)))?;
+        TokenAdapters::new(&self.ids, vocabulary)
+    }
+
+    fn even(&self, shape: &Shape, pools: PoolShape) -> Result<PageTable> {
+        PageTable::new(&self.table, &self.keys, pools.even(shape))
+    }
+
+    fn ragged(&self, shape: &Shape, most: usize, pools: PoolShape) -> Result<RaggedPages> {
+        RaggedPages::new(&self.starts, &self.keys, &self.table, pools.ragged(shape, most))
+    }
+
+    /// Copies the pages of the sequences to the device.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have; no device memory.
+    pub fn place<D: Backend>(&self, session: &mut Session<D>, shape: &Shape, pools: PoolShape) -> Result<AttentionIndex<D>> {
+        match shape.queries {
+            Queries::Even => Ok(AttentionIndex::Paged(session.index(&self.even(shape, pools)?)?)),
+            Queries::Ragged { most } => Ok(AttentionIndex::RaggedPaged(session.index(&self.ragged(shape, most, pools)?)?)),
+        }
+    }
+
+    /// Replaces what the last pass of these plans left on the device. Nothing is written where an error is found here.
+    ///
+    /// # Errors
+    /// An id that is not in the vocabulary; pages that the pool does not have; a device that fails.
+    pub fn write<D: Backend>(&self, session: &mut Session<D>, plans: &Plans<D>, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<()> {
+        let ids = self.ids(vocabulary)?;
+        match (&plans.tables, plans.shape.queries) {
+            (AttentionIndex::Paged(index), Queries::Even) => session.update_index(index, &self.even(&plans.shape, pools)?)?,
+            (AttentionIndex::RaggedPaged(index), Queries::Ragged { most }) => session.update_index(index, &self.ragged(&plans.shape, most, pools)?)?,
+            (other, _) => return Err(Error::invalid("pass", "a page table", format!("{other:?}"))),
+        }
+        session.update_index(&plans.ids, &ids)?;
+        session.write(&arena.positions, bytemuck::cast_slice(&self.positions))?;
+        session.write(&arena.slots, bytemuck::cast_slice(&self.slots))
+    }
+}
