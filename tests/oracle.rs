@@ -5,7 +5,7 @@
 use trifuse::DType;
 use trifuse::ops::attention::{Attention, Form, Strides};
 use trifuse::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, PageShape, PageTable, TokenAdapters, Varlen};
-use trifuse::ops::pointwise::{Kind, Pointwise};
+use trifuse::ops::pointwise::{Kind, Pointwise, Turn};
 use trifuse_testkit::cases::{Posed, Problem, all};
 use trifuse_testkit::oracle::attention::{Host, HostForm};
 use trifuse_testkit::oracle::codebook_gemm::FactorHost;
@@ -145,7 +145,7 @@ fn norms_have_their_values_by_hand() {
 #[test]
 fn rotary_positions_turn_pairs_half_a_head_apart() {
     // Frequencies 1 and 10000^(−1/2) = 0.01; two heads a row.
-    let op = row_operation(8, 2, Kind::Rope { head_dim: 4, base: 1e4f32.to_bits() });
+    let op = row_operation(8, 2, Kind::Rope { head_dim: 4, turn: Turn::base(1e4) });
     let x = vec![1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 5.0, 6.0, 7.0, 8.0, 1.0, 2.0, 3.0, 4.0];
     let y = first(&op, &pointwise::Host { positions: Some(vec![3, 0]), ..pointwise::Host::new(x.clone()) });
     let (fast, slow) = (3f64, 0.03f64);
@@ -156,12 +156,12 @@ fn rotary_positions_turn_pairs_half_a_head_apart() {
 #[test]
 fn rotary_positions_in_place_leave_what_lies_between_rows() {
     // Rows of 11 elements, of which two heads of 4 are turned.
-    let kind = Kind::RopeInPlace { head_dim: 4, base: 1e4f32.to_bits(), stride: 11 };
+    let kind = Kind::RopeInPlace { head_dim: 4, turn: Turn::base(1e4), stride: 11 };
     let rows: Vec<f64> = (0..30).map(|i| DType::F32.round((f64::from(i) * 0.7).sin())).collect();
     let host = |x: &[f64]| pointwise::Host { positions: Some(vec![5, 0, -3]), ..pointwise::Host::new(x.to_vec()) };
     let found = row_operation(8, 3, kind).evaluate(&host(&rows), Exact).unwrap().swap_remove(0).elements;
     let heads: Vec<f64> = rows.chunks(11).flat_map(|row| row[..8].to_vec()).collect();
-    let turned = first(&row_operation(8, 3, Kind::Rope { head_dim: 4, base: 1e4f32.to_bits() }), &host(&heads));
+    let turned = first(&row_operation(8, 3, Kind::Rope { head_dim: 4, turn: Turn::base(1e4) }), &host(&heads));
     assert_eq!(found.len(), 30);
     for (at, value) in found.into_iter().enumerate() {
         assert_eq!(value, (at % 11 < 8).then(|| turned[at / 11 * 8 + at % 11]), "element {at}");

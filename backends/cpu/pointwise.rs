@@ -9,7 +9,7 @@ use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::ops::index::PageShape;
-use crate::ops::pointwise::Kind;
+use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Pointwise, PointwiseArgs};
 
 const VARIANT: &str = "rows";
@@ -117,6 +117,8 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     // SAFETY: as this function's contract.
     let words = |slice: &Slice<Cpu>| unsafe { View::<i32>::new(slice).all() };
     let positions = args.positions.as_ref().map(words).unwrap_or_default();
+    // SAFETY: as this function's contract.
+    let frequencies = args.frequencies.as_ref().map(|slice| unsafe { View::<f32>::new(slice).all() }).unwrap_or_default();
     let ids = args.ids.as_ref().map(|ids| words(ids.slice())).unwrap_or_default();
     let places = args.places.as_ref().map(|places| words(places.slice())).unwrap_or_default();
     let starts = args.sequences.as_ref().map(|sequences| words(sequences.slice())).unwrap_or_default();
@@ -158,9 +160,13 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             operands.widen(row, values, other);
                             operands.layer_norm(values, f32::from_bits(eps), other);
                         }
-                        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
+                        Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
                             operands.widen(row, values, other);
-                            rotate(values, head_dim as usize, f32::from_bits(base), positions[row], other);
+                            let frequency = |j: usize| match turn {
+                                Turn::Base(bits) => f64::from(f32::from_bits(bits)).powf(-2.0 * j as f64 / head_dim as f64),
+                                Turn::Table => f64::from(frequencies[j]),
+                            };
+                            rotate(values, head_dim as usize, frequency, positions[row], other);
                         }
                         Kind::Embedding { .. } => match usize::try_from(ids[2 + row]) {
                             Ok(id) => operands.widen(id, values, other),
@@ -250,12 +256,12 @@ fn check_words(op: &Pointwise, ids: &[i32], places: &[i32], starts: &[i32]) -> R
 
 /// Rotates the pairs of each head by the angles of a position. The angles are in f64: a position may be large, and an f32 holds a large
 /// angle only coarsely.
-fn rotate(values: &mut [f32], head_dim: usize, base: f32, position: i32, angles: &mut [f32]) {
+fn rotate(values: &mut [f32], head_dim: usize, frequency: impl Fn(usize) -> f64, position: i32, angles: &mut [f32]) {
     let half = head_dim / 2;
     let (sines, rest) = angles.split_at_mut(half);
     let cosines = &mut rest[..half];
     for (j, (sine, cosine)) in sines.iter_mut().zip(&mut *cosines).enumerate() {
-        let angle = f64::from(position) * f64::from(base).powf(-2.0 * j as f64 / head_dim as f64);
+        let angle = f64::from(position) * frequency(j);
         (*sine, *cosine) = (angle.sin() as f32, angle.cos() as f32);
     }
     for head in values.chunks_exact_mut(head_dim) {

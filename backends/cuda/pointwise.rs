@@ -9,7 +9,7 @@ use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCo
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::pointwise::Kind;
+use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Pointwise, PointwiseArgs};
 
 impl Table for Pointwise {
@@ -41,6 +41,8 @@ params! {
         y: [element],
         /// Positions, places, ids, cumulative lengths, or lengths and pages.
         index: [const i32],
+        /// Radians from a position to the next of each pair of a head, where a table has them.
+        frequencies: [const f32],
         /// Ids of the second table.
         places: [const i32],
         rows: u64,
@@ -198,6 +200,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
         residual: address_of(args.residual.as_ref()),
         y: address(&args.y),
         index: 0,
+        frequencies: address_of(args.frequencies.as_ref()),
         places: address_of(args.places.as_ref().map(|places| places.slice())),
         rows: op.rows,
         columns: op.columns,
@@ -215,8 +218,9 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
     match op.kind {
         Kind::RmsNorm { eps, .. } => (params.kind, params.eps) = (0, f32::from_bits(eps)),
         Kind::LayerNorm { eps, .. } => (params.kind, params.eps) = (1, f32::from_bits(eps)),
-        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
-            (params.kind, params.head_dim, params.log2_base) = (2, head_dim, f64::from(f32::from_bits(base)).log2());
+        Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
+            (params.kind, params.head_dim) = (2, head_dim);
+            params.log2_base = if let Turn::Base(base) = turn { f64::from(f32::from_bits(base)).log2() } else { 0.0 };
             params.index = address_of(args.positions.as_ref());
         }
         Kind::Embedding { .. } => (params.kind, params.index) = (3, address_of(args.ids.as_ref().map(|ids| ids.slice()))),
@@ -263,13 +267,13 @@ mod tests {
         let eps = 1e-5f32.to_bits();
         let norms = move |residual| [Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }];
         let kinds = move |columns: u64| {
-            let (head_dim, base, stride) = (if columns.is_multiple_of(64) { 64 } else { 2 }, 1e4f32.to_bits(), columns + 8);
+            let (head_dim, turn, stride) = (if columns.is_multiple_of(64) { 64 } else { 2 }, Turn::base(1e4), columns + 8);
             let cache = PageShape { batch: 3, pages: 2, page: 16, pool_pages: 7 };
             let sequences = VarlenShape { batch: 6, max_q: 40, max_kv: 40, total_q: 90, total_kv: 90 };
             let rest = [
-                Kind::Rope { head_dim, base },
-                Kind::RopeInPlace { head_dim, base, stride },
-                Kind::RopeInPlace { head_dim, base, stride: columns + 1 },
+                Kind::Rope { head_dim, turn },
+                Kind::RopeInPlace { head_dim, turn, stride },
+                Kind::RopeInPlace { head_dim, turn: Turn::Table, stride: columns + 1 },
                 Kind::Embedding { vocabulary: 90 },
                 Kind::EmbeddingNorm { vocabulary: 90, places: 40, eps },
                 Kind::MeanPool(sequences),

@@ -12,7 +12,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::index::{HostIndex, PageShape, PageTable};
-use crate::ops::pointwise::Kind;
+use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
 const VARIANTS: &[&str] = &["portable"];
@@ -67,6 +67,14 @@ fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
 /// Shader files of the kinds that work on whole rows.
 const ROWS: &[File] = &[shader!("activation.wgsl"), shader!("pointwise/rows.wgsl")];
 
+/// Shader files of rotary positions.
+const fn rope_files(turn: Turn) -> &'static [File] {
+    match turn {
+        Turn::Base(_) => &[shader!("pointwise/rope.wgsl"), shader!("pointwise/rope_base.wgsl")],
+        Turn::Table => &[shader!("pointwise/rope.wgsl"), shader!("pointwise/rope_table.wgsl")],
+    }
+}
+
 fn source(dtype: DType, kind: Kind) -> Source {
     let float = Element::Float(dtype);
     let (number, files, name): (u32, &'static [_], _) = match kind {
@@ -76,8 +84,8 @@ fn source(dtype: DType, kind: Kind) -> Source {
         Kind::Embedding { .. } => (3, ROWS, "embedding"),
         Kind::MeanPool(_) => (4, ROWS, "mean pool"),
         Kind::Add => (5, ROWS, "add"),
-        Kind::Rope { .. } => (6, &[shader!("pointwise/rope.wgsl")], "RoPE"),
-        Kind::RopeInPlace { .. } => (8, &[shader!("pointwise/rope.wgsl")], "RoPE in place"),
+        Kind::Rope { turn, .. } => (6, rope_files(turn), "RoPE"),
+        Kind::RopeInPlace { turn, .. } => (8, rope_files(turn), "RoPE in place"),
         Kind::Activation(_) => (7, ROWS, "activation"),
         Kind::Append { .. } => (9, &[shader!("pointwise/append.wgsl")], "append"),
         Kind::Store { .. } => (10, &[shader!("pointwise/store.wgsl")], "store"),
@@ -93,9 +101,12 @@ fn source(dtype: DType, kind: Kind) -> Source {
             Operand::read("residual", float).when(residual),
         ]),
         Kind::EmbeddingNorm { .. } | Kind::L2Normalise => operands.extend(["weight", "bias", "residual"].map(|name| Operand::read(name, float).when(false))),
-        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
+        Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
             operands.push(Operand::read("positions", Element::I32));
-            constants.push(("frequencies", Constant::Table(frequencies(head_dim, base))));
+            match turn {
+                Turn::Base(base) => constants.push(("units", Constant::Table(frequencies(head_dim, base)))),
+                Turn::Table => operands.push(Operand::read("frequencies", Element::Float(DType::F32))),
+            }
         }
         Kind::Append { .. } => operands.push(Operand::read("index", Element::I32)),
         Kind::Store { .. } => operands.push(Operand::read("positions", Element::I32)),
@@ -117,8 +128,8 @@ pub(super) fn sources() -> Vec<Source> {
     let shape = crate::ops::index::VarlenShape { batch: 1, total_q: 1, total_kv: 1, max_q: 1, max_kv: 1 };
     let cache = PageShape { batch: 1, pages: 1, page: 1, pool_pages: 1 };
     let mut kinds = vec![Kind::L2Normalise, Kind::Append { cache, stride: 1 }, Kind::Add, Kind::Embedding { vocabulary: 1 }, Kind::MeanPool(shape)];
-    let base = 1e4f32.to_bits();
-    kinds.extend([Kind::Rope { head_dim: 128, base }, Kind::RopeInPlace { head_dim: 128, base, stride: 384 }]);
+    let turns = [Turn::base(1e4), Turn::Table];
+    kinds.extend(turns.into_iter().flat_map(|turn| [Kind::Rope { head_dim: 128, turn }, Kind::RopeInPlace { head_dim: 128, turn, stride: 384 }]));
     kinds.push(Kind::Store { slots: 1, stride: 1 });
     kinds.extend(Activation::ALL.into_iter().flat_map(|activation| [Kind::Activation(activation), Kind::Glu(activation)]));
     for residual in [false, true] {
@@ -155,7 +166,7 @@ impl Kernel<Pointwise> for Wgpu {
                 return refuse(format!("{} words about pages, the device binds {window} bytes at a time", PageTable::capacity(&cache)));
             }
             Kind::MeanPool(_) if op.x_rows() > reach => return refuse(format!("{} rows to pool, the device binds {reach} at a time", op.x_rows())),
-            Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } if head_dim / 2 > MAX_PAIRS => {
+            Kind::Rope { head_dim, turn: Turn::Base(_) } | Kind::RopeInPlace { head_dim, turn: Turn::Base(_), .. } if head_dim / 2 > MAX_PAIRS => {
                 return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
             }
             _ => {}
@@ -211,8 +222,9 @@ impl Wgpu {
                 let x = matches!(op.kind, Kind::Rope { .. }).then(|| of(&args.x));
                 let positions = args.positions.as_ref().map(|slice| words(slice, row, rows));
                 let pairs = rows * op.columns / 2;
+                let operands = [x.as_ref(), Some(&y), positions.as_ref(), args.frequencies.as_ref()];
                 let params = RopeParams([pairs as u32, columns, head_dim as u32, op.stride() as u32]);
-                queue.dispatch(self, &plan.pipeline, &[x.as_ref(), Some(&y), positions.as_ref()], &params, pairs.div_ceil(WIDTH))
+                queue.dispatch(self, &plan.pipeline, &operands[..if args.frequencies.is_some() { 4 } else { 3 }], &params, pairs.div_ceil(WIDTH))
             }
             Kind::Append { cache, stride } => {
                 let x = of(&args.x);

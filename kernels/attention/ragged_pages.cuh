@@ -3,7 +3,12 @@
 
 #include "attention/sequence.cuh"
 
-constexpr u32 RAGGED_PAGED = 4;
+// Whether a unit is compiled for ragged pages: what the other forms compile to does not pay for them.
+#ifdef RAGGED_PAGES
+constexpr bool RAGGED = true;
+#else
+constexpr bool RAGGED = false;
+#endif
 
 // Words: cu_q[batch + 1], kv_len[batch], table[batch, pages]. Sequences from p.batch on are spare queries, of p.q_len each, without keys.
 __device__ __forceinline__ Sequence ragged_sequence(const AttentionParams &p, u64 batch) {
@@ -21,21 +26,24 @@ __device__ __forceinline__ Sequence ragged_sequence(const AttentionParams &p, u6
 }
 
 __device__ __forceinline__ Sequence any_sequence(const AttentionParams &p, u64 batch) {
-    return p.form == RAGGED_PAGED ? ragged_sequence(p, batch) : sequence_of(p, batch);
+    return RAGGED ? ragged_sequence(p, batch) : sequence_of(p, batch);
 }
 
 // Elements of K (or V) from the sequence's first to the first of token `key`.
 __device__ __forceinline__ u64 any_token_offset(const AttentionParams &p, const Sequence &s, i64 key, u64 page_stride, u64 token_stride) {
-    return s.pages ? u64(s.pages[u64(key) / p.page]) * page_stride + u64(key) % p.page * token_stride : u64(key) * token_stride;
+    if (!RAGGED) {
+        return token_offset(p, s, key, page_stride, token_stride);
+    }
+    return u64(s.pages[u64(key) / p.page]) * page_stride + u64(key) % p.page * token_stride;
 }
 
 // Sequences, with those of spare queries.
 __device__ __forceinline__ u64 all_sequences(const AttentionParams &p) {
-    return p.form == RAGGED_PAGED ? p.batch + (p.lse_head + p.q_len - 1) / p.q_len : p.batch;
+    return RAGGED ? p.batch + (p.lse_head + p.q_len - 1) / p.q_len : p.batch;
 }
 
 // The first key of the first of steps of `keys` each. In ragged pages steps begin at multiples of them, wherever the tile's first key is: what a
 // query sums does not depend on its tile.
-template <class Int> __device__ __forceinline__ Int first_of_steps(const AttentionParams &p, Int first, Int keys) {
-    return p.form == RAGGED_PAGED ? first / keys * keys : first;
+template <class Int> __device__ __forceinline__ Int first_of_steps(Int first, Int keys) {
+    return RAGGED ? first / keys * keys : first;
 }

@@ -51,19 +51,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_simt(const Atten
         i64 query = (first_row + row) / p.pack;
         u64 head = group * p.pack + (first_row + row) % p.pack;
         i64 last_row = first_row + ROWS < rows ? first_row + ROWS - 1 : rows - 1;
-        i64 seen_first = first_of_steps(p, mask.first(first_row / p.pack), i64(KEYS)), seen_end = mask.end(last_row / p.pack);
+        i64 seen_first = first_of_steps(mask.first(first_row / p.pack), i64(KEYS)), seen_end = mask.end(last_row / p.pack);
 
         OnlineRow online;
 
         // One run of keys, or one run a listed block.
         BlockRow listed = {nullptr, nullptr, nullptr, 0, 1};
-        if (p.form == BLOCKS) {
+        if (!RAGGED && p.form == BLOCKS) {
             listed = block_row(p, batch, group * p.pack, u64(first_row / p.pack) / p.block);
         }
         for (i32 place = listed.begin; place < listed.end; place++) {
             i64 begin = seen_first, end = seen_end;
             i32 kind = -1;
-            if (p.form == BLOCKS) {
+            if (!RAGGED && p.form == BLOCKS) {
                 i64 block = i64(listed.columns[place]) * p.block;
                 kind = listed.kinds[place];
                 begin = begin > block ? begin : block;

@@ -9,6 +9,9 @@ constexpr int ROPE_THREADS = 256;
 
 // Half turns from one position to the next, of pair `j` of a head.
 __device__ __forceinline__ f64 half_turns(const PointwiseParams &p, u64 j) {
+    if (p.frequencies) {
+        return f64(p.frequencies[j]) * 0.3183098861837907;
+    }
     return exp2(-2.0 * f64(j) / f64(p.head_dim) * p.log2_base) * 0.3183098861837907;
 }
 
@@ -36,10 +39,13 @@ __device__ __forceinline__ void rotate(const PointwiseParams &p, u64 row) {
 __device__ __forceinline__ void rope_lines(const PointwiseParams &p) {
     alignas(16) __shared__ f32 sines[ROPE_THREADS], cosines[ROPE_THREADS];
     u32 half = u32(p.head_dim) / 2, lines = half / EACH, all = u32(p.columns) / (2 * EACH), j = threadIdx.x;
-    // Depends on no operand: done while the kernel before still runs.
-    f64 frequency = j < half ? half_turns(p, j) : 0.0;
+    // Of a base it depends on no operand, and is done while the kernel before still runs.
+    f64 frequency = j < half && !p.frequencies ? half_turns(p, j) : 0.0;
     grid_launch_next();
     grid_wait();
+    if (j < half && p.frequencies) {
+        frequency = half_turns(p, j);
+    }
     for (u64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
         if (j < half) {
             sine_cosine(f64(p.index[row]) * frequency, &sines[j], &cosines[j]);

@@ -3,8 +3,8 @@
 //   KIND 8  in y, rows `stride` elements apart; there is no x
 //
 // A driver's sin and cos may be off by 2⁻¹¹, and only between −π and π; and position · frequency in f32 loses the
-// turn once the position is large. So the angle is kept as a share of a turn in integers: the host gives each
-// frequency in units of 2⁻⁶⁴ turns, and the product with the position wraps as angles do.
+// turn once the position is large. So the angle is kept as a share of a turn in integers: `frequency` gives each
+// frequency in units of 2⁻⁶⁴ turns (rope_base.wgsl, rope_table.wgsl), and the product with the position wraps as angles do.
 
 struct Params {
     pairs: u32,
@@ -72,7 +72,8 @@ fn main(
     let j = pair % half;
     let at = row * launch.params.stride + head * launch.params.head_dim + j;
     let position = load_positions(row);
-    let turned = cos_sin(turn(position, load_frequencies(2u * j), load_frequencies(2u * j + 1u)));
+    let units = frequency(j);
+    let turned = cos_sin(turn(position, units.x, units.y));
     let first = before(at);
     let second = before(at + half);
     store_y(at, first * turned.x - second * turned.y);

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{AttentionIndex, Scale, Strides};
 use crate::ops::index::{Index, TokenAdapters};
-use crate::ops::pointwise::Kind;
+use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Activation, Attention, FusedMlp, Linear, Pointwise};
 use crate::session::{Plan, Session};
 
@@ -126,8 +126,8 @@ impl<D: Backend> Plans<D> {
         let all = query + 2 * key;
         let norm = |rows: u64, columns: u64| Pointwise::new(dtype, rows, columns, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
         let product = |d_in: u64, d_out: u64, bias: bool| Linear { bias, ..Linear::new(dtype, [n, d_in, d_out]).with_padded_weights() };
-        let base = config.rope_base.to_bits();
-        let turn = |columns: u64| Pointwise::new(dtype, n, columns, Kind::Rope { head_dim: d, base });
+        let way = Turn::base(config.rope_base);
+        let turn = |columns: u64| Pointwise::new(dtype, n, columns, Kind::Rope { head_dim: d, turn: way });
         let apart = config.head_norm;
         let layout = Layout::spare(&shape);
         let (columns, stride) = if apart { (key, key) } else { (2 * key, all) };
@@ -160,7 +160,7 @@ impl<D: Backend> Plans<D> {
             rope: if apart {
                 vec![session.plan(turn(query))?, session.plan(turn(key))?]
             } else {
-                vec![session.plan(Pointwise::new(dtype, n, query + key, Kind::RopeInPlace { head_dim: d, base, stride: all }))?]
+                vec![session.plan(Pointwise::new(dtype, n, query + key, Kind::RopeInPlace { head_dim: d, turn: way, stride: all }))?]
             },
             store: session.plan(Pointwise::new(dtype, n, columns, Kind::Store { slots, stride }))?,
             attention: session.plan(attention(config, dtype, shape, pools))?,

@@ -10,6 +10,7 @@ use derive_where::derive_where;
 
 use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, RaggedPages, RaggedShape, Varlen, VarlenShape};
 use super::setters::setters;
+pub use super::strides::Strides;
 use super::{Access, Cost, Op, Operand, Translate, expect_present, expect_size};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -91,31 +92,6 @@ impl Form {
     /// Whether only some blocks of the score matrix are present.
     pub const fn is_sparse(&self) -> bool {
         matches!(self, Self::Blocks(_) | Self::BlockMap(_))
-    }
-}
-
-/// Elements from one index to the next, along each axis. Packed strides that no u64 holds are the greatest u64, which every operation refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Strides {
-    /// Elements from a sequence to the next; for paged k and v, from a page to the next.
-    pub batch: u64,
-    /// Elements from a token to the next.
-    pub token: u64,
-    /// Elements from a head to the next.
-    pub head: u64,
-}
-
-impl Strides {
-    /// Packed strides of `[b, s, h, d]`.
-    pub const fn bshd(tokens: u64, heads: u64, head_dim: u64) -> Self {
-        let token = heads.saturating_mul(head_dim);
-        Self { batch: tokens.saturating_mul(token), token, head: head_dim }
-    }
-
-    /// Packed strides of `[b, h, s, d]`.
-    pub const fn bhsd(tokens: u64, heads: u64, head_dim: u64) -> Self {
-        let head = tokens.saturating_mul(head_dim);
-        Self { batch: heads.saturating_mul(head), token: head_dim, head }
     }
 }
 

@@ -13,7 +13,7 @@
 
 use super::attention::Strides;
 use super::fused_mlp::MAX_WORKSPACE;
-use super::pointwise::Kind;
+use super::pointwise::{Kind, Turn};
 use super::{Activation, Attention, Cost, FusedMlp, Linear, Op, Pointwise};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
@@ -178,7 +178,7 @@ impl Layer {
         ensure(countable, "layer: batch, tokens", "at most 2^32 rows", format_args!("{batch}, {tokens}"))?;
         let (llama, bias) = (style == Style::Llama, self.biases());
         let kind = if llama { Kind::RmsNorm { eps, residual: false } } else { Kind::LayerNorm { eps, residual: false } };
-        let rope = Kind::RopeInPlace { head_dim, base: rope_base, stride: sizes.qkv() };
+        let rope = Kind::RopeInPlace { head_dim, turn: Turn::Base(rope_base), stride: sizes.qkv() };
         let rows_of_qkv = Strides { batch: tokens.saturating_mul(sizes.qkv()), token: sizes.qkv(), head: head_dim };
         let attention = Attention { causal, ..Attention::dense(dtype, batch, [heads, kv_heads], [tokens; 2], head_dim) };
         let activation = if llama { Activation::Silu } else { Activation::GeluTanh };

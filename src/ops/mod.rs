@@ -13,6 +13,7 @@ pub mod pointwise;
 pub mod prefix_attention;
 pub mod sample;
 pub(crate) mod setters;
+mod strides;
 #[cfg(test)]
 mod tests;
 mod translate;

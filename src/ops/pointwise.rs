@@ -23,6 +23,22 @@ pub struct Pointwise {
     pub kind: Kind,
 }
 
+/// How far each pair `j` of a head turns from a position to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Turn {
+    /// By `base^(−2j/d)` radians, of a base that is usually 10,000: the bits of an f32.
+    Base(u32),
+    /// By the radians that the operand `frequencies` has, as contexts need that were stretched. From 2²⁴ on they mean nothing.
+    Table,
+}
+
+impl Turn {
+    /// By powers of a base.
+    pub const fn base(base: f32) -> Self {
+        Self::Base(base.to_bits())
+    }
+}
+
 /// What a [`Pointwise`] operation does to a row. `eps` are the bits of an f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -42,20 +58,20 @@ pub enum Kind {
     },
     /// Rotary positions (arXiv:2104.09864), with the two halves of a head paired. A row is `heads · head_dim` elements, and its position an
     /// entry of `positions`. `y[j] = x[j]·cos − x[j + d/2]·sin`, `y[j + d/2] = x[j + d/2]·cos + x[j]·sin`, with the angle `position ·
-    /// base^(−2j/d)`.
+    /// frequency[j]`.
     Rope {
         /// Elements of a head: even, divides `columns`.
         head_dim: u64,
-        /// The base, usually 10,000: the bits of an f32.
-        base: u32,
+        /// How far each pair turns.
+        turn: Turn,
     },
     /// Rotary positions as in [`Rope`](Self::Rope), written over x: x is y's own memory. They apply to the first `columns` elements of rows
     /// that lie `stride` elements apart. In rows `[q | k | v]` these are the heads of q and of k.
     RopeInPlace {
         /// Elements of a head: even, divides `columns`.
         head_dim: u64,
-        /// The base: the bits of an f32.
-        base: u32,
+        /// How far each pair turns.
+        turn: Turn,
         /// Elements from a row to the next, `columns` at least.
         stride: u64,
     },
@@ -123,6 +139,8 @@ pub struct PointwiseArgs<D: Device> {
     pub residual: Option<Slice<D>>,
     /// Positions for both forms of Rope, and places for Store: `[rows]` as i32, any value, read.
     pub positions: Option<Slice<D>>,
+    /// Radians from a position to the next for both forms of Rope with [`Turn::Table`]: `[head_dim / 2]` f32, read.
+    pub frequencies: Option<Slice<D>>,
     /// Ids of the rows for Embedding ([`TokenAdapters`] checks ids against a range, here the vocabulary).
     pub ids: Option<Index<TokenAdapters, D>>,
     /// Rows of the second table for EmbeddingNorm, one for each row.
@@ -139,7 +157,7 @@ pub struct PointwiseArgs<D: Device> {
 impl<D: Device> PointwiseArgs<D> {
     /// Operands from `x` to `y`, and no others.
     pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, pages: None, y }
+        Self { x, weight: None, bias: None, residual: None, positions: None, frequencies: None, ids: None, places: None, sequences: None, pages: None, y }
     }
 
     /// Operands that rotate `y` in place by `positions`.
@@ -153,6 +171,7 @@ impl<D: Device> PointwiseArgs<D> {
         with_bias: bias <- Option<Slice<D>>;
         with_residual: residual <- Option<Slice<D>>;
         with_positions: positions <- Option<Slice<D>>;
+        with_frequencies: frequencies <- Option<Slice<D>>;
         with_ids: ids <- Option<Index<TokenAdapters, D>>;
         with_places: places <- Option<Index<TokenAdapters, D>>;
         with_sequences: sequences <- Option<Index<Varlen, D>>;
@@ -192,6 +211,14 @@ impl Pointwise {
     /// Whether the operation turns rows by their positions.
     pub fn is_rope(&self) -> bool {
         matches!(self.kind, Kind::Rope { .. } | Kind::RopeInPlace { .. })
+    }
+
+    /// Frequencies that the operation takes as an operand, where it does.
+    pub fn frequencies(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Rope { head_dim, turn: Turn::Table } | Kind::RopeInPlace { head_dim, turn: Turn::Table, .. } => Some(head_dim / 2),
+            _ => None,
+        }
     }
 
     /// Whether the operation takes positions, or places.
@@ -249,14 +276,14 @@ impl Op for Pointwise {
                 let eps = f32::from_bits(eps);
                 ensure(eps.is_finite() && eps >= 0.0, "pointwise: eps", "a finite number of at least 0", eps)
             }
-            Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
+            Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
                 ensure(
                     head_dim > 0 && head_dim % 2 == 0 && self.columns.is_multiple_of(head_dim),
                     "pointwise: head_dim",
                     format_args!("even, a divisor of {}", self.columns),
                     head_dim,
                 )?;
-                let base = f32::from_bits(base);
+                let base = if let Turn::Base(bits) = turn { f32::from_bits(bits) } else { 1.0 };
                 ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
             }
             Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", format_args!("one a sequence, {}", shape.batch), self.rows),
@@ -284,6 +311,7 @@ impl Op for Pointwise {
             bias: to.if_any(&args.bias)?,
             residual: to.if_any(&args.residual)?,
             positions: to.if_any(&args.positions)?,
+            frequencies: to.if_any(&args.frequencies)?,
             ids: to.index_if_any(&args.ids)?,
             places: to.index_if_any(&args.places)?,
             sequences: to.index_if_any(&args.sequences)?,
@@ -316,6 +344,10 @@ impl Op for Pointwise {
         expect_present(Self::NAME, "positions", self.has_positions(), args.positions.is_some())?;
         if let Some(positions) = &args.positions {
             see(Operand::packed("positions", Access::Read, positions, self.rows, 4u64));
+        }
+        expect_present(Self::NAME, "frequencies", self.frequencies().is_some(), args.frequencies.is_some())?;
+        if let (Some(frequencies), Some(pairs)) = (&args.frequencies, self.frequencies()) {
+            see(Operand::packed("frequencies", Access::Read, frequencies, pairs, DType::F32));
         }
         let places = if let Kind::EmbeddingNorm { places, .. } = self.kind { Some(places) } else { None };
         for (name, ids, table) in [("ids", &args.ids, self.vocabulary()), ("places", &args.places, places)] {

@@ -85,13 +85,14 @@ proptest! {
         sane(&mlp)?;
         sane(&mlp.clone().with_padded_weights())?;
         sane(&FusedMlp { x_stride, w1_stride: x_stride, w2_stride: x_stride, ..mlp })?;
-        let base = 1e4f32.to_bits();
-        let in_place = pointwise::Kind::RopeInPlace { head_dim: rank, base, stride: x_stride };
+        let turn = if flag { pointwise::Turn::Table } else { pointwise::Turn::base(1e4) };
+        let in_place = pointwise::Kind::RopeInPlace { head_dim: rank, turn, stride: x_stride };
         let embedding = pointwise::Kind::Embedding { vocabulary: adapters };
         let sum = pointwise::Kind::EmbeddingNorm { vocabulary: adapters, places: rank as u32, eps: 0 };
         let cache = PageShape { batch: rank, pages: x_stride, page: d_out, pool_pages: d_in };
         let append = pointwise::Kind::Append { cache, stride: x_stride };
-        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, base }, in_place, embedding, sum, append] {
+        let [store, gates] = [pointwise::Kind::Store { slots: adapters, stride: x_stride }, pointwise::Kind::Glu(Activation::Silu)];
+        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
         sane(&Sample { dtype: if flag { DType::F16 } else { DType::F32 }, rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
@@ -141,7 +142,7 @@ fn a_row_is_bounded_where_there_is_none() {
     assert!(Linear { x_stride: far, ..Linear::new(DType::F16, [0, 4, 4]) }.validate().is_err());
     assert!(FusedMlp { x_stride: far, ..FusedMlp::new(DType::F16, [0, 4, 4, 4], Activation::Relu) }.validate().is_err());
     assert!(CodebookGemm { x_stride: far, ..CodebookGemm::s2lc(DType::F16, 0, [4, 4, 2], 1, CodeWidth::Four) }.validate().is_err());
-    let kind = pointwise::Kind::RopeInPlace { head_dim: 4, base: 1e4f32.to_bits(), stride: far };
+    let kind = pointwise::Kind::RopeInPlace { head_dim: 4, turn: pointwise::Turn::base(1e4), stride: far };
     assert!(Pointwise { dtype: DType::F16, rows: 0, columns: 4, kind }.validate().is_err());
 }
 

@@ -20,8 +20,8 @@ pub(crate) const SIMT: Variant<Attention> = Variant {
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, _| unit(op.dtype, held(op.head_dim), Vec::from_iter(lists::unit_of(op))),
-    units: |_: Arch| DType::ALL.iter().flat_map(|&dtype| HELD.map(|head_dim| unit(dtype, head_dim, vec![lists::unit()]))).collect(),
+    unit: |op, _| unit(op.dtype, held(op.head_dim), matches!(op.form, Form::RaggedPaged(_)), Vec::from_iter(lists::unit_of(op))),
+    units: |_: Arch| units(),
     workspace: |op, _| lists::workspace(op, |_| 0),
     launch,
 };
@@ -30,14 +30,22 @@ fn shared_bytes(held: u64) -> u32 {
     (numbers(held) * 4) as u32
 }
 
-fn unit(dtype: DType, held: u64, also: Vec<Unit>) -> Unit {
+fn units() -> Vec<Unit> {
+    let each = DType::ALL.into_iter().flat_map(|dtype| HELD.map(|held| (dtype, held)));
+    each.flat_map(|(dtype, held)| [unit(dtype, held, false, vec![lists::unit()]), unit(dtype, held, true, Vec::new())]).collect()
+}
+
+/// The unit for ragged pages, or for all other forms.
+fn unit(dtype: DType, held: u64, ragged: bool, also: Vec<Unit>) -> Unit {
+    let (word, define) = if ragged { (" ragged pages", Some(("RAGGED_PAGES", "1".into()))) } else { ("", None) };
+    let numbers = [("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())];
     Unit {
         headers: headers(),
-        defines: vec![("ELEMENT", dtype.name().into()), ("HEAD_DIM_MAX", held.to_string()), ("SHARED_BYTES", shared_bytes(held).to_string())],
+        defines: numbers.into_iter().chain(define).collect(),
         entries: &["attention_simt"],
         shared_bytes: shared_bytes(held),
         also,
-        ..Unit::new(format!("attention/simt {dtype} head_dim {held}"), source!("attention/simt.cu"))
+        ..Unit::new(format!("attention/simt{word} {dtype} head_dim {held}"), source!("attention/simt.cu"))
     }
 }
 

@@ -42,7 +42,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_ragged(const Atte
     i32 last_row = piece.first_row + ROWS<1> < piece.rows ? piece.first_row + ROWS<1> - 1 : piece.rows - 1;
     i32 first_query = i32(u32(piece.first_row) / p.pack), last_query = i32(u32(last_row) / p.pack);
     // Keys that some row sees, and those that every row sees.
-    i32 first = first_of_steps(p, piece.mask.first(first_query), KEYS), end = piece.mask.end(last_query);
+    i32 first = first_of_steps(piece.mask.first(first_query), KEYS), end = piece.mask.end(last_query);
     i32 all_first = piece.mask.first(last_query), all_end = piece.mask.end(first_query);
 
     f32 most[1][2], total[1][2], o[1][TILES][4];

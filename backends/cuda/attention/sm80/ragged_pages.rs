@@ -41,7 +41,7 @@ fn held(head_dim: u64) -> u64 {
 fn unit(entry: Entry, held: u64, dtype: DType) -> Unit {
     let (tile, word) = (Tile::exactly(held), if entry == ALIGNED { "" } else { " unaligned" });
     let mut defines = tile.defines(dtype, Arch(80));
-    defines.extend([("SHARED_BYTES", tile.general_bytes().to_string()), entry.defined()]);
+    defines.extend([("SHARED_BYTES", tile.general_bytes().to_string()), ("RAGGED_PAGES", "1".into()), entry.defined()]);
     Unit {
         headers: headers(),
         defines,

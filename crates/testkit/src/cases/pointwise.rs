@@ -6,7 +6,7 @@ use trifuse::dtype::DType;
 use trifuse::error::Result;
 use trifuse::ops::Activation;
 use trifuse::ops::index::{HostIndex, PageShape, TokenAdapters, Varlen};
-use trifuse::ops::pointwise::{Kind, Pointwise};
+use trifuse::ops::pointwise::{Kind, Pointwise, Turn};
 
 /// 1e-5 as a descriptor holds it.
 fn eps() -> u32 {
@@ -31,6 +31,10 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
             // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
             let far = if dtype == DType::F32 { 32 } else { 2000 };
             host.positions = Some((0..op.rows).map(|_| draw.below(far) as i32 - far as i32 / 8).collect());
+            // From more than a radian down to next to none, in no order; one pair turns the other way, and one not at all.
+            let radians =
+                |j: u64, drawn: u32| [1.0, 1.0, -0.5, 0.0][(j % 7).min(3) as usize * usize::from(j % 7 < 4)] * 2f64.powf(0.5 - f64::from(drawn) / 40.0);
+            host.frequencies = op.frequencies().map(|pairs| (0..pairs).map(|j| DType::F32.round(radians(j, draw.below(900)))).collect());
         }
         Kind::Store { slots, .. } => host.positions = Some(places(op.rows, slots, draw)),
         Kind::Embedding { vocabulary } => {
@@ -103,11 +107,13 @@ pub(super) fn cases() -> Vec<Case> {
         let op = |rows, columns, kind| Pointwise::new(dtype, rows, columns, kind);
         cases.push(case("layer_norm_residual", op(33, 384, Kind::LayerNorm { eps: eps(), residual: true })));
         cases.push(case("rms_norm_residual", op(33, 384, Kind::RmsNorm { eps: eps(), residual: true })));
-        cases.push(case("rope_d64", op(9, 4 * 64, Kind::Rope { head_dim: 64, base: 1e4f32.to_bits() })));
+        cases.push(case("rope_d64", op(9, 4 * 64, Kind::Rope { head_dim: 64, turn: Turn::base(1e4) })));
         // The heads of q and k in rows [q | k | v], four heads on one; then rows that begin on no whole line.
-        cases.push(case("rope_in_place", op(9, 5 * 64, Kind::RopeInPlace { head_dim: 64, base: 1e4f32.to_bits(), stride: 6 * 64 })));
-        cases.push(case("rope_in_place_odd", op(5, 3 * 10, Kind::RopeInPlace { head_dim: 10, base: 5e5f32.to_bits(), stride: 37 })));
-        cases.push(case("rope_d2", op(7, 6, Kind::Rope { head_dim: 2, base: 1e4f32.to_bits() })));
+        cases.push(case("rope_in_place", op(9, 5 * 64, Kind::RopeInPlace { head_dim: 64, turn: Turn::base(1e4), stride: 6 * 64 })));
+        cases.push(case("rope_in_place_odd", op(5, 3 * 10, Kind::RopeInPlace { head_dim: 10, turn: Turn::base(5e5), stride: 37 })));
+        cases.push(case("rope_d2", op(7, 6, Kind::Rope { head_dim: 2, turn: Turn::base(1e4) })));
+        cases.push(case("rope_table", op(9, 4 * 64, Kind::Rope { head_dim: 64, turn: Turn::Table })));
+        cases.push(case("rope_table_in_place_odd", op(5, 3 * 10, Kind::RopeInPlace { head_dim: 10, turn: Turn::Table, stride: 37 })));
         cases.push(case("embedding", op(21, 65, Kind::Embedding { vocabulary: 300 })));
         for columns in [65, 384, 1024, 2048] {
             cases.push(case(format!("embedding_norm{columns}"), op(21, columns, Kind::EmbeddingNorm { vocabulary: 90, places: 40, eps: eps() })));
@@ -128,8 +134,8 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(append("some", dtype, [3, 4], [128, 128], &[9, 2, 0, 5]));
         cases.push(append("odd", dtype, [2, 5], [37, 41], &[6, 11, 1]));
     }
-    cases.push(case("rope_d254", Pointwise::new(DType::F16, 3, 3 * 254, Kind::Rope { head_dim: 254, base: 5e5f32.to_bits() })));
-    let grouped = Kind::RopeInPlace { head_dim: 128, base: 1e4f32.to_bits(), stride: 12 * 128 };
+    cases.push(case("rope_d254", Pointwise::new(DType::F16, 3, 3 * 254, Kind::Rope { head_dim: 254, turn: Turn::base(5e5) })));
+    let grouped = Kind::RopeInPlace { head_dim: 128, turn: Turn::base(1e4), stride: 12 * 128 };
     cases.push(case("rope_in_place_grouped", Pointwise::new(DType::BF16, 3, 10 * 128, grouped)));
     // Norms of rows as wide as those of models of 7, 13 and 70 thousand million weights.
     for (n, columns) in [5120, 8192].into_iter().enumerate() {

@@ -100,6 +100,7 @@ impl Upload for Pointwise {
             .with_bias(stage.optional(session, "bias", self.dtype, host.bias.as_deref())?)
             .with_residual(stage.optional(session, "residual", self.dtype, host.residual.as_deref())?)
             .with_positions(host.positions.as_deref().map(|positions| stage.integers(session, "positions", positions)).transpose()?)
+            .with_frequencies(stage.optional(session, "frequencies", DType::F32, host.frequencies.as_deref())?)
             .with_ids(host.ids.as_ref().map(|ids| session.index(ids)).transpose()?)
             .with_places(host.places.as_ref().map(|places| session.index(places)).transpose()?)
             .with_sequences(host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?)

@@ -6,7 +6,7 @@ use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::Op;
 use trifuse::ops::index::{HostIndex, PageTable, TokenAdapters, Varlen};
-use trifuse::ops::pointwise::{Kind, Pointwise};
+use trifuse::ops::pointwise::{Kind, Pointwise, Turn};
 
 /// The operands on the host, row-major; see [`trifuse::ops::PointwiseArgs`].
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Host {
     pub residual: Option<Vec<f64>>,
     /// Positions for both forms of Rope, places for Store.
     pub positions: Option<Vec<i32>>,
+    /// Frequencies for both forms of Rope, where a table has them.
+    pub frequencies: Option<Vec<f64>>,
     /// Ids for Embedding and EmbeddingNorm.
     pub ids: Option<TokenAdapters>,
     /// Rows of the second table for EmbeddingNorm.
@@ -34,7 +36,7 @@ pub struct Host {
 impl Host {
     /// `x`, nothing else.
     pub fn new(x: Vec<f64>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, ids: None, places: None, sequences: None, pages: None }
+        Self { x, weight: None, bias: None, residual: None, positions: None, frequencies: None, ids: None, places: None, sequences: None, pages: None }
     }
 }
 
@@ -89,14 +91,18 @@ fn row_of<R: Rounding>(op: &Pointwise, host: &Host, r: usize, rounding: R) -> Re
             let bias = host.bias.as_ref().ok_or_else(|| absent("bias"))?;
             layer_norm(&z, eps, weight, bias, rounding)
         }
-        Kind::Rope { head_dim, base } | Kind::RopeInPlace { head_dim, base, .. } => {
-            let (d, base) = (head_dim as usize, f64::from(f32::from_bits(base)));
+        Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
+            let d = head_dim as usize;
+            let frequency = |j: usize| match turn {
+                Turn::Base(bits) => Ok(rounding.step(f64::from(f32::from_bits(bits)).powf(rounding.step(-2.0 * j as f64 / d as f64)))),
+                Turn::Table => Ok(host.frequencies.as_ref().ok_or_else(|| absent("frequencies"))?[j]),
+            };
+            let frequencies = (0..d / 2).map(frequency).collect::<Result<Vec<f64>>>()?;
             let position = f64::from(host.positions.as_ref().ok_or_else(|| absent("positions"))?[r]);
             let mut y = part(&host.x, r);
             for (head, x) in y.chunks_exact_mut(d).zip(part(&host.x, r).chunks_exact(d)) {
                 for j in 0..d / 2 {
-                    let frequency = rounding.step(base.powf(rounding.step(-2.0 * j as f64 / d as f64)));
-                    let angle = rounding.step(position * frequency);
+                    let angle = rounding.step(position * frequencies[j]);
                     let (sin, cos) = (rounding.step(angle.sin()), rounding.step(angle.cos()));
                     head[j] = rounding.step(x[j] * cos) - x[j + d / 2] * sin;
                     head[j + d / 2] = rounding.step(x[j + d / 2] * cos) + x[j] * sin;
@@ -175,6 +181,7 @@ impl Define for Pointwise {
         expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), x_columns(self), self.stride()))?;
         expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
         expect_optional("pointwise: bias", host.bias.as_deref(), self.is_layer_norm(), self.columns)?;
+        expect_optional("pointwise: frequencies", host.frequencies.as_deref(), self.frequencies().is_some(), self.frequencies().unwrap_or(0))?;
         expect_optional("pointwise: residual", host.residual.as_deref(), self.residual_rows().is_some(), self.residual_rows().unwrap_or(0) * self.columns)?;
         let below = |ids: &Option<TokenAdapters>, table| ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, table));
         let index_fits = match self.kind {
