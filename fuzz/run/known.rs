@@ -152,7 +152,7 @@ fn calibrated(bytes: &[u8]) -> Answer {
     Ok(())
 }
 
-/// The bytes that `docs/security.md` tells: two numbers of f64 an element of the rows that are encoded for, and two squares of these rows; the
+/// What a calibration by rows takes: two numbers of f64 an element of the rows that are encoded for, and two squares of these rows; the
 /// rows in f32, twice while they are read and once in the options; the held-out rows in f64.
 fn a_calibration_takes_what_its_rows_do() -> Result<(), Failed> {
     let _ = calibrated(&rows([8, 200]));
