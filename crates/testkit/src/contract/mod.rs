@@ -13,6 +13,7 @@ mod mix;
 mod numbers;
 mod refusals;
 mod rows;
+mod stress;
 mod strides;
 mod threads;
 mod time;
@@ -39,6 +40,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         numbers::tests(),
         refusals::tests(),
         rows::tests(),
+        stress::tests(),
         strides::tests(),
         threads::tests(),
         time::tests(),
