@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trifuse::adapters::bundle::to_bytes;
 use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
-use trifuse::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Population, SharedProjection};
+use trifuse::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, MAX_DIMENSION, Matrix, Population, SharedProjection};
 use trifuse::adapters::peft::inspect_bytes;
 use trifuse::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
@@ -25,6 +25,7 @@ fn all() -> Vec<Known> {
     let calibrated = Subject { name: "calibrated", parse: calibrated, ..of("calibration") };
     vec![
         ("columns_of_no_bits_take_no_memory", of("bundle"), columns_of_no_bits, Some("less that is empty")),
+        ("a_wide_projection_that_holds_nothing", of("bundle"), wide_and_empty, None),
         ("many_projections_take_no_time", of("bundle"), many_projections, None),
         ("a_long_text_is_cut_before_it_is_tokenized", of("lines"), a_long_line, None),
         ("many_targets_and_tensors_take_no_time", of("peft_folder"), many_targets, Some("expected")),
@@ -63,6 +64,17 @@ fn columns_of_no_bits() -> Vec<u8> {
     let empty = projection(|| EncodedFactor::Coded(CodedColumns { d: 1, columns: vec![(CodeWidth::Zero, vec![]); 4096], codebook: [0.0; CODEBOOK_LEN] }));
     let empty = (0..2000).map(|number| (format!("p{number}"), empty.clone()));
     to_bytes(&one([("a".to_owned(), plain)].into_iter().chain(empty).collect())).unwrap()
+}
+
+/// A projection of as many inputs as may be and no bits, beside one of rank 3, to which PEFT's files pad it: 200 MB.
+fn wide_and_empty() -> Vec<u8> {
+    let plain = |rows: usize, cols: usize| EncodedFactor::Plain(Matrix::new(rows, cols, vec![half::f16::ONE; rows * cols]).unwrap());
+    let columns = vec![(CodeWidth::Zero, vec![]); 2];
+    let empty = EncodedFactor::Coded(CodedColumns { d: MAX_DIMENSION, columns, codebook: [0.0; CODEBOOK_LEN] });
+    let wide = EncodedProjection { input: empty, ..projection(|| plain(3, 2)) };
+    let mut population = one([("a".to_owned(), projection(|| plain(3, 3))), ("b".to_owned(), wide)].into());
+    population.projections.get_mut("b").unwrap().d_in = MAX_DIMENSION;
+    to_bytes(&population).unwrap()
 }
 
 fn many_projections() -> Vec<u8> {
