@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use trifuse::adapters::bundle::to_bytes;
 use trifuse::adapters::encode::calibration::Calibration;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
-use trifuse::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Population, SharedProjection};
+use trifuse::adapters::encoded::{CodedColumns, EncodedAdapter, EncodedFactor, EncodedProjection, MAX_DIMENSION, Matrix, Population, SharedProjection};
 use trifuse::adapters::peft::inspect_bytes;
 use trifuse::ops::codes::{CODEBOOK_LEN, CodeWidth};
 
 use super::mutate::store;
-use super::race::{LIMITS, check};
+use super::race::{LIMITS, Limits, check};
 use super::subjects::{ALL, Answer, Subject, rng};
 
 /// The name of a test, the subject, the input, and words of the answer; none where it is taken.
@@ -25,6 +25,7 @@ fn all() -> Vec<Known> {
     let calibrated = Subject { name: "calibrated", parse: calibrated, ..of("calibration") };
     vec![
         ("columns_of_no_bits_take_no_memory", of("bundle"), columns_of_no_bits, Some("less that is empty")),
+        ("a_wide_projection_that_holds_nothing", of("bundle"), wide_and_empty, None),
         ("many_projections_take_no_time", of("bundle"), many_projections, None),
         ("a_long_text_is_cut_before_it_is_tokenized", of("lines"), a_long_line, None),
         ("many_targets_and_tensors_take_no_time", of("peft_folder"), many_targets, Some("expected")),
@@ -33,6 +34,7 @@ fn all() -> Vec<Known> {
         ("a_token_past_the_models_table", of("tokenizer"), || tokenizer("/model/vocab/hello", json!(50)), Some("is it another model's")),
         ("a_map_that_says_more_than_it_has", of("tokenizer"), a_false_map, Some("precompiled_charsmap")),
         ("a_replacement_by_a_page", of("tokenizer"), a_page_for_a_space, Some("content: expected at most")),
+        ("positions_that_overflow_with_their_type", of("weights"), overflowing_positions, Some("that f32 holds")),
         ("a_few_wide_rows_calibrate_without_a_wide_square", calibrated, wide_rows, None),
         ("one_stored_page_named_again_and_again", of("case_file"), || attention(1, Some(20_000)), Some("kv_len")),
         ("attention_of_a_day", of("case_file"), || attention(30_000, None), Some("cut the case")),
@@ -62,6 +64,17 @@ fn columns_of_no_bits() -> Vec<u8> {
     let empty = projection(|| EncodedFactor::Coded(CodedColumns { d: 1, columns: vec![(CodeWidth::Zero, vec![]); 4096], codebook: [0.0; CODEBOOK_LEN] }));
     let empty = (0..2000).map(|number| (format!("p{number}"), empty.clone()));
     to_bytes(&one([("a".to_owned(), plain)].into_iter().chain(empty).collect())).unwrap()
+}
+
+/// A projection of as many inputs as may be and no bits, beside one of rank 3, to which PEFT's files pad it: 200 MB.
+fn wide_and_empty() -> Vec<u8> {
+    let plain = |rows: usize, cols: usize| EncodedFactor::Plain(Matrix::new(rows, cols, vec![half::f16::ONE; rows * cols]).unwrap());
+    let columns = vec![(CodeWidth::Zero, vec![]); 2];
+    let empty = EncodedFactor::Coded(CodedColumns { d: MAX_DIMENSION, columns, codebook: [0.0; CODEBOOK_LEN] });
+    let wide = EncodedProjection { input: empty, ..projection(|| plain(3, 2)) };
+    let mut population = one([("a".to_owned(), projection(|| plain(3, 3))), ("b".to_owned(), wide)].into());
+    population.projections.get_mut("b").unwrap().d_in = MAX_DIMENSION;
+    to_bytes(&population).unwrap()
 }
 
 fn many_projections() -> Vec<u8> {
@@ -101,6 +114,18 @@ fn tokenizer(place: &str, value: Value) -> Vec<u8> {
     file.to_string().into_bytes()
 }
 
+/// The largest numbers as the first of the table of positions and of that of types.
+fn overflowing_positions() -> Vec<u8> {
+    let mut file = (ALL.iter().find(|subject| subject.name == "weights").unwrap().sound)(&mut rng(0, 0));
+    let end = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..end]).unwrap();
+    for name in ["position", "token_type"] {
+        let at = end + header[format!("embeddings.{name}_embeddings.weight")]["data_offsets"][0].as_u64().unwrap() as usize;
+        file[at..at + 4].copy_from_slice(&f32::MAX.to_le_bytes());
+    }
+    file
+}
+
 fn a_false_map() -> Vec<u8> {
     tokenizer("/normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": "x".repeat(5000) }))
 }
@@ -109,22 +134,26 @@ fn a_page_for_a_space() -> Vec<u8> {
     tokenizer("/normalizer", json!({ "type": "Replace", "pattern": { "String": " " }, "content": "x".repeat(5000) }))
 }
 
-/// Inputs of 20,000 elements: a square of that is 3.2 GB.
-const WIDTH: usize = 20_000;
-
 /// One thread, whose addresses for matrix products are reserved before memory is counted: 520 MiB, of which little is touched.
 static POOL: LazyLock<ThreadPool> = LazyLock::new(|| ThreadPoolBuilder::new().num_threads(1).build().unwrap());
 
+/// A calibration file of one projection.
+fn rows([rows, d_in]: [usize; 2]) -> Vec<u8> {
+    let values = (0..rows * d_in).flat_map(|number| ((number * number % 97) as f32 - 40.0).to_le_bytes()).collect();
+    store(None, &[("q", "F32", &[rows, d_in], values)])
+}
+
+/// Eight rows of 20,000 inputs: a square of those is 3.2 GB.
 fn wide_rows() -> Vec<u8> {
-    let values = (0..8 * WIDTH).flat_map(|number| ((number % 97) as f32 - 40.0).to_le_bytes()).collect();
-    let file = store(None, &[("q", "F32", &[8, WIDTH], values)]);
-    let _ = calibrated(&file);
-    file
+    let _ = calibrated(&rows([8, 200]));
+    rows([8, 20_000])
 }
 
 fn calibrated(bytes: &[u8]) -> Answer {
+    let end = 8 + bytes[0] as usize;
+    let d_in = serde_json::from_slice::<Value>(&bytes[8..end]).unwrap()["q"]["shape"][1].as_u64().unwrap() as usize;
     let ramp = |count: usize| (0..count).flat_map(|number| ((number % 89) as f32 * 0.01 - 0.3).to_le_bytes()).collect();
-    let tensors = store(None, &[("q.lora_A.weight", "F32", &[1, WIDTH], ramp(WIDTH)), ("q.lora_B.weight", "F32", &[4, 1], ramp(4))]);
+    let tensors = store(None, &[("q.lora_A.weight", "F32", &[1, d_in], ramp(d_in)), ("q.lora_B.weight", "F32", &[4, 1], ramp(4))]);
     let adapter = inspect_bytes("wide", br#"{"peft_type":"LORA","r":1,"lora_alpha":1}"#, tensors).into_adapter().map_err(|error| error.to_string())?;
     let calibration = Calibration::from_bytes("calibration.safetensors".as_ref(), bytes).map_err(|error| error.to_string())?;
     // Input codes too, which feed errors back through the metric.
@@ -133,6 +162,19 @@ fn calibrated(bytes: &[u8]) -> Answer {
         POOL.install(|| encode(&[Source::from(&adapter)], &options, &|_, _| {})).map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+/// What a calibration by rows takes: two numbers of f64 an element of the rows that are encoded for, and two squares of these rows; the
+/// rows in f32, twice while they are read and once in the options; the held-out rows in f64.
+fn a_calibration_takes_what_its_rows_do() -> Result<(), Failed> {
+    let _ = calibrated(&rows([8, 200]));
+    let [count, d_in] = [400, 6000];
+    let (design, held_out) = (count * 3 / 4, count / 4);
+    let memory = 16 * design * (d_in + design) + 3 * 4 * count * d_in + 8 * held_out * d_in + (8 << 20);
+    assert!(memory < 8 * d_in * d_in / 2, "a square would go unseen");
+    let subject = Subject { name: "calibrated", sound: |_| vec![], change: |_, _| vec![], parse: calibrated };
+    let seen = check(&subject, &rows([count, d_in]), &Limits { memory, ..LIMITS });
+    seen.map_err(|found| Failed::from(format!("{found}; expected {memory} bytes at most")))?.answer.map_err(Failed::from)
 }
 
 /// A case of one head of size 1: this many queries and keys, or this many pages, all of them one stored page.
@@ -174,5 +216,6 @@ pub fn trials() -> Vec<Trial> {
             if as_expected { Ok(()) } else { Err(format!("expected {expected:?}, found {answer:?}").chars().take(600).collect::<String>().into()) }
         })
     };
-    all().into_iter().map(trial).collect()
+    let calibration = Trial::test("a_calibration_takes_what_its_rows_do", a_calibration_takes_what_its_rows_do);
+    all().into_iter().map(trial).chain([calibration]).collect()
 }

@@ -31,7 +31,7 @@ const STUCK: Duration = Duration::from_secs(60);
 const SOUND: u64 = 16;
 /// Inputs of a kind that are changed further, at most, and the longest of them.
 const POOL: usize = 256;
-const LONGEST: usize = 1 << 17;
+const LONGEST: usize = 1 << 14;
 /// Findings after which a subject is left.
 const ENOUGH: usize = 10;
 /// Inputs of a kind that `--keep` writes, at most, and the longest of them.

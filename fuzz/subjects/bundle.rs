@@ -4,7 +4,7 @@
 use rand::Rng as _;
 use trifuse::DType;
 use trifuse::adapters::bundle::{Bundle, to_bytes};
-use trifuse::adapters::decompress::peft_files;
+use trifuse::adapters::decompress::{most_bytes, peft_files};
 use trifuse::adapters::peft::inspect_bytes;
 
 use super::super::mutate::{Rng, tensors};
@@ -28,7 +28,7 @@ fn parse(bytes: &[u8]) -> Answer {
     let bundle = Bundle::from_bytes("fuzz.s2lc", bytes.to_vec()).map_err(|error| refused(&error))?;
     let population = bundle.population().map_err(|error| refused(&error))?;
     for (name, adapter) in &population.adapters {
-        let Ok(files) = peft_files(name, adapter, &population.projections, DType::F32) else { continue };
+        let Ok(files) = peft_files(name, adapter, &population.projections, DType::F32, most_bytes(&bundle)) else { continue };
         // `decompress` asks as well, and writes nothing that is refused.
         let _ = inspect_bytes(name, &files.config, files.tensors);
     }

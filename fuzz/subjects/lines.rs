@@ -23,7 +23,9 @@ fn sound(rng: &mut Rng) -> Vec<u8> {
         json!({ "text": "the x y a b c", "adapter": "one", "more": [1, null] }).to_string(),
         json!({ "text": "é \u{1F600} \u{202e} [SEP] \0", "adapter": null }).to_string(),
         "plain text, no JSON\r".into(),
-        "a".repeat(3000),
+        "the hello x".into(),
+        // More than is read of a text.
+        "a".repeat(2100),
     ];
     (0..rng.random_range(1..6)).flat_map(|_| format!("{}\n", one(rng, &some)).into_bytes()).collect()
 }

@@ -1,7 +1,7 @@
 //! The folder of a model: its configurations, its tokenizer and its weights. What is taken embeds a text.
 
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,9 +24,13 @@ pub const WEIGHTS: Subject = Subject { name: "weights", sound: |_| weights(), ch
 
 /// The files of a configuration, and no others.
 const FILES: [&str; 5] = ["config.json", "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json", "1_Pooling/config.json"];
+/// Blocks of the model.
+const BLOCKS: usize = 1;
+/// Tokens of a text: what is cut off long ones begins at 2 KiB.
+const MAX_TOKENS: usize = 8;
 const TEXTS: [&str; 6] = ["hello world", "a b c. the x,y", "", "é\u{301} \u{1F600}\u{202e}\0 [SEP] [PAD]", "##ing ▁ <unk> \n\t", "helloworldhello123"];
 
-/// A folder with a model of two blocks, 8 wide.
+/// A folder with a model of one block, 8 wide.
 pub struct Model {
     scratch: Scratch,
     device: Arc<Cpu>,
@@ -81,9 +85,9 @@ fn answer(result: Result<()>) -> Answer {
 fn configuration() -> BTreeMap<&'static str, String> {
     let module = |path: &str, kind: &str| json!({ "idx": 0, "name": "0", "path": path, "type": format!("sentence_transformers.models.{kind}") });
     let values = [
-        json!({ "model_type": "bert", "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+        json!({ "model_type": "bert", "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": BLOCKS, "num_attention_heads": 2, "intermediate_size": 16,
             "hidden_act": "gelu", "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute" }),
-        json!({ "max_seq_length": 32, "do_lower_case": false }),
+        json!({ "max_seq_length": MAX_TOKENS, "do_lower_case": false }),
         json!({ "prompts": {}, "default_prompt_name": null }),
         json!([module("", "Transformer"), module("1_Pooling", "Pooling"), module("2_Normalize", "Normalize")]),
         json!({ "word_embedding_dimension": 8, "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true }),
@@ -116,15 +120,21 @@ fn change_config(rng: &mut Rng, input: &[u8]) -> Vec<u8> {
 
 fn parse_config(input: &[u8]) -> Answer {
     let files: BTreeMap<String, String> = serde_json::from_slice(input).map_err(|_| "no object of texts")?;
+    thread_local!(static SEEN: RefCell<HashMap<String, Answer>> = RefCell::default());
     with(0, |model| {
         for name in FILES {
             files.get(name).map_or_else(|| model.scratch.remove(name), |text| model.scratch.write(name, text.as_bytes()));
         }
-        let parsed = Config::open(model.folder()).and_then(|config| {
-            let _ = Text::open(model.folder(), &config).map(|text| text.tokens_each(&TEXTS));
-            model.embed()
-        });
-        answer(parsed)
+        let config = Config::open(model.folder()).map_err(|error| answer(Err(error)).expect_err("it is an error"))?;
+        // The same sizes and rules open the same model: most changes are of what is not read.
+        let seen = format!("{config:?}");
+        if let Some(answer) = SEEN.with_borrow(|all| all.get(&seen).cloned()) {
+            return answer;
+        }
+        let _ = Text::open(model.folder(), &config).map(|text| text.tokens_each(&TEXTS));
+        let answer = answer(model.embed());
+        SEEN.with_borrow_mut(|all| all.insert(seen, answer.clone()));
+        answer
     })
 }
 
@@ -135,7 +145,7 @@ fn weights() -> Vec<u8> {
         all.push((format!("{name}.bias"), shape[..1].to_vec()));
     };
     affine("embeddings.LayerNorm".into(), &[8]);
-    for layer in 0..2 {
+    for layer in 0..BLOCKS {
         let of = |name: &str| format!("encoder.layer.{layer}.{name}");
         ["query", "key", "value"].iter().for_each(|name| affine(of(&format!("attention.self.{name}")), &[8, 8]));
         affine(of("attention.output.dense"), &[8, 8]);
@@ -165,7 +175,7 @@ fn parse_tokenizer(input: &[u8]) -> Answer {
     with(2, |model| {
         let config = Config::open(model.folder()).expect("a sound configuration");
         model.scratch.write("tokenizer.json", input);
-        let long = "hello world ".repeat(2000);
+        let long = "hello world ".repeat(30 * MAX_TOKENS);
         let opened = Text::open(model.folder(), &config).and_then(|text| {
             let tokens = text.tokens_each(&[&TEXTS[..], &[long.as_str()]].concat());
             assert_eq!(tokens.len(), TEXTS.len() + 1, "an answer for each text");

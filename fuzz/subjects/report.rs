@@ -24,9 +24,18 @@ static REPORTS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         include_str!("../../examples/reports/align.json"),
         include_str!("../../examples/reports/forward-pass.json"),
     ];
-    texts.into_iter().map(|text| few(text, 4)).collect()
+    texts.into_iter().zip([SHAPES, 2, 2]).map(|(text, shapes)| few(text, shapes)).collect()
 });
-static FIRST_PEERS: LazyLock<Vec<u8>> = LazyLock::new(|| few(include_str!("../../examples/reports/attention.peers.json"), 4));
+static FIRST_PEERS: LazyLock<Vec<u8>> = LazyLock::new(|| few(include_str!("../../examples/reports/attention.peers.json"), SHAPES));
+
+/// Shapes of a report: as many as a line of a picture needs.
+const SHAPES: usize = 3;
+
+/// What stands beside a changed report, and beside changed peers.
+static SOUND: LazyLock<(Stored, Peers)> = LazyLock::new(|| {
+    let report = Stored::from_bytes("first.json".as_ref(), &REPORTS[0]).expect("a sound report");
+    (report, Peers::from_bytes("peers.json".as_ref(), &FIRST_PEERS).expect("sound peers"))
+});
 
 /// The report's first shapes, and few samples of each.
 fn few(text: &str, shapes: usize) -> Vec<u8> {
@@ -36,29 +45,29 @@ fn few(text: &str, shapes: usize) -> Vec<u8> {
     for times in
         results.iter_mut().filter_map(Value::as_object_mut).flat_map(|entry| entry.iter_mut().filter(|(key, _)| ["cold", "warm"].contains(&key.as_str())))
     {
-        times.1["samples"].as_array_mut().map_or_else(|| (), |samples| samples.truncate(5));
+        times.1["samples"].as_array_mut().map_or_else(|| (), |samples| samples.truncate(3));
     }
     report.to_string().into_bytes()
 }
 
 fn parse_report(text: &[u8]) -> Answer {
-    let report = Stored::from_bytes("fuzz.json".as_ref(), text).map_err(|error| refused(&error))?;
-    let peers = Peers::from_bytes("peers.json".as_ref(), &FIRST_PEERS).expect("sound peers");
-    let _ = markdown::page(&report, std::slice::from_ref(&peers));
-    let other = Stored::from_bytes("first.json".as_ref(), &REPORTS[0]).expect("a sound report");
-    for (before, after) in [(&report, &report), (&other, &report), (&report, &other)] {
+    let report = [Stored::from_bytes("fuzz.json".as_ref(), text).map_err(|error| refused(&error))?];
+    let (other, peers) = &*SOUND;
+    let peers = std::slice::from_ref(peers);
+    let _ = markdown::page(&report[0], peers);
+    for (before, after) in [(&report[0], &report[0]), (other, &report[0]), (&report[0], other)] {
         let _ = compare(before, after, 0.05, false);
     }
-    for (_, picture) in pictures::all(&[report], &[peers]).unwrap_or_default() {
+    for (_, picture) in pictures::all(&report, peers).unwrap_or_default() {
         assert!(!picture.contains('\u{1b}'), "a picture does nothing to a terminal");
     }
     Ok(())
 }
 
 fn parse_peers(text: &[u8]) -> Answer {
-    let peers = Peers::from_bytes("fuzz.json".as_ref(), text).map_err(|error| refused(&error))?;
-    let report = Stored::from_bytes("first.json".as_ref(), &REPORTS[0]).expect("a sound report");
-    let _ = markdown::page(&report, std::slice::from_ref(&peers));
-    let _ = pictures::all(&[report], &[peers]);
+    let peers = [Peers::from_bytes("fuzz.json".as_ref(), text).map_err(|error| refused(&error))?];
+    let report = std::slice::from_ref(&SOUND.0);
+    let _ = markdown::page(&report[0], &peers);
+    let _ = pictures::all(report, &peers);
     Ok(())
 }

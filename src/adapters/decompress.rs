@@ -11,7 +11,7 @@ use super::encoded::{EncodedAdapter, Matrix, SharedProjection};
 use super::peft::{CONFIG_FILE, Config, TENSOR_FILE, inspect_bytes};
 use super::whole::write_folder;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ensure};
 
 /// Writes `folder/NAME/adapter_config.json` and `adapter_model.safetensors` for each of `names`, or for every adapter.
 /// The folder appears whole or not at all.
@@ -62,7 +62,7 @@ pub fn decompress_within(
                 );
                 return Err(Error::input_item(bundle.path(), name, problem));
             }
-            let files = peft_files(name, &adapter, &shared, dtype)?;
+            let files = peft_files(name, &adapter, &shared, dtype, most)?;
             // What is written is read again by those who are given it: what they would refuse is told here.
             if let Some(fault) = inspect_bytes(name, &files.config, files.tensors.clone()).faults.first() {
                 return Err(Error::input_item(bundle.path(), name, format!("expected what can be given back as a PEFT adapter, found {fault}")));
@@ -112,12 +112,15 @@ pub struct PeftFiles {
     pub tensors: Vec<u8>,
 }
 
-/// One encoded adapter as PEFT saves adapters. Errors name `name`.
+/// One encoded adapter as PEFT saves adapters, with tensors of at most `most` bytes. Errors name `name`.
+///
+/// A few bytes of a bundle can describe a wide projection that holds nothing: [`most_bytes`] is what [`decompress`] allows.
 ///
 /// # Errors
-/// A projection that does not fit `shared`; a value too large for `dtype`.
-pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>, dtype: DType) -> Result<PeftFiles> {
-    let rank = one_rank(name, adapter, shared)?;
+/// A projection that does not fit `shared`; a value too large for `dtype`; more bytes than `most`.
+pub fn peft_files(name: &str, adapter: &EncodedAdapter, shared: &BTreeMap<String, SharedProjection>, dtype: DType, most: u64) -> Result<PeftFiles> {
+    let (rank, bytes) = (one_rank(name, adapter, shared)?, tensor_bytes(name, adapter, shared, dtype)?);
+    ensure(bytes <= most, name, format_args!("at most {most} bytes of tensors"), format_args!("{bytes}; raise the limit if you trust the bundle"))?;
     let scaling = one_scaling(adapter, rank);
     let mut tensors = BTreeMap::new();
     for (module, projection) in &adapter.projections {

@@ -30,7 +30,7 @@ impl<D: Backend> Pass<'_, D> {
         let args = PointwiseArgs { ids: Some(self.plans.ids.clone()), ..PointwiseArgs::new(weights.table.clone(), state) };
         self.session.run(&self.plans.embedding, &args)?;
         for (layer, (block, pool)) in weights.blocks.iter().zip(&pools.layers).enumerate() {
-            self.attend(layer, block, pool)?;
+            self.attend(layer, weights, block, pool)?;
             self.transform(layer, block)?;
         }
         Ok(())
@@ -50,14 +50,14 @@ impl<D: Backend> Pass<'_, D> {
     }
 
     /// Norm, q, k and v, attention, its output and the residual: from `state` to `middle`.
-    fn attend(&mut self, layer: usize, block: &Block<D>, pool: &Pool<D>) -> Result<()> {
+    fn attend(&mut self, layer: usize, weights: &Placed<D>, block: &Block<D>, pool: &Pool<D>) -> Result<()> {
         let (hidden, query) = (self.config.hidden, self.config.query());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
         self.session.run(&self.plans.norm, &norm(&state, &block.layer.attention_norm.weight, &normed))?;
         let (q, fresh) = match &block.head_norms {
-            Some(norms) => self.apart(layer, block, norms, &normed)?,
-            None => self.together(layer, block, &normed)?,
+            Some(norms) => self.apart(layer, weights, (block, norms), &normed)?,
+            None => self.together(layer, weights, block, &normed)?,
         };
         let slots = self.words(&self.arena.slots)?;
         for (new, to) in fresh.into_iter().zip(&pool.written) {
@@ -73,7 +73,7 @@ impl<D: Backend> Pass<'_, D> {
     }
 
     /// Rows `[q | k | v]` of one product, q and k turned in place: q, and rows that begin with k.
-    fn together(&mut self, layer: usize, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
+    fn together(&mut self, layer: usize, weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let all = query + 2 * key;
         let rows = self.rows(&self.arena.rows, all)?;
@@ -88,13 +88,14 @@ impl<D: Backend> Pass<'_, D> {
         self.add(layer, (x, self.config.hidden), targets)?;
         let positions = self.words(&self.arena.positions)?;
         for plan in &self.plans.rope {
-            self.session.run(plan, &PointwiseArgs::rope_in_place(rows.clone(), positions.clone()))?;
+            let frequencies = weights.frequencies.clone();
+            self.session.run(plan, &PointwiseArgs { frequencies, ..PointwiseArgs::rope_in_place(rows.clone(), positions.clone()) })?;
         }
         Ok((rows, vec![k]))
     }
 
     /// Products of q, k and v, each packed, the heads of q and k normed and turned: q, and then k and v.
-    fn apart(&mut self, layer: usize, block: &Block<D>, norms: &[Slice<D>; 2], x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
+    fn apart(&mut self, layer: usize, weights: &Placed<D>, (block, norms): (&Block<D>, &[Slice<D>; 2]), x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let count = self.plans.shape.rows as u64;
         let qkv = &block.layer.qkv;
@@ -119,7 +120,8 @@ impl<D: Backend> Pass<'_, D> {
             for ((rows, plan), (weight, turn)) in made.iter_mut().zip(plans).zip(norms.iter().zip(&self.plans.rope)) {
                 let normed = part(between, 0, rows.len)?;
                 self.session.run(plan, &norm(rows, weight, &normed))?;
-                self.session.run(turn, &PointwiseArgs { positions: Some(positions.clone()), ..PointwiseArgs::new(normed, rows.clone()) })?;
+                let (positions, frequencies) = (Some(positions.clone()), weights.frequencies.clone());
+                self.session.run(turn, &PointwiseArgs { positions, frequencies, ..PointwiseArgs::new(normed, rows.clone()) })?;
             }
         }
         let fresh = made.split_off(1);

@@ -10,7 +10,6 @@ use super::forward::Pass;
 use super::layout::Layout;
 use super::placed::Placed;
 use super::plans::{Arena, HeadPlans, part};
-use super::rope::Scaling;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::dtype::DType;
@@ -46,9 +45,6 @@ impl<D: Backend> Model<D> {
     /// # Errors
     /// The errors of [`open`](Self::open).
     pub fn new(device: Arc<D>, config: Config, source: &dyn WeightSource, dtype: DType) -> Result<Self> {
-        if config.scaling != Scaling::None {
-            return Err(Error::unsupported("rope_scaling", format!("rotary positions turn by a base alone, and this model has {:?}", config.scaling)));
-        }
         let mut session = Session::new(device)?;
         let weights = Placed::new(&mut session, source, &config, dtype)?;
         let arena = Arena::new(&session, &config, dtype, [CHUNK, HEAD_ROWS], false)?;

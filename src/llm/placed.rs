@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::config::Config;
 use super::plans::part;
+use super::rope::Scaling;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
@@ -21,6 +22,8 @@ pub struct Placed<D: Device> {
     pub norm: Slice<D>,
     /// The head, `[vocabulary, hidden]`, with padded rows; where it is tied and rows need no padding, the table itself.
     pub head: Slice<D>,
+    /// How far each pair of a head turns from a position to the next, `[head_dim / 2]` f32, where that is no power of a base.
+    pub frequencies: Option<Slice<D>>,
     pub blocks: Vec<Block<D>>,
 }
 
@@ -85,6 +88,8 @@ impl<D: Backend> Placed<D> {
             (false, _) => reader.stacked(session, &[("lm_head.weight".into(), vocabulary)], Some(hidden), stride)?,
         };
         let norm = reader.vector(session, "model.norm.weight".into(), hidden)?;
+        let table_of = |base: f32| config.scaling.frequencies(base.into(), config.head_dim);
+        let frequencies = if config.scaling == Scaling::None { None } else { Some(session.upload(&table_of(config.rope_base))?) };
         let blocks = (0..config.layers).map(|layer| {
             let [q, k, v, output, gate, up, down] = &config.projections(layer);
             let of = |name: &str| format!("model.layers.{layer}.{name}.weight");
@@ -109,7 +114,7 @@ impl<D: Backend> Placed<D> {
         let known = |name: &str| reader.read.contains(name) || name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight");
         match source.names().into_iter().find(|name| !known(name)) {
             Some(name) => Err(Error::input_item(source.path(), name, "expected the weights that the configuration tells of, found this one besides")),
-            None => Ok(Self { table, norm, head, blocks }),
+            None => Ok(Self { table, norm, head, frequencies, blocks }),
         }
     }
 }

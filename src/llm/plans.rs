@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::layout::Layout;
 use super::pools::PoolShape;
+use super::rope::Scaling;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -126,7 +127,7 @@ impl<D: Backend> Plans<D> {
         let all = query + 2 * key;
         let norm = |rows: u64, columns: u64| Pointwise::new(dtype, rows, columns, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
         let product = |d_in: u64, d_out: u64, bias: bool| Linear { bias, ..Linear::new(dtype, [n, d_in, d_out]).with_padded_weights() };
-        let way = Turn::base(config.rope_base);
+        let way = if config.scaling == Scaling::None { Turn::base(config.rope_base) } else { Turn::Table };
         let turn = |columns: u64| Pointwise::new(dtype, n, columns, Kind::Rope { head_dim: d, turn: way });
         let apart = config.head_norm;
         let layout = Layout::spare(&shape);

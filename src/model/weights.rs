@@ -114,6 +114,10 @@ impl<D: Backend> Weights<D> {
         let positions = reader.values("embeddings.position_embeddings.weight", &[u64::from(config.positions), hidden])?;
         let sums: Vec<f64> =
             positions.chunks_exact(hidden as usize).flat_map(|row| row.iter().zip(&kinds).map(|(a, b)| f64::from(*a) + f64::from(*b))).collect();
+        if sums.iter().any(|sum| !(*sum as f32).is_finite()) {
+            let problem = "expected rows that f32 holds with those of token type 0 added, found a sum past its range";
+            return Err(Error::input_item(&path, "embeddings.position_embeddings.weight", problem));
+        }
         let positions = reader.upload(session, "position_embeddings", &sums, [hidden; 2])?;
         let norm = reader.affine(session, &["embeddings.LayerNorm"], &[hidden])?;
         let blocks = (0..config.layers).map(|layer| {

@@ -210,18 +210,51 @@ fn many_projections_cost_what_they_are_many() {
     assert!(error.to_string().contains("at most 65536 projections"), "{error}");
 }
 
-#[test]
-fn columns_of_no_bits_are_bounded() {
-    let (mut population, _) = small();
+/// An adapter whose every factor is 4,096 columns of no bits, on so many projections, and these.
+fn empty(projections: usize) -> (BTreeMap<String, SharedProjection>, EncodedAdapter) {
+    let (population, _) = small();
     let adapter = population.adapters.values().next().unwrap().clone();
     let certificate = adapter.projections.values().next().unwrap().certificate.clone();
     let nothing = || EncodedFactor::Coded(CodedColumns { d: 1, columns: vec![(CodeWidth::Zero, vec![]); 4096], codebook: [0.0; CODEBOOK_LEN] });
     let empty = EncodedProjection { input: nothing(), core: None, output: nothing(), scaling: 1.0, certificate };
-    population.projections = bare(40);
-    let projections = population.projections.keys().map(|path| (path.clone(), empty.clone())).collect();
-    population.adapters = [("rust".to_owned(), EncodedAdapter { projections, ..adapter })].into();
-    let error = reread(&population).adapter("rust").unwrap_err().to_string();
+    let shared = bare(projections);
+    let projections = shared.keys().map(|path| (path.clone(), empty.clone())).collect();
+    (shared, EncodedAdapter { projections, ..adapter })
+}
+
+#[test]
+fn columns_of_no_bits_are_bounded() {
+    let (projections, adapter) = empty(40);
+    let error = reread(&Population { projections, adapters: [("rust".to_owned(), adapter)].into() }).adapter("rust").unwrap_err().to_string();
     assert!(error.contains("less that is empty"), "{error}");
+}
+
+/// Each adapter is within its own bound, and takes some thousand times its bytes.
+#[test]
+fn a_population_is_bounded_as_a_whole() {
+    let (projections, adapter) = empty(12);
+    let adapters = |count: usize| (0..count).map(|number| (format!("a{number:02}"), adapter.clone())).collect();
+    let bundle = reread(&Population { projections: projections.clone(), adapters: adapters(30) });
+    assert!(bundle.verify().is_ok() && bundle.most_memory() < 72 << 20, "{}", bundle.most_memory());
+    let Err(Error::Input { item: Some(item), problem, .. }) = bundle.population() else { panic!("it is within the bound") };
+    assert!(("a15".."a29").contains(&item.as_str()) && problem.contains("found ") && problem.contains("--max-bytes"), "{item}: {problem}");
+    assert_eq!(bundle.population_within(u64::MAX).unwrap().adapters.len(), 30);
+
+    // What is held is counted: a byte less than all is too few.
+    let (population, _) = small();
+    let bundle = reread(&population);
+    let (mut too_few, mut enough) = (0, bundle.most_memory());
+    while enough - too_few > 1 {
+        let most = too_few.midpoint(enough);
+        match bundle.population_within(most) {
+            Ok(read) => {
+                assert_eq!(read, population.as_stored());
+                enough = most;
+            }
+            Err(_) => too_few = most,
+        }
+    }
+    assert!(enough > bundle.shared_bytes() && enough < 16 * bundle.file_bytes(), "{enough} of {}", bundle.file_bytes());
 }
 
 #[test]

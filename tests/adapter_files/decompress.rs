@@ -1,6 +1,6 @@
 use serde_json::json;
 use trifuse::adapters::bundle::{Bundle, to_bytes};
-use trifuse::adapters::decompress::{decompress, decompress_within};
+use trifuse::adapters::decompress::{decompress, decompress_within, peft_files};
 use trifuse::adapters::encoded::*;
 use trifuse::adapters::peft::{LoraAdapter, inspect_bytes, open_all};
 use trifuse::{DType, Error};
@@ -214,6 +214,10 @@ fn more_bytes_than_allowed_are_not_written() {
     let population = (0..).map(population).find(|population| population.adapters.values().any(|adapter| !adapter.projections.is_empty())).unwrap();
     let error = decompress_within(&bundle(&population), None, folder.path().join("out"), DType::F32, 8, &|| Ok(())).unwrap_err();
     assert!(error.to_string().contains("at most 8 bytes"), "{error}");
+    let (name, adapter) = population.adapters.iter().find(|(_, adapter)| !adapter.projections.is_empty()).unwrap();
+    let error = peft_files(name, adapter, &population.projections, DType::F32, 8).unwrap_err();
+    assert!(matches!(&error, Error::Invalid { expected, .. } if expected.contains("at most 8 bytes")), "{error}");
+    assert!(peft_files(name, adapter, &population.projections, DType::F32, 1 << 20).is_ok());
     let ended = decompress_within(&bundle(&population), None, folder.path().join("out"), DType::F32, 1 << 30, &|| Err(Error::input("x", "ended")));
     assert!(ended.unwrap_err().to_string().contains("ended"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -72,7 +72,7 @@ fn bundles_with_forged_checksums() {
             Ok(population) => {
                 read += 1;
                 for (name, adapter) in &population.adapters {
-                    let _ = peft_files(name, adapter, &population.projections, DType::F16);
+                    let _ = peft_files(name, adapter, &population.projections, DType::F16, 1 << 26);
                 }
                 to_bytes(&population).expect("what can be read can be written");
             }

@@ -23,6 +23,7 @@
 //! [`Bundle::verify`]. Checksums find damage, not forgery, so what is read is also checked for sense.
 
 mod header;
+mod held;
 mod index;
 #[cfg(feature = "compress")]
 pub(crate) mod size;
@@ -211,14 +212,45 @@ impl Bundle {
         index::decode(&index, &streams, &shapes).map_err(|problem| Error::input_item(self.path(), name, problem))
     }
 
-    /// Reads and checks the whole population.
+    /// Reads and checks the whole population, where it takes no more memory than [`Bundle::most_memory`].
     ///
     /// # Errors
-    /// The errors of [`Bundle::shared`] and [`Bundle::adapter`].
+    /// The errors of [`Bundle::population_within`].
     pub fn population(&self) -> Result<Population> {
-        let projections = self.header.projections.keys().map(|name| Ok((name.clone(), self.shared(name)?)));
-        let adapters = self.header.adapters.keys().map(|name| Ok((name.clone(), self.adapter(name)?)));
-        Ok(Population { projections: projections.collect::<Result<_>>()?, adapters: adapters.collect::<Result<_>>()? })
+        self.population_within(self.most_memory())
+    }
+
+    /// What [`Bundle::population`] keeps in memory at most: 64 times the bundle and 64 MiB. A few bytes can describe columns that hold nothing.
+    pub fn most_memory(&self) -> u64 {
+        self.file_bytes().saturating_mul(64).saturating_add(64 << 20)
+    }
+
+    /// Reads and checks the whole population, of at most `most` bytes in memory. It reads no further than the part that passes them.
+    ///
+    /// # Errors
+    /// The errors of [`Bundle::shared`] and [`Bundle::adapter`]; a population that takes more.
+    pub fn population_within(&self, most: u64) -> Result<Population> {
+        let mut bytes = 0u64;
+        let mut spend = |part: &str, more: u64| {
+            bytes = bytes.saturating_add(more);
+            if bytes <= most {
+                return Ok(());
+            }
+            let problem =
+                format!("expected at most {most} bytes in memory in all, found {bytes} up to here: raise the limit (--max-bytes) if you trust the file");
+            Err(Error::input_item(self.path(), part, problem))
+        };
+        let mut population = Population { projections: BTreeMap::new(), adapters: BTreeMap::new() };
+        for (name, shape) in &self.shapes {
+            spend(name, held::bases_bytes(shape))?;
+            population.projections.insert(name.clone(), self.shared(name)?);
+        }
+        for name in self.header.adapters.keys() {
+            let adapter = self.adapter(name)?;
+            spend(name, held::adapter_bytes(&adapter))?;
+            population.adapters.insert(name.clone(), adapter);
+        }
+        Ok(population)
     }
 
     /// Reads and checks every byte, keeping nothing.

@@ -13,6 +13,7 @@ use super::ladder::metric;
 use super::linalg::{Mat, mul, scale_columns, thin_svd};
 use super::metric::Metric;
 use super::options::EncodeOptions;
+use super::room::Room;
 use super::sources::{Source, check, member};
 use super::terms::Side;
 use crate::adapters::certificate::Certificate;
@@ -81,6 +82,7 @@ fn newcomer(population: &Population, path: &str, name: &str, lora: &crate::adapt
         options.min_cosine = Some(worst.clamp(1e-3, 0.99));
     }
     let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?.flatten();
+    let _room = inputs.map(|inputs| Room::take(d_in, inputs.bytes()));
     let metric = metric(&options, inputs)?;
     let setting = Setting { options: &options, metric: &metric, inputs, shared: shared.clone() };
     let member = member(lora, name, path, &setting)?;

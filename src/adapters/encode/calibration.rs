@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::linalg::{Mat, add_product, widen};
+use super::linalg::{Mat, add_product};
+use super::room::{NARROW, ROOM, by_moment, by_rows, fitting};
 use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
 use crate::safetensors_file::TensorFile;
@@ -14,8 +15,8 @@ use crate::safetensors_file::TensorFile;
 /// The fewest rows. With fewer, a held-out quarter would say nothing.
 pub(crate) const MIN_ROWS: usize = 8;
 
-/// Inputs up to which a second moment is formed in any case: it takes 128 MiB.
-const WIDE: usize = 4096;
+/// Bytes of f64 rows that are added to a second moment at once.
+const PART: usize = 64 << 20;
 /// The inputs for each row, at least, of rows that are few.
 const FEW: usize = 6;
 
@@ -75,8 +76,11 @@ impl SecondMoment {
     pub fn add(&mut self, rows: &Matrix) -> Result<()> {
         ensure(rows.cols == self.d_in(), "calibration inputs", format_args!("[rows, {}]", self.d_in()), format_args!("[{}, {}]", rows.rows, rows.cols))?;
         ensure(rows.data.iter().all(|value| value.is_finite()), "calibration inputs", "finite values", "NaN or an infinity")?;
-        let x = widen(rows);
-        add_product(&mut self.sum, x.transpose(), x.as_ref());
+        let part = (PART / size_of::<f64>() / rows.cols.max(1)).max(1) * rows.cols;
+        for data in rows.data.chunks(part.max(1)) {
+            let x = Mat::from_fn(data.len() / rows.cols, rows.cols, |i, j| data[i * rows.cols + j].into());
+            add_product(&mut self.sum, x.transpose(), x.as_ref());
+        }
         self.rows += rows.rows as u64;
         Ok(())
     }
@@ -147,12 +151,21 @@ impl Inputs {
         &self.held_out
     }
 
-    /// The rows that the encoding sees, where they are so few for their width that a second moment is better not formed.
-    pub(crate) fn few_rows(&self) -> Option<&Matrix> {
+    /// The rows that the encoding sees, and how many of them it is to take, where a second moment is better not formed: they are few for their
+    /// width, or it would take more than [`ROOM`].
+    pub(crate) fn few_rows(&self) -> Option<(&Matrix, usize)> {
         match &self.design {
-            Design::Rows(rows) if rows.cols > WIDE && rows.rows <= rows.cols / FEW => Some(rows),
+            Design::Rows(rows) if rows.cols > NARROW && (rows.rows <= rows.cols / FEW || by_moment(rows.cols) > ROOM) => {
+                Some((rows, fitting(rows.rows, rows.cols)))
+            }
             _ => None,
         }
+    }
+
+    /// Bytes of the metric of these inputs, and of what measures an encoding.
+    pub(crate) fn bytes(&self) -> u64 {
+        let metric = self.few_rows().map_or_else(|| by_moment(self.d_in()), |(rows, count)| by_rows(count, rows.cols));
+        metric.saturating_add(8 * self.held_out.data.len() as u64)
     }
 
     /// What the encoding sees, for the caller to work on.

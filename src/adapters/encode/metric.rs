@@ -1,7 +1,7 @@
 //! The inner product in which the encoder counts errors of the input side.
 
 use super::calibration::SecondMoment;
-use super::linalg::{Mat, cholesky, dot, energy, mul, widen};
+use super::linalg::{Mat, cholesky, dot, energy, mul};
 use super::lower::Lower;
 use crate::adapters::encoded::Matrix;
 use crate::error::{Error, Result, ensure};
@@ -34,9 +34,10 @@ impl Metric {
         Ok(Self { lower: Some(Lower::Whole(cholesky(moment).ok_or_else(indefinite)?)) })
     }
 
-    /// The metric of [`Self::of`] from the rows themselves, `[n, d_in]`: for few rows, in `2·n·d_in` numbers where that one has `d_in²`.
-    pub(crate) fn of_rows(rows: &Matrix) -> Result<Self> {
-        let mut rows = widen(rows);
+    /// The metric of [`Self::of`] from `count` of the rows themselves, `[n, d_in]`, evenly spread: for few rows, in `2·count·d_in` numbers where that
+    /// one has `d_in²`.
+    pub(crate) fn of_rows((all, count): (&Matrix, usize)) -> Result<Self> {
+        let mut rows = Mat::from_fn(count, all.cols, |i, j| all.at(spread(i, count, all.rows), j).into());
         // The rows' products have the energy that the columns' have.
         let (trace, square) = (energy(rows.as_ref()), energy(mul(rows.as_ref(), rows.transpose()).as_ref()));
         let [share, scale] = shrinkage(trace, square, rows.nrows() as f64, rows.ncols() as f64)?;
@@ -72,6 +73,11 @@ fn shrinkage(trace: f64, square: f64, rows: f64, d: f64) -> Result<[f64; 2]> {
     Ok([share, (1.0 - share) * d / trace])
 }
 
+/// The row that is number `at` of `count`, evenly spread over `rows`.
+fn spread(at: usize, count: usize, rows: usize) -> usize {
+    (at as u128 * rows as u128 / count as u128) as usize
+}
+
 fn indefinite() -> Error {
     Error::invalid("calibration", "inputs of ordinary size", "a second moment that is not definite")
 }
@@ -80,6 +86,7 @@ fn indefinite() -> Error {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::adapters::encode::linalg::widen;
 
     #[test]
     fn whitened_products_are_those_of_the_second_moment() {
@@ -101,10 +108,13 @@ mod tests {
         let inputs = Matrix::new(9, 100, (0..900).map(|i| ((i * i % 101) as f32 * 0.61).sin() + 0.2).collect()).unwrap();
         let mut moment = SecondMoment::new(100);
         moment.add(&inputs).unwrap();
-        let [whole, few] = [Metric::of(moment).unwrap(), Metric::of_rows(&inputs).unwrap()];
+        let [whole, few] = [Metric::of(moment).unwrap(), Metric::of_rows((&inputs, 9)).unwrap()];
         let g = Mat::from_fn(100, 2, |i, j| (i + 3 * j) as f64 - 2.0);
         assert!(energy((&whole.whiten(&g) - &few.whiten(&g)).as_ref()) < 1e-18 * energy(whole.whiten(&g).as_ref()));
         assert!(energy((&few.lift(&few.whiten(&g)) - &g).as_ref()) < 1e-18 * energy(g.as_ref()));
-        assert!(Metric::of_rows(&Matrix::new(1, 2, vec![0.0; 2]).unwrap()).is_err());
+        // Of twice the rows, every second one is the same.
+        let twice = Matrix::new(18, 100, inputs.data.chunks(100).flat_map(|row| [row, &[9.0; 100]].concat()).collect()).unwrap();
+        assert_eq!(Metric::of_rows((&twice, 9)).unwrap().whiten(&g), few.whiten(&g));
+        assert!(Metric::of_rows((&Matrix::new(1, 2, vec![0.0; 2]).unwrap(), 1)).is_err());
     }
 }

@@ -17,6 +17,7 @@ mod measure;
 mod metric;
 mod options;
 pub mod prefix;
+mod room;
 mod sources;
 mod terms;
 #[cfg(test)]

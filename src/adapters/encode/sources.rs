@@ -6,6 +6,7 @@ use super::draft::{Member, Setting};
 use super::ladder::{Encoded, metric};
 use super::linalg::{Mat, widen};
 use super::options::EncodeOptions;
+use super::room::Room;
 use super::terms::Terms;
 use crate::adapters::encoded::{EncodedAdapter, Population, SharedProjection};
 use crate::adapters::peft::{Lora, LoraAdapter};
@@ -109,6 +110,7 @@ pub(super) fn with_members<T>(
 ) -> Result<T> {
     let [d_out, d_in] = shape(users[0].1);
     let inputs = options.calibration.as_ref().map(|calibration| calibration.of(path, d_in)).transpose()?.flatten();
+    let _room = inputs.map(|inputs| Room::take(d_in, inputs.bytes()));
     let metric = metric(options, inputs)?;
     let shared = SharedProjection { d_in, d_out, input_bases: vec![], output_bases: vec![] };
     let mut setting = Setting { options, metric: &metric, inputs, shared };

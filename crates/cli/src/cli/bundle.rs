@@ -65,6 +65,9 @@ struct Files {
     /// Write the result here, and leave the bundle as it is
     #[arg(long, short, value_name = "FILE.s2lc")]
     output: Option<PathBuf>,
+    /// Bytes of memory that the bundle may take once it is read; by default 64 times the file and 64 MiB
+    #[arg(long, value_name = "N")]
+    max_bytes: Option<u64>,
 }
 
 /// Arguments of `bundle add`.
@@ -158,7 +161,8 @@ impl Files {
                 return Err(Error::invalid(place.display().to_string(), "a name that is not taken", "one that is taken"));
             }
         }
-        Bundle::open(&self.bundle)?.population()
+        let bundle = Bundle::open(&self.bundle)?;
+        bundle.population_within(self.max_bytes.unwrap_or_else(|| bundle.most_memory()))
     }
 
     /// Writes the bundle, and reports what the file says of itself.

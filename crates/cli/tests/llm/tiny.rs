@@ -29,10 +29,18 @@ pub struct Kind {
     tied: bool,
     bias: bool,
     head_norm: bool,
+    /// How far a pair of a head turns from a token to the next, and the factor in front of the scores.
+    turns: fn(usize, usize) -> f64,
+    sharpness: f64,
+}
+
+/// Pair `j` of a head of `d`.
+fn plain_turns(j: usize, d: usize) -> f64 {
+    500f64.powf(-2.0 * j as f64 / d as f64)
 }
 
 pub fn kinds() -> Vec<Kind> {
-    let plain = |name, config| Kind { name, config, heads: [3, 1], head_dim: 32, window: usize::MAX, tied: false, bias: false, head_norm: false };
+    let plain = |name, config| Kind { name, config, heads: [3, 1], head_dim: 32, window: usize::MAX, tied: false, bias: false, head_norm: false, turns: plain_turns, sharpness: 1.0 };
     vec![
         Kind { tied: true, ..plain("llama, tied", json!({"model_type": "llama", "tie_word_embeddings": true})) },
         Kind {
@@ -42,6 +50,37 @@ pub fn kinds() -> Vec<Kind> {
         },
         Kind { window: 5, ..plain("mistral with a window", json!({"model_type": "mistral", "sliding_window": 5})) },
         Kind { bias: true, ..plain("qwen2", json!({"model_type": "qwen2"})) },
+        Kind {
+            turns: |j, d| plain_turns(j, d) / 2.5,
+            ..plain("llama, linear scaling", json!({"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.5}}))
+        },
+        Kind {
+            // Pairs that turn more than 3 times in 40 tokens stay, those that turn less than once are slowed, and those between in part.
+            turns: |j, d| {
+                let kept = ((40.0 * plain_turns(j, d) / std::f64::consts::TAU - 1.0) / 2.0).clamp(0.0, 1.0);
+                plain_turns(j, d) * (kept + (1.0 - kept) / 4.0)
+            },
+            ..plain(
+                "llama 3 scaling",
+                json!({"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0,
+                    "original_max_position_embeddings": 40}}),
+            )
+        },
+        Kind {
+            // Of heads of 32 to a base of 500, pairs 0 to 3 turn twice and more in 40 tokens, from pair 10 on less than a tenth of a time: the ramp.
+            turns: |j, d| {
+                let pair = |turns: f64| d as f64 * (40.0 / (turns * std::f64::consts::TAU)).ln() / (2.0 * 500f64.ln());
+                let (first, last) = (pair(2.0).floor(), pair(0.1).ceil());
+                let slowed = ((j as f64 - first) / (last - first)).clamp(0.0, 1.0);
+                plain_turns(j, d) * (slowed / 4.0 + 1.0 - slowed)
+            },
+            sharpness: (0.1 * 4f64.ln() + 1.0).powi(2),
+            ..plain(
+                "llama, YaRN",
+                json!({"model_type": "llama", "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.1,
+                    "original_max_position_embeddings": 40}}),
+            )
+        },
         Kind {
             head_norm: true,
             heads: [4, 2],
@@ -146,7 +185,7 @@ impl Kind {
                     let head = if self.head_norm { norm(head, &of(&name(&format!("self_attn.{part}_norm")))) } else { head.to_vec() };
                     let mut turned = head.clone();
                     for j in 0..d / 2 {
-                        let angle = position as f64 * 500f64.powf(-2.0 * j as f64 / d as f64);
+                        let angle = position as f64 * (self.turns)(j, d);
                         turned[j] = head[j] * angle.cos() - head[j + d / 2] * angle.sin();
                         turned[j + d / 2] = head[j + d / 2] * angle.cos() + head[j] * angle.sin();
                     }
@@ -161,7 +200,7 @@ impl Kind {
                 for (head, q) in q[at].iter().enumerate() {
                     let kv = head / (self.heads[0] / self.heads[1]);
                     let seen: Vec<usize> = (0..=at).filter(|key| at - key < self.window).collect();
-                    let scores: Vec<f64> = seen.iter().map(|&key| q.iter().zip(&k[key][kv]).map(|(q, k)| q * k).sum::<f64>() / (d as f64).sqrt()).collect();
+                    let scores: Vec<f64> = seen.iter().map(|&key| q.iter().zip(&k[key][kv]).map(|(q, k)| q * k).sum::<f64>() * self.sharpness / (d as f64).sqrt()).collect();
                     let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
                     let sum: f64 = weights.iter().sum();

@@ -14,6 +14,7 @@ mod numbers;
 mod refusals;
 mod rows;
 mod steps;
+mod stress;
 mod strides;
 mod threads;
 mod time;
@@ -41,6 +42,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         refusals::tests(),
         rows::tests(),
         steps::tests(),
+        stress::tests(),
         strides::tests(),
         threads::tests(),
         time::tests(),
