@@ -1,0 +1,14 @@
+//! The server's face: routes, errors, limits and connections.
+
+pub mod activity;
+pub mod app;
+pub mod body;
+pub mod caller;
+pub mod connection;
+pub mod embeddings;
+pub mod fault;
+pub mod fields;
+pub mod health;
+pub mod inputs;
+pub mod models;
+pub mod routes;

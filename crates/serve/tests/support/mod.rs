@@ -1,0 +1,5 @@
+//! A small encoder with adapters, and a client that speaks HTTP by hand.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub mod client;
+pub mod tiny;
