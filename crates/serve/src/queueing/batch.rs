@@ -28,11 +28,11 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The shapes of batches of up to `batch_tokens` tokens, of sentences of up to `max_tokens`. A batch holds two of the longest sentences in any case.
+    /// The shapes of batches of up to `batch_tokens` tokens, of sentences of up to `max_tokens`, which are at least 2. A batch holds two of the longest sentences in any case.
     pub fn new(batch_tokens: usize, max_tokens: usize) -> Self {
         let powers = |from: usize| std::iter::successors(Some(from), |power| power.checked_mul(2));
         let longest: Vec<usize> = powers(LENGTH_STEP).take_while(|length| *length < max_tokens).collect();
-        let last = max_tokens.max(1);
+        let last = max_tokens.max(2);
         let most = batch_tokens.max(2 * last).max(MIN_ROWS);
         // From one power of two to the next there is one step between: half as many rows again.
         let rows: Vec<usize> = powers(MIN_ROWS).flat_map(|rows| [rows, rows / 2 * 3]).take_while(|rows| *rows < most).collect();

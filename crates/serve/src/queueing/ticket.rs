@@ -2,7 +2,7 @@
 //! answers that the server failed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::ledger::{Ledger, Outcome};
 
@@ -27,31 +27,46 @@ type Answer<A> = Box<dyn FnOnce(Result<A, Failure>) + Send>;
 pub struct Ticket<A> {
     /// `None` once the answer is given.
     answer: Option<Answer<A>>,
-    gone: Arc<AtomicBool>,
+    caller: Arc<AtomicU8>,
     ledger: Arc<Ledger>,
 }
 
+/// The caller waits for more.
+const WAITS: u8 = 0;
+/// The caller has all that was wanted.
+const SATISFIED: u8 = 1;
+/// The caller went away.
+const GONE: u8 = 2;
+
 /// The caller's side of a [`Ticket`]: whoever drops it has gone away.
 #[derive(Debug)]
-pub struct Waiter(Arc<AtomicBool>);
+pub struct Waiter(Arc<AtomicU8>);
+
+impl Waiter {
+    /// Has enough: the work can end, and is counted as finished.
+    pub fn satisfied(&self) {
+        self.0.store(SATISFIED, Ordering::Release);
+    }
+}
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+        // Who is satisfied is not gone.
+        let _ = self.0.compare_exchange(WAITS, GONE, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
 /// Accepts a request, whose answer goes to `answer`.
 pub fn accept<A>(ledger: &Arc<Ledger>, answer: impl FnOnce(Result<A, Failure>) + Send + 'static) -> (Ticket<A>, Waiter) {
     ledger.accept();
-    let gone = Arc::new(AtomicBool::new(false));
-    (Ticket { answer: Some(Box::new(answer)), gone: Arc::clone(&gone), ledger: Arc::clone(ledger) }, Waiter(gone))
+    let caller = Arc::new(AtomicU8::new(WAITS));
+    (Ticket { answer: Some(Box::new(answer)), caller: Arc::clone(&caller), ledger: Arc::clone(ledger) }, Waiter(caller))
 }
 
 impl<A> Ticket<A> {
-    /// Whether the caller has gone away, so that the work can be spared.
+    /// Whether nobody waits for more, so that the work can be spared.
     pub fn is_cancelled(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.caller.load(Ordering::Acquire) != WAITS
     }
 
     /// Gives the result.
@@ -66,11 +81,11 @@ impl<A> Ticket<A> {
 
     fn end(&mut self, result: Result<A, Failure>) {
         let Some(answer) = self.answer.take() else { return };
-        self.ledger.end(match &result {
-            _ if self.is_cancelled() => Outcome::Cancelled,
-            Ok(_) => Outcome::Finished,
-            Err(Failure::Expired) => Outcome::Expired,
-            Err(_) => Outcome::Failed,
+        self.ledger.end(match (self.caller.load(Ordering::Acquire), &result) {
+            (GONE, _) => Outcome::Cancelled,
+            (SATISFIED, _) | (_, Ok(_)) => Outcome::Finished,
+            (_, Err(Failure::Expired)) => Outcome::Expired,
+            (_, Err(_)) => Outcome::Failed,
         });
         answer(result);
     }
