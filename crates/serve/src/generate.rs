@@ -170,7 +170,7 @@ impl Pending {
     /// The engine took the prompt and never let it in.
     pub async fn begin(self) -> Result<Coming, Failure> {
         let (tokens, ended, waiter) = self.0.await.map_err(|_| Failure::Forgotten)?;
-        Ok(Coming { tokens, ended, _waiter: waiter })
+        Ok(Coming { tokens, ended, waiter })
     }
 }
 
@@ -179,13 +179,18 @@ impl Pending {
 pub struct Coming {
     tokens: mpsc::Receiver<Token>,
     ended: oneshot::Receiver<Result<Finish, Failure>>,
-    _waiter: Waiter,
+    waiter: Waiter,
 }
 
 impl Coming {
     /// The next token; `None` after the last.
     pub async fn token(&mut self) -> Option<Token> {
         self.tokens.recv().await
+    }
+
+    /// Wants no more of it: the engine stops, and the request counts as finished.
+    pub fn satisfied(&self) {
+        self.waiter.satisfied();
     }
 
     /// How the answer ended, after its last token.

@@ -60,6 +60,11 @@ impl App {
         self.phase.fetch_max(phase as u8, Ordering::AcqRel);
     }
 
+    /// The seconds since 1970.
+    pub fn now(&self) -> u64 {
+        SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs()
+    }
+
     /// An id that no other request has.
     pub fn request_id(&self) -> String {
         format!("{:016x}{:08x}", self.ids.0, self.ids.1.fetch_add(1, Ordering::Relaxed))

@@ -23,19 +23,21 @@ use super::routes::answer;
 const TICK: Duration = Duration::from_millis(500);
 /// How long a caller that sent more than was read may take to see the end of the connection.
 const LINGER: Duration = Duration::from_millis(500);
+/// How long nobody must come before a server that ends stops listening.
+const QUIET: Duration = Duration::from_millis(100);
 /// How long to wait where no connection can be accepted, as where there are no descriptors left.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A connection's requests, as hyper calls for them. It can be moved, so that the socket comes back at the end.
 type Answer = Pin<Box<dyn Future<Output = Result<hyper::Response<Marked>, Infallible>> + Send>>;
 
-/// Accepts connections until `phase` is gone, and then those that have come before.
+/// Accepts connections until `phase` is gone, and then until none has come for a while: one that the system has taken and nobody accepts is reset.
 pub async fn accept(listener: TcpListener, app: Arc<App>, router: Router, room: Arc<Semaphore>, mut phase: watch::Receiver<Phase>) {
     loop {
         let accepted = tokio::select! {
             biased;
             accepted = one(&listener, &room) => accepted,
-            () = gone(&mut phase) => match timeout(Duration::ZERO, one(&listener, &room)).await {
+            () = gone(&mut phase) => match timeout(QUIET, one(&listener, &room)).await {
                 Ok(accepted) => accepted,
                 Err(_) => return,
             },

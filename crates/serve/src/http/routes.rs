@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::app::{App, Phase};
 use super::caller::Caller;
 use super::fault::{Code, Fault};
-use super::{embeddings, health, models};
+use super::{chat, completions, embeddings, health, models};
 
 /// Paths of routes, as metrics name them; one that ends in `/` stands for all below it.
 pub const ROUTES: [&str; 9] =
@@ -40,6 +40,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat::chat))
         .fallback(|uri: Uri| async move { Fault::no_route(uri.path()) })
         .method_not_allowed_fallback(|| async { Fault::no_method() })
         .layer(DefaultBodyLimit::disable())

@@ -1,8 +1,12 @@
 //! A server asked through a real socket. Every vector is compared bit for bit with what the library gives to the sentence alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod drain;
 mod embeddings;
+mod faults;
+mod limits;
 mod routes;
+mod speaking;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -59,6 +63,6 @@ fn config(set: impl FnOnce(&mut Config)) -> Config {
 }
 
 /// A server of a language model alone.
-fn speaking(generator: Arc<dyn Generate>) -> Handle {
+fn writes(generator: Arc<dyn Generate>) -> Handle {
     Server::start(config(|_| {}), None, Some(generator)).unwrap()
 }
