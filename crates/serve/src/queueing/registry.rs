@@ -96,7 +96,7 @@ impl<A> Registry<A> {
     /// The name is taken, or does not lead to what was expected. Nothing changes then.
     pub fn load(&mut self, generation: Generation<A>, replace: bool, expected: Option<&str>) -> Result<(), Conflict> {
         let alias = &generation.alias;
-        self.expect(alias, expected)?;
+        self.must_lead_to(alias, expected)?;
         if *alias == self.base || (self.aliases.contains_key(alias) && !replace) {
             return Err(Conflict::Taken);
         }
@@ -109,14 +109,14 @@ impl<A> Registry<A> {
     /// # Errors
     /// The name does not lead to what was expected.
     pub fn unload(&mut self, alias: &str, expected: Option<&str>) -> Result<bool, Conflict> {
-        self.expect(alias, expected)?;
+        self.must_lead_to(alias, expected)?;
         let removed = self.aliases.remove(alias);
         let was = removed.is_some();
         self.retired.extend(removed);
         Ok(was)
     }
 
-    fn expect(&self, alias: &str, expected: Option<&str>) -> Result<(), Conflict> {
+    fn must_lead_to(&self, alias: &str, expected: Option<&str>) -> Result<(), Conflict> {
         let content = self.aliases.get(alias).map(|generation| generation.content.as_str());
         match expected {
             Some(expected) if content != Some(expected) => Err(Conflict::Generation(content.map(str::to_owned))),
