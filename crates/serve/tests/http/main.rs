@@ -1,11 +1,13 @@
 //! A server asked through a real socket. Every vector is compared bit for bit with what the library gives to the sentence alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod described;
 mod drain;
 mod embeddings;
 mod faults;
 mod limits;
 mod routes;
+mod shapes;
 mod speaking;
 #[path = "../support/mod.rs"]
 mod support;

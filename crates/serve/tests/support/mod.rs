@@ -2,4 +2,5 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub mod client;
+pub mod parrot;
 pub mod tiny;
