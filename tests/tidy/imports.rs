@@ -41,6 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("contract", &["error", "dtype", "device", "ops", "backend", "session", "cases", "conformance"]),
     // Of the server.
     ("queueing", &[]),
+    ("content", &["error"]),
     ("keys", &["error", "read", "queueing"]),
     ("config", &["keys", "queueing"]),
     ("metrics", &["error", "queueing"]),

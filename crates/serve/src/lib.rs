@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod config;
+mod content;
 mod embedder;
 mod embeddings;
 pub mod generate;
@@ -19,6 +20,7 @@ mod runner;
 mod server;
 
 pub use config::{Config, Limits};
+pub use content::content;
 pub use embedder::{Embedder, EmbeddingModel, Opened};
 pub use keys::{Key, Keys};
 pub use server::{Handle, Server};
