@@ -28,6 +28,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// The most bytes of a body of embeddings.
     pub embeddings_bytes: usize,
+    /// The most bytes of bodies that are held at once, of all requests together.
+    pub held_bytes: usize,
     /// The most inputs of a request.
     pub inputs: usize,
     /// The most time from the first byte of a request to the end of its header.
@@ -51,6 +53,7 @@ impl Default for Limits {
         Self {
             body_bytes: 8 << 20,
             embeddings_bytes: 2 << 20,
+            held_bytes: 256 << 20,
             inputs: 256,
             header: Duration::from_secs(10),
             body: Duration::from_secs(30),

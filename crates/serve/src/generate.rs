@@ -1,6 +1,7 @@
 //! What the server asks of a language model's engine. The engine takes prompts as ids, and sends tokens as they come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use trifuse::Result;
@@ -30,6 +31,8 @@ pub struct Prompt {
     pub adapter: Option<String>,
     /// Who asks.
     pub tenant: Tenant,
+    /// The most time until the prompt reaches the device; behind it the engine fails it as [`Failure::Expired`].
+    pub timeout: Option<Duration>,
 }
 
 /// One token of an answer.
@@ -94,7 +97,7 @@ pub trait Generate: Send + Sync {
 /// The right to answer a prompt, which the engine takes up by [`Accept::accept`] if it lets the prompt in.
 pub struct Accept {
     ledger: Arc<Ledger>,
-    ready: oneshot::Sender<(mpsc::Receiver<Token>, oneshot::Receiver<Result<Finish, Failure>>, Waiter)>,
+    ready: oneshot::Sender<Coming>,
 }
 
 /// A pair of the right to answer a prompt, and of the place where its answer comes.
@@ -110,7 +113,7 @@ impl Accept {
         let (end, ended) = oneshot::channel();
         let (ticket, waiter) = ticket::accept(&self.ledger, move |result| drop(end.send(result)));
         // Where nobody is there any more the waiter is dropped, and the ticket knows.
-        drop(self.ready.send((receiver, ended, waiter)));
+        drop(self.ready.send(Coming { tokens: receiver, ended, waiter }));
         Tokens { ticket, sender }
     }
 }
@@ -161,7 +164,7 @@ impl Tokens {
 }
 
 /// Where the answer of a prompt comes, once the engine has let it in.
-pub struct Pending(oneshot::Receiver<(mpsc::Receiver<Token>, oneshot::Receiver<Result<Finish, Failure>>, Waiter)>);
+pub struct Pending(oneshot::Receiver<Coming>);
 
 impl Pending {
     /// The answer as it comes.
@@ -169,8 +172,7 @@ impl Pending {
     /// # Errors
     /// The engine took the prompt and never let it in.
     pub async fn begin(self) -> Result<Coming, Failure> {
-        let (tokens, ended, waiter) = self.0.await.map_err(|_| Failure::Forgotten)?;
-        Ok(Coming { tokens, ended, waiter })
+        self.0.await.map_err(|_| Failure::Forgotten)
     }
 }
 

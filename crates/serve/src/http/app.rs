@@ -4,9 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::Semaphore;
+
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
 use crate::generate::Generate;
+
+/// The bytes of a permit of [`App::room`].
+pub const UNIT: usize = 1 << 10;
 
 /// How far a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +35,8 @@ pub struct App {
     pub embeddings: Option<Embeddings>,
     /// What generates text, where there is something.
     pub generator: Option<Arc<dyn Generate>>,
+    /// Room for bodies, in units of [`UNIT`] bytes.
+    pub room: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
     pub started: u64,
     phase: AtomicU8,
@@ -43,7 +50,8 @@ impl App {
         use std::hash::BuildHasher;
         let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs();
         let own = std::hash::RandomState::new().hash_one(started);
-        Self { config, shared, embeddings, generator, started, phase: AtomicU8::new(Phase::Ready as u8), ids: (own, AtomicU64::new(0)) }
+        let room = Arc::new(Semaphore::new((config.limits.held_bytes / UNIT).min(Semaphore::MAX_PERMITS)));
+        Self { config, shared, embeddings, generator, room, started, phase: AtomicU8::new(Phase::Ready as u8), ids: (own, AtomicU64::new(0)) }
     }
 
     /// How far it is.

@@ -98,8 +98,8 @@ fn text(param: &str, part: Value) -> Result<String, Fault> {
 pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<Body>) -> Result<Response, Fault> {
     let limits = &app.config.limits;
     let (parts, body) = request.into_parts();
-    let body = super::body::read(&parts.headers, body, limits.body_bytes, limits.body).await?;
-    let Ask { model: name, messages, logprobs, writing } = Ask::read(&body)?;
+    let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
+    let Ask { model: name, messages, logprobs, writing } = Ask::read(&body.bytes)?;
     let (generator, adapter) = model(&app, &name)?;
     let own = Arc::clone(&generator);
     let encode = move || {
@@ -110,7 +110,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let prompt = ids.len();
     let object = if writing.stream { "chat.completion.chunk" } else { "chat.completion" };
     let frame = json!({"id": format!("chatcmpl-{}", app.request_id()), "object": object, "created": app.now(), "model": name});
-    let mut speech = writing.begin(&app, caller, &generator, adapter, ids).await?;
+    let mut speech = writing.begin(&app, &caller, &generator, adapter, ids).await?;
     if writing.stream {
         let first = json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null});
         let choice = move |part: &Part| {

@@ -72,8 +72,8 @@ fn choice(index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Va
 pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: Request<Body>) -> Result<Response, Fault> {
     let limits = &app.config.limits;
     let (parts, body) = request.into_parts();
-    let body = super::body::read(&parts.headers, body, limits.body_bytes, limits.body).await?;
-    let Ask { model: name, prompts, echo, logprobs, writing } = Ask::read(&body, limits.inputs)?;
+    let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
+    let Ask { model: name, prompts, echo, logprobs, writing } = Ask::read(&body.bytes, limits.inputs)?;
     let (generator, adapter) = model(&app, &name)?;
     let frame = json!({"id": format!("cmpl-{}", app.request_id()), "object": "text_completion", "created": app.now(), "model": name});
     let prompts = encoded(&generator, prompts).await?;
@@ -81,7 +81,7 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
     let mut speeches = Vec::new();
     for ids in prompts {
         let (count, before) = (ids.len(), told(&ids));
-        speeches.push((count, before, writing.begin(&app, caller, &generator, adapter.clone(), ids).await?));
+        speeches.push((count, before, writing.begin(&app, &caller, &generator, adapter.clone(), ids).await?));
     }
     if writing.stream {
         let Some((prompt, before, speech)) = speeches.pop() else { return Err(Fault::internal()) };

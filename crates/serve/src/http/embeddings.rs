@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use trifuse::adapters::engine::AdapterId;
 
 use super::app::App;
-use super::caller::{Caller, deadline};
+use super::caller::Caller;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
@@ -116,9 +116,9 @@ struct Usage {
 pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Request<Body>) -> Result<Response, Fault> {
     let limits = &app.config.limits;
     let (parts, body) = request.into_parts();
-    let deadline = deadline(&parts.headers, app.shared.clock.now())?;
-    let body = super::body::read(&parts.headers, body, limits.embeddings_bytes, limits.body).await?;
-    let ask = Ask::read(&body, limits.inputs)?;
+    let deadline = caller.timeout.and_then(|timeout| app.shared.clock.now().checked_add(timeout));
+    let body = super::body::read(&app, &parts.headers, body, limits.embeddings_bytes).await?;
+    let ask = Ask::read(&body.bytes, limits.inputs)?;
     let Some(embeddings) = &app.embeddings else {
         return Err(Fault::no_model("model", &ask.model, &NotThere { names: Vec::new(), more: 0 }));
     };

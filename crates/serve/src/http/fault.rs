@@ -90,6 +90,13 @@ impl Fault {
         Self { close: true, ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "request_too_large", message) }
     }
 
+    /// There is no room for the body beside those of others.
+    pub fn full() -> Self {
+        let message = "the server holds as many bytes of requests as it may; ask later";
+        let fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded", message);
+        Self { retry_after: Some(Duration::from_secs(1)), close: true, ..fault }
+    }
+
     /// The body is of another type.
     pub fn media_type(found: &str) -> Self {
         let found: String = found.chars().take(100).collect();

@@ -85,7 +85,7 @@ impl Writing {
     ///
     /// # Errors
     /// A prompt that does not fit; values that the model does not take; an engine that lets nothing in.
-    pub async fn begin(&self, app: &App, caller: Caller, generator: &Arc<dyn Generate>, adapter: Option<String>, ids: Vec<u32>) -> Result<Speech, Fault> {
+    pub async fn begin(&self, app: &App, caller: &Caller, generator: &Arc<dyn Generate>, adapter: Option<String>, ids: Vec<u32>) -> Result<Speech, Fault> {
         let most = generator.max_tokens();
         let room = most.saturating_sub(ids.len());
         let Some(last) = ids.last().copied() else { return Err(Fault::expected("prompt", "at least one token", "none")) };
@@ -100,7 +100,7 @@ impl Writing {
         self.params.validate(generator.vocabulary()).map_err(|error| Fault::invalid("invalid_value", error.to_string()))?;
         let text = Detokenizer::new(self.stops.clone()).map_err(|error| Fault::expected("stop", "strings that are not empty", error))?.after(last);
         let (accept, pending) = answer(&app.shared.ledger);
-        let prompt = Prompt { ids, max_tokens: self.max_tokens, params: self.params.clone(), adapter, tenant: caller.tenant };
+        let prompt = Prompt { ids, max_tokens: self.max_tokens, params: self.params.clone(), adapter, tenant: caller.tenant, timeout: caller.timeout };
         generator.submit(prompt, accept)?;
         Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator)))
     }

@@ -31,7 +31,7 @@ fn ask_until_the_end(addr: std::net::SocketAddr, expected: &[(String, String, Ve
         loop {
             let (model, text, vector) = &expected[turn % expected.len()];
             turn += 1;
-            let body = json!({"model": model, "input": text, "encoding_format": if turn % 2 == 0 { "base64" } else { "float" }}).to_string();
+            let body = json!({"model": model, "input": text, "encoding_format": if turn.is_multiple_of(2) { "base64" } else { "float" }}).to_string();
             match client.send("POST", "/v1/embeddings", &[], body.as_bytes()) {
                 Ok(answer) if answer.status == 200 => {
                     assert_eq!(&bits(&answer.json()["data"][0]["embedding"]), vector, "{model}, {text}");

@@ -57,6 +57,19 @@ fn a_body_that_is_too_large_or_of_another_type_is_not_read() {
 }
 
 #[test]
+fn bodies_of_all_together_have_a_bound() {
+    let server = Running::with(|config| config.limits.held_bytes = 4 << 10, |_| {});
+    let mut slow = server.client();
+    slow.write(b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 3500\r\n\r\n{").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let answer = server.client().send("POST", "/v1/embeddings", &[], &ask()).unwrap();
+    assert_eq!((answer.status, answer.code().as_str(), answer.closes()), (429, "overloaded", true));
+    drop(slow);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(server.client().send("POST", "/v1/embeddings", &[], &ask()).unwrap().status, 200);
+}
+
+#[test]
 fn a_slow_body_is_told_and_its_connection_ends() {
     let server = Running::with(|config| config.limits.body = Duration::from_millis(200), |_| {});
     let mut client = server.client();
